@@ -1,0 +1,60 @@
+"""Typed errors, each with where, rule, what was found and what to do; and the exit-code table."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every command, as the documentation's table lists them."""
+
+    HELD = 0
+    VIOLATED = 1
+    USAGE = 2
+    UNDECIDED = 10
+    INVALID_CONTRACT = 11
+    ERROR = 12
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class HarnessError(Exception):
+    """An error a person can act on.
+
+    where: file:line:column, unit or path; rule: the rule that was broken; got: what was found;
+    remedy: what to do about it.
+    """
+
+    exit_code = ExitCode.ERROR
+
+    def __init__(self, rule: str, *, where: str = "", got: str = "", remedy: str = "") -> None:
+        self.where, self.rule, self.got, self.remedy = where, rule, got, remedy
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.rule}" if self.where else self.rule
+        if self.got:
+            text += f"; found {self.got}"
+        if self.remedy:
+            text += f"; {self.remedy}"
+        return text
+
+
+class UsageError(HarnessError):
+    """The command line or a call asks for something that does not exist."""
+
+    exit_code = ExitCode.USAGE
+
+
+class ContractError(HarnessError):
+    """A contract file breaks a rule of the contract language."""
+
+    exit_code = ExitCode.INVALID_CONTRACT
+
+
+class SystemResolutionError(HarnessError):
+    """A `module:attribute` does not name a training system."""
+
+
+class EvidenceError(HarnessError):
+    """A run directory is missing, damaged, or mixed from runs that do not belong together."""

@@ -1,0 +1,58 @@
+"""One way to write numbers: non-finite ones as tagged strings, derived figures rounded to 12 digits.
+
+JSON has no NaN, and a common writer turns infinity into null; a loss curve that went wrong must not be
+read back as something milder. Two machines agree byte for byte because derived figures are rounded.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer
+
+_TAGS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def encode(value: float) -> float | str:
+    """A finite float as itself, a non-finite one as its tag."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def decode(value: object) -> object:
+    """The float behind a tag; anything else unchanged, for the model to refuse or accept."""
+    return _TAGS.get(value, value) if isinstance(value, str) else value
+
+
+Real = Annotated[float, BeforeValidator(decode), PlainSerializer(encode, return_type=float | str)]
+
+
+def rounded(value: float) -> float:
+    """A derived figure to 12 significant digits."""
+    return float(f"{value:.12g}") if math.isfinite(value) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return encode(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def dump_json(value: Any, *, indent: int | None = None) -> str:
+    """JSON with sorted keys and tagged non-finite numbers; a NaN that slips through raises ValueError."""
+    separators = (",", ":") if indent is None else None
+    return json.dumps(
+        _plain(value),
+        sort_keys=True,
+        indent=indent,
+        separators=separators,
+        ensure_ascii=False,
+        allow_nan=False,
+    )

@@ -1,0 +1,88 @@
+"""The verdict: status, stable reason code, one sentence, figures with units, denominators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict
+
+from harness.evidence.numbers import Real
+
+FORMAT_VERSION = 1
+
+
+class Status(StrEnum):
+    """What a judge may answer. Order of severity: see `WORST_FIRST`."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    NOT_RUN = "NOT_RUN"
+    ERROR = "ERROR"
+
+
+WORST_FIRST = (Status.ERROR, Status.FAIL, Status.INCONCLUSIVE, Status.NOT_RUN, Status.PASS)
+
+
+class Figure(BaseModel):
+    """A number with its unit; `unit` is "" for a pure number or a text."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    value: bool | int | Real | str | None
+    unit: str = ""
+
+
+class Judgement(BaseModel):
+    """A judge's answer for one claim or part, before it is tied to a unit."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    status: Status
+    reason: str
+    message: str
+    figures: dict[str, Figure] = {}
+    denominators: dict[str, int] = {}
+    mechanism: str | None = None
+
+
+class Verdict(Judgement):
+    """A judgement of one unit: (contract, claim, workload)."""
+
+    contract: str
+    claim: str
+    workload: str
+
+
+class Counts(BaseModel):
+    """The count line's numbers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    planned: int
+    held: int
+    violated: int
+    undecided: int
+    not_run: int
+    errors: int
+
+    def line(self) -> str:
+        """`9 planned · 6 held · 0 violated · 0 undecided · 3 not run · 0 errors`."""
+        return (
+            f"{self.planned} planned · {self.held} held · {self.violated} violated · "
+            f"{self.undecided} undecided · {self.not_run} not run · {self.errors} errors"
+        )
+
+
+def count(verdicts: Iterable[Verdict]) -> Counts:
+    """Count verdicts by status."""
+    statuses = [verdict.status for verdict in verdicts]
+    return Counts(
+        planned=len(statuses),
+        held=statuses.count(Status.PASS),
+        violated=statuses.count(Status.FAIL),
+        undecided=statuses.count(Status.INCONCLUSIVE),
+        not_run=statuses.count(Status.NOT_RUN),
+        errors=statuses.count(Status.ERROR),
+    )

@@ -1,0 +1,181 @@
+"""What a system under test offers. `describe()` needs no torch; everything beyond `step` is a capability.
+
+Capabilities are small protocols looked up on the run with `isinstance` (all are runtime-checkable). A claim
+whose capability a system lacks is NOT_RUN and names the capability.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
+
+from harness.contract.schema import Arm, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+
+Scalar = bool | int | float | str
+CAPABILITIES = (
+    "inputs",
+    "parameters",
+    "gradients",
+    "gradient_norms",
+    "capture",
+    "kernels",
+    "skipped_steps",
+    "kernel_cases",
+)
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a planted fault must do to one claim: status, the judge's generic reason code, figures that can be checked."""
+
+    status: Literal["FAIL", "INCONCLUSIVE", "ERROR"]
+    reason: str
+    figures: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FaultDescription:
+    """A planted fault: a small readable change, off by default."""
+
+    name: str
+    summary: str
+    plant: Literal["candidate", "baseline", "both"]
+    breaks: Mapping[str, Expectation]  # claim id -> what must be said
+    needs: Literal["any", "cuda"] = "any"
+
+
+@dataclass(frozen=True)
+class SystemDescription:
+    """What a system says of itself without importing torch."""
+
+    name: str
+    summary: str
+    models: Sequence[str]  # names a workload may use; empty: any
+    arm_options: Mapping[str, Sequence[Scalar] | type]  # setting -> choices, or the type of a free value
+    workload_options: Mapping[str, Sequence[Scalar] | type]
+    capabilities: frozenset[str]
+    captures: frozenset[str] = frozenset({"none"})  # values of an arm's `capture` that it understands
+    faults: Mapping[str, FaultDescription] = field(default_factory=dict)
+
+
+@runtime_checkable
+class TrainingRun(Protocol):
+    """An opened system: a context manager; everything is released on exit."""
+
+    def step(self, index: int) -> Tensor:
+        """Enqueue training step `index`; the 0-d loss on its device, readable after later steps. No host sync."""
+        ...
+
+    def facts(self) -> Mapping[str, Scalar]:
+        """Facts for evidence and report: `device`, `layers`, `trainable_parameters`, `text_digest`, `dtype`, …"""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class TrainingSystem(Protocol):
+    """What `module:attribute` names: a class or a factory without arguments."""
+
+    def describe(self) -> SystemDescription: ...
+
+    def open(
+        self,
+        workload: Workload,
+        arm: Arm,
+        *,
+        fault: str | None = None,
+        data: str | None = None,
+        model_directory: str | None = None,
+    ) -> TrainingRun:
+        """Build the trainer. Raises `NotAvailable` when this machine lacks something, ValueError on bad settings."""
+        ...
+
+
+class NotAvailable(Exception):  # noqa: N818 - it is not an error of anybody: the unit is NOT_RUN
+    """This machine cannot open the system; the message says what is missing."""
+
+
+@runtime_checkable
+class HasInputs(Protocol):
+    def inputs(self) -> Mapping[str, Tensor]:
+        """What the last step read, by name (tokens, targets), on its device."""
+        ...
+
+
+@runtime_checkable
+class HasParameters(Protocol):
+    def parameters(self) -> Mapping[str, Tensor]:
+        """Trainable parameters by name."""
+        ...
+
+    def frozen(self) -> Mapping[str, Tensor]:
+        """Frozen tensors by name."""
+        ...
+
+
+@runtime_checkable
+class HasGradients(Protocol):
+    def gradients(self) -> Mapping[str, Tensor]:
+        """Gradients of the last step after clipping, by the parameter's name."""
+        ...
+
+
+@runtime_checkable
+class HasGradientNorms(Protocol):
+    def gradient_norms(self) -> Mapping[str, Tensor]:
+        """L2 norms [G] before clipping, by the key `before`; and the threshold as a 0-d tensor by `max_norm`."""
+        ...
+
+    def gradient_groups(self) -> Mapping[str, Sequence[str]]:
+        """The clipping groups, in the order of `before`: group name -> parameter names."""
+        ...
+
+
+@dataclass(frozen=True)
+class CaptureRecord:
+    """What a system says of its capture. `graphs` are raw `cudaGraph_t` handles by label, for the census."""
+
+    mechanism: Literal["cuda_graph", "traced"] | None
+    requested: bool
+    captured: bool
+    failure: str | None
+    captures: int
+    warmup_steps: int
+    replays: int
+    uncaptured_steps: int
+    recorded_operations: int = 0
+    fake_pass_clean: bool | None = None
+    graphs: Mapping[str, int] = field(default_factory=dict)
+    static_buffers: Mapping[str, int] = field(default_factory=dict)  # name -> address now
+    captured_addresses: Mapping[str, int] = field(default_factory=dict)  # name -> address at capture
+
+
+@runtime_checkable
+class HasCapture(Protocol):
+    def capture_record(self) -> CaptureRecord: ...
+
+
+@runtime_checkable
+class HasStepBody(Protocol):
+    """For the fake pass: the device work of one step, without the host's part, and the tensors it changes."""
+
+    def step_body(self) -> Callable[[], Tensor]: ...
+
+    def state_tensors(self) -> Mapping[str, Tensor]: ...
+
+
+@runtime_checkable
+class CountsSkippedSteps(Protocol):
+    def skipped_steps(self) -> int:
+        """Updates that were left out because of a non-finite loss or gradient."""
+        ...
