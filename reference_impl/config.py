@@ -1,0 +1,210 @@
+"""What to train and how: frozen, validated, importable without torch.
+
+`ModelConfig` is the shape of a Qwen2-style decoder, `TrainConfig` one training run.
+`TrainConfig.preset("tiny", seed=1)` fills in the values that were fixed for a preset model.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from reference_impl.errors import ReferenceImplError
+
+ClipScope = Literal["per_layer", "global"]
+ClipMode = Literal["fused", "synchronizing"]
+WeightFormat = Literal["nf4", "full"]
+DtypeName = Literal["auto", "bfloat16", "float32", "float64"]
+
+TINY_CHECKPOINT = Path(__file__).parent / "checkpoints" / "tiny"
+
+
+def _require(*, condition: bool, argument: str, found: object, remedy: str) -> None:
+    if not condition:
+        raise ReferenceImplError(argument, f"got {found!r}", remedy)
+
+
+def _require_positive(config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        ok = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        _require(condition=ok, argument=name, found=value, remedy="must be an integer of at least 1")
+
+
+def _require_choice(config: object, name: str, choices: tuple[str, ...]) -> None:
+    value = getattr(config, name)
+    _require(condition=value in choices, argument=name, found=value, remedy=f"choose one of {', '.join(choices)}")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a Qwen2 (biased qkv) or Llama (no biases) decoder."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    rope_theta: float = 1e4
+    rms_norm_eps: float = 1e-6
+    tie_word_embeddings: bool = True
+    attention_bias: bool = True
+
+    def __post_init__(self) -> None:
+        _require_positive(
+            self,
+            "hidden_size",
+            "intermediate_size",
+            "num_layers",
+            "num_heads",
+            "num_kv_heads",
+            "head_dim",
+            "vocab_size",
+        )
+        _require(
+            condition=self.num_heads % self.num_kv_heads == 0,
+            argument="num_kv_heads",
+            found=self.num_kv_heads,
+            remedy=f"must divide num_heads ({self.num_heads})",
+        )
+        _require(
+            condition=self.head_dim % 2 == 0,
+            argument="head_dim",
+            found=self.head_dim,
+            remedy="must be even: rotary embedding rotates pairs",
+        )
+        for name in ("rope_theta", "rms_norm_eps"):
+            value = getattr(self, name)
+            ok = math.isfinite(value) and value > 0
+            _require(condition=ok, argument=name, found=value, remedy="must be finite and positive")
+
+    @property
+    def query_dim(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_dim(self) -> int:
+        return self.num_kv_heads * self.head_dim
+
+    @property
+    def qkv_dim(self) -> int:
+        """Rows of the fused projection: query, key and value heads in this order."""
+        return self.query_dim + 2 * self.kv_dim
+
+
+MODEL_PRESETS: dict[str, ModelConfig] = {
+    "tiny": ModelConfig(
+        hidden_size=128,
+        intermediate_size=384,
+        num_layers=4,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=32,
+        vocab_size=256,
+    ),
+    # The published shape of Qwen2-1.5B; its weights are seeded random numbers here.
+    "qwen2-1.5b": ModelConfig(
+        hidden_size=1536,
+        intermediate_size=8960,
+        num_layers=28,
+        num_heads=12,
+        num_kv_heads=2,
+        head_dim=128,
+        vocab_size=151936,
+        rope_theta=1e6,
+    ),
+}
+
+_TRAIN_PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"seq_len": 64, "rank": 8, "alpha": 16.0, "learning_rate": 1e-2, "max_norm": 0.1},
+    "qwen2-1.5b": {"seq_len": 512},
+}
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run.
+
+    ``model`` is a preset name, a directory in the Hugging Face layout, or a `ModelConfig` (seeded random weights).
+    ``device`` and ``dtype`` "auto" mean CUDA where there is one, bfloat16 on CUDA and float32 on the CPU.
+    ``learning_rate`` is the peak of a linear warm-up followed by a cosine to a tenth of it; 0 trains nothing.
+    ``weight_decay`` acts on every trainable tensor, as in one parameter group of `torch.optim.AdamW`.
+    ``data`` is a text file or folder; None is the text of CPython's `pydoc_data.topics`.
+    ``loss_chunk`` is the number of tokens whose logits exist at one time.
+    """
+
+    model: str | ModelConfig = "tiny"
+    batch_size: int = 4
+    seq_len: int = 64
+    steps: int = 100
+    seed: int = 0
+    rank: int = 16
+    alpha: float = 32.0
+    learning_rate: float = 2e-4
+    warmup_steps: int = 5
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    max_norm: float = 1.0
+    clip_scope: ClipScope = "per_layer"
+    clip_mode: ClipMode = "fused"
+    weights: WeightFormat = "nf4"
+    dtype: DtypeName = "auto"
+    device: str = "auto"
+    data: str | None = None
+    loss_chunk: int = 512
+
+    @classmethod
+    def preset(cls, model: str, **overrides: Any) -> TrainConfig:
+        """The run fixed for ``model``; a model that is no preset starts from the field defaults."""
+        return cls(**{"model": model, **_TRAIN_PRESETS.get(model, {}), **overrides})
+
+    @property
+    def lora_scale(self) -> float:
+        return self.alpha / self.rank
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "batch_size", "seq_len", "steps", "rank", "loss_chunk")
+        _require_choice(self, "clip_scope", get_args(ClipScope))
+        _require_choice(self, "clip_mode", get_args(ClipMode))
+        _require_choice(self, "weights", get_args(WeightFormat))
+        _require_choice(self, "dtype", get_args(DtypeName))
+        for name in ("learning_rate", "weight_decay", "warmup_steps", "seed"):
+            value = getattr(self, name)
+            ok = math.isfinite(value) and value >= 0
+            _require(condition=ok, argument=name, found=value, remedy="must be finite and not negative")
+        for name in ("alpha", "eps", "max_norm"):
+            value = getattr(self, name)
+            ok = math.isfinite(value) and value > 0
+            _require(condition=ok, argument=name, found=value, remedy="must be finite and positive")
+        for name in ("beta1", "beta2"):
+            value = getattr(self, name)
+            _require(condition=0 <= value < 1, argument=name, found=value, remedy="must be in [0, 1)")
+        self._check_model()
+
+    def _check_model(self) -> None:
+        if isinstance(self.model, ModelConfig) or self.model in MODEL_PRESETS:
+            return
+        _require(
+            condition=Path(self.model).is_dir(),
+            argument="model",
+            found=self.model,
+            remedy=f"name a preset ({', '.join(MODEL_PRESETS)}) or a directory with config.json and safetensors",
+        )
+
+
+def learning_rate_at(config: TrainConfig, index: int) -> float:
+    """Learning rate of step ``index`` (from 0): linear warm-up, then a cosine to a tenth of the peak.
+
+    Past ``config.steps`` it stays at that tenth.
+    """
+    if index < config.warmup_steps:
+        return config.learning_rate * (index + 1) / config.warmup_steps
+    span = max(1, config.steps - config.warmup_steps)
+    progress = min(1.0, (index - config.warmup_steps) / span)
+    return config.learning_rate * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress)))

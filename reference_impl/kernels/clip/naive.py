@@ -1,0 +1,48 @@
+"""Gradient clipping over one flat buffer, in plain torch and without a host sync.
+
+P partials of at most BLOCK elements each, G groups (layers, or one for a global norm). Partial p covers
+``flat[starts[p] : starts[p] + counts[p]]``; group g covers the partials ``group_starts[g]`` up to ``group_starts[g + 1]``.
+An empty tensor has no partial, so it adds exactly 0 to its group's norm.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+BLOCK = 1024
+
+
+def _elements(starts: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Element indices [P, BLOCK] and which of them exist; the others point at their partial's first element."""
+    lane = torch.arange(BLOCK, device=starts.device)
+    exists = lane < counts[:, None]
+    return torch.where(exists, starts[:, None] + lane, starts[:, None]), exists
+
+
+def squared_sum_partials(flat: Tensor, starts: Tensor, counts: Tensor, out: Tensor) -> Tensor:
+    """out[p] = sum of squares of partial p. flat [n], starts int64 [P], counts int32 [P], out [P]."""
+    index, exists = _elements(starts, counts)
+    return out.copy_(torch.where(exists, flat[index].square(), 0).sum(dim=1))
+
+
+def clip_scale_reduce(
+    partials: Tensor, group_starts: Tensor, max_norm: float, eps: float, norms: Tensor, scales: Tensor
+) -> None:
+    """norms[g] = sqrt(sum of the group's partials); scales[g] = min(1, max_norm / (norms[g] + eps)).
+
+    partials [P], group_starts int32 [G + 1], norms and scales [G], written in place. A NaN norm gives a NaN scale.
+    """
+    partial = torch.arange(partials.numel(), device=partials.device)
+    inside = (partial >= group_starts[:-1, None]) & (partial < group_starts[1:, None])
+    norms.copy_(torch.where(inside, partials, 0).sum(dim=1).sqrt())
+    scales.copy_((max_norm / (norms + eps)).clamp(max=1.0))
+
+
+def scale_apply_(flat: Tensor, scales: Tensor, starts: Tensor, counts: Tensor, groups: Tensor) -> None:
+    """Multiply each element of ``flat`` by its group's scale, in place. groups int32 [P]: the group of each partial."""
+    index, exists = _elements(starts, counts)
+    factor = torch.ones_like(flat)
+    # The lanes that do not exist would write to their partial's first element, so they carry that element's factor.
+    factor[index.flatten()] = scales[groups][:, None].expand_as(exists).flatten()
+    flat.mul_(factor)

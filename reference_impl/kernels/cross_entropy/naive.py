@@ -1,0 +1,23 @@
+"""Cross-entropy, loss and gradient in one pass, in plain torch; T tokens, V vocabulary."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+IGNORED = -100  # a target that counts for nothing
+
+
+def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
+    """logits [T, V], targets [T] int64 -> loss of each row [T], float32 (float64 for float64 logits).
+
+    ``logits`` is overwritten by ``scale * (softmax - onehot)``. A row whose target is -100 has loss 0 and gradient 0.
+    """
+    inner = logits if logits.dtype == torch.float64 else logits.float()
+    valid = targets != IGNORED
+    index = torch.where(valid, targets, 0)[:, None]
+    log_probability = inner - torch.logsumexp(inner, dim=1, keepdim=True)
+    loss = -log_probability.gather(1, index).squeeze(1)
+    gradient = log_probability.exp().scatter_add(1, index, torch.full_like(log_probability[:, :1], -1.0))
+    logits.copy_(torch.where(valid[:, None], gradient * scale, 0.0))
+    return torch.where(valid, loss, 0.0)

@@ -1,0 +1,44 @@
+"""RMSNorm in plain torch: y = x * rsqrt(mean(x^2) + eps) * gain.
+
+T tokens, H hidden. Inner precision is float32, or float64 for float64 inputs; results are rounded once to the dtype of x.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def _inner_dtype(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def forward(x: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x [T, H], gain [H] -> (y [T, H], rstd [T])."""
+    inner = x.to(_inner_dtype(x))
+    rstd = torch.rsqrt(inner.square().mean(dim=1) + eps)
+    return (inner * rstd[:, None] * gain).to(x.dtype), rstd
+
+
+def add_forward(x: Tensor, residual: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """x, residual [T, H] -> (x + residual [T, H], its norm y [T, H], rstd [T])."""
+    total = x + residual
+    y, rstd = forward(total, gain, eps)
+    return total, y, rstd
+
+
+def backward(
+    grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, grad_residual: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """-> (grad_x [T, H], grad_gain [H]).
+
+    With n = x * rstd: grad_x = rstd * (grad_y * gain - n * mean(grad_y * gain * n)) (+ grad_residual),
+    grad_gain = sum over tokens of grad_y * n.
+    """
+    inner = _inner_dtype(x)
+    normed = x.to(inner) * rstd[:, None]
+    grad_normed = grad_y.to(inner) * gain
+    grad_x = rstd[:, None] * (grad_normed - normed * (grad_normed * normed).mean(dim=1, keepdim=True))
+    if grad_residual is not None:
+        grad_x = grad_x + grad_residual
+    return grad_x.to(x.dtype), (grad_y.to(inner) * normed).sum(dim=0)

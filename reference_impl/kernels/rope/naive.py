@@ -1,0 +1,28 @@
+"""Rotary position embedding, rotate-half convention, in plain torch.
+
+T = batch * seq_len tokens, N query heads, Nkv key and value heads, D head_dim.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def tables(seq_len: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """cos and sin [seq_len, D/2] float32 of position * theta^(-2i/D)."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64, device=device).float() / head_dim
+    angles = torch.outer(torch.arange(seq_len, device=device).float(), 1.0 / theta**exponents)
+    return angles.cos(), angles.sin()
+
+
+def apply_(
+    qkv: Tensor, cos: Tensor, sin: Tensor, seq_len: int, heads_to_rotate: int, head_dim: int, inverse: bool
+) -> None:
+    """Rotate in place the first ``heads_to_rotate`` heads of qkv [T, (N + 2*Nkv) * D]; ``inverse`` is the backward."""
+    inner = torch.float64 if qkv.dtype == torch.float64 else torch.float32
+    heads = qkv[:, : heads_to_rotate * head_dim].view(-1, seq_len, heads_to_rotate, head_dim)
+    first, second = heads.to(inner).chunk(2, dim=-1)
+    cosine = cos[:, None, :]
+    sine = -sin[:, None, :] if inverse else sin[:, None, :]
+    heads.copy_(torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1))

@@ -1,0 +1,38 @@
+"""SwiGLU and SiLU in plain torch; T tokens, I intermediate. Inner precision float32, or float64 for float64 inputs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def _inner(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def forward(gate_up: Tensor) -> Tensor:
+    """gate_up [T, 2I] -> silu(gate) * up [T, I]; gate is the first I columns."""
+    gate, up = _inner(gate_up).chunk(2, dim=1)
+    return (gate * torch.sigmoid(gate) * up).to(gate_up.dtype)
+
+
+def backward(grad_act: Tensor, gate_up: Tensor) -> Tensor:
+    """grad_act [T, I], gate_up [T, 2I] -> grad_gate_up [T, 2I]."""
+    gate, up = _inner(gate_up).chunk(2, dim=1)
+    grad = _inner(grad_act)
+    sigmoid = torch.sigmoid(gate)
+    grad_gate = grad * up * sigmoid * (1 + gate * (1 - sigmoid))
+    return torch.cat((grad_gate, grad * gate * sigmoid), dim=1).to(gate_up.dtype)
+
+
+def silu_forward(x: Tensor) -> Tensor:
+    """x * sigmoid(x), any shape."""
+    inner = _inner(x)
+    return (inner * torch.sigmoid(inner)).to(x.dtype)
+
+
+def silu_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """grad * sigmoid(x) * (1 + x * (1 - sigmoid(x)))."""
+    inner = _inner(x)
+    sigmoid = torch.sigmoid(inner)
+    return (_inner(grad) * sigmoid * (1 + inner * (1 - sigmoid))).to(x.dtype)

@@ -1,0 +1,97 @@
+"""NF4: 4-bit NormalFloat weights (Dettmers et al., QLoRA, 2023) and the frozen matrices that use them.
+
+Blocks of 64 consecutive elements share one float32 absmax; a byte holds two elements, the first in its high nibble.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from reference_impl import ops
+from reference_impl.errors import ReferenceImplError
+from reference_impl.kernels.nf4.naive import BLOCK, CODEBOOK
+
+# Halfway between neighbouring codes, rounded as the sum in float32: bitsandbytes decides ties the same way.
+BOUNDARIES = (CODEBOOK[:-1] + CODEBOOK[1:]) / 2
+
+# Elements quantized at a time, so that float32 temporaries of a large matrix stay below 100 MB.
+_CHUNK = 1 << 24
+
+
+def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantize ``weight`` [rows, cols] -> (codes uint8 [rows*cols/2], absmax float32 [rows*cols/64]).
+
+    A value on the boundary of two codes takes the lower one; a block of zeros has absmax 0 and the code of 0.
+    Raises `ReferenceImplError` if the number of elements is no multiple of 64.
+    """
+    if weight.numel() % BLOCK:
+        raise ReferenceImplError(
+            "weight", f"{tuple(weight.shape)} has {weight.numel()} elements", f"NF4 needs a multiple of {BLOCK}"
+        )
+    flat = weight.reshape(-1)
+    codes = torch.empty(flat.numel() // 2, dtype=torch.uint8, device=weight.device)
+    absmax = torch.empty(flat.numel() // BLOCK, dtype=torch.float32, device=weight.device)
+    for start in range(0, flat.numel(), _CHUNK):
+        chunk = flat[start : start + _CHUNK]
+        end = start + chunk.numel()
+        _quantize_chunk(chunk, codes[start // 2 : end // 2], absmax[start // BLOCK : end // BLOCK])
+    return codes, absmax
+
+
+def _quantize_chunk(chunk: Tensor, codes: Tensor, absmax: Tensor) -> None:
+    blocks = chunk.float().view(-1, BLOCK)
+    torch.amax(blocks.abs(), dim=1, out=absmax)
+    # Multiplying by the reciprocal, not dividing: the rounding of bitsandbytes, which decides values at a boundary.
+    scaled = (blocks * absmax.clamp(min=1e-38).reciprocal()[:, None]).clamp(-1, 1)
+    nibbles = torch.bucketize(scaled.view(-1, 2), BOUNDARIES.to(chunk.device), out_int32=True)
+    codes.copy_(nibbles[:, 0] * 16 + nibbles[:, 1])
+
+
+class FrozenMatrix(Protocol):
+    """A weight that is read and never trained."""
+
+    def dense(self, dtype: torch.dtype) -> Tensor:
+        """The matrix [rows, cols] in ``dtype``."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What is stored, by name."""
+        ...
+
+
+@dataclass(frozen=True)
+class QuantizedMatrix:
+    """NF4 storage; `dense` dequantizes anew at each use, so no dense copy outlives its GEMM."""
+
+    codes: Tensor
+    absmax: Tensor
+    rows: int
+    cols: int
+
+    @classmethod
+    def from_dense(cls, weight: Tensor) -> QuantizedMatrix:
+        codes, absmax = quantize(weight)
+        return cls(codes, absmax, weight.shape[0], weight.shape[1])
+
+    def dense(self, dtype: torch.dtype) -> Tensor:
+        return ops.nf4_dequantize(self.codes, self.absmax, self.rows, self.cols, dtype)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"codes": self.codes, "absmax": self.absmax}
+
+
+@dataclass(frozen=True)
+class FullMatrix:
+    """A weight kept dense in the compute dtype."""
+
+    weight: Tensor
+
+    def dense(self, dtype: torch.dtype) -> Tensor:
+        return self.weight.to(dtype)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"weight": self.weight}

@@ -1,0 +1,88 @@
+"""The trainer's operators: the Triton kernel for CUDA tensors, the plain torch twin for all others.
+
+Each function has the signature and the meaning of its namesake in ``kernels/<op>/naive.py``, where shapes and formulas
+stand. ``kernel.py`` is imported at first use, so a machine without a GPU driver never imports Triton.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+
+@cache
+def _implementation(op: str, module: str) -> ModuleType:
+    return import_module(f"reference_impl.kernels.{op}.{module}")
+
+
+def _pick(op: str, tensor: Tensor) -> ModuleType:
+    return _implementation(op, "kernel" if tensor.device.type == "cuda" else "naive")
+
+
+def nf4_dequantize(
+    codes: Tensor, absmax: Tensor, rows: int, cols: int, dtype: torch.dtype, out: Tensor | None = None
+) -> Tensor:
+    weight: Tensor = _pick("nf4", codes).dequantize(codes, absmax, rows, cols, dtype, out)
+    return weight
+
+
+def rms_norm_forward(x: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    result: tuple[Tensor, Tensor] = _pick("rms_norm", x).forward(x, gain, eps)
+    return result
+
+
+def rms_norm_add_forward(x: Tensor, residual: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    result: tuple[Tensor, Tensor, Tensor] = _pick("rms_norm", x).add_forward(x, residual, gain, eps)
+    return result
+
+
+def rms_norm_backward(
+    grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, grad_residual: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    result: tuple[Tensor, Tensor] = _pick("rms_norm", x).backward(grad_y, x, gain, rstd, grad_residual)
+    return result
+
+
+def rope_tables(seq_len: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    result: tuple[Tensor, Tensor] = _implementation("rope", "naive").tables(seq_len, head_dim, theta, device)
+    return result
+
+
+def rope_apply_(
+    qkv: Tensor, cos: Tensor, sin: Tensor, seq_len: int, heads_to_rotate: int, head_dim: int, inverse: bool
+) -> None:
+    _pick("rope", qkv).apply_(qkv, cos, sin, seq_len, heads_to_rotate, head_dim, inverse)
+
+
+def swiglu_forward(gate_up: Tensor) -> Tensor:
+    result: Tensor = _pick("swiglu", gate_up).forward(gate_up)
+    return result
+
+
+def swiglu_backward(grad_act: Tensor, gate_up: Tensor) -> Tensor:
+    result: Tensor = _pick("swiglu", gate_up).backward(grad_act, gate_up)
+    return result
+
+
+def cross_entropy_forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
+    result: Tensor = _pick("cross_entropy", logits).forward_backward_(logits, targets, scale)
+    return result
+
+
+def clip_squared_sum_partials(flat: Tensor, starts: Tensor, counts: Tensor, out: Tensor) -> Tensor:
+    result: Tensor = _pick("clip", flat).squared_sum_partials(flat, starts, counts, out)
+    return result
+
+
+def clip_scale_reduce(
+    partials: Tensor, group_starts: Tensor, max_norm: float, eps: float, norms: Tensor, scales: Tensor
+) -> None:
+    _pick("clip", partials).clip_scale_reduce(partials, group_starts, max_norm, eps, norms, scales)
+
+
+def clip_scale_apply_(flat: Tensor, scales: Tensor, starts: Tensor, counts: Tensor, groups: Tensor) -> None:
+    _pick("clip", flat).scale_apply_(flat, scales, starts, counts, groups)
