@@ -45,9 +45,7 @@ class Run(Record):
     baseline_of: dict[str, str] = {}  # candidate -> the baseline its gradients are compared with
     gradient_steps: list[int] = []
     process: int = 0  # which of several equal processes (throughput)
-    settings: dict[
-        str, object
-    ] = {}  # the claim's numbers that the probe itself needs (blocks, operations, …)
+    settings: dict[str, object] = {}  # the claim's numbers that the probe itself needs (blocks, operations, …)
     fault: str | None = None
     fault_arms: list[str] = []
     wall_limit_s: Real = 900.0

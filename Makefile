@@ -1,0 +1,36 @@
+# `make verify` judges the contracts on this machine, `make test` runs the fast tests; both install into .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+JOBS ?= 2
+
+.PHONY: install verify test test-contract lint types judge-published clean
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[reference,test,lint]'
+	touch $@
+
+verify: install
+	$(BIN)/harness verify contracts/
+
+test: install
+	$(BIN)/python -m pytest -m "not contract and not gpu" --numprocesses $(JOBS)
+
+test-contract: install
+	$(BIN)/python -m pytest -m contract
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+
+judge-published: install
+	$(BIN)/harness judge --check reports/*/
+
+clean:
+	rm -rf .venv
