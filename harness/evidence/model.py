@@ -54,6 +54,23 @@ class Run(Record):
     model_directory: str | None = None
 
 
+class Obstacle(Record):
+    """Why a unit is NOT_RUN: a stable reason code, and a sentence that says what is missing."""
+
+    reason: str
+    message: str
+
+
+class Unit(Record):
+    """One planned verdict: (contract, claim, workload), and the runs whose evidence decides it."""
+
+    contract: str
+    claim: str
+    workload: str
+    runs: list[str] = []
+    obstacle: Obstacle | None = None
+
+
 # --- records a worker writes -----------------------------------------------------------------------------
 
 
@@ -294,6 +311,21 @@ class KernelMatchEvidence(Record):
     constants: dict[str, int]  # tile, unroll, … as the source's constants say
 
 
+class Unavailable(Record):
+    """The machine or system cannot do what the run asks (`NotAvailable` was raised): its units are NOT_RUN."""
+
+    record: Literal["unavailable"] = "unavailable"
+    obstacle: Obstacle
+
+
+class Raised(Record):
+    """An exception that ended the worker, as the worker itself saw it."""
+
+    record: Literal["raised"] = "raised"
+    error: str  # type and message
+    stack: str
+
+
 class Complete(Record):
     """The last record of a worker that did all it was asked."""
 
@@ -314,6 +346,8 @@ AnyRecord = Annotated[
     | KernelsEvidence
     | PrewarmEvidence
     | KernelMatchEvidence
+    | Unavailable
+    | Raised
     | Complete,
     Field(discriminator="record"),
 ]
@@ -370,3 +404,4 @@ class RunEvidence:
     prewarm: dict[str, PrewarmEvidence] = field(default_factory=dict)
     kernel_match: dict[str, KernelMatchEvidence] = field(default_factory=dict)
     death: Death | None = None
+    obstacle: Obstacle | None = None  # the worker found that this machine cannot do it: NOT_RUN
