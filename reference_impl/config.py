@@ -16,7 +16,7 @@ from reference_impl.errors import ReferenceImplError
 ClipScope = Literal["per_layer", "global"]
 ClipMode = Literal["fused", "synchronizing"]
 WeightFormat = Literal["nf4", "full"]
-DtypeName = Literal["auto", "bfloat16", "float32", "float64"]
+DtypeName = Literal["auto", "bfloat16", "float32"]
 
 TINY_CHECKPOINT = Path(__file__).parent / "checkpoints" / "tiny"
 

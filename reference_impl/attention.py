@@ -1,0 +1,72 @@
+"""Causal grouped-query attention with rotary embedding on a fused qkv matrix.
+
+B batch, S seq_len, T = B*S tokens, N query heads, Nkv key/value heads, D head_dim. This is the one place where autograd
+works: around `scaled_dot_product_attention`, whose backends keep their own saved state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from reference_impl import ops
+from reference_impl.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """The shape of a batch and the rotary tables, float32 [S, D/2], that go with it."""
+
+    batch_size: int
+    seq_len: int
+    cos: Tensor
+    sin: Tensor
+
+    @property
+    def tokens(self) -> int:
+        return self.batch_size * self.seq_len
+
+
+@dataclass(frozen=True)
+class AttentionState:
+    """The autograd graph of one attention call: its leaves and its output."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+
+
+def rotate_(qkv: Tensor, shape: StepShape, config: ModelConfig, *, inverse: bool = False) -> None:
+    """Rotary embedding of the query and key heads of qkv [T, (N + 2*Nkv) * D], in place."""
+    heads = config.num_heads + config.num_kv_heads
+    ops.rope_apply_(qkv, shape.cos, shape.sin, shape.seq_len, heads, config.head_dim, inverse)
+
+
+def forward(qkv: Tensor, shape: StepShape, config: ModelConfig) -> AttentionState:
+    """Attention over rotated qkv [T, (N + 2*Nkv) * D]; ``state.output`` is [T, N*D]."""
+    kv_heads = config.num_kv_heads
+    heads = qkv.detach().view(shape.batch_size, shape.seq_len, -1, config.head_dim).transpose(1, 2)
+    query, key, value = (
+        part.detach().requires_grad_() for part in heads.split((config.num_heads, kv_heads, kv_heads), dim=1)
+    )
+    with torch.enable_grad():
+        if qkv.device.type == "cuda":
+            out = scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        else:
+            # The CPU's flash attention takes equal head counts only.
+            group = config.num_heads // kv_heads
+            out = scaled_dot_product_attention(
+                query, key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1), is_causal=True
+            )
+        output = out.transpose(1, 2).reshape(shape.tokens, config.query_dim)
+    return AttentionState(query, key, value, output)
+
+
+def backward(grad_output: Tensor, state: AttentionState) -> Tensor:
+    """grad_output [T, N*D] -> gradient of the rotated qkv [T, (N + 2*Nkv) * D]."""
+    grads = torch.autograd.grad(state.output, (state.query, state.key, state.value), grad_output)
+    return torch.cat([grad.transpose(1, 2) for grad in grads], dim=2).view(grad_output.shape[0], -1)

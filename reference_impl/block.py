@@ -1,0 +1,151 @@
+"""One decoder block with a hand-written forward and backward.
+
+T tokens, H hidden, I intermediate, r rank, QKV = (N + 2*Nkv) * D. The residual stream and the branch that was added to
+it last travel apart, so that the addition is fused with the next norm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from reference_impl import attention, ops
+from reference_impl.attention import AttentionState, StepShape
+from reference_impl.config import ModelConfig
+from reference_impl.lora import LayerTrainable
+from reference_impl.nf4 import FrozenMatrix
+
+
+@dataclass(frozen=True)
+class BlockWeights:
+    """The frozen weights of one block; matrices are [outputs, inputs]."""
+
+    qkv: FrozenMatrix
+    qkv_bias: Tensor | None
+    output: FrozenMatrix
+    gate_up: FrozenMatrix
+    down: FrozenMatrix
+
+
+@dataclass(frozen=True)
+class BlockContext:
+    """What the backward needs from the forward. ``attention`` None: the backward runs the attention forward again."""
+
+    residual_in: Tensor  # [T, H]
+    rstd_in: Tensor  # [T]
+    normed: Tensor  # [T, H]
+    low_rank: Tensor  # [T, 2r]: normed times the scaled A of q and of v
+    qkv: Tensor  # [T, QKV], rotated
+    residual_mid: Tensor  # [T, H]
+    rstd_mid: Tensor  # [T]
+    gate_up: Tensor  # [T, 2I]
+    attention: AttentionState | None
+
+    def tensors(self) -> list[Tensor]:
+        return [
+            self.residual_in,
+            self.rstd_in,
+            self.normed,
+            self.low_rank,
+            self.qkv,
+            self.residual_mid,
+            self.rstd_mid,
+            self.gate_up,
+        ]
+
+    def without_attention(self) -> BlockContext:
+        return replace(self, attention=None)
+
+
+def write_product_(out: Tensor, left: Tensor, right: Tensor) -> None:
+    """out [M, N] float32 = left [M, K] @ right [K, N], accumulated and stored in float32."""
+    if left.dtype == out.dtype:
+        torch.mm(left, right, out=out)
+    elif left.device.type == "cuda":
+        torch.ops.aten.mm.dtype_out(left, right, out.dtype, out=out)
+    else:
+        out.copy_(left.to(out.dtype) @ right.to(out.dtype))
+
+
+class Block:
+    """Attention and SwiGLU, each behind an RMSNorm and inside a residual connection."""
+
+    def __init__(self, config: ModelConfig, weights: BlockWeights, trainable: LayerTrainable) -> None:
+        self.config = config
+        self.weights = weights
+        self.trainable = trainable
+        self._rank = trainable.b_q.shape[1]
+
+    def forward(self, residual: Tensor, branch: Tensor | None, shape: StepShape) -> tuple[Tensor, Tensor, BlockContext]:
+        """residual [T, H] and the branch [T, H] still to be added -> the same pair after this block, and the context."""
+        config, weights, trainable = self.config, self.weights, self.trainable
+        gain, eps, dtype = trainable.input_norm, config.rms_norm_eps, residual.dtype
+        if branch is None:
+            residual_in = residual
+            normed, rstd_in = ops.rms_norm_forward(residual, gain, eps)
+        else:
+            residual_in, normed, rstd_in = ops.rms_norm_add_forward(branch, residual, gain, eps)
+        qkv, low_rank = self._project(normed)
+        attention.rotate_(qkv, shape, config)
+        state = attention.forward(qkv, shape, config)
+        attended = state.output.detach() @ weights.output.dense(dtype).t()
+        residual_mid, normed_mid, rstd_mid = ops.rms_norm_add_forward(
+            attended, residual_in, trainable.post_attn_norm, eps
+        )
+        gate_up = normed_mid @ weights.gate_up.dense(dtype).t()
+        branch_out = ops.swiglu_forward(gate_up) @ weights.down.dense(dtype).t()
+        context = BlockContext(
+            residual_in, rstd_in, normed, low_rank, qkv, residual_mid, rstd_mid, gate_up, attention=state
+        )
+        return residual_mid, branch_out, context
+
+    def _project(self, normed: Tensor) -> tuple[Tensor, Tensor]:
+        """normed [T, H] -> qkv [T, QKV] with LoRA on q and v, and the low-rank activations [T, 2r]."""
+        weight, bias = self.weights.qkv.dense(normed.dtype).t(), self.weights.qkv_bias
+        qkv = normed @ weight if bias is None else torch.addmm(bias, normed, weight)
+        query_dim, kv_dim = self.config.query_dim, self.config.kv_dim
+        low_rank = normed @ self.trainable.scaled_a.t()
+        qkv[:, :query_dim].addmm_(low_rank[:, : self._rank], self.trainable.b_q.t())
+        qkv[:, query_dim + kv_dim :].addmm_(low_rank[:, self._rank :], self.trainable.b_v.t())
+        return qkv, low_rank
+
+    def backward(self, grad: Tensor, context: BlockContext, shape: StepShape) -> Tensor:
+        """Gradient [T, H] of residual + branch after the block -> that before it; writes the six gradients.
+
+        The gradients of the A factors are those of their scaled copies, see `reference_impl.lora.Trainable`.
+        """
+        weights, trainable, dtype = self.weights, self.trainable, grad.dtype
+        gradient = trainable.gradient
+        grad_gate_up = ops.swiglu_backward(grad @ weights.down.dense(dtype), context.gate_up)
+        grad_mid, grad_gain = ops.rms_norm_backward(
+            grad_gate_up @ weights.gate_up.dense(dtype),
+            context.residual_mid,
+            trainable.post_attn_norm,
+            context.rstd_mid,
+            grad,
+        )
+        gradient["post_attn_norm"].copy_(grad_gain)
+        state = context.attention or attention.forward(context.qkv, shape, self.config)
+        grad_qkv = attention.backward(grad_mid @ weights.output.dense(dtype), state)
+        attention.rotate_(grad_qkv, shape, self.config, inverse=True)
+        grad_normed = self._project_backward(grad_qkv, context)
+        grad_in, grad_gain = ops.rms_norm_backward(
+            grad_normed, context.residual_in, trainable.input_norm, context.rstd_in, grad_mid
+        )
+        gradient["input_norm"].copy_(grad_gain)
+        return grad_in
+
+    def _project_backward(self, grad_qkv: Tensor, context: BlockContext) -> Tensor:
+        """grad_qkv [T, QKV] -> gradient [T, H] of the normed input; writes the LoRA gradients."""
+        rank, trainable, gradient = self._rank, self.trainable, self.trainable.gradient
+        query_dim, kv_dim = self.config.query_dim, self.config.kv_dim
+        grad_q, grad_v = grad_qkv[:, :query_dim], grad_qkv[:, query_dim + kv_dim :]
+        write_product_(gradient["lora_b_q"], grad_q.t(), context.low_rank[:, :rank])
+        write_product_(gradient["lora_b_v"], grad_v.t(), context.low_rank[:, rank:])
+        grad_low_rank = torch.cat((grad_q @ trainable.b_q, grad_v @ trainable.b_v), dim=1)
+        write_product_(gradient["lora_a_q"], grad_low_rank[:, :rank].t(), context.normed)
+        write_product_(gradient["lora_a_v"], grad_low_rank[:, rank:].t(), context.normed)
+        grad_normed = grad_qkv @ self.weights.qkv.dense(grad_qkv.dtype)
+        return grad_normed.addmm_(grad_low_rank, trainable.scaled_a)

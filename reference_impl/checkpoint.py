@@ -1,0 +1,179 @@
+"""Where frozen weights come from: a directory in the Hugging Face layout, or seeded random numbers.
+
+Both answer `tensor(name)` for the names that Qwen2 and Llama checkpoints use, one tensor at a time, so that no more than
+one dense matrix exists while a quantized model is built.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from reference_impl.config import ModelConfig
+from reference_impl.errors import ReferenceImplError
+from reference_impl.seeding import seeded_generator
+
+ARCHITECTURES = ("Qwen2ForCausalLM", "LlamaForCausalLM")
+EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+
+
+class WeightSource(Protocol):
+    """Frozen weights by name."""
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor of this name, on the device that the source was made for."""
+        ...
+
+
+def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor that a checkpoint of this shape must hold."""
+    hidden, wide = config.hidden_size, config.intermediate_size
+    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, hidden), FINAL_NORM: (hidden,)}
+    if not config.tie_word_embeddings:
+        shapes[HEAD] = (config.vocab_size, hidden)
+    for layer in range(config.num_layers):
+        prefix = f"model.layers.{layer}"
+        projections = {"q": config.query_dim, "k": config.kv_dim, "v": config.kv_dim}
+        for name, rows in projections.items():
+            shapes[f"{prefix}.self_attn.{name}_proj.weight"] = (rows, hidden)
+            if config.attention_bias:
+                shapes[f"{prefix}.self_attn.{name}_proj.bias"] = (rows,)
+        shapes[f"{prefix}.self_attn.o_proj.weight"] = (hidden, config.query_dim)
+        shapes[f"{prefix}.mlp.gate_proj.weight"] = (wide, hidden)
+        shapes[f"{prefix}.mlp.up_proj.weight"] = (wide, hidden)
+        shapes[f"{prefix}.mlp.down_proj.weight"] = (hidden, wide)
+        shapes[f"{prefix}.input_layernorm.weight"] = (hidden,)
+        shapes[f"{prefix}.post_attention_layernorm.weight"] = (hidden,)
+    return shapes
+
+
+@dataclass(frozen=True)
+class RandomWeights:
+    """Normal(0, 0.02) matrices, as Qwen2's own initialization; gains one, biases zero. Drawn on ``device``."""
+
+    config: ModelConfig
+    seed: int
+    device: torch.device
+
+    def tensor(self, name: str) -> Tensor:
+        shape = weight_shapes(self.config)[name]
+        if name.endswith(".bias"):
+            return torch.zeros(shape, device=self.device)
+        if len(shape) == 1:
+            return torch.ones(shape, device=self.device)
+        generator = seeded_generator(self.seed, name, self.device)
+        return torch.randn(shape, generator=generator, device=self.device).mul_(0.02)
+
+
+def read_config(directory: Path) -> ModelConfig:
+    """The shape that ``config.json`` declares. Raises `ReferenceImplError` for what this trainer cannot run."""
+    path = directory / "config.json"
+    try:
+        raw: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ReferenceImplError(
+            str(path), f"cannot be read ({error})", "give a Hugging Face model directory"
+        ) from error
+    architecture = (raw.get("architectures") or ["none"])[0]
+    if architecture not in ARCHITECTURES:
+        raise ReferenceImplError(str(path), f"architecture {architecture}", f"use one of {', '.join(ARCHITECTURES)}")
+    # transformers 5 nests what earlier versions kept in rope_theta and rope_scaling.
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if rope.get("rope_type", rope.get("type", "default")) != "default":
+        raise ReferenceImplError(str(path), f"rope scaling {rope}", "use a model without rope scaling")
+    if raw.get("use_sliding_window"):
+        raise ReferenceImplError(str(path), "use_sliding_window is set", "use a model with full attention")
+    heads = raw.get("num_attention_heads", 0)
+    try:
+        return ModelConfig(
+            hidden_size=raw["hidden_size"],
+            intermediate_size=raw["intermediate_size"],
+            num_layers=raw["num_hidden_layers"],
+            num_heads=heads,
+            num_kv_heads=raw.get("num_key_value_heads") or heads,
+            head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
+            vocab_size=raw["vocab_size"],
+            rope_theta=float(rope.get("rope_theta", raw.get("rope_theta", 1e4))),
+            rms_norm_eps=raw["rms_norm_eps"],
+            tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
+            attention_bias=architecture == "Qwen2ForCausalLM",
+        )
+    except (KeyError, ZeroDivisionError) as error:
+        raise ReferenceImplError(str(path), f"missing or zero: {error}", "give a complete config.json") from error
+
+
+class CheckpointWeights:
+    """The safetensors of a directory, one file or shards, checked as a whole before the first tensor is read.
+
+    Raises `ReferenceImplError` naming file and tensor: unreadable file, missing, unexpected or wrongly shaped tensor.
+    """
+
+    def __init__(self, directory: Path, config: ModelConfig, device: torch.device) -> None:
+        self._device = device
+        self._file_of: dict[str, Path] = {}
+        found: dict[str, tuple[int, ...]] = {}
+        for path in _weight_files(directory):
+            for name, shape in _header(path).items():
+                found[name] = shape
+                self._file_of[name] = path
+        self._check(directory, found, config)
+
+    def _check(self, directory: Path, found: dict[str, tuple[int, ...]], config: ModelConfig) -> None:
+        expected = weight_shapes(config)
+        for name, shape in expected.items():
+            if name not in found:
+                raise ReferenceImplError(str(directory), f"tensor {name} is missing", "complete the checkpoint")
+            if found[name] != shape:
+                raise ReferenceImplError(
+                    str(self._file_of[name]), f"tensor {name} has shape {found[name]}", f"config.json demands {shape}"
+                )
+        # A tied checkpoint may repeat the embedding as its head; old Llama files carry rotary tables.
+        for name in found.keys() - expected.keys():
+            if name != HEAD and not name.endswith("rotary_emb.inv_freq"):
+                raise ReferenceImplError(
+                    str(self._file_of[name]), f"unexpected tensor {name}", "config.json describes another model"
+                )
+
+    def tensor(self, name: str) -> Tensor:
+        path = self._file_of[name]
+        try:
+            with safe_open(path, framework="pt", device="cpu") as file:
+                tensor: Tensor = file.get_tensor(name)
+        except (OSError, SafetensorError) as error:
+            raise ReferenceImplError(str(path), f"tensor {name} cannot be read ({error})", "fetch it again") from error
+        return tensor.to(self._device)
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError) as error:
+            raise ReferenceImplError(str(index), f"is no shard index ({error})", "fetch it again") from error
+        return [directory / name for name in names]
+    return [directory / "model.safetensors"]
+
+
+def _header(path: Path) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor of one file; safetensors itself checks the sizes against the file's length."""
+    if not path.is_file():
+        raise ReferenceImplError(str(path), "does not exist", "fetch the missing file")
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 no iterator
+    except (OSError, SafetensorError) as error:
+        raise ReferenceImplError(str(path), f"is no valid safetensors file ({error})", "fetch it again") from error
+    return shapes
+
+
+def parameter_count(config: ModelConfig) -> int:
+    """Number of frozen parameters, norm gains included."""
+    return sum(math.prod(shape) for shape in weight_shapes(config).values())

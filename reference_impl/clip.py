@@ -1,0 +1,121 @@
+"""Gradient clipping over the flat gradient buffer, per layer or global, fused or synchronizing.
+
+scale = min(1, max_norm / (norm + 1e-6)) for each group, as `torch.nn.utils.clip_grad_norm_`. The fused clip keeps norm and
+scale in device memory: three launches and no host sync a step. The synchronizing one reads one number per tensor back to
+the host, six a layer: it is the unoptimized twin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reference_impl import ops
+from reference_impl.config import ClipScope, TrainConfig
+from reference_impl.kernels.clip.naive import BLOCK
+
+EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class TensorSpan:
+    """One gradient in the flat buffer: where it lies, its layer, and its first partial sum."""
+
+    offset: int
+    size: int
+    layer: int
+    first_partial: int
+
+
+@dataclass(frozen=True)
+class ClipPlan:
+    """How the flat buffer is cut: P partials of at most 1024 elements, G groups of consecutive partials."""
+
+    spans: tuple[TensorSpan, ...]
+    starts: Tensor  # int64 [P]: first element of each partial
+    counts: Tensor  # int32 [P]: its elements
+    groups: Tensor  # int32 [P]: its group
+    group_starts: Tensor  # int32 [G + 1]: the partials of group g are group_starts[g] up to group_starts[g + 1]
+
+    @classmethod
+    def build(cls, sizes: Sequence[int], layers: Sequence[int], scope: ClipScope, device: torch.device) -> ClipPlan:
+        """``sizes[i]`` elements of a tensor of layer ``layers[i]``, one after the other; layers count up from 0."""
+        spans: list[TensorSpan] = []
+        starts: list[int] = []
+        counts: list[int] = []
+        groups: list[int] = []
+        offset = 0
+        for size, layer in zip(sizes, layers, strict=True):
+            spans.append(TensorSpan(offset, size, layer, len(starts)))
+            for start in range(0, size, BLOCK):
+                starts.append(offset + start)
+                counts.append(min(BLOCK, size - start))
+                groups.append(layer if scope == "per_layer" else 0)
+            offset += size
+        num_groups = max(layers) + 1 if scope == "per_layer" else 1
+        group_starts = [sum(group < bound for group in groups) for bound in range(num_groups + 1)]
+        return cls(
+            tuple(spans),
+            torch.tensor(starts, dtype=torch.int64, device=device),
+            torch.tensor(counts, dtype=torch.int32, device=device),
+            torch.tensor(groups, dtype=torch.int32, device=device),
+            torch.tensor(group_starts, dtype=torch.int32, device=device),
+        )
+
+
+class GradientClip:
+    """Clips a flat gradient in place; ``norms`` [G] (before clipping) and ``scales`` [G] stay on the device."""
+
+    def __init__(self, sizes: Sequence[int], layers: Sequence[int], config: TrainConfig, device: torch.device) -> None:
+        self.plan = ClipPlan.build(sizes, layers, config.clip_scope, device)
+        groups = self.plan.group_starts.numel() - 1
+        self.partials = torch.zeros(self.plan.starts.numel(), dtype=torch.float32, device=device)
+        self.norms = torch.zeros(groups, dtype=torch.float32, device=device)
+        self.scales = torch.ones(groups, dtype=torch.float32, device=device)
+        self._config = config
+
+    def apply_(self, gradient: Tensor) -> None:
+        """Clip ``gradient`` [n] in place by the configured mode."""
+        if self._config.clip_mode == "fused":
+            self._apply_fused_(gradient)
+        else:
+            self._apply_synchronizing_(gradient)
+
+    def _apply_fused_(self, gradient: Tensor) -> None:
+        plan = self.plan
+        ops.clip_squared_sum_partials(gradient, plan.starts, plan.counts, self.partials)
+        ops.clip_scale_reduce(self.partials, plan.group_starts, self._config.max_norm, EPS, self.norms, self.scales)
+        ops.clip_scale_apply_(gradient, self.scales, plan.starts, plan.counts, plan.groups)
+
+    def _apply_synchronizing_(self, gradient: Tensor) -> None:
+        """Exactly one host sync per non-empty tensor; norms and scales are written back by `fill_`, which needs none."""
+        squares = [0.0] * self.norms.numel()
+        for span in self.plan.spans:
+            if span.size:
+                squares[self._group(span)] += self._span(gradient, span).square().sum().item()
+        scales: list[float] = []
+        for group, square in enumerate(squares):
+            norm = math.sqrt(square)
+            # min() would hide a NaN; the comparison lets it through.
+            scale = self._config.max_norm / (norm + EPS)
+            scales.append(1.0 if scale > 1.0 else scale)
+            self.norms[group].fill_(norm)
+            self.scales[group].fill_(scales[group])
+        for span in self.plan.spans:
+            if span.size:
+                self._span(gradient, span).mul_(scales[self._group(span)])
+
+    def _group(self, span: TensorSpan) -> int:
+        return span.layer if self._config.clip_scope == "per_layer" else 0
+
+    @staticmethod
+    def _span(gradient: Tensor, span: TensorSpan) -> Tensor:
+        return gradient[span.offset : span.offset + span.size]
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """What `apply_` changes beside the gradient."""
+        return {"clip_partials": self.partials, "clip_norms": self.norms, "clip_scales": self.scales}

@@ -1,0 +1,105 @@
+"""The text to train on, cut into batches that are a pure function of (seed, index).
+
+Without ``--data`` it is the text of CPython's `pydoc_data.topics`, which every machine with Python has. Tokens are bytes,
+or those of a model directory's ``tokenizer.json``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import import_module
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from reference_impl.errors import ReferenceImplError
+from reference_impl.seeding import seeded_generator
+
+
+def default_text() -> str:
+    """The topics of Python's own help system, in the order of their names.
+
+    Raises `ReferenceImplError` where Python was built without `pydoc_data`.
+    """
+    try:
+        topics: dict[str, str] = import_module("pydoc_data.topics").topics
+    except ImportError as error:
+        raise ReferenceImplError(
+            "data", f"this Python has no pydoc_data.topics ({error})", "pass a text file or folder as data"
+        ) from error
+    return "\n".join(topics[name] for name in sorted(topics))
+
+
+def read_text(data: str | None) -> bytes:
+    """The bytes of a file, of all files under a folder in the order of their paths, or of the default text."""
+    if data is None:
+        return default_text().encode()
+    path = Path(data)
+    if path.is_file():
+        return path.read_bytes()
+    if not path.is_dir():
+        raise ReferenceImplError("data", f"{data!r} does not exist", "pass a text file or folder")
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    if not files:
+        raise ReferenceImplError("data", f"no file under {data!r}", "pass a text file or folder")
+    return b"\n".join(file.read_bytes() for file in files)
+
+
+def _byte_tokens(text: bytes) -> Tensor:
+    # A bytearray, because torch warns of buffers that it could write to.
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
+
+
+def tokenize(text: bytes, tokenizer: Path | None) -> Tensor:
+    """Tokens [n]: one a byte (uint8), or by a Hugging Face ``tokenizer.json`` (int32)."""
+    if tokenizer is None:
+        return _byte_tokens(text)
+    try:
+        tokenizers = import_module("tokenizers")
+    except ImportError as error:
+        raise ReferenceImplError(
+            "model", f"{tokenizer} needs the tokenizers library", "install contract-harness[reference]"
+        ) from error
+    encoding = tokenizers.Tokenizer.from_file(str(tokenizer)).encode(text.decode(errors="replace"))
+    return torch.tensor(encoding.ids, dtype=torch.int32)
+
+
+class TextBatches:
+    """Batches of contiguous windows, non-overlapping but for the one token that is both target and next input.
+
+    A window is used once per pass over the text; each pass has its own seeded order.
+    """
+
+    def __init__(self, tokens: Tensor, vocab_size: int, seed: int) -> None:
+        if tokens.numel() and int(tokens.max()) >= vocab_size:
+            raise ReferenceImplError(
+                "data", f"token {int(tokens.max())} is outside the vocabulary of {vocab_size}", "use another tokenizer"
+            )
+        self._tokens = tokens
+        self._seed = seed
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the tokens, to prove that two runs read the same text."""
+        return hashlib.sha256(self._tokens.numpy().tobytes()).hexdigest()
+
+    def distinct(self, batch_size: int, seq_len: int) -> int:
+        """Batches of this shape before a window comes again."""
+        return (self._tokens.numel() - 1) // seq_len // batch_size
+
+    def batch(self, index: int, batch_size: int, seq_len: int) -> tuple[Tensor, Tensor]:
+        """Tokens and next-token targets, both int64 [batch_size, seq_len] on the CPU."""
+        per_pass = self.distinct(batch_size, seq_len)
+        if per_pass < 1:
+            raise ReferenceImplError(
+                "data",
+                f"{self._tokens.numel()} tokens do not fill one batch of {batch_size} x {seq_len}",
+                "pass a longer text, or a smaller batch_size or seq_len",
+            )
+        number, within = divmod(index, per_pass)
+        generator = seeded_generator(self._seed, f"pass {number}", torch.device("cpu"))
+        order = torch.randperm((self._tokens.numel() - 1) // seq_len, generator=generator)
+        starts = order[within * batch_size : (within + 1) * batch_size] * seq_len
+        windows = self._tokens[starts[:, None] + torch.arange(seq_len + 1)].long()
+        return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()

@@ -1,0 +1,152 @@
+"""Everything trainable: LoRA on the query and value projections, and the two norm gains of each layer.
+
+L layers, H hidden, r rank, Q = query heads * head_dim, KV = key/value heads * head_dim.
+
+All parameters live in one flat float32 buffer, their gradients in another of the same layout: layer-major, six tensors a
+layer in the order of `TRAINABLE`. So the clip, the optimizer and the casts are a few launches a step, whatever L is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reference_impl.config import ModelConfig
+from reference_impl.seeding import seeded_generator
+
+TRAINABLE = ("lora_a_q", "lora_b_q", "lora_a_v", "lora_b_v", "input_norm", "post_attn_norm")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one trainable tensor lies in the flat buffers."""
+
+    name: str
+    layer: int
+    offset: int
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def view(self, flat: Tensor) -> Tensor:
+        return flat[self.offset : self.offset + self.size].view(self.shape)
+
+
+def layer_shapes(config: ModelConfig, rank: int) -> dict[str, tuple[int, ...]]:
+    """Shape of each trainable tensor of a layer, in buffer order."""
+    hidden = config.hidden_size
+    return {
+        "lora_a_q": (rank, hidden),
+        "lora_b_q": (config.query_dim, rank),
+        "lora_a_v": (rank, hidden),
+        "lora_b_v": (config.kv_dim, rank),
+        "input_norm": (hidden,),
+        "post_attn_norm": (hidden,),
+    }
+
+
+def layout(config: ModelConfig, rank: int) -> list[Slot]:
+    """The slots of all layers, named ``layers.<i>.<tensor>``."""
+    slots: list[Slot] = []
+    offset = 0
+    for layer in range(config.num_layers):
+        for name, shape in layer_shapes(config, rank).items():
+            slots.append(Slot(f"layers.{layer}.{name}", layer, offset, shape))
+            offset += math.prod(shape)
+    return slots
+
+
+@dataclass(frozen=True)
+class LayerTrainable:
+    """One layer's views: compute-dtype LoRA factors, float32 gains, and float32 gradients to write."""
+
+    scaled_a: Tensor  # [2r, H]: alpha/rank * lora_a_q above alpha/rank * lora_a_v, compute dtype
+    b_q: Tensor  # [Q, r], compute dtype
+    b_v: Tensor  # [KV, r], compute dtype
+    input_norm: Tensor  # [H]
+    post_attn_norm: Tensor  # [H]
+    gradient: dict[str, Tensor]
+
+
+class Trainable:
+    """The flat parameter and gradient buffers and the compute-dtype copies that the GEMMs read.
+
+    The copies hold A already multiplied by alpha/rank, so q += (x A'^T) B^T needs no extra scaling; the gradient that a
+    block writes for A is that of A', and `finish_gradients` turns it into that of A.
+    """
+
+    def __init__(
+        self, config: ModelConfig, rank: int, alpha: float, seed: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.slots = layout(config, rank)
+        self.scale = alpha / rank
+        total = sum(slot.size for slot in self.slots)
+        self.flat = torch.zeros(total, dtype=torch.float32, device=device)
+        self.gradient = torch.zeros_like(self.flat)
+        layers, query, kv = config.num_layers, config.query_dim, config.kv_dim
+        self.scaled_a = torch.zeros(layers, 2 * rank, config.hidden_size, dtype=dtype, device=device)
+        self.b_q = torch.zeros(layers, query, rank, dtype=dtype, device=device)
+        self.b_v = torch.zeros(layers, kv, rank, dtype=dtype, device=device)
+        self._rank = rank
+        self._by_name = {slot.name: slot for slot in self.slots}
+        self._initialize(seed)
+
+    def _initialize(self, seed: int) -> None:
+        """A kaiming-uniform with a = sqrt(5), as peft: U(-1/sqrt(H), 1/sqrt(H)); B zero; gains one."""
+        for slot in self.slots:
+            view = slot.view(self.flat)
+            kind = slot.name.rsplit(".", 1)[1]
+            if kind.startswith("lora_a"):
+                bound = 1 / math.sqrt(slot.shape[1])
+                # Drawn on the CPU, so that every device starts from the same numbers.
+                draw = torch.rand(slot.shape, generator=seeded_generator(seed, slot.name, torch.device("cpu")))
+                view.copy_(draw * 2 * bound - bound)
+            elif kind.endswith("norm"):
+                view.fill_(1.0)
+
+    def parameters(self) -> dict[str, Tensor]:
+        return {slot.name: slot.view(self.flat) for slot in self.slots}
+
+    def gradients(self) -> dict[str, Tensor]:
+        return {slot.name: slot.view(self.gradient) for slot in self.slots}
+
+    def compute_copies(self) -> dict[str, Tensor]:
+        return {"lora_scaled_a": self.scaled_a, "lora_b_q": self.b_q, "lora_b_v": self.b_v}
+
+    def _all_layers(self, flat: Tensor, kind: str) -> Tensor:
+        """One kind of tensor in every layer, [L, *shape], as a strided view: one launch serves all layers."""
+        first = self._by_name[f"layers.0.{kind}"]
+        layers = self.scaled_a.shape[0]
+        return flat.view(layers, -1)[:, first.offset : first.offset + first.size].view(layers, *first.shape)
+
+    def refresh_compute_copies(self) -> None:
+        """Bring the compute-dtype copies up to date with the flat parameters."""
+        rank = self._rank
+        torch.mul(self._all_layers(self.flat, "lora_a_q"), self.scale, out=self.scaled_a[:, :rank])
+        torch.mul(self._all_layers(self.flat, "lora_a_v"), self.scale, out=self.scaled_a[:, rank:])
+        self.b_q.copy_(self._all_layers(self.flat, "lora_b_q"))
+        self.b_v.copy_(self._all_layers(self.flat, "lora_b_v"))
+
+    def finish_gradients(self) -> None:
+        """d/dA = alpha/rank * d/dA' for all layers."""
+        self._all_layers(self.gradient, "lora_a_q").mul_(self.scale)
+        self._all_layers(self.gradient, "lora_a_v").mul_(self.scale)
+
+    def layer(self, index: int) -> LayerTrainable:
+        def views(flat: Tensor) -> dict[str, Tensor]:
+            return {name: self._by_name[f"layers.{index}.{name}"].view(flat) for name in TRAINABLE}
+
+        parameters = views(self.flat)
+        return LayerTrainable(
+            self.scaled_a[index],
+            self.b_q[index],
+            self.b_v[index],
+            parameters["input_norm"],
+            parameters["post_attn_norm"],
+            views(self.gradient),
+        )

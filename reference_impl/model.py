@@ -1,0 +1,156 @@
+"""The decoder: embedding, blocks, final norm, and a chunked language-model head, forward and backward by hand.
+
+T tokens, H hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from reference_impl import ops
+from reference_impl.attention import StepShape
+from reference_impl.block import Block, BlockContext, BlockWeights
+from reference_impl.checkpoint import EMBEDDING, FINAL_NORM, HEAD, WeightSource
+from reference_impl.config import ModelConfig, TrainConfig, WeightFormat
+from reference_impl.lora import Trainable
+from reference_impl.nf4 import FrozenMatrix, FullMatrix, QuantizedMatrix
+
+
+@dataclass(frozen=True)
+class ModelContext:
+    """What the backward of the whole model needs. The head's own backward is part of its forward."""
+
+    blocks: tuple[BlockContext, ...]
+    residual_out: Tensor  # [T, H]
+    rstd_out: Tensor  # [T]
+    grad_final: Tensor  # [T, H]: gradient of the mean loss with respect to the final norm's output
+
+    def tensors(self) -> list[Tensor]:
+        own = [self.residual_out, self.rstd_out, self.grad_final]
+        return [tensor for block in self.blocks for tensor in block.tensors()] + own
+
+    def without_attention(self) -> ModelContext:
+        """The same without autograd graphs: plain tensors only, which can be kept at fixed addresses."""
+        return replace(self, blocks=tuple(block.without_attention() for block in self.blocks))
+
+
+def _matrix(parts: list[Tensor], weight_format: WeightFormat, dtype: torch.dtype) -> FrozenMatrix:
+    weight = torch.cat(parts) if len(parts) > 1 else parts[0]
+    return QuantizedMatrix.from_dense(weight) if weight_format == "nf4" else FullMatrix(weight.to(dtype))
+
+
+def _block_weights(
+    config: ModelConfig, source: WeightSource, layer: int, weight_format: WeightFormat, dtype: torch.dtype
+) -> BlockWeights:
+    prefix = f"model.layers.{layer}"
+
+    def matrix(*names: str) -> FrozenMatrix:
+        return _matrix([source.tensor(f"{prefix}.{name}.weight") for name in names], weight_format, dtype)
+
+    projections = [f"self_attn.{name}_proj" for name in "qkv"]
+    bias = None
+    if config.attention_bias:
+        bias = torch.cat([source.tensor(f"{prefix}.{name}.bias") for name in projections]).to(dtype)
+    return BlockWeights(
+        qkv=matrix(*projections),
+        qkv_bias=bias,
+        output=matrix("self_attn.o_proj"),
+        gate_up=matrix("mlp.gate_proj", "mlp.up_proj"),
+        down=matrix("mlp.down_proj"),
+    )
+
+
+class Model:
+    """A Qwen2-style decoder whose LoRA factors and norm gains are trained."""
+
+    def __init__(
+        self,
+        model_config: ModelConfig,
+        config: TrainConfig,
+        source: WeightSource,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.config = model_config
+        self._chunk = config.loss_chunk
+        self.trainable = Trainable(model_config, config.rank, config.alpha, config.seed, device, dtype)
+        self._load_gains(source)
+        self.embedding = source.tensor(EMBEDDING).to(dtype)
+        self.head = self.embedding if model_config.tie_word_embeddings else source.tensor(HEAD).to(dtype)
+        self.final_gain = source.tensor(FINAL_NORM).float()
+        self.blocks = [
+            Block(
+                model_config,
+                _block_weights(model_config, source, layer, config.weights, dtype),
+                self.trainable.layer(layer),
+            )
+            for layer in range(model_config.num_layers)
+        ]
+
+    def _load_gains(self, source: WeightSource) -> None:
+        parameters = self.trainable.parameters()
+        for layer in range(self.config.num_layers):
+            prefix = f"model.layers.{layer}"
+            parameters[f"layers.{layer}.input_norm"].copy_(source.tensor(f"{prefix}.input_layernorm.weight"))
+            parameters[f"layers.{layer}.post_attn_norm"].copy_(
+                source.tensor(f"{prefix}.post_attention_layernorm.weight")
+            )
+
+    def forward(self, tokens: Tensor, targets: Tensor, shape: StepShape) -> tuple[Tensor, ModelContext]:
+        """tokens, targets int64 [B, S] -> mean loss over the B*S tokens (0-d float32), and the backward's context."""
+        self.trainable.refresh_compute_copies()
+        hidden, contexts = self._forward_blocks(tokens, shape)
+        final, rstd_out = ops.rms_norm_forward(hidden, self.final_gain, self.config.rms_norm_eps)
+        loss, grad_final = self._loss(final, targets.view(-1))
+        return loss, ModelContext(contexts, hidden, rstd_out, grad_final)
+
+    def _forward_blocks(self, tokens: Tensor, shape: StepShape) -> tuple[Tensor, tuple[BlockContext, ...]]:
+        residual = torch.nn.functional.embedding(tokens.view(-1), self.embedding)
+        branch: Tensor | None = None
+        contexts: list[BlockContext] = []
+        for block in self.blocks:
+            residual, branch, context = block.forward(residual, branch, shape)
+            contexts.append(context)
+        return residual if branch is None else residual + branch, tuple(contexts)
+
+    def _loss(self, final: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """final [T, H], targets [T] -> mean loss and its gradient [T, H]; logits exist for one chunk of tokens."""
+        scale = 1.0 / targets.numel()
+        grad_final = torch.empty_like(final)
+        losses: list[Tensor] = []
+        for start in range(0, targets.numel(), self._chunk):
+            rows = slice(start, start + self._chunk)
+            logits = final[rows] @ self.head.t()
+            losses.append(ops.cross_entropy_forward_backward_(logits, targets[rows], scale))
+            torch.mm(logits, self.head, out=grad_final[rows])
+        return torch.cat(losses).sum() * scale, grad_final
+
+    def backward(self, context: ModelContext, shape: StepShape) -> None:
+        """Write every trainable gradient into the flat gradient buffer."""
+        grad, _ = ops.rms_norm_backward(context.grad_final, context.residual_out, self.final_gain, context.rstd_out)
+        for block, block_context in zip(reversed(self.blocks), reversed(context.blocks), strict=True):
+            grad = block.backward(grad, block_context, shape)
+        self.trainable.finish_gradients()
+
+    def logits(self, tokens: Tensor, shape: StepShape) -> Tensor:
+        """tokens int64 [B, S] -> logits [B, S, V] in the compute dtype, all at once: for comparisons on small models."""
+        self.trainable.refresh_compute_copies()
+        hidden, _ = self._forward_blocks(tokens, shape)
+        final, _ = ops.rms_norm_forward(hidden, self.final_gain, self.config.rms_norm_eps)
+        return (final @ self.head.t()).view(*tokens.shape, -1)
+
+    def frozen_tensors(self) -> dict[str, Tensor]:
+        """Every tensor that training must not change."""
+        tensors = {"embedding": self.embedding, "head": self.head, "final_norm": self.final_gain}
+        for layer, block in enumerate(self.blocks):
+            weights = block.weights
+            if weights.qkv_bias is not None:
+                tensors[f"layers.{layer}.qkv_bias"] = weights.qkv_bias
+            for kind in ("qkv", "output", "gate_up", "down"):
+                matrix: FrozenMatrix = getattr(weights, kind)
+                for part, tensor in matrix.tensors().items():
+                    tensors[f"layers.{layer}.{kind}.{part}"] = tensor
+        return tensors

@@ -1,0 +1,46 @@
+"""AdamW over the flat parameter buffer: one fused launch a step, every changing number in device memory."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from reference_impl.config import TrainConfig
+
+
+class FlatAdamW:
+    """torch's fused AdamW on one flat tensor.
+
+    The learning rate and the step counter (which sets the bias corrections) are 0-d tensors, so a recorded step that is
+    replayed sees their current values. Betas, eps and weight decay are constants of the run.
+    """
+
+    def __init__(self, parameters: Tensor, config: TrainConfig) -> None:
+        self.exp_avg = torch.zeros_like(parameters)
+        self.exp_avg_sq = torch.zeros_like(parameters)
+        self.step_count = torch.zeros((), dtype=torch.float32, device=parameters.device)
+        self.learning_rate = torch.zeros((), dtype=torch.float32, device=parameters.device)
+        self._config = config
+
+    def update_(self, parameters: Tensor, gradient: Tensor) -> None:
+        """One AdamW step on ``parameters`` [n], in place."""
+        self.step_count.add_(1)
+        torch._fused_adamw_(
+            [parameters],
+            [gradient],
+            [self.exp_avg],
+            [self.exp_avg_sq],
+            [],
+            [self.step_count],
+            lr=self.learning_rate,
+            beta1=self._config.beta1,
+            beta2=self._config.beta2,
+            weight_decay=self._config.weight_decay,
+            eps=self._config.eps,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """What `update_` changes beside the parameters."""
+        return {"exp_avg": self.exp_avg, "exp_avg_sq": self.exp_avg_sq, "step_count": self.step_count}

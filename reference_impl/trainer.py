@@ -1,0 +1,182 @@
+"""The reference trainer: QLoRA fine-tuning without autograd (but for attention) and without a host sync.
+
+    trainer = Trainer(TrainConfig.preset("tiny"))
+    for index in range(100):
+        loss = trainer.step(index)          # 0-d tensor on the device
+
+What a capture builds on:
+
+- `prepare(index)` copies batch ``index`` and its learning rate into static tensors; `body()` is the whole step on static
+  tensors: forward, backward, clip, optimizer. It reads no Python state that changes and never waits for the device.
+- `forward_body()` and `backward_body()` are the same step in two halves that meet in static activations, for capturing
+  backward, clip and optimizer alone. Their first half must have run once, uncaptured, before the second is captured.
+- `state_tensors()` is all that `body()` changes, so that a warm-up or a recording can be undone.
+- `set_shape()` selects the static batch buffers of another shape; each shape keeps its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from reference_impl import ops
+from reference_impl.attention import StepShape
+from reference_impl.checkpoint import CheckpointWeights, RandomWeights, WeightSource, read_config
+from reference_impl.clip import GradientClip
+from reference_impl.config import MODEL_PRESETS, TINY_CHECKPOINT, ModelConfig, TrainConfig, learning_rate_at
+from reference_impl.data import TextBatches, read_text, tokenize
+from reference_impl.errors import ReferenceImplError
+from reference_impl.model import Model, ModelContext
+from reference_impl.optimizer import FlatAdamW
+
+
+@dataclass
+class StaticBuffers:
+    """The tensors of one batch shape whose addresses never change."""
+
+    tokens: Tensor  # int64 [B, S]
+    targets: Tensor  # int64 [B, S]
+    shape: StepShape
+    context: ModelContext | None = None  # activations of the split step
+
+
+def resolve_device(name: str) -> torch.device:
+    """Raises `ReferenceImplError` for CUDA on a machine without it."""
+    available = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda", torch.cuda.current_device()) if available else torch.device("cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and not available:
+        raise ReferenceImplError("device", f"{name!r}, but no CUDA device is available", "use device='cpu'")
+    return device
+
+
+def model_source(config: TrainConfig, device: torch.device) -> tuple[ModelConfig, WeightSource, Path | None]:
+    """Shape, frozen weights and tokenizer of ``config.model``."""
+    if isinstance(config.model, ModelConfig):
+        return config.model, RandomWeights(config.model, config.seed, device), None
+    if config.model in MODEL_PRESETS and config.model != "tiny":
+        preset = MODEL_PRESETS[config.model]
+        return preset, RandomWeights(preset, config.seed, device), None
+    directory = TINY_CHECKPOINT if config.model == "tiny" else Path(config.model)
+    model_config = read_config(directory)
+    tokenizer = directory / "tokenizer.json"
+    source = CheckpointWeights(directory, model_config, device)
+    return model_config, source, tokenizer if tokenizer.is_file() else None
+
+
+class Trainer:
+    """One QLoRA run. Two trainers of equal configuration are bitwise equal on one machine, at every step."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        self.config = config
+        self.device = resolve_device(config.device)
+        default = torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        self.dtype = default if config.dtype == "auto" else getattr(torch, config.dtype)
+        self.model_config, source, tokenizer = model_source(config, self.device)
+        with torch.no_grad():
+            self.model = Model(self.model_config, config, source, self.device, self.dtype)
+        self.trainable = self.model.trainable
+        self.optimizer = FlatAdamW(self.trainable.flat, config)
+        slots = self.trainable.slots
+        self.clip = GradientClip([slot.size for slot in slots], [slot.layer for slot in slots], config, self.device)
+        self.data = TextBatches(tokenize(read_text(config.data), tokenizer), self.model_config.vocab_size, config.seed)
+        self._buffers: dict[tuple[int, int], StaticBuffers] = {}
+        self.static = self.set_shape(config.seq_len)
+
+    def set_shape(self, seq_len: int, batch_size: int | None = None) -> StaticBuffers:
+        """Use batches of this shape from now on; its static buffers are made once and kept."""
+        if seq_len < 1:
+            raise ReferenceImplError("seq_len", f"got {seq_len}", "must be at least 1")
+        batch = self.config.batch_size if batch_size is None else batch_size
+        if batch < 1:
+            raise ReferenceImplError("batch_size", f"got {batch}", "must be at least 1")
+        key = (batch, seq_len)
+        if key not in self._buffers:
+            model = self.model_config
+            cos, sin = ops.rope_tables(seq_len, model.head_dim, model.rope_theta, self.device)
+            tokens = torch.zeros(key, dtype=torch.int64, device=self.device)
+            self._buffers[key] = StaticBuffers(tokens, torch.zeros_like(tokens), StepShape(batch, seq_len, cos, sin))
+        self.static = self._buffers[key]
+        return self.static
+
+    def batch(self, index: int) -> tuple[Tensor, Tensor]:
+        """Tokens and targets of batch ``index`` in the current shape, int64 [B, S] on the CPU."""
+        shape = self.static.shape
+        return self.data.batch(index, shape.batch_size, shape.seq_len)
+
+    def prepare(self, index: int) -> None:
+        """Copy batch ``index`` and its learning rate into the static tensors, without waiting for the device."""
+        self.optimizer.learning_rate.fill_(learning_rate_at(self.config, index))
+        for static, value in zip((self.static.tokens, self.static.targets), self.batch(index), strict=True):
+            # Fresh pinned memory each time: the allocator hands it out again only after the copy has run.
+            static.copy_(value.pin_memory() if self.device.type == "cuda" else value, non_blocking=True)
+
+    @torch.no_grad()
+    def body(self) -> Tensor:
+        """One whole step on the static tensors; the loss before the update, 0-d."""
+        static = self.static
+        loss, context = self.model.forward(static.tokens, static.targets, static.shape)
+        self._finish(context)
+        return loss
+
+    @torch.no_grad()
+    def forward_body(self) -> Tensor:
+        """The step's first half: forward, loss, and the head's gradient, left in static activations."""
+        static = self.static
+        loss, context = self.model.forward(static.tokens, static.targets, static.shape)
+        if static.context is None:
+            static.context = context.without_attention()
+        else:
+            for kept, fresh in zip(static.context.tensors(), context.tensors(), strict=True):
+                kept.copy_(fresh)
+        return loss
+
+    @torch.no_grad()
+    def backward_body(self) -> None:
+        """The step's second half: backward, clip and optimizer, from the static activations.
+
+        Attention runs its forward again, because its saved state does not outlive an autograd graph.
+        """
+        if self.static.context is None:
+            raise RuntimeError("backward_body() needs the activations of forward_body(): call it first")
+        self._finish(self.static.context)
+
+    def _finish(self, context: ModelContext) -> None:
+        self.model.backward(context, self.static.shape)
+        self.clip.apply_(self.trainable.gradient)
+        self.optimizer.update_(self.trainable.flat, self.trainable.gradient)
+
+    def step(self, index: int) -> Tensor:
+        """Training step ``index``: the loss of batch ``index`` before the update; it outlives later steps."""
+        self.prepare(index)
+        return self.body().clone()
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Every long-lived tensor that `body` changes, by name; they never move."""
+        return {
+            "parameters": self.trainable.flat,
+            "gradients": self.trainable.gradient,
+            **self.trainable.compute_copies(),
+            **self.optimizer.state_tensors(),
+            **self.clip.state_tensors(),
+        }
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Views of the trainable tensors: ``layers.<i>.<lora_a_q | lora_b_q | … | post_attn_norm>``, float32."""
+        return self.trainable.parameters()
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Views of the last step's gradients after clipping, float32, under the parameters' names."""
+        return self.trainable.gradients()
+
+    def gradient_norms(self) -> tuple[Tensor, Tensor]:
+        """Norms before clipping and scales of the last step, float32 [layers] or [1]."""
+        return self.clip.norms, self.clip.scales
+
+    def frozen_tensors(self) -> dict[str, Tensor]:
+        """Every tensor that training must leave alone."""
+        return self.model.frozen_tensors()
