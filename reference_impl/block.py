@@ -79,7 +79,7 @@ class Block:
         self._rank = trainable.b_q.shape[1]
 
     def forward(self, residual: Tensor, branch: Tensor | None, shape: StepShape) -> tuple[Tensor, Tensor, BlockContext]:
-        """residual [T, H] and the branch [T, H] still to be added -> the same pair after this block, and the context."""
+        """residual [T, H] and the branch [T, H] still to be added -> the pair after this block, and the context."""
         config, weights, trainable = self.config, self.weights, self.trainable
         gain, eps, dtype = trainable.input_norm, config.rms_norm_eps, residual.dtype
         if branch is None:

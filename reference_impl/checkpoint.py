@@ -1,7 +1,7 @@
 """Where frozen weights come from: a directory in the Hugging Face layout, or seeded random numbers.
 
-Both answer `tensor(name)` for the names that Qwen2 and Llama checkpoints use, one tensor at a time, so that no more than
-one dense matrix exists while a quantized model is built.
+Both answer `tensor(name)` for the names that Qwen2 and Llama checkpoints use, one tensor at a time, so that no more
+than one dense matrix exists while a quantized model is built.
 """
 
 from __future__ import annotations

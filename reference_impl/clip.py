@@ -1,8 +1,8 @@
 """Gradient clipping over the flat gradient buffer, per layer or global, fused or synchronizing.
 
-scale = min(1, max_norm / (norm + 1e-6)) for each group, as `torch.nn.utils.clip_grad_norm_`. The fused clip keeps norm and
-scale in device memory: three launches and no host sync a step. The synchronizing one reads one number per tensor back to
-the host, six a layer: it is the unoptimized twin.
+scale = min(1, max_norm / (norm + 1e-6)) for each group, as `torch.nn.utils.clip_grad_norm_`. The fused clip keeps norm
+and scale in device memory: three launches and no host sync a step. The synchronizing one reads one number per tensor
+back to the host, six a layer: it is the unoptimized twin.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class GradientClip:
         ops.clip_scale_apply_(gradient, self.scales, plan.starts, plan.counts, plan.groups)
 
     def _apply_synchronizing_(self, gradient: Tensor) -> None:
-        """Exactly one host sync per non-empty tensor; norms and scales are written back by `fill_`, which needs none."""
+        """Exactly one host sync per non-empty tensor; norms and scales go back by `fill_`, which needs none."""
         squares = [0.0] * self.norms.numel()
         for span in self.plan.spans:
             if span.size:
@@ -100,9 +100,8 @@ class GradientClip:
         scales: list[float] = []
         for group, square in enumerate(squares):
             norm = math.sqrt(square)
-            # min() would hide a NaN; the comparison lets it through.
-            scale = self._config.max_norm / (norm + EPS)
-            scales.append(1.0 if scale > 1.0 else scale)
+            # In this order min() keeps a NaN.
+            scales.append(min(self._config.max_norm / (norm + EPS), 1.0))
             self.norms[group].fill_(norm)
             self.scales[group].fill_(scales[group])
         for span in self.plan.spans:

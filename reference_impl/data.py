@@ -1,7 +1,7 @@
 """The text to train on, cut into batches that are a pure function of (seed, index).
 
-Without ``--data`` it is the text of CPython's `pydoc_data.topics`, which every machine with Python has. Tokens are bytes,
-or those of a model directory's ``tokenizer.json``.
+Unless the run names its data it is the text of CPython's `pydoc_data.topics`, which comes with Python. Tokens are
+bytes, or those of a model directory's ``tokenizer.json``.
 """
 
 from __future__ import annotations

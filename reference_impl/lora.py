@@ -2,8 +2,8 @@
 
 L layers, H hidden, r rank, Q = query heads * head_dim, KV = key/value heads * head_dim.
 
-All parameters live in one flat float32 buffer, their gradients in another of the same layout: layer-major, six tensors a
-layer in the order of `TRAINABLE`. So the clip, the optimizer and the casts are a few launches a step, whatever L is.
+All parameters live in one flat float32 buffer, their gradients in another of the same layout: layer-major, six tensors
+a layer in the order of `TRAINABLE`. So the clip, the optimizer and the casts are a few launches a step, whatever L is.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class Model:
         self.trainable.finish_gradients()
 
     def logits(self, tokens: Tensor, shape: StepShape) -> Tensor:
-        """tokens int64 [B, S] -> logits [B, S, V] in the compute dtype, all at once: for comparisons on small models."""
+        """tokens int64 [B, S] -> logits [B, S, V] in the compute dtype, all at once: to compare small models."""
         self.trainable.refresh_compute_copies()
         hidden, _ = self._forward_blocks(tokens, shape)
         final, _ = ops.rms_norm_forward(hidden, self.final_gain, self.config.rms_norm_eps)

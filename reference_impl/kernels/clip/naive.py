@@ -1,8 +1,8 @@
 """Gradient clipping over one flat buffer, in plain torch and without a host sync.
 
 P partials of at most BLOCK elements each, G groups (layers, or one for a global norm). Partial p covers
-``flat[starts[p] : starts[p] + counts[p]]``; group g covers the partials ``group_starts[g]`` up to ``group_starts[g + 1]``.
-An empty tensor has no partial, so it adds exactly 0 to its group's norm.
+``flat[starts[p] : starts[p] + counts[p]]``; group g covers the partials ``group_starts[g]`` up to
+``group_starts[g + 1]``. An empty tensor has no partial, so it adds exactly 0 to its group's norm.
 """
 
 from __future__ import annotations

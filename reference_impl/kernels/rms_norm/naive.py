@@ -1,6 +1,6 @@
 """RMSNorm in plain torch: y = x * rsqrt(mean(x^2) + eps) * gain.
 
-T tokens, H hidden. Inner precision is float32, or float64 for float64 inputs; results are rounded once to the dtype of x.
+T tokens, H hidden. Inner precision is float32, or float64 for float64 inputs; results are rounded once to x's dtype.
 """
 
 from __future__ import annotations
