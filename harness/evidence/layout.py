@@ -1,0 +1,23 @@
+"""Names of the files in a run directory, and the columns of a series; writer and reader share them."""
+
+from __future__ import annotations
+
+# the run directory
+HEADER = "run.json"
+INCOMPLETE = "INCOMPLETE"
+CONTRACTS = "contracts"
+EVIDENCE = "evidence"
+VERDICTS = "verdicts.json"
+
+# evidence/<run id>/
+RUN = "run.json"
+RECORDS = "records.jsonl"
+TELEMETRY = "telemetry.jsonl"
+DEATH = "death.json"
+OUTPUT = "stderr.txt"  # what the worker printed, on both streams, up to a cap
+SERIES_COLUMNS = ("step", "loss", "batch_digest", "clip_active_groups", "tokens")
+
+
+def series_name(arm: str, replica: int) -> str:
+    """The file of one arm's series."""
+    return f"{arm}.{replica}.csv"

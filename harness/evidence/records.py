@@ -1,0 +1,170 @@
+"""Read what one worker left: records, series, death. Damage becomes a `garbage` death, never a traceback."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from pydantic import ValidationError
+
+from harness.errors import EvidenceError
+from harness.evidence import layout
+from harness.evidence.files import Damaged, first_error, read_bytes, read_model, read_series
+from harness.evidence.model import (
+    RECORD,
+    AnyRecord,
+    ArmEnd,
+    ArmEvidence,
+    ArmStart,
+    CaptureEvidence,
+    Complete,
+    Death,
+    Gradients,
+    HostSyncEvidence,
+    KernelMatchEvidence,
+    KernelsEvidence,
+    MemoryEvidence,
+    Phase,
+    PrewarmEvidence,
+    Raised,
+    Run,
+    RunEvidence,
+    Series,
+    Telemetry,
+    TimingEvidence,
+    Unavailable,
+)
+
+_EMPTY = Series(np.empty(0), [], np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def read_records(directory: Path) -> tuple[list[AnyRecord], str | None]:
+    """The records up to the first damage, and what is damaged (None: nothing).
+
+    A last line without its newline is a write that a death cut off: it is left out, and is no damage.
+    """
+    path = directory / layout.RECORDS
+    if not path.exists():
+        return [], None
+    try:
+        lines = read_bytes(path).split(b"\n")
+    except Damaged as damage:
+        return [], str(damage)
+    records: list[AnyRecord] = []
+    for number, line in enumerate(lines[:-1], start=1):
+        if records and isinstance(records[-1], Complete):
+            return records, f"{path.name}:{number}: a record after `complete`"
+        try:
+            records.append(RECORD.validate_json(line))
+        except (ValidationError, RecursionError, ValueError) as error:
+            return records, f"{path.name}:{number}: {first_error(error)}"
+    return records, None
+
+
+def read_run(directory: Path) -> tuple[Run, RunEvidence]:
+    """One run's evidence from `evidence/<run id>/`; raises EvidenceError when not even the Run can be read."""
+    try:
+        run = read_model(directory / layout.RUN, Run)
+    except Damaged as damage:
+        raise EvidenceError(
+            "every evidence directory holds the run that made it", where=directory.name, got=str(damage)
+        ) from damage
+    records, damage_found = read_records(directory)
+    phases = [record.name for record in records if isinstance(record, Phase)]
+    phase = phases[-1] if phases else None
+    try:
+        evidence = assemble(run, records, directory)
+    except Damaged as damage:
+        evidence, damage_found = RunEvidence(run.id, run.probe, {}), damage_found or str(damage)
+    evidence = replace(evidence, telemetry=_telemetry(directory))
+    return run, replace(evidence, death=_death(directory, records, damage_found, phase))
+
+
+def _death(directory: Path, records: list[AnyRecord], damage: str | None, phase: str | None) -> Death | None:
+    path = directory / layout.DEATH
+    if path.exists():
+        try:
+            return read_model(path, Death)
+        except Damaged as unreadable:
+            return Death(cause="garbage", detail=str(unreadable), phase=phase, stack="")
+    return death_from_records(records, damage, phase)
+
+
+def death_from_records(records: list[AnyRecord], damage: str | None, phase: str | None) -> Death | None:
+    """How the worker ended, by its records alone; None when they are whole and complete."""
+    raised = next((record for record in records if isinstance(record, Raised)), None)
+    if raised is not None:
+        return Death(cause="exception", detail=raised.error, phase=phase, stack=raised.stack)
+    if damage is not None:
+        return Death(cause="garbage", detail=damage, phase=phase, stack="")
+    if not records or not isinstance(records[-1], Complete):
+        return Death(cause="incomplete", detail="the `complete` record is missing", phase=phase, stack="")
+    return None
+
+
+def _telemetry(directory: Path) -> Telemetry | None:
+    path = directory / layout.TELEMETRY
+    if not path.exists():
+        return None
+    try:
+        return read_model(path, Telemetry)
+    except Damaged:
+        return None  # a timing without telemetry is judged as such: never as PASS
+
+
+def assemble(run: Run, records: list[AnyRecord], directory: Path) -> RunEvidence:
+    """Order records and series by arm and replica; raises `Damaged` when they do not fit together."""
+    replicas: dict[tuple[str, int], ArmEvidence] = {}
+    whole = RunEvidence(run.id, run.probe, {})
+    for record in records:
+        if isinstance(record, ArmStart):
+            key = (record.arm, record.replica)
+            if key in replicas or record.arm not in run.arms:
+                raise Damaged(f"{layout.RECORDS}: arm {record.arm}, replica {record.replica} was not planned")
+            path = directory / layout.series_name(*key)
+            replicas[key] = ArmEvidence(record, None, read_series(path) if path.exists() else _EMPTY)
+        elif isinstance(record, ArmEnd | CaptureEvidence | HostSyncEvidence | Gradients | MemoryEvidence):
+            key = (record.arm, record.replica)
+            if key not in replicas:
+                raise Damaged(f"{layout.RECORDS}: `{record.record}` of arm {record.arm} before its start")
+            replicas[key] = _with_arm_record(replicas[key], record)
+        else:
+            whole = _with_run_record(whole, record)
+    arms: dict[str, list[ArmEvidence]] = {}
+    for arm, replica in sorted(replicas):
+        if replica != len(arms.setdefault(arm, [])):
+            raise Damaged(f"{layout.RECORDS}: arm {arm} lacks replica {len(arms[arm])}")
+        arms[arm].append(replicas[arm, replica])
+    return replace(whole, arms=arms)
+
+
+def _with_arm_record(
+    arm: ArmEvidence, record: ArmEnd | CaptureEvidence | HostSyncEvidence | Gradients | MemoryEvidence
+) -> ArmEvidence:
+    match record:
+        case ArmEnd():
+            return replace(arm, end=record)
+        case CaptureEvidence():
+            return replace(arm, capture=record)
+        case HostSyncEvidence():
+            return replace(arm, syncs=record)
+        case Gradients():
+            return replace(arm, gradients=[*arm.gradients, record])
+        case MemoryEvidence():
+            return replace(arm, memory=[*arm.memory, record])
+
+
+def _with_run_record(evidence: RunEvidence, record: AnyRecord) -> RunEvidence:
+    """Add a record that belongs to the run and to no replica."""
+    if isinstance(record, TimingEvidence):
+        return replace(evidence, timing=record)
+    if isinstance(record, KernelsEvidence):
+        return replace(evidence, kernels={**evidence.kernels, record.arm: record})
+    if isinstance(record, PrewarmEvidence):
+        return replace(evidence, prewarm={**evidence.prewarm, record.arm: record})
+    if isinstance(record, KernelMatchEvidence):
+        return replace(evidence, kernel_match={**evidence.kernel_match, record.arm: record})
+    if isinstance(record, Unavailable):
+        return replace(evidence, obstacle=record.obstacle)
+    return evidence

@@ -1,0 +1,121 @@
+"""What a probe writes with: phases, records, series and heartbeats, in the worker's own directory.
+
+Everything is flushed as it is written, so that a worker that dies leaves what it saw. The heartbeat is touched
+by the thread that does the work and by nothing else: a background thread would go on ticking while it hangs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from harness.evidence.layout import RECORDS, SERIES_COLUMNS, series_name
+from harness.evidence.model import Phase, Record
+from harness.evidence.numbers import dump_json, encode
+
+HEARTBEAT = "heartbeat"
+TIMED_PHASE = "timed"  # a throughput probe enters it with its first timed block; telemetry is kept from it
+_DIGEST = re.compile(r"[0-9A-Za-z_.:-]*")
+
+
+def _loss(value: float) -> str:
+    encoded = encode(float(value))
+    return encoded if isinstance(encoded, str) else repr(encoded)
+
+
+class SeriesWriter:
+    """One arm's series as CSV. Losses keep every bit; non-finite ones are written as tags."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("x", encoding="ascii", newline="\n")
+        self._file.write(",".join(SERIES_COLUMNS) + "\n")
+        self._file.flush()
+
+    def row(self, step: int, loss: float, batch_digest: str, clip_active_groups: int, tokens: int) -> None:
+        """Append one step; see `rows`."""
+        self.rows([step], [loss], [batch_digest], [clip_active_groups], [tokens])
+
+    def rows(
+        self,
+        steps: Sequence[int],
+        losses: Sequence[float],
+        batch_digests: Sequence[str],
+        clip_active_groups: Sequence[int],
+        tokens: Sequence[int],
+    ) -> None:
+        """Append a block of steps, all sequences of one length; steps increase within a series.
+
+        `clip_active_groups` is -1 where the system does not report norms. Raises ValueError on unequal lengths
+        or on a digest with characters that do not belong in a CSV field.
+        """
+        lines = []
+        for step, loss, digest, active, count in zip(
+            steps, losses, batch_digests, clip_active_groups, tokens, strict=True
+        ):
+            if not _DIGEST.fullmatch(digest):
+                raise ValueError(f"batch digest {digest!r} has characters other than letters, digits and _.:-")
+            lines.append(f"{int(step)},{_loss(loss)},{digest},{int(active)},{int(count)}\n")
+        self._file.write("".join(lines))
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Recorder:
+    """Writes one run's evidence into `directory`; a context manager that closes its files."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._started = time.perf_counter()
+        self._records = (directory / RECORDS).open("a", encoding="utf-8", newline="\n")
+        self._heartbeat = directory / HEARTBEAT
+        self._series: dict[tuple[str, int], SeriesWriter] = {}
+        self._heartbeat.touch()
+        self.current_phase = ""
+
+    def seconds(self) -> float:
+        """Seconds since the worker began to record."""
+        return time.perf_counter() - self._started
+
+    def phase(self, name: str) -> None:
+        """Say where the run is; the last phase names the place of a death."""
+        self.current_phase = name
+        # the supervisor reads the phase from this small file while the run is under way
+        self._heartbeat.write_text(name, encoding="utf-8")
+        self.write(Phase(name=name, seconds=self.seconds()))
+
+    def write(self, record: Record) -> None:
+        """Append one record and flush it."""
+        self._records.write(dump_json(record.model_dump()) + "\n")
+        self._records.flush()
+        self.heartbeat()
+
+    def series(self, arm: str, replica: int) -> SeriesWriter:
+        """The series of one execution of one arm; the same writer at every call."""
+        key = (arm, replica)
+        if key not in self._series:
+            self._series[key] = SeriesWriter(self.directory / series_name(arm, replica))
+        return self._series[key]
+
+    def heartbeat(self) -> None:
+        """Show that the run makes progress: call it at least every few steps."""
+        os.utime(self._heartbeat)
+
+    def close(self) -> None:
+        self._records.close()
+        for series in self._series.values():
+            series.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,77 @@
+"""The worker process: one Run as JSON on stdin, its evidence into the directory named by the first argument.
+
+Started by the supervisor as `python -m harness.runners.worker DIRECTORY`, as a session leader. It writes its
+`complete` record last; whatever else happens, the supervisor sees and names it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import importlib
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from harness.evidence.model import Complete, Obstacle, Raised, Run, Unavailable
+from harness.runners.recorder import Recorder
+from harness.system.protocol import NotAvailable
+
+STACKS = "stack.txt"
+RAISED_EXIT = 70  # EX_SOFTWARE of sysexits.h
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_MESSAGE_LIMIT = 4000
+_STACK_LIMIT = 20_000
+
+
+def main() -> int:
+    """Execute the run; the exit status is 0 exactly when the evidence is complete."""
+    directory = Path(sys.argv[1])
+    _die_with_the_supervisor()
+    # open until the process ends: faulthandler writes to it from signal handlers
+    stacks = (directory / STACKS).open("w", encoding="utf-8")
+    faulthandler.enable(stacks)
+    # a hanging worker gets SIGTERM first: it leaves its stack, then the default action ends it
+    faulthandler.register(signal.SIGTERM, stacks, chain=True)
+    with Recorder(directory) as recorder:
+        return _execute(recorder)
+
+
+def _execute(recorder: Recorder) -> int:
+    try:
+        recorder.phase("start")
+        run = Run.model_validate_json(sys.stdin.read())
+        recorder.phase(f"import harness.runners.{run.probe}")
+        importlib.import_module(f"harness.runners.{run.probe}").execute(run, recorder)
+    except NotAvailable as error:
+        obstacle = Obstacle(reason="not_available", message=_excerpt(str(error), _MESSAGE_LIMIT))
+        recorder.write(Unavailable(obstacle=obstacle))
+    except BaseException as error:  # a system may raise anything, SystemExit included
+        stack = "".join(traceback.format_exception(error)).encode("utf-8", "replace").decode("utf-8")
+        message = f"{type(error).__name__}: {error}"
+        recorder.write(Raised(error=_excerpt(message, _MESSAGE_LIMIT), stack=stack[-_STACK_LIMIT:]))
+        return RAISED_EXIT
+    recorder.write(Complete(seconds=recorder.seconds()))
+    return 0
+
+
+def _excerpt(text: str, limit: int) -> str:
+    # lone surrogates (file names, broken decoding) cannot be written as UTF-8
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _die_with_the_supervisor() -> None:
+    """Ask the kernel to kill this process when its parent dies: a worker is never left on the GPU alone."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # the evidence is on disk; a crash while CUDA tears down must not void it
+    os._exit(status)
