@@ -1,0 +1,167 @@
+"""Gradient clipping over one flat fp32 buffer: three launches a step for the whole model, no host sync, no atomics.
+
+Legend: n elements of the buffer, P partials of at most BLOCK elements, G groups (layers, or one for the global norm).
+
+    partials[p] = sum of squares of flat[starts[p] : starts[p] + counts[p]]
+    norms[g] = sqrt(sum of partials[group_starts[g] : group_starts[g + 1]])
+    scales[g] = min(1, max_norm / (norms[g] + eps))
+    flat[starts[p] : starts[p] + counts[p]] *= scales[groups[p]]
+
+An empty tensor has no partial, so it adds exactly 0. Sums have a fixed order; square root and division are IEEE's.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import triton.language as tl
+from torch import Tensor
+
+from reference_impl.kernels.registry import KernelSpec, Pointer, kernel, launch, require_shape
+
+BLOCK = 1024
+"""Most elements of a partial."""
+_NUM_WARPS = 4
+
+
+@kernel("flat", "starts", "counts", "partials")
+def _squared_sum_kernel(
+    flat: tl.tensor, starts: tl.tensor, counts: tl.tensor, partials: tl.tensor, SIZE: tl.constexpr
+) -> None:
+    program = tl.program_id(0)
+    lane = tl.arange(0, SIZE)
+    inside = lane < tl.load(counts + program)
+    value = tl.load(flat + tl.load(starts + program) + lane, mask=inside, other=0.0)
+    tl.store(partials + program, tl.sum(value * value))
+
+
+@kernel("partials", "group_starts", "norms", "scales")
+def _scale_reduce_kernel(
+    partials: tl.tensor,
+    group_starts: tl.tensor,
+    norms: tl.tensor,
+    scales: tl.tensor,
+    MAX_NORM: tl.constexpr,
+    EPS: tl.constexpr,
+    SIZE: tl.constexpr,
+) -> None:
+    group = tl.program_id(0)
+    end = tl.load(group_starts + group + 1)
+    lane = tl.arange(0, SIZE)
+    total = tl.zeros([SIZE], tl.float32)
+    for first in range(tl.load(group_starts + group), end, SIZE):
+        total += tl.load(partials + first + lane, mask=first + lane < end, other=0.0)
+    norm = tl.sqrt_rn(tl.sum(total))
+    tl.store(norms + group, norm)
+    # A NaN norm must give a NaN scale, as torch's clamp does: a bad step has to be seen, not trained on.
+    scale = tl.div_rn(tl.full([], MAX_NORM, tl.float32), norm + EPS)
+    tl.store(scales + group, tl.minimum(scale, 1.0, propagate_nan=tl.PropagateNan.ALL))
+
+
+@kernel("flat", "scales", "starts", "counts", "groups")
+def _scale_apply_kernel(
+    flat: tl.tensor,
+    scales: tl.tensor,
+    starts: tl.tensor,
+    counts: tl.tensor,
+    groups: tl.tensor,
+    SIZE: tl.constexpr,
+) -> None:
+    program = tl.program_id(0)
+    lane = tl.arange(0, SIZE)
+    inside = lane < tl.load(counts + program)
+    scale = tl.load(scales + tl.load(groups + program))
+    pointers = flat + tl.load(starts + program) + lane
+    tl.store(pointers, tl.load(pointers, mask=inside, other=0.0) * scale, mask=inside)
+
+
+@functools.cache
+def squared_sum_spec(partials: int) -> KernelSpec:
+    """Kernel of `squared_sum_partials` for `partials` partials."""
+    return KernelSpec(
+        op="clip.squared_sum",
+        shape=(partials,),
+        dtype="fp32",
+        constants=(),
+        num_warps=_NUM_WARPS,
+        num_stages=1,
+        function=_squared_sum_kernel,
+        pointers=(
+            Pointer("flat", "fp32", aligned=False),
+            Pointer("starts", "i64", aligned=False),
+            Pointer("counts", "i32", aligned=False),
+            Pointer("partials", "fp32", aligned=False),
+        ),
+        constexprs={"SIZE": BLOCK},
+        grid=(partials,),
+    )
+
+
+@functools.cache
+def scale_reduce_spec(groups: int, max_norm: float, eps: float) -> KernelSpec:
+    """Kernel of `clip_scale_reduce` for `groups` groups."""
+    names = (("partials", "fp32"), ("group_starts", "i32"), ("norms", "fp32"), ("scales", "fp32"))
+    return KernelSpec(
+        op="clip.scale_reduce",
+        shape=(groups,),
+        dtype="fp32",
+        constants=(("max_norm", max_norm), ("eps", eps)),
+        num_warps=_NUM_WARPS,
+        num_stages=1,
+        function=_scale_reduce_kernel,
+        pointers=tuple(Pointer(name, dtype, aligned=False) for name, dtype in names),
+        constexprs={"MAX_NORM": max_norm, "EPS": eps, "SIZE": BLOCK},
+        grid=(groups,),
+    )
+
+
+@functools.cache
+def scale_apply_spec(partials: int) -> KernelSpec:
+    """Kernel of `scale_apply_` for `partials` partials."""
+    names = (("flat", "fp32"), ("scales", "fp32"), ("starts", "i64"), ("counts", "i32"), ("groups", "i32"))
+    return KernelSpec(
+        op="clip.scale_apply",
+        shape=(partials,),
+        dtype="fp32",
+        constants=(),
+        num_warps=_NUM_WARPS,
+        num_stages=1,
+        function=_scale_apply_kernel,
+        pointers=tuple(Pointer(name, dtype, aligned=False) for name, dtype in names),
+        constexprs={"SIZE": BLOCK},
+        grid=(partials,),
+    )
+
+
+def specializations(*, partials: int, groups: int, max_norm: float, eps: float) -> list[KernelSpec]:
+    """The three kernels of a clip of `partials` partials in `groups` groups."""
+    return [squared_sum_spec(partials), scale_reduce_spec(groups, max_norm, eps), scale_apply_spec(partials)]
+
+
+def squared_sum_partials(flat: Tensor, starts: Tensor, counts: Tensor, out: Tensor) -> Tensor:
+    """flat f32 [n], starts i64 [P], counts i32 [P] of at most 1024 -> out f32 [P], sums of squares; returns `out`."""
+    partials = starts.numel()
+    spec = squared_sum_spec(partials)
+    require_shape(spec.op, "counts", counts, (partials,))
+    require_shape(spec.op, "out", out, (partials,))
+    launch(spec, flat, starts, counts, out)
+    return out
+
+
+def clip_scale_reduce(
+    partials: Tensor, group_starts: Tensor, max_norm: float, eps: float, norms: Tensor, scales: Tensor
+) -> None:
+    """partials f32 [P], group_starts i32 [G + 1] -> norms, scales f32 [G], written in place; NaN norm, NaN scale."""
+    spec = scale_reduce_spec(norms.numel(), max_norm, eps)
+    require_shape(spec.op, "group_starts", group_starts, (norms.numel() + 1,))
+    require_shape(spec.op, "scales", scales, (norms.numel(),))
+    launch(spec, partials, group_starts, norms, scales)
+
+
+def scale_apply_(flat: Tensor, scales: Tensor, starts: Tensor, counts: Tensor, groups: Tensor) -> None:
+    """Multiply each partial of flat f32 [n] by its group's scale, in place; groups i32 [P], scales f32 [G]."""
+    partials = starts.numel()
+    spec = scale_apply_spec(partials)
+    require_shape(spec.op, "counts", counts, (partials,))
+    require_shape(spec.op, "groups", groups, (partials,))
+    launch(spec, flat, scales, starts, counts, groups)

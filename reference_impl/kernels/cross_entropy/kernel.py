@@ -1,0 +1,125 @@
+"""Cross-entropy: the loss of each row, and the gradient of the logits written over the logits.
+
+Legend: T tokens (rows), V vocabulary.
+
+    loss = logsumexp(logits) - logits[target],  logits <- scale * (softmax(logits) - onehot(target))        in fp32
+
+One program a row: one pass reads the row and keeps a running maximum and sum, a second one reads it again and
+writes the gradient, from the row's end to its start, since the end was read last and is still in the L2 cache.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from reference_impl.kernels.registry import KernelSpec, Pointer, dtype_name, kernel, launch, require_shape
+
+IGNORED = -100
+"""A target that counts for nothing: loss 0, gradient 0."""
+
+# A thread holds two vectors of eight logits: two 16-byte loads of bf16 in flight.
+_VECTOR = 8
+_VECTORS_PER_THREAD = 2
+_MAX_WARPS = 32
+
+
+@kernel("targets", "scale", "losses")
+def _forward_backward_kernel(
+    logits: tl.tensor,
+    targets: tl.tensor,
+    scale: tl.tensor,
+    losses: tl.tensor,
+    V: tl.constexpr,
+    VECTORS: tl.constexpr,
+    VECTOR: tl.constexpr,
+    IGNORED_TARGET: tl.constexpr,
+) -> None:
+    row = logits + tl.program_id(0).to(tl.int64) * V
+    target = tl.load(targets + tl.program_id(0))
+    valid = target != IGNORED_TARGET
+    # Before the second pass overwrites it. A target outside the vocabulary reads nothing and gives a NaN loss.
+    target_logit = tl.load(row + target, mask=(target >= 0) & (target < V), other=float("nan")).to(tl.float32)
+    column = tl.arange(0, VECTORS)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
+
+    # One maximum and one sum for each vector of a thread, so that the loop needs no exchange between threads. The
+    # maximum starts finite: -inf - -inf would be NaN for lanes behind the row's end.
+    maximum = tl.full([VECTORS], -3.4028234663852886e38, tl.float32)
+    total = tl.zeros([VECTORS], tl.float32)
+    for first in range(0, V, VECTORS * VECTOR):
+        value = tl.load(row + first + column, mask=first + column < V, other=float("-inf")).to(tl.float32)
+        larger = tl.maximum(maximum, tl.max(value, axis=1))
+        total = total * tl.exp(maximum - larger) + tl.sum(tl.exp(value - larger[:, None]), axis=1)
+        maximum = larger
+    row_maximum = tl.max(maximum, axis=0)
+    row_total = tl.sum(total * tl.exp(maximum - row_maximum), axis=0)
+    loss = tl.log(row_total) + (row_maximum - target_logit)
+    tl.store(losses + tl.program_id(0), tl.where(valid, loss, 0.0))
+
+    inverse = 1.0 / row_total
+    factor = tl.load(scale)
+    blocks: tl.constexpr = (V + VECTORS * VECTOR - 1) // (VECTORS * VECTOR)
+    for block in range(blocks):
+        index = (blocks - 1 - block) * (VECTORS * VECTOR) + column
+        value = tl.load(row + index, mask=index < V, other=0.0).to(tl.float32)
+        probability = tl.exp(value - row_maximum) * inverse
+        gradient = tl.where(valid, factor * (probability - tl.where(index == target, 1.0, 0.0)), 0.0)
+        tl.store(row + index, gradient.to(logits.dtype.element_ty), mask=index < V)
+
+
+@functools.cache
+def forward_backward_spec(tokens: int, vocabulary: int, dtype: str) -> KernelSpec:
+    """Kernel of `forward_backward_` for logits [tokens, vocabulary] of `dtype`."""
+    per_warp = 32 * _VECTORS_PER_THREAD
+    vectors = triton.next_power_of_2(-(-vocabulary // _VECTOR))
+    num_warps = max(1, min(_MAX_WARPS, vectors // per_warp))
+    return KernelSpec(
+        op="cross_entropy.forward_backward",
+        shape=(tokens, vocabulary),
+        dtype=dtype,
+        constants=(),
+        num_warps=num_warps,
+        num_stages=1,
+        function=_forward_backward_kernel,
+        pointers=(
+            Pointer("logits", dtype),
+            Pointer("targets", "i64", aligned=False),
+            Pointer("scale", "fp32", aligned=False),
+            Pointer("losses", "fp32", aligned=False),
+        ),
+        constexprs={
+            "V": vocabulary,
+            "VECTORS": num_warps * per_warp,
+            "VECTOR": _VECTOR,
+            "IGNORED_TARGET": IGNORED,
+        },
+        grid=(tokens,),
+    )
+
+
+def specializations(*, tokens: int, vocabulary: int, chunk: int, dtype: str) -> list[KernelSpec]:
+    """The kernels of a loss over `tokens` tokens in chunks of `chunk`: one, or two if the last chunk is shorter."""
+    sizes = {min(chunk, tokens - first) for first in range(0, tokens, chunk)}
+    return [forward_backward_spec(size, vocabulary, dtype) for size in sorted(sizes, reverse=True)]
+
+
+def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
+    """logits [T, V], targets i64 [T], scale f32 0-d (or a float) -> loss f32 [T]; logits become their gradient.
+
+    A target of -100 gives loss 0 and gradient 0; any other target outside [0, V) gives loss NaN.
+    """
+    tokens, vocabulary = logits.shape
+    spec = forward_backward_spec(
+        tokens, vocabulary, dtype_name("cross_entropy.forward_backward", "logits", logits.dtype)
+    )
+    require_shape(spec.op, "targets", targets, (tokens,))
+    if not isinstance(scale, Tensor):
+        scale = torch.full((), scale, dtype=torch.float32, device=logits.device)
+    require_shape(spec.op, "scale", scale, ())
+    losses = torch.empty(tokens, dtype=torch.float32, device=logits.device)
+    launch(spec, logits, targets, scale, losses)
+    return losses

@@ -1,0 +1,290 @@
+"""RMSNorm, with an optional residual addition before it and after its backward.
+
+Legend: T tokens, H hidden, P stage-1 programs of the backward.
+
+    y = round(x * rstd * gain),  rstd = 1 / sqrt(mean(x^2) + eps)          all in fp32, rounded once
+    grad_x = rstd * (g - n * mean(g * n)) (+ grad_residual),  n = x * rstd,  g = grad_y * gain
+    grad_gain = sum over tokens of grad_y * n
+
+The gain's gradient is reduced in two stages and in fixed order, without atomics: each stage-1 program sums a
+contiguous block of rows, then the P partial rows are summed. P depends on T alone, so results are the same bits
+on every device and in every run.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from reference_impl.kernels.registry import (
+    KernelSpec,
+    Pointer,
+    dtype_name,
+    kernel,
+    launch,
+    require_shape,
+)
+
+# Rows a stage-1 program of the backward: at least two, so that partials cost less than the rows they stand for,
+# and at most _MAX_PARTIALS programs, about four for each multiprocessor of a large GPU.
+_MIN_ROWS = 2
+_MAX_PARTIALS = 512
+# Tile of the partials' reduction.
+_REDUCE_ROWS = 256
+_REDUCE_COLUMNS = 16
+# Elements a thread of the row kernels holds: two 16-byte loads of bf16.
+_ELEMENTS_PER_THREAD = 16
+
+
+@kernel()
+def _forward_kernel(
+    x: tl.tensor,
+    gain: tl.tensor,
+    y: tl.tensor,
+    rstd: tl.tensor,
+    H: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EPS: tl.constexpr,
+) -> None:
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < H
+    offset = row.to(tl.int64) * H + column
+    value = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32)
+    g = tl.load(gain + column, mask=inside, other=0.0)
+    scale = 1.0 / tl.sqrt_rn(tl.sum(value * value) / H + EPS)
+    tl.store(y + offset, (value * scale * g).to(y.dtype.element_ty), mask=inside)
+    tl.store(rstd + row, scale)
+
+
+@kernel()
+def _add_forward_kernel(
+    x: tl.tensor,
+    residual: tl.tensor,
+    gain: tl.tensor,
+    total: tl.tensor,
+    y: tl.tensor,
+    rstd: tl.tensor,
+    H: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EPS: tl.constexpr,
+) -> None:
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < H
+    offset = row.to(tl.int64) * H + column
+    left = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32)
+    right = tl.load(residual + offset, mask=inside, other=0.0).to(tl.float32)
+    g = tl.load(gain + column, mask=inside, other=0.0)
+    # The norm sees the sum as the next layer will: rounded to the data's dtype.
+    rounded = (left + right).to(total.dtype.element_ty)
+    value = rounded.to(tl.float32)
+    scale = 1.0 / tl.sqrt_rn(tl.sum(value * value) / H + EPS)
+    tl.store(total + offset, rounded, mask=inside)
+    tl.store(y + offset, (value * scale * g).to(y.dtype.element_ty), mask=inside)
+    tl.store(rstd + row, scale)
+
+
+@kernel("rstd")
+def _backward_kernel(
+    grad_y: tl.tensor,
+    x: tl.tensor,
+    gain: tl.tensor,
+    rstd: tl.tensor,
+    grad_residual: tl.tensor,
+    grad_x: tl.tensor,
+    partials: tl.tensor,
+    T: tl.constexpr,
+    H: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    ADD_RESIDUAL: tl.constexpr,
+) -> None:
+    program = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    g = tl.load(gain + column, mask=column < H, other=0.0)
+    grad_gain = tl.zeros([BLOCK], tl.float32)
+    for i in range(ROWS):
+        row = program * ROWS + i
+        inside = (column < H) & (row < T)
+        offset = row.to(tl.int64) * H + column
+        dy = tl.load(grad_y + offset, mask=inside, other=0.0).to(tl.float32)
+        value = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32)
+        scale = tl.load(rstd + row, mask=row < T, other=0.0)
+        normed = value * scale
+        grad_normed = dy * g
+        result = scale * (grad_normed - normed * (tl.sum(grad_normed * normed) / H))
+        if ADD_RESIDUAL:
+            result += tl.load(grad_residual + offset, mask=inside, other=0.0).to(tl.float32)
+        tl.store(grad_x + offset, result.to(grad_x.dtype.element_ty), mask=inside)
+        grad_gain += dy * normed
+    tl.store(partials + program * H + column, grad_gain, mask=column < H)
+
+
+@kernel()
+def _reduce_gain_kernel(
+    partials: tl.tensor,
+    grad_gain: tl.tensor,
+    P: tl.constexpr,
+    H: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    lane = tl.arange(0, ROWS)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first in range(0, P, ROWS):
+        row = first + lane
+        inside = (row < P)[:, None] & (column < H)[None, :]
+        total += tl.load(partials + row[:, None] * H + column[None, :], mask=inside, other=0.0)
+    tl.store(grad_gain + column, tl.sum(total, axis=0), mask=column < H)
+
+
+def _row_warps(block: int) -> int:
+    return max(1, min(16, block // (32 * _ELEMENTS_PER_THREAD)))
+
+
+@functools.cache
+def forward_spec(tokens: int, hidden: int, eps: float, dtype: str) -> KernelSpec:
+    """Kernel of `forward` for x [tokens, hidden] of `dtype`."""
+    block = triton.next_power_of_2(hidden)
+    return KernelSpec(
+        op="rms_norm.forward",
+        shape=(tokens, hidden),
+        dtype=dtype,
+        constants=(("eps", eps),),
+        num_warps=_row_warps(block),
+        num_stages=1,
+        function=_forward_kernel,
+        pointers=(Pointer("x", dtype), Pointer("gain", "fp32"), Pointer("y", dtype), Pointer("rstd", "fp32")),
+        constexprs={"H": hidden, "BLOCK": block, "EPS": eps},
+        grid=(tokens,),
+    )
+
+
+@functools.cache
+def add_forward_spec(tokens: int, hidden: int, eps: float, dtype: str) -> KernelSpec:
+    """Kernel of `add_forward` for x [tokens, hidden] of `dtype`."""
+    block = triton.next_power_of_2(hidden)
+    data = tuple(Pointer(name, dtype) for name in ("x", "residual"))
+    results = (Pointer("total", dtype), Pointer("y", dtype), Pointer("rstd", "fp32"))
+    return KernelSpec(
+        op="rms_norm.add_forward",
+        shape=(tokens, hidden),
+        dtype=dtype,
+        constants=(("eps", eps),),
+        num_warps=_row_warps(block),
+        num_stages=1,
+        function=_add_forward_kernel,
+        pointers=(*data, Pointer("gain", "fp32"), *results),
+        constexprs={"H": hidden, "BLOCK": block, "EPS": eps},
+        grid=(tokens,),
+    )
+
+
+def _backward_rows(tokens: int) -> int:
+    return max(_MIN_ROWS, -(-tokens // _MAX_PARTIALS))
+
+
+@functools.cache
+def backward_spec(tokens: int, hidden: int, dtype: str, *, add_residual: bool) -> KernelSpec:
+    """Stage 1 of `backward`: grad_x, and the gain's partial sums [ceil(tokens / rows), hidden]."""
+    block = triton.next_power_of_2(hidden)
+    rows = _backward_rows(tokens)
+    return KernelSpec(
+        op="rms_norm.backward",
+        shape=(tokens, hidden),
+        dtype=dtype,
+        constants=(("add_residual", add_residual),),
+        num_warps=_row_warps(block),
+        num_stages=1,
+        function=_backward_kernel,
+        pointers=(
+            Pointer("grad_y", dtype),
+            Pointer("x", dtype),
+            Pointer("gain", "fp32"),
+            Pointer("rstd", "fp32", aligned=False),
+            Pointer("grad_residual", dtype),
+            Pointer("grad_x", dtype),
+            Pointer("partials", "fp32"),
+        ),
+        constexprs={"T": tokens, "H": hidden, "BLOCK": block, "ROWS": rows, "ADD_RESIDUAL": add_residual},
+        grid=(-(-tokens // rows),),
+    )
+
+
+@functools.cache
+def reduce_gain_spec(tokens: int, hidden: int) -> KernelSpec:
+    """Stage 2 of `backward`: the partial sums of `tokens` tokens, added in fixed order."""
+    partials = -(-tokens // _backward_rows(tokens))
+    return KernelSpec(
+        op="rms_norm.reduce_gain",
+        shape=(partials, hidden),
+        dtype="fp32",
+        constants=(),
+        num_warps=8,
+        num_stages=1,
+        function=_reduce_gain_kernel,
+        pointers=(Pointer("partials", "fp32"), Pointer("grad_gain", "fp32")),
+        constexprs={"P": partials, "H": hidden, "ROWS": _REDUCE_ROWS, "COLUMNS": _REDUCE_COLUMNS},
+        grid=(-(-hidden // _REDUCE_COLUMNS),),
+    )
+
+
+def specializations(*, tokens: int, hidden: int, eps: float, dtype: str) -> list[KernelSpec]:
+    """Every kernel that norms of [tokens, hidden] activations of `dtype` launch in a training step."""
+    return [
+        forward_spec(tokens, hidden, eps, dtype),
+        add_forward_spec(tokens, hidden, eps, dtype),
+        backward_spec(tokens, hidden, dtype, add_residual=False),
+        backward_spec(tokens, hidden, dtype, add_residual=True),
+        reduce_gain_spec(tokens, hidden),
+    ]
+
+
+def forward(x: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x [T, H], gain f32 [H] -> y [T, H] of x's dtype, rstd f32 [T]."""
+    tokens, hidden = x.shape
+    spec = forward_spec(tokens, hidden, eps, dtype_name("rms_norm.forward", "x", x.dtype))
+    require_shape(spec.op, "gain", gain, (hidden,))
+    y = torch.empty_like(x)
+    rstd = torch.empty(tokens, dtype=torch.float32, device=x.device)
+    launch(spec, x, gain, y, rstd)
+    return y, rstd
+
+
+def add_forward(x: Tensor, residual: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """x, residual [T, H], gain f32 [H] -> x + residual, its norm y (both [T, H] of x's dtype), rstd f32 [T]."""
+    tokens, hidden = x.shape
+    spec = add_forward_spec(tokens, hidden, eps, dtype_name("rms_norm.add_forward", "x", x.dtype))
+    require_shape(spec.op, "residual", residual, (tokens, hidden))
+    require_shape(spec.op, "gain", gain, (hidden,))
+    total, y = torch.empty_like(x), torch.empty_like(x)
+    rstd = torch.empty(tokens, dtype=torch.float32, device=x.device)
+    launch(spec, x, residual, gain, total, y, rstd)
+    return total, y, rstd
+
+
+def backward(
+    grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, grad_residual: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """grad_y, x [T, H], gain f32 [H], rstd f32 [T] -> grad_x [T, H] (+ grad_residual), grad_gain f32 [H]."""
+    tokens, hidden = x.shape
+    dtype = dtype_name("rms_norm.backward", "x", x.dtype)
+    spec = backward_spec(tokens, hidden, dtype, add_residual=grad_residual is not None)
+    require_shape(spec.op, "grad_y", grad_y, (tokens, hidden))
+    require_shape(spec.op, "gain", gain, (hidden,))
+    require_shape(spec.op, "rstd", rstd, (tokens,))
+    if grad_residual is None:
+        grad_residual = grad_y  # not read: a kernel argument has to be some tensor
+    require_shape(spec.op, "grad_residual", grad_residual, (tokens, hidden))
+    grad_x = torch.empty_like(x)
+    partials = torch.empty(spec.grid[0], hidden, dtype=torch.float32, device=x.device)
+    grad_gain = torch.empty(hidden, dtype=torch.float32, device=x.device)
+    launch(spec, grad_y, x, gain, rstd, grad_residual, grad_x, partials)
+    launch(reduce_gain_spec(tokens, hidden), partials, grad_gain)
+    return grad_x, grad_gain
