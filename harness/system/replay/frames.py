@@ -1,0 +1,66 @@
+"""Where in the user's code something happened: the innermost frame outside torch and the harness."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+import torch
+
+import harness
+
+_TORCH = str(Path(torch.__file__).parent)
+_HARNESS = str(Path(harness.__file__).parent)
+_STANDARD_LIBRARY = str(Path(traceback.__file__).parent)
+
+
+class Place(NamedTuple):
+    """A line of code. `file` is relative to the import root, so that evidence carries no machine's paths."""
+
+    file: str
+    line: int
+
+
+def innermost(frames: Iterable[tuple[str, int]]) -> Place:
+    """The last of `frames` (file, line; outermost first) that is user code.
+
+    Where no frame is, the last one of the harness itself (its own planted syncs), and `?` for none at all.
+    """
+    known = list(frames)
+    for file, line in reversed(known):
+        if not _is_machinery(file):
+            return Place(_relative(file), line)
+    for file, line in reversed(known):
+        if file.startswith(_HARNESS):
+            return Place(_relative(file), line)
+    return Place("?", 0)
+
+
+def of_traceback(trace: TracebackType | None) -> Place:
+    """The place an exception came from."""
+    return innermost((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace))
+
+
+def of_current_stack() -> Place:
+    """The place that is executing now."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe(1))]
+    return innermost(reversed(frames))
+
+
+def _is_machinery(file: str) -> bool:
+    if file.startswith((_TORCH, _HARNESS, "<")):
+        return True
+    # Installed packages may live below the standard library's folder, and they are user code here.
+    return file.startswith(_STANDARD_LIBRARY) and not {"site-packages", "dist-packages"} & set(Path(file).parts)
+
+
+def _relative(file: str) -> str:
+    roots = sorted((root for root in {*sys.path, str(Path.cwd())} if root), key=len, reverse=True)
+    for root in roots:
+        if file.startswith(root.rstrip("/") + "/"):
+            return file[len(root.rstrip("/")) + 1 :]
+    return Path(file).name

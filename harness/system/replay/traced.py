@@ -1,0 +1,141 @@
+"""Record a whole training step as ATen operators, and replay it bit for bit, without CUDA.
+
+Order (each execution is undone before the next): the fake pass, in which a host sync fails; one real execution
+that lets lazy optimizer state come to be, if the fake pass saw any; recording by `make_fx` in real mode, which
+executes the step. A replay runs the recorded operators on the same tensors. This is not a CUDA graph: it shows
+what would break a capture, and nothing about speed, memory or loading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from harness.errors import HarnessError
+from harness.system.replay.frames import of_traceback
+from harness.system.replay.state import State, StateGuard
+
+Body = Callable[[], Tensor]
+Result = TypeVar("Result")
+
+
+class HostSyncError(HarnessError):
+    """The step's body asks for a value that only a host sync can give, so it cannot be captured."""
+
+    def __init__(self, operation: str, file: str, line: int) -> None:
+        self.operation, self.file, self.line = operation, file, line
+        super().__init__(
+            "a captured step must not wait for the device",
+            where=f"{file}:{line}",
+            got=f"host sync by {operation}",
+            remedy="keep the value on the device, or read it after the step",
+        )
+
+
+class NotTraceableError(HarnessError):
+    """The step's body cannot be recorded, for another reason than a host sync."""
+
+
+class TracedStep:
+    """A step recorded from `body` (the device work of one step; returns the 0-d loss).
+
+    `state` names every tensor that the body changes. `outputs` is called after the body while recording; the
+    tensors it returns (gradients, say) are computed anew by every replay and kept in `self.outputs`.
+    Recording leaves no trace in the state, so step 0 is replayed like every other.
+    """
+
+    def __init__(self, body: Body, state: State, outputs: State | None = None) -> None:
+        self._body, self._state = body, state
+        self._read_outputs: State = outputs or dict
+        self._graph: GraphModule | None = None
+        self._output_names: list[str] = []
+        self.outputs: Mapping[str, Tensor] = {}
+        self.fake_pass_clean: bool | None = None
+        self.operations = 0
+        self.replays = 0
+
+    def record(self) -> None:
+        """Fake pass, then recording. Raises `HostSyncError` or `NotTraceableError`; the state is then as before."""
+        self.fake_pass_clean = False
+        created_state = fake_pass(self._body, self._state)
+        self.fake_pass_clean = True
+        if created_state:
+            self._execute_and_undo(self._body, keep_created=True)
+        # make_fx takes a bound method's `self` for an argument without a value, hence the lambda.
+        record = make_fx(lambda: self._body_and_outputs(), tracing_mode="real")  # noqa: PLW0108
+        try:
+            graph = self._execute_and_undo(record)
+        except RuntimeError as error:
+            place = of_traceback(error.__traceback__)
+            raise NotTraceableError(
+                "the step must be recordable as ATen operators",
+                where=f"{place.file}:{place.line}",
+                got=f"{type(error).__name__}: {_first_line(error)}",
+                remedy="use the fused or functional form of the operation",
+            ) from error
+        self.operations = sum(
+            node.op == "call_function" and isinstance(node.target, OpOverload) for node in graph.graph.nodes
+        )
+        if self.operations == 0:
+            raise NotTraceableError("the step must do some work", got="a recording without an operation")
+        self._graph = graph
+
+    def replay(self) -> Tensor:
+        """Execute the recorded operators once; the 0-d loss in storage of its own."""
+        if self._graph is None:
+            self.record()
+            return self.replay()
+        with torch.no_grad():  # in-place updates of leaf parameters; the backward pass is part of the recording
+            loss, *outputs = self._graph()
+        self.outputs = dict(zip(self._output_names, outputs, strict=True))
+        self.replays += 1
+        return torch.clone(loss)
+
+    def _body_and_outputs(self) -> list[Tensor]:
+        loss = self._body()
+        outputs = self._read_outputs()
+        self._output_names = list(outputs)
+        return [loss.detach(), *(tensor.detach() for tensor in outputs.values())]
+
+    def _execute_and_undo(self, execute: Callable[[], Result], *, keep_created: bool = False) -> Result:
+        with StateGuard(self._state) as guard:
+            try:
+                result = execute()
+            except BaseException:
+                guard.restore()
+                raise
+            guard.restore(keep_created=keep_created)
+        return result
+
+
+def fake_pass(body: Body, state: State) -> bool:
+    """Run `body` on fake tensors, undo it; whether an optimizer created state in it.
+
+    Raises `HostSyncError` with file and line where the body needs a real value. Sees `.item()`, `.tolist()`,
+    `bool(tensor)` and operators whose output shape depends on values; not `print(tensor)`.
+    """
+    with StateGuard(state) as guard:
+        try:
+            with FakeTensorMode(allow_non_fake_inputs=True):
+                body()
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise HostSyncError(str(error.func), *of_traceback(error.__traceback__)) from error
+        else:
+            return guard.created_state
+        finally:
+            guard.restore()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
