@@ -1,0 +1,147 @@
+"""pydantic's validation errors as contract errors: where, rule, what was found, nearest valid name."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from harness.contract import schema
+from harness.contract.strict_yaml import Document, Key, nearest
+from harness.errors import ContractError
+
+Path = tuple[Key, ...]
+_MAPPING_ERRORS = ("model_type", "model_attributes_type", "dict_type")
+_QUOTED = re.compile(r"'([^']*)'")
+
+
+def explain(error: ValidationError, document: Document) -> list[ContractError]:
+    """One ContractError for each place that pydantic complains of, in the order of the file."""
+    found: dict[Path, list[ContractError]] = {}
+    alternatives: set[Path] = set()
+    for detail in error.errors(include_url=False):
+        location = tuple(detail["loc"])
+        path, of_union = _without_tags(location, document.value)
+        if of_union:
+            alternatives.add(path)
+        found.setdefault(path, []).append(_one(detail, location, path, document))
+    # A list in place of a number also fails as a number: keep the error inside the list.
+    outer = {path for path in alternatives if any(len(p) > len(path) and p[: len(path)] == path for p in found)}
+    merged = [(path, _merge(errors)) for path, errors in found.items() if path not in outer]
+    return [error for path, error in sorted(merged, key=lambda item: document.position(item[0]))]
+
+
+def _merge(errors: list[ContractError]) -> ContractError:
+    """The members of a union complain one by one: one error that names the alternatives."""
+    first = errors[0]
+    for other in errors[1:]:
+        if other.rule != first.rule:
+            tail = other.rule.split(" must be ", 1)[-1]
+            rule = f"{first.rule}, or {tail}"
+            first = ContractError(rule, where=first.where, got=first.got, remedy=first.remedy)
+    return first
+
+
+def _without_tags(location: Path, value: Any) -> tuple[Path, bool]:
+    """The path in the document: without the `kind` tags of claims and parts, and without names of union members.
+
+    The flag tells that the location ended in the name of a union's member.
+    """
+    keys = list(location)
+    if keys[:1] == ["claims"] and len(keys) > 2:
+        del keys[2]
+        if keys[2:3] == ["parts"] and len(keys) > 4:
+            del keys[4]
+    path: list[Key] = []
+    for index, key in enumerate(keys):
+        inside = isinstance(value, dict) and key in value
+        inside |= isinstance(value, list) and isinstance(key, int) and key < len(value)
+        if inside:
+            path.append(key)
+            value = value[key]
+        elif isinstance(value, dict) and index == len(keys) - 1 and key != "[key]":
+            return (*path, key), False  # a missing key
+    return tuple(path), path != keys
+
+
+def _one(detail: Any, location: Path, path: Path, document: Document) -> ContractError:
+    kind, context = detail["type"], detail.get("ctx", {})
+    name = str(path[-1]) if path else "contract"
+    got, remedy, of_key = _shown(detail["input"]), "", False
+    if kind == "missing":
+        path, rule, got, remedy = path[:-1], f"the key '{name}' is required", "", "add it"
+    elif kind == "extra_forbidden":
+        rule, got, of_key = "unknown key", f"'{name}'", True
+        remedy = nearest(name, _keys(location[:-1]))
+    elif kind == "union_tag_not_found":
+        rule, got = "the key 'kind' is required", ""
+        remedy = f"use one of: {', '.join(claim_kinds())}"
+    elif kind == "union_tag_invalid":
+        path, rule, got = (*path, "kind"), "unknown kind", f"'{context['tag']}'"
+        remedy = nearest(context["tag"], _QUOTED.findall(context["expected_tags"]))
+    elif kind == "literal_error":
+        names = _QUOTED.findall(context["expected"])
+        rule, remedy = f"'{name}' must be one of: {', '.join(names)}", nearest(detail["input"], names)
+    elif kind == "contract_rule":
+        path, rule, got = (*path, *context["path"]), context["message"], ""
+    elif kind in _MAPPING_ERRORS:
+        rule = f"'{name}' must be a mapping"
+    elif location[-1:] == ("[key]",):
+        rule, of_key = f"a name {_demand(detail['msg'])}", True
+    else:
+        rule = f"'{name}' {_demand(detail['msg'])}"
+    return document.error(path, rule, got=got, remedy=remedy, of_key=of_key)
+
+
+def _demand(message: str) -> str:
+    """pydantic's `Input should be …` as `must be …`."""
+    return re.sub(r"^(Input|String|List|Dictionary) should", "must", message)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def claim_kinds() -> list[str]:
+    """The kinds a claim may have, `composite` included."""
+    return list(_by_kind()[0])
+
+
+@cache
+def _by_kind() -> tuple[dict[str, type[BaseModel]], dict[str, type[BaseModel]]]:
+    """The models of claims, and of parts, by their kind."""
+    claims, parts = (
+        {get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(union)}
+        for union in (schema.AnyClaim, schema.AnyPart)
+    )
+    return claims, parts
+
+
+def _keys(location: Path) -> list[str]:
+    """The keys that the model at `location` (pydantic's, with its tags) knows."""
+    model: type[BaseModel] = schema.Contract
+    rest = list(location)
+    if rest[:1] == ["workloads"]:
+        model, rest = schema.Workload, rest[2:]
+    elif rest[:1] == ["claims"]:
+        model, rest = _by_kind()[0][str(rest[2])], rest[3:]
+        if rest[:1] == ["parts"]:
+            model, rest = _by_kind()[1][str(rest[2])], rest[3:]
+    for key in rest:
+        annotation = model.model_fields[str(key)].annotation
+        candidates = (annotation, *get_args(annotation))
+        model = next(one for one in candidates if inspect.isclass(one) and issubclass(one, BaseModel))
+    return [field.alias or name for name, field in model.model_fields.items()]

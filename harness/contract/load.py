@@ -1,0 +1,118 @@
+"""Contract files to contracts: read strictly, validate, check references; every error says where and what to do."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from harness.contract import strict_yaml
+from harness.contract.explain import explain
+from harness.contract.references import problems
+from harness.contract.schema import SCHEMA_VERSION, Contract
+from harness.errors import ContractError
+
+
+class ContractErrors(ContractError):  # noqa: N818 - several errors, as one that can be raised
+    """All errors of all files, one a line."""
+
+    def __init__(self, errors: Sequence[ContractError]) -> None:
+        self.errors = list(errors)
+        first = self.errors[0]
+        super().__init__(first.rule, where=first.where, got=first.got, remedy=first.remedy)
+
+    def __str__(self) -> str:
+        return "\n".join(str(error) for error in self.errors)
+
+
+@dataclass(frozen=True)
+class LoadedContract:
+    """A valid contract with its source: `digest` is the SHA-256 of the file's bytes, in hexadecimal."""
+
+    contract: Contract
+    path: Path
+    text: str
+    digest: str
+    position: Callable[[tuple[str | int, ...]], strict_yaml.Position]
+
+    def where(self, *path: str | int) -> str:
+        """`file:line:column` of the value at `path`, or of the nearest part above it."""
+        line, column = self.position(path)
+        return f"{self.path}:{line}:{column}"
+
+
+def load_contract(path: Path) -> LoadedContract:
+    """Load one contract file. Raises ContractError; ContractErrors when there are several."""
+    document = strict_yaml.read(path)
+    errors = _version_errors(document)
+    contract: Contract | None = None
+    if not errors:
+        try:
+            contract = Contract.model_validate(document.value)
+        except ValidationError as error:
+            errors = explain(error, document)
+    if contract is not None:
+        errors = [
+            document.error(problem.path, problem.rule, got=problem.got, remedy=problem.remedy)
+            for problem in problems(contract)
+        ]
+    if errors or contract is None:
+        raise errors[0] if len(errors) == 1 else ContractErrors(errors)
+    digest = hashlib.sha256(document.text.encode()).hexdigest()
+    return LoadedContract(contract, path, document.text, digest, document.position)
+
+
+def load_contracts(paths: Sequence[Path]) -> list[LoadedContract]:
+    """Load files and directories (their `*.yaml`, sorted), each file once.
+
+    Raises ContractErrors with every error of every file, also when a directory holds no contract or two files
+    share an id.
+    """
+    loaded: list[LoadedContract] = []
+    errors: list[ContractError] = []
+    for file in _files(paths, errors):
+        try:
+            loaded.append(load_contract(file))
+        except ContractErrors as error:
+            errors.extend(error.errors)
+        except ContractError as error:
+            errors.append(error)
+    first_with_id: dict[str, LoadedContract] = {}
+    for one in loaded:
+        first = first_with_id.setdefault(one.contract.id, one)
+        if first is not one:
+            got, remedy = f"'{one.contract.id}' again", f"{first.where('id')} has it already: rename one"
+            errors.append(ContractError("contract ids are unique", where=one.where("id"), got=got, remedy=remedy))
+    if errors:
+        raise ContractErrors(errors)
+    return loaded
+
+
+def _files(paths: Sequence[Path], errors: list[ContractError]) -> list[Path]:
+    files: dict[Path, Path] = {}
+    for path in paths:
+        found = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+        if not found:
+            errors.append(ContractError("a directory holds contracts (*.yaml)", where=str(path), got="none"))
+        for file in found:
+            files.setdefault(file.resolve(), file)
+    return list(files.values())
+
+
+def _version_errors(document: strict_yaml.Document) -> list[ContractError]:
+    """Errors that make every other one pointless: not a mapping, or another version of the language."""
+    value = document.value
+    if not isinstance(value, dict):
+        got = "a list" if isinstance(value, list) else "a single value"
+        return [document.error((), "a contract is a mapping of keys to values", got=got)]
+    remedy = f"write `schema: {SCHEMA_VERSION}`"
+    if "schema" not in value:
+        return [document.error((), "the key 'schema' is required", remedy=remedy)]
+    if value["schema"] != SCHEMA_VERSION:
+        got = repr(value["schema"])
+        rule = f"'schema' names a known version of the language ('{SCHEMA_VERSION}')"
+        return [document.error(("schema",), rule, got=got, remedy=remedy)]
+    return []

@@ -1,0 +1,241 @@
+"""A strict YAML reader: YAML 1.2 core scalars, no aliases, tags or duplicate keys, and a position for everything.
+
+The caps on size, depth and count act on the event stream, before anything is composed: PyYAML's own composer
+overflows the stack at a depth of 2,000 and takes seconds at 20,000.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from harness.errors import ContractError
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 64
+MAX_NODES = 50_000
+
+Key = str | int
+Position = tuple[int, int]
+
+_NULL = re.compile(r"~|null|Null|NULL|")
+_BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NON_FINITE = re.compile(r"[-+]?(\.inf|\.Inf|\.INF)|\.nan|\.NaN|\.NAN")
+_MAX_NUMBER_LENGTH = 100
+_TAB_INDENTATION = re.compile(r"^ *\t", re.MULTILINE)
+_CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class Document:
+    """One YAML document: plain Python values, and where (line, column; both from 1) each stands."""
+
+    where: str
+    text: str
+    value: Any
+    keys: dict[tuple[Key, ...], Position]
+    values: dict[tuple[Key, ...], Position]
+
+    def position(self, path: tuple[Key, ...], *, of_key: bool = False) -> Position:
+        """Position of the value at `path` (or of its key); of the nearest part above it, if it is not there."""
+        if of_key and path in self.keys:
+            return self.keys[path]
+        while path not in self.values:
+            path = path[:-1]
+        return self.values[path]
+
+    def error(
+        self, path: tuple[Key, ...], rule: str, *, got: str = "", remedy: str = "", of_key: bool = False
+    ) -> ContractError:
+        """A ContractError that points at `path`."""
+        line, column = self.position(path, of_key=of_key)
+        return ContractError(rule, where=f"{self.where}:{line}:{column}", got=got, remedy=remedy)
+
+
+def read(path: Path) -> Document:
+    """Read one YAML file. Raises ContractError with file, line and column, the rule, what was found, a remedy."""
+    return parse(read_text(path), where=str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file of at most `MAX_BYTES`. Raises ContractError; a pipe or a device is never opened."""
+    where = str(path)
+    try:
+        if path.is_dir():
+            raise ContractError("a contract is a file", where=where, got="a directory")
+        if not path.exists():
+            raise ContractError("no such file", where=where, remedy="check the path")
+        if not path.is_file():
+            raise ContractError("a contract is a regular file", where=where, got="something else")
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        got = error.strerror or type(error).__name__
+        raise ContractError("cannot read the file", where=where, got=got) from error
+    if len(data) > MAX_BYTES:
+        raise ContractError(
+            f"a contract is at most {MAX_BYTES} bytes", where=where, got="a larger file", remedy="split it"
+        )
+    if data.startswith(b"\xef\xbb\xbf"):
+        raise ContractError(
+            "no byte order mark", where=f"{where}:1:1", got="a UTF-8 BOM", remedy="save as UTF-8 without BOM"
+        )
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - data.rfind(b"\n", 0, error.start)
+        raise ContractError(
+            "a contract is UTF-8",
+            where=f"{where}:{line}:{column}",
+            got=f"byte 0x{data[error.start]:02x}",
+            remedy="save as UTF-8",
+        ) from error
+
+
+def parse(text: str, *, where: str = "<text>") -> Document:
+    """Read one YAML document from a string; `where` names it in errors."""
+    _refuse_characters(text, where)
+    return _Reader(text, where).document()
+
+
+def nearest(name: object, names: Iterable[str]) -> str:
+    """`did you mean 'x'?` for the nearest of `names`, else the list of them."""
+    known = sorted(set(names))
+    close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return f"use one of: {', '.join(known)}" if known else ""
+
+
+def _refuse_characters(text: str, where: str) -> None:
+    for pattern, rule, remedy in (
+        (_CONTROL, "no control characters", "remove it"),
+        (_TAB_INDENTATION, "no tabs in indentation", "indent with spaces"),
+    ):
+        match = pattern.search(text)
+        if match:
+            at = match.end() - 1
+            line = text.count("\n", 0, at) + 1
+            column = at - text.rfind("\n", 0, at)
+            got = f"U+{ord(text[at]):04X}"
+            raise ContractError(rule, where=f"{where}:{line}:{column}", got=got, remedy=remedy)
+
+
+def _events(text: str) -> Callable[[], Any]:
+    """A function that gives the next event; libyaml's parser where PyYAML was built with it."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    get_event: Callable[[], Any] = loader(text).get_event
+    return get_event
+
+
+class _Reader:
+    """Composes values from events, one document, top down."""
+
+    def __init__(self, text: str, where: str) -> None:
+        self.text, self.where = text, where
+        self.get_event = _events(text)
+        self.keys: dict[tuple[Key, ...], Position] = {}
+        self.values: dict[tuple[Key, ...], Position] = {}
+        self.nodes = 0
+
+    def document(self) -> Document:
+        self._next()  # stream start
+        event = self._next()
+        if isinstance(event, yaml.StreamEndEvent):
+            raise ContractError("a contract is not empty", where=f"{self.where}:1:1", got="an empty file")
+        if event.version or event.tags:
+            self._refuse(event, "no YAML directives", remedy="remove the % line")
+        value = self._node(self._next(), ())
+        self._next()  # document end
+        event = self._next()
+        if not isinstance(event, yaml.StreamEndEvent):
+            self._refuse(event, "one document in a file", got="a second one", remedy="use a file for each")
+        return Document(self.where, self.text, value, self.keys, self.values)
+
+    def _next(self) -> Any:
+        try:
+            return self.get_event()
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            where = f"{self.where}:{mark.line + 1}:{mark.column + 1}" if mark else self.where
+            problem = str(getattr(error, "problem", None) or error).removeprefix("found ")
+            raise ContractError("the file is well-formed YAML", where=where, got=problem) from error
+
+    def _node(self, event: Any, path: tuple[Key, ...]) -> Any:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            self._refuse(event, f"at most {MAX_NODES} values in a contract", got="more")
+        if isinstance(event, yaml.AliasEvent):
+            self._refuse(event, "no aliases", got=f"*{event.anchor}", remedy="write the value out")
+        if event.anchor is not None:
+            self._refuse(event, "no anchors", got=f"&{event.anchor}", remedy="remove it")
+        if event.tag is not None:
+            self._refuse(event, "no tags", got=str(event.tag), remedy="remove it")
+        self.values[path] = (event.start_mark.line + 1, event.start_mark.column + 1)
+        if isinstance(event, yaml.ScalarEvent):
+            return event.value if event.style else self._plain(event)
+        if len(path) >= MAX_DEPTH:
+            self._refuse(event, f"values are nested at most {MAX_DEPTH} deep", got="a deeper one")
+        return self._mapping(path) if isinstance(event, yaml.MappingStartEvent) else self._sequence(path)
+
+    def _sequence(self, path: tuple[Key, ...]) -> list[Any]:
+        items: list[Any] = []
+        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
+            items.append(self._node(event, (*path, len(items))))
+        return items
+
+    def _mapping(self, path: tuple[Key, ...]) -> dict[str, Any]:
+        items: dict[str, Any] = {}
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            key = self._node(event, (*path, "\0key"))
+            if not isinstance(key, str):
+                self._refuse(event, "a key is a string", got=_shown(event), remedy="quote it")
+            here = (*path, key)
+            if key in items:
+                line, _ = self.keys[here]
+                remedy = f"it stands in line {line} already: keep one"
+                self._refuse(event, "keys are unique", got=f"'{key}' again", remedy=remedy)
+            self.keys[here] = self.values[*path, "\0key"]
+            items[key] = self._node(self._next(), here)
+        self.values.pop((*path, "\0key"), None)
+        return items
+
+    def _plain(self, event: Any) -> Any:
+        """A plain scalar by the YAML 1.2 core schema: `1e-5` a float, `no` a string, no dates, no sexagesimals."""
+        text: str = event.value
+        if text in _BOOL:
+            return _BOOL[text]
+        if _NULL.fullmatch(text):
+            return None
+        if _NON_FINITE.fullmatch(text):
+            self._refuse(event, "numbers are finite", got=text)
+        integer = _INT.fullmatch(text)
+        if not integer and not _FLOAT.fullmatch(text):
+            return text
+        if len(text) > _MAX_NUMBER_LENGTH:
+            got = f"{len(text)} characters"
+            self._refuse(event, f"a number has at most {_MAX_NUMBER_LENGTH} characters", got=got)
+        if integer:
+            return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+        if not math.isfinite(number := float(text)):
+            self._refuse(event, "numbers are finite", got=f"{text}, beyond the largest float")
+        return number
+
+    def _refuse(self, event: Any, rule: str, *, got: str = "", remedy: str = "") -> NoReturn:
+        mark = event.start_mark
+        where = f"{self.where}:{mark.line + 1}:{mark.column + 1}"
+        raise ContractError(rule, where=where, got=got, remedy=remedy)
+
+
+def _shown(event: Any) -> str:
+    return str(event.value) if isinstance(event, yaml.ScalarEvent) else "a list or a mapping"
