@@ -1,0 +1,176 @@
+"""What a valid contract still gets wrong: names its system does not know, claims that nothing could falsify."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.contract.load import LoadedContract
+from harness.contract.schema import (
+    AnyPart,
+    CompositeClaim,
+    Scalar,
+    ThroughputRatio,
+    arms_of,
+    parts_of,
+)
+from harness.contract.strict_yaml import nearest
+from harness.errors import HarnessError
+from harness.system.protocol import SystemDescription
+
+Describe = Callable[[str], SystemDescription]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An `error` makes the contract unusable as it stands; a `warning` says that it proves less than it seems to."""
+
+    level: Literal["error", "warning"]
+    where: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.level}: {self.message}"
+
+
+def lint(loaded: LoadedContract, describe: Describe) -> list[Finding]:
+    """All findings, in the order of the file. `describe` gives a system's description by its `module:attribute`.
+
+    A system that cannot be described is an error; what depends on its description is then left out.
+    """
+    descriptions, findings = _describe_all(loaded, describe)
+    findings += _arms(loaded, descriptions)
+    findings += _workloads(loaded, descriptions)
+    findings += _claims(loaded, descriptions)
+    return sorted(findings, key=_place)
+
+
+def _place(finding: Finding) -> tuple[int, int]:
+    _, line, column = finding.where.rsplit(":", 2)
+    return int(line), int(column)
+
+
+def _describe_all(loaded: LoadedContract, describe: Describe) -> tuple[dict[str, SystemDescription], list[Finding]]:
+    """Descriptions of the contract's system and of the arms' own systems, by name."""
+    places: dict[str, str] = {loaded.contract.system: loaded.where("system")}
+    for name, arm in loaded.contract.arms.items():
+        if arm.system is not None:
+            places.setdefault(arm.system, loaded.where("arms", name, "system"))
+    descriptions, findings = {}, []
+    for system, where in places.items():
+        try:
+            descriptions[system] = describe(system)
+        except HarnessError as error:
+            findings.append(Finding("error", where, f"cannot describe '{system}': {error}"))
+    return descriptions, findings
+
+
+def _arms(loaded: LoadedContract, descriptions: Mapping[str, SystemDescription]) -> Iterator[Finding]:
+    contract = loaded.contract
+    used = {arm for claim in contract.claims for part in parts_of(claim) for arm in arms_of(part).values()}
+    for name, arm in contract.arms.items():
+        where = loaded.where("arms", name)
+        if name not in used:
+            yield Finding("warning", where, f"arm '{name}' is used by no claim")
+        system = arm.system or contract.system
+        if system not in descriptions:
+            continue
+        description = descriptions[system]
+        if arm.capture not in description.captures:
+            known = ", ".join(sorted(description.captures))
+            message = f"'{system}' does not know `capture: {arm.capture}`; it knows: {known}"
+            yield Finding("error", loaded.where("arms", name, "capture"), message)
+        for option, value in arm.settings().items():
+            if message := _option_error("arm option", option, value, description.arm_options):
+                yield Finding("error", loaded.where("arms", name, option), f"'{system}': {message}")
+
+
+def _workloads(loaded: LoadedContract, descriptions: Mapping[str, SystemDescription]) -> Iterator[Finding]:
+    contract = loaded.contract
+    used = {name for claim in contract.claims for name in claim.on}
+    for name, workload in contract.workloads.items():
+        if name not in used:
+            yield Finding("warning", loaded.where("workloads", name), f"workload '{name}' is used by no claim")
+        description = descriptions.get(contract.system)
+        if description is None:
+            continue
+        if description.models and workload.model not in description.models:
+            hint = nearest(workload.model, description.models)
+            message = f"'{contract.system}' has no model '{workload.model}'; {hint}"
+            yield Finding("error", loaded.where("workloads", name, "model"), message)
+        for option, value in workload.options.items():
+            if message := _option_error("workload option", option, value, description.workload_options):
+                where = loaded.where("workloads", name, "options", option)
+                yield Finding("error", where, f"'{contract.system}': {message}")
+
+
+def _claims(loaded: LoadedContract, descriptions: Mapping[str, SystemDescription]) -> Iterator[Finding]:
+    for index, claim in enumerate(loaded.contract.claims):
+        where = loaded.where("claims", index, "id")
+        if not claim.falsified_by:
+            yield Finding("warning", where, f"claim '{claim.id}' names no fault: nothing shows that it could fail")
+        for number, part in enumerate(parts_of(claim)):
+            here = ("claims", index, *(("parts", number) if isinstance(claim, CompositeClaim) else ()))
+            if importlib.util.find_spec(f"harness.judge.{part.kind}") is None:
+                message = f"judge_missing: nothing judges '{part.kind}' yet, so '{claim.id}' will be NOT_RUN"
+                yield Finding("warning", loaded.where(*here, "kind"), message)
+            if message := _twin_arms(loaded, part):
+                yield Finding("error", loaded.where(*here, "candidate"), message)
+            if isinstance(part, ThroughputRatio) and (message := _undecidable(part)):
+                yield Finding("error", loaded.where(*here, "processes"), message)
+        yield from _faults(loaded, index, descriptions)
+
+
+def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, SystemDescription]) -> Iterator[Finding]:
+    """Faults that neither the systems of the contract nor the harness offer."""
+    from harness.system.wrappers import HARNESS_FAULTS
+
+    if loaded.contract.system not in descriptions:
+        return
+    offered = {*HARNESS_FAULTS, *(fault for one in descriptions.values() for fault in one.faults)}
+    for position, fault in enumerate(loaded.contract.claims[index].falsified_by):
+        if fault not in offered:
+            where = loaded.where("claims", index, "falsified_by", position)
+            message = f"neither the system nor the harness offers fault '{fault}'; {nearest(fault, offered)}"
+            yield Finding("error", where, message)
+
+
+def _twin_arms(loaded: LoadedContract, part: AnyPart) -> str:
+    """Two names for one arm compare an arm with itself."""
+    baseline = getattr(part, "baseline", None)
+    if baseline is None or isinstance(part.candidate, str) is False:
+        return ""
+    arms = loaded.contract.arms
+    candidate = str(part.candidate)
+    if arms[candidate] != arms[baseline]:
+        return ""
+    return f"arms '{candidate}' and '{baseline}' have the same settings: an arm would be compared with itself"
+
+
+def _undecidable(part: ThroughputRatio) -> str:
+    """A sign test of n processes reaches 2^-n at best; that has to be within 1 - confidence."""
+    needed = math.ceil(-math.log2(1 - part.confidence) - 1e-9)
+    if part.processes >= needed:
+        return ""
+    return (
+        f"{part.processes} processes cannot reach a verdict: unanimity of {part.processes} has a chance of "
+        f"{2.0**-part.processes:.3g}, above 1 - confidence = {1 - part.confidence:.3g}; use at least {needed}"
+    )
+
+
+def _option_error(what: str, name: str, value: Scalar, known: Mapping[str, object]) -> str:
+    """What is wrong with one setting, by the system's description of its settings; "" if nothing is."""
+    if name not in known:
+        return f"unknown {what} '{name}'; {nearest(name, known)}" if known else f"unknown {what} '{name}'"
+    allowed = known[name]
+    if isinstance(allowed, type):
+        fits = isinstance(value, allowed) and (allowed is bool or not isinstance(value, bool))
+        fits |= allowed is float and type(value) is int
+        return "" if fits else f"{what} '{name}' is a {allowed.__name__}, not {value!r}"
+    choices = list(allowed) if isinstance(allowed, tuple | list) else []
+    if any(value == choice and type(value) is type(choice) for choice in choices):
+        return ""
+    return f"{what} '{name}' cannot be {value!r}; {nearest(value, map(str, choices))}"
