@@ -1,0 +1,160 @@
+"""Reductions on the device: digests of raw bits, largest values, largest differences, norms.
+
+Large tensors never leave the device. A digest is a sum modulo 2^64 over a tensor's 64-bit words x_i (its raw
+bytes, little end first; a rest of fewer than eight bytes as single-byte words) of mix(x_i + i * GAMMA), i from 1,
+where GAMMA and the invertible mix are those of splitmix64 (Steele, Lea, Flood 2014). Integer addition is exact,
+so the order in which a device adds does not matter; a change of any single word changes the digest for certain,
+and other changes go unseen with a chance of about 2^-64. -0.0 and 0.0 differ, and so do NaNs of different payload.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from harness.evidence.model import GroupNorm, TensorReduction
+
+_CHUNK = 1 << 24  # words hashed at a time: 128 MiB of positions
+_KEEP = 1 << 16  # positions of at most so many words are cached: batches are hashed at every step
+_MASK = (1 << 64) - 1
+# 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9 and 0x94D049BB133111EB as signed 64-bit numbers.
+_GAMMA, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
+
+
+def digest_on_device(tensor: Tensor) -> Tensor:
+    """The digest of `tensor`'s bits as a 0-d int64 tensor on its device. No host sync."""
+    raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    if raw.storage_offset() % 8:
+        raw = raw.clone()  # only an aligned slice can be read as words
+    words = raw.numel() // 8
+    total = torch.full((), _signed(raw.numel() * _GAMMA), dtype=torch.int64, device=tensor.device)
+    for data, first in ((raw[: words * 8].view(torch.int64), 0), (raw[words * 8 :].to(torch.int64), words)):
+        for start in range(0, data.numel(), _CHUNK):
+            part = data[start : start + _CHUNK]
+            total += _mixed(part + _positions(part.numel(), first + start, tensor.device)).sum()
+    return total
+
+
+def combine_on_device(tensors: Mapping[str, Tensor]) -> Tensor:
+    """One 0-d int64 digest of several tensors in the order of their names. No host sync."""
+    parts = [digest_on_device(tensors[name]) for name in sorted(tensors)]
+    stacked = torch.stack(parts)
+    return _mixed(stacked + _positions(len(parts), 0, stacked.device)).sum()
+
+
+def as_hex(value: int) -> str:
+    """A digest as 16 hexadecimal digits."""
+    return f"{value & _MASK:016x}"
+
+
+def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Each tensor's digest by name, fetched in one transfer a device."""
+    by_device: dict[torch.device, list[str]] = {}
+    for name, tensor in tensors.items():
+        by_device.setdefault(tensor.device, []).append(name)
+    found: dict[str, str] = {}
+    for names in by_device.values():
+        values = torch.stack([digest_on_device(tensors[name]) for name in names]).tolist()
+        found |= {name: as_hex(value) for name, value in zip(names, values, strict=True)}
+    return found
+
+
+def digest_of_all(tensors: Mapping[str, Tensor]) -> str:
+    """One digest of names, types, shapes and bits; of nothing it is that of the empty text."""
+    found = digests(tensors)
+    lines = [f"{name} {tensors[name].dtype} {list(tensors[name].shape)} {found[name]}\n" for name in sorted(found)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
+
+
+def reduce_gradients(gradients: Mapping[str, Tensor], baseline: Mapping[str, Tensor] | None) -> list[TensorReduction]:
+    """One `TensorReduction` a gradient, in the system's order, against the baseline's tensor of the same name.
+
+    A baseline that lacks the name or has another shape gives no difference (None), which no judge takes for 0.
+    """
+    others = {name: _counterpart(name, tensor, baseline) for name, tensor in gradients.items()}
+    present = {name: other for name, other in others.items() if other is not None}
+    own, their = digests(gradients), digests(present)
+    largest = _largest({name: tensor.detach() for name, tensor in gradients.items()})
+    their_largest = _largest(present)
+    difference = _largest({name: _wide(gradients[name]) - _wide(other) for name, other in present.items()})
+    return [
+        TensorReduction(
+            name=name,
+            digest=own[name],
+            elements=tensor.numel(),
+            max_abs=largest[name],
+            max_abs_difference=difference.get(name),
+            baseline_digest=their.get(name),
+            baseline_max_abs=their_largest.get(name),
+        )
+        for name, tensor in gradients.items()
+    ]
+
+
+def reduce_groups(
+    gradients: Mapping[str, Tensor], groups: Mapping[str, Sequence[str]], before: Tensor
+) -> list[GroupNorm]:
+    """Norms of each clipping group: `before` [G] as the system reports them, after as measured here in float64."""
+    reported = before.detach().double().flatten().tolist()
+    measured = torch.stack([_norm([gradients[name] for name in names]) for names in groups.values()]).tolist()
+    return [
+        GroupNorm(group=group, before=norm, after=after)
+        for group, norm, after in zip(groups, reported, measured, strict=True)
+    ]
+
+
+def _norm(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack([_wide(tensor).square().sum() for tensor in tensors]).sum().sqrt()
+
+
+def _counterpart(name: str, tensor: Tensor, baseline: Mapping[str, Tensor] | None) -> Tensor | None:
+    other = None if baseline is None else baseline.get(name)
+    return None if other is None or other.shape != tensor.shape else other.to(tensor.device)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.detach().double()
+
+
+def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
+    """Largest absolute value by name (NaN if any element is; 0 for an empty tensor), in one transfer."""
+    if not tensors:
+        return {}
+    values = [
+        tensor.abs().max().double() if tensor.numel() else torch.zeros((), dtype=torch.float64, device=tensor.device)
+        for tensor in tensors.values()
+    ]
+    return dict(zip(tensors, torch.stack(values).tolist(), strict=True))
+
+
+def _positions(count: int, start: int, device: torch.device) -> Tensor:
+    """i * GAMMA for i in start + 1 .. start + count; kept for the small, repeated ones."""
+    return (_kept_positions if count <= _KEEP else _make_positions)(count, start, device)
+
+
+def _make_positions(count: int, start: int, device: torch.device) -> Tensor:
+    return torch.arange(start + 1, start + count + 1, dtype=torch.int64, device=device) * _GAMMA
+
+
+_kept_positions = lru_cache(maxsize=64)(_make_positions)
+
+
+def _mixed(words: Tensor) -> Tensor:
+    """The finalizer of splitmix64, element by element: invertible, every bit depends on every bit."""
+    words = (words ^ _shifted(words, 30)) * _FIRST
+    words = (words ^ _shifted(words, 27)) * _SECOND
+    return words ^ _shifted(words, 31)
+
+
+def _shifted(words: Tensor, by: int) -> Tensor:
+    """Logical shift to the right: the arithmetic one of int64 would make x and ~x collide."""
+    return (words >> by) & (_MASK >> by)
+
+
+def _signed(value: int) -> int:
+    value &= _MASK
+    return value - (1 << 64) if value >> 63 else value

@@ -1,0 +1,73 @@
+"""`module:attribute` -> TrainingSystem."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import Any, cast
+
+from harness.errors import SystemResolutionError
+from harness.system.protocol import TrainingSystem
+
+
+def resolve(name: str) -> TrainingSystem:
+    """The training system that `name` (`package.module:attribute`) names: an instance, a class or a factory.
+
+    Imports the module and calls a class or factory without arguments; it opens nothing. Raises
+    `SystemResolutionError` with the nearest attribute names where there is no such attribute.
+    """
+    module_name, _, attribute_path = name.partition(":")
+    if not module_name or not attribute_path:
+        raise SystemResolutionError(
+            "a system is named `module:attribute`", where=name, remedy="for example `my_package.system:MySystem`"
+        )
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:
+        raise SystemResolutionError(
+            "the system's module must be importable",
+            where=name,
+            got=f"{type(error).__name__}: {error}",
+            remedy="install it, or set PYTHONPATH to its folder",
+        ) from error
+    for attribute in attribute_path.split("."):
+        if not hasattr(found, attribute):
+            raise SystemResolutionError(
+                f"the system's module must have the attribute {attribute!r}",
+                where=name,
+                got=f"none in {getattr(found, '__name__', found)!r}",
+                remedy=_suggestion(attribute, found),
+            )
+        found = getattr(found, attribute)
+    return _instance(name, found)
+
+
+def _instance(name: str, found: Any) -> TrainingSystem:
+    is_instance = _looks_like_a_system(found) and not isinstance(found, type)
+    if not is_instance and callable(found):
+        try:
+            found = found()
+        except Exception as error:
+            raise SystemResolutionError(
+                "a system's class or factory is called without arguments",
+                where=name,
+                got=f"{type(error).__name__}: {error}",
+            ) from error
+    if not _looks_like_a_system(found):
+        raise SystemResolutionError(
+            "a training system has the methods `describe` and `open`", where=name, got=f"a {type(found).__name__}"
+        )
+    return cast("TrainingSystem", found)
+
+
+def _looks_like_a_system(found: Any) -> bool:
+    return callable(getattr(found, "describe", None)) and callable(getattr(found, "open", None))
+
+
+def _suggestion(attribute: str, owner: Any) -> str:
+    public = [name for name in dir(owner) if not name.startswith("_")]
+    near = difflib.get_close_matches(attribute, public, n=3, cutoff=0.5)
+    if near:
+        return f"did you mean {', '.join(near)}?"
+    systems = [name for name in public if _looks_like_a_system(getattr(owner, name))]
+    return f"systems there: {', '.join(systems)}" if systems else "it has no training system"

@@ -1,0 +1,140 @@
+"""Digests see every bit and the order; differences, largest values and norms are those of numpy in float64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from harness.runners.reductions import (
+    as_hex,
+    combine_on_device,
+    digest_of_all,
+    digest_on_device,
+    digests,
+    reduce_gradients,
+    reduce_groups,
+)
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool]
+
+
+def digest(tensor: Tensor) -> int:
+    return int(digest_on_device(tensor))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 131])
+def test_a_change_of_any_one_element_changes_the_digest(dtype: torch.dtype, size: int) -> None:
+    tensor = (torch.arange(size) % 2).to(dtype)
+    seen = {digest(tensor)}
+    for position in range(size):
+        changed = tensor.clone()
+        changed[position] = 1 - int(tensor[position])
+        seen.add(digest(changed))
+    assert len(seen) == size + 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8], ids=str)
+def test_exchanged_elements_change_the_digest(dtype: torch.dtype) -> None:
+    tensor = torch.arange(40).to(dtype)
+    seen = set()
+    for first in range(39):
+        swapped = tensor.clone()
+        swapped[first], swapped[first + 1] = tensor[first + 1].clone(), tensor[first].clone()
+        seen.add(digest(swapped))
+    assert len(seen | {digest(tensor)}) == 40
+
+
+def test_the_digest_is_the_documented_sum() -> None:
+    gamma, mask = 0x9E3779B97F4A7C15, (1 << 64) - 1
+
+    def mixed(value: int) -> int:
+        value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & mask
+        value = (value ^ (value >> 27)) * 0x94D049BB133111EB & mask
+        return value ^ (value >> 31)
+
+    raw = bytes(range(200, 221))  # two words and five single bytes
+    words = [int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:16], "little"), *raw[16:]]
+    expected = len(raw) * gamma + sum(mixed(x + i * gamma & mask) for i, x in enumerate(words, start=1))
+    assert as_hex(digest(torch.tensor(list(raw), dtype=torch.uint8))) == f"{expected & mask:016x}"
+
+
+def test_two_changes_of_sign_do_not_cancel() -> None:
+    tensor = torch.ones(64)
+    seen = {digest(tensor)}
+    for first in range(63):
+        for second in range(first + 1, 64):
+            changed = tensor.clone()
+            changed[[first, second]] = -1.0
+            seen.add(digest(changed))
+    assert len(seen) == 1 + 64 * 63 // 2
+
+
+def test_signed_zeros_and_nan_payloads_differ_and_equal_nans_agree() -> None:
+    nan = torch.tensor([math.nan])
+    other = torch.tensor([0x7FC00001], dtype=torch.int32).view(torch.float32)
+    assert digest(torch.tensor([0.0])) != digest(torch.tensor([-0.0]))
+    assert digest(nan) != digest(other)
+    assert digest(nan) == digest(nan.clone())
+
+
+def test_alignment_and_strides_do_not_matter_but_length_does() -> None:
+    base = torch.arange(33, dtype=torch.float32)
+    assert digest(base[1:]) == digest(base[1:].clone())
+    grid = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    assert digest(grid.t()) == digest(grid.t().contiguous())
+    assert digest(torch.zeros(3)) != digest(torch.zeros(4))
+
+
+def test_long_tensors_are_hashed_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = torch.arange(1000, dtype=torch.int32)
+    whole = digest(tensor)
+    monkeypatch.setattr("harness.runners.reductions._CHUNK", 7)
+    assert digest(tensor) == whole
+
+
+def test_several_tensors_combine_by_name_not_by_order_of_insertion() -> None:
+    x, y = torch.arange(4), torch.arange(4, 8)
+    assert int(combine_on_device({"x": x, "y": y})) == int(combine_on_device({"y": y, "x": x}))
+    assert int(combine_on_device({"x": x, "y": y})) != int(combine_on_device({"x": y, "y": x}))
+
+
+def test_the_digest_of_all_covers_names_shapes_and_types() -> None:
+    x = torch.zeros(4)
+    variants = [{"a": x}, {"b": x}, {"a": x.view(2, 2)}, {"a": x.to(torch.int32)}, {"a": x, "b": x}, {}]
+    assert len({digest_of_all(variant) for variant in variants}) == len(variants)
+
+
+def test_gradients_are_reduced_against_the_baseline() -> None:
+    own = {"a": torch.tensor([1.0, -4.0]), "b": torch.tensor([2.0]), "c": torch.tensor([1.0, 1.0])}
+    baseline = {"a": torch.tensor([1.5, -3.75]), "b": torch.tensor([2.0]), "c": torch.tensor([1.0])}
+    a, b, c = reduce_gradients(own, baseline)
+    assert (a.name, a.elements, a.max_abs, a.max_abs_difference, a.baseline_max_abs) == ("a", 2, 4.0, 0.5, 3.75)
+    assert (b.max_abs_difference, b.digest == b.baseline_digest) == (0.0, True)
+    assert (c.max_abs_difference, c.baseline_digest) == (None, None)  # another shape is no difference of zero
+    assert a.digest == digests(own)["a"]
+
+
+def test_a_nan_gradient_is_never_a_small_difference() -> None:
+    (reduced,) = reduce_gradients({"a": torch.tensor([math.nan, 1.0])}, {"a": torch.tensor([math.nan, 1.0])})
+    assert math.isnan(reduced.max_abs)
+    assert reduced.max_abs_difference is not None
+    assert math.isnan(reduced.max_abs_difference)
+
+
+def test_small_differences_are_not_lost_to_the_gradients_own_type() -> None:
+    own, other = torch.tensor([1.0], dtype=torch.float32), torch.tensor([1.0 + 2**-40], dtype=torch.float64)
+    (reduced,) = reduce_gradients({"a": own}, {"a": other})
+    assert reduced.max_abs_difference == 2**-40
+
+
+def test_group_norms_are_measured_in_float64() -> None:
+    gradients = {"a": torch.tensor([3.0]), "b": torch.tensor([4.0]), "c": torch.full((1000,), 0.1)}
+    groups = {"layer.0": ["a", "b"], "layer.1": ["c"]}
+    first, second = reduce_groups(gradients, groups, torch.tensor([50.0, 2.0]))
+    assert (first.group, first.before, first.after) == ("layer.0", 50.0, 5.0)
+    assert second.after == pytest.approx(np.sqrt(1000) * np.float64(np.float32(0.1)), rel=1e-14)
