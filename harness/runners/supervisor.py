@@ -1,0 +1,248 @@
+"""Execute a Run in a process of its own, watch its time and output, and name the way it ended.
+
+The supervisor alone watches time. A worker that overruns its wall limit or stops its heartbeat gets SIGTERM (it
+leaves its Python stack), then its process group gets SIGKILL, and so does every process it left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO, Literal, cast
+
+from harness.errors import ExitCode
+from harness.evidence import layout
+from harness.evidence.files import Damaged, read_bytes
+from harness.evidence.model import Death, Run
+from harness.evidence.numbers import dump_json
+from harness.evidence.records import death_from_records, read_records
+from harness.runners.gpu_lock import gpu_lock
+from harness.runners.leftovers import TOKEN, kill_marked, new_token
+from harness.runners.output import OutputPump
+from harness.runners.recorder import HEARTBEAT
+from harness.runners.telemetry import Sampler
+from harness.runners.worker import STACKS
+
+POLL_S = 0.1
+TERMINATION_GRACE_S = 5.0
+STACK_EXCERPT = 8000  # characters
+Overrun = Literal["wall_limit", "heartbeat", "output_limit"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is: told at every change of phase, while it waits for its GPU, and at its end (phase "")."""
+
+    run_id: str
+    phase: str
+    seconds: float
+
+
+def execute(
+    run: Run,
+    directory: Path,
+    on_progress: Callable[[Progress], None] | None = None,
+    *,
+    gpu_uuid: str | None = None,
+) -> Death | None:
+    """Run `run` in a fresh worker process; its evidence goes into `directory`, which must not exist yet.
+
+    Returns None when the evidence is complete, else how the worker died (also written to `death.json`). With
+    `gpu_uuid` that GPU is locked, and its telemetry sampled; a timing's is sampled on any machine. SIGINT and
+    SIGTERM kill the worker first, and are then raised as KeyboardInterrupt and SystemExit(143).
+    """
+    directory.mkdir(parents=True)
+    (directory / layout.RUN).write_text(dump_json(run.model_dump(), indent=2) + "\n", encoding="utf-8")
+    tell = on_progress or (lambda _progress: None)
+    lock = gpu_lock(gpu_uuid, lambda waiting: tell(Progress(run.id, waiting, 0.0))) if gpu_uuid else nullcontext()
+    with _sigterm_raises(), lock:
+        death = _supervise(run, directory, tell, gpu_uuid)
+    if death is not None:
+        (directory / layout.DEATH).write_text(dump_json(death.model_dump(), indent=2) + "\n", encoding="utf-8")
+    for name in (HEARTBEAT, STACKS):
+        (directory / name).unlink(missing_ok=True)
+    return death
+
+
+def _supervise(run: Run, directory: Path, tell: Callable[[Progress], None], gpu_uuid: str | None) -> Death | None:
+    token = new_token()
+    watched = gpu_uuid is not None or run.probe == "throughput"
+    with (directory / layout.RUN).open("rb") as stdin:
+        process = _start(directory, stdin.fileno(), token)
+    worker = _Worker(run, directory, process, tell)
+    try:
+        with Sampler(gpu_uuid, process.pid, worker.phase) if watched else nullcontext() as sampler:
+            overrun = worker.watch()
+    finally:
+        _kill_group(process)
+        kill_marked(token)
+        worker.pump.join()
+    if sampler is not None:
+        sampler.write(directory / layout.TELEMETRY)
+    tell(Progress(run.id, "", worker.elapsed()))
+    return _death(run, directory, process.returncode, overrun)
+
+
+def _start(directory: Path, stdin: int, token: str) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ,
+        # one workspace for all arms; must be set before CUDA starts to make cuBLAS repeatable
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "PYTHONHASHSEED": "0",
+        # a worker finds what its supervisor finds, however that came to be on the path
+        "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
+        TOKEN: token,
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "harness.runners.worker", str(directory.resolve())],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+class _Worker:
+    """One started worker, as its supervisor watches it."""
+
+    def __init__(
+        self,
+        run: Run,
+        directory: Path,
+        process: subprocess.Popen[bytes],
+        tell: Callable[[Progress], None],
+    ) -> None:
+        self._run, self._directory, self._process, self._tell = run, directory, process, tell
+        self._started = time.monotonic()
+        self._beat: tuple[int, ...] = ()
+        self._beat_at = self._started
+        self._phase = ""
+        self.pump = OutputPump(cast("IO[bytes]", process.stdout), directory / layout.OUTPUT)
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    def phase(self) -> str:
+        """The last phase that the worker entered."""
+        return self._phase
+
+    def watch(self) -> Overrun | None:
+        """Wait for the end; kill the worker at a limit, and say at which."""
+        while True:
+            try:
+                self._process.wait(POLL_S)
+            except subprocess.TimeoutExpired:
+                overrun = self._overrun()
+                if overrun is not None:
+                    self._terminate()
+                    return overrun
+            else:
+                return "output_limit" if self.pump.exceeded else None
+
+    def _overrun(self) -> Overrun | None:
+        self._observe()
+        if self.pump.exceeded:
+            return "output_limit"
+        if self.elapsed() > self._run.wall_limit_s:
+            return "wall_limit"
+        if time.monotonic() - self._beat_at > self._run.heartbeat_s:
+            return "heartbeat"
+        return None
+
+    def _observe(self) -> None:
+        """Note a changed heartbeat or phase. Changes are compared, not dates: the clock may be set."""
+        beat = self._heartbeat()
+        if beat != self._beat:
+            self._beat, self._beat_at = beat, time.monotonic()
+            phase = last_phase(self._directory)
+            if phase and phase != self._phase:
+                self._phase = phase
+                self._tell(Progress(self._run.id, phase, self.elapsed()))
+
+    def _heartbeat(self) -> tuple[int, ...]:
+        try:
+            return ((self._directory / HEARTBEAT).stat().st_mtime_ns,)
+        except FileNotFoundError:
+            return ()
+
+    def _terminate(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(TERMINATION_GRACE_S)
+        except subprocess.TimeoutExpired:
+            _kill_group(self._process)
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to the worker's process group, whether or not the worker itself is still there."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def last_phase(directory: Path) -> str | None:
+    """The phase in which the worker is, or was when it died."""
+    try:
+        return read_bytes(directory / HEARTBEAT, limit=4096).decode("utf-8", "replace") or None
+    except Damaged:
+        return None
+
+
+def _death(run: Run, directory: Path, code: int, overrun: Overrun | None) -> Death | None:
+    phase = last_phase(directory)
+    limits = {
+        "wall_limit": f"still running after {run.wall_limit_s:g} s",
+        "heartbeat": f"no progress for {run.heartbeat_s:g} s",
+        "output_limit": f"printed more than {OutputPump.LIMIT // 2**20} MiB",
+    }
+    if overrun is not None:
+        return Death(cause=overrun, detail=limits[overrun], phase=phase, stack=_stack(directory))
+    if code < 0:
+        return Death(cause="signal", detail=_signal_name(-code), phase=phase, stack=_stack(directory))
+    records, damage = read_records(directory)
+    death = death_from_records(records, damage, phase)
+    if code > 0 and (death is None or death.cause != "exception"):
+        return Death(cause="exit_code", detail=f"exit status {code}", phase=phase, stack=_stack(directory))
+    return death
+
+
+def _stack(directory: Path) -> str:
+    """What faulthandler left: the stacks at a crash or at SIGTERM, most recent call first."""
+    try:
+        return read_bytes(directory / STACKS, limit=2**20).decode("utf-8", "replace")[:STACK_EXCERPT]
+    except Damaged:
+        return ""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Within the block SIGTERM raises SystemExit, so that the worker is killed before this process ends."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers, and only it receives signals
+        return
+
+    def raise_exit(_number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(ExitCode.TERMINATED)
+
+    previous = signal.signal(signal.SIGTERM, raise_exit)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

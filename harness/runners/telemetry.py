@@ -1,0 +1,162 @@
+"""Sample the machine while a run is under way: clocks, power, temperature, throttling, other users, host load.
+
+The supervisor samples, in a thread of its own process: the worker's process is not disturbed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from harness.evidence.model import Telemetry, TelemetrySample
+from harness.evidence.numbers import dump_json
+from harness.runners.recorder import TIMED_PHASE
+
+INTERVAL_S = 0.5
+# nvmlClocksEventReasons of nvml.h that slow the clocks down. Left out: idle (0x1), the applications' clock setting
+# (0x2) and the display's (0x100), which are no slowdown under load.
+THROTTLE_REASONS = {
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+}
+IDLE = 0x1
+UNKNOWN = -1  # foreign_processes when the driver does not list processes
+
+
+class Sampler:
+    """Samples until it is left; `write` then stores one Telemetry record.
+
+    gpu_uuid: the GPU to watch, None for the host alone; worker: the worker's process and session id; phase: tells
+    the worker's phase. When the run had a timed phase, only samples of that phase are kept.
+    """
+
+    def __init__(self, gpu_uuid: str | None, worker: int, phase: Callable[[], str]) -> None:
+        self._gpu = open_gpu(gpu_uuid, worker) if gpu_uuid is not None else None
+        self._without_gpu = HOST_ONLY if gpu_uuid is None else UNREADABLE
+        self._phase = phase
+        self._samples: list[tuple[str, TelemetrySample]] = []
+        self._started = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample_until_stopped, name="telemetry", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._gpu is not None:
+            self._gpu.close()
+
+    def telemetry(self) -> Telemetry:
+        """What was sampled."""
+        timed = [sample for phase, sample in self._samples if phase.startswith(TIMED_PHASE)]
+        return Telemetry(samples=timed or [sample for _, sample in self._samples])
+
+    def write(self, path: Path) -> None:
+        """Store the record as one JSON line."""
+        path.write_text(dump_json(self.telemetry().model_dump()) + "\n", encoding="utf-8")
+
+    def _sample_until_stopped(self) -> None:
+        while not self._stop.is_set():
+            reading: dict[str, Any] = self._gpu.read() if self._gpu is not None else self._without_gpu
+            sample = TelemetrySample(
+                seconds=time.monotonic() - self._started,
+                host_load_per_core=os.getloadavg()[0] / (os.cpu_count() or 1),
+                **reading,
+            )
+            self._samples.append((self._phase(), sample))
+            self._stop.wait(INTERVAL_S)
+
+
+HOST_ONLY: dict[str, Any] = {
+    "sm_clock_mhz": None,
+    "power_w": None,
+    "temperature_c": None,
+    "throttle_reasons": [],
+    "foreign_processes": 0,
+}
+UNREADABLE = {**HOST_ONLY, "foreign_processes": UNKNOWN}
+
+
+def open_gpu(uuid: str, worker: int) -> Gpu | None:
+    """The GPU through NVML, or None when NVML or the device cannot be reached."""
+    import pynvml
+
+    try:
+        return Gpu(uuid, worker, pynvml)
+    except pynvml.NVMLError:
+        return None
+
+
+class Gpu:
+    """One GPU through NVML. What the driver does not tell is None (or `UNKNOWN`), never a guess."""
+
+    def __init__(self, uuid: str, worker: int, nvml: Any) -> None:
+        self._nvml, self._worker = nvml, worker
+        nvml.nvmlInit()
+        self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        # processes that used the GPU before the worker did
+        self._before = self._process_ids() or set()
+
+    def close(self) -> None:
+        self._nvml.nvmlShutdown()
+
+    def read(self) -> dict[str, Any]:
+        """The fields of a TelemetrySample that concern the GPU."""
+        nvml, handle = self._nvml, self._handle
+        reasons = self._ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+        clock = self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
+        power = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        return {
+            # the clock of an idle GPU says nothing about the clock under load
+            "sm_clock_mhz": None if reasons is not None and reasons & IDLE else clock,
+            "power_w": None if power is None else power / 1000.0,
+            "temperature_c": self._ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            "throttle_reasons": [name for bit, name in THROTTLE_REASONS.items() if (reasons or 0) & bit],
+            "foreign_processes": self._foreign_processes(),
+        }
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        try:
+            return question()
+        except self._nvml.NVMLError:
+            return None
+
+    def _process_ids(self) -> set[int] | None:
+        nvml, handle = self._nvml, self._handle
+        compute = self._ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        graphics = self._ask(lambda: nvml.nvmlDeviceGetGraphicsRunningProcesses(handle)) or []
+        return None if compute is None else {int(process.pid) for process in [*compute, *graphics]}
+
+    def _foreign_processes(self) -> int:
+        """Processes on the GPU outside the worker's session.
+
+        In a container NVML gives the host's process ids, and the worker is not recognized among them: then one
+        process that was not there before the worker is taken for it.
+        """
+        processes = self._process_ids()
+        if processes is None:
+            return UNKNOWN
+        foreign = {process for process in processes if not self._is_workers(process)}
+        if len(foreign) == len(processes) and foreign - self._before:
+            return len(foreign) - 1
+        return len(foreign)
+
+    def _is_workers(self, process: int) -> bool:
+        try:
+            return os.getsid(process) == self._worker
+        except (ProcessLookupError, PermissionError):
+            return False

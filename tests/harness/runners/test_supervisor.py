@@ -1,0 +1,229 @@
+"""Every way for a worker to end, with real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from run_builders import stand_in_run
+
+from harness.evidence.model import Death, Run
+from harness.evidence.records import read_run
+from harness.runners.supervisor import Progress, execute
+
+pytestmark = pytest.mark.usefixtures("stand_in")
+
+
+def _execute(run: Run, tmp_path: Path) -> Death:
+    death = execute(run, tmp_path / "run")
+    assert death is not None
+    _, evidence = read_run(tmp_path / "run")
+    assert evidence.death == death  # what is read back is what the supervisor saw
+    return death
+
+
+def _alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_complete_worker_leaves_evidence_and_no_death(tmp_path: Path) -> None:
+    run = stand_in_run("one_arm")
+    assert execute(run, tmp_path / "run") is None
+    read, evidence = read_run(tmp_path / "run")
+    assert read == run
+    assert evidence.death is None
+    [arm] = evidence.arms["plain"]
+    assert arm.series.loss[:2].tolist() == [2.5, 0.30000000000000004]
+    assert arm.series.loss[2] != arm.series.loss[2]  # NaN stays NaN
+    assert arm.series.batch_digest == ["b0", "b1", "b2"]
+    assert arm.series.clip_active_groups.tolist() == [1, -1, 0]
+    assert arm.series.tokens.tolist() == [64, 64, 64]
+    assert arm.end is not None
+    assert arm.end.steps_called == 3
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert left == {"run.json", "records.jsonl", "plain.0.csv"}
+
+
+def test_sigkill_names_the_signal_and_the_phase(tmp_path: Path) -> None:
+    death = _execute(stand_in_run("killed"), tmp_path)
+    assert (death.cause, death.detail, death.phase) == ("signal", "SIGKILL", "about to be killed")
+
+
+def test_a_crash_in_native_code_leaves_its_python_stack(tmp_path: Path) -> None:
+    death = _execute(stand_in_run("crashes"), tmp_path)
+    assert (death.cause, death.detail, death.phase) == ("signal", "SIGSEGV", "native code")
+    assert "in crashes" in death.stack
+
+
+@pytest.mark.parametrize(
+    ("limits", "cause", "detail"),
+    [
+        ({"heartbeat_s": 2.0}, "heartbeat", "no progress for 2 s"),
+        ({"wall_limit_s": 2.0}, "wall_limit", "still running after 2 s"),
+    ],
+)
+def test_a_hanging_worker_is_ended_with_its_stack(
+    tmp_path: Path, limits: dict[str, float], cause: str, detail: str
+) -> None:
+    death = _execute(stand_in_run("hangs", **limits), tmp_path)
+    assert (death.cause, death.detail, death.phase) == (cause, detail, "hanging")
+    assert "in _wait_for_ever" in death.stack
+
+
+def test_heartbeats_do_not_stretch_the_wall_limit(tmp_path: Path) -> None:
+    death = _execute(stand_in_run("busy", wall_limit_s=3.0, heartbeat_s=1.5), tmp_path)
+    assert (death.cause, death.phase) == ("wall_limit", "busy")
+
+
+def test_a_worker_that_blocks_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.runners.supervisor.TERMINATION_GRACE_S", 0.5)
+    death = _execute(stand_in_run("hangs_deaf", wall_limit_s=2.0), tmp_path)
+    assert (death.cause, death.phase) == ("wall_limit", "deaf")
+
+
+def test_exit_0_without_the_complete_record_is_a_death(tmp_path: Path) -> None:
+    death = _execute(stand_in_run("exits_early"), tmp_path)
+    assert (death.cause, death.phase) == ("incomplete", "half way")
+    assert death.detail == "the `complete` record is missing"
+
+
+def test_another_exit_status_is_named(tmp_path: Path) -> None:
+    death = _execute(stand_in_run("exits_with_three"), tmp_path)
+    assert (death.cause, death.detail, death.phase) == ("exit_code", "exit status 3", "half way")
+
+
+def test_endless_output_is_cut_off(tmp_path: Path) -> None:
+    death = _execute(stand_in_run("prints_100_mb"), tmp_path)
+    assert (death.cause, death.detail, death.phase) == (
+        "output_limit",
+        "printed more than 10 MiB",
+        "printing",
+    )
+    assert (tmp_path / "run" / "stderr.txt").stat().st_size == 256 * 2**10
+
+
+def test_a_module_that_cannot_be_imported(tmp_path: Path) -> None:
+    death = _execute(stand_in_run("import_fails"), tmp_path)
+    assert (death.cause, death.phase) == ("exception", "open the system")
+    assert death.detail == "RuntimeError: this module cannot be imported"
+    assert "import_fails.py" in death.stack
+
+
+def test_an_exception_in_a_step_keeps_what_was_seen_before(tmp_path: Path) -> None:
+    death = _execute(stand_in_run("fails_in_a_step"), tmp_path)
+    assert (death.cause, death.phase) == ("exception", "arm graphed")
+    assert death.detail == "ValueError: step 7 broke ?"  # a lone surrogate cannot be written
+    assert "in fails_in_a_step" in death.stack
+    _, evidence = read_run(tmp_path / "run")
+    assert len(evidence.arms["plain"][0].series.loss) == 3
+
+
+def test_system_exit_0_does_not_pass_for_completion(tmp_path: Path) -> None:
+    death = _execute(stand_in_run("leaves_by_system_exit"), tmp_path)
+    assert (death.cause, death.detail) == ("exception", "SystemExit: 0")
+
+
+def test_garbage_among_the_records_is_a_death(tmp_path: Path) -> None:
+    death = _execute(stand_in_run("writes_garbage"), tmp_path)
+    assert death.cause == "garbage"
+    assert death.detail.startswith("records.jsonl:4: ")
+
+
+def test_a_system_that_is_not_available_is_an_obstacle_and_no_death(tmp_path: Path) -> None:
+    assert execute(stand_in_run("not_available"), tmp_path / "run") is None
+    _, evidence = read_run(tmp_path / "run")
+    assert evidence.death is None
+    assert evidence.obstacle is not None
+    assert (evidence.obstacle.reason, evidence.obstacle.message) == (
+        "not_available",
+        "needs the package `peft`",
+    )
+
+
+@pytest.mark.parametrize("then_hang", [False, True])
+def test_no_process_outlives_its_run(tmp_path: Path, *, then_hang: bool) -> None:
+    children = tmp_path / "children"
+    run = stand_in_run(
+        "leaves_children",
+        wall_limit_s=3.0 if then_hang else 60.0,
+        children=str(children),
+        then_hang=then_hang,
+    )
+    death = execute(run, tmp_path / "run")
+    assert (death is not None) == then_hang
+    processes = [int(line) for line in children.read_text().split()]
+    assert len(processes) == 2
+    assert [process for process in processes if _alive(process)] == []
+
+
+def test_workers_get_a_repeatable_environment(tmp_path: Path) -> None:
+    assert execute(stand_in_run("shows_environment"), tmp_path / "run") is None
+    printed = (tmp_path / "run" / "stderr.txt").read_text()
+    assert printed == "CUBLAS_WORKSPACE_CONFIG=:4096:8 PYTHONHASHSEED=0 leader=True\n"
+
+
+def test_progress_tells_phases_and_the_end(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    death = execute(stand_in_run("hangs", wall_limit_s=2.0), tmp_path / "run", seen.append)
+    assert death is not None
+    assert [progress.phase for progress in seen][-2:] == ["hanging", ""]
+    assert seen[-1].seconds >= 2.0
+
+
+def test_a_timing_leaves_telemetry_of_the_host_also_without_a_gpu(tmp_path: Path) -> None:
+    run = stand_in_run("one_arm").model_copy(update={"probe": "throughput"})
+    execute(run, tmp_path / "run")  # no stand-in for this probe: only what the supervisor does is looked at
+    telemetry = json.loads((tmp_path / "run" / "telemetry.jsonl").read_text())
+    assert telemetry["record"] == "telemetry"
+    assert telemetry["samples"][0]["foreign_processes"] == 0
+    assert telemetry["samples"][0]["sm_clock_mhz"] is None
+
+
+SUPERVISE = """
+import sys
+from pathlib import Path
+from run_builders import stand_in_run
+from harness.runners.supervisor import execute
+execute(stand_in_run("leaves_children", children=sys.argv[2], then_hang=True), Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_ending_the_supervisor_ends_the_worker(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    children = tmp_path / "children"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    arguments = [sys.executable, "-c", SUPERVISE, str(tmp_path / "run"), str(children)]
+    supervisor = subprocess.Popen(arguments, env=environment, stderr=subprocess.DEVNULL)
+    worker = _wait_for_worker(children)
+    supervisor.send_signal(number)
+    assert supervisor.wait(20) == code
+    _wait_until_gone(worker)
+    assert not (tmp_path / "run" / "death.json").exists()  # nobody judged: the evidence is incomplete
+
+
+def _wait_for_worker(children: Path) -> int:
+    """The worker's process id, once its children run."""
+    deadline = time.monotonic() + 30
+    while not (children.exists() and len(children.read_text().split()) == 2):
+        assert time.monotonic() < deadline, "the worker never started its children"
+        time.sleep(0.05)
+    child = int(children.read_text().split()[0])
+    return int(Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def _wait_until_gone(process: int) -> None:
+    deadline = time.monotonic() + 10
+    while _alive(process):
+        assert time.monotonic() < deadline, f"process {process} outlived its supervisor"
+        time.sleep(0.05)

@@ -1,0 +1,47 @@
+"""Runs and contracts for tests of planning, execution and bundles."""
+
+from typing import Any
+
+from harness.contract.schema import Arm, Contract, Workload
+from harness.evidence.model import PlannedArm, Run
+
+WORKLOAD = Workload(model="m", batch_size=4, seq_len=16, steps=3)
+SYSTEM = "some.system:System"
+
+
+def stand_in_run(behaviour: str, *, wall_limit_s: float = 60.0, heartbeat_s: float = 60.0, **settings: object) -> Run:
+    """A run for the stand-in probe of `stand_in/`."""
+    return Run(
+        id=f"c+w+{behaviour}",
+        contract="c",
+        probe="paired",
+        workload_name="w",
+        workload=WORKLOAD,
+        arms={"plain": PlannedArm(arm=Arm(capture="none"), system=SYSTEM)},
+        settings={"behaviour": behaviour, **settings},
+        wall_limit_s=wall_limit_s,
+        heartbeat_s=heartbeat_s,
+    )
+
+
+def make_contract(
+    *claims: dict[str, Any],
+    arms: dict[str, Any] | None = None,
+    workloads: dict[str, Any] | None = None,
+    **fields: object,
+) -> Contract:
+    """A contract of the given claims; each gets the fields that every claim must have, unless it names them."""
+    workload = {"model": "m", "batch_size": 4, "seq_len": 16, "steps": 3}
+    texts = {"title": "t", "why": "w", "if_fails": "f"}
+    return Contract.model_validate(
+        {
+            "schema": "contract/v1",
+            "id": "c",
+            "title": "t",
+            "system": SYSTEM,
+            "workloads": workloads or {"w": workload},
+            "arms": arms or {"graphed": {"capture": "step"}, "plain": {}, "untrained": {"learning_rate": 0}},
+            "claims": [{**texts, "on": list(workloads or {"w": workload}), **claim} for claim in claims],
+            **fields,
+        }
+    )

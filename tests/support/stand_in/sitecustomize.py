@@ -1,0 +1,25 @@
+"""Stands in for the probe `paired` in worker processes: what it does is named by the run's settings.
+
+With its directory on the path (a worker inherits its supervisor's), Python imports this file at start.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.evidence.model import Run
+    from harness.runners.recorder import Recorder
+
+
+def execute(run: Run, recorder: Recorder) -> None:
+    import worker_behaviours
+
+    getattr(worker_behaviours, str(run.settings["behaviour"]))(run, recorder)
+
+
+probe = types.ModuleType("harness.runners.paired")
+probe.__dict__["execute"] = execute
+sys.modules["harness.runners.paired"] = probe

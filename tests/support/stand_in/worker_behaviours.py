@@ -1,0 +1,116 @@
+"""What a worker under test does: some write evidence, most misbehave. No torch: a worker starts quickly."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from harness.evidence.model import ArmEnd, ArmStart, Run
+from harness.runners.recorder import Recorder
+from harness.system.protocol import NotAvailable
+
+
+def one_arm(run: Run, recorder: Recorder) -> None:
+    recorder.phase("arm plain")
+    digests = {"trainable_digest": "a0", "frozen_digest": "f0"}
+    recorder.write(ArmStart(arm="plain", replica=0, trainable_tensors=2, facts={"layers": 1}, **digests))
+    series = recorder.series("plain", 0)
+    series.rows([0, 1], [2.5, 0.1 + 0.2], ["b0", "b1"], [1, -1], [64, 64])
+    series.row(2, float("nan"), "b2", 0, 64)
+    recorder.write(ArmEnd(arm="plain", replica=0, skipped_steps=0, steps_called=3, **digests))
+
+
+def killed(run: Run, recorder: Recorder) -> None:
+    recorder.phase("about to be killed")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crashes(run: Run, recorder: Recorder) -> None:
+    import faulthandler
+
+    recorder.phase("native code")
+    faulthandler._sigsegv()
+
+
+def hangs(run: Run, recorder: Recorder) -> None:
+    recorder.phase("hanging")
+    _wait_for_ever()
+
+
+def _wait_for_ever() -> None:
+    time.sleep(600)
+
+
+def hangs_deaf(run: Run, recorder: Recorder) -> None:
+    recorder.phase("deaf")
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    time.sleep(600)
+
+
+def busy(run: Run, recorder: Recorder) -> None:
+    recorder.phase("busy")
+    while True:
+        recorder.heartbeat()
+        time.sleep(0.05)
+
+
+def exits_early(run: Run, recorder: Recorder) -> None:
+    recorder.phase("half way")
+    os._exit(0)
+
+
+def exits_with_three(run: Run, recorder: Recorder) -> None:
+    recorder.phase("half way")
+    os._exit(3)
+
+
+def prints_100_mb(run: Run, recorder: Recorder) -> None:
+    recorder.phase("printing")
+    line = "x" * 99 + "\n"
+    for _ in range(100):
+        sys.stdout.write(line * 10_000)
+
+
+def import_fails(run: Run, recorder: Recorder) -> None:
+    recorder.phase("open the system")
+    import import_fails  # noqa: F401
+
+
+def fails_in_a_step(run: Run, recorder: Recorder) -> None:
+    one_arm(run, recorder)
+    recorder.phase("arm graphed")
+    raise ValueError("step 7 broke \udcff")
+
+
+def leaves_by_system_exit(run: Run, recorder: Recorder) -> None:
+    recorder.phase("arm plain")
+    raise SystemExit(0)
+
+
+def writes_garbage(run: Run, recorder: Recorder) -> None:
+    recorder.phase("scribbling")
+    with (recorder.directory / "records.jsonl").open("a") as records:
+        records.write('{"record": "no such thing"}\n')
+
+
+def not_available(run: Run, recorder: Recorder) -> None:
+    recorder.phase("open the system")
+    raise NotAvailable("needs the package `peft`")
+
+
+def leaves_children(run: Run, recorder: Recorder) -> None:
+    """One child in the worker's group, one in a session of its own; their ids go into a file."""
+    recorder.phase("starting children")
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    children = [subprocess.Popen(sleep), subprocess.Popen(sleep, start_new_session=True)]
+    Path(str(run.settings["children"])).write_text("\n".join(str(child.pid) for child in children))
+    if run.settings.get("then_hang"):
+        _wait_for_ever()
+
+
+def shows_environment(run: Run, recorder: Recorder) -> None:
+    recorder.phase("environment")
+    names = ("CUBLAS_WORKSPACE_CONFIG", "PYTHONHASHSEED")
+    print(*(f"{name}={os.environ[name]}" for name in names), f"leader={os.getsid(0) == os.getpid()}")
