@@ -40,7 +40,7 @@ def _merge(errors: list[ContractError]) -> ContractError:
     first = errors[0]
     for other in errors[1:]:
         if other.rule != first.rule:
-            tail = other.rule.split(" must be ", 1)[-1]
+            tail = other.rule.split(" must ", 1)[-1].removeprefix("be ")
             rule = f"{first.rule}, or {tail}"
             first = ContractError(rule, where=first.where, got=first.got, remedy=first.remedy)
     return first
@@ -70,7 +70,7 @@ def _without_tags(location: Path, value: Any) -> tuple[Path, bool]:
 
 def _one(detail: Any, location: Path, path: Path, document: Document) -> ContractError:
     kind, context = detail["type"], detail.get("ctx", {})
-    name = str(path[-1]) if path else "contract"
+    name = _name(path)
     got, remedy, of_key = _shown(detail["input"]), "", False
     if kind == "missing":
         path, rule, got, remedy = path[:-1], f"the key '{name}' is required", "", "add it"
@@ -83,6 +83,9 @@ def _one(detail: Any, location: Path, path: Path, document: Document) -> Contrac
     elif kind == "union_tag_invalid":
         path, rule, got = (*path, "kind"), "unknown kind", f"'{context['tag']}'"
         remedy = nearest(context["tag"], _QUOTED.findall(context["expected_tags"]))
+    elif kind == "literal_error" and location[-1] == "[key]":
+        rule, of_key = "unknown key", True
+        remedy = nearest(name, _QUOTED.findall(context["expected"]))
     elif kind == "literal_error":
         names = _QUOTED.findall(context["expected"])
         rule, remedy = f"'{name}' must be one of: {', '.join(names)}", nearest(detail["input"], names)
@@ -97,8 +100,16 @@ def _one(detail: Any, location: Path, path: Path, document: Document) -> Contrac
     return document.error(path, rule, got=got, remedy=remedy, of_key=of_key)
 
 
+def _name(path: Path) -> str:
+    """What to call the value at `path`: its key, and its place if it is an item of a list."""
+    if not path:
+        return "contract"
+    return f"{_name(path[:-1])}[{path[-1]}]" if isinstance(path[-1], int) else path[-1]
+
+
 def _demand(message: str) -> str:
     """pydantic's `Input should be …` as `must be …`."""
+    message = re.sub(r" after validation, not \d+$", "", message)
     return re.sub(r"^(Input|String|List|Dictionary) should", "must", message)
 
 
