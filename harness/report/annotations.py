@@ -1,0 +1,43 @@
+"""GitHub annotations: workflow commands on stdout, at most ten, the worst first."""
+
+from __future__ import annotations
+
+from harness.judge.verdict import Status
+from harness.report import cards
+from harness.report.text import line
+from harness.report.view import RunView
+
+# GitHub shows ten annotations of a kind for each step, and drops the rest without a word.
+AT_MOST = 10
+
+
+def github_annotations(run: RunView) -> list[str]:
+    """Lines for the log of a GitHub job: errors and violations, under the gate undecided units too."""
+    wanted = {Status.ERROR, Status.FAIL} | ({Status.INCONCLUSIVE, Status.NOT_RUN} if run.gate else set())
+    worst = cards.worst_first(verdict for verdict in run.verdicts if verdict.status in wanted)
+    shown = worst if len(worst) <= AT_MOST else worst[: AT_MOST - 1]
+    lines = [
+        _command(
+            "warning" if run.waiver(verdict) else "error",
+            f"{verdict.claim} on {verdict.workload}: {cards.word(run, verdict)}",
+            verdict.message,
+        )
+        for verdict in shown
+    ]
+    if len(shown) < len(worst):
+        lines.append(_command("error", "More units", f"{len(worst) - len(shown)} more units are in the report"))
+    return lines
+
+
+def _command(level: str, title: str, message: str) -> str:
+    return f"::{level} title={_property(title)}::{_data(line(message, 600))}"
+
+
+def _data(text: str) -> str:
+    """Escapes of the message of a workflow command."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    """Escapes of a property: those of a message, and the signs that end a property."""
+    return _data(line(text, 200)).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,64 @@
+"""What a section of the report is built of. The template knows these shapes and nothing about evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from harness.report.svg import Plot
+from harness.report.text import line, number
+
+ROWS_SHOWN = 100
+CELL = 160
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a caption. `numeric` names the columns set right-aligned; `folded` hides it until asked for."""
+
+    caption: str
+    columns: list[str]
+    rows: list[list[str]]
+    numeric: frozenset[int] = frozenset()
+    folded: bool = False
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing seen: sentences, plots, tables and a verbatim listing under a heading."""
+
+    title: str
+    text: list[str] = field(default_factory=list)
+    plots: list[Plot] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)  # ids of the runs it was made from
+    listing: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report with a heading of its own; `lead` says how to read it."""
+
+    anchor: str
+    title: str
+    lead: str
+    parts: list[Part]
+
+
+def table(
+    caption: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    folded: bool = False,
+    shown: int = ROWS_SHOWN,
+) -> Table:
+    """A table of any values: numbers are formatted and right-aligned, texts bounded, rows capped and counted."""
+    numeric = frozenset(
+        column
+        for column in range(len(columns))
+        if rows and all(isinstance(row[column], int | float | None) for row in rows)
+    )
+    cells = [[line(cell, CELL) if isinstance(cell, str) else number(cell) for cell in row] for row in rows[:shown]]
+    return Table(line(caption, 300), list(columns), cells, numeric, folded, max(0, len(rows) - shown))

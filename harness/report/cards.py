@@ -1,0 +1,126 @@
+"""A card for each unit, and what stands at the top of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from harness.contract.schema import AnyClaim
+from harness.judge.reasons import REASONS
+from harness.judge.verdict import WORST_FIRST, Status, Verdict
+from harness.report.blocks import Section
+from harness.report.text import clean, line, rows, words
+from harness.report.view import RunView, mappings
+
+_WORDS = {
+    Status.PASS: "held",
+    Status.FAIL: "violated",
+    Status.INCONCLUSIVE: "undecided",
+    Status.NOT_RUN: "not run",
+    Status.ERROR: "error",
+}
+_SIGNS = {"held": "✓", "violated": "✗", "undecided": "?", "not run": "–", "error": "!", "waived": "~"}
+
+
+@dataclass(frozen=True)
+class Card:
+    """Everything the report says of one unit."""
+
+    anchor: str
+    word: str  # held, violated, undecided, not run, error, waived
+    status: str
+    contract: str
+    claim: str
+    workload: str
+    mechanism: str | None
+    title: str
+    message: str
+    reason: str
+    explanation: str | None
+    figures: list[tuple[str, str]]
+    denominators: list[tuple[str, str]]
+    why: str | None
+    if_fails: str | None
+    upstream: str | None
+    falsified_by: list[str]
+    drill: list[str]
+    waiver: str | None
+    links: list[tuple[str, str]]  # anchor and heading of the evidence
+
+    @property
+    def sign(self) -> str:
+        return _SIGNS[self.word]
+
+
+def word(view: RunView, verdict: Verdict) -> str:
+    """How the count line names the verdict's kind."""
+    return "waived" if view.waiver(verdict) else _WORDS[verdict.status]
+
+
+def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Verdicts as a reader needs them: broken, violated, undecided, not run, held; in a kind as planned."""
+    return sorted(verdicts, key=lambda verdict: WORST_FIRST.index(verdict.status))
+
+
+def cards(view: RunView, sections: list[Section]) -> list[Card]:
+    """A card for every verdict: what broke or is violated first, then by plan."""
+    places = [
+        (f"{section.anchor}-{at}", section.title, set(part.runs))
+        for section in sections
+        for at, part in enumerate(section.parts, start=1)
+    ]
+    built = [_card(view, verdict, f"unit-{at}", places) for at, verdict in enumerate(view.verdicts, start=1)]
+    return sorted(built, key=lambda card: WORST_FIRST.index(Status(card.status)))
+
+
+def _card(view: RunView, verdict: Verdict, anchor: str, places: list[tuple[str, str, set[str]]]) -> Card:
+    claim = view.claim(verdict.contract, verdict.claim)
+    runs = {run.run_id for run in view.runs_of(verdict.contract, verdict.claim, verdict.workload)}
+    links = {title: place for place, title, made_from in reversed(places) if made_from & runs}
+    return Card(
+        anchor=anchor,
+        word=word(view, verdict),
+        status=verdict.status.value,
+        contract=line(verdict.contract),
+        claim=line(verdict.claim),
+        workload=line(verdict.workload),
+        mechanism=line(verdict.mechanism.replace("_", " ")) if verdict.mechanism else None,
+        title=clean(claim.title, 400) if claim else "This claim is not in the contract any more.",
+        message=clean(verdict.message, 1200),
+        reason=line(verdict.reason, 80),
+        explanation=explanation(verdict.reason),
+        figures=rows(verdict.figures),
+        denominators=[(words(name), f"{value:,}") for name, value in verdict.denominators.items()],
+        why=_said(claim, "why"),
+        if_fails=_said(claim, "if_fails"),
+        upstream=_said(claim, "upstream"),
+        falsified_by=[line(name, 80) for name in claim.falsified_by] if claim else [],
+        drill=_drill(view, verdict),
+        waiver=_waiver(view.waiver(verdict)),
+        links=[(place, title) for title, place in reversed(links.items())],
+    )
+
+
+def _said(claim: AnyClaim | None, field: str) -> str | None:
+    text = getattr(claim, field, None)
+    return clean(text, 4000) if text else None
+
+
+def explanation(reason: str) -> str | None:
+    """The judge's one-line explanation of its reason code."""
+    found = REASONS.get(reason)
+    return found.explanation if found else None
+
+
+def _drill(view: RunView, verdict: Verdict) -> list[str]:
+    """The last drill's results for the claim, one phrase a fault."""
+    found = mappings((view.drill or {}).get("rows"))
+    mine = [row for row in found if (row.get("contract"), row.get("claim")) == (verdict.contract, verdict.claim)]
+    return [f"{line(row.get('fault', ''), 80)}: {'killed' if row.get('killed') else 'SURVIVED'}" for row in mine]
+
+
+def _waiver(waiver: Mapping[str, object] | None) -> str | None:
+    if waiver is None:
+        return None
+    owner, reason, expires = (line(waiver.get(key, "?"), 300) for key in ("owner", "reason", "expires"))
+    return f"Waived by {owner} until {expires}: {reason}"

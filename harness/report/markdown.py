@@ -1,0 +1,92 @@
+"""A summary in Markdown for `$GITHUB_STEP_SUMMARY` and merge requests; the count line stands first."""
+
+from __future__ import annotations
+
+import re
+
+from harness.judge.verdict import Status, Verdict
+from harness.report import cards
+from harness.report.outcome import outcome, undecided
+from harness.report.sections import closing
+from harness.report.text import figure, line, words
+from harness.report.view import RunView
+
+# GitHub refuses a step summary above 1 MiB as a whole.
+LIMIT_BYTES = 1_000_000
+_SIGNIFICANT = re.compile(r"([\\`*_{}\[\]<>()#+!|~$&@:])")
+
+
+def render_markdown(run: RunView, limit: int = LIMIT_BYTES) -> str:
+    """The run in Markdown, at most `limit` bytes of UTF-8: whole units are left out at its end, and counted."""
+    head = _head(run)
+    ordered = cards.worst_first(run.verdicts)
+    blocks = [_row(run, verdict) for verdict in ordered]
+    details = [_details(run, verdict) for verdict in ordered if verdict.status in {Status.FAIL, Status.ERROR}]
+    tail = _tail(run)
+    # Room for the two sentences that say what was left out.
+    room = limit - len((head + tail).encode()) - 400
+    table, left_rows = _fitting(blocks, room)
+    text, left_details = _fitting(details, room - len(table.encode()))
+    notes = [f"\n{left_rows} more units are in the report.\n"] if left_rows else []
+    notes += [f"\nDetails of {left_details} more units are in the report.\n"] if left_details else []
+    return head + table + "\n" + text + "".join(notes) + tail
+
+
+def escape(text: object, limit: int = 300) -> str:
+    """One line of text that Markdown and its HTML cannot read as markup, a mention or a link."""
+    return (
+        _SIGNIFICANT.sub(r"\\\1", line(text, limit))
+        .replace("\\<", "&lt;")
+        .replace("\\>", "&gt;")
+        .replace("\\@", "@\u200b")
+    )
+
+
+def _head(run: RunView) -> str:
+    result = outcome(run)
+    drill = (
+        f"> **Fire drill:** the fault {escape(run.fault)} was planted in this run on purpose.\n\n" if run.fault else ""
+    )
+    groups = [
+        f"- {len(group.units)} not decided: {escape(group.message)}"
+        + (f" To decide: {escape(group.remedy)}." if group.remedy else "")
+        for group in undecided(list(run.verdicts))[:20]
+    ]
+    listed = "\n".join(groups) + "\n\n" if groups else ""
+    columns = "| verdict | claim | workload | what was seen |\n| --- | --- | --- | --- |\n" if run.verdicts else ""
+    return f"{run.count_line()}\n\n{drill}**{result.word}**: {escape(result.sentence)}\n\n{listed}{columns}"
+
+
+def _row(run: RunView, verdict: Verdict) -> str:
+    word = cards.word(run, verdict)
+    strong = f"**{word}**" if word in {"violated", "error"} else word
+    return (
+        f"| {strong} | {escape(verdict.claim, 100)} | {escape(verdict.workload, 100)} | {escape(verdict.message)} |\n"
+    )
+
+
+def _details(run: RunView, verdict: Verdict) -> str:
+    claim = run.claim(verdict.contract, verdict.claim)
+    figures = [f"{escape(words(name))}: {escape(figure(value))}" for name, value in list(verdict.figures.items())[:12]]
+    text = f"\n**{escape(verdict.claim, 100)}** on {escape(verdict.workload, 100)}: {escape(verdict.reason, 80)}\n"
+    text += "".join(f"- {entry}\n" for entry in figures)
+    return text + (f"- What usually causes this: {escape(claim.if_fails, 600)}\n" if claim else "")
+
+
+def _tail(run: RunView) -> str:
+    command = closing.command(run)
+    # A fence longer than any run of backquotes inside cannot be closed by what it holds.
+    longest = max((len(run_of) for run_of in re.findall("`+", command or "")), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"\nReproduce:\n\n{fence}\n{line(command, 2000)}\n{fence}\n" if command else ""
+
+
+def _fitting(blocks: list[str], room: int) -> tuple[str, int]:
+    """The first blocks that fit into `room` bytes together, and how many did not."""
+    kept: list[str] = []
+    for place, block in enumerate(blocks):
+        room -= len(block.encode())
+        if room < 0:
+            return "".join(kept), len(blocks) - place
+        kept.append(block)
+    return "".join(kept), 0

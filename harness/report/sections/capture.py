@@ -1,0 +1,114 @@
+"""The captured graph: nodes by type, kernels by name and count; host syncs by place; memory by replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from harness.evidence.model import ArmEvidence, CaptureEvidence, HostSyncEvidence, MemoryEvidence
+from harness.report import plots
+from harness.report.blocks import Part, Section, table
+from harness.report.text import line, size
+from harness.report.view import RunView
+
+
+def sections(view: RunView) -> list[Section]:
+    """Captured work, host syncs and memory, each left out when nothing of it was seen."""
+    captured: list[Part] = []
+    synced: list[Part] = []
+    steady: list[Part] = []
+    for title, run_id, arm in _arms(view):
+        if arm.capture is not None and (arm.capture.requested or arm.capture.captured):
+            captured.append(_capture(title, run_id, arm.capture))
+        if arm.syncs is not None:
+            synced.append(_syncs(title, run_id, arm.syncs))
+        steady.extend(_memory(title, run_id, record) for record in arm.memory if record.samples)
+    found = [
+        Section("graph", "Captured work", "What was captured, and what the harness itself saw replayed.", captured),
+        Section("syncs", "Host syncs", "How often the host waited for the device, by detector and place.", synced),
+        Section("memory", "Device memory", "Memory held by the process, sample by sample.", steady),
+    ]
+    return [section for section in found if section.parts]
+
+
+def _arms(view: RunView) -> Iterator[tuple[str, str, ArmEvidence]]:
+    """The first replica of every arm of every run, titled by workload and arm."""
+    for run_id, run in view.evidence.items():
+        for arm, replicas in run.arms.items():
+            if replicas and run.probe != "throughput":
+                yield f"{view.title_of(run_id)} · {arm}", run_id, replicas[0]
+
+
+def _capture(title: str, run_id: str, seen: CaptureEvidence) -> Part:
+    mechanism = {"cuda_graph": "CUDA graph", "traced": "traced replay"}.get(seen.mechanism or "", "no mechanism")
+    text = f"Captured as {mechanism}." if seen.captured else f"Asked for ({mechanism}), and not captured."
+    reason = [f"In the system's words: {line(seen.failure, 600)}"] if seen.failure else []
+    launches, operations = seen.observed_graph_launches, seen.observed_replayed_operations
+    facts: list[tuple[str, object]] = [
+        ("captures", seen.captures),
+        ("warm-up steps", seen.warmup_steps),
+        ("replays, as the system counts", seen.replays),
+        ("steps left uncaptured", seen.uncaptured_steps),
+        ("steps the harness watched", seen.observed_steps),
+        ("graph launches seen in them", launches),
+        ("replayed operations seen in them", operations),
+        ("operations recorded", seen.recorded_operations or None),
+        ("recorded without a host sync", seen.fake_pass_clean),
+        ("static buffers", seen.static_buffers),
+        ("static buffers that moved", len(seen.moved_buffers)),
+    ]
+    part = Part(title, [text, *reason], runs=[run_id])
+    # Facts of different kinds share the column, so they are texts by then.
+    part.tables.append(
+        table("Capture record", ["", "seen"], [[name, value] for name, value in facts if value is not None])
+    )
+    if seen.moved_buffers:
+        part.tables.append(table("Buffers that moved", ["buffer"], [[name] for name in seen.moved_buffers], shown=20))
+    for graph in seen.nodes:
+        total = sum(graph.by_type.values())
+        nodes = sorted(graph.by_type.items(), key=lambda item: -item[1])
+        part.tables.append(table(f"Graph {graph.label}: {total:,} nodes by type", ["node", "count"], nodes))
+        kernels = sorted(graph.kernels.items(), key=lambda item: (-item[1], item[0]))
+        caption = f"Graph {graph.label}: {len(kernels)} kernels, {sum(graph.kernels.values()):,} launches"
+        part.tables.append(table(caption, ["kernel", "launches"], kernels, folded=len(kernels) > 8))
+    return part
+
+
+def _syncs(title: str, run_id: str, seen: HostSyncEvidence) -> Part:
+    replayed = "replays of a capture" if seen.replayed else "plain steps"
+    part = Part(title, [f"Watched: {replayed}; {seen.layers} layers."], runs=[run_id])
+    rows = [
+        [
+            reading.detector.replace("_", " "),
+            reading.steps,
+            reading.count,
+            reading.count / max(reading.steps, 1),
+            reading.sees_planted,
+        ]
+        for reading in seen.readings
+    ]
+    part.tables.append(table("Detectors", ["detector", "steps", "syncs", "a step", "saw a planted sync"], rows))
+    places = [
+        [f"{place.file}:{place.line}", place.operation, place.count, reading.detector.replace("_", " ")]
+        for reading in seen.readings
+        for place in sorted(reading.places, key=lambda place: -place.count)
+    ]
+    if places:
+        part.tables.append(
+            table(
+                "Syncs by place", ["place", "operation", "syncs", "detector"], places, folded=len(places) > 8, shown=50
+            )
+        )
+    return part
+
+
+def _memory(title: str, run_id: str, seen: MemoryEvidence) -> Part:
+    allocated = np.array([sample.allocated_bytes for sample in seen.samples], dtype=np.float64)
+    reserved = np.array([sample.reserved_bytes for sample in seen.samples], dtype=np.float64)
+    rows = [
+        [name, size(values[0]), size(values[-1]), size(values.max())]
+        for name, values in (("allocated", allocated), ("reserved", reserved))
+    ]
+    tables = [table(f"{len(seen.samples)} samples, one a {seen.per}", ["", "first", "last", "most"], rows)]
+    return Part(title, [], [plots.memory(allocated, reserved, per=seen.per)], tables, [run_id])

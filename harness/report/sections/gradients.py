@@ -1,0 +1,88 @@
+"""Gradient differences by layer and tensor, and clipped norms."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from harness.contract.schema import GradientMatch
+from harness.evidence.model import Gradients, RunEvidence
+from harness.report import plots
+from harness.report.blocks import Part, Section, Table, table
+from harness.report.view import RunView
+
+_LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.(\d{1,4})\.(.+)$")
+
+
+def section(view: RunView) -> Section | None:
+    """A part for each arm of a run whose gradients a claim judged."""
+    found: dict[tuple[str, str], tuple[str, GradientMatch]] = {}
+    for verdict, parts, runs in view.judged():
+        for part in parts:
+            if isinstance(part, GradientMatch):
+                title = f"{verdict.contract} · {verdict.workload} · {part.candidate}"
+                found.update({(run.run_id, part.candidate): (title, part) for run in runs})
+    shown = [_part(title, view.evidence[run], arm, claim) for (run, arm), (title, claim) in found.items()]
+    kept = [part for part in shown if part is not None]
+    lead = (
+        "Gradients of every trainable tensor after clipping, reduced on the device and compared with the baseline arm "
+        "at the chosen steps; and the norm of every clipping group before and after."
+    )
+    return Section("gradients", "Gradients", lead, kept) if kept else None
+
+
+def _part(title: str, run: RunEvidence, arm: str, claim: GradientMatch) -> Part | None:
+    records = [record for item in run.arms.get(arm, [])[:1] for record in item.gradients]
+    if not records:
+        return None
+    compared = [
+        (
+            tensor.name,
+            record.step,
+            float(tensor.max_abs_difference),
+            tensor.digest == tensor.baseline_digest,
+            float(tensor.max_abs),
+        )
+        for record in records
+        for tensor in record.tensors
+        if tensor.max_abs_difference is not None
+    ]
+    part = Part(title, runs=[run.run_id])
+    if compared:
+        equal = sum(1 for row in compared if row[3])
+        steps = ", ".join(str(step) for step in sorted({row[1] for row in compared})[:20])
+        part.text.append(f"{equal} of {len(compared)} compared tensors are equal in every bit, at steps {steps}.")
+        points = _points([(name, value) for name, _, value, _, _ in compared])
+        part.plots.append(plots.gradients(points, claim.max_abs_difference))
+        # A difference that is not a number is the worst there is.
+        worst = sorted(compared, key=lambda row: -row[2] if math.isfinite(row[2]) else -math.inf)
+        columns = ["tensor", "step", "largest difference", "equal bits", "largest gradient"]
+        part.tables.append(table("Tensors, largest difference first", columns, worst, folded=len(worst) > 12, shown=60))
+    norms = _norms(records, claim)
+    part.tables.extend([norms] if norms else [])
+    return part
+
+
+def _points(values: list[tuple[str, float]]) -> list[tuple[int, str, float]]:
+    """(layer, kind of tensor, worst difference over the steps); tensors outside any layer stand at layer -1."""
+    worst: dict[tuple[int, str], float] = {}
+    for name, value in values:
+        match = _LAYER.search(name)
+        key = (int(match[1]), match[2]) if match else (-1, "outside the layers")
+        worst[key] = max(worst.get(key, 0.0), value if math.isfinite(value) else math.inf)
+    return [(layer, kind, value) for (layer, kind), value in worst.items()]
+
+
+def _norms(records: list[Gradients], claim: GradientMatch) -> Table | None:
+    found = [
+        (group.group, record.step, float(group.before), float(group.after))
+        for record in records
+        for group in record.groups
+    ]
+    if not found:
+        return None
+    limit = claim.clipped_norm.at_most if claim.clipped_norm else None
+    ordered = sorted(found, key=lambda row: -row[3] if math.isfinite(row[3]) else -math.inf)
+    demanded = f"; at most {limit:g}" if limit else ""
+    caption = f"Norms of the clipping groups, largest after clipping first{demanded}"
+    return table(caption, ["group", "step", "before", "after"], ordered, folded=len(ordered) > 12, shown=60)

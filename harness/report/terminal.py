@@ -1,0 +1,84 @@
+"""The terminal: progress on stderr, results on stdout, the count line first. `NO_COLOR` is obeyed by rich."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from harness.judge.verdict import Verdict
+from harness.report import cards
+from harness.report.outcome import outcome, undecided
+from harness.report.text import figure, line, words
+from harness.report.view import RunView
+
+_STYLES = {
+    "held": "green",
+    "violated": "bold red",
+    "undecided": "yellow",
+    "not run": "dim",
+    "error": "bold magenta",
+    "waived": "blue",
+}
+
+
+def print_results(run: RunView, stream: TextIO | None = None) -> None:
+    """Count line, a line a unit (worst first), what usually causes each failure, what would decide the rest."""
+    console = _console(stream or sys.stdout)
+    _say(console, run.count_line(), "bold")
+    if run.fault:
+        _say(console, f"FIRE DRILL: the fault {line(run.fault)} was planted in this run on purpose.", "bold yellow")
+    for verdict in cards.worst_first(run.verdicts):
+        word = cards.word(run, verdict)
+        unit = f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}"
+        console.print(Text(f"{word:>9}  ", _STYLES[word]) + Text(f"{unit}: {line(verdict.message, 400)}"))
+        if word in {"violated", "error"}:
+            _explain(console, run, verdict)
+    for group in undecided(list(run.verdicts)):
+        if group.remedy:
+            units = "1 unit" if len(group.units) == 1 else f"{len(group.units)} units"
+            _say(console, f"To decide {units} ({line(group.units[0].reason, 60)}): {group.remedy}.")
+    result = outcome(run)
+    _say(console, f"{result.word}: {result.sentence}", "bold")
+
+
+def _explain(console: Console, run: RunView, verdict: Verdict) -> None:
+    """Figures and usual causes below a failure, read like an assertion's."""
+    for name, value in list(verdict.figures.items())[:8]:
+        _say(console, f"           {words(name)}: {figure(value)}")
+    claim = run.claim(verdict.contract, verdict.claim)
+    if claim is not None:
+        _say(console, f"           what usually causes this: {line(claim.if_fails, 600)}")
+
+
+class Progress:
+    """One line a run on stderr: what began, what it is doing, how it ended."""
+
+    def __init__(self, total: int, stream: TextIO | None = None) -> None:
+        self._console = _console(stream or sys.stderr)
+        self._total, self._started = total, 0
+
+    def start(self, run_id: str) -> None:
+        """A run begins; runs are numbered in the order they start."""
+        self._started += 1
+        _say(self._console, f"[{self._started}/{self._total}] {line(run_id, 120)}")
+
+    def phase(self, name: str) -> None:
+        """The run reached a phase."""
+        _say(self._console, f"      {line(name, 120)}", "dim")
+
+    def end(self, cause: str | None, seconds: float) -> None:
+        """The run ended; `cause` says how it died, None that it completed."""
+        ended = f"died: {line(cause, 300)}" if cause else "done"
+        _say(self._console, f"      {ended}, {seconds:.1f} s", "bold magenta" if cause else "dim")
+
+
+def _console(stream: TextIO) -> Console:
+    """Plain lines: a file or a log gets neither colours nor line breaks of ours."""
+    return Console(file=stream, highlight=False, soft_wrap=True, emoji=False, markup=False)
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(text, style))

@@ -1,0 +1,486 @@
+"""Made-up runs for the report: one with every kind of evidence and verdict, and small ones to change at will."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from harness.contract.schema import Contract
+from harness.evidence import model
+from harness.judge.verdict import Figure, Status, Verdict
+from harness.report.view import RunView
+
+CONTRACT: dict[str, Any] = {
+    "schema": "contract/v1",
+    "id": "cuda-graph-backward-v1",
+    "title": "A captured QLoRA step trains like the uncaptured one, and faster",
+    "system": "reference_impl.system:QLoRASystem",
+    "workloads": {
+        "tiny": {"model": "tiny", "batch_size": 4, "seq_len": 64, "steps": 100},
+        "qwen2-1.5b": {"model": "qwen2-1.5b", "batch_size": 4, "seq_len": 512, "steps": 100},
+    },
+    "arms": {
+        "graphed": {"capture": "step"},
+        "ungraphed": {"capture": "none"},
+        "untrained": {"capture": "none", "learning_rate": 0},
+    },
+    "claims": [
+        {
+            "id": "F-GRAPH-BWD-001",
+            "title": "The loss trajectory matches the ungraphed one",
+            "kind": "trajectory_match",
+            "candidate": "graphed",
+            "baseline": "ungraphed",
+            "max_abs_difference": 0.1,
+            "equality": "bitwise",
+            "guards": {"steps": 100},
+            "on": ["tiny", "qwen2-1.5b"],
+            "why": "0.1 is upstream's number. Bitwise is ours: the same kernels run in the same order.",
+            "if_fails": "A batch that was rebound instead of copied, or a learning rate frozen in the graph.",
+            "falsified_by": ["stale_batch", "frozen_learning_rate"],
+        },
+        {
+            "id": "CGB-EQ-001",
+            "title": "Every gradient is the ungraphed one",
+            "kind": "gradient_match",
+            "candidate": "graphed",
+            "baseline": "ungraphed",
+            "steps": [0, 50, 99],
+            "equality": "within",
+            "max_abs_difference": 1e-5,
+            "clipped_norm": {"at_most": 1.0, "relative_rounding": 1e-5},
+            "on": ["qwen2-1.5b"],
+            "why": "Upstream's bound.",
+            "if_fails": "Gradients aliased to the graph's static buffers.",
+        },
+        {
+            "id": "F-GRAPH-BWD-002",
+            "title": "The step is captured, cleanly and completely",
+            "kind": "capture",
+            "candidate": "graphed",
+            "on": ["qwen2-1.5b"],
+            "why": "A capture that records and never launches loses a step.",
+            "if_fails": "A host sync inside the step.",
+        },
+        {
+            "id": "F-GRAPH-BWD-003",
+            "title": "The captured step is at least 1.10 times as fast",
+            "kind": "throughput_ratio",
+            "candidate": "graphed",
+            "baseline": "ungraphed",
+            "at_least": 1.1,
+            "trajectory": "F-GRAPH-BWD-001",
+            "on": ["qwen2-1.5b"],
+            "why": "Upstream's number, at batch 4.",
+            "if_fails": "The step is bound by the GPU, not by launches.",
+        },
+        {
+            "id": "C-PREWARM-001",
+            "title": "Every kernel is compiled before the weights arrive",
+            "kind": "prewarm",
+            "candidate": "graphed",
+            "scope": "device",
+            "on": ["qwen2-1.5b"],
+            "why": "A late compile fails when memory is full.",
+            "if_fails": "A kernel stored under another's key.",
+        },
+        {
+            "id": "F-PTX-001",
+            "title": "Every kernel's PTX target is the device's",
+            "kind": "ptx_target",
+            "candidate": "graphed",
+            "policy": "exact",
+            "target": "device",
+            "on": ["tiny"],
+            "why": "A wrong target is compiled again at load.",
+            "if_fails": "A target string that is hard-coded.",
+        },
+    ],
+}
+TENSORS = (
+    "self_attn.q_proj.lora_a",
+    "self_attn.q_proj.lora_b",
+    "self_attn.v_proj.lora_a",
+    "self_attn.v_proj.lora_b",
+    "input_layernorm.weight",
+    "post_attention_layernorm.weight",
+)
+
+
+def contract(**changes: Any) -> Contract:
+    """The contract of `CONTRACT`, with top-level values replaced."""
+    return Contract.model_validate(CONTRACT | changes)
+
+
+def series(loss: Any) -> model.Series:
+    losses = np.asarray(loss, dtype=np.float64)
+    count = len(losses)
+    zeros = np.zeros(count, dtype=np.int64)
+    return model.Series(losses, ["d"] * count, zeros, zeros)
+
+
+def arm(name: str, loss: Any, replica: int = 0, **seen: Any) -> model.ArmEvidence:
+    start = model.ArmStart(
+        arm=name,
+        replica=replica,
+        trainable_digest="a",
+        frozen_digest="b",
+        trainable_tensors=168,
+        facts={"layers": 28, "device": "cuda", "text_digest": "5f3c9e"},
+    )
+    return model.ArmEvidence(start, None, series(loss), **seen)
+
+
+def verdict(claim: str, workload: str = "tiny", status: Status = Status.PASS, **changes: Any) -> Verdict:
+    values: dict[str, Any] = {
+        "contract": CONTRACT["id"],
+        "claim": claim,
+        "workload": workload,
+        "status": status,
+        "reason": "held",
+        "message": "100 steps are equal in every bit.",
+        "denominators": {"steps": 100},
+    }
+    return Verdict(**(values | changes))
+
+
+def loss_curve(steps: int, seed: int = 0) -> Any:
+    """A loss that falls, with the noise of batches."""
+    noise = np.random.default_rng(seed).normal(0, 0.05, steps)
+    return 2.4 + 1.8 * np.exp(-np.arange(steps) / (steps / 3)) + noise
+
+
+def small_view(**changes: Any) -> RunView:
+    """One claim on one workload, held: two arms with equal trajectories of 100 steps."""
+    curve = loss_curve(100)
+    arms = {"ungraphed": [arm("ungraphed", curve), arm("ungraphed", curve, 1)], "graphed": [arm("graphed", curve)]}
+    run = model.RunEvidence("tiny-paired", "paired", arms)
+    unit = {"contract": CONTRACT["id"], "claim": "F-GRAPH-BWD-001", "workload": "tiny", "runs": ["tiny-paired"]}
+    record = {"command": ["harness", "verify", "contracts/"], "units": [unit]}
+    values: dict[str, Any] = {
+        "run": record,
+        "contracts": [contract()],
+        "verdicts": [verdict("F-GRAPH-BWD-001")],
+        "evidence": {run.run_id: run},
+    }
+    return RunView(**(values | changes))
+
+
+def view_of(*statuses: Status, gate: bool = False, **run: Any) -> RunView:
+    """Verdicts of these statuses on workloads w0, w1, …, without evidence."""
+    verdicts = [
+        verdict("F-GRAPH-BWD-001", f"w{place}", status, message=f"message {place}", reason=f"reason_{place}")
+        for place, status in enumerate(statuses)
+    ]
+    return RunView(run, [contract()], verdicts, {}, gate=gate)
+
+
+def full_view() -> RunView:
+    """A run with every kind of evidence and every status, in the sizes of a real one."""
+    names = {
+        "paired": "qwen2-1.5b-paired",
+        "tiny": "tiny-paired",
+        "kernels": "tiny-kernels",
+        "prewarm": "qwen2-1.5b-prewarm",
+    }
+    timing = [_timing(process) for process in range(8)]
+    evidence = {run.run_id: run for run in [_paired(names["paired"]), _diverging(names["tiny"]), *timing]}
+    evidence[names["prewarm"]] = _prewarm(names["prewarm"])
+    evidence[names["kernels"]] = _kernels(names["kernels"])
+    evidence["broken"] = model.RunEvidence(
+        "broken",
+        "paired",
+        {},
+        death=model.Death(
+            cause="signal", detail="SIGKILL", phase="capture", stack='File "trainer.py", line 12 in step'
+        ),
+    )
+    units = [
+        ("F-GRAPH-BWD-001", "qwen2-1.5b", [names["paired"]]),
+        ("F-GRAPH-BWD-001", "tiny", [names["tiny"]]),
+        ("CGB-EQ-001", "qwen2-1.5b", [names["paired"]]),
+        ("F-GRAPH-BWD-002", "qwen2-1.5b", ["broken", names["paired"]]),
+        ("F-GRAPH-BWD-003", "qwen2-1.5b", [run.run_id for run in timing]),
+        ("C-PREWARM-001", "qwen2-1.5b", [names["prewarm"]]),
+        ("F-PTX-001", "tiny", [names["kernels"]]),
+    ]
+    planned = [{"contract": CONTRACT["id"], "claim": a, "workload": b, "runs": c} for a, b, c in units]
+    run = {
+        "command": ["harness", "verify", "contracts/", "--gate"],
+        "started_at": "2026-11-20T11:00:00Z",
+        "units": planned,
+        "environment": {
+            "git": {"commit": "4afac30f0e0c2a1d"},
+            "gpu": {"name": "NVIDIA H200", "driver": "580.65.06", "memory_gib": 139.8},
+            "versions": {"python": "3.12.3", "torch": "2.11.0+cu130", "cuda": "13.0", "triton": "3.6.0"},
+            "cpu": {"model": "Xeon", "cores": 16},
+        },
+        "digests": {"source": "0f" * 32},
+    }
+    return RunView(run, [contract()], _verdicts(), evidence, drill=_drill(), gate=True)
+
+
+def drill_view() -> RunView:
+    """The full run with a fault planted."""
+    view = full_view()
+    return replace(view, run=dict(view.run) | {"fault": "stale_batch"})
+
+
+def _verdicts() -> list[Verdict]:
+    differs = {
+        "first_differing_step": Figure(value=12, unit="step"),
+        "max_abs_difference": Figure(value=0.0321),
+        "within_upstream_tolerance": Figure(value=True),
+    }
+    bounds = {"mean_ratio": Figure(value=1.39), "lower_bound": Figure(value=1.36), "upper_bound": Figure(value=1.42)}
+    return [
+        verdict("F-GRAPH-BWD-001", "qwen2-1.5b", mechanism="cuda_graph"),
+        verdict(
+            "F-GRAPH-BWD-001",
+            "tiny",
+            Status.FAIL,
+            reason="differs",
+            message="The losses differ from step 12 on, by at most 0.0321.",
+            figures=differs,
+        ),
+        verdict(
+            "CGB-EQ-001",
+            "qwen2-1.5b",
+            message="168 tensors at 3 steps agree within 1e-05.",
+            denominators={"tensors": 504},
+        ),
+        verdict(
+            "F-GRAPH-BWD-002",
+            "qwen2-1.5b",
+            Status.ERROR,
+            reason="worker_signal",
+            message="The worker was killed by SIGKILL.",
+        ),
+        verdict(
+            "F-GRAPH-BWD-003",
+            "qwen2-1.5b",
+            message="1.39 times as fast.",
+            figures=bounds,
+            denominators={"processes": 8},
+        ),
+        verdict(
+            "C-PREWARM-001",
+            "qwen2-1.5b",
+            Status.INCONCLUSIVE,
+            reason="limits_exceeded",
+            message="The device was shared.",
+        ),
+        verdict(
+            "F-PTX-001",
+            "tiny",
+            Status.NOT_RUN,
+            reason="needs_cuda",
+            message="needs CUDA: this machine has no CUDA device",
+        ),
+    ]
+
+
+def _drill() -> dict[str, Any]:
+    base = {"contract": CONTRACT["id"], "claim": "F-GRAPH-BWD-001", "workload": "tiny"}
+    said = {"status": "FAIL", "reason": "differs", "figures": {"first_differing_step": 1}}
+    held = {"status": "PASS", "reason": "held", "figures": {}}
+    return {
+        "recorded_at": "2026-11-20",
+        "rows": [
+            base
+            | {"fault": "stale_batch", "expected": said, "seen": said, "killed": True, "upstream_alone_passes": False},
+            base
+            | {
+                "fault": "frozen_learning_rate",
+                "expected": said,
+                "seen": held,
+                "killed": False,
+                "upstream_alone_passes": True,
+            },
+        ],
+    }
+
+
+def _paired(run_id: str) -> model.RunEvidence:
+    curve = loss_curve(100, 3)
+    kernels = {
+        f"void at::native::vectorized_elementwise_kernel<4, functor_{place}, array<char*, 3>>": 400 - 9 * place
+        for place in range(45)
+    }
+    nodes = model.GraphNodes(
+        label="step", by_type={"kernel": 3328, "memset": 141}, kernels=kernels, device_to_host_copies=0
+    )
+    capture = model.CaptureEvidence(
+        arm="graphed",
+        replica=0,
+        mechanism="cuda_graph",
+        requested=True,
+        captured=True,
+        failure=None,
+        captures=1,
+        warmup_steps=3,
+        replays=100,
+        uncaptured_steps=0,
+        nodes=[nodes],
+        recorded_operations=0,
+        fake_pass_clean=None,
+        moved_buffers=[],
+        static_buffers=340,
+        observed_steps=4,
+        observed_graph_launches=4,
+        observed_replayed_operations=None,
+    )
+    place = model.SyncPlace(file="reference_impl/clip.py", line=41, operation="aten._local_scalar_dense", count=168)
+    readings = [
+        model.DetectorReading(detector=name, steps=1, count=168, places=[place], sees_planted=True)
+        for name in ("dispatch_mode", "profiler")
+    ]
+    syncs = model.HostSyncEvidence(arm="ungraphed", replica=0, layers=28, replayed=False, readings=readings)
+    samples = [
+        model.MemorySample(step=step, allocated_bytes=9_600_000_000 + 4096 * step, reserved_bytes=10_200_000_000)
+        for step in range(100)
+    ]
+    memory = model.MemoryEvidence(arm="graphed", replica=0, per="replay", samples=samples)
+    arms = {
+        "ungraphed": [arm("ungraphed", curve, syncs=syncs), arm("ungraphed", curve, 1)],
+        "graphed": [arm("graphed", curve, capture=capture, memory=[memory], gradients=_gradients())],
+        "untrained": [arm("untrained", loss_curve(100, 4) + 0.6)],
+    }
+    return model.RunEvidence(run_id, "paired", arms)
+
+
+def _gradients() -> list[model.Gradients]:
+    draw = np.random.default_rng(1)
+    records = []
+    for step in (0, 50, 99):
+        tensors = [
+            model.TensorReduction(
+                name=f"model.layers.{layer}.{name}",
+                digest="x",
+                elements=1536,
+                max_abs=0.5,
+                max_abs_difference=float(draw.choice([0.0, 10 ** draw.uniform(-8, -5.2)])),
+                baseline_digest="y",
+                baseline_max_abs=0.5,
+            )
+            for layer in range(28)
+            for name in TENSORS
+        ]
+        groups = [model.GroupNorm(group=f"layer {layer}", before=2.0 + layer / 10, after=1.0) for layer in range(28)]
+        records.append(
+            model.Gradients(arm="graphed", replica=0, step=step, baseline="ungraphed", tensors=tensors, groups=groups)
+        )
+    return records
+
+
+def _diverging(run_id: str) -> model.RunEvidence:
+    curve = loss_curve(100, 5)
+    other = curve.copy()
+    other[12:] += 0.03 * np.linspace(0.1, 1, 88)
+    again = curve + 1e-7
+    arms = {
+        "ungraphed": [arm("ungraphed", curve), arm("ungraphed", again, 1)],
+        "graphed": [arm("graphed", other)],
+        "untrained": [arm("untrained", loss_curve(100, 6) + 0.5)],
+    }
+    return model.RunEvidence(run_id, "paired", arms)
+
+
+def _timing(process: int) -> model.RunEvidence:
+    draw = np.random.default_rng(process)
+    blocks = [
+        model.Block(
+            arm=name,
+            round=place // 4,
+            position=place % 4,
+            steps=20,
+            first_step=20 * place,
+            seconds=20 * (0.0435 if name == "graphed" else 0.0605 * float(np.exp(draw.normal(0, 0.03)))),
+        )
+        for place, name in enumerate(["graphed", "ungraphed", "ungraphed", "graphed"] * 4)
+    ]
+    timing = model.TimingEvidence(
+        process=process,
+        candidate="graphed",
+        baseline="ungraphed",
+        blocks=blocks,
+        observed_steps=4,
+        observed_graph_launches={"graphed": 4, "ungraphed": 0},
+    )
+    samples = [
+        model.TelemetrySample(
+            seconds=float(second),
+            sm_clock_mhz=1980.0 - 15 * (second % 7 == process),
+            power_w=420.0 + second,
+            temperature_c=48.0 + second / 6,
+            throttle_reasons=["sw_power_cap"] if second == 20 and process == 2 else [],
+            foreign_processes=0,
+            host_load_per_core=0.2,
+        )
+        for second in range(30)
+    ]
+    return model.RunEvidence(
+        f"throughput-{process}", "throughput", {}, timing=timing, telemetry=model.Telemetry(samples=samples)
+    )
+
+
+def _prewarm(run_id: str) -> model.RunEvidence:
+    events = [
+        model.JitEvent(key=f"lora_{place}", event="compile", phase="prewarm", seconds=0.4 + place * 0.11)
+        for place in range(30)
+    ]
+    events += [
+        model.JitEvent(key=f"lora_{place}", event="load", phase="prewarm", seconds=0.45 + place * 0.11)
+        for place in range(30)
+    ]
+    events.append(model.JitEvent(key="cross_entropy", event="compile", phase="train", seconds=7.3))
+    seen = model.PrewarmEvidence(
+        arm="graphed",
+        events=events,
+        phases={"prewarm": 0.3, "upload": 4.0, "train": 6.2},
+        handles={"cublas": 3.9},
+        free_bytes_after_fill=3_000_000,
+        steps_after_fill=2,
+    )
+    return model.RunEvidence(run_id, "prewarm", {}, prewarm={"graphed": seen})
+
+
+def _kernels(run_id: str) -> model.RunEvidence:
+    records = [
+        model.KernelRecord(
+            key=f"rms_norm(1536,{place})",
+            name="rms_norm",
+            ptx_digest="ab" * 32,
+            targets=["sm_90a"] if place else [],
+            versions=["8.7"],
+            entries=["rms_norm"],
+        )
+        for place in range(24)
+    ]
+    seen = model.KernelsEvidence(
+        arm="graphed",
+        device="sm_90",
+        device_readable=True,
+        driver_ptx_version="9.0",
+        compiled_for=None,
+        planned=records,
+        used=records,
+    )
+    cases = [
+        model.KernelCase(
+            operation="rms_norm",
+            dtype="float32",
+            shape="4x64x256",
+            magnitude=1.0,
+            error_vs_naive=2e-7,
+            error_vs_fp64=3e-7,
+            naive_error_vs_fp64=3e-7,
+            finite=True,
+            unwritten=0,
+            repeat_equal=True,
+        )
+    ]
+    match = model.KernelMatchEvidence(arm="graphed", cases=cases, compiled=records[:2], constants={"tile": 16})
+    return model.RunEvidence(run_id, "kernels", {}, kernels={"graphed": seen}, kernel_match={"graphed": match})
