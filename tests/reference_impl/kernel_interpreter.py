@@ -1,0 +1,60 @@
+"""Runs every kernel in Triton's interpreter at ragged sizes and prints one JSON line a case.
+
+Started with TRITON_INTERPRET=1 in a process of its own: a process that interprets kernels cannot compile them. The
+interpreter computes in fp32 only; its bf16 is wrong without an error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import traceback
+from collections.abc import Callable
+
+import kernel_oracles as oracles
+import torch
+
+CPU = torch.device("cpu")
+FP32 = torch.float32
+
+CASES: dict[str, Callable[[], list[oracles.Comparison]]] = {
+    "nf4-R7-C192": lambda: oracles.check_nf4(CPU, FP32, 7, 192),
+    "nf4-R64-C128": lambda: oracles.check_nf4(CPU, FP32, 64, 128),
+    "nf4-R1-C33024": lambda: oracles.check_nf4(CPU, FP32, 1, 33024),
+    "rms_norm-T5-H100": lambda: oracles.check_rms_norm(CPU, FP32, 5, 100),
+    "rms_norm-T1-H64": lambda: oracles.check_rms_norm(CPU, FP32, 1, 64),
+    "rms_norm-T531-H12": lambda: oracles.check_rms_norm(CPU, FP32, 531, 12),
+    "rope-B2-S5-N3-Nkv1-D24": lambda: oracles.check_rope(CPU, FP32, 2, 5, 3, 1, 24),
+    "rope-B1-S3-N4-Nkv2-D16": lambda: oracles.check_rope(CPU, FP32, 1, 3, 4, 2, 16),
+    "swiglu-T3-I100": lambda: oracles.check_swiglu(CPU, FP32, 3, 100),
+    "swiglu-T2-I1100": lambda: oracles.check_swiglu(CPU, FP32, 2, 1100),
+    "cross_entropy-T4-V37": lambda: oracles.check_cross_entropy(CPU, FP32, 4, 37),
+    "cross_entropy-T3-V16397": lambda: oracles.check_cross_entropy(CPU, FP32, 3, 16397),
+    "cross_entropy-T3-V300-large": lambda: oracles.check_cross_entropy(CPU, FP32, 3, 300, magnitude=40.0),
+    "cross_entropy-bad-target": lambda: oracles.check_cross_entropy_bad_target(CPU),
+    "softmax-R3-C37": lambda: oracles.check_softmax(CPU, FP32, 3, 37),
+    "softmax-R2-C4100": lambda: oracles.check_softmax(CPU, FP32, 2, 4100),
+    "clip-active": lambda: oracles.check_clip(CPU, [[1500, 0, 7], [1024, 33]], 1.0),
+    "clip-one-group": lambda: oracles.check_clip(CPU, [[2500, 0, 7, 1024, 33]], 1.0),
+    "clip-inactive": lambda: oracles.check_clip(CPU, [[1500, 0, 7], [1024, 33]], 1e3),
+    "clip-empty-group": lambda: oracles.check_clip(CPU, [[70, 3], [0, 0]], 1.0),
+    "clip-nan": lambda: oracles.check_clip_not_finite(CPU, math.nan, math.nan),
+    "clip-infinite": lambda: oracles.check_clip_not_finite(CPU, math.inf, 0.0),
+    "gemm-M17-K33-N70": lambda: oracles.check_gemm(CPU, FP32, FP32, 17, 33, 70),
+    "gemm-M16-K16-N16": lambda: oracles.check_gemm(CPU, FP32, FP32, 16, 16, 16),
+    "gemm-M5-K20-N3-fp16": lambda: oracles.check_gemm(CPU, FP32, torch.float16, 5, 20, 3),
+    "gemm-M33-K18-N20-large": lambda: oracles.check_gemm(CPU, FP32, FP32, 33, 18, 20, grad_scale=1e5),
+}
+
+
+def run(case: Callable[[], list[oracles.Comparison]]) -> dict[str, float] | str:
+    try:
+        return {comparison.name: comparison.worst() for comparison in case()}
+    except Exception:
+        return traceback.format_exc()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for name, case in CASES.items():
+        print(json.dumps([name, run(case)]), flush=True)  # noqa: T201 - the parent reads it

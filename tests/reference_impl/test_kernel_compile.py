@@ -1,0 +1,97 @@
+"""Every kernel cross-compiled without a GPU, and what its PTX and metadata promise."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reference_impl.kernels import registry
+from reference_impl.kernels.registry import KernelSpec
+
+TARGETS = (80, 90, 100, 120)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel compiled by an earlier run must not answer for this one."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+def qwen2_specs() -> list[KernelSpec]:
+    """The kernels of a Qwen2-1.5B step of 4 sequences of 512 tokens, one of each kind."""
+    load = registry.load
+    return [
+        *load("nf4").specializations(rows=17920, cols=1536, dtype="bf16"),
+        *load("nf4").specializations(rows=17920, cols=1536, dtype="bf16", double=True),
+        *load("rms_norm").specializations(tokens=2048, hidden=1536, eps=1e-6, dtype="bf16"),
+        *load("rope").specializations(tokens=2048, seq_len=512, heads=12, kv_heads=2, head_dim=128, dtype="bf16"),
+        *load("swiglu").specializations(tokens=2048, intermediate=8960, dtype="bf16"),
+        *load("swiglu").specializations(tokens=2048, intermediate=8960, dtype="bf16", gated=False),
+        *load("cross_entropy").specializations(tokens=2048, vocabulary=151936, chunk=512, dtype="bf16"),
+        *load("softmax").specializations(rows=24576, columns=512, dtype="bf16"),
+        *load("clip").specializations(partials=2212, groups=28, max_norm=1.0, eps=1e-6),
+        *load("gemm").specializations(m=2048, k=1536, n=16),
+    ]
+
+
+def gemm_specs() -> list[KernelSpec]:
+    gemm = registry.load("gemm")
+    return [
+        *gemm.specializations(m=512, k=1536, n=256),
+        *gemm.specializations(m=512, k=1536, n=256, accumulate=True),
+        *gemm.specializations(m=512, k=1536, n=256, weight_dtype="fp16"),
+        *gemm.specializations(m=37, k=51, n=23),
+    ]
+
+
+def ptx_of(spec: KernelSpec, sm: int) -> str:
+    text: str = registry.offline_compile(spec, sm).asm["ptx"]
+    return text
+
+
+@pytest.mark.parametrize("sm", TARGETS)
+@pytest.mark.parametrize("spec", qwen2_specs(), ids=lambda spec: spec.key)
+def test_ptx_targets_the_named_architecture_and_is_deterministic(spec: KernelSpec, sm: int) -> None:
+    ptx = ptx_of(spec, sm)
+    assert re.findall(r"^\.target sm_(\d+)[af]?$", ptx, re.MULTILINE) == [str(sm)]
+    # A sum in fixed order has no atomic operation.
+    assert re.findall(r"\b(?:atom|red)\.(?:global|gpu|shared|relaxed|acq_rel)\S*", ptx) == []
+
+
+@pytest.mark.parametrize("sm", TARGETS)
+@pytest.mark.parametrize("spec", gemm_specs(), ids=lambda spec: spec.key)
+def test_backward_gemm_is_tiled_unrolled_and_without_tensor_cores(spec: KernelSpec, sm: int) -> None:
+    compiled: Any = registry.offline_compile(spec, sm)
+    ptx = compiled.asm["ptx"]
+    assert compiled.metadata.shared == 2 * 16 * 16 * 4
+    assert re.findall(r"\.reqntid (\d+)", ptx) == ["256"]
+    # 16 products a tile, four tiles an iteration, one output element a thread.
+    assert len(re.findall(r"\bfma\.rn\.f32\b", ptx)) == 16 * 4
+    # Barriers stand outside every branch on the thread's own index: none is predicated.
+    barriers = re.findall(r"^\s*(@\S+\s+)?bar\.sync", ptx, re.MULTILINE)
+    assert barriers
+    assert set(barriers) == {""}
+    assert re.findall(r"\S*(?:mma|tf32)\S*", ptx) == []
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_dequantization_reads_no_table_from_memory_and_writes_16_bytes(double: bool) -> None:
+    spec = registry.load("nf4").specializations(rows=17920, cols=1536, dtype="bf16", double=double)[0]
+    ptx = ptx_of(spec, 90)
+    stores = re.findall(r"st\.global\.(\S+)", ptx)
+    assert stores == ["v4.b32"] * 4
+    # Four words and four scales a thread; a doubly quantized scale takes three loads, and the mean one for all.
+    assert len(re.findall(r"ld\.global\.", ptx)) == (4 + 4 * 3 + 1 if double else 4 + 4)
+    assert len(re.findall(r"ld\.shared\.b32", ptx)) == 32
+
+
+def test_bf16_data_moves_in_16_byte_vectors() -> None:
+    data = ("rms_norm.forward", "rms_norm.add_forward", "rope.apply", "swiglu.forward", "swiglu.backward")
+    specs = [spec for spec in qwen2_specs() if spec.op in data]
+    assert len(specs) == 6
+    for spec in specs:
+        widths = set(re.findall(r"(?:ld|st)\.global\.(v\d\.b\d+)", ptx_of(spec, 90)))
+        assert widths == {"v4.b32"}, spec.key

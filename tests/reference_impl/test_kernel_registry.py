@@ -1,0 +1,175 @@
+"""A plan's specs are a run's specs, and nothing but the spec selects machine code."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impl.kernels import registry
+from reference_impl.kernels.registry import KERNELS, KernelArgumentError, KernelSpec
+
+
+@pytest.fixture
+def launched() -> Iterator[list[KernelSpec]]:
+    """Records launches instead of making them."""
+    specs: list[KernelSpec] = []
+
+    def record(spec: KernelSpec, _arguments: tuple[Tensor, ...]) -> None:
+        specs.append(spec)
+
+    previous = registry.set_launcher(record)
+    yield specs
+    registry.set_launcher(previous)
+
+
+def planned_specs(dtype: str = "bf16", tokens: int = 6) -> list[KernelSpec]:
+    load = registry.load
+    return [
+        *load("nf4").specializations(rows=8, cols=64, dtype=dtype),
+        *load("nf4").specializations(rows=8, cols=64, dtype=dtype, double=True),
+        *load("rms_norm").specializations(tokens=tokens, hidden=64, eps=1e-6, dtype=dtype),
+        *load("rope").specializations(tokens=tokens, seq_len=3, heads=2, kv_heads=1, head_dim=16, dtype=dtype),
+        *load("swiglu").specializations(tokens=tokens, intermediate=48, dtype=dtype),
+        *load("swiglu").specializations(tokens=tokens, intermediate=48, dtype=dtype, gated=False),
+        *load("cross_entropy").specializations(tokens=tokens, vocabulary=40, chunk=4, dtype=dtype),
+        *load("softmax").specializations(rows=tokens, columns=40, dtype=dtype),
+        *load("clip").specializations(partials=3, groups=2, max_norm=1.0, eps=1e-6),
+        *load("gemm").specializations(m=tokens, k=16, n=32, grad_dtype=dtype, weight_dtype="fp16"),
+        *load("gemm").specializations(m=tokens, k=16, n=32, grad_dtype=dtype, accumulate=True),
+    ]
+
+
+def call_every_wrapper(dtype: torch.dtype, tokens: int) -> None:
+    load = registry.load
+    codes, absmax = torch.zeros(256, dtype=torch.uint8), torch.zeros(8)
+    load("nf4").dequantize(codes, absmax, 8, 64, dtype)
+    scale_codes = torch.zeros(8, dtype=torch.uint8)
+    load("nf4").dequantize_double(codes, scale_codes, torch.zeros(256), absmax[:1], absmax[0], 8, 64, dtype)
+    x, gain, rstd = torch.zeros(tokens, 64, dtype=dtype), torch.zeros(64), torch.zeros(tokens)
+    load("rms_norm").forward(x, gain, 1e-6)
+    load("rms_norm").add_forward(x, x, gain, 1e-6)
+    load("rms_norm").backward(x, x, gain, rstd)
+    load("rms_norm").backward(x, x, gain, rstd, x)
+    table = torch.zeros(3, 8)
+    for inverse in (False, True):
+        load("rope").apply_(x, table, table, 3, 3, 16, inverse)
+    act = torch.zeros(tokens, 48, dtype=dtype)
+    load("swiglu").backward(act, torch.zeros(tokens, 96, dtype=dtype))
+    load("swiglu").forward(torch.zeros(tokens, 96, dtype=dtype))
+    load("swiglu").silu_backward(act, load("swiglu").silu_forward(act))
+    for rows in (4, tokens - 4):
+        logits = torch.zeros(rows, 40, dtype=dtype)
+        load("cross_entropy").forward_backward_(logits, torch.zeros(rows, dtype=torch.int64), 1.0)
+    p = torch.zeros(tokens, 40, dtype=dtype)
+    load("softmax").backward(p, p)
+    starts, counts = torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int32)
+    partials = load("clip").squared_sum_partials(gain, starts, counts, torch.zeros(3))
+    load("clip").clip_scale_reduce(partials, counts, 1.0, 1e-6, torch.zeros(2), torch.zeros(2))
+    load("clip").scale_apply_(gain, torch.zeros(2), starts, counts, counts)
+    a, grad_c = torch.zeros(tokens, 16, dtype=dtype), torch.zeros(tokens, 32, dtype=dtype)
+    load("gemm").backward_a(grad_c, torch.zeros(16, 32, dtype=torch.float16))
+    load("gemm").backward_b(a, grad_c)
+    load("gemm").backward_a(grad_c, torch.zeros(16, 32), out=a, accumulate=True)
+    load("gemm").backward_b(a, grad_c, out=torch.zeros(16, 32, dtype=dtype), accumulate=True)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_planned_keys_are_exactly_the_keys_that_wrappers_launch(dtype: str, launched: list[KernelSpec]) -> None:
+    call_every_wrapper(registry.torch_dtype(dtype), tokens=6)
+    assert {spec.key for spec in launched} == {spec.key for spec in planned_specs(dtype)}
+
+
+def test_every_kernel_module_is_planned() -> None:
+    assert {spec.op.partition(".")[0] for spec in planned_specs()} == set(KERNELS)
+
+
+def test_one_key_names_one_kernel() -> None:
+    specs = [
+        spec
+        for dtype, tokens in itertools.product(("bf16", "fp32"), (6, 9, 3000))
+        for spec in planned_specs(dtype, tokens)
+    ]
+    by_key: dict[str, set[str]] = {}
+    for spec in specs:
+        source = f"{spec.function.fn.__name__} {spec.signature} {dict(spec.constexprs)} {spec.options}"
+        by_key.setdefault(spec.key, set()).add(source)
+    assert len(by_key) > 60
+    assert [key for key, sources in by_key.items() if len(sources) > 1] == []
+
+
+@pytest.mark.parametrize("spec", planned_specs(), ids=lambda spec: spec.op)
+def test_spec_describes_the_kernel_arguments(spec: KernelSpec) -> None:
+    parameters = spec.function.params
+    assert list(spec.signature) == [parameter.name for parameter in parameters]
+    constants = [name for name, kind in spec.signature.items() if kind == "constexpr"]
+    assert constants == [parameter.name for parameter in parameters if parameter.is_constexpr]
+    # What the decorator exempts from specialization is what the spec calls unaligned: else the kernel compiled
+    # offline is another one than the kernel launched.
+    exempt = [parameter.name for parameter in parameters if parameter.do_not_specialize_on_alignment]
+    assert exempt == [pointer.name for pointer in spec.pointers if not pointer.aligned]
+
+
+def test_eps_and_sequence_length_are_part_of_the_key() -> None:
+    rms_norm, rope = registry.load("rms_norm"), registry.load("rope")
+    assert rms_norm.forward_spec(6, 64, 1e-6, "bf16").key == "rms_norm.forward/6x64/bf16/eps=1e-06/w1s1"
+    assert rms_norm.forward_spec(6, 64, 1e-5, "bf16").key == "rms_norm.forward/6x64/bf16/eps=1e-05/w1s1"
+    short = rope.apply_spec(6, 64, 3, 3, 16, "bf16", inverse=False)
+    assert short.key == "rope.apply/6x64x3x3x16/bf16/inverse=False/w1s1"
+    assert short != rope.apply_spec(6, 64, 6, 3, 16, "bf16", inverse=False)
+
+
+def test_an_empty_grid_launches_nothing(launched: list[KernelSpec]) -> None:
+    registry.load("softmax").backward(torch.zeros(0, 8), torch.zeros(0, 8))
+    assert launched == []
+
+
+ARGUMENT_ERRORS: dict[str, tuple[Callable[[], object], str]] = {
+    "dtype": (
+        lambda: registry.load("softmax").backward(torch.zeros(2, 8), torch.zeros(2, 8).bfloat16()),
+        "softmax.backward: argument 'grad_p' is torch.float32; pass bf16",
+    ),
+    "double": (
+        lambda: registry.load("softmax").backward(torch.zeros(2, 8).double(), torch.zeros(2, 8).double()),
+        "softmax.backward: argument 'p' is torch.float64; use one of",
+    ),
+    "contiguity": (
+        lambda: registry.load("softmax").backward(torch.zeros(8, 2).T, torch.zeros(2, 8)),
+        r"softmax.backward: argument 'grad_p' is not contiguous \(strides \(1, 2\)\)",
+    ),
+    "alignment": (
+        lambda: registry.load("rms_norm").forward(torch.zeros(2, 8), torch.zeros(9)[1:], 1e-6),
+        "rms_norm.forward: argument 'gain' is not 16-byte aligned",
+    ),
+    "shape": (
+        lambda: registry.load("rms_norm").forward(torch.zeros(2, 8), torch.zeros(9), 1e-6),
+        r"rms_norm.forward: argument 'gain' is of shape \[9\]; pass shape \[8\]",
+    ),
+    "blocks": (
+        lambda: registry.load("nf4").dequantize_spec(3, 10, "fp32"),
+        "nf4.dequantize: argument 'rows, cols' is 3 x 10; pass a multiple of 64 elements",
+    ),
+    "accumulate": (
+        lambda: registry.load("gemm").backward_b(torch.zeros(2, 3), torch.zeros(2, 4), accumulate=True),
+        "gemm.backward_b: argument 'out' is missing; pass the tensor to accumulate into",
+    ),
+    "sequence": (
+        lambda: registry.load("rope").apply_(torch.zeros(4, 32), torch.zeros(3, 8), torch.zeros(3, 8), 3, 1, 16, False),
+        "rope.apply: argument 'qkv' is .* pass whole sequences",
+    ),
+    "count": (
+        lambda: registry.launch(registry.load("softmax").backward_spec(2, 8, "fp32"), torch.zeros(2, 8)),
+        "softmax.backward: argument '.*' is 1 tensors; pass",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ARGUMENT_ERRORS)
+def test_a_tensor_no_kernel_was_planned_for_is_refused(case: str, launched: list[KernelSpec]) -> None:
+    call, message = ARGUMENT_ERRORS[case]
+    with pytest.raises(KernelArgumentError, match=message):
+        call()
+    assert launched == []
