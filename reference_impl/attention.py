@@ -50,7 +50,7 @@ def forward(qkv: Tensor, shape: StepShape, config: ModelConfig) -> AttentionStat
     """Attention over rotated qkv [T, (N + 2*Nkv) * D]; ``state.output`` is [T, N*D]."""
     kv_heads = config.num_kv_heads
     heads = qkv.detach().view(shape.batch_size, shape.seq_len, -1, config.head_dim).transpose(1, 2)
-    parts = torch.split(heads, (config.num_heads, kv_heads, kv_heads), dim=1)
+    parts = torch.split(heads, [config.num_heads, kv_heads, kv_heads], dim=1)
     query, key, value = (part.detach().requires_grad_() for part in parts)
     with torch.enable_grad():
         if qkv.device.type == "cuda":

@@ -7,7 +7,8 @@
 What a capture builds on:
 
 - `prepare(index)` copies batch ``index`` and its learning rate into static tensors; `body()` is the whole step on
-  static tensors: forward, backward, clip, optimizer. It reads no Python state that changes and never waits for the device.
+  static tensors: forward, backward, clip, optimizer. It reads no Python state that changes and never waits for
+  the device.
 - `forward_body()` and `backward_body()` are the same step in two halves that meet in static activations, for capturing
   backward, clip and optimizer alone. Their first half must have run once, uncaptured, before the second is captured.
 - `state_tensors()` is all that `body()` changes, so that a warm-up or a recording can be undone.

@@ -35,12 +35,12 @@ def _plain_model(trainer: Trainer) -> Qwen2ForCausalLM:
         "lm_head.weight": trainer.model.head,
         "model.norm.weight": trainer.model.final_gain,
     }
-    parts = (shape.query_dim, shape.kv_dim, shape.kv_dim)
+    parts = [shape.query_dim, shape.kv_dim, shape.kv_dim]
     for layer, block in enumerate(trainer.model.blocks):
         prefix, weights, dtype = f"model.layers.{layer}", block.weights, torch.float32
         assert weights.qkv_bias is not None
         for name, weight, bias in zip(
-            "qkv", weights.qkv.dense(dtype).split(parts), weights.qkv_bias.split(parts), strict=True
+            "qkv", torch.split(weights.qkv.dense(dtype), parts), torch.split(weights.qkv_bias, parts), strict=True
         ):
             state[f"{prefix}.self_attn.{name}_proj.weight"] = weight
             state[f"{prefix}.self_attn.{name}_proj.bias"] = bias
@@ -94,7 +94,7 @@ def build_twin(trainer: Trainer) -> tuple[Any, StepFunction]:
         optimizer.zero_grad()
         logits = model(input_ids=tokens).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        loss.backward()
+        torch.autograd.backward(loss)
         for layer in range(shape.num_layers):
             prefix = f"layers.{layer}."
             torch.nn.utils.clip_grad_norm_([p for n, p in parameters.items() if n.startswith(prefix)], config.max_norm)

@@ -1,0 +1,143 @@
+"""Each naive operator in float64 against autograd through the textbook formula; rounding in lower precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from reference_impl.kernels.cross_entropy import naive as cross_entropy
+from reference_impl.kernels.gemm import naive as gemm
+from reference_impl.kernels.rms_norm import naive as rms_norm
+from reference_impl.kernels.rope import naive as rope
+from reference_impl.kernels.softmax import naive as softmax
+from reference_impl.kernels.swiglu import naive as swiglu
+
+EPS = 1e-6
+TIGHT = {"rtol": 1e-12, "atol": 1e-12}  # float64: a few thousand roundings of 1.1e-16
+
+
+def random(*shape: int, seed: int = 0, grad: bool = False) -> Tensor:
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return values.requires_grad_(grad)
+
+
+def assert_equal(got: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(got, expected, **TIGHT)
+
+
+def test_rms_norm_forward_and_backward() -> None:
+    x, gain, grad = random(5, 12, grad=True), random(12, seed=1, grad=True), random(5, 12, seed=2)
+    expected = functional.rms_norm(x, (12,), gain, EPS)
+    expected_grads = torch.autograd.grad(expected, (x, gain), grad)
+    y, rstd = rms_norm.forward(x.detach(), gain.detach(), EPS)
+    assert_equal(y, expected.detach())
+    grad_x, grad_gain = rms_norm.backward(grad, x.detach(), gain.detach(), rstd)
+    assert_equal(grad_x, expected_grads[0])
+    assert_equal(grad_gain, expected_grads[1])
+
+
+def test_rms_norm_backward_adds_the_residual_gradient() -> None:
+    x, gain, grad, residual = random(5, 12), random(12, seed=1), random(5, 12, seed=2), random(5, 12, seed=3)
+    _, rstd = rms_norm.forward(x, gain, EPS)
+    plain, _ = rms_norm.backward(grad, x, gain, rstd)
+    with_residual, _ = rms_norm.backward(grad, x, gain, rstd, residual)
+    assert_equal(with_residual, plain + residual)
+
+
+def test_rms_norm_of_a_sum() -> None:
+    x, residual, gain = random(5, 12), random(5, 12, seed=1), random(12, seed=2)
+    total, y, _ = rms_norm.add_forward(x, residual, gain, EPS)
+    assert_equal(total, x + residual)
+    assert_equal(y, functional.rms_norm(x + residual, (12,), gain, EPS))
+
+
+def test_rms_norm_rounds_bf16_once() -> None:
+    x, gain = random(5, 64).bfloat16(), random(64, seed=1).float()
+    y, _ = rms_norm.forward(x, gain, EPS)
+    exact = functional.rms_norm(x.double(), (64,), gain.double(), EPS)
+    # Rounding the normed value before the gain is applied changes about a third of these 320 elements.
+    assert torch.equal(y, exact.bfloat16())
+
+
+def test_rope_equals_rotating_complex_numbers() -> None:
+    seq_len, heads, head_dim, theta = 6, 3, 8, 1e4
+    cos, sin = rope.tables(seq_len, head_dim, theta, torch.device("cpu"))
+    qkv = random(2 * seq_len, 4 * head_dim)
+    before = qkv.clone()
+    rope.apply_(qkv, cos, sin, seq_len, heads, head_dim, inverse=False)
+    frequency = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    angle = torch.arange(seq_len, dtype=torch.float64)[:, None, None] * frequency
+    split = before.view(2, seq_len, 4, 2, head_dim // 2)
+    turned = torch.complex(split[..., 0, :], split[..., 1, :]) * torch.polar(torch.ones_like(angle), angle)
+    expected = torch.cat((turned.real, turned.imag), dim=-1)
+    # The tables are float32: an angle below 6 rad is off by 2^-22 at most.
+    torch.testing.assert_close(qkv.view(2, seq_len, 4, head_dim)[:, :, :3], expected[:, :, :3], rtol=0, atol=4e-6)
+    assert torch.equal(qkv[:, 3 * head_dim :], before[:, 3 * head_dim :])  # the value head stays
+
+
+def test_rope_inverse_is_the_transpose() -> None:
+    cos, sin = rope.tables(6, 8, 1e4, torch.device("cpu"))
+    x, grad = random(12, 16), random(12, 16, seed=1)
+    rotated, pulled_back = x.clone(), grad.clone()
+    rope.apply_(rotated, cos, sin, 6, 2, 8, inverse=False)
+    rope.apply_(pulled_back, cos, sin, 6, 2, 8, inverse=True)
+    assert_equal((rotated * grad).sum(), (x * pulled_back).sum())
+
+
+def test_swiglu() -> None:
+    gate_up, grad = random(5, 14, grad=True), random(5, 7, seed=1)
+    expected = functional.silu(gate_up[:, :7]) * gate_up[:, 7:]
+    (expected_grad,) = torch.autograd.grad(expected, gate_up, grad)
+    assert_equal(swiglu.forward(gate_up.detach()), expected.detach())
+    assert_equal(swiglu.backward(grad, gate_up.detach()), expected_grad)
+
+
+def test_silu() -> None:
+    x, grad = random(5, 7, grad=True), random(5, 7, seed=1)
+    expected = functional.silu(x)
+    (expected_grad,) = torch.autograd.grad(expected, x, grad)
+    assert_equal(swiglu.silu_forward(x.detach()), expected.detach())
+    assert_equal(swiglu.silu_backward(grad, x.detach()), expected_grad)
+
+
+def test_cross_entropy_with_an_ignored_row() -> None:
+    logits, targets = random(4, 9, grad=True), torch.tensor([3, -100, 0, 8])
+    expected = functional.cross_entropy(logits, targets, reduction="none", ignore_index=-100)
+    (expected_grad,) = torch.autograd.grad(expected.sum() * 0.25, logits)
+    buffer = logits.detach().clone()
+    assert_equal(cross_entropy.forward_backward_(buffer, targets, 0.25), expected.detach())
+    assert_equal(buffer, expected_grad)
+    assert buffer[1].abs().max().item() == 0.0
+
+
+def test_cross_entropy_of_large_logits_stays_finite() -> None:
+    logits = torch.tensor([[1e4, -1e4, 0.0]])
+    loss = cross_entropy.forward_backward_(logits, torch.tensor([1]), 1.0)
+    assert loss.item() == 2e4
+    assert logits.tolist() == [[1.0, -1.0, 0.0]]
+
+
+def test_softmax_backward() -> None:
+    scores, grad = random(6, 5, grad=True), random(6, 5, seed=1)
+    probabilities = scores.softmax(dim=1)
+    (expected,) = torch.autograd.grad(probabilities, scores, grad)
+    assert_equal(softmax.backward(grad, probabilities.detach()), expected)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_gemm_backward(accumulate: bool) -> None:
+    a, b, grad_c = random(3, 4, grad=True), random(4, 5, seed=1, grad=True), random(3, 5, seed=2)
+    expected = torch.autograd.grad(a @ b, (a, b), grad_c)
+    calls: list[tuple[Callable[..., Tensor], Tensor, Tensor, Tensor]] = [
+        (gemm.backward_a, grad_c, b.detach(), expected[0]),
+        (gemm.backward_b, a.detach(), grad_c, expected[1]),
+    ]
+    for function, left, right, product in calls:
+        out = torch.full_like(product, 2.0)
+        assert function(left, right, out, accumulate) is out
+        assert_equal(out, product + 2.0 if accumulate else product)
+        assert_equal(function(left, right), product)
