@@ -113,4 +113,5 @@ def leaves_children(run: Run, recorder: Recorder) -> None:
 def shows_environment(run: Run, recorder: Recorder) -> None:
     recorder.phase("environment")
     names = ("CUBLAS_WORKSPACE_CONFIG", "PYTHONHASHSEED")
-    print(*(f"{name}={os.environ[name]}" for name in names), f"leader={os.getsid(0) == os.getpid()}")
+    shown = [*(f"{name}={os.environ[name]}" for name in names), f"leader={os.getsid(0) == os.getpid()}"]
+    sys.stdout.write(" ".join(shown) + "\n")

@@ -1,0 +1,184 @@
+"""What this machine is: enough to plan by (`machine`), and its fingerprint for the evidence (`collect`).
+
+Neither imports torch: planning must be quick, and must not start CUDA in the supervisor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from harness.evidence.cuda_driver import Devices, Gpu, devices
+
+PACKAGES = ("torch", "triton", "numpy", "cuda-bindings", "pydantic", "transformers", "peft", "bitsandbytes")
+VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_INTERPRET")
+_GIT_TIMEOUT_S = 10.0
+
+
+def module_installed(name: str) -> bool:
+    """Whether a module can be found, without importing it (a submodule's parents are imported)."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a plan depends on. `cuda` says that torch here can use a GPU; if not, `cuda_message` says why."""
+
+    cuda: bool
+    cuda_message: str
+    gpus: tuple[Gpu, ...]
+    host_memory_gib: float
+    gpu_unreadable: bool = False  # a GPU is there, but its driver does not answer
+    has_module: Callable[[str], bool] = module_installed
+
+    @property
+    def gpu_memory_gib(self) -> float:
+        """Memory of the GPU that workers use, the first one; 0 without."""
+        return self.gpus[0].memory_gib if self.gpus else 0.0
+
+
+def machine() -> Machine:
+    """This machine, for planning; takes some milliseconds without a GPU."""
+    found = devices()
+    usable, message = _cuda_usable(found, torch_version(), torch_cuda())
+    return Machine(usable, message, found.gpus if usable else (), host_memory_gib(), found.unreadable)
+
+
+def _cuda_usable(found: Devices, torch: str | None, built_for: str | None) -> tuple[bool, str]:
+    if found.unreadable:
+        return False, f"the NVIDIA driver does not answer: {found.problem}"
+    if not found.gpus:
+        return False, "this machine has no CUDA device"
+    names = ", ".join(gpu.name for gpu in found.gpus)
+    if torch is None:
+        return False, f"torch is not installed (the GPU is there: {names})"
+    if built_for is None:
+        return False, f"torch {torch} is built without CUDA and cannot use the GPU that is there ({names})"
+    return True, ""
+
+
+def torch_version() -> str | None:
+    """torch's version, or None when it is not installed."""
+    return _version("torch")
+
+
+def torch_cuda() -> str | None:
+    """The CUDA version that the installed torch is built for, read from its `version.py`; None for a CPU build."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
+    found = re.search(r"^cuda\b[^=\n]*=\s*'([^']+)'", text, re.MULTILINE)
+    return found.group(1) if found else None
+
+
+def collect(systems: Iterable[str] = ()) -> dict[str, Any]:
+    """The machine's fingerprint, ready for JSON. `systems` are `module:attribute` names, for the source digest."""
+    found = devices()
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: installed for name in PACKAGES if (installed := _version(name)) is not None},
+        "torch_cuda": torch_cuda(),
+        "driver": found.driver_version,
+        "cuda_driver_api": found.cuda_version,
+        "gpus": [
+            {"name": gpu.name, "uuid": gpu.uuid, "architecture": gpu.architecture, "memory_gib": gpu.memory_gib}
+            for gpu in found.gpus
+        ],
+        "gpu_problem": found.problem,
+        "cpu": cpu_model(),
+        "cores": os.cpu_count() or 1,
+        "usable_cores": usable_cores(),
+        "host_memory_gib": round(host_memory_gib(), 1),
+        "git_commit": git_commit(),
+        "source_digest": source_digest(systems),
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+    }
+
+
+def source_digest(systems: Iterable[str] = ()) -> str:
+    """SHA-256 over the Python sources of the harness and of the packages that the systems live in.
+
+    From files, because a copied tree may have no git. Each file counts with its path inside its package, so the
+    digest does not depend on where the tree lies. A package that cannot be found counts as absent.
+    """
+    digest = hashlib.sha256()
+    for package in sorted({"harness", *(name.partition(":")[0].partition(".")[0] for name in systems)}):
+        for name, path in _sources(package):
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            digest.update(f"{package}/{name} {content}\n".encode())
+    return digest.hexdigest()
+
+
+def _sources(package: str) -> list[tuple[str, Path]]:
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        return []
+    if spec.submodule_search_locations is None:  # a single file
+        return [("", Path(spec.origin))] if spec.origin is not None else []
+    roots = [Path(location) for location in spec.submodule_search_locations]
+    found = [(path.relative_to(root).as_posix(), path) for root in roots for path in root.rglob("*.py")]
+    return sorted(found)
+
+
+def git_commit() -> str | None:
+    """The checkout's commit, with `+changes` when sources differ from it; None outside a checkout."""
+    root = Path(__file__).parents[2]
+    commit = _git(root, "rev-parse", "HEAD")
+    if commit is None or not (root / ".git").exists():  # not the checkout around an installed package
+        return None
+    return commit + ("+changes" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, timeout=_GIT_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.decode("utf-8", "replace").strip() if answer.returncode == 0 else None
+
+
+def cpu_model() -> str:
+    """The processor's name."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or "unknown"
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found.group(1).strip() if found else platform.processor() or "unknown"
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def host_memory_gib() -> float:
+    """Physical memory of the host, in GiB."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

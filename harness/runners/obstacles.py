@@ -1,0 +1,126 @@
+"""Why a unit cannot be decided here: what the machine lacks, or what the system does not offer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness.contract.schema import (
+    AnyClaim,
+    AnyPart,
+    Contract,
+    GradientMatch,
+    Prewarm,
+    PtxTarget,
+    Repeatability,
+    TrajectoryMatch,
+    Workload,
+    arms_of,
+    parts_of,
+)
+from harness.evidence.environment import Machine
+from harness.evidence.model import Obstacle
+from harness.system.protocol import SystemDescription
+
+
+def find_obstacle(
+    contract: Contract,
+    claim: AnyClaim,
+    workload: Workload,
+    machine: Machine,
+    describe: Callable[[str], SystemDescription | None],
+) -> Obstacle | None:
+    """The first obstacle to this unit on this machine; None when its runs can be executed.
+
+    `describe` gives None for a system that cannot be described: its run will say so as an ERROR.
+    """
+    return (
+        _missing_module(workload, machine)
+        or _missing_cuda(claim, workload, machine)
+        or _missing_memory(workload, machine)
+        or _missing_capability(contract, claim, describe)
+    )
+
+
+def _missing_module(workload: Workload, machine: Machine) -> Obstacle | None:
+    missing = [name for name in workload.needs.modules if not machine.has_module(name)]
+    if not missing:
+        return None
+    return Obstacle(reason="module_missing", message=f"needs {', '.join(missing)}: not installed here")
+
+
+def _missing_cuda(claim: AnyClaim, workload: Workload, machine: Machine) -> Obstacle | None:
+    parts = parts_of(claim)
+    # a device that is there and cannot be read is a violation of PTX parity, for its judge to say
+    reads_device = machine.gpu_unreadable and all(isinstance(part, PtxTarget) for part in parts)
+    needed = (
+        workload.needs.device == "cuda"
+        or "cuda_graph" in (claim.mechanism, *(part.mechanism for part in parts))
+        or any(_asks_the_device(part) for part in parts)
+    )
+    if machine.cuda or reads_device or not needed:
+        return None
+    return Obstacle(reason="needs_cuda", message=f"needs CUDA: {machine.cuda_message}")
+
+
+def _asks_the_device(part: AnyPart) -> bool:
+    if isinstance(part, PtxTarget):
+        return part.target == "device"
+    return isinstance(part, Prewarm) and (part.scope == "device" or part.target == "device")
+
+
+def _missing_memory(workload: Workload, machine: Machine) -> Obstacle | None:
+    needed = workload.needs.memory_gib
+    on_gpu = machine.cuda and workload.needs.device != "cpu"
+    there = machine.gpu_memory_gib if on_gpu else machine.host_memory_gib
+    if needed is None or there >= needed:
+        return None
+    where = "GPU" if on_gpu else "host"
+    message = f"needs {needed:g} GiB of {where} memory: this machine has {there:.1f} GiB"
+    return Obstacle(reason="needs_memory", message=message)
+
+
+def _missing_capability(
+    contract: Contract, claim: AnyClaim, describe: Callable[[str], SystemDescription | None]
+) -> Obstacle | None:
+    for part in parts_of(claim):
+        for arm_name in arms_of(part).values():
+            arm = contract.arms[arm_name]
+            system = describe(arm.system or contract.system)
+            if system is None:
+                continue
+            missing = sorted(capabilities_needed(part, arm_name) - system.capabilities)
+            if missing:
+                message = f"{system.name} lacks the capability `{missing[0]}` that {part.kind} needs"
+                return Obstacle(reason="capability_missing", message=message)
+            if arm.capture not in system.captures:
+                message = f"{system.name} does not understand `capture: {arm.capture}` of arm {arm_name}"
+                return Obstacle(reason="capability_missing", message=message)
+    return None
+
+
+# equal starts and equal batches are proven by digests of parameters and inputs
+_NEEDED: dict[str, frozenset[str]] = {
+    "trajectory_match": frozenset({"parameters", "inputs"}),
+    "repeatability": frozenset({"parameters", "inputs"}),
+    "throughput_ratio": frozenset({"parameters", "inputs"}),
+    "gradient_match": frozenset({"gradients"}),
+    "capture": frozenset({"capture"}),
+    "host_syncs": frozenset(),
+    "ptx_target": frozenset({"kernels"}),
+    "prewarm": frozenset({"kernels"}),
+    "kernel_match": frozenset({"kernel_cases"}),
+    "memory_steady": frozenset(),
+}
+
+
+def capabilities_needed(part: AnyPart, arm: str) -> frozenset[str]:
+    """Capabilities that an arm's system must have for this judgement to be decided."""
+    return _NEEDED[part.kind] | (
+        {"gradient_norms"} if _reads_norms(part) and arm == arms_of(part).get("candidate") else frozenset()
+    )
+
+
+def _reads_norms(part: AnyPart) -> bool:
+    if isinstance(part, TrajectoryMatch | Repeatability):
+        return bool(part.guards.clip_active_steps)
+    return isinstance(part, GradientMatch) and (part.clipped_norm is not None or part.clip_active_steps is not None)

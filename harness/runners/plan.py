@@ -1,0 +1,160 @@
+"""Plan: which units there are, which runs decide them, and which units this machine cannot decide.
+
+Pure: contracts, machine and system descriptions in; units and runs out. What several claims can be judged from is
+run once.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+from harness.contract.schema import AnyClaim, Contract, Workload, parts_of
+from harness.errors import UsageError
+from harness.evidence.environment import Machine
+from harness.evidence.model import Obstacle, Run, Unit
+from harness.runners.faults import PlannedFault, plan_fault
+from harness.runners.obstacles import find_obstacle
+from harness.runners.run_builder import RunBuilder
+from harness.system.protocol import FaultDescription, SystemDescription
+
+Describe = Callable[[str], SystemDescription]
+
+
+class HasContract(Protocol):
+    """A loaded contract."""
+
+    @property
+    def contract(self) -> Contract: ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Units in the contracts' order; runs in the order in which to execute them."""
+
+    units: list[Unit]
+    runs: list[Run]
+
+
+def plan(
+    contracts: Sequence[HasContract],
+    *,
+    claims: Sequence[str] = (),
+    workloads: Sequence[str] = (),
+    fault: str | None = None,
+    machine: Machine,
+    describe: Describe,
+    harness_faults: Mapping[str, FaultDescription] = MappingProxyType({}),
+    data: str | None = None,
+    model_directory: str | None = None,
+) -> Plan:
+    """Plan the contracts, or the named claims and workloads of them.
+
+    `describe` answers for a system's name; when it raises, the worker will too, and the unit becomes an ERROR.
+    `fault` is planted in the arms that it breaks. Raises UsageError for a claim, workload or fault that no
+    contract has.
+    """
+    selected = [loaded.contract for loaded in contracts]
+    _refuse_unknown("claim", claims, {claim.id for contract in selected for claim in contract.claims})
+    _refuse_unknown("workload", workloads, {name for contract in selected for name in contract.workloads})
+    descriptions = _Descriptions(describe)
+    if fault is not None:
+        known = {name for contract in selected for name in descriptions.faults(contract)} | set(harness_faults)
+        _refuse_unknown("fault", [fault], known)
+    units: list[Unit] = []
+    runs: list[Run] = []
+    for contract in selected:
+        wanted = [claim for claim in contract.claims if not claims or claim.id in claims]
+        planted = None
+        if fault is not None:
+            planted = plan_fault(fault, {**harness_faults, **descriptions.faults(contract)}, wanted)
+        for workload_name, workload in contract.workloads.items():
+            if workloads and workload_name not in workloads:
+                continue
+            on_workload = [claim for claim in wanted if workload_name in claim.on]
+            builder = RunBuilder(contract, workload_name, planted, data, model_directory)
+            units += _plan_workload(
+                contract, workload_name, workload, on_workload, builder, planted, machine, descriptions
+            )
+            runs += builder.runs()
+    return Plan(_in_order_of_claims(units, selected), runs)
+
+
+def _plan_workload(
+    contract: Contract,
+    name: str,
+    workload: Workload,
+    claims: Sequence[AnyClaim],
+    builder: RunBuilder,
+    planted: PlannedFault | None,
+    machine: Machine,
+    descriptions: _Descriptions,
+) -> list[Unit]:
+    units = []
+    for claim in claims:
+        obstacle = _fault_obstacle(planted, machine) or find_obstacle(
+            contract, claim, workload, machine, descriptions.get
+        )
+        runs: list[str] = []
+        if obstacle is None:
+            for index, part in enumerate(parts_of(claim)):
+                runs += [run for run in builder.add(claim, index, part) if run not in runs]
+        units.append(Unit(contract=contract.id, claim=claim.id, workload=name, runs=runs, obstacle=obstacle))
+    return units
+
+
+def _fault_obstacle(planted: PlannedFault | None, machine: Machine) -> Obstacle | None:
+    if planted is None:
+        return None
+    if planted.description is None:
+        return Obstacle(reason="fault_not_offered", message=f"this contract's system has no fault `{planted.name}`")
+    if planted.description.needs == "cuda" and not machine.cuda:
+        return Obstacle(reason="needs_cuda", message=f"the fault needs CUDA: {machine.cuda_message}")
+    return None
+
+
+def _in_order_of_claims(units: list[Unit], contracts: Sequence[Contract]) -> list[Unit]:
+    """The order in which a reader expects them: contract, claim, workload, as the files have them."""
+    order = {
+        (contract.id, claim.id, workload): (number, position, claim.on.index(workload))
+        for number, contract in enumerate(contracts)
+        for position, claim in enumerate(contract.claims)
+        for workload in claim.on
+    }
+    return sorted(units, key=lambda unit: order[unit.contract, unit.claim, unit.workload])
+
+
+class _Descriptions:
+    """Asks each system once; None for a system that cannot describe itself."""
+
+    def __init__(self, describe: Describe) -> None:
+        self._describe = describe
+        self._known: dict[str, SystemDescription | None] = {}
+
+    def get(self, system: str) -> SystemDescription | None:
+        if system not in self._known:
+            try:
+                self._known[system] = self._describe(system)
+            except Exception:  # the worker meets the same failure, and it becomes that run's ERROR
+                self._known[system] = None
+        return self._known[system]
+
+    def faults(self, contract: Contract) -> dict[str, FaultDescription]:
+        """Faults of the contract's system, and of the systems that its arms name."""
+        systems = [contract.system, *(arm.system for arm in contract.arms.values() if arm.system is not None)]
+        faults: dict[str, FaultDescription] = {}
+        for system in reversed(systems):
+            description = self.get(system)
+            faults.update(description.faults if description is not None else {})
+        return faults
+
+
+def _refuse_unknown(kind: str, names: Sequence[str], known: set[str]) -> None:
+    for name in names:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, sorted(known), n=1)
+            remedy = f"did you mean `{nearest[0]}`?" if nearest else f"known: {', '.join(sorted(known)) or 'none'}"
+            raise UsageError(f"no contract here has this {kind}", got=f"`{name}`", remedy=remedy)
