@@ -1,0 +1,52 @@
+"""Sorting GPU kernels by what they compute, from their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+# The first pattern that is found decides, so the specific ones stand above the general ones.
+_KINDS: tuple[tuple[str, str], ...] = (
+    ("copy", r"^memcpy|^memset|direct_copy|catarray|copy_device|copy_kernel"),
+    ("dequantize + GEMM", r"nf4.*(gemm|matmul|linear|mm_)|dequant.*(gemm|matmul)|gemm_4bit|gemv_4bit"),
+    ("dequantize", r"dequant|nf4"),
+    ("attention", r"fmha|flash|sdpa|attention|\bmha"),
+    ("cross-entropy", r"cross_entropy|nll_loss|softmax"),
+    ("clip + Adam", r"adam|clip_|l2norm|lpnorm|multi_tensor"),
+    ("norm", r"rms_?norm|layer_?norm|_norm_"),
+    ("RoPE", r"rope|rotary"),
+    ("SwiGLU", r"swiglu|silu"),
+    ("GEMM", r"nvjet|gemm|gemv|cutlass|splitk|xmma|matmul|^aten::(add)?mm$|dot_kernel"),
+    ("reduction", r"reduce"),
+    ("compiled Triton", r"^triton_"),
+    ("embedding, index", r"index|gather|scatter|embedding"),
+    ("elementwise", r"elementwise|vectorized|fill|foreach"),
+)
+_PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS)
+KINDS = (*(kind for kind, _ in _KINDS), "other")
+
+
+def kind_of(name: str) -> str:
+    """The kind of a kernel (or of an ATen operator, on a CPU); ``other`` when no pattern is found."""
+    lowered = name.lower()
+    return next((kind for kind, pattern in _PATTERNS if pattern.search(lowered)), "other")
+
+
+def name_kernels_by_operation() -> None:
+    """Prefix our Triton kernels with their operation: several are called ``_forward_kernel``.
+
+    Call it before the first launch and with a kernel cache of its own (``TRITON_CACHE_DIR``), because a cached binary
+    keeps its old name.
+    """
+    from triton.runtime.jit import JITFunction
+
+    from reference_impl.kernels.registry import KERNELS, load
+
+    for operation in KERNELS:
+        for name, value in vars(load(operation)).items():
+            if isinstance(value, JITFunction) and name.endswith("_kernel"):
+                value._repr = _constant(f"{operation}{name}")
+
+
+def _constant(name: str) -> Callable[[object], str]:
+    return lambda _: name

@@ -1,0 +1,86 @@
+"""Timing one training step the same way for every arm, and saying on which machine."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+import torch
+
+GIB = 1024**3
+PACKAGES = ("torch", "triton", "transformers", "peft", "bitsandbytes", "accelerate", "unsloth", "trl")
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Wall times of single steps, each ended by a device sync, and of a block of steps with one sync at its end."""
+
+    milliseconds: tuple[float, ...]
+    block_ms: float  # mean of a step inside the block
+
+    @property
+    def median_ms(self) -> float:
+        return float(np.median(self.milliseconds))
+
+    def percentile_ms(self, percent: float) -> float:
+        return float(np.percentile(self.milliseconds, percent))
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the device; nothing to wait for on a CPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def time_steps(step: Callable[[int], object], first: int, count: int, device: torch.device) -> StepTimes:
+    """Time steps ``first`` … ``first + count - 1`` one by one, then ``count`` more as one block."""
+    milliseconds: list[float] = []
+    for index in range(first, first + count):
+        synchronize(device)
+        began = time.perf_counter()
+        step(index)
+        synchronize(device)
+        milliseconds.append((time.perf_counter() - began) * 1e3)
+    began = time.perf_counter()
+    for index in range(first + count, first + 2 * count):
+        step(index)
+    synchronize(device)
+    return StepTimes(tuple(milliseconds), (time.perf_counter() - began) * 1e3 / count)
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Forget earlier peaks, so that the next reading is that of the steps in between."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_memory_gib(device: torch.device) -> tuple[float | None, float | None]:
+    """Peak allocated and peak reserved memory in GiB since the last reset; None on a CPU, which keeps no count."""
+    if device.type != "cuda":
+        return None, None
+    return torch.cuda.max_memory_allocated(device) / GIB, torch.cuda.max_memory_reserved(device) / GIB
+
+
+def environment() -> dict[str, Any]:
+    """Device, driver's view of it, and the version of every package that an arm uses (None: not installed)."""
+    cuda = torch.cuda.is_available()
+    return {
+        "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
+        "capability": list(torch.cuda.get_device_capability()) if cuda else None,
+        "device_memory_gib": torch.cuda.get_device_properties(0).total_memory / GIB if cuda else None,
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
