@@ -156,7 +156,7 @@ def _weight_files(directory: Path) -> list[Path]:
     if index.is_file():
         try:
             names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ReferenceImplError(str(index), f"is no shard index ({error})", "fetch it again") from error
         return [directory / name for name in names]
     return [directory / "model.safetensors"]

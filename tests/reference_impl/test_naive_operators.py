@@ -17,7 +17,7 @@ from reference_impl.kernels.softmax import naive as softmax
 from reference_impl.kernels.swiglu import naive as swiglu
 
 EPS = 1e-6
-TIGHT = {"rtol": 1e-12, "atol": 1e-12}  # float64: a few thousand roundings of 1.1e-16
+TIGHT = 1e-12  # float64: a few thousand roundings of 1.1e-16
 
 
 def random(*shape: int, seed: int = 0, grad: bool = False) -> Tensor:
@@ -26,7 +26,7 @@ def random(*shape: int, seed: int = 0, grad: bool = False) -> Tensor:
 
 
 def assert_equal(got: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(got, expected, **TIGHT)
+    torch.testing.assert_close(got, expected, rtol=TIGHT, atol=TIGHT)
 
 
 def test_rms_norm_forward_and_backward() -> None:
