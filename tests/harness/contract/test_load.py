@@ -1,0 +1,225 @@
+"""Loading: each bad contract with the exact message its author will read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.contract.load import ContractErrors, load_contract, load_contracts
+from harness.contract.schema import TrajectoryMatchClaim
+from harness.errors import ContractError
+
+Toy = Callable[..., Path]
+
+KINDS = (
+    "trajectory_match, gradient_match, capture, throughput_ratio, host_syncs, ptx_target, prewarm, "
+    "kernel_match, repeatability, memory_steady, composite"
+)
+NAME = "'^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$'"
+BAD_VALUES = [
+    (
+        "batch_size: 2,",
+        "batch_size: 2, batchsize: 3,",
+        "6:38: unknown key; found 'batchsize'; did you mean 'batch_size'?",
+    ),
+    (
+        "{steps: 10}\n    on",
+        "{steps: 10, distinct_batch: 3}\n    on",
+        "19:25: unknown key; found 'distinct_batch'; did you mean 'distinct_batches'?",
+    ),
+    (
+        "kind: trajectory_match",
+        "kind: trajectory_mach",
+        "14:11: unknown kind; found 'trajectory_mach'; did you mean 'trajectory_match'?",
+    ),
+    ("    kind: trajectory_match\n", "", f"12:5: the key 'kind' is required; use one of: {KINDS}"),
+    (
+        "equality: bitwise",
+        "equality: bitwize",
+        "17:15: 'equality' must be one of: bitwise, within; found 'bitwize'; did you mean 'bitwise'?",
+    ),
+    (
+        "capture: step",
+        "capture: steps",
+        "8:19: 'capture' must be one of: none, step, backward; found 'steps'; did you mean 'step'?",
+    ),
+    ("0.1", ".nan", "18:25: numbers are finite; found .nan"),
+    ("0.1", "-1", "18:25: 'max_abs_difference' must be greater than 0; found -1"),
+    ("0.1", "'0.1'", "18:25: 'max_abs_difference' must be a valid number; found '0.1'"),
+    ("steps: 10}\narms", "steps: -5}\narms", "6:57: 'steps' must be greater than or equal to 1; found -5"),
+    ("steps: 10}\narms", "steps: 1.5}\narms", "6:57: 'steps' must be a valid integer; found 1.5"),
+    ("steps: 10}\narms", "steps: true}\narms", "6:57: 'steps' must be a valid integer; found true"),
+    ("seq_len: 8", "seq_len: -1", "6:47: 'seq_len' must be greater than or equal to 1, or a valid list; found -1"),
+    ("seq_len: 8", "seq_len: [8, 0]", "6:51: 'seq_len[1]' must be greater than or equal to 1; found 0"),
+    (
+        "seq_len: 8",
+        "seq_len: [8]",
+        "6:47: 'seq_len' must be a valid integer, or have at least 2 items; found a list of 1",
+    ),
+    ("id: toy-v1\n", "", "1:1: the key 'id' is required; add it"),
+    ("id: toy-v1", "id: to y", f"2:5: 'id' must match pattern {NAME}; found 'to y'"),
+    ("id: toy-v1", "id: 1", "2:5: 'id' must be a valid string; found 1"),
+    ("title: A toy contract", "title:", "3:7: 'title' must be a valid string; found nothing"),
+    ("  small: {", "  bad name: {", f"6:3: a name must match pattern {NAME}; found 'bad name'"),
+    ("    guards: {steps: 10}\n", "", "12:5: the key 'guards' is required; add it"),
+    ("guards: {steps: 10}", "guards: 3", "19:13: 'guards' must be a mapping; found 3"),
+    ("{capture: step}", "3", "8:9: 'fast' must be a mapping; found 3"),
+    (
+        "{capture: step}",
+        "{capture: step, x: [1]}",
+        (
+            "8:28: 'x' must be a valid boolean, or a valid integer, or a valid number, or a valid string; "
+            "found a list of 1"
+        ),
+    ),
+    (
+        "schema: contract/v1",
+        "schema: contract/v2",
+        (
+            "1:9: 'schema' names a known version of the language ('contract/v1'); found 'contract/v2'; "
+            "write `schema: contract/v1`"
+        ),
+    ),
+    ("schema: contract/v1\n", "", "1:1: the key 'schema' is required; write `schema: contract/v1`"),
+]
+
+
+def _message(path: Path) -> str:
+    with pytest.raises(ContractError) as error:
+        load_contract(path)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(("old", "new", "message"), BAD_VALUES)
+def test_bad_value(toy: Toy, old: str, new: str, message: str) -> None:
+    assert _message(toy(old, new)) == f"toy.yaml:{message}"
+
+
+def _claim(kind: str, *lines: str) -> str:
+    body = "".join(f"    {line}\n" for line in (f"kind: {kind}", *lines))
+    return f"  - id: TOY-002\n    title: Another\n{body}"
+
+
+def _parts(*parts: str) -> str:
+    return _claim("composite", "parts:", *(f"- {{{part}}}" for part in parts))
+
+
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        (
+            _parts(
+                "kind: capture, candidate: fast",
+                "kind: host_syncs, candidate: {arm: fast, exactly: 0}, control: {arm: waiting, exactly: 1, at_mst: 2}",
+            ),
+            "toy.yaml:29:98: unknown key; found 'at_mst'; did you mean 'at_most'?",
+        ),
+        (
+            _parts(
+                "kind: capture, candidate: fast",
+                "kind: host_syncs, candidate: {arm: fast}, control: {arm: waiting, exactly: 1}",
+            ),
+            "toy.yaml:29:43: say either `exactly` or `at_most`",
+        ),
+        (
+            _claim("capture", "capture: 3", "candidate: fast"),
+            "toy.yaml:27:5: unknown key; found 'capture'; did you mean 'captures'?",
+        ),
+        (
+            _claim("kernel_match", "candidate: fast", "operations: [clip]", "max_relative_error: {float64: 1e-6}"),
+            "toy.yaml:29:26: unknown key; found 'float64'; did you mean 'float16'?",
+        ),
+        (
+            _claim("gradient_match", "candidate: fast", "steps: [1]"),
+            "toy.yaml:26:11: gradient_match demands `baseline`, `clipped_norm` or both",
+        ),
+        (
+            _claim("gradient_match", "candidate: fast", "baseline: plain", "steps: [1]"),
+            "toy.yaml:28:15: with a baseline, say `equality` and, for `within`, a bound",
+        ),
+    ],
+)
+def test_bad_claim(toy: Toy, claim: str, message: str) -> None:
+    assert _message(toy(claim=claim)) == message
+
+
+def test_all_errors_of_a_file_are_reported_in_its_order(toy: Toy) -> None:
+    path = toy("    baseline: plain\n    equality: bitwise", "    basline: plain\n    equality: 3")
+    with pytest.raises(ContractErrors) as error:
+        load_contract(path)
+    assert [str(one) for one in error.value.errors] == [
+        "toy.yaml:12:5: the key 'baseline' is required; add it",
+        "toy.yaml:16:5: unknown key; found 'basline'; did you mean 'baseline'?",
+        "toy.yaml:17:15: 'equality' must be one of: bitwise, within; found 3; use one of: bitwise, within",
+    ]
+    assert str(error.value).count("\n") == 2
+
+
+@pytest.mark.parametrize(("text", "got"), [("- 1\n", "a list"), ("x\n", "a single value")])
+def test_a_contract_is_a_mapping(toy: Toy, text: str, got: str) -> None:
+    path = toy()
+    path.write_text(text)
+    assert _message(path) == f"toy.yaml:1:1: a contract is a mapping of keys to values; found {got}"
+
+
+def test_a_contract_with_its_source(toy: Toy) -> None:
+    path = toy("0.1", "1e-5")
+    loaded = load_contract(path)
+    claim = loaded.contract.claims[0]
+    assert isinstance(claim, TrajectoryMatchClaim)
+    assert claim.max_abs_difference == 1e-5
+    assert loaded.digest == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert loaded.text.encode() == path.read_bytes()
+    assert loaded.position(("claims", 0, "candidate")) == (15, 16)
+    assert loaded.where("claims", 0, "nothing") == "toy.yaml:12:5"
+
+
+def test_a_word_that_yaml_1_1_takes_for_false_is_a_name(toy: Toy) -> None:
+    path = toy("plain: {capture: none}", "no: {capture: none}")
+    path.write_text(path.read_text().replace("baseline: plain", "baseline: no"))
+    assert set(load_contract(path).contract.arms) == {"fast", "no", "waiting"}
+
+
+def test_directories_are_read_sorted_and_files_once(toy: Toy, tmp_path: Path) -> None:
+    folder = tmp_path / "several"
+    folder.mkdir()
+    for name in ("b", "a"):
+        (folder / f"{name}.yaml").write_text(toy("id: toy-v1", f"id: {name}").read_text())
+    (folder / "README.md").write_text("no contract")
+    assert [one.contract.id for one in load_contracts([folder])] == ["a", "b"]
+    assert [one.contract.id for one in load_contracts([folder / "b.yaml", folder])] == ["b", "a"]
+
+
+def test_errors_of_all_files_are_collected(toy: Toy, tmp_path: Path) -> None:
+    folder = tmp_path / "several"
+    folder.mkdir()
+    (folder / "a.yaml").write_text("")
+    (folder / "b.yaml").write_text(toy("0.1", "-1").read_text())
+    with pytest.raises(ContractErrors) as error:
+        load_contracts([Path("several"), Path("missing.yaml")])
+    assert [str(one) for one in error.value.errors] == [
+        "several/a.yaml:1:1: a contract is not empty; found an empty file",
+        "several/b.yaml:18:25: 'max_abs_difference' must be greater than 0; found -1",
+        "missing.yaml: no such file; check the path",
+    ]
+
+
+def test_two_files_with_one_id(toy: Toy) -> None:
+    text = toy().read_text()
+    Path("other.yaml").write_text(text)
+    with pytest.raises(ContractErrors) as error:
+        load_contracts([Path("other.yaml"), Path("toy.yaml")])
+    assert str(error.value) == (
+        "toy.yaml:2:5: contract ids are unique; found 'toy-v1' again; other.yaml:2:5 has it already: rename one"
+    )
+
+
+def test_a_directory_without_contracts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    with pytest.raises(ContractErrors) as error:
+        load_contracts([Path("empty")])
+    assert str(error.value) == "empty: a directory holds contracts (*.yaml); found none"
