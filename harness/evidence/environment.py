@@ -88,25 +88,32 @@ def torch_cuda() -> str | None:
 def collect(systems: Iterable[str] = ()) -> dict[str, Any]:
     """The machine's fingerprint, ready for JSON. `systems` are `module:attribute` names, for the source digest."""
     found = devices()
+    versions = {name: installed for name in PACKAGES if (installed := _version(name)) is not None}
     return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": {name: installed for name in PACKAGES if (installed := _version(name)) is not None},
-        "torch_cuda": torch_cuda(),
-        "driver": found.driver_version,
-        "cuda_driver_api": found.cuda_version,
-        "gpus": [
-            {"name": gpu.name, "uuid": gpu.uuid, "architecture": gpu.architecture, "memory_gib": gpu.memory_gib}
-            for gpu in found.gpus
-        ],
-        "gpu_problem": found.problem,
-        "cpu": cpu_model(),
-        "cores": os.cpu_count() or 1,
-        "usable_cores": usable_cores(),
-        "host_memory_gib": round(host_memory_gib(), 1),
-        "git_commit": git_commit(),
+        "git": {"commit": git_commit()},
         "source_digest": source_digest(systems),
+        "platform": platform.platform(),
+        "versions": {"python": platform.python_version(), "cuda": torch_cuda(), **versions},
+        "gpu": _gpu_facts(found),
+        "cpu": {"model": cpu_model(), "cores": os.cpu_count() or 1, "usable_cores": usable_cores()},
+        "host_memory_gib": round(host_memory_gib(), 1),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+    }
+
+
+def _gpu_facts(found: Devices) -> dict[str, Any]:
+    """The GPU that workers use, how many there are, and the driver; or why there is none."""
+    if not found.gpus:
+        return {"problem": found.problem}
+    first = found.gpus[0]
+    return {
+        "name": first.name,
+        "uuid": first.uuid,
+        "architecture": first.architecture,
+        "memory_gib": first.memory_gib,
+        "count": len(found.gpus),
+        "driver": found.driver_version,
+        "driver_cuda": found.cuda_version,
     }
 
 

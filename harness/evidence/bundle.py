@@ -1,0 +1,212 @@
+"""The run directory: write it so that an interrupted run says so, and read it whatever it holds.
+
+    run.json  contracts/  evidence/<run id>/…  verdicts.json  (and the report's files)
+
+It is written under a temporary name beside its final one, with an `INCOMPLETE` marker that is removed last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from pydantic import Field
+
+from harness.contract.schema import Contract
+from harness.errors import EvidenceError, UsageError
+from harness.evidence import layout
+from harness.evidence.files import Damaged, read_bytes, read_model
+from harness.evidence.model import Death, Probe, Record, RunEvidence, Unit
+from harness.evidence.numbers import dump_json
+from harness.evidence.records import read_run
+
+
+class Narrowed(Record):
+    """What the plan was narrowed to on the command line; empty: everything."""
+
+    claims: list[str] = Field(default_factory=list)
+    workloads: list[str] = Field(default_factory=list)
+
+
+class Digests(Record):
+    """SHA-256 in hexadecimal: of each contract by id, of the sources, of each evidence file by its path."""
+
+    contracts: dict[str, str]
+    source: str
+    evidence: dict[str, str] = Field(default_factory=dict)
+
+
+class Header(Record):
+    """`run.json`."""
+
+    format_version: Literal[1] = 1
+    started_at: str  # ISO 8601, UTC
+    command: list[str]
+    narrowed: Narrowed = Narrowed()
+    fault: str | None = None
+    environment: dict[str, Any]
+    units: list[Unit]
+    runs: dict[str, Probe]  # planned run -> its probe
+    digests: Digests
+
+
+class LoadedContract(Protocol):
+    """A contract with its source, as the loader gives it."""
+
+    @property
+    def contract(self) -> Contract: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def digest(self) -> str: ...
+
+
+class BundleWriter:
+    """A run directory being written. `path` is where its files are now; `final` where `finish` puts it."""
+
+    def __init__(self, final: Path, header: Header, contracts: Sequence[LoadedContract]) -> None:
+        """Create the directory. Raises UsageError when `final` exists."""
+        if final.exists():
+            raise UsageError("a run directory is written once", where=str(final), remedy="name another directory")
+        final.parent.mkdir(parents=True, exist_ok=True)
+        self.final, self._header = final, header
+        self.path = Path(tempfile.mkdtemp(prefix=f"{final.name}.incomplete-", dir=final.parent))
+        self.path.chmod(0o755)  # mkdtemp makes it private; a report is for others to read
+        (self.path / layout.INCOMPLETE).write_text(
+            "This run did not finish: what is missing from its evidence is an error.\n", encoding="utf-8"
+        )
+        for folder in (layout.CONTRACTS, layout.EVIDENCE):
+            (self.path / folder).mkdir()
+        for loaded in contracts:
+            copy = self.path / layout.CONTRACTS / f"{loaded.contract.id}.yaml"
+            copy.write_bytes(loaded.text.encode("utf-8"))
+        self._write_header()
+
+    def evidence_directory(self, run_id: str) -> Path:
+        """Where the supervisor puts the evidence of a run."""
+        return self.path / layout.EVIDENCE / run_id
+
+    def seal(self) -> None:
+        """Record the evidence's digests, once every run has been executed."""
+        digests = self._header.digests.model_copy(update={"evidence": _digests(self.path)})
+        self._header = self._header.model_copy(update={"digests": digests})
+        self._write_header()
+
+    def finish(self) -> Path:
+        """Remove the marker and take the final name; the final path. Raises EvidenceError when it is taken."""
+        try:
+            self.path.rename(self.final)
+        except OSError as error:
+            raise EvidenceError(
+                "a run directory is written once", where=str(self.final), got=f"it exists; this run is in {self.path}"
+            ) from error
+        self.path = self.final
+        (self.path / layout.INCOMPLETE).unlink()
+        return self.path
+
+    def abandon(self) -> Path:
+        """Keep what there is, marked INCOMPLETE, under the final name if that is free; its path."""
+        if not self.final.exists():
+            self.path.rename(self.final)
+            self.path = self.final
+        return self.path
+
+    def _write_header(self) -> None:
+        write_text(self.path / layout.HEADER, dump_json(self._header.model_dump(), indent=2) + "\n")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A run directory as read. `complete` is False when the run did not finish."""
+
+    path: Path
+    header: Header
+    complete: bool
+    _read: dict[str, RunEvidence] = field(default_factory=dict, repr=False, compare=False)
+
+    def contract_paths(self) -> list[Path]:
+        """The copies of the contracts, by id."""
+        return [self.path / layout.CONTRACTS / f"{name}.yaml" for name in sorted(self.header.digests.contracts)]
+
+    def evidence(self, run_id: str) -> RunEvidence:
+        """One run's evidence; a run that left none has an `incomplete` death."""
+        if run_id not in self._read:
+            self._read[run_id] = self._evidence(run_id)
+        return self._read[run_id]
+
+    def _evidence(self, run_id: str) -> RunEvidence:
+        directory = self.path / layout.EVIDENCE / run_id
+        if run_id in {".", ".."} or Path(run_id).name != run_id:
+            raise EvidenceError("a run's id names a directory", where=str(self.path), got=f"{run_id!r}")
+        if not directory.is_dir():
+            death = Death(cause="incomplete", detail="the run left no evidence", phase=None, stack="")
+            return RunEvidence(run_id, self.header.runs.get(run_id, "paired"), {}, death=death)
+        run, evidence = read_run(directory)
+        if run.id != run_id:
+            raise EvidenceError("evidence lies under its run's id", where=str(directory), got=f"run {run.id!r}")
+        return evidence
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Open a run directory. Raises EvidenceError when it is none, or its `run.json` is damaged."""
+    if not path.is_dir():
+        raise EvidenceError("evidence is read from a run directory", where=str(path), got="no directory")
+    try:
+        header = read_model(path / layout.HEADER, Header)
+    except Damaged as damage:
+        raise EvidenceError("a run directory holds a readable run.json", where=str(path), got=str(damage)) from damage
+    return Bundle(path, header, complete=not (path / layout.INCOMPLETE).exists())
+
+
+def altered(bundle: Bundle) -> list[str]:
+    """What differs from the digests recorded with the run, one line a file; a run never sealed has none to differ."""
+    recorded = bundle.header.digests.evidence
+    found = _contract_changes(bundle)
+    if not recorded and not bundle.complete:
+        return found
+    present = _digests(bundle.path)
+    found += [f"{name}: missing" for name in sorted(set(recorded) - set(present))]
+    found += [f"{name}: not recorded with the run" for name in sorted(set(present) - set(recorded))]
+    found += [f"{name}: changed" for name in sorted(recorded) if present.get(name, recorded[name]) != recorded[name]]
+    return found
+
+
+def _contract_changes(bundle: Bundle) -> list[str]:
+    found = []
+    for path in bundle.contract_paths():
+        name = f"{layout.CONTRACTS}/{path.name}"
+        try:
+            digest = hashlib.sha256(read_bytes(path)).hexdigest()
+        except Damaged:
+            found.append(f"{name}: missing")
+            continue
+        if digest != bundle.header.digests.contracts[path.stem]:
+            found.append(f"{name}: changed")
+    return found
+
+
+def _digests(root: Path) -> dict[str, str]:
+    """SHA-256 of every file below `evidence/`, by its path from `root`."""
+    files = sorted(path for path in (root / layout.EVIDENCE).rglob("*") if path.is_file() and not path.is_symlink())
+    digests = {}
+    for path in files:
+        with path.open("rb") as file:
+            digests[path.relative_to(root).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all: a reader never sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(text.encode("utf-8"))
+    temporary.replace(path)
+
+
+def contract_digests(contracts: Iterable[LoadedContract]) -> dict[str, str]:
+    """For `Digests.contracts`."""
+    return {loaded.contract.id: loaded.digest for loaded in contracts}
