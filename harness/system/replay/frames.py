@@ -15,6 +15,7 @@ import harness
 
 _TORCH = str(Path(torch.__file__).parent)
 _HARNESS = str(Path(harness.__file__).parent)
+_PLANTED = "harness/system/wrappers.py"
 _STANDARD_LIBRARY = str(Path(traceback.__file__).parent)
 
 
@@ -28,14 +29,11 @@ class Place(NamedTuple):
 def innermost(frames: Iterable[tuple[str, int]]) -> Place:
     """The last of `frames` (file, line; outermost first) that is user code.
 
-    Where no frame is, the last one of the harness itself (its own planted syncs), and `?` for none at all.
+    Where no frame is, the last one of the harness's planted faults, and `?` for none at all.
     """
     known = list(frames)
     for file, line in reversed(known):
-        if not _is_machinery(file):
-            return Place(_relative(file), line)
-    for file, line in reversed(known):
-        if file.startswith(_HARNESS):
+        if not _is_machinery(file) or file.endswith(_PLANTED):
             return Place(_relative(file), line)
     return Place("?", 0)
 
@@ -52,8 +50,10 @@ def of_current_stack() -> Place:
 
 
 def _is_machinery(file: str) -> bool:
-    if file.startswith((_TORCH, _HARNESS, "<")):
+    if file.startswith((_TORCH, _HARNESS, "<", "torch/", "harness/")):  # the profiler names files relatively
         return True
+    if not file.startswith("/"):
+        return Path(file).parts[0].removesuffix(".py") in sys.stdlib_module_names
     # Installed packages may live below the standard library's folder, and they are user code here.
     return file.startswith(_STANDARD_LIBRARY) and not {"site-packages", "dist-packages"} & set(Path(file).parts)
 

@@ -1,0 +1,94 @@
+"""Observe how often a step makes the host wait: two independent detectors, each shown a planted sync first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, NamedTuple
+
+import torch
+
+from harness.evidence.model import DetectorReading, HostSyncEvidence, SyncPlace
+from harness.runners.sync_detectors import (
+    Execute,
+    Syncs,
+    by_dispatch_mode,
+    by_fake_pass,
+    by_profiler,
+    by_sync_debug_mode,
+)
+from harness.system.protocol import HasCapture, HasStepBody, TrainingRun
+from harness.system.replay.state import StateGuard
+
+OBSERVED_STEPS = 2
+
+
+class _Detector(NamedTuple):
+    name: Literal["dispatch_mode", "fake_pass", "profiler", "sync_debug_mode"]
+    detect: Callable[[Execute], Syncs]
+
+
+def observe_syncs(training: TrainingRun, arm: str, replica: int, *, first_index: int) -> HostSyncEvidence:
+    """Execute some steps from `first_index` on under each detector that this machine has.
+
+    With CUDA: dispatch mode and profiler; for a replay, which the dispatch mode cannot see into, profiler and
+    sync-debug mode. Without: dispatch mode, and a fake pass of the step's body if the system offers it.
+    """
+    device = str(training.facts().get("device", "cpu")).partition(":")[0]
+    replayed = isinstance(training, HasCapture) and training.capture_record().captured
+    readings = []
+    for detector in _detectors(device, replayed=replayed):
+        indices = range(first_index, first_index + OBSERVED_STEPS)
+        first_index += OBSERVED_STEPS
+        readings.append(_read(detector, device, len(indices), partial(_execute, training, indices)))
+    if device == "cpu" and isinstance(training, HasStepBody):
+        readings.append(_read_fake_pass(training, device))
+    return HostSyncEvidence(
+        arm=arm,
+        replica=replica,
+        layers=int(training.facts().get("layers", 0)),
+        replayed=replayed,
+        readings=readings,
+    )
+
+
+def _detectors(device: str, *, replayed: bool) -> list[_Detector]:
+    dispatch_mode = _Detector("dispatch_mode", partial(by_dispatch_mode, device=device))
+    if device != "cuda":
+        return [dispatch_mode]
+    other = _Detector("sync_debug_mode", by_sync_debug_mode) if replayed else dispatch_mode
+    return [_Detector("profiler", by_profiler), other]
+
+
+def _execute(training: TrainingRun, indices: range) -> None:
+    for index in indices:
+        training.step(index)
+
+
+def _read(detector: _Detector, device: str, steps: int, execute: Execute) -> DetectorReading:
+    sees_planted = sum(detector.detect(partial(_planted_sync, device)).values()) >= 1
+    syncs = detector.detect(execute)
+    places = [
+        SyncPlace(file=sync.place.file, line=sync.place.line, operation=sync.operation, count=count)
+        for sync, count in sorted(syncs.items())
+    ]
+    return DetectorReading(
+        detector=detector.name,
+        steps=steps,
+        count=sum(syncs.values()),
+        places=places,
+        sees_planted=sees_planted,
+    )
+
+
+def _read_fake_pass(training: HasStepBody, device: str) -> DetectorReading:
+    with StateGuard(training.state_tensors) as guard:
+        try:
+            detector = _Detector("fake_pass", partial(by_fake_pass, device=device))
+            return _read(detector, device, 1, training.step_body())
+        finally:
+            guard.restore()
+
+
+def _planted_sync(device: str) -> None:
+    torch.ones(2, device=device).sum().item()

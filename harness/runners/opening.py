@@ -1,0 +1,70 @@
+"""Open one arm of a run, with a fault planted where the run asks for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from harness.errors import UsageError
+from harness.evidence.model import PlannedArm, Run
+from harness.system.protocol import TrainingRun, TrainingSystem
+from harness.system.resolve import resolve
+from harness.system.wrappers import HARNESS_FAULTS, SWAPPED_ARMS, wrap
+
+
+@contextmanager
+def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
+    """The training run of `arm`, entered; released on exit, its memory returned to the device.
+
+    A fault that the system describes is the system's to plant; otherwise it must be one of the harness's own.
+    Raises `UsageError` for a fault that neither knows, `NotAvailable` as the system does.
+    """
+    planned = _planned(run, arm)
+    system = resolve(planned.system)
+    fault = run.fault if arm in run.fault_arms else None
+    own = fault is not None and _planted_by_harness(system, fault, planned.system)
+    training = system.open(
+        run.workload,
+        planned.arm,
+        fault=None if own else fault,
+        data=run.data,
+        model_directory=run.model_directory,
+    )
+    if own and fault is not None and fault != SWAPPED_ARMS:
+        training = wrap(training, fault, steps=run.workload.steps)
+    with training as entered:
+        yield entered
+    del training, entered
+    _release_memory()
+
+
+def _planned(run: Run, arm: str) -> PlannedArm:
+    if run.fault == SWAPPED_ARMS and arm in run.fault_arms:
+        exchanged = dict(run.baseline_of) | {baseline: candidate for candidate, baseline in run.baseline_of.items()}
+        return run.arms[exchanged.get(arm, arm)]
+    return run.arms[arm]
+
+
+def _planted_by_harness(system: TrainingSystem, fault: str, name: str) -> bool:
+    offered = system.describe().faults
+    if fault in offered:
+        return False
+    if fault not in HARNESS_FAULTS:
+        raise UsageError(
+            "a fault must be one that the system or the harness offers",
+            where=name,
+            got=fault,
+            remedy=f"one of {', '.join(sorted({*offered, *HARNESS_FAULTS}))}",
+        )
+    return True
+
+
+def _release_memory() -> None:
+    import gc
+
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()

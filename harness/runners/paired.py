@@ -1,0 +1,260 @@
+"""The paired probe: execute every arm on the same batches, in order, and write what its steps gave.
+
+Nothing is read from the device inside the series but in blocks: losses, batch digests and clip counts wait there
+until a block is full. Gradients at the chosen steps are reduced on the device; a baseline's are kept there for
+its candidates.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from harness.evidence.model import (
+    ArmEnd,
+    ArmStart,
+    Gradients,
+    GroupNorm,
+    MemoryEvidence,
+    MemorySample,
+    PlannedArm,
+    Run,
+)
+from harness.runners.capture import Watched, capture_evidence, capture_record, graph_launches, watch_operations
+from harness.runners.host_sync import observe_syncs
+from harness.runners.opening import opened
+from harness.runners.recorder import Recorder, SeriesWriter
+from harness.runners.reductions import as_hex, combine_on_device, digest_of_all, reduce_gradients, reduce_groups
+from harness.system.protocol import (
+    CountsSkippedSteps,
+    HasGradientNorms,
+    HasGradients,
+    HasInputs,
+    HasParameters,
+    TrainingRun,
+)
+
+BLOCK_STEPS = 50
+BLOCK_SECONDS = 5.0
+WATCHED_STEPS = 3  # on CUDA the first ones, capture included; a traced replay is watched after the series
+NOT_REPORTED = -1
+
+KeptGradients = dict[tuple[str, int], dict[str, Tensor]]
+
+
+def execute(run: Run, recorder: Recorder) -> None:
+    """Execute the run's arms in order, each as often as its replicas say."""
+    baselines = set(run.baseline_of.values())
+    kept: KeptGradients = {}
+    for arm, planned in run.arms.items():
+        for replica in range(planned.replicas):
+            recorder.phase(f"{arm}.{replica}: open")
+            with opened(run, arm) as training:
+                execution = ArmExecution(run, arm, planned, replica, training, recorder)
+                execution.execute(kept, keep=arm in baselines and replica == 0)
+            del training, execution
+
+
+@dataclass
+class ArmExecution:
+    """One execution of one arm."""
+
+    run: Run
+    arm: str
+    planned: PlannedArm
+    replica: int
+    training: TrainingRun
+    recorder: Recorder
+    memory: list[MemorySample] = field(default_factory=list)
+    steps_called: int = 0
+
+    def execute(self, kept: KeptGradients, *, keep: bool) -> None:
+        """Start record, series, end record, then what is watched beside the series."""
+        self._phase("start")
+        self.recorder.write(arm_start(self.training, self.arm, self.replica))
+        watched = self._series(kept, keep=keep)
+        self._phase("end")
+        self.recorder.write(arm_end(self.training, self.arm, self.replica, self.steps_called))
+        self._observe(watched)
+
+    def _series(self, kept: KeptGradients, *, keep: bool) -> Watched:
+        steps = self.run.workload.steps
+        block = SeriesBlock(self.recorder, self.recorder.series(self.arm, self.replica))
+        watched = Watched()
+        self._phase("steps")
+        with ExitStack() as first_steps:
+            if torch.cuda.is_available() and self.planned.arm.capture != "none":
+                watched.steps = min(WATCHED_STEPS, steps)
+                first_steps.enter_context(graph_launches(watched))
+            for index in range(steps):
+                loss = self.training.step(index)
+                self.steps_called += 1
+                block.add(index, loss, self.training, tokens_of(self.run, index))
+                if index in self.run.gradient_steps:
+                    self._gradients(index, kept, keep=keep)
+                self._sample_memory(index)
+                if index + 1 == watched.steps:
+                    first_steps.close()
+        block.write()
+        return watched
+
+    def _gradients(self, index: int, kept: KeptGradients, *, keep: bool) -> None:
+        if not isinstance(self.training, HasGradients):
+            return
+        gradients = dict(self.training.gradients())
+        baseline = self.run.baseline_of.get(self.arm)
+        other = None if baseline is None else kept.get((baseline, index))
+        self.recorder.write(
+            Gradients(
+                arm=self.arm,
+                replica=self.replica,
+                step=index,
+                baseline=baseline if other is not None else None,
+                tensors=reduce_gradients(gradients, other),
+                groups=self._groups(gradients),
+            )
+        )
+        if keep:
+            kept[self.arm, index] = {name: tensor.detach().clone() for name, tensor in gradients.items()}
+
+    def _groups(self, gradients: Mapping[str, Tensor]) -> list[GroupNorm]:
+        if not isinstance(self.training, HasGradientNorms):
+            return []
+        before = self.training.gradient_norms()["before"]
+        return reduce_groups(gradients, self.training.gradient_groups(), before)
+
+    def _sample_memory(self, index: int) -> None:
+        if torch.cuda.is_available():
+            self.memory.append(memory_sample(index))
+
+    def _observe(self, watched: Watched) -> None:
+        next_index = self.run.workload.steps
+        if self.planned.arm.capture != "none":
+            record = capture_record(self.training, self.planned)  # before more steps are counted in it
+            if record.mechanism == "traced":
+                self._phase("watch replays")
+                watched = watch_operations(self.training.step, range(next_index, next_index + WATCHED_STEPS))
+                next_index += WATCHED_STEPS
+            self._phase("census")
+            self.recorder.write(capture_evidence(self.arm, self.replica, record, watched))
+        if self.memory:
+            self.recorder.write(MemoryEvidence(arm=self.arm, replica=self.replica, per="replay", samples=self.memory))
+        if self.planned.observe_syncs and self.replica == 0:
+            self._phase("host syncs")
+            self.recorder.write(observe_syncs(self.training, self.arm, self.replica, first_index=next_index))
+
+    def _phase(self, name: str) -> None:
+        self.recorder.phase(f"{self.arm}.{self.replica}: {name}")
+
+
+class SeriesBlock:
+    """Steps whose figures are still on the device."""
+
+    def __init__(self, recorder: Recorder, series: SeriesWriter) -> None:
+        self._recorder, self._series = recorder, series
+        self._clear()
+
+    def _clear(self) -> None:
+        self._steps: list[int] = []
+        self._tokens: list[int] = []
+        self._losses: list[Tensor] = []
+        self._integers: list[Tensor] = []  # [2]: batch digest, active groups
+        self._has_digest = True
+        self._began = time.monotonic()
+
+    def add(self, index: int, loss: Tensor, training: TrainingRun, tokens: int) -> None:
+        """Enqueue a step's figures; writes when the block is full or five seconds old."""
+        self._steps.append(index)
+        self._tokens.append(tokens)
+        self._losses.append(loss.detach().double().reshape(()))
+        digest = batch_digest(training)
+        self._has_digest = digest is not None
+        zero = torch.zeros((), dtype=torch.int64, device=loss.device)
+        active = active_groups(training)
+        figures = [zero if digest is None else digest, zero + NOT_REPORTED if active is None else active]
+        self._integers.append(torch.stack([figure.to(loss.device) for figure in figures]))
+        if len(self._steps) >= BLOCK_STEPS or time.monotonic() - self._began > BLOCK_SECONDS:
+            self.write()
+
+    def write(self) -> None:
+        """Fetch the block in two transfers, and write it."""
+        if not self._steps:
+            return
+        losses = torch.stack(self._losses).tolist()
+        integers = torch.stack(self._integers).tolist()
+        self._series.rows(
+            self._steps,
+            losses,
+            [as_hex(digest) if self._has_digest else "" for digest, _ in integers],
+            [active for _, active in integers],
+            self._tokens,
+        )
+        self._recorder.heartbeat()
+        self._clear()
+
+
+def batch_digest(training: TrainingRun) -> Tensor | None:
+    """Digest of what the last step read, on the device; None where the system does not show it."""
+    if not isinstance(training, HasInputs):
+        return None
+    return combine_on_device(training.inputs())
+
+
+def active_groups(training: TrainingRun) -> Tensor | None:
+    """How many groups the last step's clip scaled down, on the device; None where norms are not reported."""
+    if not isinstance(training, HasGradientNorms):
+        return None
+    norms = training.gradient_norms()
+    return (norms["before"].detach() > norms["max_norm"]).sum()
+
+
+def tokens_of(run: Run, index: int) -> int:
+    """Tokens of step `index` as the workload demands them."""
+    lengths = run.workload.seq_len
+    length = lengths[index % len(lengths)] if isinstance(lengths, list) else lengths
+    return run.workload.batch_size * length
+
+
+def memory_sample(step: int) -> MemorySample:
+    """Torch's own count of CUDA memory now; no host sync."""
+    return MemorySample(
+        step=step, allocated_bytes=torch.cuda.memory_allocated(), reserved_bytes=torch.cuda.memory_reserved()
+    )
+
+
+def arm_start(training: TrainingRun, arm: str, replica: int) -> ArmStart:
+    """Digests of what the arm starts from, and the system's facts."""
+    trainable, frozen = digests_of(training)
+    return ArmStart(
+        arm=arm,
+        replica=replica,
+        trainable_digest=trainable,
+        frozen_digest=frozen,
+        trainable_tensors=len(training.parameters()) if isinstance(training, HasParameters) else 0,
+        facts=dict(training.facts()),
+    )
+
+
+def arm_end(training: TrainingRun, arm: str, replica: int, steps: int) -> ArmEnd:
+    """Digests of what the arm has become."""
+    trainable, frozen = digests_of(training)
+    return ArmEnd(
+        arm=arm,
+        replica=replica,
+        trainable_digest=trainable,
+        frozen_digest=frozen,
+        skipped_steps=training.skipped_steps() if isinstance(training, CountsSkippedSteps) else 0,
+        steps_called=steps,
+    )
+
+
+def digests_of(training: TrainingRun) -> tuple[str, str]:
+    """Digests of trainable and frozen tensors now; empty where the system does not show them."""
+    if not isinstance(training, HasParameters):
+        return "", ""
+    return digest_of_all(training.parameters()), digest_of_all(training.frozen())

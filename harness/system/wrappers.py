@@ -1,0 +1,184 @@
+"""Faults that the harness itself can plant in any system, by wrapping its run.
+
+Importing this needs no torch. The expectations are by claim kind: these faults know no contract.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from harness.errors import UsageError
+from harness.system.protocol import Expectation, FaultDescription, TrainingRun
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SWAPPED_ARMS = "swapped_arms"  # planted where the arms are opened: a wrapper sees one arm only
+
+
+class FaultyRun:
+    """Passes everything through to the wrapped run; subclasses change one thing.
+
+    Capabilities are copied as bound methods, since `isinstance` with a runtime-checkable protocol looks at
+    attributes that are there and not at `__getattr__`.
+    """
+
+    def __init__(self, inner: TrainingRun, steps: int) -> None:
+        self._inner, self._steps = inner, steps
+        self._adopt()
+
+    def _adopt(self) -> None:
+        for name in dir(self._inner):
+            if not name.startswith("_") and not hasattr(type(self), name):
+                setattr(self, name, getattr(self._inner, name))
+
+    def step(self, index: int) -> Tensor:
+        return self._inner.step(index)
+
+    def facts(self) -> Mapping[str, bool | int | float | str]:
+        return self._inner.facts()
+
+    def __enter__(self) -> Self:
+        self._inner = self._inner.__enter__()
+        self._adopt()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._inner.__exit__(kind, error, trace)
+
+
+class NanTail(FaultyRun):
+    def step(self, index: int) -> Tensor:
+        loss = self._inner.step(index)
+        return loss * float("nan") if index >= self._steps - max(1, self._steps // 10) else loss
+
+
+class ConstantLoss(FaultyRun):
+    _first: Tensor | None = None
+
+    def step(self, index: int) -> Tensor:
+        loss = self._inner.step(index)
+        self._first = loss.clone() if self._first is None else self._first
+        return self._first.clone()
+
+
+class DroppedStep(FaultyRun):
+    _last: Tensor | None = None
+
+    def step(self, index: int) -> Tensor:
+        if index != self._steps // 2 or self._last is None:
+            self._last = self._inner.step(index)
+        return self._last
+
+
+class DoubledStep(FaultyRun):
+    def step(self, index: int) -> Tensor:
+        if index == self._steps // 2:
+            self._inner.step(index)
+        return self._inner.step(index)
+
+
+class StaleBatch(FaultyRun):
+    def step(self, index: int) -> Tensor:
+        return self._inner.step(max(0, index - 1))
+
+
+class ExtraSync(FaultyRun):
+    def __init__(self, inner: TrainingRun, steps: int) -> None:
+        super().__init__(inner, steps)
+        if hasattr(inner, "step_body"):
+            self.step_body = self._waiting_body
+
+    def step(self, index: int) -> Tensor:
+        loss = self._inner.step(index)
+        loss.item()
+        return loss
+
+    def _waiting_body(self) -> Callable[[], Tensor]:
+        body = cast("Any", self._inner).step_body()
+
+        def waiting() -> Tensor:
+            loss = cast("Tensor", body())
+            loss.item()
+            return loss
+
+        return waiting
+
+
+class SlowCandidate(FaultyRun):
+    def step(self, index: int) -> Tensor:
+        started = time.perf_counter()
+        loss = self._inner.step(index)
+        if loss.is_cuda:
+            import torch
+
+            torch.cuda.synchronize(loss.device)
+        time.sleep(1.5 * (time.perf_counter() - started))
+        return loss
+
+
+class FewerTokens(FaultyRun):
+    def __init__(self, inner: TrainingRun, steps: int) -> None:
+        super().__init__(inner, steps)
+        if hasattr(inner, "inputs"):
+            self.inputs = self._halved_inputs
+
+    def _halved_inputs(self) -> dict[str, Tensor]:
+        inputs = cast("Any", self._inner).inputs()
+        return {name: x[..., : max(1, x.shape[-1] // 2)] if x.dim() else x for name, x in inputs.items()}
+
+
+_WRAPPERS: dict[str, type[FaultyRun]] = {
+    "nan_tail": NanTail,
+    "constant_loss": ConstantLoss,
+    "dropped_step": DroppedStep,
+    "doubled_step": DoubledStep,
+    "stale_batch": StaleBatch,
+    "extra_sync": ExtraSync,
+    "slow_candidate": SlowCandidate,
+    "fewer_tokens": FewerTokens,
+}
+_SUMMARIES = {
+    "nan_tail": "the last tenth of the losses is NaN",
+    "constant_loss": "every step reports the first loss",
+    "dropped_step": "the middle step is not executed",
+    "doubled_step": "the middle step is executed twice",
+    "stale_batch": "each step trains on the batch before its own",
+    "extra_sync": "each step reads its loss on the host",
+    "slow_candidate": "each step sleeps 1.5 times as long as it took",
+    "fewer_tokens": "half of each sequence is processed",
+    SWAPPED_ARMS: "candidate and baseline have changed places",
+}
+_BREAKS: dict[str, dict[str, Expectation]] = {
+    "nan_tail": {"trajectory_match": Expectation("FAIL", "non_finite")},
+    "constant_loss": {"trajectory_match": Expectation("FAIL", "vacuous_no_training_effect")},
+    "dropped_step": {"trajectory_match": Expectation("FAIL", "not_bitwise_equal")},
+    "doubled_step": {"trajectory_match": Expectation("FAIL", "not_bitwise_equal")},
+    "stale_batch": {"trajectory_match": Expectation("FAIL", "batches_differ")},
+    "extra_sync": {"host_syncs": Expectation("FAIL", "too_many_syncs")},
+    "slow_candidate": {"throughput_ratio": Expectation("FAIL", "too_slow")},
+    "fewer_tokens": {"throughput_ratio": Expectation("FAIL", "batches_differ")},
+    SWAPPED_ARMS: {
+        "throughput_ratio": Expectation("FAIL", "too_slow"),
+        "capture": Expectation("FAIL", "not_captured"),
+    },
+}
+_PLANTED_IN_BOTH = ("nan_tail", "constant_loss", SWAPPED_ARMS)
+HARNESS_FAULTS: dict[str, FaultDescription] = {
+    name: FaultDescription(name, summary, "both" if name in _PLANTED_IN_BOTH else "candidate", _BREAKS[name])
+    for name, summary in _SUMMARIES.items()
+}
+
+
+def wrap(training: TrainingRun, fault: str, *, steps: int) -> TrainingRun:
+    """`training` with the harness's own `fault` planted; `steps` is the length of the run it will make."""
+    if fault not in _WRAPPERS:
+        raise UsageError(
+            "a fault of the harness is one of its wrappers", got=fault, remedy=f"one of {', '.join(sorted(_WRAPPERS))}"
+        )
+    return _WRAPPERS[fault](training, steps)
