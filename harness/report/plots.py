@@ -88,13 +88,13 @@ def gradients(points: Sequence[tuple[int, str, float]], tolerance: float | None)
             # Kinds side by side: at 0 they would hide each other.
             shift = (place - min(len(kinds), len(SERIES)) / 2) * 0.1
             layers = [layer + shift for layer, _ in mine]
-            axis.plot(layers, heights, color=SERIES[place], marker=MARKS[place], ms=3.5, ls="", label=label(kind))
+            axis.plot(layers, heights, color=SERIES[place], marker=MARKS[place], ms=3.5, ls="", label=label(kind, 30))
         if tolerance:
             axis.axhline(math.log10(tolerance), color=LIMIT, lw=1.3, ls="--", label=f"bound {tolerance:g}")
             top = max(top, math.log10(tolerance))
         _decades(axis, bottom, top)
         axis.set(xlabel="layer", ylabel="largest difference")
-        axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, borderaxespad=0.2)
+        axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.2)
 
     worst = max((value for _, _, value in points if math.isfinite(value)), default=math.nan)
     return draw(paint, alt=f"Largest gradient difference by layer and tensor; the worst is {number(worst)}.")

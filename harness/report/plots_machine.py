@@ -43,7 +43,7 @@ def ratios(processes: Sequence[ProcessTiming], *, demanded: float, interval: tup
         axis.axhline(1.0, color=MUTED, lw=0.8)
         axis.set(xlabel="process", ylabel="speed ratio", xticks=at)
         axis.yaxis.set_major_formatter(plain)
-        axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, borderaxespad=0.2)
+        axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.2)
 
     values = ", ".join(f"{item.ratio:.4g}" for item in processes)
     return draw(paint, alt=f"Speed ratio of each process: {values}; demanded {demanded:g}.", heights=(2.7,))
@@ -98,14 +98,14 @@ def telemetry(samples: Mapping[int, Telemetry]) -> Plot:
                 axis.plot([at for at, _ in mine], [value for _, value in mine], color=colour, lw=0.9)
             for moment in throttled[:200]:
                 axis.axvline(moment, color=LIMIT, lw=0.6, alpha=0.5)
-            axis.set_ylabel(name)
+            axis.set_title(name, loc="left", fontsize=8.5)
             axis.yaxis.set_major_formatter(plain)
             axis.xaxis.set_major_formatter(plain)
         axes[-1].set_xlabel("seconds since the process started")
 
     names = ", ".join(name for name, _ in shown)
     alt = f"{names} over time, one line a process; {len(throttled)} throttled samples."
-    return draw(paint, alt=alt, heights=tuple(1.1 for _ in shown))
+    return draw(paint, alt=alt, heights=tuple(1.3 for _ in shown))
 
 
 def timeline(events: Sequence[JitEvent], phases: Mapping[str, float], handles: Mapping[str, float]) -> Plot:

@@ -9,6 +9,7 @@ import numpy as np
 from harness.evidence.model import ArmEvidence, CaptureEvidence, HostSyncEvidence, MemoryEvidence
 from harness.report import plots
 from harness.report.blocks import Part, Section, table
+from harness.report.decimate import Doubles
 from harness.report.text import line, size
 from harness.report.view import RunView
 
@@ -107,8 +108,13 @@ def _memory(title: str, run_id: str, seen: MemoryEvidence) -> Part:
     allocated = np.array([sample.allocated_bytes for sample in seen.samples], dtype=np.float64)
     reserved = np.array([sample.reserved_bytes for sample in seen.samples], dtype=np.float64)
     rows = [
-        [name, size(values[0]), size(values[-1]), size(values.max())]
+        [name, size(values[0]), size(values[-1]), size(values.max()), _growth(values)]
         for name, values in (("allocated", allocated), ("reserved", reserved))
     ]
-    tables = [table(f"{len(seen.samples)} samples, one a {seen.per}", ["", "first", "last", "most"], rows)]
+    tables = [table(f"{len(seen.samples)} samples, one a {seen.per}", ["", "first", "last", "most", "growth"], rows)]
     return Part(title, [], [plots.memory(allocated, reserved, per=seen.per)], tables, [run_id])
+
+
+def _growth(values: Doubles) -> str:
+    """From the first sample to the last, in percent of the first."""
+    return f"{100 * (values[-1] / values[0] - 1):+.3g} %" if values[0] > 0 else "–"

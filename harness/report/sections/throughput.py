@@ -120,7 +120,7 @@ def _machine(telemetry: Mapping[int, Telemetry]) -> Table:
         "process",
         "samples",
         "SM clock least, MHz",
-        "most",
+        "SM clock most, MHz",
         "throttled samples",
         "throttle reasons",
         "foreign processes",

@@ -85,13 +85,13 @@ def _floor(baselines: list[ArmEvidence]) -> float | None:
 
 def _part(title: str, run: RunEvidence, comparisons: list[Comparison]) -> Part:
     curves = [
-        plots.Curve(arm if len(replicas) == 1 else f"{arm}, run {place}", item.series.loss)
+        plots.Curve(arm if place == 0 else f"{arm}, run {place}", item.series.loss)
         for arm, replicas in run.arms.items()
         for place, item in enumerate(replicas)
         if len(item.series.loss)
     ]
-    # Replicas of an arm measure noise; where they agree they would only draw over each other.
-    drawn = [curve for curve in curves if not curve.name.endswith(tuple(f", run {n}" for n in range(1, 33)))]
+    # Further runs of an arm measure noise; drawn here they would only lie over the first.
+    drawn = [curve for curve in curves if curve.name in run.arms]
     images: list[Plot] = [plots.trajectories(drawn)] if drawn else []
     rows: list[list[object]] = []
     for item in comparisons:
@@ -103,7 +103,7 @@ def _part(title: str, run: RunEvidence, comparisons: list[Comparison]) -> Part:
         images.append(plots.difference(values, tolerance=item.tolerance, floor=item.floor, first=first, name=name))
         finite = values[np.isfinite(values)]
         largest = float(finite.max()) if len(finite) else None
-        at = int(np.nanargmax(np.where(np.isfinite(values), values, -1.0))) if len(finite) else None
+        at = int(np.argmax(np.where(np.isfinite(values), values, -1.0))) if largest else None
         rows.append([name, len(values), first, largest, at, len(values) - len(finite), item.floor, item.tolerance])
     columns = [
         "compared",
