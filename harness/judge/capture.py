@@ -1,0 +1,169 @@
+"""`capture`: the step was captured, cleanly and completely, and every replay did the work of one step."""
+
+from __future__ import annotations
+
+from harness.contract.schema import Capture
+from harness.evidence.model import ArmEvidence, CaptureEvidence, GraphNodes
+from harness.judge import reasons
+from harness.judge.context import Context, capture_of, executed
+from harness.judge.sheet import Sheet, settle, some
+from harness.judge.verdict import Judgement
+
+# cudaGraphNodeType without its prefix. Host nodes call back into Python, allocations and frees make addresses
+# move; the others do device work, or order it.
+_FORBIDDEN = {"host", "memalloc", "memfree"}
+_KNOWN = _FORBIDDEN | {
+    "kernel", "memcpy", "memset", "graph", "empty", "waitevent", "eventrecord", "conditional",
+    "extsemassignal", "extsemaswait", "batchmemop",
+}  # fmt: skip
+
+
+def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
+    """Order: captured at all, holds something, holds nothing forbidden, replayed once a step, bounds."""
+    execution = executed(context.only_run("paired"), part.candidate)
+    capture = capture_of(part.candidate, execution, context.mechanism(part), sheet)
+    nodes = _node_count(capture)
+    _note(capture, nodes, sheet)
+    if not capture.captured or capture.failure or capture.captures == 0:
+        settle(reasons.NOT_CAPTURED, f"{part.candidate} was not captured: {capture.failure or 'it never began'}")
+    _require_contents(capture, nodes)
+    if capture.captures != part.captures:
+        settle(reasons.WRONG_CAPTURE_COUNT, f"{capture.captures} captures were made, {part.captures} are demanded")
+    _require_every_step(capture, execution, sheet)
+    _require_launches(capture, sheet)
+    if capture.moved_buffers:
+        settle(
+            reasons.MOVED_BUFFER,
+            f"{len(capture.moved_buffers)} of {capture.static_buffers} static buffers moved after capture: "
+            f"{some(capture.moved_buffers)}",
+        )
+    if capture.static_buffers == 0:
+        settle(reasons.VACUOUS_NO_BUFFERS, "no static buffer was watched")
+    _require_bounds(part, capture, nodes, execution, sheet)
+    return sheet.held(
+        f"{capture.captures} captures of {nodes} nodes were replayed {capture.replays} times, once a step, "
+        f"and {capture.static_buffers} buffers kept their addresses"
+    )
+
+
+def graphs_per_step(capture: CaptureEvidence) -> int:
+    """Graphs that one step launches: 1, or more where a step is captured in pieces (a forward and a backward)."""
+    graphs = len(capture.nodes)
+    return graphs // capture.captures if capture.captures and graphs and graphs % capture.captures == 0 else 1
+
+
+def _node_count(capture: CaptureEvidence) -> int:
+    if capture.mechanism == "traced":
+        return capture.recorded_operations
+    return sum(sum(graph.by_type.values()) for graph in capture.nodes)
+
+
+def _note(capture: CaptureEvidence, nodes: int, sheet: Sheet) -> None:
+    sheet.count("nodes", nodes)
+    sheet.count("captures", capture.captures)
+    sheet.count("observed_steps", capture.observed_steps)
+    sheet.count("buffers", capture.static_buffers)
+    sheet.figure("replays", capture.replays, "replays")
+    sheet.figure("warmup_steps", capture.warmup_steps, "steps")
+    sheet.figure("uncaptured_steps", capture.uncaptured_steps, "steps")
+    for graph in capture.nodes:
+        for node_type, number in sorted(graph.by_type.items()):
+            sheet.figure(f"nodes.{graph.label}.{node_type}", number, "nodes")
+
+
+def _require_contents(capture: CaptureEvidence, nodes: int) -> None:
+    empty = [graph.label for graph in capture.nodes if sum(graph.by_type.values()) == 0]
+    if nodes == 0 or empty:
+        settle(reasons.EMPTY_CAPTURE, f"the capture holds no operation: {some(empty) or 'nothing was recorded'}")
+    if capture.mechanism == "traced":
+        if capture.fake_pass_clean is None:
+            settle(reasons.EVIDENCE_MISSING, "the step was not run under fake tensors, so syncs went unseen")
+        if not capture.fake_pass_clean:
+            settle(reasons.SYNC_IN_CAPTURE, "the step waited for the device under fake tensors")
+    for graph in capture.nodes:
+        _require_device_work(graph)
+
+
+def _require_device_work(graph: GraphNodes) -> None:
+    types = {_plain(node_type): number for node_type, number in graph.by_type.items() if number}
+    forbidden = [f"{number} {node_type}" for node_type, number in sorted(types.items()) if node_type in _FORBIDDEN]
+    if graph.device_to_host_copies:
+        forbidden.append(f"{graph.device_to_host_copies} device-to-host copies")
+    if forbidden:
+        settle(reasons.FORBIDDEN_NODE, f"graph {graph.label} holds {', '.join(forbidden)}")
+    unknown = sorted(set(types) - _KNOWN)
+    if unknown:
+        settle(reasons.UNKNOWN_NODE_TYPE, f"graph {graph.label} holds nodes of unknown type: {some(unknown)}")
+
+
+def _plain(node_type: str) -> str:
+    """`cudaGraphNodeTypeMemAlloc`, `MEM_ALLOC` and `mem_alloc` are one type."""
+    return node_type.lower().removeprefix("cudagraphnodetype").replace("_", "")
+
+
+def _require_every_step(capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
+    """A recording executes nothing, so a step that is captured and not replayed at once is lost."""
+    steps = execution.end.steps_called if execution.end is not None else 0
+    sheet.count("steps", steps)
+    if capture.uncaptured_steps:
+        settle(reasons.UNCAPTURED_STEPS, f"{capture.uncaptured_steps} of {steps} steps ran outside the capture")
+    if capture.replays < steps:
+        settle(reasons.LOST_STEP, f"{steps} steps were asked for and {capture.replays} replayed")
+    if capture.replays > steps:
+        settle(reasons.EXTRA_STEP, f"{steps} steps were asked for and {capture.replays} replayed")
+
+
+def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
+    """The harness's own observation: graph launches (profiler), or replayed operations (dispatch mode)."""
+    traced = capture.mechanism == "traced"
+    seen = capture.observed_replayed_operations if traced else capture.observed_graph_launches
+    what = "replayed operations" if traced else "graph launches"
+    sheet.figure("observed_launches", seen, what)
+    if seen is None or capture.observed_steps == 0:
+        settle(reasons.LAUNCHES_UNOBSERVED, f"no {what} were observed by the harness")
+    per_step = capture.recorded_operations if traced else graphs_per_step(capture)
+    needed = per_step * capture.observed_steps
+    if seen != needed:
+        settle(
+            reasons.LAUNCHES_DIFFER,
+            f"the harness saw {seen} {what} in {capture.observed_steps} steps, which need {needed}",
+        )
+
+
+def _require_bounds(part: Capture, capture: CaptureEvidence, nodes: int, execution: ArmEvidence, sheet: Sheet) -> None:
+    if nodes < part.nodes_at_least or (part.nodes_at_most is not None and nodes > part.nodes_at_most):
+        bounds = f"at least {part.nodes_at_least}"
+        bounds += f" and at most {part.nodes_at_most}" if part.nodes_at_most is not None else ""
+        settle(reasons.NODE_COUNT, f"{nodes} nodes were captured, the contract demands {bounds}")
+    if part.kernels_per_layer_at_least is not None or part.clipped_tensors_per_layer is not None:
+        _require_per_layer(part, capture, execution, sheet)
+    skipped = execution.end.skipped_steps if execution.end is not None else 0
+    sheet.figure("skipped_steps", skipped, "steps")
+    if skipped > part.skipped_steps_at_most:
+        settle(reasons.SKIPPED_STEPS, f"{skipped} updates were left out, at most {part.skipped_steps_at_most} may be")
+
+
+def _require_per_layer(part: Capture, capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
+    if capture.mechanism == "traced":
+        settle(reasons.MECHANISM_MISSING, "kernels are counted in a CUDA graph, and this capture was traced")
+    layers = execution.start.facts.get("layers")
+    if not isinstance(layers, int) or layers < 1:
+        settle(reasons.EVIDENCE_MISSING, "the system does not state its number of layers")
+    sheet.count("layers", layers)
+    kernels = sum(sum(graph.kernels.values()) for graph in capture.nodes)
+    sheet.figure("kernels_per_layer", kernels / layers, "kernels")
+    if part.kernels_per_layer_at_least is not None and kernels < part.kernels_per_layer_at_least * layers:
+        settle(
+            reasons.KERNELS_PER_LAYER,
+            f"{kernels} kernels over {layers} layers are fewer than {part.kernels_per_layer_at_least} a layer",
+        )
+    if part.clipped_tensors_per_layer is None:
+        return
+    counts = [graph.clipped_tensors for graph in capture.nodes if graph.clipped_tensors is not None]
+    if not counts:
+        settle(reasons.EVIDENCE_MISSING, "the clip kernels' arguments were not read")
+    # every capture of a schedule of shapes holds its own clip
+    clipped, needed = sum(counts), part.clipped_tensors_per_layer * layers * capture.captures
+    sheet.figure("clipped_tensors", clipped, "tensors")
+    if clipped != needed:
+        settle(reasons.CLIPPED_TENSORS, f"{clipped} tensors are clipped inside the graph, {needed} are demanded")

@@ -1,0 +1,136 @@
+"""What a judge may look at: the contract, the claim, and the evidence of its runs.
+
+The accessors settle the judgement when evidence is missing, so a judge that gets a value back can rely on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.contract.schema import AnyClaim, AnyPart, Contract
+from harness.evidence.model import ArmEvidence, CaptureEvidence, Obstacle, Probe, RunEvidence
+from harness.judge import reasons
+from harness.judge.sheet import Sheet, settle
+from harness.judge.verdict import Status
+
+
+@dataclass(frozen=True)
+class Context:
+    """One unit's material. `runs` holds the evidence of the unit's runs, in their order of planning."""
+
+    contract: Contract
+    claim: AnyClaim
+    runs: Sequence[RunEvidence]
+
+    def mechanism(self, part: AnyPart) -> str | None:
+        """The replay mechanism that the part, or else its claim, is about; None when it names none."""
+        return part.mechanism or self.claim.mechanism
+
+    def same_system(self, arm: str, other: str) -> bool:
+        """Whether two arms are trained by one system; two systems may hold equal frozen weights in unequal bits."""
+        systems = {self.contract.arms[name].system or self.contract.system for name in (arm, other)}
+        return len(systems) == 1
+
+    def only_run(self, probe: Probe) -> RunEvidence:
+        """The first run of a probe (only the first attempt counts), sound; settles when there is none."""
+        runs = self.sound_runs(probe)
+        if not runs:
+            settle(reasons.EVIDENCE_MISSING, f"there is no evidence of a `{probe}` run")
+        return runs[0]
+
+    def sound_runs(self, probe: Probe) -> list[RunEvidence]:
+        """Every run of a probe; settles with ERROR when one died, with NOT_RUN when the machine can't do it."""
+        runs = [run for run in self.runs if run.probe == probe]
+        for run in runs:
+            if run.death is not None:
+                where = f" in phase {run.death.phase}" if run.death.phase else ""
+                settle(f"worker_{run.death.cause}", f"the worker of run {run.run_id} died{where}: {run.death.detail}")
+        for run in runs:
+            if run.obstacle is not None:
+                settle(obstacle_reason(run.obstacle), run.obstacle.message)
+        return runs
+
+
+def obstacle_reason(obstacle: Obstacle) -> str:
+    """The obstacle's code if it is a known NOT_RUN code, else `not_available`."""
+    known = reasons.REASONS.get(obstacle.reason)
+    return obstacle.reason if known and known.status is Status.NOT_RUN else reasons.NOT_AVAILABLE
+
+
+def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
+    """The first `number` executions of an arm; settles with ERROR when one is missing, unfinished or torn."""
+    executions = run.arms.get(arm, [])
+    if len(executions) < number:
+        settle(
+            reasons.EVIDENCE_MISSING,
+            f"run {run.run_id} has evidence of {len(executions)} executions of arm {arm}, {number} are needed",
+        )
+    for execution in executions:
+        _require_sound(run, arm, execution)
+    return executions[:number]
+
+
+def executed(run: RunEvidence, arm: str) -> ArmEvidence:
+    """The first execution of an arm; settles as `replicas` does."""
+    return replicas(run, arm, 1)[0]
+
+
+def _require_sound(run: RunEvidence, arm: str, execution: ArmEvidence) -> None:
+    series, end = execution.series, execution.end
+    if end is None:
+        settle(reasons.EVIDENCE_MISSING, f"run {run.run_id} has no end of arm {arm}")
+    lengths = {len(series.loss), len(series.batch_digest), len(series.clip_active_groups), len(series.tokens)}
+    if len(lengths) != 1:
+        settle(reasons.EVIDENCE_INCONSISTENT, f"the columns of arm {arm}'s series have lengths {sorted(lengths)}")
+    if end.steps_called < len(series.loss):
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"arm {arm} recorded {len(series.loss)} steps and was called {end.steps_called} times",
+        )
+    if not execution.start.trainable_digest:
+        settle(reasons.CAPABILITY_MISSING, f"arm {arm}'s system does not offer `parameters`")
+    if "" in series.batch_digest:
+        settle(reasons.CAPABILITY_MISSING, f"arm {arm}'s system does not offer `inputs`")
+
+
+def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sheet) -> CaptureEvidence:
+    """The capture record of an arm, of the demanded mechanism; settles when it is missing or of another one."""
+    capture = execution.capture
+    if capture is None:
+        settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {arm}")
+    if demanded is not None and capture.mechanism not in (None, demanded):
+        settle(
+            reasons.MECHANISM_MISSING,
+            f"the claim is about {demanded}, and arm {arm} was replayed by {capture.mechanism}",
+        )
+    sheet.mechanism = capture.mechanism or demanded
+    return capture
+
+
+def require_captured(context: Context, part: AnyPart, arm: str, execution: ArmEvidence, sheet: Sheet) -> None:
+    """Settle INCONCLUSIVE when an arm that must replay a capture never did.
+
+    An arm must when it declares a capture, or when it is the candidate of a claim that names a mechanism.
+    """
+    demanded = context.mechanism(part)
+    is_candidate = getattr(part, "candidate", None) == arm
+    if context.contract.arms[arm].capture == "none" and not (is_candidate and demanded):
+        return
+    capture = capture_of(arm, execution, demanded, sheet)
+    if not capture.captured or capture.replays == 0:
+        why = f": {capture.failure}" if capture.failure else ""
+        settle(
+            reasons.CANDIDATE_NOT_CAPTURED,
+            f"arm {arm} never replayed a capture, so nothing about a captured step was measured{why}",
+        )
+
+
+def require_uncaptured(context: Context, arm: str, execution: ArmEvidence) -> None:
+    """Settle FAIL when an arm declared uncaptured replayed a capture: it would be compared with its twin."""
+    capture = execution.capture
+    if context.contract.arms[arm].capture == "none" and capture is not None and capture.captured:
+        settle(
+            reasons.VACUOUS_BASELINE_CAPTURED,
+            f"arm {arm} is declared uncaptured and replayed a capture {capture.replays} times",
+        )

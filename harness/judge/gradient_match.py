@@ -1,0 +1,224 @@
+"""`gradient_match`: every trainable tensor's gradients agree at the chosen steps, and clipped norms keep the threshold.
+
+Gradients were reduced on the device: digest, largest absolute value, largest absolute difference to the baseline's.
+A relative difference is that difference over the baseline tensor's largest absolute value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from harness.contract.schema import ClippedNorm, GradientMatch
+from harness.evidence.model import ArmEvidence, Gradients, TensorReduction
+from harness.judge import reasons
+from harness.judge.context import Context, executed, require_captured, require_uncaptured
+from harness.judge.guards import require_active_clip, require_trained
+from harness.judge.series import require_comparable, require_finite
+from harness.judge.sheet import Sheet, number, settle, some
+from harness.judge.verdict import Judgement
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One tensor at one step against the baseline's."""
+
+    step: int
+    tensor: str
+    differs: bool
+    absolute: float
+    relative: float
+
+
+def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
+    """Order: capture, finiteness, equal start and work, differences, clipped norms, guards."""
+    run = context.only_run("paired")
+    candidate = executed(run, part.candidate)
+    named = {f"candidate {part.candidate}": candidate}
+    require_captured(context, part, part.candidate, candidate, sheet)
+    if part.baseline is not None:
+        baseline = executed(run, part.baseline)
+        require_captured(context, part, part.baseline, baseline, sheet)
+        named[f"baseline {part.baseline}"] = baseline
+    records = _records(part, candidate)
+    compared = list(_compared(part, records)) if part.baseline is not None else []
+    _note(part, records, compared, sheet)
+
+    require_finite(named, sheet)
+    _require_finite_gradients(records, sheet)
+    same_system = part.baseline is None or context.same_system(part.candidate, part.baseline)
+    require_comparable(named, sheet, frozen=same_system)
+    _require_agreement(part, compared, sheet)
+    if part.clipped_norm is not None:
+        _require_clipped(part.clipped_norm, records, sheet)
+    _require_guards(part, context, named, records, sheet)
+    return sheet.held(_sentence(part, records, compared))
+
+
+def _records(part: GradientMatch, candidate: ArmEvidence) -> list[Gradients]:
+    by_step = {record.step: record for record in candidate.gradients}
+    missing = [str(step) for step in part.steps if step not in by_step]
+    if missing:
+        settle(reasons.EVIDENCE_MISSING, f"gradients of {part.candidate} are missing at step {some(missing)}")
+    records = [by_step[step] for step in sorted(set(part.steps))]
+    if part.baseline is not None:
+        for record in records:
+            if record.baseline != part.baseline:
+                settle(
+                    reasons.EVIDENCE_MISSING,
+                    f"gradients of step {record.step} were compared with {record.baseline}, not with {part.baseline}",
+                )
+    return records
+
+
+def _compared(part: GradientMatch, records: list[Gradients]) -> Iterator[Compared]:
+    for record in records:
+        for tensor in record.tensors:
+            absolute, scale = tensor.max_abs_difference, tensor.baseline_max_abs
+            if absolute is None or tensor.baseline_digest is None or scale is None:
+                settle(
+                    reasons.EVIDENCE_MISSING,
+                    f"{tensor.name} at step {record.step} was not compared with {part.baseline}",
+                )
+            differs = tensor.digest != tensor.baseline_digest
+            if not differs and absolute > 0:
+                settle(
+                    reasons.EVIDENCE_INCONSISTENT,
+                    f"{tensor.name} at step {record.step} has equal digests and a difference of {number(absolute)}",
+                )
+            yield Compared(record.step, tensor.name, differs, absolute, _relative(absolute, scale))
+
+
+def _relative(absolute: float, scale: float) -> float:
+    """Over a baseline of zeros any difference is infinitely large, and none is 0."""
+    if scale == 0:
+        return 0.0 if absolute == 0 else math.inf
+    return absolute / scale
+
+
+def _note(part: GradientMatch, records: list[Gradients], compared: list[Compared], sheet: Sheet) -> None:
+    sheet.count("steps", len(records))
+    if part.baseline is not None:
+        sheet.count("tensors", len({entry.tensor for entry in compared}))
+    if part.clipped_norm is not None:
+        sheet.count("groups", sum(len(record.groups) for record in records))
+    if compared:
+        worst = max(compared, key=lambda entry: (math.isnan(entry.absolute), entry.absolute))
+        sheet.figure("max_abs_difference", worst.absolute, "gradient")
+        sheet.figure("max_abs_difference_tensor", worst.tensor)
+        sheet.figure("max_abs_difference_step", worst.step, "step")
+        sheet.figure("max_relative_difference", max(entry.relative for entry in compared))
+        sheet.figure("tensors_differing", len({entry.tensor for entry in compared if entry.differs}), "tensors")
+    if compared and part.equality == "bitwise" and part.max_abs_difference is not None:
+        bound = part.max_abs_difference
+        sheet.figure("within_upstream_tolerance", all(entry.absolute <= bound for entry in compared))
+
+
+def _require_finite_gradients(records: list[Gradients], sheet: Sheet) -> None:
+    for record in records:
+        for tensor in record.tensors:
+            values = _values(tensor)
+            if not all(math.isfinite(value) for value in values):
+                sheet.figure("first_non_finite_step", record.step, "step")
+                sheet.figure("first_non_finite_tensor", tensor.name)
+                settle(reasons.NON_FINITE, f"the gradient of {tensor.name} is not finite at step {record.step}")
+        for group in record.groups:
+            if not (math.isfinite(group.before) and math.isfinite(group.after)):
+                sheet.figure("first_non_finite_step", record.step, "step")
+                settle(
+                    reasons.NON_FINITE,
+                    f"group {group.group} has norm {group.before} before and {group.after} after clipping "
+                    f"at step {record.step}",
+                )
+
+
+def _values(tensor: TensorReduction) -> list[float]:
+    optional = (tensor.max_abs, tensor.max_abs_difference, tensor.baseline_max_abs)
+    return [value for value in optional if value is not None]
+
+
+def _require_agreement(part: GradientMatch, compared: list[Compared], sheet: Sheet) -> None:
+    if part.equality == "bitwise":
+        found = [entry for entry in compared if entry.differs]
+        reason, demand = reasons.DIFFERS, "in bits"
+    else:
+        absolute = math.inf if part.max_abs_difference is None else part.max_abs_difference
+        relative = math.inf if part.max_relative_difference is None else part.max_relative_difference
+        found = [entry for entry in compared if not (entry.absolute <= absolute and entry.relative <= relative)]
+        reason = reasons.EXCEEDS_TOLERANCE
+        demand = f"by more than the bound ({number(absolute)} absolute, {number(relative)} relative)"
+    if not found:
+        return
+    first = found[0]
+    sheet.figure("first_differing_step", first.step, "step")
+    sheet.figure("first_differing_tensor", first.tensor)
+    tensors = sorted({entry.tensor for entry in found})
+    settle(
+        reason,
+        f"{len(tensors)} gradients differ {demand}, first {first.tensor} at step {first.step} by "
+        f"{number(first.absolute)}: {some(tensors)}",
+    )
+
+
+def _require_clipped(demand: ClippedNorm, records: list[Gradients], sheet: Sheet) -> None:
+    norms = [(group.after, group.group, record.step) for record in records for group in record.groups]
+    if not norms:
+        return
+    largest, group, step = max(norms)
+    sheet.figure("largest_clipped_norm", largest, "norm")
+    sheet.figure("clip_threshold", demand.at_most, "norm")
+    if largest > demand.at_most * (1 + demand.relative_rounding):
+        beyond = sum(norm > demand.at_most * (1 + demand.relative_rounding) for norm, _, _ in norms)
+        settle(
+            reasons.CLIPPED_NORM_EXCEEDED,
+            f"after clipping, {beyond} of {len(norms)} norms exceed {number(demand.at_most)}, the largest of "
+            f"{number(largest)} in group {group} at step {step}",
+        )
+
+
+def _require_guards(
+    part: GradientMatch, context: Context, named: dict[str, ArmEvidence], records: list[Gradients], sheet: Sheet
+) -> None:
+    executions = list(named.values())
+    if part.baseline is not None:
+        require_uncaptured(context, part.baseline, executions[-1])
+        _require_every_tensor(executions[0], records)
+        largest = max((max(_values(tensor)) for record in records for tensor in record.tensors), default=None)
+        if largest == 0:
+            settle(reasons.VACUOUS_GRADIENTS_ZERO, "every compared gradient is zero")
+    for name, execution in named.items():
+        require_trained(name, execution)
+        if part.clip_active_steps is not None:
+            require_active_clip(name, execution, part.clip_active_steps, sheet)
+    if part.clipped_norm is not None and part.clip_active_steps != 0:
+        threshold = part.clipped_norm.at_most
+        groups = [group for record in records for group in record.groups]
+        if groups and not any(group.before > threshold for group in groups):
+            settle(
+                reasons.VACUOUS_CLIP_INACTIVE,
+                f"none of {len(groups)} norms exceeded {number(threshold)} before clipping, so nothing was clipped",
+            )
+
+
+def _require_every_tensor(candidate: ArmEvidence, records: list[Gradients]) -> None:
+    for record in records:
+        seen = len({tensor.name for tensor in record.tensors})
+        if seen < candidate.start.trainable_tensors:
+            settle(
+                reasons.TENSORS_MISSING,
+                f"{seen} of {candidate.start.trainable_tensors} trainable tensors had a gradient at step {record.step}",
+            )
+
+
+def _sentence(part: GradientMatch, records: list[Gradients], compared: list[Compared]) -> str:
+    said = []
+    if compared:
+        worst = max(entry.absolute for entry in compared)
+        how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {number(worst)}"
+        tensors = len({entry.tensor for entry in compared})
+        said.append(f"the gradients of {tensors} tensors {how} to {part.baseline}'s at {len(records)} steps")
+    if part.clipped_norm is not None:
+        groups = sum(len(record.groups) for record in records)
+        said.append(f"all {groups} clipped norms are at most {number(part.clipped_norm.at_most)}")
+    return ", and ".join(said)

@@ -1,0 +1,133 @@
+"""`host_syncs`: the candidate waits for the device as often as demanded; a control shows that it would be seen.
+
+Two independent detectors count; the larger count is judged, and disagreement within the bound decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.contract.schema import HostSyncs, SyncCount
+from harness.evidence.model import ArmEvidence, DetectorReading, HostSyncEvidence
+from harness.judge import reasons
+from harness.judge.context import Context, executed, require_captured
+from harness.judge.sheet import Sheet, settle, some
+from harness.judge.verdict import Judgement
+
+# Python does not run inside a CUDA graph's replay: these two see none of what it does.
+_BLIND_TO_REPLAY = {"dispatch_mode", "fake_pass"}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What the detectors saw of one arm; counts are over `steps` steps."""
+
+    demand: SyncCount
+    bound: int  # a step
+    evidence: HostSyncEvidence
+    readings: list[DetectorReading]
+
+    def per_step(self) -> float:
+        """The larger count a step."""
+        return max(reading.count / reading.steps for reading in self.readings)
+
+    def violated(self) -> bool:
+        """Exact comparison of counts over all steps: no division, no rounding."""
+        if self.demand.at_most is not None:
+            return any(reading.count > self.bound * reading.steps for reading in self.readings)
+        largest = max(self.readings, key=lambda reading: reading.count / reading.steps)
+        return largest.count != self.bound * largest.steps
+
+    def sentence(self) -> str:
+        seen = ", ".join(f"{each.detector} {each.count} in {each.steps} steps" for each in self.readings)
+        demand = "exactly" if self.demand.exactly is not None else "at most"
+        return f"{self.demand.arm}: {seen}; {demand} {self.bound} a step are demanded"
+
+
+def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
+    """Order: capture, the candidate's count, the control, the detectors' eyesight, their agreement."""
+    run = context.only_run("paired")
+    executions = {name: executed(run, name) for name in (part.candidate.arm, part.control.arm)}
+    require_captured(context, part, part.control.arm, executions[part.control.arm], sheet)
+    mechanism = _require_replayed(context, part, executions[part.candidate.arm], sheet)
+    candidate = _counted(part.candidate, executions[part.candidate.arm], mechanism)
+    control = _counted(part.control, executions[part.control.arm], mechanism)
+    for role, counted in (("candidate", candidate), ("control", control)):
+        sheet.count(f"{role}_steps", min(reading.steps for reading in counted.readings))
+        sheet.count(f"{role}_detectors", len({reading.detector for reading in counted.readings}))
+        sheet.figure(f"{role}_syncs_per_step", counted.per_step(), "syncs")
+    if candidate.violated():
+        settle(reasons.SYNC_COUNT, f"{candidate.sentence()}{_places(candidate)}")
+    _require_control(control)
+    _require_eyesight(candidate, control)
+    _require_agreement(candidate, control)
+    return sheet.held(f"{candidate.sentence()}; control {control.sentence()}")
+
+
+def _require_replayed(context: Context, part: HostSyncs, execution: ArmEvidence, sheet: Sheet) -> str | None:
+    """The mechanism whose replay was observed; None for an arm that is declared uncaptured."""
+    arm = part.candidate.arm
+    demanded = context.mechanism(part)
+    if context.contract.arms[arm].capture == "none":
+        return None
+    require_captured(context, part, arm, execution, sheet)
+    if execution.syncs is not None and not execution.syncs.replayed:
+        settle(reasons.CANDIDATE_NOT_CAPTURED, f"the steps of {arm} that were observed were no replays")
+    return execution.capture.mechanism if execution.capture is not None else demanded
+
+
+def _counted(demand: SyncCount, execution: ArmEvidence, mechanism: str | None) -> Counted:
+    evidence = execution.syncs
+    if evidence is None:
+        settle(reasons.EVIDENCE_MISSING, f"host syncs of {demand.arm} were not observed")
+    blind = _BLIND_TO_REPLAY if evidence.replayed and mechanism == "cuda_graph" else set()
+    readings = [reading for reading in evidence.readings if reading.detector not in blind]
+    if not readings:
+        settle(reasons.ONE_DETECTOR, f"no usable sync detector watched {demand.arm}")
+    if any(reading.steps <= 0 for reading in readings):
+        settle(reasons.VACUOUS_STEPS, f"a sync detector watched no step of {demand.arm}")
+    bound = demand.exactly if demand.exactly is not None else demand.at_most or 0
+    if demand.per_layer:
+        if evidence.layers < 1:
+            settle(reasons.EVIDENCE_MISSING, f"the system of {demand.arm} does not state its number of layers")
+        bound *= evidence.layers
+    return Counted(demand, bound, evidence, readings)
+
+
+def _places(counted: Counted) -> str:
+    places = [
+        f"{place.file}:{place.line} {place.operation} ({place.count})"
+        for reading in counted.readings
+        for place in reading.places
+    ]
+    return f"; at {some(sorted(set(places)))}" if places else ""
+
+
+def _require_control(control: Counted) -> None:
+    if control.violated():
+        if control.per_step() == 0:
+            settle(reasons.VACUOUS_CONTROL_NO_SYNC, f"control {control.sentence()}")
+        settle(reasons.CONTROL_SYNC_COUNT, f"control {control.sentence()}")
+
+
+def _require_eyesight(candidate: Counted, control: Counted) -> None:
+    for counted in (candidate, control):
+        blind = [reading.detector for reading in counted.readings if not reading.sees_planted]
+        if blind:
+            settle(
+                reasons.VACUOUS_DETECTOR_BLIND,
+                f"{some(list(blind))} did not see a sync planted beside {counted.demand.arm}",
+            )
+
+
+def _require_agreement(candidate: Counted, control: Counted) -> None:
+    for counted in (candidate, control):
+        detectors = {reading.detector for reading in counted.readings}
+        if len(detectors) < 2:
+            settle(
+                reasons.ONE_DETECTOR,
+                f"only {some(sorted(detectors))} watched {counted.demand.arm}; two detectors are needed",
+            )
+        first = counted.readings[0]
+        if any(each.count * first.steps != first.count * each.steps for each in counted.readings[1:]):
+            settle(reasons.DETECTORS_DISAGREE, f"within the bound, the detectors disagree on {counted.sentence()}")

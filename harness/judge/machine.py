@@ -1,0 +1,50 @@
+"""Whether the machine was quiet while it was timed: telemetry against a claim's limits."""
+
+from __future__ import annotations
+
+from harness.contract.schema import Limits
+from harness.evidence.model import RunEvidence, TelemetrySample
+from harness.judge import reasons
+from harness.judge.sheet import Sheet, number, settle
+
+# NVML's clock-event reason of a GPU without work. Its samples say nothing of clocks under load.
+_IDLE = "gpu_idle"
+
+
+def require_quiet_machine(limits: Limits, runs: list[RunEvidence], sheet: Sheet) -> None:
+    """Settle INCONCLUSIVE when a limit was exceeded in any process, or nothing was recorded of one."""
+    for run in runs:
+        if run.telemetry is None or not run.telemetry.samples:
+            settle(reasons.TELEMETRY_MISSING, f"nothing was recorded of the machine during run {run.run_id}")
+    sampled = [run.telemetry.samples for run in runs if run.telemetry is not None]
+    seen = {
+        "foreign_gpu_processes": max(float(max(each.foreign_processes for each in samples)) for samples in sampled),
+        "throttled_share": max(_throttled_share(samples) for samples in sampled),
+        "sm_clock_spread": max(_clock_spread(samples) for samples in sampled),
+        "host_load_per_core": max(max(each.host_load_per_core for each in samples) for samples in sampled),
+    }
+    sheet.count("telemetry_samples", sum(len(samples) for samples in sampled))
+    exceeded = []
+    for name, value in seen.items():
+        limit = float(getattr(limits, name))
+        sheet.figure(name, value)
+        if not value <= limit:
+            exceeded.append(f"{name.replace('_', ' ')} {number(value)} (limit {number(limit)})")
+    if exceeded:
+        settle(reasons.LIMITS_EXCEEDED, f"the machine was not quiet while it was timed: {', '.join(exceeded)}")
+
+
+def _busy(samples: list[TelemetrySample]) -> list[TelemetrySample]:
+    return [sample for sample in samples if _IDLE not in sample.throttle_reasons]
+
+
+def _throttled_share(samples: list[TelemetrySample]) -> float:
+    busy = _busy(samples)
+    return sum(bool(sample.throttle_reasons) for sample in busy) / len(busy) if busy else 0.0
+
+
+def _clock_spread(samples: list[TelemetrySample]) -> float:
+    """(highest - lowest) / highest SM clock; 0 on a machine that has no such clock."""
+    clocks = [sample.sm_clock_mhz for sample in _busy(samples) if sample.sm_clock_mhz is not None]
+    highest = max(clocks, default=0.0)
+    return (highest - min(clocks)) / highest if highest > 0 else 0.0

@@ -1,0 +1,74 @@
+"""`memory_steady`: memory does not grow after the first `after` samples, over replays or over re-captures.
+
+Two comparisons, the larger growth is judged: the later samples' peak over the warm-up's peak; and the last `after`
+samples' peak over that of the first `after` samples that follow the warm-up, where there are that many. The
+second finds a leak that a high warm-up peak would hide; `after` should cover one round of a schedule of shapes.
+"""
+
+from __future__ import annotations
+
+import math
+
+from harness.contract.schema import MemorySteady
+from harness.evidence.model import MemoryEvidence, MemorySample
+from harness.judge import reasons
+from harness.judge.context import Context, executed, require_captured
+from harness.judge.sheet import Sheet, number, settle
+from harness.judge.verdict import Judgement
+
+
+def judge(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
+    """Growth of allocated and of reserved bytes, both at most `growth_at_most` (a share: 0.01 is 1 %)."""
+    run = context.only_run("recapture" if part.per == "recapture" else "paired")
+    execution = executed(run, part.candidate)
+    require_captured(context, part, part.candidate, execution, sheet)
+    if execution.capture is not None and execution.capture.mechanism == "traced":
+        settle(reasons.MECHANISM_MISSING, "a traced replay decides nothing about device memory")
+    samples = _samples(part, execution.memory)
+    sheet.count("samples", len(samples) - part.after)
+    worst = -math.inf
+    for kind in ("allocated", "reserved"):
+        sizes = [int(getattr(sample, f"{kind}_bytes")) for sample in samples]
+        growth = _growth(sizes, part.after)
+        worst = max(worst, growth)
+        sheet.figure(f"{kind}_growth", growth)
+        sheet.figure(f"{kind}_peak_bytes", max(sizes), "bytes")
+        if growth > part.growth_at_most:
+            settle(
+                reasons.MEMORY_GROWS,
+                f"{kind} memory grew by {number(100 * growth)} % over {len(samples) - part.after} samples after the "
+                f"first {part.after} (per {part.per}), at most {number(100 * part.growth_at_most)} % may be",
+            )
+    return sheet.held(
+        f"memory grew by at most {number(100 * worst)} % over {len(samples) - part.after} samples after the first "
+        f"{part.after} (per {part.per})"
+    )
+
+
+def _samples(part: MemorySteady, memory: list[MemoryEvidence]) -> list[MemorySample]:
+    found = next((record for record in memory if record.per == part.per), None)
+    if found is None:
+        settle(reasons.EVIDENCE_MISSING, f"memory of {part.candidate} was not sampled per {part.per}")
+    if len(found.samples) <= part.after:
+        settle(
+            reasons.VACUOUS_STEPS,
+            f"{len(found.samples)} memory samples leave none after the first {part.after}",
+        )
+    if not any(sample.allocated_bytes or sample.reserved_bytes for sample in found.samples):
+        settle(reasons.VACUOUS_NO_MEMORY, f"all {len(found.samples)} memory samples are zero bytes")
+    return found.samples
+
+
+def _growth(sizes: list[int], after: int) -> float:
+    """Relative growth; negative when memory shrank. Growth from nothing to something is infinite."""
+    later = sizes[after:]
+    growth = _relative(max(later), max(sizes[:after]))
+    if len(later) >= 2 * after:
+        growth = max(growth, _relative(max(later[-after:]), max(later[:after])))
+    return growth
+
+
+def _relative(late: int, early: int) -> float:
+    if early == 0:
+        return 0.0 if late == 0 else math.inf
+    return late / early - 1

@@ -1,0 +1,174 @@
+"""Every reason code a verdict may carry: one constant, one status and one line of explanation each.
+
+A code has exactly one status, so a judge names the reason and the status follows. Codes are generic: they name
+what was seen, never a planted fault, and they are stable across versions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from harness.judge.verdict import Status
+
+
+@dataclass(frozen=True)
+class Reason:
+    """What a code means; `status` is the only status it may come with."""
+
+    code: str
+    status: Status
+    explanation: str
+
+
+REASONS: Final[dict[str, Reason]] = {}
+
+
+def _code(code: str, status: Status, explanation: str) -> str:
+    REASONS[code] = Reason(code, status, explanation)
+    return code
+
+
+def _passes(code: str, explanation: str) -> str:
+    return _code(code, Status.PASS, explanation)
+
+
+def _fails(code: str, explanation: str) -> str:
+    return _code(code, Status.FAIL, explanation)
+
+
+def _undecided(code: str, explanation: str) -> str:
+    return _code(code, Status.INCONCLUSIVE, explanation)
+
+
+def _not_run(code: str, explanation: str) -> str:
+    return _code(code, Status.NOT_RUN, explanation)
+
+
+def _error(code: str, explanation: str) -> str:
+    return _code(code, Status.ERROR, explanation)
+
+
+HELD = _passes("held", "Everything the claim demands was seen, over the denominators given.")
+
+# --- what two arms, or two runs of one arm, must share before their numbers mean anything -------------------
+NON_FINITE = _fails("non_finite", "A compared number is NaN or infinite; also when both arms have it.")
+UNEQUAL_START = _fails("unequal_start", "The compared arms start from different parameters.")
+UNEQUAL_LENGTHS = _fails("unequal_lengths", "The compared arms recorded different numbers of steps.")
+UNEQUAL_BATCHES = _fails("unequal_batches", "The compared arms read different batches at one step or more.")
+UNEQUAL_TOKENS = _fails("unequal_tokens", "The compared arms worked on different numbers of tokens.")
+
+# --- differences ---------------------------------------------------------------------------------------------
+DIFFERS = _fails("differs", "Equality in bits was demanded, and a value differs.")
+EXCEEDS_TOLERANCE = _fails("exceeds_tolerance", "A difference is larger than the contract's bound.")
+FROZEN_CHANGED = _fails("frozen_changed", "Tensors that must stay frozen changed during the run.")
+CLIPPED_NORM_EXCEEDED = _fails("clipped_norm_exceeded", "After clipping, a group's norm is above the threshold.")
+TENSORS_MISSING = _fails("tensors_missing", "Some trainable tensors showed no gradient to compare.")
+
+# --- guards: a comparison that shows nothing -------------------------------------------------------------------
+VACUOUS_STEPS = _fails("vacuous_steps", "Fewer steps were seen than the claim needs; none at all at worst.")
+VACUOUS_NOTHING_COMPARED = _fails("vacuous_nothing_compared", "A denominator is zero: nothing was compared.")
+VACUOUS_PARAMETERS_UNCHANGED = _fails(
+    "vacuous_parameters_unchanged", "The trainable parameters ended as they began: nothing was trained."
+)
+VACUOUS_SKIPPED_STEP = _fails("vacuous_skipped_step", "An update was left out, so the steps are not all training.")
+VACUOUS_BATCHES_REPEAT = _fails("vacuous_batches_repeat", "Fewer distinct batches than the guard demands.")
+VACUOUS_CLIP_INACTIVE = _fails("vacuous_clip_inactive", "The clip was hardly ever active, so it was not tested.")
+VACUOUS_TRAINING_EFFECT = _fails(
+    "vacuous_training_effect", "The loss does not lie below the untrained control's by the demanded effect."
+)
+VACUOUS_BASELINE_CAPTURED = _fails(
+    "vacuous_baseline_captured", "The baseline, declared uncaptured, replayed a capture: twins, not a comparison."
+)
+VACUOUS_GRADIENTS_ZERO = _fails("vacuous_gradients_zero", "Every compared gradient is zero.")
+VACUOUS_CONTROL_NO_SYNC = _fails("vacuous_control_no_sync", "The synchronizing control showed no host sync.")
+VACUOUS_DETECTOR_BLIND = _fails("vacuous_detector_blind", "A sync detector did not see the planted sync.")
+VACUOUS_NO_KERNELS = _fails("vacuous_no_kernels", "A list of kernels that must not be empty is empty.")
+VACUOUS_NO_BUFFERS = _fails("vacuous_no_buffers", "No static buffer was watched, so none was seen to stay.")
+VACUOUS_NO_MEMORY = _fails("vacuous_no_memory", "Every memory sample is zero bytes.")
+VACUOUS_MEMORY_NOT_FILLED = _fails(
+    "vacuous_memory_not_filled", "Device memory was not full, so a late allocation could not have failed."
+)
+
+# --- capture ---------------------------------------------------------------------------------------------------
+NOT_CAPTURED = _fails("not_captured", "The step was not captured, or a capture failed.")
+EMPTY_CAPTURE = _fails("empty_capture", "A capture succeeded and holds no operation.")
+FORBIDDEN_NODE = _fails("forbidden_node", "The graph holds a host node, an allocation or a device-to-host copy.")
+SYNC_IN_CAPTURE = _fails("sync_in_capture", "The step waits for the device inside what was captured.")
+WRONG_CAPTURE_COUNT = _fails("wrong_capture_count", "The number of captures is not the demanded one.")
+UNCAPTURED_STEPS = _fails("uncaptured_steps", "Some steps ran outside the capture.")
+LOST_STEP = _fails("lost_step", "Fewer replays than steps: a captured step was recorded and never executed.")
+EXTRA_STEP = _fails("extra_step", "More replays than steps: a step was executed more than once.")
+LAUNCHES_DIFFER = _fails("launches_differ", "The harness saw another number of launches than the steps need.")
+MOVED_BUFFER = _fails("moved_buffer", "A static buffer changed its address after capture.")
+NODE_COUNT = _fails("node_count", "The number of captured nodes is outside the demanded bounds.")
+KERNELS_PER_LAYER = _fails("kernels_per_layer", "Fewer kernels per layer than demanded.")
+CLIPPED_TENSORS = _fails("clipped_tensors", "The captured clip covers another number of tensors than demanded.")
+SKIPPED_STEPS = _fails("skipped_steps", "More updates were left out than allowed.")
+
+# --- host syncs, memory ----------------------------------------------------------------------------------------
+SYNC_COUNT = _fails("sync_count", "The candidate waits for the device oftener, or else, than demanded.")
+CONTROL_SYNC_COUNT = _fails("control_sync_count", "The control arm's host syncs are not the demanded number.")
+MEMORY_GROWS = _fails("memory_grows", "Memory grew after the warm-up by more than the bound.")
+
+# --- kernels ---------------------------------------------------------------------------------------------------
+PTX_TARGET_MISSING = _fails("ptx_target_missing", "A kernel's PTX has no `.target` line, or one nobody can read.")
+PTX_TARGET_MISMATCH = _fails("ptx_target_mismatch", "A kernel's PTX target does not fit the device.")
+PTX_VERSION_UNSUPPORTED = _fails(
+    "ptx_version_unsupported", "A kernel's PTX version is missing, newer than the driver, or older than its target."
+)
+DEVICE_UNREADABLE = _fails("device_unreadable", "A device is there and its compute capability cannot be read.")
+DUPLICATE_KEY = _fails("duplicate_key", "Two different kernels are stored under one key.")
+PREWARM_MISSING_KEY = _fails("prewarm_missing_key", "A run uses a kernel key that was not prewarmed.")
+PREWARM_PTX_DIFFERS = _fails("prewarm_ptx_differs", "Prewarm and run have different PTX under one key.")
+LATE_JIT = _fails("late_jit", "A kernel was compiled or loaded after prewarm.")
+HANDLE_LATE = _fails("handle_late", "A library handle did not exist before the weights were uploaded.")
+UNWRITTEN_ELEMENTS = _fails("unwritten_elements", "A kernel left poisoned elements of its output unwritten.")
+NOT_REPEATABLE = _fails("not_repeatable", "The same kernel on the same input gave other bits the second time.")
+DEMAND_UNMET = _fails("demand_unmet", "A compiled kernel's metadata or constant is not what is demanded.")
+
+# --- throughput ------------------------------------------------------------------------------------------------
+TOO_SLOW = _fails("too_slow", "The ratio is below the demanded one in every process and beyond its interval.")
+UNDECIDED_RATIO = _undecided("undecided_ratio", "The measured ratios neither prove nor refute the demanded one.")
+TOO_FEW_PROCESSES = _undecided("too_few_processes", "This number of processes cannot reach the confidence.")
+LIMITS_EXCEEDED = _undecided("limits_exceeded", "Machine load, clocks or throttling were outside the limits.")
+TELEMETRY_MISSING = _undecided("telemetry_missing", "Nothing was recorded of the machine while it was timed.")
+
+# --- measured, not decided ---------------------------------------------------------------------------------------
+CANDIDATE_NOT_CAPTURED = _undecided(
+    "candidate_not_captured", "An arm that the claim needs captured never was; see the capture claim."
+)
+NOISE_ABOVE_TOLERANCE = _undecided(
+    "noise_above_tolerance", "The baseline differs from its own repetition by more than the tolerance."
+)
+LAUNCHES_UNOBSERVED = _undecided("launches_unobserved", "The harness observed no replay with its own eyes.")
+UNKNOWN_NODE_TYPE = _undecided("unknown_node_type", "The graph holds a node of a type the harness cannot name.")
+DETECTORS_DISAGREE = _undecided("detectors_disagree", "Two sync detectors disagree within the bound.")
+ONE_DETECTOR = _undecided("one_detector", "Fewer than two usable sync detectors gave a reading.")
+DRIVER_VERSION_UNKNOWN = _undecided("driver_version_unknown", "The newest PTX version the driver loads is unknown.")
+MISSING_CASES = _undecided("missing_cases", "Some operation, data type or magnitude of the grid was not tried.")
+
+# --- this machine or system can't --------------------------------------------------------------------------------
+NEEDS_CUDA = _not_run("needs_cuda", "The claim needs a CUDA device, and this machine has none.")
+NEEDS_MEMORY = _not_run("needs_memory", "The workload needs more device memory than there is.")
+MODULE_MISSING = _not_run("module_missing", "A Python module that the workload needs is not installed.")
+CAPABILITY_MISSING = _not_run("capability_missing", "The system does not offer what the claim is judged from.")
+MECHANISM_MISSING = _not_run(
+    "mechanism_missing", "The evidence is of another replay mechanism than the claim's, and cannot decide it."
+)
+JUDGE_MISSING = _not_run("judge_missing", "No judge for this kind of claim is installed.")
+NOT_AVAILABLE = _not_run("not_available", "This machine cannot open the system.")
+NOT_PLANNED = _not_run("not_planned", "No run was made for this unit.")
+
+# --- harness, worker or system broke -----------------------------------------------------------------------------
+WORKER_SIGNAL = _error("worker_signal", "The worker was ended by a signal.")
+WORKER_EXIT_CODE = _error("worker_exit_code", "The worker ended with a non-zero exit code.")
+WORKER_WALL_LIMIT = _error("worker_wall_limit", "The worker ran past its wall limit.")
+WORKER_HEARTBEAT = _error("worker_heartbeat", "The worker made no progress for longer than its heartbeat.")
+WORKER_INCOMPLETE = _error("worker_incomplete", "The worker ended without its `complete` record.")
+WORKER_GARBAGE = _error("worker_garbage", "The worker's evidence cannot be read.")
+WORKER_OUTPUT_LIMIT = _error("worker_output_limit", "The worker printed more than is kept.")
+WORKER_EXCEPTION = _error("worker_exception", "An exception ended the worker.")
+EVIDENCE_MISSING = _error("evidence_missing", "Evidence that the claim is judged from is missing.")
+EVIDENCE_INCONSISTENT = _error("evidence_inconsistent", "Two pieces of the evidence contradict each other.")
+JUDGE_ERROR = _error("judge_error", "The judge itself failed; a defect of the harness.")

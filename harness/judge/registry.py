@@ -1,0 +1,104 @@
+"""All judges, and the one way from a unit and its evidence to a verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from harness.contract.schema import AnyClaim, AnyPart, CompositeClaim, Contract
+from harness.evidence.model import Obstacle, RunEvidence
+from harness.judge import (
+    capture,
+    gradient_match,
+    host_syncs,
+    kernel_match,
+    memory_steady,
+    prewarm,
+    ptx_target,
+    reasons,
+    repeatability,
+    throughput_ratio,
+    trajectory_match,
+)
+from harness.judge.context import Context, obstacle_reason
+from harness.judge.sheet import Sheet, concluded
+from harness.judge.verdict import WORST_FIRST, Figure, Judgement, Status, Verdict
+
+# The first argument is the part model of the kind, which the key ensures.
+Judge = Callable[[Any, Context, Sheet], Judgement]
+JUDGES: dict[str, Judge] = {
+    "trajectory_match": trajectory_match.judge,
+    "gradient_match": gradient_match.judge,
+    "capture": capture.judge,
+    "throughput_ratio": throughput_ratio.judge,
+    "host_syncs": host_syncs.judge,
+    "ptx_target": ptx_target.judge,
+    "prewarm": prewarm.judge,
+    "kernel_match": kernel_match.judge,
+    "repeatability": repeatability.judge,
+    "memory_steady": memory_steady.judge,
+}
+
+
+def judge_unit(
+    contract: Contract,
+    claim: AnyClaim,
+    workload_name: str,
+    runs: Sequence[RunEvidence],
+    obstacle: Obstacle | None = None,
+) -> Verdict:
+    """The verdict of one unit: a pure function of its contract, the evidence of its runs, and its obstacle.
+
+    `runs` is the evidence of the unit's runs in their planned order; what is missing is ERROR. An obstacle (the
+    plan found that this machine or system can't) is NOT_RUN. A composite claim is as good as its worst part.
+    """
+    if obstacle is not None:
+        judgement = Sheet(claim.mechanism).conclude(obstacle_reason(obstacle), obstacle.message)
+    else:
+        context = Context(contract, claim, runs)
+        judgement = _composite(claim, context) if isinstance(claim, CompositeClaim) else _judge_part(claim, context)
+    return Verdict(contract=contract.id, claim=claim.id, workload=workload_name, **dict(judgement))
+
+
+def _judge_part(part: AnyPart, context: Context) -> Judgement:
+    judge = JUDGES.get(part.kind)
+    mechanism = context.mechanism(part)
+    if judge is None:
+        return Sheet(mechanism).conclude(reasons.JUDGE_MISSING, f"no judge for `{part.kind}` is installed")
+    return concluded(lambda sheet: judge(part, context, sheet), mechanism)
+
+
+def _composite(claim: CompositeClaim, context: Context) -> Judgement:
+    """The worst part's status and reason; every part's figures and denominators under the part's name."""
+    names = part_names(claim)
+    judged = dict(zip(names, (_judge_part(part, context) for part in claim.parts), strict=True))
+    name, worst = min(judged.items(), key=lambda entry: WORST_FIRST.index(entry[1].status))
+    figures: dict[str, Figure] = {}
+    denominators: dict[str, int] = {}
+    for prefix, judgement in judged.items():
+        figures[f"{prefix}.status"] = Figure(value=str(judgement.status))
+        figures |= {f"{prefix}.{key}": figure for key, figure in judgement.figures.items()}
+        denominators |= {f"{prefix}.{key}": number for key, number in judgement.denominators.items()}
+    mechanisms = {judgement.mechanism for judgement in judged.values()} - {None}
+    if worst.status is Status.PASS:
+        message = f"all {len(names)} parts hold: " + "; ".join(part.message for part in judged.values())
+    else:
+        message = f"{name}: {worst.message}"
+    return worst.model_copy(
+        update={
+            "message": message,
+            "figures": figures,
+            "denominators": denominators,
+            "mechanism": mechanisms.pop() if len(mechanisms) == 1 else claim.mechanism,
+        }
+    )
+
+
+def part_names(claim: CompositeClaim) -> list[str]:
+    """One name a part: its kind, with its number among the parts of that kind where there are several."""
+    total, seen, names = Counter(part.kind for part in claim.parts), Counter[str](), []
+    for part in claim.parts:
+        seen[part.kind] += 1
+        names.append(part.kind if total[part.kind] == 1 else f"{part.kind}.{seen[part.kind]}")
+    return names

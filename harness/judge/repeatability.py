@@ -1,0 +1,48 @@
+"""`repeatability`: N runs of one arm with one seed agree, in bits or within a bound."""
+
+from __future__ import annotations
+
+import math
+
+from harness.contract.schema import Repeatability
+from harness.judge.context import Context, replicas, require_captured
+from harness.judge.guards import require_guards
+from harness.judge.series import (
+    Difference,
+    difference,
+    losses,
+    note_difference,
+    require_comparable,
+    require_equal,
+    require_finite,
+)
+from harness.judge.sheet import Sheet, number
+from harness.judge.verdict import Judgement
+
+
+def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
+    """Every repetition is compared with the first run; the worst difference is reported."""
+    run = context.only_run("paired")
+    executions = replicas(run, part.candidate, part.runs)
+    for execution in executions:
+        require_captured(context, part, part.candidate, execution, sheet)
+    found = [
+        difference(losses(each), losses(executions[0]), "every", part.max_abs_difference) for each in executions[1:]
+    ]
+    worst = max(range(len(found)), key=lambda index: _badness(found[index]))
+    note_difference(sheet, found[worst], part.equality, part.max_abs_difference)
+    sheet.count("runs", len(executions))
+
+    names = [f"run {index} of {part.candidate}" for index in range(len(executions))]
+    named = dict(zip(names, executions, strict=True))
+    require_finite(named, sheet)
+    require_comparable(named, sheet)
+    require_equal(found[worst], part.equality, part.max_abs_difference, f"{names[worst + 1]} and {names[0]}")
+    require_guards(part.guards, named, run, sheet)
+    how = "equal in bits" if part.equality == "bitwise" else f"within {number(found[worst].largest)} of the first"
+    return sheet.held(f"{len(executions)} runs of {part.candidate} are {how} at all {found[worst].steps} steps")
+
+
+def _badness(found: Difference) -> tuple[bool, float, int]:
+    # a NaN difference compares as nothing; it is the worst
+    return (math.isnan(found.largest), found.largest, found.differing)

@@ -1,0 +1,165 @@
+"""Comparing the series of arms: what they must share first, and by how much they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.evidence.model import ArmEvidence
+from harness.judge import reasons
+from harness.judge.sheet import Sheet, number, settle
+
+Losses = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How two series differ over their common steps; steps are counted from 0, None where there is none."""
+
+    steps: int
+    differing: int  # steps that differ in bits
+    first_differing: int | None
+    first_exceeding: int | None
+    largest: float  # largest absolute difference; NaN when a compared loss is not finite
+    largest_step: int | None
+
+
+def losses(execution: ArmEvidence) -> Losses:
+    """The losses [steps] as float64, whatever the evidence holds them in."""
+    return np.asarray(execution.series.loss, dtype=np.float64)
+
+
+def first_true(mask: NDArray[np.bool_]) -> int | None:
+    """Index of the first true element, None when there is none."""
+    return int(np.argmax(mask)) if mask.any() else None
+
+
+def difference(candidate: Losses, baseline: Losses, compare: Literal["every", "final"], tolerance: float) -> Difference:
+    """Difference over the common steps, or at the final common one. Bits are compared, so -0.0 differs from 0.0."""
+    steps = min(len(candidate), len(baseline))
+    offset = max(steps - 1, 0) if compare == "final" else 0
+    ours, theirs = (np.ascontiguousarray(series[offset:steps]) for series in (candidate, baseline))
+    if not len(ours):
+        return Difference(0, 0, None, None, 0.0, None)
+    bits = ours.view(np.int64) != theirs.view(np.int64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        distances = np.abs(ours - theirs)
+    # NaN is never within a bound; argmax of an array with a NaN is the NaN's index
+    beyond = ~(distances <= tolerance)
+    first, exceeding, worst = first_true(bits), first_true(beyond), int(np.argmax(distances))
+    return Difference(
+        steps=len(ours),
+        differing=int(bits.sum()),
+        first_differing=None if first is None else first + offset,
+        first_exceeding=None if exceeding is None else exceeding + offset,
+        largest=float(distances[worst]),
+        largest_step=worst + offset,
+    )
+
+
+def require_finite(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
+    """Settle FAIL at the first step at which any of the named series is NaN or infinite."""
+    found: list[tuple[int, str, float]] = []
+    for name, execution in executions.items():
+        values = losses(execution)
+        step = first_true(~np.isfinite(values))
+        if step is not None:
+            found.append((step, name, float(values[step])))
+    if found:
+        step, name, value = min(found, key=lambda entry: entry[0])
+        sheet.figure("first_non_finite_step", step, "step")
+        settle(reasons.NON_FINITE, f"the loss of {name} is {value} at step {step}")
+
+
+def require_comparable(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, frozen: bool = True) -> None:
+    """Settle FAIL unless all executions start equal and did the same work on the same batches.
+
+    The first entry is what the others are compared with. Names are for the message. `frozen` says whether frozen
+    tensors must start equal too (not where another system stores them in another format).
+    """
+    reference_name, reference = next(iter(executions.items()))
+    others = list(executions.items())[1:]
+    for name, execution in others:
+        for kind in ("trainable", "frozen") if frozen else ("trainable",):
+            _require_equal_start(kind, name, execution, reference_name, reference)
+    for name, execution in others:
+        ours, theirs = len(execution.series.loss), len(reference.series.loss)
+        if ours != theirs:
+            settle(reasons.UNEQUAL_LENGTHS, f"{name} has {ours} steps and {reference_name} {theirs}")
+    for name, execution in others:
+        _require_equal_work(name, execution, reference_name, reference, sheet)
+
+
+def _require_equal_start(
+    kind: str, name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
+) -> None:
+    ours, theirs = (getattr(each.start, f"{kind}_digest") for each in (execution, reference))
+    if ours != theirs:
+        settle(
+            reasons.UNEQUAL_START,
+            f"{name} and {reference_name} start from different {kind} parameters ({ours} and {theirs})",
+        )
+
+
+def _require_equal_work(
+    name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence, sheet: Sheet
+) -> None:
+    ours, theirs = execution.series, reference.series
+    tokens = first_true(np.asarray(ours.tokens) != np.asarray(theirs.tokens))
+    batches = first_unequal(ours.batch_digest, theirs.batch_digest)
+    if tokens is not None and (batches is None or tokens <= batches):
+        # fewer tokens make another batch too: the count is the more telling half
+        sheet.figure("first_unequal_step", tokens, "step")
+        settle(
+            reasons.UNEQUAL_TOKENS,
+            f"at step {tokens}, {name} worked on {int(ours.tokens[tokens])} tokens "
+            f"and {reference_name} on {int(theirs.tokens[tokens])}",
+        )
+    if batches is not None:
+        sheet.figure("first_unequal_step", batches, "step")
+        settle(
+            reasons.UNEQUAL_BATCHES,
+            f"at step {batches}, {name} read another batch than {reference_name} "
+            f"({ours.batch_digest[batches]} and {theirs.batch_digest[batches]})",
+        )
+
+
+def first_unequal(ours: Sequence[str], theirs: Sequence[str]) -> int | None:
+    """Index of the first unequal entry of two lists of one length, None when they are equal."""
+    if list(ours) == list(theirs):
+        return None
+    return next(index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
+
+
+def note_difference(sheet: Sheet, found: Difference, equality: str, tolerance: float) -> None:
+    """Figures of a difference; for bitwise claims also whether the bound alone would have let it pass."""
+    sheet.count("steps", found.steps)
+    sheet.figure("max_abs_difference", found.largest, "loss")
+    sheet.figure("max_abs_difference_step", found.largest_step, "step")
+    sheet.figure("tolerance", tolerance, "loss")
+    sheet.figure("steps_differing", found.differing, "steps")
+    sheet.figure("first_differing_step", found.first_differing, "step")
+    if equality == "bitwise":
+        sheet.figure("within_upstream_tolerance", found.steps > 0 and found.first_exceeding is None)
+    else:
+        sheet.figure("first_exceeding_step", found.first_exceeding, "step")
+
+
+def require_equal(found: Difference, equality: str, tolerance: float, names: str, noise: str = "") -> None:
+    """Settle FAIL when the series differ in bits (bitwise), or anywhere by more than the tolerance (within)."""
+    if equality == "bitwise" and found.first_differing is not None:
+        settle(
+            reasons.DIFFERS,
+            f"the losses of {names} differ at {found.differing} of {found.steps} steps, first at step "
+            f"{found.first_differing}, by at most {number(found.largest)} (step {found.largest_step}){noise}",
+        )
+    if equality == "within" and found.first_exceeding is not None:
+        settle(
+            reasons.EXCEEDS_TOLERANCE,
+            f"the losses of {names} differ by up to {number(found.largest)} (step {found.largest_step}), "
+            f"more than {number(tolerance)}, first at step {found.first_exceeding}{noise}",
+        )

@@ -1,0 +1,85 @@
+"""What a judge writes on: figures, denominators, and the one way to a conclusion.
+
+A check that settles the judgement raises `Settled`; `concluded` is the only place that catches it. PASS is said
+by `Sheet.held` alone, which refuses when nothing was counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from harness.evidence.numbers import rounded
+from harness.judge import reasons
+from harness.judge.verdict import Figure, Judgement
+
+
+class Settled(Exception):  # noqa: N818 - it carries a conclusion, it is not an error
+    """The judgement is reached: `reason` is a code of `reasons`, `message` one sentence with numbers."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.reason, self.message = reason, message
+
+
+def settle(reason: str, message: str) -> NoReturn:
+    """End the judgement here."""
+    raise Settled(reason, message)
+
+
+class Sheet:
+    """Collects figures and denominators while a judge works."""
+
+    def __init__(self, mechanism: str | None = None) -> None:
+        self.mechanism = mechanism
+        self.figures: dict[str, Figure] = {}
+        self.denominators: dict[str, int] = {}
+
+    def figure(self, name: str, value: bool | float | str | None, unit: str = "") -> None:
+        """Note a number with its unit; floats are rounded to 12 digits so that machines agree."""
+        plain = rounded(value) if isinstance(value, float) else value
+        self.figures[name] = Figure(value=plain, unit=unit)
+
+    def count(self, name: str, number: int) -> None:
+        """Note a denominator: how many of something the judgement rests on."""
+        self.denominators[name] = int(number)
+
+    def conclude(self, reason: str, message: str) -> Judgement:
+        """The judgement for a reason code. Raises KeyError for a code that `reasons` does not list."""
+        return Judgement(
+            status=reasons.REASONS[reason].status,
+            reason=reason,
+            message=message,
+            figures=self.figures,
+            denominators=self.denominators,
+            mechanism=self.mechanism,
+        )
+
+    def held(self, message: str) -> Judgement:
+        """PASS, unless a denominator is zero or there is none: then FAIL `vacuous_nothing_compared`."""
+        empty = sorted(name for name, number in self.denominators.items() if number <= 0)
+        if empty or not self.denominators:
+            settle(reasons.VACUOUS_NOTHING_COMPARED, f"nothing was compared: {', '.join(empty) or 'nothing'} counted 0")
+        return self.conclude(reasons.HELD, message)
+
+
+def concluded(judge: Callable[[Sheet], Judgement], mechanism: str | None) -> Judgement:
+    """Run a judge on a fresh sheet. An exception in it is ERROR `judge_error`, never a verdict."""
+    sheet = Sheet(mechanism)
+    try:
+        return judge(sheet)
+    except Settled as settled:
+        return sheet.conclude(settled.reason, settled.message)
+    except Exception as error:
+        return sheet.conclude(reasons.JUDGE_ERROR, f"the judge failed with {type(error).__name__}: {error}")
+
+
+def number(value: float) -> str:
+    """A number for a sentence: three significant digits."""
+    return f"{value:.3g}"
+
+
+def some(names: list[str], limit: int = 3) -> str:
+    """The first few names of a list, and how many more there are."""
+    shown = ", ".join(names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

@@ -1,0 +1,177 @@
+"""`throughput_ratio`: the candidate's steps per second are at least `at_least` times the baseline's.
+
+First each process must have timed the same training in both arms; then the machine must have been quiet; only then
+do the ratios decide (`statistics`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from harness.contract.schema import ThroughputRatio, TrajectoryMatch, parts_of
+from harness.evidence.model import ArmEvidence, RunEvidence, TimingEvidence
+from harness.judge import reasons, statistics
+from harness.judge.capture import graphs_per_step
+from harness.judge.context import Context, executed
+from harness.judge.guards import require_trained
+from harness.judge.machine import require_quiet_machine
+from harness.judge.series import difference, losses, require_comparable, require_equal, require_finite
+from harness.judge.sheet import Sheet, number, settle
+from harness.judge.timing import StepTimes, step_times
+from harness.judge.verdict import Judgement
+
+
+def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
+    """Order: every process timed equal training, the machine was quiet, the ratios."""
+    runs = _processes(part, context)
+    sheet.count("processes", len(runs))
+    trajectory = _trajectory(part, context)
+    for run in runs:
+        _require_equal_training(part, trajectory, context, run, sheet)
+    times = [step_times(_timing(run), part) for run in runs]
+    sheet.count("blocks", sum(each.candidate.size + each.baseline.size for each in times))
+    log_ratios = np.array([statistics.log_ratio(each.baseline, each.candidate) for each in times])
+    self_logs = np.stack([np.array([each.self_logs() for each in times])[:, arm] for arm in (0, 1)])
+    _note(part, runs, times, log_ratios, self_logs, sheet)
+    require_quiet_machine(part.limits, runs, sheet)
+    return _decision(part, log_ratios, self_logs, sheet)
+
+
+def _processes(part: ThroughputRatio, context: Context) -> list[RunEvidence]:
+    """One run a process, the first attempt of each, in the order of their numbers."""
+    found: dict[int, RunEvidence] = {}
+    for run in context.sound_runs("throughput"):
+        if run.timing is None:
+            settle(reasons.EVIDENCE_MISSING, f"run {run.run_id} has no timings")
+        if (run.timing.candidate, run.timing.baseline) == (part.candidate, part.baseline):
+            found.setdefault(run.timing.process, run)
+    if len(found) < part.processes:
+        settle(reasons.EVIDENCE_MISSING, f"{len(found)} of {part.processes} processes were timed")
+    return [found[process] for process in sorted(found)][: part.processes]
+
+
+def _timing(run: RunEvidence) -> TimingEvidence:
+    if run.timing is None:
+        settle(reasons.EVIDENCE_MISSING, f"run {run.run_id} has no timings")
+    return run.timing
+
+
+def _trajectory(part: ThroughputRatio, context: Context) -> TrajectoryMatch:
+    named = [claim for claim in context.contract.claims if claim.id == part.trajectory]
+    found = [each for claim in named for each in parts_of(claim) if isinstance(each, TrajectoryMatch)]
+    if not found:
+        settle(reasons.EVIDENCE_MISSING, f"the contract has no trajectory_match claim {part.trajectory}")
+    return found[0]
+
+
+def _require_equal_training(
+    part: ThroughputRatio, trajectory: TrajectoryMatch, context: Context, run: RunEvidence, sheet: Sheet
+) -> None:
+    """The timed steps of one process: equal start and work, equal losses, one launch a captured step."""
+    timing = _timing(run)
+    candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
+    _require_launches(part, context, timing, candidate, sheet)
+    ours, theirs = (f"{name} in process {timing.process}" for name in (part.candidate, part.baseline))
+    named = {theirs: baseline, ours: candidate}
+    require_finite(named, sheet)
+    require_comparable(named, sheet)
+    tolerance = trajectory.max_abs_difference
+    found = difference(losses(candidate), losses(baseline), trajectory.compare, tolerance)
+    if found.steps == 0:
+        settle(reasons.VACUOUS_STEPS, f"process {timing.process} recorded no loss of a timed step")
+    require_equal(found, trajectory.equality, tolerance, f"{ours} and {theirs}")
+    for name, execution in named.items():
+        require_trained(name, execution)
+    if context.contract.arms[part.baseline].capture == "none" and timing.observed_graph_launches.get(part.baseline):
+        settle(
+            reasons.VACUOUS_BASELINE_CAPTURED,
+            f"{theirs}, declared uncaptured, launched {timing.observed_graph_launches[part.baseline]} graphs",
+        )
+    for name, execution in ((part.candidate, candidate), (part.baseline, baseline)):
+        timed = sum(block.steps for block in timing.blocks if block.arm == name)
+        if len(execution.series.loss) < timed:
+            settle(
+                reasons.EVIDENCE_INCONSISTENT,
+                f"process {timing.process} timed {timed} steps of {name} and recorded {len(execution.series.loss)}",
+            )
+
+
+def _require_launches(
+    part: ThroughputRatio, context: Context, timing: TimingEvidence, candidate: ArmEvidence, sheet: Sheet
+) -> None:
+    """A candidate that claims to be captured launches its graphs once a step, as the harness saw it."""
+    demanded, capture = context.mechanism(part), candidate.capture
+    if capture is not None and capture.mechanism == "traced":
+        settle(reasons.MECHANISM_MISSING, "a traced replay decides nothing about speed")
+    if context.contract.arms[part.candidate].capture == "none" and demanded is None:
+        return
+    launches = timing.observed_graph_launches.get(part.candidate, 0)
+    process = f"process {timing.process}"
+    if timing.observed_steps == 0:
+        settle(reasons.LAUNCHES_UNOBSERVED, f"{process} observed no step's graph launches")
+    if launches == 0 or (capture is not None and not capture.captured):
+        settle(reasons.CANDIDATE_NOT_CAPTURED, f"{part.candidate} launched no graph in {process}: it was not captured")
+    sheet.mechanism = "cuda_graph"
+    needed = timing.observed_steps * (graphs_per_step(capture) if capture is not None else 1)
+    if launches != needed:
+        settle(
+            reasons.LAUNCHES_DIFFER,
+            f"{process} saw {launches} graph launches in {timing.observed_steps} steps, which need {needed}",
+        )
+
+
+def _note(
+    part: ThroughputRatio,
+    runs: list[RunEvidence],
+    times: list[StepTimes],
+    log_ratios: statistics.Array,
+    self_logs: statistics.Array,
+    sheet: Sheet,
+) -> None:
+    lower, upper = statistics.one_sided_bounds(log_ratios, part.confidence)
+    sheet.figure("mean_ratio", math.exp(log_ratios.mean()), "x")
+    sheet.figure("lower_bound", math.exp(lower), "x")
+    sheet.figure("upper_bound", math.exp(upper), "x")
+    sheet.figure("demanded_ratio", part.at_least, "x")
+    sheet.figure("missed_bias", math.exp(statistics.missed_bias(self_logs)), "x")
+    sheet.figure("log_ratio_deviation", float(log_ratios.std(ddof=1)))
+    for arm, logs in zip(("candidate", "baseline"), self_logs, strict=True):
+        low, high = statistics.self_intervals(logs)
+        sheet.figure(f"self_ratio_{arm}_low", math.exp(low), "x")
+        sheet.figure(f"self_ratio_{arm}_high", math.exp(high), "x")
+        seconds = float(np.median([np.median(getattr(each, arm)) for each in times]))
+        sheet.figure(f"{arm}_step_ms", 1000 * seconds, "ms")
+    for run, value in zip(runs, log_ratios, strict=True):
+        sheet.figure(f"ratio.process_{_timing(run).process}", math.exp(value), "x")
+
+
+def _decision(
+    part: ThroughputRatio, log_ratios: statistics.Array, self_logs: statistics.Array, sheet: Sheet
+) -> Judgement:
+    demanded = math.log(part.at_least)
+    fewest = statistics.fewest_processes(part.confidence)
+    processes = len(log_ratios)
+    if processes < fewest:
+        sheet.figure("processes_to_decide", fewest, "processes")
+        settle(
+            reasons.TOO_FEW_PROCESSES,
+            f"{processes} processes cannot reach a confidence of {part.confidence:g}; at least {fewest} can",
+        )
+    answer = int(statistics.decide(log_ratios, self_logs, demanded, part.confidence))
+    mean, low, high = (float(math.exp(value)) for value in (log_ratios.mean(), log_ratios.min(), log_ratios.max()))
+    measured = (
+        f"{part.candidate} is {mean:.3f} times as fast as {part.baseline} "
+        f"({low:.3f} to {high:.3f} over {processes} processes)"
+    )
+    if answer == 0:
+        needed = statistics.processes_to_decide(log_ratios, self_logs, demanded, part.confidence)
+        sheet.figure("processes_to_decide", needed, "processes")
+        remedy = (
+            f"about {needed} processes would probably decide it" if needed else "more processes would not decide it"
+        )
+        settle(reasons.UNDECIDED_RATIO, f"{measured}, too close to {number(part.at_least)} to decide; {remedy}")
+    if answer < 0:
+        settle(reasons.TOO_SLOW, f"{measured}, and {number(part.at_least)} is demanded")
+    return sheet.held(f"{measured}; at least {number(part.at_least)} is demanded")

@@ -1,0 +1,69 @@
+"""Step times of one process, read from its timed blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from harness.contract.schema import ThroughputRatio
+from harness.evidence.model import Block, TimingEvidence
+from harness.judge import reasons
+from harness.judge.sheet import settle
+from harness.judge.statistics import Array, log_ratio
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds a step of each block, by arm: [R, 2], the first and the second block of each ABBA round."""
+
+    candidate: Array
+    baseline: Array
+
+    def self_logs(self) -> tuple[float, float]:
+        """Either arm's log ratio with itself, its first blocks against its second."""
+        first, second = (float(log_ratio(arm[:, 0], arm[:, 1])) for arm in (self.candidate, self.baseline))
+        return first, second
+
+
+def step_times(timing: TimingEvidence, part: ThroughputRatio) -> StepTimes:
+    """Settles with ERROR when a block is torn or too short, blocks are missing, or a round is not ABBA."""
+    for block in timing.blocks:
+        if not (math.isfinite(block.seconds) and block.seconds > 0) or block.steps < 1:
+            settle(
+                reasons.EVIDENCE_INCONSISTENT,
+                f"process {timing.process} has a block of {block.steps} steps in {block.seconds} s",
+            )
+        if block.steps < part.block_steps:
+            settle(
+                reasons.EVIDENCE_MISSING,
+                f"process {timing.process} timed a block of {block.steps} steps, {part.block_steps} are demanded",
+            )
+    ordered = sorted(timing.blocks, key=lambda block: (block.round, block.position))
+    rounds = [_round(timing, part, group) for _, group in groupby(ordered, key=lambda block: block.round)]
+    blocks = 2 * len(rounds)
+    if blocks < part.blocks:
+        settle(
+            reasons.EVIDENCE_MISSING,
+            f"process {timing.process} timed {blocks} blocks an arm, {part.blocks} are demanded",
+        )
+    return StepTimes(*(np.array([each[arm] for each in rounds]) for arm in (part.candidate, part.baseline)))
+
+
+def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]) -> dict[str, list[float]]:
+    """The two step times of each arm in one round, which is ABBA or BAAB."""
+    blocks = list(group)
+    arms = [block.arm for block in blocks]
+    interleaved = [block.position for block in blocks] == [0, 1, 2, 3] and arms == arms[::-1]
+    if not interleaved or set(arms) != {part.candidate, part.baseline}:
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"round {blocks[0].round} of process {timing.process} is not interleaved: {', '.join(arms)}",
+        )
+    return {
+        arm: [block.seconds / block.steps for block in blocks if block.arm == arm]
+        for arm in (part.candidate, part.baseline)
+    }

@@ -1,0 +1,96 @@
+"""`trajectory_match`: two arms' losses agree at every step, or at the final one, in bits or within a bound.
+
+The noise floor is the largest absolute difference between the baseline and its own repetition.
+"""
+
+from __future__ import annotations
+
+import math
+
+from harness.contract.schema import TrajectoryMatch
+from harness.evidence.model import ArmEvidence
+from harness.judge import reasons
+from harness.judge.context import Context, executed, replicas, require_captured, require_uncaptured
+from harness.judge.guards import require_guards
+from harness.judge.series import (
+    difference,
+    losses,
+    note_difference,
+    require_comparable,
+    require_equal,
+    require_finite,
+)
+from harness.judge.sheet import Sheet, number, settle
+from harness.judge.verdict import Judgement
+
+
+def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
+    """Order: capture, finiteness, equal start and work, the difference, guards, the noise floor."""
+    run = context.only_run("paired")
+    candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
+    repetitions = replicas(run, part.baseline, len(run.arms[part.baseline]))[1:]
+    require_captured(context, part, part.candidate, candidate, sheet)
+    require_captured(context, part, part.baseline, baseline, sheet)
+
+    found = difference(losses(candidate), losses(baseline), part.compare, part.max_abs_difference)
+    note_difference(sheet, found, part.equality, part.max_abs_difference)
+    noise = _noise_floor(part, baseline, repetitions)
+    _note_noise(sheet, noise, found.largest)
+    _note_ends(sheet, candidate, baseline)
+
+    ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
+    repeated = {f"{theirs} (repetition {index})": each for index, each in enumerate(repetitions, 1)}
+    compared = {theirs: baseline, ours: candidate, **repeated}
+    require_finite(compared, sheet)
+    require_comparable(compared, sheet, frozen=context.same_system(part.candidate, part.baseline))
+    require_equal(
+        found, part.equality, part.max_abs_difference, f"{ours} and {theirs}", _in_noise(noise, found.largest)
+    )
+    require_uncaptured(context, part.baseline, baseline)
+    require_guards(part.guards, {ours: candidate, theirs: baseline}, run, sheet)
+    if noise is not None and noise > part.max_abs_difference:
+        settle(
+            reasons.NOISE_ABOVE_TOLERANCE,
+            f"{theirs} differs from its own repetition by {number(noise)}, more than the tolerance "
+            f"{number(part.max_abs_difference)}",
+        )
+    where = "at the final step" if part.compare == "final" else f"at all {found.steps} steps"
+    how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {number(found.largest)}"
+    return sheet.held(f"the losses of {ours} and {theirs} {how} {where}")
+
+
+def _noise_floor(part: TrajectoryMatch, baseline: ArmEvidence, repetitions: list[ArmEvidence]) -> float | None:
+    floors = [
+        difference(losses(each), losses(baseline), part.compare, part.max_abs_difference).largest
+        for each in repetitions
+    ]
+    return max(floors) if floors else None
+
+
+def multiple_of(largest: float, floor: float) -> float:
+    """A difference as a multiple of the noise floor; over a floor of zero, infinite, or 0 when it is zero too."""
+    if floor == 0:
+        return 0.0 if largest == 0 else math.inf if largest > 0 else math.nan
+    return largest / floor
+
+
+def _note_noise(sheet: Sheet, noise: float | None, largest: float) -> None:
+    sheet.figure("noise_floor", noise, "loss")
+    sheet.figure("multiple_of_noise_floor", None if noise is None else multiple_of(largest, noise))
+
+
+def _in_noise(noise: float | None, largest: float) -> str:
+    if noise is None:
+        return ""
+    if noise == 0:
+        return "; the baseline repeats itself exactly"
+    return f"; {number(multiple_of(largest, noise))} times the noise floor of {number(noise)}"
+
+
+def _note_ends(sheet: Sheet, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
+    for name, execution in (("candidate", candidate), ("baseline", baseline)):
+        values = losses(execution)
+        sheet.figure(f"final_loss_{name}", float(values[-1]) if len(values) else None, "loss")
+    if candidate.end is not None and baseline.end is not None:
+        equal = candidate.end.trainable_digest == baseline.end.trainable_digest
+        sheet.figure("final_parameters_equal", equal)

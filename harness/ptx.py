@@ -1,0 +1,116 @@
+"""PTX text: its `.target`, `.version` and entries; and which device a target fits.
+
+Rules of the PTX ISA manual (directives `.target` and `.version`): PTX for `sm_XY` loads on a device of capability
+>= X.Y; `sm_XYf` on the same family from X.Y on; `sm_XYa` on exactly X.Y. `compute_XY` is a synonym. A module's
+`.version` must be one the driver knows, and not older than the one that introduced its target.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_TARGET = re.compile(r"(?:sm|compute)_([1-9][0-9]{1,2})([af]?)")
+_VERSION = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_TARGET_LINE = re.compile(r"^\s*\.target\s+([^\n;]*)", re.MULTILINE)
+_VERSION_LINE = re.compile(r"^\s*\.version\s+(\S+)", re.MULTILINE)
+_ENTRY = re.compile(r"\.entry\s+([A-Za-z_$%][\w$]*)")
+
+# The PTX ISA version that introduced each target (release history of the PTX ISA manual), without suffix, then the
+# versions of the suffixed ones where they came later.
+_INTRODUCED = {
+    "30": (3, 0), "32": (4, 0), "35": (3, 1), "37": (4, 1), "50": (4, 0), "52": (4, 1), "53": (4, 2),
+    "60": (5, 0), "61": (5, 0), "62": (5, 0), "70": (6, 0), "72": (6, 1), "75": (6, 3),
+    "80": (7, 0), "86": (7, 1), "87": (7, 4), "88": (9, 0), "89": (7, 8), "90": (7, 8), "90a": (8, 0),
+    "100": (8, 6), "100a": (8, 6), "100f": (8, 8), "101": (8, 6), "101a": (8, 6), "101f": (8, 8),
+    "103": (8, 8), "103a": (8, 8), "103f": (8, 8), "110": (9, 0), "110a": (9, 0), "110f": (9, 0),
+    "120": (8, 7), "120a": (8, 7), "120f": (8, 8), "121": (8, 8), "121a": (8, 8), "121f": (8, 8),
+}  # fmt: skip
+
+# The newest PTX ISA version that a driver of this CUDA version loads (same release history).
+_DRIVER = {
+    (11, 0): (7, 0), (11, 1): (7, 1), (11, 2): (7, 2), (11, 3): (7, 3), (11, 4): (7, 4), (11, 5): (7, 5),
+    (11, 6): (7, 6), (11, 7): (7, 7), (11, 8): (7, 8), (12, 0): (8, 0), (12, 1): (8, 1), (12, 2): (8, 2),
+    (12, 3): (8, 3), (12, 4): (8, 4), (12, 5): (8, 5), (12, 6): (8, 5), (12, 7): (8, 6), (12, 8): (8, 7),
+    (12, 9): (8, 8), (13, 0): (9, 0), (13, 1): (9, 1),
+}  # fmt: skip
+
+# sm_101 was renamed sm_110 and is not of the family of sm_100 (manual, family-specific targets).
+_FAMILIES = {101: "110", 110: "110"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """An architecture: `number` 90 is capability 9.0; `suffix` is "", "a" (this one only) or "f" (its family)."""
+
+    number: int
+    suffix: str = ""
+
+    def __str__(self) -> str:
+        return f"sm_{self.number}{self.suffix}"
+
+    @property
+    def family(self) -> str:
+        return _FAMILIES.get(self.number, f"{self.number // 10}x")
+
+
+@dataclass(frozen=True)
+class Module:
+    """What a PTX text declares, as written; `targets` holds architectures only (no `debug`, no texturing mode)."""
+
+    targets: list[str]
+    versions: list[str]
+    entries: list[str]
+
+
+def read_module(text: str) -> Module:
+    """Every `.target` architecture, `.version` and `.entry` name of a PTX text, comments left out."""
+    plain = _COMMENT.sub(" ", text)
+    words = [word.strip() for line in _TARGET_LINE.findall(plain) for word in line.split(",")]
+    architectures = [word for word in words if word.startswith(("sm_", "compute_"))]
+    return Module(architectures, _VERSION_LINE.findall(plain), _ENTRY.findall(plain))
+
+
+def parse_target(text: str) -> Target:
+    """`sm_90a` or `compute_90a`. Raises ValueError for anything else."""
+    match = _TARGET.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a PTX target such as sm_90 or sm_90a")
+    return Target(int(match[1]), match[2])
+
+
+def parse_version(text: str) -> tuple[int, int]:
+    """`8.7` as (8, 7). Raises ValueError for anything else."""
+    match = _VERSION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a PTX version such as 8.7")
+    return int(match[1]), int(match[2])
+
+
+def is_exact(target: Target, device: Target) -> bool:
+    """Same architecture; a suffix narrows where else the PTX loads, not whether it loads here."""
+    return target.number == device.number
+
+
+def is_loadable(target: Target, device: Target) -> bool:
+    """Whether the driver may compile PTX of this target for the device (its own suffix does not matter)."""
+    if target.suffix == "a":
+        return target.number == device.number
+    if target.suffix == "f":
+        return target.family == device.family and device.number >= target.number
+    return device.number >= target.number
+
+
+def introduced_in(target: Target) -> tuple[int, int] | None:
+    """The PTX ISA version that introduced a target; None for one that this table does not know."""
+    return _INTRODUCED.get(f"{target.number}{target.suffix}")
+
+
+def newest_version(cuda: tuple[int, int]) -> tuple[int, int] | None:
+    """The newest PTX ISA version a driver of this CUDA version (12, 8) loads.
+
+    A driver newer than the table loads at least the table's newest; one older than the table gives None.
+    """
+    known = [release for release in _DRIVER if release <= cuda]
+    return _DRIVER[max(known)] if known else None
