@@ -48,6 +48,11 @@ def lint(loaded: LoadedContract, describe: Describe) -> list[Finding]:
     return sorted(findings, key=_place)
 
 
+def has_judge(kind: str) -> bool:
+    """Whether a module of that name judges the kind; found without importing it, since judges import numpy."""
+    return importlib.util.find_spec(f"harness.judge.{kind}") is not None
+
+
 def _place(finding: Finding) -> tuple[int, int]:
     _, line, column = finding.where.rsplit(":", 2)
     return int(line), int(column)
@@ -114,7 +119,7 @@ def _claims(loaded: LoadedContract, descriptions: Mapping[str, SystemDescription
             yield Finding("warning", where, f"claim '{claim.id}' names no fault: nothing shows that it could fail")
         for number, part in enumerate(parts_of(claim)):
             here = ("claims", index, *(("parts", number) if isinstance(claim, CompositeClaim) else ()))
-            if importlib.util.find_spec(f"harness.judge.{part.kind}") is None:
+            if not has_judge(part.kind):
                 message = f"judge_missing: nothing judges '{part.kind}' yet, so '{claim.id}' will be NOT_RUN"
                 yield Finding("warning", loaded.where(*here, "kind"), message)
             if message := _twin_arms(loaded, part):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.contract import strict_yaml
 from harness.contract.strict_yaml import MAX_BYTES, MAX_DEPTH, MAX_NODES, nearest, parse, read
@@ -212,6 +215,15 @@ def test_both_parsers_read_numbers_to_the_same_bits(monkeypatch: pytest.MonkeyPa
     monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
     assert [number.hex() for number in parse(text).value] == [number.hex() for number in fast]
     assert math.copysign(1, fast[-1]) == -1
+
+
+@given(st.text(alphabet="ab:-[]{}&*!|>'\"%#?,~ \n\t\r1.e0\u2028\ufeff\x00", max_size=60))
+def test_any_text_is_read_or_refused_with_a_place(text: str) -> None:
+    try:
+        place = ":".join(map(str, parse(text, where="c.yaml").position(())))
+    except ContractError as error:
+        place = str(error).removeprefix("c.yaml:")
+    assert re.match(r"[1-9]\d*:[1-9]\d*", place), place
 
 
 def test_nearest_names_the_close_one_or_lists_all() -> None:

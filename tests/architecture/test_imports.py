@@ -1,0 +1,181 @@
+"""The import rules of ARCHITECTURE.md, over the sources and over what running processes really load."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Modules under `packages` (but for `exempt`) import nothing under `forbidden` (but for `allowed`).
+
+    With `lazily`, an import inside a function or under `if TYPE_CHECKING:` is fine: importing the module does not
+    execute it.
+    """
+
+    packages: tuple[str, ...]
+    forbidden: tuple[str, ...]
+    allowed: tuple[str, ...] = ()
+    exempt: tuple[str, ...] = ()
+    lazily: bool = False
+
+
+RULES = (
+    Rule(
+        packages=("harness.judge", "harness.report", "harness.contract", "harness.evidence"),
+        forbidden=("torch", "triton"),
+        exempt=("harness.evidence.environment",),
+    ),
+    # What `describe()` needs is imported without torch; heavy imports happen in `open()`.
+    Rule(
+        packages=("harness.evidence.environment", "harness.system", "reference_impl.system", "reference_impl.faults"),
+        forbidden=("torch", "triton"),
+        exempt=("harness.system.replay",),
+        lazily=True,
+    ),
+    Rule(packages=("harness",), forbidden=("reference_impl",)),
+    Rule(packages=("reference_impl",), forbidden=("harness",), allowed=("harness.system", "harness.ptx")),
+    Rule(packages=("harness.judge",), forbidden=("harness.runners", "harness.report")),
+    Rule(packages=("harness.runners",), forbidden=("harness.judge", "harness.report")),
+)
+
+
+def violations(module: str, source: str) -> list[str]:
+    """`module:line imports name` for every import in `source` that a rule forbids to `module`."""
+    return [
+        f"{module}:{line} imports {name}"
+        for name, line, deferred in _imports(module, ast.parse(source), deferred=False)
+        for rule in RULES
+        if _under(module, rule.packages) and not _under(module, rule.exempt)
+        if _under(name, rule.forbidden) and not _under(name, rule.allowed)
+        if not (rule.lazily and deferred)
+    ]
+
+
+def _under(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def _imports(module: str, node: ast.AST, *, deferred: bool) -> Iterator[tuple[str, int, bool]]:
+    """Imported names with their line, and whether the import waits for a call or for a type checker."""
+    for child in ast.iter_child_nodes(node):
+        inside = deferred or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        if isinstance(child, ast.Import):
+            yield from ((alias.name, child.lineno, deferred) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            base = child.module or ""
+            if child.level:
+                parents = module.split(".")[: -child.level]
+                base = ".".join([*parents, base]).rstrip(".")
+            # `from harness import judge` imports harness.judge: the name counts too.
+            yield from ((f"{base}.{alias.name}", child.lineno, deferred) for alias in child.names)
+        elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            yield from _imports(module, ast.Module(child.body, []), deferred=True)
+            yield from _imports(module, ast.Module(child.orelse, []), deferred=deferred)
+        else:
+            yield from _imports(module, child, deferred=inside)
+
+
+SOURCES = sorted(path for package in ("harness", "reference_impl") for path in (ROOT / package).rglob("*.py"))
+
+
+def _module(path: Path) -> str:
+    """The dotted name; a package's own file keeps its `__init__`, so that relative imports count from it."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_sources_keep_the_rules(path: Path) -> None:
+    assert violations(_module(path), path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "imported"),
+    [
+        ("harness.judge.capture", "import torch", "torch"),
+        ("harness.report.html", "def draw():\n    from torch import nn", "torch.nn"),
+        ("harness.contract.lint", "import torch.cuda as c", "torch.cuda"),
+        ("harness.evidence.model", "if True:\n    import triton", "triton"),
+        ("harness.evidence.environment", "import torch", "torch"),
+        ("harness.system.huggingface", "try:\n    import torch\nexcept ImportError:\n    pass", "torch"),
+        ("reference_impl.system", "class A:\n    import torch", "torch"),
+        ("harness.session", "def run():\n    import reference_impl.system", "reference_impl.system"),
+        ("harness.system.resolve", "from reference_impl import system", "reference_impl.system"),
+        ("reference_impl.trainer", "from harness.errors import HarnessError", "harness.errors.HarnessError"),
+        ("reference_impl.trainer", "from harness import runners", "harness.runners"),
+        ("harness.judge.capture", "from harness.runners import plan", "harness.runners.plan"),
+        ("harness.judge.capture", "from ..report.html import x", "harness.report.html.x"),
+        ("harness.judge.__init__", "from ..report import html", "harness.report.html"),
+        ("harness.runners.plan", "from harness import judge", "harness.judge"),
+        ("harness.runners.plan", "import harness.report.html", "harness.report.html"),
+    ],
+)
+def test_a_planted_import_is_seen(module: str, source: str, imported: str) -> None:
+    (found,) = violations(module, source)
+    assert found.startswith(f"{module}:")
+    assert found.endswith(f" imports {imported}")
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("harness.runners.paired", "import torch"),
+        ("harness.system.replay.traced", "import torch"),
+        ("harness.system.wrappers", "def slow():\n    import torch"),
+        (
+            "harness.system.protocol",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from torch import Tensor",
+        ),
+        ("harness.evidence.environment", "def collect():\n    import torch"),
+        ("reference_impl.system", "from harness.system.protocol import Expectation\nimport harness.ptx"),
+        ("harness.judge.capture", "from harness.judge import verdict\nimport torchless"),
+        ("harness.session", "from harness.runners import plan\nfrom harness.judge import registry"),
+    ],
+)
+def test_a_proper_import_is_left_alone(module: str, source: str) -> None:
+    assert violations(module, source) == []
+
+
+def _loaded_after(code: str, *names: str) -> list[str]:
+    """Which of `names` a fresh process has loaded after running `code`."""
+    program = f"{code}\nimport sys\nprint(*sorted({set(names)!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def _import_all(package: str, *, exempt: str = "") -> str:
+    modules = [_module(path) for path in SOURCES if _under(_module(path), (package,))]
+    return "\n".join(f"import {name.removesuffix('.__init__')}" for name in modules if name != exempt)
+
+
+@pytest.mark.parametrize("package", ["harness.judge", "harness.report", "harness.contract", "harness.evidence"])
+def test_a_process_loads_no_torch(package: str) -> None:
+    code = _import_all(package, exempt="harness.evidence.environment")
+    assert _loaded_after(code, "torch", "triton", "reference_impl") == []
+
+
+def test_a_judging_process_loads_neither_runners_nor_report() -> None:
+    assert _loaded_after(_import_all("harness.judge"), "harness.runners", "harness.report") == []
+
+
+def test_a_process_that_loads_torch_is_seen() -> None:
+    assert _loaded_after("import torch", "torch", "triton_is_not_asked_for") == ["torch"]
+
+
+@pytest.mark.parametrize("name", ["reference_impl.system:QLoRASystem", "harness.system.huggingface:TransformersQLoRA"])
+def test_a_system_describes_itself_without_torch(name: str) -> None:
+    module, attribute = name.split(":")
+    assert importlib.util.find_spec(module) is not None
+    code = f"from {module} import {attribute}\nassert {attribute}().describe().name"
+    assert _loaded_after(code, "torch", "triton", "transformers") == []

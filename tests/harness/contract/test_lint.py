@@ -1,0 +1,207 @@
+"""Lint findings: level, place and message of each, and none for a sound contract."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.contract.lint import Finding, has_judge, lint
+from harness.contract.load import load_contract
+from harness.errors import SystemResolutionError
+from harness.system.protocol import Expectation, FaultDescription, SystemDescription
+
+Toy = Callable[..., Path]
+
+LOSES_A_STEP = FaultDescription("lost_step", "loses a step", "candidate", {"TOY-001": Expectation("FAIL", "differs")})
+DESCRIPTION = SystemDescription(
+    name="toy",
+    summary="a toy",
+    models=["toy"],
+    arm_options={"wait": bool, "rate": float, "mode": ("fused", "plain"), "rank": int},
+    workload_options={"depth": int},
+    capabilities=frozenset({"parameters"}),
+    captures=frozenset({"none", "step"}),
+    faults={"lost_step": LOSES_A_STEP},
+)
+# What the toy contract itself is told: one of its arms serves no claim.
+UNUSED_ARM = Finding("warning", "toy.yaml:10:12", "arm 'waiting' is used by no claim")
+
+
+def _describe(system: str) -> SystemDescription:
+    assert system == "toy.system:Toy"
+    return DESCRIPTION
+
+
+def _findings(path: Path) -> list[Finding]:
+    """All but the standing warning of the toy contract."""
+    findings = lint(load_contract(path), _describe)
+    assert UNUSED_ARM in findings
+    findings.remove(UNUSED_ARM)
+    return findings
+
+
+@pytest.fixture(autouse=True)
+def _all_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judges are looked for by module name; these tests do not depend on which exist."""
+    monkeypatch.setattr("harness.contract.lint.has_judge", lambda _: True)
+
+
+def test_a_sound_contract_has_no_findings(toy: Toy) -> None:
+    assert _findings(toy()) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "finding"),
+    [
+        (
+            "    falsified_by: [stale_batch]\n",
+            "",
+            Finding("warning", "toy.yaml:12:9", "claim 'TOY-001' names no fault: nothing shows that it could fail"),
+        ),
+        (
+            "[stale_batch]",
+            "[stale_batch, lost_stp]",
+            Finding(
+                "error",
+                "toy.yaml:23:33",
+                "neither the system nor the harness offers fault 'lost_stp'; did you mean 'lost_step'?",
+            ),
+        ),
+        (
+            "\narms:",
+            "\n  spare: {model: toy, batch_size: 1, seq_len: 1, steps: 1}\narms:",
+            Finding("warning", "toy.yaml:7:10", "workload 'spare' is used by no claim"),
+        ),
+        (
+            "model: toy",
+            "model: toi",
+            Finding("error", "toy.yaml:6:18", "'toy.system:Toy' has no model 'toi'; did you mean 'toy'?"),
+        ),
+        (
+            "steps: 10}\narms",
+            "steps: 10, options: {dept: 3}}\narms",
+            Finding(
+                "error",
+                "toy.yaml:6:77",
+                "'toy.system:Toy': unknown workload option 'dept'; did you mean 'depth'?",
+            ),
+        ),
+        (
+            "capture: step}",
+            "capture: step, wit: true}",
+            Finding("error", "toy.yaml:8:30", "'toy.system:Toy': unknown arm option 'wit'; did you mean 'wait'?"),
+        ),
+        (
+            "capture: step}",
+            "capture: step, mode: fusd}",
+            Finding(
+                "error",
+                "toy.yaml:8:31",
+                "'toy.system:Toy': arm option 'mode' cannot be 'fusd'; did you mean 'fused'?",
+            ),
+        ),
+        (
+            "capture: step}",
+            "capture: step, rank: true}",
+            Finding("error", "toy.yaml:8:31", "'toy.system:Toy': arm option 'rank' is a int, not True"),
+        ),
+        (
+            "capture: step}",
+            "capture: backward}",
+            Finding(
+                "error",
+                "toy.yaml:8:19",
+                "'toy.system:Toy' does not know `capture: backward`; it knows: none, step",
+            ),
+        ),
+        (
+            "plain: {capture: none}",
+            "plain: {capture: step}",
+            Finding(
+                "error",
+                "toy.yaml:15:16",
+                "arms 'fast' and 'plain' have the same settings: an arm would be compared with itself",
+            ),
+        ),
+    ],
+)
+def test_finding(toy: Toy, old: str, new: str, finding: Finding) -> None:
+    path = toy(old, new)
+    findings = lint(load_contract(path), _describe)
+    assert finding in findings
+    assert len(findings) == 2  # and the unused arm, wherever it stands now
+
+
+def test_a_whole_number_fits_a_float_option(toy: Toy) -> None:
+    assert _findings(toy("capture: step}", "capture: step, rate: 0}")) == []
+
+
+THROUGHPUT = """\
+  - id: TOY-002
+    title: Faster
+    kind: throughput_ratio
+    candidate: fast
+    baseline: plain
+    at_least: 1.1
+    trajectory: TOY-001
+    confidence: {confidence}
+    processes: {processes}
+"""
+
+
+@pytest.mark.parametrize(("confidence", "enough"), [(0.99, 7), (0.996, 8), (0.9375, 4), (0.75, 2), (0.999, 10)])
+def test_fewest_processes_that_can_reach_a_verdict(toy: Toy, confidence: float, enough: int) -> None:
+    def of(processes: int) -> list[Finding]:
+        return _findings(toy(claim=THROUGHPUT.format(confidence=confidence, processes=processes)))
+
+    assert of(enough) == []
+    if enough > 2:  # the language itself demands two
+        (finding,) = of(enough - 1)
+        assert (finding.level, finding.where) == ("error", "toy.yaml:32:16")
+        assert finding.message.startswith(f"{enough - 1} processes cannot reach a verdict")
+        assert finding.message.endswith(f"use at least {enough}")
+
+
+def test_a_kind_without_a_judge(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.contract.lint.has_judge", lambda _: False)
+    message = "judge_missing: nothing judges 'trajectory_match' yet, so 'TOY-001' will be NOT_RUN"
+    assert _findings(toy()) == [Finding("warning", "toy.yaml:14:11", message)]
+
+
+def test_judges_are_found_by_module() -> None:
+    assert has_judge("verdict")  # any module of the package
+    assert not has_judge("clairvoyance")
+
+
+def test_a_system_that_cannot_be_described(toy: Toy) -> None:
+    def describe(system: str) -> SystemDescription:
+        raise SystemResolutionError("no such module", got=system, remedy="install it")
+
+    findings = lint(load_contract(toy("[stale_batch]", "[anything]")), describe)
+    message = "cannot describe 'toy.system:Toy': no such module; found toy.system:Toy; install it"
+    assert findings == [Finding("error", "toy.yaml:4:9", message), UNUSED_ARM]
+
+
+def test_an_arm_is_checked_against_its_own_system(toy: Toy) -> None:
+    other = dataclasses.replace(DESCRIPTION, arm_options={}, faults={})
+    path = toy("plain: {capture: none}", "plain: {capture: none, system: 'a:B', wait: true}")
+    findings = lint(load_contract(path), lambda name: other if name == "a:B" else DESCRIPTION)
+    assert findings == [Finding("error", "toy.yaml:9:47", "'a:B': unknown arm option 'wait'"), UNUSED_ARM]
+
+
+def test_a_finding_as_text() -> None:
+    assert str(UNUSED_ARM) == "toy.yaml:10:12: warning: arm 'waiting' is used by no claim"
+
+
+def test_checking_imports_no_torch() -> None:
+    code = (
+        "import sys, harness.contract.lint, harness.contract.load, harness.system.wrappers;"
+        "print(sorted({'torch', 'numpy', 'pandas', 'scipy'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == "[]"

@@ -1,0 +1,233 @@
+"""References and bounds within a contract, each with its exact message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.contract.load import load_contract
+from harness.errors import ContractError
+
+Toy = Callable[..., Path]
+
+
+def _another(kind: str, *lines: str) -> str:
+    """A second claim; its kind stands in line 26, `lines` from 27 on, indented by 4."""
+    body = "".join(f"    {line}\n" for line in (f"kind: {kind}", *lines))
+    return f"  - id: TOY-002\n    title: Another\n{body}"
+
+
+EDITS = [
+    ("candidate: fast", "candidate: fats", "15:16: `candidate` names an arm; found 'fats'; did you mean 'fast'?"),
+    (
+        "baseline: plain",
+        "baseline: zzz",
+        "16:15: `baseline` names an arm; found 'zzz'; use one of: fast, plain, waiting",
+    ),
+    (
+        "baseline: plain",
+        "baseline: fast",
+        "16:15: an arm is not compared with itself; found 'fast' as `candidate` and as `baseline`; name another arm",
+    ),
+    ("on: [small]", "on: [smal]", "20:10: `on` names a workload; found 'smal'; did you mean 'small'?"),
+    (
+        "on: [small]",
+        "on: [small, small]",
+        "20:17: `on` names a workload once; found 'small' again; remove it",
+    ),
+    (
+        "guards: {steps: 10}",
+        "guards: {steps: 11}",
+        (
+            "19:21: `guards.steps` (11) is within the workload's steps; found workload 'small' has 10 steps; "
+            "lower it, or give the workload more steps"
+        ),
+    ),
+    (
+        "guards: {steps: 10}",
+        "guards: {steps: 10, distinct_batches: 12}",
+        (
+            "19:43: `guards.distinct_batches` (12) is within the workload's steps; found workload 'small' has 10 "
+            "steps; lower it, or give the workload more steps"
+        ),
+    ),
+    (
+        "guards: {steps: 10}",
+        "guards: {steps: 10, clip_active_steps: 13}",
+        (
+            "19:44: `guards.clip_active_steps` (13) is within the workload's steps; found workload 'small' has 10 "
+            "steps; lower it, or give the workload more steps"
+        ),
+    ),
+    (
+        "guards: {steps: 10}",
+        "guards: {steps: 10, training_effect: {control: waiting, last: 11, at_least: 0.2}}",
+        (
+            "19:67: `guards.training_effect.last` (11) is within the workload's steps; found workload 'small' has 10 "
+            "steps; lower it, or give the workload more steps"
+        ),
+    ),
+    (
+        "guards: {steps: 10}",
+        "guards: {steps: 10, training_effect: {control: untrained, last: 2, at_least: 0.2}}",
+        "19:52: `guards.training_effect.control` names an arm; found 'untrained'; use one of: fast, plain, waiting",
+    ),
+    (
+        "guards: {steps: 10}",
+        "guards: {steps: 10, training_effect: {control: plain, last: 2, at_least: 0.2}}",
+        (
+            "19:52: an arm is not compared with itself; found 'plain' as `baseline` and as "
+            "`guards.training_effect.control`; name another arm"
+        ),
+    ),
+    (
+        "    candidate: fast",
+        "    mechanism: traced\n    candidate: waiting",
+        (
+            "16:16: the candidate of a captured claim captures; found 'waiting'; "
+            "give it `capture: step` or `capture: backward`"
+        ),
+    ),
+]
+CLAIMS = [
+    (
+        _another("capture", "candidate: fast").replace("TOY-002", "TOY-001"),
+        "24:9: claim ids are unique; found 'TOY-001' again; rename one",
+    ),
+    (
+        _another("gradient_match", "candidate: fast", "baseline: plain", "equality: bitwise", "steps: [0, 10]"),
+        (
+            "30:16: step 10 is one of the workload's steps, counted from 0; found workload 'small' has 10 steps; "
+            "lower it, or give the workload more steps"
+        ),
+    ),
+    (
+        _another("gradient_match", "candidate: fast", "baseline: plain", "equality: bitwise", "steps: [1, 1]"),
+        "30:12: `steps` are distinct; found [1, 1]; remove the repeated one",
+    ),
+    (
+        _another(
+            "gradient_match",
+            "candidate: fast",
+            "clipped_norm: {at_most: 1, relative_rounding: 0}",
+            "steps: [1]",
+            "clip_active_steps: 11",
+        ),
+        (
+            "30:24: `clip_active_steps` (11) is within the workload's steps; found workload 'small' has 10 steps; "
+            "lower it, or give the workload more steps"
+        ),
+    ),
+    (
+        _another("throughput_ratio", "candidate: fast", "baseline: plain", "at_least: 1.1", "trajectory: TOY-01"),
+        (
+            "30:17: `trajectory` names a trajectory_match claim of this contract; found 'TOY-01'; "
+            "did you mean 'TOY-001'?"
+        ),
+    ),
+    (
+        _another("throughput_ratio", "candidate: fast", "baseline: plain", "at_least: 1.1", "trajectory: TOY-002"),
+        (
+            "30:17: `trajectory` names a trajectory_match claim of this contract; found 'TOY-002'; "
+            "did you mean 'TOY-001'?"
+        ),
+    ),
+    (
+        _another("host_syncs", "candidate: {arm: fast, exactly: 0}", "control: {arm: waiting, exactly: 0}"),
+        (
+            "28:14: the control shows that a sync would be seen: `exactly`, at least 1; found 0; "
+            "name an arm that synchronizes"
+        ),
+    ),
+    (
+        _another("host_syncs", "candidate: {arm: fast, exactly: 0}", "control: {arm: waiting, at_most: 9}"),
+        (
+            "28:14: the control shows that a sync would be seen: `exactly`, at least 1; found no `exactly`; "
+            "name an arm that synchronizes"
+        ),
+    ),
+    (
+        _another("host_syncs", "candidate: {arm: fast, exactly: 0}", "control: {arm: fast, exactly: 1}"),
+        (
+            "28:20: an arm is not compared with itself; found 'fast' as `candidate.arm` and as `control.arm`; "
+            "name another arm"
+        ),
+    ),
+    (
+        _another("capture", "candidate: fast", "nodes_at_least: 5", "nodes_at_most: 4"),
+        "29:20: `nodes_at_most` is not below `nodes_at_least`; found 4 < 5",
+    ),
+    (
+        _another("capture", "candidate: plain"),
+        (
+            "27:16: the candidate of a captured claim captures; found 'plain'; "
+            "give it `capture: step` or `capture: backward`"
+        ),
+    ),
+    (
+        _another("capture", "candidate: fast", "captures: 11"),
+        (
+            "28:15: `captures` (11) is within the workload's steps; found workload 'small' has 10 steps; "
+            "lower it, or give the workload more steps"
+        ),
+    ),
+    (
+        _another("memory_steady", "candidate: fast", "per: replay", "after: 10", "growth_at_most: 0.01"),
+        (
+            "29:12: a step follows the first 10 (`after`); found workload 'small' has 10 steps; "
+            "lower it, or give the workload more steps"
+        ),
+    ),
+    (
+        _another("prewarm", "candidate: fast", "scope: device", "target: sm_90"),
+        "29:13: `scope: device` is judged on the device; found 'sm_90'; use `scope: coverage`, or leave `target` out",
+    ),
+    (
+        _another("composite", "parts:", "- {kind: capture, candidate: fast}", "- {kind: capture, candidate: fats}"),
+        "29:34: `candidate` names an arm; found 'fats'; did you mean 'fast'?",
+    ),
+]
+
+
+def _message(path: Path) -> str | None:
+    try:
+        load_contract(path)
+    except ContractError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(("old", "new", "message"), EDITS)
+def test_edited_claim(toy: Toy, old: str, new: str, message: str) -> None:
+    assert _message(toy(old, new)) == f"toy.yaml:{message}"
+
+
+@pytest.mark.parametrize(("claim", "message"), CLAIMS)
+def test_further_claim(toy: Toy, claim: str, message: str) -> None:
+    assert _message(toy(claim=claim)) == f"toy.yaml:{message}"
+
+
+def test_a_cuda_graph_claim_on_a_cpu_workload(toy: Toy) -> None:
+    path = toy("steps: 10}\narms", "steps: 10, needs: {device: cpu}}\narms")
+    path.write_text(path.read_text().replace("    baseline: plain", "    baseline: plain\n    mechanism: cuda_graph"))
+    assert _message(path) == (
+        "toy.yaml:12:5: a cuda_graph claim runs on a CUDA device; found workload 'small' needs device cpu; "
+        "name a workload that needs cuda, or use `mechanism: traced`"
+    )
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        _another("memory_steady", "candidate: fast", "per: replay", "after: 9", "growth_at_most: 0"),
+        _another("memory_steady", "candidate: fast", "per: recapture", "after: 10", "growth_at_most: 0"),
+        _another("gradient_match", "candidate: fast", "baseline: plain", "equality: bitwise", "steps: [0, 9]"),
+        _another("throughput_ratio", "candidate: fast", "baseline: plain", "at_least: 1.1", "trajectory: TOY-001"),
+        _another("capture", "candidate: fast", "nodes_at_least: 5", "nodes_at_most: 5", "captures: 10"),
+        _another("host_syncs", "candidate: {arm: fast, exactly: 0}", "control: {arm: waiting, exactly: 1}"),
+    ],
+)
+def test_the_bound_itself_is_accepted(toy: Toy, claim: str) -> None:
+    assert _message(toy(claim=claim)) is None

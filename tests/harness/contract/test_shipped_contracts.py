@@ -1,0 +1,128 @@
+"""The contracts that the project ships: they load, hold what is promised, and are read fast."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.contract.load import LoadedContract, load_contract, load_contracts
+from harness.contract.schema import (
+    AnyClaim,
+    CaptureClaim,
+    CompositeClaim,
+    HostSyncsClaim,
+    MemorySteadyClaim,
+    RepeatabilityClaim,
+    ThroughputRatioClaim,
+    TrajectoryMatchClaim,
+    parts_of,
+)
+
+FOLDER = Path(__file__).parents[3] / "contracts"
+# The claims of the mission that are decided by running a trainer or reading its kernels.
+PROMISED = {
+    *(f"F-GRAPH-BWD-00{number}" for number in range(1, 5)),
+    *(f"F-CGT-00{number}" for number in range(1, 7)),
+    *("CGB-EQ-001", "CGB-INV-002", "CGB-INV-003", "CGB-BND-004"),
+    *("F-PTX-001", "C-PREWARM-001", "FALSIFY-GPUTRAIN-006"),
+    *("TRACED-STEP-001", "TRACED-STEP-002", "REF-STEP-001"),
+}
+
+
+@pytest.fixture(scope="module")
+def contracts() -> list[LoadedContract]:
+    return load_contracts([FOLDER])
+
+
+@pytest.fixture(scope="module")
+def claims(contracts: list[LoadedContract]) -> dict[str, AnyClaim]:
+    return {claim.id: claim for one in contracts for claim in one.contract.claims}
+
+
+def test_a_file_is_named_after_its_contract(contracts: list[LoadedContract]) -> None:
+    assert [one.path.stem for one in contracts] == [one.contract.id for one in contracts]
+
+
+def test_every_promised_claim_is_there(claims: dict[str, AnyClaim]) -> None:
+    assert set(claims) >= PROMISED
+
+
+def test_upstreams_numbers_and_ours(claims: dict[str, AnyClaim]) -> None:
+    trajectory = claims["F-GRAPH-BWD-001"]
+    assert isinstance(trajectory, TrajectoryMatchClaim)
+    assert (trajectory.equality, trajectory.max_abs_difference, trajectory.guards.steps) == ("bitwise", 0.1, 100)
+    parity = claims["F-CGT-002"]
+    assert isinstance(parity, TrajectoryMatchClaim)
+    assert (parity.equality, parity.max_abs_difference, parity.compare) == ("bitwise", 0.01, "every")
+    clip = claims["F-GRAPH-BWD-004"]
+    assert isinstance(clip, TrajectoryMatchClaim)
+    assert (clip.max_abs_difference, clip.compare, clip.guards.steps) == (0.5, "final", 1000)
+    ratios = {name: claim.at_least for name, claim in claims.items() if isinstance(claim, ThroughputRatioClaim)}
+    assert ratios == {"F-GRAPH-BWD-003": 1.1, "F-CGT-001": 3.0}
+    syncs = claims["CGB-BND-004"]
+    assert isinstance(syncs, HostSyncsClaim)
+    assert (syncs.candidate.exactly, syncs.control.exactly, syncs.control.per_layer) == (0, 168, False)
+    memory = claims["F-CGT-004"]
+    assert isinstance(memory, MemorySteadyClaim)
+    assert (memory.per, memory.growth_at_most) == ("replay", 0.01)
+    skipped = claims["F-CGT-003"]
+    assert isinstance(skipped, CaptureClaim)
+    assert skipped.skipped_steps_at_most == 0
+    same = claims["FALSIFY-GPUTRAIN-006"]
+    assert isinstance(same, RepeatabilityClaim)
+    assert (same.runs, same.equality, same.max_abs_difference) == (2, "bitwise", 1e-5)
+
+
+def test_a_cuda_graph_is_claimed_where_there_is_a_gpu_alone(contracts: list[LoadedContract]) -> None:
+    for one in contracts:
+        for claim in one.contract.claims:
+            mechanisms = {claim.mechanism, *(part.mechanism for part in parts_of(claim))}
+            devices = {one.contract.workloads[name].needs.device for name in claim.on}
+            if "cuda_graph" in mechanisms:
+                assert devices == {"cuda"}, claim.id
+            if "traced" in mechanisms:
+                assert devices == {"cpu"}, claim.id
+
+
+def test_the_mechanism_of_a_composite_is_its_parts(claims: dict[str, AnyClaim]) -> None:
+    for claim in claims.values():
+        if isinstance(claim, CompositeClaim):
+            assert {part.mechanism for part in claim.parts} == {claim.mechanism}, claim.id
+
+
+def test_a_captured_trajectory_guards_against_showing_nothing(claims: dict[str, AnyClaim]) -> None:
+    for claim in claims.values():
+        if isinstance(claim, TrajectoryMatchClaim):
+            guards = claim.guards
+            assert guards.training_effect is not None, claim.id
+            assert (guards.clip_active_steps or 0) >= 0.9 * guards.steps, claim.id
+
+
+def test_two_thousand_contracts_within_five_seconds() -> None:
+    path = FOLDER / "traced-step-v1.yaml"
+    load_contract(path)
+    started = time.perf_counter()
+    for _ in range(200):
+        load_contract(path)
+    assert (time.perf_counter() - started) * 10 <= 5
+
+
+def test_checking_costs_half_a_second_at_most() -> None:
+    code = (
+        "from pathlib import Path; from harness.contract.load import load_contracts;"
+        f"load_contracts([Path({str(FOLDER)!r})])"
+    )
+
+    def seconds(program: str) -> float:
+        best = float("inf")
+        for _ in range(3):
+            started = time.perf_counter()
+            subprocess.run([sys.executable, "-c", program], check=True)
+            best = min(best, time.perf_counter() - started)
+        return best
+
+    assert seconds(code) - seconds("pass") <= 0.5
