@@ -8,6 +8,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup
+
 from harness.report import cards as unit_cards
 from harness.report.blocks import Section
 from harness.report.outcome import outcome, undecided
@@ -101,6 +103,11 @@ def _template_text(name: str) -> str:
     return files("harness.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
+def _fit(value: object) -> object:
+    """The last gate before the page: whatever a section let through is cleaned and bounded here."""
+    return value if isinstance(value, Markup) or not isinstance(value, str) else clean(value, 6000)
+
+
 @cache
 def _environment() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -109,6 +116,7 @@ def _environment() -> Environment:
         loader=FunctionLoader(_template_text),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_fit,
         trim_blocks=True,
         lstrip_blocks=True,
     )

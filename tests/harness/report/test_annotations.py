@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from report_views import CONTRACT, verdict, view_of
+
+from harness.judge.verdict import Status
+from harness.report.annotations import github_annotations
+from harness.report.view import RunView
+
+
+def test_errors_and_violations_are_annotated_the_worst_first() -> None:
+    assert github_annotations(view_of(Status.PASS, Status.FAIL, Status.NOT_RUN, Status.ERROR)) == [
+        "::error title=F-GRAPH-BWD-001 on w3%3A error::message 3",
+        "::error title=F-GRAPH-BWD-001 on w1%3A violated::message 1",
+    ]
+
+
+def test_under_the_gate_undecided_units_are_errors_too() -> None:
+    lines = github_annotations(view_of(Status.INCONCLUSIVE, Status.NOT_RUN, gate=True))
+    assert lines == [
+        "::error title=F-GRAPH-BWD-001 on w0%3A undecided::message 0",
+        "::error title=F-GRAPH-BWD-001 on w1%3A not run::message 1",
+    ]
+
+
+def test_ten_lines_at_most_and_the_last_counts_the_rest() -> None:
+    assert len(github_annotations(view_of(*[Status.FAIL] * 10))) == 10
+    lines = github_annotations(view_of(*[Status.FAIL] * 25))
+    assert len(lines) == 10
+    assert lines[-1] == "::error title=More units::16 more units are in the report"
+
+
+def test_a_waived_violation_is_a_warning() -> None:
+    waiver = {"contract": CONTRACT["id"], "expires": "2027-01-01"}
+    (line,) = github_annotations(view_of(Status.FAIL, waivers=[waiver]))
+    assert line == "::warning title=F-GRAPH-BWD-001 on w0%3A waived::message 0"
+
+
+def test_text_cannot_start_a_command_or_end_a_property() -> None:
+    item = verdict("a,b::c", "w\n::error::x", Status.FAIL, message="100%\r\n::set-output name=x::y")
+    (line,) = github_annotations(RunView({}, [], [item], {}))
+    assert line == "::error title=a%2Cb%3A%3Ac on w %3A%3Aerror%3A%3Ax%3A violated::100%25 ::set-output name=x::y"

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.report.decimate import absolute_difference, decimate, first_differing
+
+
+def test_a_short_series_comes_back_whole() -> None:
+    steps, values = decimate(np.array([3.0, 1.0, 2.0]), 10)
+    assert steps.tolist() == [0, 1, 2]
+    assert values.tolist() == [3, 1, 2]
+
+
+def test_a_single_spike_in_a_million_steps_stays() -> None:
+    series = np.zeros(1_000_000)
+    series[654_321] = 7.0
+    steps, values = decimate(series)
+    assert steps[values == 7.0].tolist() == [654_321]
+    assert len(steps) <= 600
+
+
+def test_steps_without_a_finite_value_are_left_out() -> None:
+    steps, values = decimate(np.array([np.nan, 1.0, np.inf, 2.0]))
+    assert steps.tolist() == [1, 3]
+    assert values.tolist() == [1, 2]
+
+
+def test_nothing_finite_gives_nothing() -> None:
+    steps, values = decimate(np.array([np.nan] * 5))
+    assert len(steps) == len(values) == 0
+
+
+@given(st.integers(4, 40), st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=300))
+def test_extremes_and_ends_always_stay(points: int, series: list[float]) -> None:
+    values = np.array(series)
+    steps, kept = decimate(values, points)
+    assert kept.min() == values.min()
+    assert kept.max() == values.max()
+    assert [steps[0], steps[-1]] == [0, len(values) - 1]
+    assert len(kept) <= max(points, 4)
+    assert (np.diff(steps) > 0).all()
+
+
+def test_difference_of_equal_infinities_is_zero_and_of_a_nan_is_nan() -> None:
+    first, second = np.array([np.inf, np.nan, 1.0, 2.0]), np.array([np.inf, np.nan, 3.0, 2.0])
+    assert absolute_difference(first, second).tolist()[0] == 0.0
+    assert np.isnan(absolute_difference(first, second)[1])
+    assert absolute_difference(first, second).tolist()[2:] == [2.0, 0.0]
+
+
+def test_difference_covers_the_steps_that_both_have() -> None:
+    assert absolute_difference(np.array([1.0, 2.0]), np.array([1.0])).tolist() == [0.0]
+
+
+def test_signed_zeros_differ_in_bits() -> None:
+    assert first_differing(np.array([1.0, 0.0]), np.array([1.0, -0.0])) == 1
+
+
+def test_equal_bits_never_differ_even_where_they_are_nan() -> None:
+    assert first_differing(np.array([np.nan, 1.0]), np.array([np.nan, 1.0])) is None

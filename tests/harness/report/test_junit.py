@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import pytest
+from report_views import CONTRACT, drill_view, full_view, verdict, view_of
+
+from harness.judge.verdict import Figure, Status
+from harness.report.junit import render_junit
+from harness.report.view import RunView
+
+ALL = (Status.PASS, Status.FAIL, Status.INCONCLUSIVE, Status.NOT_RUN, Status.ERROR)
+
+
+def parsed(view: RunView) -> ET.Element:
+    return ET.fromstring(render_junit(view))  # noqa: S314 - our own output
+
+
+def results(view: RunView) -> list[str]:
+    return [
+        next((child.tag for child in case if child.tag != "properties"), "passed")
+        for case in parsed(view).iter("testcase")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gate", "expected"),
+    [
+        (False, ["passed", "failure", "skipped", "skipped", "error"]),
+        (True, ["passed", "failure", "failure", "failure", "error"]),
+    ],
+)
+def test_each_status_becomes_its_element(gate: bool, expected: list[str]) -> None:
+    assert results(view_of(*ALL, gate=gate)) == expected
+
+
+def test_counts_are_attributes_of_suite_and_whole() -> None:
+    root = parsed(view_of(*ALL))
+    for element in (root, *root.iter("testsuite")):
+        counts = {key: element.get(key) for key in ("tests", "failures", "errors", "skipped")}
+        assert counts == {"tests": "5", "failures": "1", "errors": "1", "skipped": "2"}
+
+
+def test_a_failure_says_status_reason_sentence_and_usual_causes() -> None:
+    (failure,) = parsed(view_of(Status.FAIL)).iter("failure")
+    assert failure.get("message") == "FAIL reason_0: message 0"
+    assert failure.get("type") == "reason_0"
+    assert str(failure.text).startswith("message 0\nWhat usually causes this: A batch that was rebound")
+
+
+def test_figures_and_denominators_are_properties() -> None:
+    item = verdict("F-GRAPH-BWD-001", figures={"largest": Figure(value=0.25, unit="nats")})
+    (case,) = parsed(RunView({}, [], [item], {})).iter("testcase")
+    found = {entry.get("name"): entry.get("value") for entry in case.iter("property")}
+    assert found == {"status": "PASS", "reason": "held", "largest": "0.25 nats", "denominator.steps": "100"}
+
+
+def test_a_waived_violation_is_skipped_with_its_waiver() -> None:
+    waiver = {"contract": CONTRACT["id"], "owner": "ada", "reason": "known", "expires": "2027-01-01"}
+    (skipped,) = parsed(view_of(Status.FAIL, gate=True, waivers=[waiver])).iter("skipped")
+    assert str(skipped.get("message")).startswith("waived by ada until 2027-01-01: known; FAIL reason_0")
+
+
+def test_a_drill_has_a_class_name_of_its_own() -> None:
+    assert {case.get("classname") for case in parsed(drill_view()).iter("testcase")} == {f"drill.{CONTRACT['id']}"}
+
+
+def test_attributes_stay_short_and_xml_stays_sound_whatever_the_text() -> None:
+    text = "<a b='\"&]]>\x00\x0b\ud800\ufffe\u202e" * 5000
+    item = verdict(
+        "F-GRAPH-BWD-001", status=Status.ERROR, message=text, reason=text, figures={text: Figure(value=text)}
+    )
+    xml = render_junit(RunView({"fault": text}, [], [item], {}))
+    root = ET.fromstring(xml)  # noqa: S314 - our own output
+    assert max(len(value) for element in root.iter() for value in element.attrib.values()) < 320
+    assert len(xml.encode("utf-8")) < 10_000
+
+
+def test_a_run_without_verdicts_is_a_sound_empty_file() -> None:
+    assert parsed(view_of()).get("tests") == "0"
+
+
+def test_cases_are_named_by_claim_and_workload() -> None:
+    names = [case.get("name") for case in parsed(full_view()).iter("testcase")]
+    assert names[:2] == ["F-GRAPH-BWD-001[qwen2-1.5b]", "F-GRAPH-BWD-001[tiny]"]

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+from report_views import drill_view, full_view, verdict, view_of
+
+from harness.judge.verdict import Status
+from harness.report.markdown import escape, render_markdown
+from harness.report.view import RunView
+
+
+def test_the_count_line_comes_first_and_the_outcome_next() -> None:
+    lines = render_markdown(view_of(Status.PASS, Status.FAIL)).splitlines()
+    assert lines[0] == "2 planned · 1 held · 1 violated · 0 undecided · 0 not run · 0 errors"
+    assert lines[2] == "**VIOLATED**: A claim is violated."
+
+
+def test_violated_units_come_first_with_their_causes() -> None:
+    text = render_markdown(view_of(Status.PASS, Status.FAIL))
+    rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
+    assert rows == [
+        "| **violated** | F-GRAPH-BWD-001 | w1 | message 1 |",
+        "| held | F-GRAPH-BWD-001 | w0 | message 0 |",
+    ]
+    assert "- What usually causes this: A batch that was rebound" in text
+
+
+def test_undecided_units_say_what_would_decide_them() -> None:
+    assert "To decide: run it on a machine with a CUDA device." in render_markdown(full_view())
+
+
+def test_a_drill_is_marked() -> None:
+    assert "> **Fire drill:** the fault stale\\_batch was planted" in render_markdown(drill_view())
+
+
+def test_the_command_is_fenced_so_that_it_cannot_close_its_fence() -> None:
+    text = render_markdown(view_of(Status.PASS, command="run ```` x"))
+    assert "\n`````\nrun ```` x\n`````\n" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("<script>", "&lt;script&gt;"),
+        ("a|b", "a\\|b"),
+        ("[x](http://y)", "\\[x\\]\\(http\\://y\\)"),
+        ("@everyone #1", "@\u200beveryone \\#1"),
+        ("`$x$`", "\\`\\$x\\$\\`"),
+        ("&lt;b&gt;", "\\&lt;b\\&gt;"),
+        ("one\ntwo", "one two"),
+    ],
+)
+def test_text_cannot_become_markup_mentions_or_rows(text: str, escaped: str) -> None:
+    assert escape(text) == escaped
+
+
+@pytest.mark.parametrize("limit", [5_000, 20_000, 1_000_000])
+def test_a_huge_run_is_cut_between_units_and_says_so(limit: int) -> None:
+    verdicts = [verdict("F-GRAPH-BWD-001", f"w{place}", Status.FAIL, message="é" * 300) for place in range(5000)]
+    text = render_markdown(RunView({}, [], verdicts, {}), limit)
+    assert len(text.encode()) <= limit
+    assert text.startswith("5000 planned · 0 held · 5000 violated")
+    assert "more units are in the report." in text
+    assert all(line.endswith(" |") for line in text.splitlines() if line.startswith("| "))
+
+
+def test_a_run_that_fits_is_not_cut() -> None:
+    assert "more units" not in render_markdown(full_view())

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+from report_views import CONTRACT, contract, verdict, view_of
+
+from harness.errors import ExitCode
+from harness.judge.verdict import Figure, Status
+from harness.report.outcome import outcome, undecided
+from harness.report.view import RunView
+
+PASS, FAIL, OPEN, NOT_RUN, ERROR = Status.PASS, Status.FAIL, Status.INCONCLUSIVE, Status.NOT_RUN, Status.ERROR
+
+
+@pytest.mark.parametrize(
+    ("statuses", "gate", "code"),
+    [
+        ((PASS, FAIL, ERROR), False, ExitCode.ERROR),
+        ((PASS, FAIL, NOT_RUN), True, ExitCode.VIOLATED),
+        ((PASS, NOT_RUN), False, ExitCode.HELD),
+        ((PASS, NOT_RUN), True, ExitCode.UNDECIDED),
+        ((PASS, OPEN), True, ExitCode.UNDECIDED),
+        ((PASS, PASS), True, ExitCode.HELD),
+        ((OPEN, NOT_RUN), False, ExitCode.UNDECIDED),
+        ((), False, ExitCode.UNDECIDED),
+        ((), True, ExitCode.UNDECIDED),
+    ],
+)
+def test_the_first_row_of_the_table_that_applies(statuses: tuple[Status, ...], gate: bool, code: ExitCode) -> None:
+    assert outcome(view_of(*statuses, gate=gate)).code is code
+
+
+def test_a_closed_gate_says_how_many_units_are_open() -> None:
+    assert (
+        outcome(view_of(PASS, OPEN, NOT_RUN, gate=True)).sentence
+        == "The gate is closed: 2 planned units were not decided."
+    )
+
+
+def _waived(*, expired: bool) -> RunView:
+    waiver = {
+        "contract": CONTRACT["id"],
+        "claim": "F-GRAPH-BWD-001",
+        "owner": "o",
+        "expires": "2026-12-01",
+        "expired": expired,
+    }
+    return view_of(PASS, FAIL, waivers=[waiver])
+
+
+def test_a_live_waiver_takes_the_violation_away_and_is_counted_apart() -> None:
+    view = _waived(expired=False)
+    assert outcome(view).code is ExitCode.HELD
+    assert view.count_line() == "2 planned · 1 held · 0 violated · 0 undecided · 0 not run · 0 errors · 1 waived"
+
+
+def test_an_expired_waiver_changes_nothing() -> None:
+    view = _waived(expired=True)
+    assert outcome(view).code is ExitCode.VIOLATED
+    assert view.count_line() == "2 planned · 1 held · 1 violated · 0 undecided · 0 not run · 0 errors"
+
+
+def test_nothing_but_waived_violations_is_not_a_success() -> None:
+    waiver = {"contract": CONTRACT["id"], "claim": "F-GRAPH-BWD-001"}
+    assert outcome(view_of(FAIL, waivers=[waiver])).code is ExitCode.UNDECIDED
+
+
+def test_undecided_units_of_one_reason_are_one_entry_with_what_would_decide_them() -> None:
+    cuda = {"reason": "needs_cuda", "message": "needs CUDA"}
+    verdicts = [verdict("A", "w", NOT_RUN, **cuda), verdict("B", "w", NOT_RUN, **cuda), verdict("C", "w", PASS)]
+    (group,) = undecided(verdicts)
+    assert [unit.claim for unit in group.units] == ["A", "B"]
+    assert group.remedy == "run it on a machine with a CUDA device"
+
+
+def test_the_judges_own_estimate_of_processes_is_the_remedy() -> None:
+    figures = {"processes_to_decide": Figure(value=14)}
+    (group,) = undecided([verdict("A", "w", OPEN, reason="undecided_ratio", figures=figures)])
+    assert group.remedy == "about 14 processes would probably decide it"
+
+
+def test_an_old_run_without_units_has_no_evidence_for_a_verdict() -> None:
+    view = RunView({}, [contract()], [verdict("F-GRAPH-BWD-001")], {})
+    assert view.runs_of(CONTRACT["id"], "F-GRAPH-BWD-001", "tiny") == []

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from harness.judge.verdict import Figure
+from harness.report import text
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (True, "yes"),
+        (12345, "12,345"),
+        (0.1, "0.1"),
+        (1e-7, "1e-7"),
+        (1.0, "1"),
+        (1e6, "1,000,000"),
+        (math.nan, "NaN"),
+        (math.inf, "∞"),
+        (-math.inf, "−∞"),
+        (None, "–"),
+        ("sm_90a", "sm_90a"),
+    ],
+)
+def test_numbers_read_like_a_persons(value: object, shown: str) -> None:
+    assert text.number(value) == shown
+
+
+def test_a_figure_carries_its_unit() -> None:
+    assert text.figure(Figure(value=1.25, unit="ms")) == "1.25 ms"
+
+
+def test_control_characters_and_direction_marks_become_visible() -> None:
+    assert text.clean("a\x00b\x1b[31mc\u202ed\ud800e\ufffef") == "a\ufffdb\ufffd[31mc\ufffdd\ufffde\ufffdf"
+
+
+def test_line_ends_and_tabs_stay_in_prose_and_become_spaces_in_a_line() -> None:
+    assert text.clean("a\n\tb") == "a\n\tb"
+    assert text.line("a\r\n\tb") == "a b"
+
+
+def test_a_long_text_keeps_both_ends_and_counts_what_it_lost() -> None:
+    shown = text.clean("a" * 500 + "b" * 500, 100)
+    assert shown == "a" * 75 + " … (900 characters left out) … " + "b" * 25
+
+
+def test_a_long_line_stays_short() -> None:
+    assert len(text.line("x y " * 25_000, 200)) < 260
+
+
+@pytest.mark.parametrize("hostile", ["", "___", "\u202e", "$x$" * 100, "日本語", "a\nb"])
+def test_a_label_is_never_empty_and_has_only_characters_of_the_font(hostile: str) -> None:
+    label = text.label(hostile)
+    assert label
+    assert not label.startswith("_")
+    assert len(label) <= 36
+    assert all(" " <= sign <= "ÿ" for sign in label)
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(10, "10 B"), (2048, "2 KiB"), (3 * 2**20, "3 MiB"), (5 * 2**30, "5 GiB")]
+)
+def test_sizes_in_binary_units(count: int, shown: str) -> None:
+    assert text.size(count) == shown

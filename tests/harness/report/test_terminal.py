@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from report_views import drill_view, full_view, verdict, view_of
+
+from harness.judge.verdict import Figure, Status
+from harness.report.terminal import Progress, print_results
+from harness.report.view import RunView
+
+
+def printed(view: RunView) -> list[str]:
+    stream = io.StringIO()
+    print_results(view, stream)
+    return stream.getvalue().splitlines()
+
+
+def test_the_count_line_comes_first_and_the_outcome_last() -> None:
+    lines = printed(full_view())
+    assert lines[0] == "7 planned · 3 held · 1 violated · 1 undecided · 1 not run · 1 errors"
+    assert lines[-1] == "ERROR: The harness, a worker, the system or the machine broke: no gate may trust this run."
+
+
+def test_a_failure_reads_like_an_assertion() -> None:
+    figures = {"first_differing_step": Figure(value=12), "largest_difference": Figure(value=0.5)}
+    item = verdict("F-GRAPH-BWD-001", status=Status.FAIL, message="differs from step 12", figures=figures)
+    lines = printed(RunView({}, full_view().contracts, [item], {}))
+    assert lines[1:4] == [
+        " violated  F-GRAPH-BWD-001 on tiny: differs from step 12",
+        "           first differing step: 12",
+        "           largest difference: 0.5",
+    ]
+    assert lines[4].startswith("           what usually causes this: A batch that was rebound")
+
+
+def test_what_would_decide_the_rest_is_said() -> None:
+    assert "To decide 1 unit (needs_cuda): run it on a machine with a CUDA device." in printed(full_view())
+
+
+def test_a_drill_is_marked() -> None:
+    assert "FIRE DRILL: the fault stale_batch was planted in this run on purpose." in printed(drill_view())
+
+
+def test_markup_and_escape_sequences_in_messages_stay_text() -> None:
+    item = verdict("F-GRAPH-BWD-001", message="[red]x[/red] \x1b[31m :smile: a\nb")
+    lines = printed(RunView({}, [], [item], {}))
+    assert lines[1] == "     held  F-GRAPH-BWD-001 on tiny: [red]x[/red] \ufffd[31m :smile: a b"
+
+
+def test_long_messages_stay_on_their_line() -> None:
+    item = verdict("F-GRAPH-BWD-001", message="word " * 60)
+    assert len(printed(RunView({}, [], [item], {}))) == 3
+
+
+def test_results_go_to_stdout_and_progress_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    print_results(view_of(Status.PASS))
+    progress = Progress(2)
+    progress.start("tiny-paired")
+    progress.phase("capture")
+    progress.end("signal: SIGKILL", 1.25)
+    progress.start("tiny-kernels")
+    progress.end(None, 0.5)
+    streams = capsys.readouterr()
+    assert streams.out.startswith("1 planned")
+    assert streams.err.splitlines() == [
+        "[1/2] tiny-paired",
+        "      capture",
+        "      died: signal: SIGKILL, 1.2 s",
+        "[2/2] tiny-kernels",
+        "      done, 0.5 s",
+    ]
+
+
+def test_colour_appears_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert any("\x1b[" in line for line in printed(view_of(Status.FAIL)))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not any("\x1b[3" in line for line in printed(view_of(Status.FAIL)))
