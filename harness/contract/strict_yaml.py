@@ -30,6 +30,7 @@ _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": Fals
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NON_FINITE = re.compile(r"[-+]?(\.inf|\.Inf|\.INF)|\.nan|\.NaN|\.NAN")
+_FIRST_CHARACTERS = frozenset("~nNtTfF+-.0123456789")  # of every plain scalar that is not a string
 _MAX_NUMBER_LENGTH = 100
 _TAB_INDENTATION = re.compile(r"^ *\t", re.MULTILINE)
 _CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
@@ -213,6 +214,8 @@ class _Reader:
     def _plain(self, event: Any) -> Any:
         """A plain scalar by the YAML 1.2 core schema: `1e-5` a float, `no` a string, no dates, no sexagesimals."""
         text: str = event.value
+        if text and text[0] not in _FIRST_CHARACTERS:
+            return text
         if text in _BOOL:
             return _BOOL[text]
         if _NULL.fullmatch(text):
