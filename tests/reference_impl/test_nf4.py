@@ -26,10 +26,18 @@ def at_boundaries() -> Tensor:
     return torch.nn.functional.pad(values, (1, 64 - values.numel() - 1), value=1.0).view(1, 64)
 
 
+def near_boundaries() -> Tensor:
+    """Blocks of random absmax with values at the boundaries times it: here dividing by absmax, where bitsandbytes
+    multiplies by its reciprocal, gives other codes."""
+    absmax = torch.rand(500, 1, generator=torch.Generator().manual_seed(3)) + 0.5
+    return torch.nn.functional.pad(torch.cat((absmax, absmax * BOUNDARIES), dim=1), (0, 48))
+
+
 CASES = {
     "R8-C64": normal(8, 64),
     "R96-C160": normal(96, 160, seed=1),
     "boundaries": at_boundaries(),
+    "near-boundaries": near_boundaries(),
     "block-of-zeros": torch.cat((torch.zeros(1, 64), normal(1, 64))),
     "subnormal-block": torch.full((1, 64), 1e-40),
     "bf16": normal(4, 64, seed=2).bfloat16(),
