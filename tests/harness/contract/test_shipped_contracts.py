@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -105,10 +106,10 @@ def test_a_captured_trajectory_guards_against_showing_nothing(claims: dict[str, 
 def test_two_thousand_contracts_within_five_seconds() -> None:
     path = FOLDER / "traced-step-v1.yaml"
     load_contract(path)
-    started = time.perf_counter()
+    started = time.process_time()  # other processes on the machine do not count
     for _ in range(200):
         load_contract(path)
-    assert (time.perf_counter() - started) * 10 <= 5
+    assert (time.process_time() - started) * 10 <= 5
 
 
 def test_checking_costs_half_a_second_at_most() -> None:
@@ -118,11 +119,13 @@ def test_checking_costs_half_a_second_at_most() -> None:
     )
 
     def seconds(program: str) -> float:
-        best = float("inf")
+        """Least processor time of three runs."""
+        times = []
         for _ in range(3):
-            started = time.perf_counter()
+            before = os.times()
             subprocess.run([sys.executable, "-c", program], check=True)
-            best = min(best, time.perf_counter() - started)
-        return best
+            after = os.times()
+            times.append(sum(after[2:4]) - sum(before[2:4]))
+        return min(times)
 
     assert seconds(code) - seconds("pass") <= 0.5
