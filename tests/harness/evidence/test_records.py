@@ -1,0 +1,269 @@
+"""Reading what a worker left: whole, cut off, damaged, hostile."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from run_builders import stand_in_run
+
+from harness.errors import EvidenceError
+from harness.evidence.files import Damaged, read_series
+from harness.evidence.model import (
+    ArmEnd,
+    ArmStart,
+    Complete,
+    Gradients,
+    KernelsEvidence,
+    MemoryEvidence,
+    Obstacle,
+    Raised,
+    RunEvidence,
+    TelemetrySample,
+    Unavailable,
+)
+from harness.evidence.numbers import dump_json
+from harness.evidence.records import read_run
+from harness.runners.recorder import Recorder
+
+HEADER = "step,loss,batch_digest,clip_active_groups,tokens\n"
+RUN = stand_in_run("one_arm")
+
+
+def start(arm: str = "plain", replica: int = 0) -> ArmStart:
+    return ArmStart(
+        arm=arm, replica=replica, trainable_digest="a", frozen_digest="f", trainable_tensors=1, facts={"layers": 2}
+    )
+
+
+def end(arm: str = "plain", replica: int = 0) -> ArmEnd:
+    return ArmEnd(arm=arm, replica=replica, trainable_digest="b", frozen_digest="f", skipped_steps=0, steps_called=1)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "run.json").write_text(dump_json(RUN.model_dump()))
+    return tmp_path
+
+
+def read(directory: Path) -> RunEvidence:
+    return read_run(directory)[1]
+
+
+UGLY = [0.1, -0.0, 5e-324, 1.7976931348623157e308, math.nan, math.inf, -math.inf, 12.372831344604492]
+
+
+def test_every_bit_of_a_loss_survives(directory: Path) -> None:
+    with Recorder(directory) as recorder:
+        recorder.write(start())
+        count = len(UGLY)
+        recorder.series("plain", 0).rows(range(count), UGLY, ["d"] * count, [0] * count, [64] * count)
+        recorder.write(Complete(seconds=1.0))
+    [arm] = read(directory).arms["plain"]
+    assert arm.series.loss.view(np.int64).tolist() == np.array(UGLY).view(np.int64).tolist()
+
+
+def test_non_finite_losses_are_tagged_in_the_file(directory: Path) -> None:
+    with Recorder(directory) as recorder:
+        recorder.series("plain", 0).rows([0, 1, 2], [math.nan, math.inf, -math.inf], [""] * 3, [-1] * 3, [1] * 3)
+    rows = (directory / "plain.0.csv").read_text().splitlines()[1:]
+    assert rows == ["0,NaN,,-1,1", "1,Infinity,,-1,1", "2,-Infinity,,-1,1"]
+
+
+@pytest.mark.parametrize("digest", ["a,b", "a\nb", 'a"b', "é"])
+def test_a_digest_that_breaks_the_csv_is_refused(directory: Path, digest: str) -> None:
+    with Recorder(directory) as recorder, pytest.raises(ValueError, match="batch digest"):
+        recorder.series("plain", 0).row(0, 1.0, digest, 0, 1)
+
+
+def test_blocks_of_unequal_lengths_are_refused(directory: Path) -> None:
+    with Recorder(directory) as recorder, pytest.raises(ValueError, match="zip"):
+        recorder.series("plain", 0).rows([0, 1], [1.0], ["a"], [0], [1])
+
+
+def test_records_are_ordered_by_arm_and_replica(directory: Path) -> None:
+    gradients = Gradients(arm="plain", replica=1, step=0, baseline=None, tensors=[], groups=[])
+    memory = MemoryEvidence(arm="plain", replica=0, per="replay", samples=[])
+    with Recorder(directory) as recorder:
+        for record in (start(), memory, end(), start(replica=1), gradients, Complete(seconds=1.0)):
+            recorder.write(record)
+    evidence = read(directory)
+    first, second = evidence.arms["plain"]
+    assert (first.memory, first.gradients, first.end) == ([memory], [], end())
+    assert (second.memory, second.gradients, second.end) == ([], [gradients], None)
+    assert second.start.facts == {"layers": 2}
+    assert len(second.series.loss) == 0
+    assert evidence.death is None
+
+
+def test_records_of_the_whole_run(directory: Path) -> None:
+    kernels = KernelsEvidence(
+        arm="plain",
+        device="sm_90",
+        device_readable=True,
+        driver_ptx_version="9.0",
+        compiled_for=None,
+        planned=[],
+        used=[],
+    )
+    obstacle = Obstacle(reason="not_available", message="needs peft")
+    with Recorder(directory) as recorder:
+        recorder.write(kernels)
+        recorder.write(Unavailable(obstacle=obstacle))
+        recorder.write(Complete(seconds=1.0))
+    evidence = read(directory)
+    assert evidence.kernels == {"plain": kernels}
+    assert evidence.obstacle == obstacle
+
+
+def test_telemetry_is_read_beside_the_records(directory: Path) -> None:
+    sample = TelemetrySample(
+        seconds=0.5,
+        sm_clock_mhz=1980,
+        power_w=None,
+        temperature_c=40,
+        throttle_reasons=["sw_power_cap"],
+        foreign_processes=1,
+        host_load_per_core=0.25,
+    )
+    (directory / "telemetry.jsonl").write_text(dump_json({"record": "telemetry", "samples": [sample.model_dump()]}))
+    telemetry = read(directory).telemetry
+    assert telemetry is not None
+    assert telemetry.samples == [sample]
+
+
+def test_a_write_cut_off_by_death_is_left_out(directory: Path) -> None:
+    with Recorder(directory) as recorder:
+        recorder.phase("arm plain")
+        recorder.write(start())
+        recorder.series("plain", 0).rows([0, 1], [2.0, 1.0], ["a", "b"], [0, 0], [1, 1])
+    with (directory / "records.jsonl").open("a") as records:
+        records.write('{"record":"arm_e')
+    with (directory / "plain.0.csv").open("a") as series:
+        series.write("2,0.")
+    evidence = read(directory)
+    assert evidence.death is not None
+    assert (evidence.death.cause, evidence.death.phase) == ("incomplete", "arm plain")
+    assert evidence.arms["plain"][0].series.loss.tolist() == [2.0, 1.0]
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "garbage",
+        "",
+        "{}",
+        '{"record":"phase","name":"x","seconds":1,"extra":1}',
+        '{"record":"complete","seconds":"soon"}',
+        '{"record":"arm_start","arm":' + DEEP + "}",
+        '{"record":"complete","seconds":1' + "0" * 5000 + "}",
+        "\x00",
+    ],
+    ids=["text", "empty", "no tag", "unknown key", "wrong type", "deep", "huge number", "nul"],
+)
+def test_a_damaged_record_is_a_garbage_death(directory: Path, line: str) -> None:
+    with Recorder(directory) as recorder:
+        recorder.write(start())
+    with (directory / "records.jsonl").open("a") as records:
+        records.write(f"{line}\n")
+    evidence = read(directory)
+    assert evidence.death is not None
+    assert evidence.death.cause == "garbage"
+    assert evidence.death.detail.startswith("records.jsonl:2: ")
+    assert len(evidence.death.detail) < 400
+    assert list(evidence.arms) == ["plain"]  # what came before is kept
+
+
+@pytest.mark.parametrize(
+    ("records", "detail"),
+    [
+        ([Complete(seconds=1.0), start()], "records.jsonl:2: a record after `complete`"),
+        ([end()], "records.jsonl: `arm_end` of arm plain before its start"),
+        ([start(), start()], "records.jsonl: arm plain, replica 0 was not planned"),
+        ([start("other")], "records.jsonl: arm other, replica 0 was not planned"),
+        ([start(replica=1)], "records.jsonl: arm plain lacks replica 0"),
+    ],
+)
+def test_records_that_do_not_fit_together(directory: Path, records: list[ArmStart | ArmEnd], detail: str) -> None:
+    with Recorder(directory) as recorder:
+        for record in records:
+            recorder.write(record)
+    death = read(directory).death
+    assert death is not None
+    assert (death.cause, death.detail) == ("garbage", detail)
+
+
+@pytest.mark.parametrize(
+    ("text", "detail"),
+    [
+        ("", "the header is not"),
+        ("step,loss\n", "the header is not"),
+        (HEADER + "0,1.0,a,0\n", "1 rows hold 4 fields"),
+        (HEADER + "0,1.0,a,0,1,\n1,a,0,1\n", "invalid literal for int"),
+        (HEADER + "0,one,a,0,1\n", "could not convert"),
+        (HEADER + "0,1.0,a,0,1\n0,1.0,a,0,1\n", "steps do not increase"),
+        (HEADER + f"0,1.0,a,0,{2**70}\n", "too large"),
+    ],
+)
+def test_a_damaged_series_is_a_garbage_death(directory: Path, text: str, detail: str) -> None:
+    with Recorder(directory) as recorder:
+        recorder.write(start())
+        recorder.write(Complete(seconds=1.0))
+    (directory / "plain.0.csv").write_text(text)
+    death = read(directory).death
+    assert death is not None
+    assert death.cause == "garbage"
+    assert detail in death.detail
+
+
+def test_an_exception_outweighs_the_missing_end(directory: Path) -> None:
+    with Recorder(directory) as recorder:
+        recorder.write(Raised(error="ValueError: no", stack="in step"))
+    death = read(directory).death
+    assert death is not None
+    assert (death.cause, death.detail, death.stack) == ("exception", "ValueError: no", "in step")
+
+
+def test_no_records_at_all(directory: Path) -> None:
+    death = read(directory).death
+    assert death is not None
+    assert (death.cause, death.phase) == ("incomplete", None)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"id": 1}', DEEP, '{"id": NaN}'])
+def test_a_damaged_run_is_an_evidence_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(EvidenceError, match="every evidence directory holds the run that made it"):
+        read_run(tmp_path)
+
+
+def test_a_damaged_death_is_garbage(directory: Path) -> None:
+    (directory / "death.json").write_text("{}")
+    death = read(directory).death
+    assert death is not None
+    assert death.cause == "garbage"
+
+
+def test_a_link_is_not_followed(directory: Path) -> None:
+    (directory / "elsewhere.csv").write_text(HEADER)
+    (directory / "plain.0.csv").symlink_to(directory / "elsewhere.csv")
+    with pytest.raises(Damaged, match="not a plain file"):
+        read_series(directory / "plain.0.csv")
+
+
+def test_a_million_steps_are_read_in_about_a_second(tmp_path: Path) -> None:
+    losses = np.random.default_rng(0).normal(2.0, 1.0, 1_000_000).tolist()
+    path = tmp_path / "plain.0.csv"
+    path.write_text(HEADER + "".join(f"{step},{loss!r},b{step:016x},6,256\n" for step, loss in enumerate(losses)))
+    started = time.process_time()
+    series = read_series(path)
+    seconds = time.process_time() - started
+    assert series.loss.tolist() == losses
+    assert series.batch_digest[-1] == "b00000000000f423f"
+    assert seconds < 3.0, f"{seconds:.2f} s"  # 0.9 s on an idle core; the bound leaves room for a busy one
