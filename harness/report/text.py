@@ -61,8 +61,9 @@ def number(value: object) -> str:
 
 
 def figure(value: Figure) -> str:
-    """A figure with its unit."""
-    return f"{number(value.value)} {line(value.unit, 40)}".rstrip()
+    """A figure with its unit; a step's number needs none, its name says what it counts."""
+    unit = "" if value.unit == "step" or value.value is None else line(value.unit, 40)
+    return f"{number(value.value)} {unit}".rstrip()
 
 
 def words(name: str) -> str:

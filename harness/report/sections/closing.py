@@ -68,7 +68,7 @@ def environment(view: RunView) -> Section | None:
     for title in ("environment", "digests", "narrowed"):
         facts = list(_flatten(view.run.get(title)))
         if facts:
-            tables.append(table(title.capitalize(), ["", "value"], facts, shown=200))
+            tables.append(table(title.capitalize(), ["", "value"], facts, shown=80, folded=title == "digests"))
     stated = [
         [f"{run.run_id} · {arm}", key, value if isinstance(value, str) else number(value)]
         for run in view.evidence.values()

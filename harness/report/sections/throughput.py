@@ -97,13 +97,16 @@ def _row(item: ProcessTiming, timing: TimingEvidence) -> list[object]:
 
 
 def _interval(verdict: Verdict) -> tuple[float, float] | None:
-    """The judge's own bounds of the mean ratio, by the names of its figures."""
-    found: dict[str, float] = {}
-    for name, figure in verdict.figures.items():
-        for end in ("lower", "upper"):
-            if name.split(".")[-1].startswith(f"{end}_bound") and isinstance(figure.value, int | float):
-                found[end] = float(figure.value)
-    return (found["lower"], found["upper"]) if len(found) == 2 else None
+    """The judge's own bounds of the mean ratio; None when a claim of several timings gives more than one pair."""
+    lower, upper = (
+        [
+            float(figure.value)
+            for name, figure in verdict.figures.items()
+            if name.split(".")[-1] == f"{end}_bound" and isinstance(figure.value, int | float)
+        ]
+        for end in ("lower", "upper")
+    )
+    return (lower[0], upper[0]) if len(lower) == len(upper) == 1 else None
 
 
 def _machine(telemetry: Mapping[int, Telemetry]) -> Table:
