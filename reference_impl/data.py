@@ -7,6 +7,7 @@ bytes, or those of a model directory's ``tokenizer.json``.
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 
@@ -65,6 +66,12 @@ def tokenize(text: bytes, tokenizer: Path | None) -> Tensor:
     return torch.tensor(encoding.ids, dtype=torch.int32)
 
 
+@lru_cache(maxsize=8)
+def window_order(seed: int, number: int, windows: int) -> Tensor:
+    """The order of the windows in pass ``number``, int64 [windows]; kept, because a long text has millions."""
+    return torch.randperm(windows, generator=seeded_generator(seed, f"pass {number}", torch.device("cpu")))
+
+
 class TextBatches:
     """Batches of contiguous windows, non-overlapping but for the one token that is both target and next input.
 
@@ -98,8 +105,7 @@ class TextBatches:
                 "pass a longer text, or a smaller batch_size or seq_len",
             )
         number, within = divmod(index, per_pass)
-        generator = seeded_generator(self._seed, f"pass {number}", torch.device("cpu"))
-        order = torch.randperm((self._tokens.numel() - 1) // seq_len, generator=generator)
+        order = window_order(self._seed, number, (self._tokens.numel() - 1) // seq_len)
         starts = order[within * batch_size : (within + 1) * batch_size] * seq_len
         windows = self._tokens[starts[:, None] + torch.arange(seq_len + 1)].long()
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from reference_impl.config import ModelConfig, TrainConfig
+from reference_impl.config import ClipMode, ModelConfig, TrainConfig
 from reference_impl.trainer import Trainer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -48,7 +48,7 @@ def test_bfloat16_gradients_follow_float32() -> None:
 
 
 @pytest.mark.parametrize("clip_mode", ["fused", "synchronizing"])
-def test_two_runs_of_one_seed_are_bitwise_equal(clip_mode: str) -> None:
+def test_two_runs_of_one_seed_are_bitwise_equal(clip_mode: ClipMode) -> None:
     one, other = (
         Trainer(TrainConfig(model=SHAPE, device="cuda", clip_mode=clip_mode, max_norm=0.05)) for _ in range(2)
     )

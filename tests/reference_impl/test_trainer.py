@@ -201,6 +201,6 @@ def test_bfloat16_gradients_follow_float32() -> None:
     low.step(0)
     high.step(0)
     distance = (low.trainable.gradient - high.trainable.gradient).norm() / high.trainable.gradient.norm()
-    # About ten values a layer are rounded along a path, each by 2^-8 at most. Measured: 0.005. Less than 1e-4 would mean
-    # that nothing was computed in bfloat16.
+    # About ten values a layer are rounded along a path, each by 2^-8 at most. Measured: 0.005. Less than 1e-4 would
+    # mean that nothing was computed in bfloat16.
     assert 1e-4 <= distance.item() <= 20 * 2**-8
