@@ -7,9 +7,6 @@ from harness.evidence.model import RunEvidence, TelemetrySample
 from harness.judge import reasons
 from harness.judge.sheet import Sheet, number, settle
 
-# NVML's clock-event reason of a GPU without work. Its samples say nothing of clocks under load.
-_IDLE = "gpu_idle"
-
 
 def require_quiet_machine(limits: Limits, runs: list[RunEvidence], sheet: Sheet) -> None:
     """Settle INCONCLUSIVE when a limit was exceeded in any process, or nothing was recorded of one."""
@@ -34,17 +31,12 @@ def require_quiet_machine(limits: Limits, runs: list[RunEvidence], sheet: Sheet)
         settle(reasons.LIMITS_EXCEEDED, f"the machine was not quiet while it was timed: {', '.join(exceeded)}")
 
 
-def _busy(samples: list[TelemetrySample]) -> list[TelemetrySample]:
-    return [sample for sample in samples if _IDLE not in sample.throttle_reasons]
-
-
 def _throttled_share(samples: list[TelemetrySample]) -> float:
-    busy = _busy(samples)
-    return sum(bool(sample.throttle_reasons) for sample in busy) / len(busy) if busy else 0.0
+    return sum(bool(sample.throttle_reasons) for sample in samples) / len(samples)
 
 
 def _clock_spread(samples: list[TelemetrySample]) -> float:
-    """(highest - lowest) / highest SM clock; 0 on a machine that has no such clock."""
-    clocks = [sample.sm_clock_mhz for sample in _busy(samples) if sample.sm_clock_mhz is not None]
+    """(highest - lowest) / highest SM clock under load; 0 on a machine that has no such clock."""
+    clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]
     highest = max(clocks, default=0.0)
     return (highest - min(clocks)) / highest if highest > 0 else 0.0

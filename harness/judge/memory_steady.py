@@ -71,4 +71,4 @@ def _growth(sizes: list[int], after: int) -> float:
 def _relative(late: int, early: int) -> float:
     if early == 0:
         return 0.0 if late == 0 else math.inf
-    return late / early - 1
+    return (late - early) / early

@@ -142,7 +142,9 @@ NOISE_ABOVE_TOLERANCE = _undecided(
     "noise_above_tolerance", "The baseline differs from its own repetition by more than the tolerance."
 )
 LAUNCHES_UNOBSERVED = _undecided("launches_unobserved", "The harness observed no replay with its own eyes.")
-UNKNOWN_NODE_TYPE = _undecided("unknown_node_type", "The graph holds a node of a type the harness cannot name.")
+UNKNOWN_NODE_TYPE = _undecided(
+    "unknown_node_type", "The graph holds a node of a type whose effect on a replay is unknown."
+)
 DETECTORS_DISAGREE = _undecided("detectors_disagree", "Two sync detectors disagree within the bound.")
 ONE_DETECTOR = _undecided("one_detector", "Fewer than two usable sync detectors gave a reading.")
 DRIVER_VERSION_UNKNOWN = _undecided("driver_version_unknown", "The newest PTX version the driver loads is unknown.")
@@ -158,6 +160,7 @@ MECHANISM_MISSING = _not_run(
 )
 JUDGE_MISSING = _not_run("judge_missing", "No judge for this kind of claim is installed.")
 NOT_AVAILABLE = _not_run("not_available", "This machine cannot open the system.")
+FAULT_NOT_OFFERED = _not_run("fault_not_offered", "The system does not offer the fault that was to be planted.")
 NOT_PLANNED = _not_run("not_planned", "No run was made for this unit.")
 
 # --- harness, worker or system broke -----------------------------------------------------------------------------

@@ -46,7 +46,8 @@ def self_intervals(logs: Array) -> tuple[Array, Array]:
 def missed_bias(self_logs: Array) -> Array:
     """The bias a run could have missed: the worst end of either arm's interval. [..., 2, P] -> [...]."""
     low, high = self_intervals(self_logs)
-    return np.maximum(np.abs(low), np.abs(high)).max(axis=-1)
+    worst: Array = np.maximum(np.abs(low), np.abs(high)).max(axis=-1)
+    return worst
 
 
 def decide(log_ratios: Array, self_logs: Array, log_demanded: float, confidence: float) -> NDArray[np.int8]:

@@ -32,7 +32,7 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
         _require_equal_training(part, trajectory, context, run, sheet)
     times = [step_times(_timing(run), part) for run in runs]
     sheet.count("blocks", sum(each.candidate.size + each.baseline.size for each in times))
-    log_ratios = np.array([statistics.log_ratio(each.baseline, each.candidate) for each in times])
+    log_ratios = np.array([statistics.log_ratio(each.baseline.ravel(), each.candidate.ravel()) for each in times])
     self_logs = np.stack([np.array([each.self_logs() for each in times])[:, arm] for arm in (0, 1)])
     _note(part, runs, times, log_ratios, self_logs, sheet)
     require_quiet_machine(part.limits, runs, sheet)

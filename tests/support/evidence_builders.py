@@ -1,0 +1,358 @@
+"""Evidence, contracts and verdicts for tests of judges: every builder gives what passes, changes are keywords.
+
+The arms: `graphed` captures its step, `ungraphed` and `synchronizing` do not, `untrained` has learning rate 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from harness.contract.schema import Contract
+from harness.evidence.model import (
+    ArmEnd,
+    ArmEvidence,
+    ArmStart,
+    Block,
+    CaptureEvidence,
+    DetectorReading,
+    Gradients,
+    GraphNodes,
+    GroupNorm,
+    HostSyncEvidence,
+    MemoryEvidence,
+    MemorySample,
+    RunEvidence,
+    Series,
+    SyncPlace,
+    Telemetry,
+    TelemetrySample,
+    TensorReduction,
+    TimingEvidence,
+)
+from harness.judge.registry import judge_unit
+from harness.judge.verdict import Verdict
+
+STEPS = 10
+LAYERS = 2
+LOSSES = np.linspace(3.0, 2.0, STEPS)
+BATCHES = [f"batch{index}" for index in range(STEPS)]
+ARMS: dict[str, dict[str, Any]] = {
+    "graphed": {"capture": "step"},
+    "ungraphed": {"capture": "none"},
+    "synchronizing": {"capture": "none", "clip_mode": "synchronizing"},
+    "untrained": {"capture": "none", "learning_rate": 0},
+    "other_system": {"capture": "none", "system": "elsewhere:System"},
+}
+TEXT = {"title": "a title", "on": ["w"], "why": "a reason", "if_fails": "a cause"}
+TRAJECTORY = {
+    "id": "TRAJECTORY",
+    "kind": "trajectory_match",
+    "candidate": "graphed",
+    "baseline": "ungraphed",
+    "equality": "bitwise",
+    "max_abs_difference": 0.1,
+    "guards": {
+        "steps": STEPS,
+        "distinct_batches": STEPS,
+        "clip_active_steps": STEPS - 1,
+        "training_effect": {"control": "untrained", "last": 2, "at_least": 0.2},
+    },
+}
+
+
+def contract_of(*claims: Mapping[str, Any]) -> Contract:
+    """A contract of these claims (their text is filled in) over one workload `w`."""
+    return Contract.model_validate(
+        {
+            "schema": "contract/v1",
+            "id": "contract",
+            "title": "a title",
+            "system": "some.system:System",
+            "workloads": {"w": {"model": "m", "batch_size": 4, "seq_len": 64, "steps": STEPS}},
+            "arms": ARMS,
+            "claims": [TEXT | dict(claim) for claim in claims],
+        }
+    )
+
+
+def verdict_of(claim: Mapping[str, Any], *runs: RunEvidence, beside: Sequence[Mapping[str, Any]] = ()) -> Verdict:
+    """The verdict on a claim; `beside` are further claims of its contract."""
+    contract = contract_of({"id": "CLAIM"} | dict(claim), *beside)
+    return judge_unit(contract, contract.claims[0], "w", runs)
+
+
+def series(
+    losses: Sequence[float] | np.ndarray[Any, Any] = LOSSES,
+    *,
+    batches: Sequence[str] | None = None,
+    tokens: Sequence[int] | int = 256,
+    active: Sequence[int] | int = 2,
+) -> Series:
+    """A series; without `batches`, one distinct batch a step."""
+    steps = len(losses)
+    return Series(
+        loss=np.asarray(losses, dtype=np.float64),
+        batch_digest=[f"batch{index}" for index in range(steps)] if batches is None else list(batches),
+        clip_active_groups=np.full(steps, active) if isinstance(active, int) else np.asarray(active),
+        tokens=np.full(steps, tokens) if isinstance(tokens, int) else np.asarray(tokens),
+    )
+
+
+def arm(
+    name: str,
+    losses: Sequence[float] | np.ndarray[Any, Any] = LOSSES,
+    *,
+    replica: int = 0,
+    start: str = "start",
+    end: str = "end",
+    frozen: str = "frozen",
+    frozen_end: str | None = None,
+    tensors: int = 2,
+    skipped: int = 0,
+    steps_called: int | None = None,
+    facts: Mapping[str, Any] | None = None,
+    capture: CaptureEvidence | None = None,
+    syncs: HostSyncEvidence | None = None,
+    gradients: Sequence[Gradients] = (),
+    memory: Sequence[MemoryEvidence] = (),
+    **columns: Any,
+) -> ArmEvidence:
+    """One execution of an arm, trained; `columns` go to `series`."""
+    return ArmEvidence(
+        start=ArmStart(
+            arm=name,
+            replica=replica,
+            trainable_digest=start,
+            frozen_digest=frozen,
+            trainable_tensors=tensors,
+            facts={"layers": LAYERS} if facts is None else dict(facts),
+        ),
+        end=ArmEnd(
+            arm=name,
+            replica=replica,
+            trainable_digest=end,
+            frozen_digest=frozen if frozen_end is None else frozen_end,
+            skipped_steps=skipped,
+            steps_called=len(losses) if steps_called is None else steps_called,
+        ),
+        series=series(losses, **columns),
+        gradients=list(gradients),
+        capture=capture,
+        syncs=syncs,
+        memory=list(memory),
+    )
+
+
+def graphed(losses: Sequence[float] | np.ndarray[Any, Any] = LOSSES, **changes: Any) -> ArmEvidence:
+    """An execution of `graphed` that replayed its CUDA graph once a step."""
+    return arm("graphed", losses, **{"capture": cuda_graph(), **changes})
+
+
+def untrained(**changes: Any) -> ArmEvidence:
+    """The control: its loss stays, and so do its parameters."""
+    return arm("untrained", **{"losses": np.full(STEPS, 3.0), "end": "start", **changes})
+
+
+def paired(*executions: ArmEvidence, **changes: Any) -> RunEvidence:
+    """A paired run of executions, in their order; replicas of an arm follow each other."""
+    arms: dict[str, list[ArmEvidence]] = {}
+    for execution in executions:
+        arms.setdefault(execution.start.arm, []).append(execution)
+    return RunEvidence(**{"run_id": "run", "probe": "paired", "arms": arms, **changes})
+
+
+def trajectory_run(
+    candidate: ArmEvidence | None = None,
+    baseline: ArmEvidence | None = None,
+    control: ArmEvidence | None = None,
+    repetition: ArmEvidence | None = None,
+) -> RunEvidence:
+    """A paired run that `TRAJECTORY` passes, with the given executions in place of its own."""
+    return paired(
+        baseline or arm("ungraphed"),
+        repetition or arm("ungraphed", replica=1),
+        candidate or graphed(),
+        control or untrained(),
+    )
+
+
+def graph(**changes: Any) -> GraphNodes:
+    """One graph of 12 kernels over two layers, six of each clipped."""
+    return GraphNodes(
+        **{
+            "label": "step",
+            "by_type": {"kernel": 12, "memset": 1},
+            "kernels": {"gemm": 8, "clip": 4},
+            "device_to_host_copies": 0,
+            "clipped_tensors": 12,
+            **changes,
+        }
+    )
+
+
+def cuda_graph(**changes: Any) -> CaptureEvidence:
+    """A captured CUDA graph, replayed at each of ten steps, three of them watched."""
+    return CaptureEvidence(
+        **{
+            "arm": "graphed",
+            "replica": 0,
+            "mechanism": "cuda_graph",
+            "requested": True,
+            "captured": True,
+            "failure": None,
+            "captures": 1,
+            "warmup_steps": 3,
+            "replays": STEPS,
+            "uncaptured_steps": 0,
+            "nodes": [graph()],
+            "recorded_operations": 0,
+            "fake_pass_clean": None,
+            "moved_buffers": [],
+            "static_buffers": 5,
+            "observed_steps": 3,
+            "observed_graph_launches": 3,
+            "observed_replayed_operations": None,
+            **changes,
+        }
+    )
+
+
+def traced(**changes: Any) -> CaptureEvidence:
+    """A traced step of 40 operations, replayed at each of ten steps; the watch saw two more a step, copying in."""
+    return cuda_graph(
+        **{
+            "mechanism": "traced",
+            "nodes": [],
+            "recorded_operations": 40,
+            "fake_pass_clean": True,
+            "observed_graph_launches": None,
+            "observed_replayed_operations": 3 * 42,
+            **changes,
+        }
+    )
+
+
+def syncs(name: str, counts: Mapping[str, int], *, steps: int = 2, **changes: Any) -> HostSyncEvidence:
+    """Readings by detector: the count over all `steps`; every detector saw the planted sync."""
+    readings = [
+        DetectorReading(
+            detector=detector,  # type: ignore[arg-type]
+            steps=steps,
+            count=count,
+            places=[SyncPlace(file="clip.py", line=7, operation="item", count=count)] if count else [],
+            sees_planted=True,
+        )
+        for detector, count in counts.items()
+    ]
+    return HostSyncEvidence(
+        **{"arm": name, "replica": 0, "layers": LAYERS, "replayed": False, "readings": readings, **changes}
+    )
+
+
+def reduction(name: str, **changes: Any) -> TensorReduction:
+    """A gradient equal to the baseline's."""
+    return TensorReduction(
+        **{
+            "name": name,
+            "digest": "same",
+            "elements": 8,
+            "max_abs": 0.5,
+            "max_abs_difference": 0.0,
+            "baseline_digest": "same",
+            "baseline_max_abs": 0.5,
+            **changes,
+        }
+    )
+
+
+def gradients(step: int = 0, **changes: Any) -> Gradients:
+    """Two gradients and one clipped group of a step."""
+    return Gradients(
+        **{
+            "arm": "graphed",
+            "replica": 0,
+            "step": step,
+            "baseline": "ungraphed",
+            "tensors": [reduction("a"), reduction("b")],
+            "groups": [GroupNorm(group="layer0", before=4.0, after=1.0)],
+            **changes,
+        }
+    )
+
+
+def memory(allocated: Sequence[int], reserved: Sequence[int] | None = None, per: str = "replay") -> MemoryEvidence:
+    """Memory samples, in bytes."""
+    return MemoryEvidence(
+        arm="graphed",
+        replica=0,
+        per=per,  # type: ignore[arg-type]
+        samples=[
+            MemorySample(step=step, allocated_bytes=ours, reserved_bytes=theirs)
+            for step, (ours, theirs) in enumerate(zip(allocated, reserved or allocated, strict=True))
+        ],
+    )
+
+
+def blocks(candidate: Sequence[float], baseline: Sequence[float], *, steps: int = 20) -> list[Block]:
+    """ABBA rounds (the candidate is A) of these step times in seconds, two a round and arm."""
+    found = []
+    for index in range(len(candidate) // 2):
+        ours, theirs = candidate[2 * index : 2 * index + 2], baseline[2 * index : 2 * index + 2]
+        order = [("graphed", ours[0]), ("ungraphed", theirs[0]), ("ungraphed", theirs[1]), ("graphed", ours[1])]
+        found += [
+            Block(arm=name, round=index, position=position, steps=steps, seconds=time * steps, first_step=0)
+            for position, (name, time) in enumerate(order)
+        ]
+    return found
+
+
+def sample(**changes: Any) -> TelemetrySample:
+    """A quiet machine."""
+    return TelemetrySample(
+        **{
+            "seconds": 0.0,
+            "sm_clock_mhz": 1980.0,
+            "power_w": 500.0,
+            "temperature_c": 50.0,
+            "throttle_reasons": [],
+            "foreign_processes": 0,
+            "host_load_per_core": 0.2,
+            **changes,
+        }
+    )
+
+
+def timed_run(
+    process: int,
+    candidate: Sequence[float] = (0.01,) * 4,
+    baseline: Sequence[float] = (0.02,) * 4,
+    *,
+    timing: Mapping[str, Any] | None = None,
+    ours: ArmEvidence | None = None,
+    theirs: ArmEvidence | None = None,
+    telemetry: Telemetry | None = None,
+    steps: int = 2,
+) -> RunEvidence:
+    """One process of a throughput comparison; step times in seconds, one a block, of two steps each."""
+    losses = np.linspace(3.0, 2.0, steps * len(candidate))
+    evidence = TimingEvidence(
+        **{
+            "process": process,
+            "candidate": "graphed",
+            "baseline": "ungraphed",
+            "blocks": blocks(candidate, baseline, steps=steps),
+            "observed_steps": 4,
+            "observed_graph_launches": {"graphed": 4, "ungraphed": 0},
+            **(timing or {}),
+        }
+    )
+    return RunEvidence(
+        run_id=f"timed{process}",
+        probe="throughput",
+        arms={"graphed": [ours or arm("graphed", losses)], "ungraphed": [theirs or arm("ungraphed", losses)]},
+        timing=evidence,
+        telemetry=Telemetry(samples=[sample(), sample()]) if telemetry is None else telemetry,
+    )

@@ -1,0 +1,181 @@
+"""Cases of capture, host_syncs and memory_steady: evidence that passes, with one thing changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evidence_builders import (
+    LAYERS,
+    STEPS,
+    arm,
+    cuda_graph,
+    graph,
+    graphed,
+    memory,
+    paired,
+    syncs,
+    traced,
+    verdict_of,
+)
+from judge_cases import Case
+
+from harness.evidence.model import HostSyncEvidence
+from harness.judge.verdict import Verdict
+
+CAPTURE: dict[str, Any] = {
+    "kind": "capture",
+    "mechanism": "cuda_graph",
+    "candidate": "graphed",
+    "nodes_at_least": 13,
+    "nodes_at_most": 13,
+    "kernels_per_layer_at_least": 6,
+    "clipped_tensors_per_layer": 6,
+}
+TRACED: dict[str, Any] = {"kind": "capture", "mechanism": "traced", "candidate": "graphed"}
+
+
+def captured(claim: dict[str, Any] | None = None, execution: dict[str, Any] | None = None, **capture: Any) -> Verdict:
+    """The verdict on a captured CUDA graph with changes."""
+    replayed = graphed(**{"capture": cuda_graph(**capture), **(execution or {})})
+    return verdict_of(CAPTURE | (claim or {}), paired(replayed))
+
+
+def nodes(**types: int) -> dict[str, Any]:
+    """A graph of the usual kernels, and these other nodes."""
+    return {"nodes": [graph(by_type={"kernel": 12, **types})]}
+
+
+def retraced(claim: dict[str, Any] | None = None, **capture: Any) -> Verdict:
+    return verdict_of(TRACED | (claim or {}), paired(graphed(capture=traced(**capture))))
+
+
+TWO_PIECES = {"nodes": [graph(label="forward", clipped_tensors=None), graph(label="backward")], "observed_graph_launches": 6}  # fmt: skip
+CAPTURE_CASES = [
+    Case("a CUDA graph", "held", captured),
+    Case("a traced step", "held", retraced),
+    Case("forward and backward graphs", "held", lambda: captured({"nodes_at_most": None}, **TWO_PIECES)),
+    Case("CUDA's own names of nodes", "held", lambda: captured({"nodes_at_most": None}, **nodes(cudaGraphNodeTypeMemset=2))),
+    Case("failed", "not_captured", lambda: captured(captured=False, failure="a sync")),
+    Case("failed at one shape", "not_captured", lambda: captured(failure="a sync")),
+    Case("never began", "not_captured", lambda: captured(captures=0)),
+    Case("no node", "empty_capture", lambda: captured(nodes=[graph(by_type={})])),
+    Case("one empty graph of two", "empty_capture", lambda: captured(nodes=[graph(), graph(label="backward", by_type={"kernel": 0})])),
+    Case("no operation", "empty_capture", lambda: retraced(recorded_operations=0, observed_replayed_operations=0)),
+    Case("host node", "forbidden_node", lambda: captured(**nodes(host=1))),
+    Case("allocation", "forbidden_node", lambda: captured(**nodes(mem_alloc=1))),
+    Case("allocation by CUDA's own name", "forbidden_node", lambda: captured(**nodes(cudaGraphNodeTypeMemAlloc=1))),
+    Case("copy to the host", "forbidden_node", lambda: captured(nodes=[graph(device_to_host_copies=1)])),
+    Case("unknown node", "unknown_node_type", lambda: captured(**nodes(teleport=1))),
+    Case("sync under fake tensors", "sync_in_capture", lambda: retraced(fake_pass_clean=False)),
+    Case("no fake pass", "evidence_missing", lambda: retraced(fake_pass_clean=None)),
+    Case("a second capture", "wrong_capture_count", lambda: captured(captures=2, nodes=[graph(), graph()])),
+    Case("a step outside", "uncaptured_steps", lambda: captured(uncaptured_steps=1, replays=STEPS - 1)),
+    Case("a lost step", "lost_step", lambda: captured(replays=STEPS - 1)),
+    Case("a step twice", "extra_step", lambda: captured(replays=STEPS + 1)),
+    Case("launches unseen", "launches_unobserved", lambda: captured(observed_graph_launches=None)),
+    Case("no step watched", "launches_unobserved", lambda: captured(observed_steps=0, observed_graph_launches=0)),
+    Case("a launch missing", "launches_differ", lambda: captured(observed_graph_launches=2)),
+    Case("a launch too many", "launches_differ", lambda: captured(observed_graph_launches=4)),
+    Case("replayed too little", "launches_differ", lambda: retraced(observed_replayed_operations=119)),
+    Case("replayed twice", "launches_differ", lambda: retraced(observed_replayed_operations=240)),
+    Case("moved buffer", "moved_buffer", lambda: captured(moved_buffers=["tokens"])),
+    Case("no buffer", "vacuous_no_buffers", lambda: captured(static_buffers=0)),
+    Case("too few nodes", "node_count", lambda: captured({"nodes_at_least": 14, "nodes_at_most": None})),
+    Case("too many nodes", "node_count", lambda: captured({"nodes_at_least": 1, "nodes_at_most": 12})),
+    Case("too few kernels", "kernels_per_layer", lambda: captured({"kernels_per_layer_at_least": 7})),
+    Case("clipped twice", "clipped_tensors", lambda: captured(nodes=[graph(clipped_tensors=24)])),
+    Case("clip unread", "evidence_missing", lambda: captured(nodes=[graph(clipped_tensors=None)])),
+    Case("layers unknown", "evidence_missing", lambda: captured(execution={"facts": {}})),
+    Case("skipped update", "skipped_steps", lambda: captured(execution={"skipped": 1})),
+    Case("kernels of a traced step", "mechanism_missing", lambda: retraced({"kernels_per_layer_at_least": 1})),
+    Case("traced", "mechanism_missing", lambda: verdict_of(CAPTURE, paired(graphed(capture=traced())))),
+    Case("no step", "vacuous_nothing_compared", lambda: verdict_of(CAPTURE, paired(graphed([], capture=cuda_graph(replays=0))))),
+    Case("no record", "evidence_missing", lambda: captured(execution={"capture": None})),
+]  # fmt: skip
+
+SYNCS: dict[str, Any] = {
+    "kind": "host_syncs",
+    "candidate": {"arm": "graphed", "at_most": 0},
+    "control": {"arm": "synchronizing", "exactly": 6, "per_layer": True},
+}
+CONTROL = {"dispatch_mode": 12 * LAYERS, "profiler": 12 * LAYERS}
+
+
+def watched(
+    candidate: HostSyncEvidence | None = None, control: HostSyncEvidence | None = None, **changes: Any
+) -> Verdict:
+    """No sync in two replays, six a layer and step in the control; `claim` and `execution` change them."""
+    replay = syncs("graphed", {"profiler": 0, "sync_debug_mode": 0}, replayed=True)
+    run = paired(
+        graphed(**{"syncs": candidate or replay, **changes.get("execution", {})}),
+        arm("synchronizing", syncs=control or syncs("synchronizing", CONTROL)),
+    )
+    return verdict_of(SYNCS | changes.get("claim", {}), run)
+
+
+def replays(counts: dict[str, int], **changes: Any) -> HostSyncEvidence:
+    return syncs("graphed", counts, **{"replayed": True, **changes})
+
+
+def control(**counts: int) -> HostSyncEvidence:
+    return syncs("synchronizing", counts)
+
+
+def blind(evidence: HostSyncEvidence) -> HostSyncEvidence:
+    readings = [reading.model_copy(update={"sees_planted": False}) for reading in evidence.readings]
+    return evidence.model_copy(update={"readings": readings})
+
+
+AT_MOST_ONE = {"claim": {"candidate": {"arm": "graphed", "at_most": 1}}}
+UNCAPTURED = {"claim": {"candidate": {"arm": "ungraphed", "exactly": 0}}}
+SYNC_CASES = [
+    Case("none in a replay", "held", watched),
+    Case("within an upper bound", "held", lambda: watched(replays({"profiler": 2, "sync_debug_mode": 2}), **AT_MOST_ONE)),
+    Case("one sync in two steps", "sync_count", lambda: watched(replays({"profiler": 1, "sync_debug_mode": 0}))),
+    Case("beyond an upper bound", "sync_count", lambda: watched(replays({"profiler": 3, "sync_debug_mode": 2}), **AT_MOST_ONE)),
+    Case("fewer than exactly", "sync_count", lambda: watched(replays({"profiler": 0, "sync_debug_mode": 0}), claim={"candidate": {"arm": "graphed", "exactly": 1}})),
+    Case("disagreement within the bound", "detectors_disagree", lambda: watched(replays({"profiler": 2, "sync_debug_mode": 0}), **AT_MOST_ONE)),
+    Case("one detector", "one_detector", lambda: watched(replays({"profiler": 0}))),
+    Case("detectors blind to a replay", "one_detector", lambda: watched(replays({"dispatch_mode": 0, "fake_pass": 0}))),
+    Case("a blind detector beside one", "one_detector", lambda: watched(replays({"dispatch_mode": 0, "profiler": 0}))),
+    Case("planted sync unseen", "vacuous_detector_blind", lambda: watched(blind(replays({"profiler": 0, "sync_debug_mode": 0})))),
+    Case("planted sync unseen in the control", "vacuous_detector_blind", lambda: watched(control=blind(control(**CONTROL)))),
+    Case("control without syncs", "vacuous_control_no_sync", lambda: watched(control=control(dispatch_mode=0, profiler=0))),
+    Case("control with others", "control_sync_count", lambda: watched(control=control(dispatch_mode=22, profiler=22))),
+    Case("no step watched", "vacuous_steps", lambda: watched(replays({"profiler": 0, "sync_debug_mode": 0}, steps=0))),
+    Case("layers unknown", "evidence_missing", lambda: watched(control=syncs("synchronizing", CONTROL, layers=0))),
+    Case("not replayed", "candidate_not_captured", lambda: watched(syncs("graphed", {"profiler": 0, "sync_debug_mode": 0}))),
+    Case("never captured", "candidate_not_captured", lambda: watched(execution={"capture": cuda_graph(captured=False)})),
+    Case("not observed", "evidence_missing", lambda: watched(execution={"syncs": None})),
+]  # fmt: skip
+
+MEMORY: dict[str, Any] = {
+    "kind": "memory_steady",
+    "candidate": "graphed",
+    "per": "replay",
+    "after": 2,
+    "growth_at_most": 0.01,
+}
+
+
+def sampled(*args: Any, claim: dict[str, Any] | None = None, probe: str = "paired", **execution: Any) -> Verdict:
+    """The verdict on memory samples in bytes."""
+    run = paired(graphed(**{"memory": [memory(*args)], **execution}), probe=probe)
+    return verdict_of(MEMORY | (claim or {}), run)
+
+
+MEMORY_CASES = [
+    Case("steady", "held", lambda: sampled([100, 200, 200, 201, 202, 202])),
+    Case("steady per re-capture", "held", lambda: sampled([5, 5, 5], None, "recapture", claim={"per": "recapture", "after": 1}, probe="recapture")),
+    Case("shrinking", "held", lambda: sampled([100, 200, 150, 150, 150, 150])),
+    Case("growth", "memory_grows", lambda: sampled([100, 200, 200, 203])),
+    Case("reserved growth", "memory_grows", lambda: sampled([100] * 4, [100, 100, 100, 102])),
+    Case("a leak below the warm-up's peak", "memory_grows", lambda: sampled([100, 900, 110, 120, 130, 140])),
+    Case("growth from nothing", "memory_grows", lambda: sampled([0, 0, 5], [9, 9, 9])),
+    Case("no later sample", "vacuous_steps", lambda: sampled([100, 200])),
+    Case("zero bytes", "vacuous_no_memory", lambda: sampled([0, 0, 0, 0])),
+    Case("not sampled", "evidence_missing", lambda: sampled([1], memory=[])),
+    Case("no re-capture run", "evidence_missing", lambda: sampled([5, 5, 5], claim={"per": "recapture"})),
+    Case("traced", "mechanism_missing", lambda: sampled([5] * 5, capture=traced())),
+    Case("never captured", "candidate_not_captured", lambda: sampled([5] * 5, capture=cuda_graph(captured=False))),
+]  # fmt: skip

@@ -1,0 +1,145 @@
+"""Cases of throughput_ratio, of composite claims, obstacles and broken judges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from evidence_builders import (
+    TRAJECTORY,
+    arm,
+    blocks,
+    contract_of,
+    cuda_graph,
+    graphed,
+    paired,
+    sample,
+    timed_run,
+    traced,
+    trajectory_run,
+    verdict_of,
+)
+from judge_cases import Case
+from judge_cases_capture import CAPTURE
+
+from harness.evidence.model import Obstacle, RunEvidence, Telemetry
+from harness.judge.reasons import REASONS
+from harness.judge.registry import judge_unit
+from harness.judge.verdict import Status, Verdict
+
+FASTER: dict[str, Any] = {
+    "kind": "throughput_ratio",
+    "mechanism": "cuda_graph",
+    "candidate": "graphed",
+    "baseline": "ungraphed",
+    "at_least": 1.1,
+    "processes": 8,
+    "blocks": 4,
+    "block_steps": 2,
+    "trajectory": "TRAJECTORY",
+}
+STEADY = [1.0, 1.001, 0.999, 1.0]  # block to block, within a process
+PROCESSES = [1.0, 1.002, 0.998, 1.001, 0.999, 1.003, 0.997, 1.0]  # process to process
+LOSSES = np.linspace(3.0, 2.0, 8)
+
+
+def processes(ratio: float, spread: Sequence[float] = PROCESSES) -> list[RunEvidence]:
+    """One run a process of this true ratio, each off by its factor."""
+    return [
+        timed_run(index, [0.01 * block for block in STEADY], [0.01 * ratio * factor * block for block in STEADY])
+        for index, factor in enumerate(spread)
+    ]
+
+
+def timed(runs: Sequence[RunEvidence] | None = None, claim: dict[str, Any] | None = None, **last: Any) -> Verdict:
+    """Eight processes at a ratio of 1.2, the last one with changes."""
+    seven = processes(1.2)[:7] if runs is None else list(runs)
+    eighth = [timed_run(7, [0.01 * b for b in STEADY], [0.012 * b for b in STEADY], **last)] if runs is None else []
+    return verdict_of(FASTER | (claim or {}), *seven, *eighth, beside=[TRAJECTORY])
+
+
+def machine(**changes: Any) -> dict[str, Any]:
+    return {"telemetry": Telemetry(samples=[sample(), sample(**changes)])}
+
+
+def launches(candidate: int, baseline: int = 0) -> dict[str, Any]:
+    return {"timing": {"observed_graph_launches": {"graphed": candidate, "ungraphed": baseline}}}
+
+
+def torn(**changes: Any) -> dict[str, Any]:
+    """The first timed block changed."""
+    first, *others = blocks([0.01] * 4, [0.012] * 4, steps=2)
+    return {"timing": {"blocks": [first.model_copy(update=changes), *others]}}
+
+
+NOISY = [1.0, 1.15, 0.85, 1.1, 0.9, 1.2, 0.8, 1.0]
+THROUGHPUT_CASES = [
+    Case("faster", "held", timed),
+    Case("at the demanded ratio", "held", lambda: timed(processes(1.1, [1.0] * 8), {"at_least": 1.098})),
+    Case("slower", "too_slow", lambda: timed(processes(1.0))),
+    Case("in between", "undecided_ratio", lambda: timed(processes(1.1))),
+    Case("noisy", "undecided_ratio", lambda: timed(processes(1.2, NOISY))),
+    Case("one process below", "undecided_ratio", lambda: timed(processes(1.2, [*PROCESSES[:7], 0.91]))),
+    Case("too few processes", "too_few_processes", lambda: timed(processes(1.2)[:6], {"processes": 6})),
+    Case("a process missing", "evidence_missing", lambda: timed(processes(1.2)[:7])),
+    Case("timings missing", "evidence_missing", lambda: timed([*processes(1.2)[:7], RunEvidence("r", "throughput", {})])),
+    Case("no trajectory claim", "evidence_missing", lambda: timed(claim={"trajectory": "OTHER"})),
+    Case("another start", "unequal_start", lambda: timed(ours=arm("graphed", LOSSES, start="s"))),
+    Case("another batch", "unequal_batches", lambda: timed(ours=arm("graphed", LOSSES, batches=["b"] * 8))),
+    Case("fewer tokens", "unequal_tokens", lambda: timed(ours=arm("graphed", LOSSES, tokens=1))),
+    Case("other losses", "differs", lambda: timed(ours=arm("graphed", LOSSES + 1e-9))),
+    Case("NaN losses", "non_finite", lambda: timed(ours=arm("graphed", LOSSES * math.nan))),
+    Case("nothing trained", "vacuous_parameters_unchanged", lambda: timed(ours=arm("graphed", LOSSES, end="start"))),
+    Case("no losses", "vacuous_steps", lambda: timed(ours=arm("graphed", []), theirs=arm("ungraphed", []))),
+    Case("unrecorded steps", "evidence_inconsistent", lambda: timed(ours=arm("graphed", LOSSES[:4]), theirs=arm("ungraphed", LOSSES[:4]))),
+    Case("no launch", "candidate_not_captured", lambda: timed(**launches(0))),
+    Case("a launch missing", "launches_differ", lambda: timed(**launches(3))),
+    Case("no launch watched", "launches_unobserved", lambda: timed(timing={"observed_steps": 0})),
+    Case("a captured baseline", "vacuous_baseline_captured", lambda: timed(**launches(4, 4))),
+    Case("not captured", "candidate_not_captured", lambda: timed(ours=arm("graphed", LOSSES, capture=cuda_graph(captured=False)))),
+    Case("traced", "mechanism_missing", lambda: timed(ours=arm("graphed", LOSSES, capture=traced()))),
+    Case("no time", "evidence_inconsistent", lambda: timed(**torn(seconds=0.0))),
+    Case("NaN time", "evidence_inconsistent", lambda: timed(**torn(seconds=math.nan))),
+    Case("not interleaved", "evidence_inconsistent", lambda: timed(**torn(arm="ungraphed"))),
+    Case("a block missing", "evidence_inconsistent", lambda: timed(timing={"blocks": blocks([0.01] * 4, [0.012] * 4, steps=2)[1:]})),
+    Case("short blocks", "evidence_missing", lambda: timed(**torn(steps=1))),
+    Case("too few blocks", "evidence_missing", lambda: timed(claim={"blocks": 6})),
+    Case("no telemetry", "telemetry_missing", lambda: timed(telemetry=Telemetry(samples=[]))),
+    Case("a foreign process", "limits_exceeded", lambda: timed(**machine(foreign_processes=1))),
+    Case("throttled", "limits_exceeded", lambda: timed(**machine(throttle_reasons=["sw_power_cap"]))),
+    Case("clocks", "limits_exceeded", lambda: timed(**machine(sm_clock_mhz=1800.0))),
+    Case("a busy host", "limits_exceeded", lambda: timed(**machine(host_load_per_core=1.5))),
+]  # fmt: skip
+
+
+def composite(*runs: RunEvidence) -> Verdict:
+    """Capture and trajectory of one run."""
+    parts = [{key: value for key, value in part.items() if key != "id"} for part in (CAPTURE, TRAJECTORY)]
+    return verdict_of({"kind": "composite", "mechanism": "cuda_graph", "parts": parts}, *runs)
+
+
+def obstructed(reason: str) -> Verdict:
+    contract = contract_of(TRAJECTORY)
+    return judge_unit(contract, contract.claims[0], "w", [], Obstacle(reason=reason, message="a sentence"))
+
+
+def broken() -> Verdict:
+    """A baseline that the evidence holds under its name without an execution."""
+    run = trajectory_run()
+    series = run.arms["ungraphed"][0].series
+    object.__setattr__(series, "loss", np.array(["no", "numbers"] * 5))
+    return verdict_of(TRAJECTORY, run)
+
+
+NOT_RUN = [code for code, reason in REASONS.items() if reason.status is Status.NOT_RUN]
+OTHER_CASES = [
+    Case("all parts hold", "held", lambda: composite(trajectory_run())),
+    Case("one part fails", "differs", lambda: composite(trajectory_run(graphed(np.linspace(3.0, 1.9, 10))))),
+    Case("the worst part", "not_captured", lambda: composite(trajectory_run(graphed(capture=cuda_graph(captured=False))))),
+    Case("ERROR is worse than FAIL", "evidence_missing", lambda: composite(paired(graphed(capture=cuda_graph(captured=False))))),
+    Case("judge fails", "judge_error", broken),
+    *(Case(f"obstacle {code}", code, lambda code=code: obstructed(code)) for code in NOT_RUN),  # type: ignore[misc]
+    Case("unknown obstacle", "not_available", lambda: obstructed("something_else")),
+]  # fmt: skip
