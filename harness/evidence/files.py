@@ -68,10 +68,10 @@ def read_series(path: Path) -> Series:
     if len(fields) != rows * width:
         raise Damaged(f"{path.name}: {rows} rows hold {len(fields)} fields, not {width} each")
     try:
-        steps = np.array(list(map(int, fields[0::width])), dtype=np.int64)
-        loss = np.array(list(map(float, fields[1::width])), dtype=np.float64)
-        active = np.array(list(map(int, fields[3::width])), dtype=np.int64)
-        tokens = np.array(list(map(int, fields[4::width])), dtype=np.int64)
+        steps = np.fromiter(map(int, fields[0::width]), np.int64, rows)
+        loss = np.fromiter(map(float, fields[1::width]), np.float64, rows)
+        active = np.fromiter(map(int, fields[3::width]), np.int64, rows)
+        tokens = np.fromiter(map(int, fields[4::width]), np.int64, rows)
     except (ValueError, OverflowError) as error:
         raise Damaged(f"{path.name}: {str(error)[:200]}") from error
     if np.any(np.diff(steps) <= 0):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from harness.contract.schema import AnyClaim, HostSyncs, arms_of, parts_of
+from harness.contract.schema import AnyClaim, AnyPart, HostSyncs, arms_of, parts_of
 from harness.system.protocol import FaultDescription
 
 
@@ -19,23 +20,31 @@ class PlannedFault:
 
 
 def plan_fault(name: str, offered: Mapping[str, FaultDescription], claims: Sequence[AnyClaim]) -> PlannedFault:
-    """Plant fault `name` relative to the claims that it should break: those that list it or that it lists.
+    """Plant fault `name` relative to what it should break: the claims that list it, and the claims (a system's
+    faults) or the kinds of judgement (the harness's own) that it lists.
 
-    When it should break none of the given claims, it is planted relative to all of them: someone wants to see
-    what it does.
+    When that is none of the given claims, it is planted relative to all of them: someone wants to see what it does.
     """
     description = offered.get(name)
     if description is None:
         return PlannedFault(name, None, frozenset())
-    broken = [claim for claim in claims if name in claim.falsified_by or claim.id in description.breaks]
-    arms: set[str] = set()
-    for claim in broken or claims:
-        for part in parts_of(claim):
-            candidate, baseline = "candidate", "baseline"
-            if isinstance(part, HostSyncs):
-                # the control plays the baseline: the synchronizing twin that shows what a sync looks like
-                candidate, baseline = "candidate.arm", "control.arm"
-            named = arms_of(part)
-            roles = {"candidate": [candidate], "baseline": [baseline], "both": [candidate, baseline]}
-            arms.update(named[role] for role in roles[description.plant] if role in named)
+    parts = [part for claim in claims for part in parts_of(claim)]
+    broken = [part for claim in claims for part in _broken_parts(claim, description)]
+    arms = {arm for part in broken or parts for arm in _planted_arms(part, description.plant)}
     return PlannedFault(name, description, frozenset(arms))
+
+
+def _broken_parts(claim: AnyClaim, fault: FaultDescription) -> list[AnyPart]:
+    if fault.name in claim.falsified_by or claim.id in fault.breaks:
+        return parts_of(claim)
+    return [part for part in parts_of(claim) if part.kind in fault.breaks]
+
+
+def _planted_arms(part: AnyPart, plant: Literal["candidate", "baseline", "both"]) -> list[str]:
+    candidate, baseline = "candidate", "baseline"
+    if isinstance(part, HostSyncs):
+        # the control plays the baseline: the synchronizing twin that shows what a sync looks like
+        candidate, baseline = "candidate.arm", "control.arm"
+    roles = {"candidate": [candidate], "baseline": [baseline], "both": [candidate, baseline]}
+    named = arms_of(part)
+    return [named[role] for role in roles[plant] if role in named]

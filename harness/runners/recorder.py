@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,7 +31,8 @@ def _loss(value: float) -> str:
 class SeriesWriter:
     """One arm's series as CSV. Losses keep every bit; non-finite ones are written as tags."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, heartbeat: Callable[[], None]) -> None:
+        self._heartbeat = heartbeat
         self._file = path.open("x", encoding="ascii", newline="\n")
         self._file.write(",".join(SERIES_COLUMNS) + "\n")
         self._file.flush()
@@ -62,6 +63,7 @@ class SeriesWriter:
             lines.append(f"{int(step)},{_loss(loss)},{digest},{int(active)},{int(count)}\n")
         self._file.write("".join(lines))
         self._file.flush()
+        self._heartbeat()
 
     def close(self) -> None:
         self._file.close()
@@ -100,11 +102,11 @@ class Recorder:
         """The series of one execution of one arm; the same writer at every call."""
         key = (arm, replica)
         if key not in self._series:
-            self._series[key] = SeriesWriter(self.directory / series_name(arm, replica))
+            self._series[key] = SeriesWriter(self.directory / series_name(arm, replica), self.heartbeat)
         return self._series[key]
 
     def heartbeat(self) -> None:
-        """Show that the run makes progress: call it at least every few steps."""
+        """Show that the run makes progress; every write does it too."""
         os.utime(self._heartbeat)
 
     def close(self) -> None:

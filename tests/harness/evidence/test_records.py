@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from pathlib import Path
 
@@ -267,3 +268,17 @@ def test_a_million_steps_are_read_in_about_a_second(tmp_path: Path) -> None:
     assert series.loss.tolist() == losses
     assert series.batch_digest[-1] == "b00000000000f423f"
     assert seconds < 3.0, f"{seconds:.2f} s"  # 0.9 s on an idle core; the bound leaves room for a busy one
+
+
+@pytest.mark.parametrize("what", ["phase", "write", "row", "heartbeat"])
+def test_every_write_is_a_heartbeat(directory: Path, what: str) -> None:
+    with Recorder(directory) as recorder:
+        os.utime(directory / "heartbeat", (0, 0))
+        write = {
+            "phase": lambda: recorder.phase("x"),
+            "write": lambda: recorder.write(start()),
+            "row": lambda: recorder.series("plain", 0).row(0, 1.0, "a", 0, 1),
+            "heartbeat": recorder.heartbeat,
+        }
+        write[what]()
+        assert (directory / "heartbeat").stat().st_mtime > 0

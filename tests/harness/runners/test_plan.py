@@ -397,9 +397,9 @@ def test_a_run_without_a_faulted_arm_carries_no_fault() -> None:
 
 
 def test_the_harness_own_faults_fit_every_system() -> None:
-    fault = FaultDescription("nan_tail", "", "candidate", {})
-    [run] = planned(CAPTURE, fault="nan_tail", harness_faults={"nan_tail": fault}).runs
-    assert (run.fault, run.fault_arms) == ("nan_tail", ["graphed"])
+    fault = FaultDescription("extra_sync", "", "both", {"host_syncs": Expectation("FAIL", "sync_count")})
+    [run] = planned(TRAJECTORY, SYNCS, fault="extra_sync", harness_faults={"extra_sync": fault}).runs
+    assert (run.fault, run.fault_arms) == ("extra_sync", ["graphed", "synchronizing"])  # by the kind it breaks
 
 
 def test_a_fault_that_needs_cuda_is_not_planted_without() -> None:
