@@ -94,7 +94,7 @@ class ArmExecution:
             for index in range(steps):
                 loss = self.training.step(index)
                 self.steps_called += 1
-                block.add(index, loss, self.training, tokens_of(self.run, index))
+                block.add(index, loss, self.training, tokens_of(self.run, self.training, index))
                 if index in self.run.gradient_steps:
                     self._gradients(index, kept, keep=keep)
                 self._sample_memory(index)
@@ -213,8 +213,12 @@ def active_groups(training: TrainingRun) -> Tensor | None:
     return (norms["before"].detach() > norms["max_norm"]).sum()
 
 
-def tokens_of(run: Run, index: int) -> int:
-    """Tokens of step `index` as the workload demands them."""
+def tokens_of(run: Run, training: TrainingRun, index: int) -> int:
+    """Tokens that step `index` read: those of the input `tokens`; without one, as the workload demands."""
+    if isinstance(training, HasInputs):
+        tokens = training.inputs().get("tokens")
+        if tokens is not None:
+            return tokens.numel()
     lengths = run.workload.seq_len
     length = lengths[index % len(lengths)] if isinstance(lengths, list) else lengths
     return run.workload.batch_size * length

@@ -117,7 +117,10 @@ def _everything(mask: Tensor) -> Tensor:
 
 
 def by_dispatch_mode(execute: Execute, device: str) -> Syncs:
-    """Really execute under a dispatch mode. Sees backward functions too; not other libraries, nor replays."""
+    """Really execute under a dispatch mode. Sees backward functions too; not other libraries, nor replays.
+
+    On a CPU `.tolist()` and `.numpy()` read memory without an operator; the fake pass sees them there.
+    """
     with _DispatchSyncs(device, stand_in=False) as mode:
         execute()
     return Syncs(mode.seen)

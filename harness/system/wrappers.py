@@ -34,6 +34,10 @@ class FaultyRun:
         for name in dir(self._inner):
             if not name.startswith("_") and not hasattr(type(self), name):
                 setattr(self, name, getattr(self._inner, name))
+        self._replace_capabilities()
+
+    def _replace_capabilities(self) -> None:
+        """For a fault in a capability: put another method in the place of the wrapped run's, if it has that."""
 
     def step(self, index: int) -> Tensor:
         return self._inner.step(index)
@@ -89,9 +93,8 @@ class StaleBatch(FaultyRun):
 
 
 class ExtraSync(FaultyRun):
-    def __init__(self, inner: TrainingRun, steps: int) -> None:
-        super().__init__(inner, steps)
-        if hasattr(inner, "step_body"):
+    def _replace_capabilities(self) -> None:
+        if hasattr(self._inner, "step_body"):
             self.step_body = self._waiting_body
 
     def step(self, index: int) -> Tensor:
@@ -123,9 +126,8 @@ class SlowCandidate(FaultyRun):
 
 
 class FewerTokens(FaultyRun):
-    def __init__(self, inner: TrainingRun, steps: int) -> None:
-        super().__init__(inner, steps)
-        if hasattr(inner, "inputs"):
+    def _replace_capabilities(self) -> None:
+        if hasattr(self._inner, "inputs"):
             self.inputs = self._halved_inputs
 
     def _halved_inputs(self) -> dict[str, Tensor]:
@@ -156,13 +158,16 @@ _SUMMARIES = {
 }
 _BREAKS: dict[str, dict[str, Expectation]] = {
     "nan_tail": {"trajectory_match": Expectation("FAIL", "non_finite")},
-    "constant_loss": {"trajectory_match": Expectation("FAIL", "vacuous_no_training_effect")},
-    "dropped_step": {"trajectory_match": Expectation("FAIL", "not_bitwise_equal")},
-    "doubled_step": {"trajectory_match": Expectation("FAIL", "not_bitwise_equal")},
-    "stale_batch": {"trajectory_match": Expectation("FAIL", "batches_differ")},
-    "extra_sync": {"host_syncs": Expectation("FAIL", "too_many_syncs")},
+    "constant_loss": {"trajectory_match": Expectation("FAIL", "vacuous_training_effect")},
+    "dropped_step": {"trajectory_match": Expectation("FAIL", "differs")},
+    "doubled_step": {"trajectory_match": Expectation("FAIL", "differs")},
+    "stale_batch": {"trajectory_match": Expectation("FAIL", "unequal_batches")},
+    "extra_sync": {"host_syncs": Expectation("FAIL", "sync_count")},
     "slow_candidate": {"throughput_ratio": Expectation("FAIL", "too_slow")},
-    "fewer_tokens": {"throughput_ratio": Expectation("FAIL", "batches_differ")},
+    "fewer_tokens": {
+        "trajectory_match": Expectation("FAIL", "unequal_tokens"),
+        "throughput_ratio": Expectation("FAIL", "unequal_tokens"),
+    },
     SWAPPED_ARMS: {
         "throughput_ratio": Expectation("FAIL", "too_slow"),
         "capture": Expectation("FAIL", "not_captured"),

@@ -23,6 +23,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from harness.errors import HarnessError
+from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.frames import of_traceback
 from harness.system.replay.state import State, StateGuard
 
@@ -50,13 +51,15 @@ class NotTraceableError(HarnessError):
 class TracedStep:
     """A step recorded from `body` (the device work of one step; returns the 0-d loss).
 
-    `state` names every tensor that the body changes. `outputs` is called after the body while recording; the
-    tensors it returns (gradients, say) are computed anew by every replay and kept in `self.outputs`.
-    Recording leaves no trace in the state, so step 0 is replayed like every other.
+    `state` names every tensor that the body changes, `static` the buffers whose addresses the recording holds.
+    `outputs` is called after the body while recording; the tensors it returns (gradients, say) are computed anew
+    by every replay and kept in `self.outputs`. Recording leaves no trace in the state, so step 0 is replayed like
+    every other.
     """
 
-    def __init__(self, body: Body, state: State, outputs: State | None = None) -> None:
+    def __init__(self, body: Body, state: State, outputs: State | None = None, *, static: State = dict) -> None:
         self._body, self._state = body, state
+        self.buffers = StaticAddresses(static)
         self._read_outputs: State = outputs or dict
         self._graph: GraphModule | None = None
         self._output_names: list[str] = []
@@ -90,12 +93,14 @@ class TracedStep:
         if self.operations == 0:
             raise NotTraceableError("the step must do some work", got="a recording without an operation")
         self._graph = graph
+        self.buffers.remember()
 
     def replay(self) -> Tensor:
         """Execute the recorded operators once; the 0-d loss in storage of its own."""
         if self._graph is None:
             self.record()
             return self.replay()
+        self.buffers.check()
         with torch.no_grad():  # in-place updates of leaf parameters; the backward pass is part of the recording
             loss, *outputs = self._graph()
         self.outputs = dict(zip(self._output_names, outputs, strict=True))

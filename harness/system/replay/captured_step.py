@@ -1,0 +1,116 @@
+"""Capture a training step's body into CUDA graphs over static buffers, and replay it.
+
+A captured arm must start where the plain one starts: warm-up steps are undone, capturing executes nothing, and
+the first replay is step 0. A failed capture is ended, says why, and leaves the state as it was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from harness.errors import HarnessError
+from harness.system.replay.addresses import StaticAddresses
+from harness.system.replay.frames import of_traceback
+from harness.system.replay.graph import CaptureMode, CudaGraph, MemPoolId, graph_pool_handle, require_cuda, warm_up
+from harness.system.replay.state import State, StateGuard
+
+Body = Callable[[], Tensor | None]
+
+
+class CaptureFailedError(HarnessError):
+    """The step could not be captured; `reason` is the error of CUDA or of the body. The state is as before."""
+
+    def __init__(self, stage: str, error: BaseException) -> None:
+        place = of_traceback(error.__traceback__)
+        message = (str(error).strip().splitlines() or [""])[0]
+        self.reason = f"{type(error).__name__}: {message}"
+        super().__init__(f"{stage} must succeed", where=f"{place.file}:{place.line}", got=self.reason)
+
+
+class CapturedStep:
+    """One training step as one graph, or as several that share a memory pool and are replayed in order.
+
+    `bodies`: the step's body, or several by label (`forward`, `backward`); the last tensor that one returns is the
+    0-d loss. `state` names every tensor that they change (optimizers are found, see `StateGuard`). `static` names
+    the buffers whose addresses the graphs hold. `stream` is kept as long as the graphs; pass the same one when
+    captures follow each other, or each leaves cuBLAS workspaces of 64 MiB behind.
+    """
+
+    def __init__(
+        self,
+        bodies: Body | Mapping[str, Body],
+        state: State,
+        static: State = dict,
+        *,
+        warmup: int = 3,
+        pool: MemPoolId | None = None,
+        mode: CaptureMode = CaptureMode.THREAD_LOCAL,
+        stream: torch.cuda.Stream | None = None,
+    ) -> None:
+        require_cuda()
+        self._bodies = {"step": bodies} if callable(bodies) else dict(bodies)
+        self._state = state
+        self.buffers = StaticAddresses(static)
+        self._pool = graph_pool_handle() if pool is None else pool
+        self._mode = mode
+        self.stream = torch.cuda.Stream() if stream is None else stream  # type: ignore[no-untyped-call]
+        self.warmup_steps = warmup
+        self.replays = 0
+        self._graphs: dict[str, CudaGraph] = {}
+        self._loss: Tensor | None = None
+
+    def capture(self) -> None:
+        """Warm up, undo it, capture. Raises `CaptureFailedError`."""
+        with StateGuard(self._state) as guard:
+            try:
+                warm_up(self.stream, self._run_bodies, self.warmup_steps)
+            except Exception as error:
+                guard.restore()
+                raise CaptureFailedError("the warm-up before a capture", error) from error
+            guard.restore(keep_created=True)
+        try:
+            # outside the guard's `with`: its optimizer hook would be recorded as part of the step
+            self._capture_bodies()
+        except Exception as error:
+            self.release()
+            guard.restore()
+            raise CaptureFailedError("the capture", error) from error
+        self.buffers.remember()
+
+    def replay(self) -> Tensor:
+        """Execute one step on the current stream; the 0-d loss in storage of its own. No host sync."""
+        self.buffers.check()
+        for graph in self._graphs.values():
+            graph.replay()
+        if self._loss is None:
+            raise CaptureFailedError("a replay", RuntimeError("nothing is captured"))
+        self.replays += 1
+        return self._loss.clone()
+
+    def raw_graphs(self) -> dict[str, int]:
+        """The raw `cudaGraph_t` handles by label, for a census."""
+        return {label: graph.raw() for label, graph in self._graphs.items()}
+
+    def release(self) -> None:
+        """Drop the graphs and what they hold; the stream stays with whoever passed it."""
+        for graph in self._graphs.values():
+            graph.reset()
+        self._graphs.clear()
+        self._loss = None
+
+    def _run_bodies(self) -> None:
+        for body in self._bodies.values():
+            body()
+
+    def _capture_bodies(self) -> None:
+        for label, body in self._bodies.items():
+            graph = CudaGraph(self.stream)
+            with graph.capturing(self._pool, self._mode):
+                loss = body()
+                self._loss = self._loss if loss is None else loss.detach()
+            self._graphs[label] = graph
+        if self._loss is None:
+            raise TypeError("no body returned the loss")

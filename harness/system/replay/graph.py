@@ -1,0 +1,199 @@
+"""A CUDA graph: capture begin and end, replay, reset and re-capture, memory pools that graphs can share.
+
+    graph = capture(3, None, step)      # three warm-up runs, then one recorded; recording executes nothing
+    graph.replay()
+
+Everything a capture needs beside torch's own graph is here: a side stream, cuBLAS workspaces that exist before it
+begins, an end also when the captured code raises, an error for an empty graph, and the raw handle for a census.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import torch
+
+from harness.errors import HarnessError
+
+
+class CudaGraphError(HarnessError):
+    """A CUDA graph was used where there is none, out of order, or captured nothing."""
+
+
+class CaptureMode(StrEnum):
+    """What CUDA forbids while capturing: unsafe calls of any thread, of this thread, or none."""
+
+    GLOBAL = "global"
+    THREAD_LOCAL = "thread_local"
+    RELAXED = "relaxed"
+
+
+@dataclass(frozen=True)
+class MemPoolId:
+    """A memory pool for captured allocations. Graphs of one pool must be replayed in the order of their capture."""
+
+    hi: int
+    lo: int
+
+
+def graph_pool_handle() -> MemPoolId:
+    """A new pool that several graphs may share. Raises `CudaGraphError` without CUDA."""
+    require_cuda()
+    return MemPoolId(*torch.cuda.graph_pool_handle())
+
+
+def require_cuda() -> None:
+    """Raises `CudaGraphError` where CUDA graphs cannot exist, with the reason."""
+    if torch.cuda.is_available():
+        return
+    got = "a torch built without CUDA" if torch.version.cuda is None else "no usable CUDA device"
+    raise CudaGraphError("CUDA graphs need a CUDA device", got=got, remedy="use the traced replay on this machine")
+
+
+class CudaGraph:
+    """One graph. Capture on `stream`, or on a long-lived one of its own; replay on whichever is current."""
+
+    def __init__(self, stream: torch.cuda.Stream | None = None) -> None:
+        require_cuda()
+        self.stream = torch.cuda.Stream() if stream is None else stream  # type: ignore[no-untyped-call]
+        self._graph: Any = None
+        self._capturing: Any = None
+        self._previous_stream: Any = None
+        self._generator_state: Any = None
+
+    def capture_begin(self, pool: MemPoolId | None = None, mode: CaptureMode = CaptureMode.RELAXED) -> None:
+        """Record all work of this thread on the graph's stream, which becomes current, until `capture_end`."""
+        if self._graph is not None or self._capturing is not None:
+            raise CudaGraphError("a graph is captured once", got="a captured graph", remedy="call reset() first")
+        self._previous_stream = torch.cuda.current_stream()
+        bind_cublas(self.stream)
+        torch.cuda.synchronize()
+        gc.collect()  # a graph that dies during the capture would break it
+        torch.cuda.empty_cache()  # the pool cannot use what the ordinary allocator has cached
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        self._generator_state = _generator().clone_state()
+        torch.cuda.set_stream(self.stream)
+        handle = {} if pool is None else {"pool": (pool.hi, pool.lo)}
+        try:
+            graph.capture_begin(**handle, capture_error_mode=mode.value)  # type: ignore[arg-type]
+        except BaseException:
+            torch.cuda.set_stream(self._previous_stream)
+            raise
+        self._capturing = graph
+
+    def capture_end(self) -> None:
+        """End the capture and instantiate the graph. Raises `CudaGraphError` for an empty one."""
+        if self._capturing is None:
+            raise CudaGraphError("a capture must have begun before it ends", remedy="call capture_begin() first")
+        graph, self._capturing = self._capturing, None
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="The CUDA Graph is empty")  # an error below
+                graph.capture_end()
+        except BaseException:
+            # torch leaves its generator in capturing mode after a failed capture: eager random numbers would raise
+            _generator().graphsafe_set_state(self._generator_state)
+            raise
+        finally:
+            torch.cuda.set_stream(self._previous_stream)
+        if _node_count(graph.raw_cuda_graph()) == 0:
+            graph.reset()
+            raise CudaGraphError("a captured graph must do some work", got="an empty graph")
+        graph.instantiate()
+        self._graph = graph
+
+    @contextmanager
+    def capturing(self, pool: MemPoolId | None = None, mode: CaptureMode = CaptureMode.RELAXED) -> Iterator[None]:
+        """Capture the body of a `with`. An exception inside ends the capture, then goes on."""
+        self.capture_begin(pool, mode)
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):  # the capture is invalid, and ending it says so again
+                self.capture_end()
+            self.reset()
+            raise
+        self.capture_end()
+
+    def replay(self) -> None:
+        """Execute the graph once on the current stream."""
+        self._captured().replay()
+
+    def reset(self) -> None:
+        """Drop what was captured, so that another capture may follow. Nothing happens where nothing was."""
+        if self._graph is not None:
+            torch.cuda.synchronize()  # a replay may be under way
+            self._graph.reset()
+            self._graph = None
+
+    def pool(self) -> MemPoolId:
+        """The pool of this graph's memory."""
+        return MemPoolId(*self._captured().pool())
+
+    def raw(self) -> int:
+        """The `cudaGraph_t`, for a census; valid until `reset`."""
+        return int(self._captured().raw_cuda_graph())
+
+    def node_count(self) -> int:
+        """Nodes of the graph."""
+        return _node_count(self.raw())
+
+    def _captured(self) -> Any:
+        if self._graph is None:
+            raise CudaGraphError("the graph must be captured first", got="nothing captured")
+        return self._graph
+
+
+def capture(
+    warmup: int, pool: MemPoolId | None, function: Callable[[], object], mode: CaptureMode = CaptureMode.RELAXED
+) -> CudaGraph:
+    """Run `function` `warmup` times, then capture it once; capturing executes nothing.
+
+    The warm-up runs are real: undo them, or count them as steps. They use the stream of the capture, so that
+    libraries set up what they keep per stream.
+    """
+    graph = CudaGraph()
+    warm_up(graph.stream, function, warmup)
+    with graph.capturing(pool, mode):
+        function()
+    return graph
+
+
+def warm_up(stream: torch.cuda.Stream, function: Callable[[], object], times: int) -> None:
+    """Run `function` on `stream`, after everything enqueued so far, and wait for it."""
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(times):
+            function()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+
+
+def bind_cublas(stream: torch.cuda.Stream) -> None:
+    """Make the cuBLAS handles of this thread and of the backward thread allocate their workspaces for `stream`.
+
+    Allocated inside a capture they would live in the graph's pool, and fail with memory nearly full (PMAT-063).
+    """
+    with torch.cuda.stream(stream), torch.enable_grad():
+        x = torch.ones(16, 16, device=stream.device, requires_grad=True)
+        torch.autograd.grad((x @ x).sum(), x)
+    stream.synchronize()
+
+
+def _generator() -> Any:
+    return torch.cuda.default_generators[torch.cuda.current_device()]
+
+
+def _node_count(graph: int) -> int:
+    from cuda.bindings import runtime
+
+    error, *values = runtime.cudaGraphGetNodes(graph, 0)
+    if int(error) != 0:
+        raise CudaGraphError("the CUDA runtime must describe a captured graph", got=str(error))
+    return int(values[-1])

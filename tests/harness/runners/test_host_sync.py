@@ -1,0 +1,167 @@
+"""Host syncs: two detectors agree on the count and name the line; a blind detector says so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import step_function_systems
+import torch
+from step_function_systems import Chooses, Regression, Waits
+from torch import Tensor
+
+from harness.contract.schema import Arm, Workload
+from harness.runners import host_sync
+from harness.runners.capture import profiler
+from harness.runners.host_sync import observe_syncs
+from harness.runners.sync_detectors import (
+    _WINDOW,
+    Syncs,
+    by_dispatch_mode,
+    by_fake_pass,
+    needs_value,
+    syncs_of_profile,
+)
+from harness.system.replay.frames import Place
+
+WORKLOAD = Workload(model="any", batch_size=2, seq_len=4, steps=8)
+SOURCE = Path(step_function_systems.__file__).read_text().splitlines()
+
+
+def line_of(text: str) -> int:
+    return next(number for number, line in enumerate(SOURCE, start=1) if text in line)
+
+
+def observe(system: Regression, capture: str = "none") -> dict[str, tuple[int, int, bool]]:
+    with system.open(WORKLOAD, Arm.model_validate({"capture": capture})) as training:
+        training.step(0)
+        evidence = observe_syncs(training, "arm", 0, first_index=1)
+    return {reading.detector: (reading.count, reading.steps, reading.sees_planted) for reading in evidence.readings}
+
+
+def test_a_waiting_step_is_counted_alike_by_both() -> None:
+    assert observe(Waits()) == {"dispatch_mode": (10, 2, True), "fake_pass": (5, 1, True)}
+
+
+def test_a_masks_hidden_sync_is_counted_alike_by_both() -> None:
+    assert observe(Chooses()) == {"dispatch_mode": (2, 2, True), "fake_pass": (1, 1, True)}
+
+
+@pytest.mark.parametrize("capture", ["none", "step"])
+def test_a_step_that_never_waits_counts_zero(capture: str) -> None:
+    assert observe(Regression(), capture) == {"dispatch_mode": (0, 2, True), "fake_pass": (0, 1, True)}
+
+
+def test_the_lines_that_wait_are_named() -> None:
+    with Waits().open(WORKLOAD, Arm()) as training:
+        evidence = observe_syncs(training, "arm", 0, first_index=0)
+    for reading in evidence.readings:
+        named = {(Path(place.file).name, place.line): place.count for place in reading.places}
+        per_step = reading.steps
+        assert named == {
+            ("step_function_systems.py", line_of("WAITS_LINE")): per_step,
+            ("step_function_systems.py", line_of("grad.norm().item()")): 4 * per_step,
+        }
+        assert not any(place.file.startswith("/") for place in reading.places)
+
+
+def test_observing_changes_nothing_but_the_steps_it_makes() -> None:
+    with Regression().open(WORKLOAD, Arm()) as observed, Regression().open(WORKLOAD, Arm()) as plain:
+        observe_syncs(observed, "arm", 0, first_index=0)
+        for index in range(host_sync.OBSERVED_STEPS):
+            plain.step(index)
+        assert float(observed.step(5)) == float(plain.step(5))
+
+
+def test_a_blind_detector_says_that_it_missed_the_planted_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_sync, "by_dispatch_mode", lambda *_, **__: Counter[object]())
+    assert observe(Waits())["dispatch_mode"] == (0, 2, False)
+
+
+def uses(function: Callable[[Tensor], object]) -> tuple[int, int]:
+    tensor = torch.arange(6.0)
+    execute = partial(function, tensor)
+    return sum(by_dispatch_mode(execute, "cpu").values()), sum(by_fake_pass(execute, "cpu").values())
+
+
+@pytest.mark.parametrize(
+    ("function", "count"),
+    [
+        pytest.param(lambda t: t.sum().item(), 1, id="item"),
+        pytest.param(lambda t: [bool(t[0] > 0), int(t[1])], 2, id="bool_and_int"),
+        pytest.param(lambda t: t.nonzero().sum(), 1, id="nonzero"),
+        pytest.param(lambda t: t[t > 2].sum(), 1, id="mask"),
+        pytest.param(lambda t: t.masked_select(t > 2), 1, id="masked_select"),
+        pytest.param(lambda t: torch.equal(t, t), 1, id="equal"),
+        pytest.param(lambda t: t.unique(), 1, id="unique"),
+        pytest.param(lambda t: t.int().bincount(), 1, id="bincount"),
+        pytest.param(lambda t: (t * 2).clamp(max=3).sum(), 0, id="arithmetic"),
+        pytest.param(lambda t: t[torch.tensor([0, 1])], 0, id="index_by_numbers"),
+        pytest.param(lambda t: torch.where(t > 2, t, 0), 0, id="where"),
+    ],
+)
+def test_operators_that_need_values(function: Callable[[Tensor], object], count: int) -> None:
+    assert uses(function) == (count, count)
+
+
+def test_on_cuda_only_its_tensors_and_blocking_copies_count() -> None:
+    copy = torch.ops.aten.copy_.default
+    host = torch.zeros(2)
+    device = torch.zeros(2, device="meta")
+    assert needs_value(torch.ops.aten._local_scalar_dense.default, [host], {}, "cpu")
+    assert not needs_value(torch.ops.aten._local_scalar_dense.default, [host], {}, "cuda")
+    assert not needs_value(copy, [host, device], {}, "cuda")  # not between host and CUDA
+    to_copy = torch.ops.aten._to_copy.default
+    assert needs_value(to_copy, [host], {"device": torch.device("cuda")}, "cuda")
+    assert not needs_value(to_copy, [host], {"device": torch.device("cuda"), "non_blocking": True}, "cuda")
+    assert not needs_value(to_copy, [host], {"dtype": torch.float64}, "cuda")
+
+
+def profiled(function: Callable[[], object]) -> Syncs:
+    """On a CPU the operator itself stands for the CUDA call that it would make."""
+    with profiler(stacks=True) as profile:
+        torch.ones(2).sum().item()  # outside the window
+        with torch.profiler.record_function(_WINDOW):
+            function()
+        torch.ones(2).sum().item()
+    return syncs_of_profile(list(profile.events() or []), ["aten::_local_scalar_dense"])
+
+
+def test_the_profile_is_read_inside_its_window_with_the_users_line() -> None:
+    def waits() -> None:
+        torch.ones(3).sum().item()
+
+    (sync,) = profiled(waits).items()
+    assert sync[1] == 1
+    assert Path(sync[0].place.file).name == "test_host_sync.py"
+    assert sync[0].place.line in range(waits.__code__.co_firstlineno, waits.__code__.co_firstlineno + 2)
+
+
+def test_a_profile_without_syncs_is_empty() -> None:
+    assert profiled(lambda: torch.ones(3).sum()) == Counter()
+
+
+def test_a_copy_to_pageable_memory_waits_even_without_a_synchronizing_call() -> None:
+    class Range:
+        def __init__(self, start: int, end: int) -> None:
+            self.start, self.end = start, end
+
+    class Event:
+        stack: list[str] = []  # noqa: RUF012
+        cpu_parent = None
+
+        def __init__(self, name: str, start: int, device_type: str = "DeviceType.CPU") -> None:
+            self.name, self.time_range, self.device_type = name, Range(start, start + 1), device_type
+
+    window = Event(_WINDOW, 10)
+    window.time_range.end = 20
+    copy = Event("Memcpy DtoH (Device -> Pageable)", 12, "DeviceType.CUDA")
+    late = Event("cudaStreamSynchronize", 30)
+    inside = Event("cudaStreamSynchronize", 13)
+    waits = ["cudaStreamSynchronize"]
+    assert sum(syncs_of_profile([window, copy, late], waits).values()) == 1
+    assert sum(syncs_of_profile([window, copy, inside, late], waits).values()) == 1
+    assert list(syncs_of_profile([window, inside], waits)) == [(Place("?", 0), "cudaStreamSynchronize")]

@@ -1,0 +1,115 @@
+"""The smallest adapter, shown whole; captured on a CPU it trains bitwise like plain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from step_function_systems import Regression, Waits
+from torch import Tensor, nn
+
+from harness.contract.schema import Arm, Workload
+from harness.system.protocol import (
+    HasCapture,
+    HasGradients,
+    HasInputs,
+    HasParameters,
+    HasStepBody,
+    TrainingRun,
+)
+from harness.system.step_function import StepFunctionSystem
+
+
+class Example(StepFunctionSystem):
+    """The whole of an adapter."""
+
+    name = "example"
+
+    def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+        torch.manual_seed(workload.seed)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(batch: dict[str, Tensor]) -> Tensor:
+            optimizer.zero_grad()
+            loss: Tensor = (model(batch["x"]) - batch["x"].sum(1, keepdim=True)).square().mean()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            return loss.detach()
+
+        def batch(index: int) -> dict[str, Tensor]:
+            return {"x": torch.randn(8, 4, generator=torch.Generator().manual_seed(index))}
+
+        return step, batch, lambda: dict(model.named_parameters())
+
+
+WORKLOAD = Workload(model="any", batch_size=2, seq_len=4, steps=12)
+
+
+def losses_of(system: StepFunctionSystem, capture: str, steps: int = 12) -> tuple[list[float], TrainingRun]:
+    arm = Arm.model_validate({"capture": capture})
+    with system.open(WORKLOAD, arm) as run:
+        losses = [run.step(index) for index in range(steps)]
+        values = [float(loss) for loss in losses]
+        state = {name: tensor.clone() for name, tensor in run.parameters().items()}
+        gradients = {name: tensor.clone() for name, tensor in run.gradients().items()}
+        run.final = (state, gradients, run.capture_record())  # type: ignore[attr-defined]
+    return values, run
+
+
+@pytest.mark.parametrize("system", [Example(), Regression()], ids=["sgd", "adamw"])
+def test_captured_and_plain_agree_bit_for_bit(system: StepFunctionSystem) -> None:
+    plain, plain_run = losses_of(system, "none")
+    captured, captured_run = losses_of(system, "step")
+    assert captured == plain
+    assert plain[-1] < plain[0]
+    for theirs, ours in zip(plain_run.final[:2], captured_run.final[:2], strict=True):  # type: ignore[attr-defined]
+        assert theirs.keys() == ours.keys()
+        assert all(torch.equal(theirs[name], ours[name]) for name in theirs)
+        assert len(ours) > 0
+
+
+def test_the_capture_record_says_how_the_steps_were_made() -> None:
+    _, run = losses_of(Regression(), "step")
+    record = run.final[2]  # type: ignore[attr-defined]
+    assert (record.mechanism, record.captured, record.captures) == ("traced", True, 1)
+    assert (record.replays, record.uncaptured_steps, record.fake_pass_clean) == (12, 0, True)
+    assert record.recorded_operations > 20
+
+
+def test_a_plain_arm_has_requested_no_capture() -> None:
+    _, run = losses_of(Example(), "none", steps=3)
+    record = run.final[2]  # type: ignore[attr-defined]
+    assert (record.requested, record.captured, record.mechanism, record.uncaptured_steps) == (False, False, None, 3)
+
+
+def test_a_step_that_waits_goes_on_uncaptured_and_says_why() -> None:
+    captured, run = losses_of(Waits(), "step")
+    plain, _ = losses_of(Waits(), "none")
+    record = run.final[2]  # type: ignore[attr-defined]
+    assert captured == plain
+    assert (record.captured, record.captures, record.uncaptured_steps) == (False, 0, 12)
+    assert "step_function_systems.py" in record.failure
+    assert "aten._local_scalar_dense" in record.failure
+
+
+def test_every_shape_is_captured_once() -> None:
+    workload = WORKLOAD.model_copy(update={"seq_len": [4, 8, 12]})
+    with Regression().open(workload, Arm(capture="step")) as run:
+        for index in range(9):
+            run.step(index)
+        assert run.capture_record().captures == 3
+        assert run.capture_record().replays == 9
+        assert run.inputs()["x"].shape == (24, 6)
+
+
+def test_the_run_offers_its_capabilities() -> None:
+    with Example().open(WORKLOAD, Arm()) as run:
+        for capability in (TrainingRun, HasInputs, HasParameters, HasGradients, HasCapture, HasStepBody):
+            assert isinstance(run, capability), capability
+
+
+def test_what_a_step_function_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="no faults of its own"):
+        Example().open(WORKLOAD, Arm(), fault="stale_batch")

@@ -1,0 +1,67 @@
+"""Small systems over the step-function adapter, for the probes' tests; each differs from the first by one thing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from harness.contract.schema import Arm, Workload
+from harness.system.step_function import StepFunctionSystem
+
+
+class Regression(StepFunctionSystem):
+    """Two layers learn a fixed linear map from noise; about 100 parameters."""
+
+    name = "regression"
+    layers = 2
+
+    def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+        device = workload.needs.device or "cpu"
+        torch.manual_seed(workload.seed)
+        model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1)).to(device)
+        rate = torch.tensor(float(arm.settings().get("learning_rate", 1e-2)), device=device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True)
+
+        def step(batch: dict[str, Tensor]) -> Tensor:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(batch["x"]), batch["y"])
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.before_update(loss, model)
+            optimizer.step()
+            return loss.detach()
+
+        def batch(index: int) -> dict[str, Tensor]:
+            generator = torch.Generator().manual_seed(1000 * workload.seed + index)
+            lengths = workload.seq_len if isinstance(workload.seq_len, list) else [workload.seq_len]
+            rows = workload.batch_size * lengths[index % len(lengths)]
+            x = torch.randn(rows, 6, generator=generator)
+            return {"x": x, "y": x.sum(dim=1, keepdim=True)}
+
+        return step, batch, lambda: dict(model.named_parameters())
+
+    def before_update(self, loss: Tensor, model: nn.Module) -> None:
+        """Nothing here; subclasses wait for the device."""
+
+
+class Waits(Regression):
+    """Reads its loss on the host, and each gradient's norm: five syncs a step."""
+
+    name = "waits"
+
+    def before_update(self, loss: Tensor, model: nn.Module) -> None:
+        loss.item()  # the line that the detectors must name: WAITS_LINE
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.norm().item()
+
+
+class Chooses(Regression):
+    """Selects by a mask, so that a shape depends on values: one sync a step."""
+
+    name = "chooses"
+
+    def before_update(self, loss: Tensor, model: nn.Module) -> None:
+        weight = next(model.parameters())
+        weight.detach()[weight.detach() > 0].sum()
