@@ -2,52 +2,34 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING
-
-from markupsafe import Markup
-
 from harness.report import cards as unit_cards
 from harness.report.blocks import Section
 from harness.report.outcome import outcome, undecided
+from harness.report.page import render_page
 from harness.report.sections import capture, closing, gradients, kernels, throughput, trajectories
 from harness.report.text import clean, line
 from harness.report.view import RunView
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 
 def render(run: RunView) -> str:
     """The whole report of one run as a self-contained HTML page. Pure: equal views give equal bytes."""
     evidence = _evidence(run)
     shown = unit_cards.cards(run, evidence)
-    style = _template_text("style.css")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            style=style,
-            style_digest=digest,
-            title=_title(run),
-            fault=line(run.fault) if run.fault else None,
-            outcome=outcome(run),
-            gate=run.gate,
-            count_line=run.count_line(),
-            contracts=[(line(item.id), clean(item.title, 400)) for item in run.contracts],
-            facts=_facts(run),
-            undecided=undecided(list(run.verdicts)),
-            narrowed=_narrowed(run),
-            cards=shown,
-            sections=evidence,
-            environment=closing.environment(run),
-            command=closing.command(run),
-            line=line,
-        )
+    return render_page(
+        "report.html.j2",
+        title=_title(run),
+        fault=line(run.fault) if run.fault else None,
+        outcome=outcome(run),
+        gate=run.gate,
+        count_line=run.count_line(),
+        contracts=[(line(item.id), clean(item.title, 400)) for item in run.contracts],
+        facts=_facts(run),
+        undecided=undecided(list(run.verdicts)),
+        narrowed=_narrowed(run),
+        cards=shown,
+        sections=evidence,
+        environment=closing.environment(run),
+        command=closing.command(run),
     )
 
 
@@ -96,27 +78,3 @@ def _narrowed(run: RunView) -> str | None:
         return None
     said = [f"{kind}: {line(', '.join(map(str, names)))}" for kind, names in narrowed.items() if names]
     return "; ".join(said) or None
-
-
-@cache
-def _template_text(name: str) -> str:
-    return files("harness.report").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-def _fit(value: object) -> object:
-    """The last gate before the page: whatever a section let through is cleaned and bounded here."""
-    return value if isinstance(value, Markup) or not isinstance(value, str) else clean(value, 6000)
-
-
-@cache
-def _environment() -> Environment:
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
-
-    return Environment(
-        loader=FunctionLoader(_template_text),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_fit,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )

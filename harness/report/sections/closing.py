@@ -66,7 +66,7 @@ def environment(view: RunView) -> Section | None:
     """Everything `run.json` says of the machine, its software and the digests, and the system's own facts."""
     tables: list[Table] = []
     for title in ("environment", "digests", "narrowed"):
-        facts = list(_flatten(view.run.get(title)))
+        facts = list(flatten(view.run.get(title)))
         if facts:
             tables.append(table(title.capitalize(), ["", "value"], facts, shown=80, folded=title == "digests"))
     stated = [
@@ -82,11 +82,11 @@ def environment(view: RunView) -> Section | None:
     return Section("environment", "Environment", lead, [Part("Fingerprint", [], [], tables)]) if tables else None
 
 
-def _flatten(value: Any, path: str = "", depth: int = 0) -> Iterator[list[object]]:
+def flatten(value: Any, path: str = "", depth: int = 0) -> Iterator[list[object]]:
     """Nested mappings as rows of (path, text); a list becomes one row, empty values none, and depth is bounded."""
     if isinstance(value, Mapping) and depth < 6:
         for key, item in value.items():
-            yield from _flatten(item, f"{path}.{key}" if path else str(key), depth + 1)
+            yield from flatten(item, f"{path}.{key}" if path else str(key), depth + 1)
         return
     if isinstance(value, list | tuple):
         value = ", ".join(map(str, value[:20]))

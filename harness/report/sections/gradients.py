@@ -57,7 +57,7 @@ def _part(title: str, run: RunEvidence, arm: str, claim: GradientMatch) -> Part 
         # A difference that is not a number is the worst there is.
         worst = sorted(compared, key=lambda row: -row[2] if math.isfinite(row[2]) else -math.inf)
         columns = ["tensor", "step", "largest difference", "equal bits", "largest gradient"]
-        part.tables.append(table("Tensors, largest difference first", columns, worst, folded=len(worst) > 12, shown=60))
+        part.tables.append(table("Tensors, largest difference first", columns, worst, folded=len(worst) > 12, shown=40))
     norms = _norms(records, claim)
     part.tables.extend([norms] if norms else [])
     return part
@@ -85,4 +85,4 @@ def _norms(records: list[Gradients], claim: GradientMatch) -> Table | None:
     ordered = sorted(found, key=lambda row: -row[3] if math.isfinite(row[3]) else -math.inf)
     demanded = f"; at most {limit:g}" if limit else ""
     caption = f"Norms of the clipping groups, largest after clipping first{demanded}"
-    return table(caption, ["group", "step", "before", "after"], ordered, folded=len(ordered) > 12, shown=60)
+    return table(caption, ["group", "step", "before", "after"], ordered, folded=len(ordered) > 12, shown=40)

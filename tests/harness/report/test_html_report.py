@@ -268,14 +268,14 @@ def test_a_verdict_on_a_claim_that_the_contract_lost_still_has_its_card() -> Non
     assert "This claim is not in the contract any more." in Page(render(view)).words()
 
 
-def test_a_million_steps_render_in_five_seconds() -> None:
+def test_a_million_steps_render_in_five_seconds_and_keep_their_spike() -> None:
     curve = loss_curve(1_000_000)
     other = curve.copy()
     other[777_777] += 5.0
     view = _with_losses(ungraphed=curve, graphed=other)
-    started = time.perf_counter()
+    started = time.process_time()  # not the clock: another test may have the other core
     html = render(view)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     assert "777,777" in html
     assert len(html) < 400_000
 

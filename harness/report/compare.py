@@ -1,0 +1,134 @@
+"""What changed from one run to another: environment first, then verdicts, then figures beyond noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.judge.verdict import Figure, Verdict
+from harness.report.sections.closing import flatten
+from harness.report.text import figure, line, words
+from harness.report.view import RunView
+
+Unit = tuple[str, str, str]
+# Figures whose noise the run itself measured: the interval of a mean ratio, the noise floor of a trajectory.
+_INTERVALS = {"mean_ratio": ("lower_bound", "upper_bound")}
+_FLOORS = {"max_abs_difference": "noise_floor"}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One figure that is not the same. `beyond_noise` is None where neither run measured the figure's noise."""
+
+    unit: Unit
+    name: str
+    before: Figure | None
+    after: Figure | None
+    beyond_noise: bool | None
+
+
+def compare(before: RunView, after: RunView) -> str:
+    """Plain text: differences of the environment, of verdicts, and of figures, with how much of it is noise."""
+    lines = [f"before: {before.count_line()}", f"after:  {after.count_line()}"]
+    for name, view in (("before", before), ("after", after)):
+        lines += [f"FIRE DRILL: {name} ran with the fault {line(view.fault)} planted."] if view.fault else []
+    lines += ["", "Environment", *(_environment(before.run, after.run) or ["  the same"])]
+    lines += ["", "Verdicts", *(_verdicts(before, after) or ["  the same"])]
+    changes = list(figure_changes(before, after))
+    for title, kind in (
+        ("Figures beyond noise", True),
+        ("Figures changed, noise unknown", None),
+        ("Figures changed within noise", False),
+    ):
+        shown = [_change(change) for change in changes if change.beyond_noise is kind]
+        lines += ["", title, *shown] if shown else []
+    return "\n".join(lines if changes else [*lines, "", "Figures", "  the same"]) + "\n"
+
+
+def figure_changes(before: RunView, after: RunView) -> Iterator[Change]:
+    """Figures of the units that both runs decided or measured, where they differ; in the order of the later run."""
+    old = _by_unit(before)
+    for unit, new in _by_unit(after).items():
+        if unit not in old:
+            continue
+        first, second = old[unit].figures, new.figures
+        for name in dict.fromkeys([*second, *first]):
+            left, right = first.get(name), second.get(name)
+            if left != right and not _bound(name):
+                yield Change(unit, name, left, right, _beyond(name, first, second))
+
+
+def _bound(name: str) -> bool:
+    """Figures that only say how noisy another one is are no changes of their own."""
+    tail = name.rpartition(".")[2]
+    return tail in set(_FLOORS.values()) or any(tail in bounds for bounds in _INTERVALS.values())
+
+
+def _beyond(name: str, first: Mapping[str, Figure], second: Mapping[str, Figure]) -> bool | None:
+    """Whether a change exceeds the noise that the runs measured: intervals apart, or more than both floors."""
+    prefix, _, tail = name.rpartition(".")
+    prefix = f"{prefix}." if prefix else ""
+    left, right = _number(first, name), _number(second, name)
+    if left is None or right is None:
+        return None
+    if isinstance(left, bool | int) and isinstance(right, bool | int):
+        return True  # counts have no noise
+    if tail in _INTERVALS:
+        low, high = _INTERVALS[tail]
+        ends = [_number(one, prefix + end) for one in (first, second) for end in (low, high)]
+        if any(end is None for end in ends):
+            return None
+        old_low, old_high, new_low, new_high = (float(end) for end in ends if end is not None)
+        return old_high < new_low or new_high < old_low
+    if tail in _FLOORS:
+        floors = [_number(one, prefix + _FLOORS[tail]) for one in (first, second)]
+        known = [float(floor) for floor in floors if floor is not None]
+        return abs(float(left) - float(right)) > max(known) if known else None
+    return None
+
+
+def _number(figures: Mapping[str, Figure], name: str) -> bool | float | None:
+    found = figures.get(name)
+    return found.value if found is not None and isinstance(found.value, int | float) else None
+
+
+def _by_unit(view: RunView) -> dict[Unit, Verdict]:
+    return {(item.contract, item.claim, item.workload): item for item in view.verdicts}
+
+
+def _environment(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Facts that differ; a fact that one run does not know is shown as unknown."""
+    facts = [
+        {str(path): str(value) for part in ("environment", "digests") for path, value in flatten(run.get(part), part)}
+        for run in (before, after)
+    ]
+    # Digests of evidence differ between any two runs and say nothing.
+    paths = [path for path in dict.fromkeys([*facts[0], *facts[1]]) if not path.startswith("digests.evidence")]
+    lines = []
+    for path in paths:
+        old, new = (line(one.get(path, "unknown"), 80) for one in facts)
+        if facts[0].get(path) != facts[1].get(path):
+            lines.append(f"  {line(path.partition('.')[2], 80)}: {old} -> {new}")
+    return lines
+
+
+def _verdicts(before: RunView, after: RunView) -> list[str]:
+    old, new = _by_unit(before), _by_unit(after)
+    lines = []
+    for unit in dict.fromkeys([*new, *old]):
+        first, second = (
+            f"{item.status} {item.reason}" if item else "not planned" for item in (old.get(unit), new.get(unit))
+        )
+        if first != second:
+            lines.append(f"  {_unit(unit)}: {line(first, 100)} -> {line(second, 100)}")
+    return lines
+
+
+def _change(change: Change) -> str:
+    first, second = (figure(item) if item else "unknown" for item in (change.before, change.after))
+    return f"  {_unit(change.unit)}, {words(change.name)}: {first} -> {second}"
+
+
+def _unit(unit: Unit) -> str:
+    return f"{line(unit[1], 80)} on {line(unit[2], 60)}"
