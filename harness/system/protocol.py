@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
-from harness.contract.schema import Arm, Workload
+# Re-exported: an adapter needs this module and no other.
+from harness.contract.schema import Arm as Arm  # noqa: PLC0414
+from harness.contract.schema import Workload as Workload  # noqa: PLC0414
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +34,7 @@ CAPABILITIES = (
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a planted fault must do to one claim: status, the judge's generic reason code, figures that can be checked."""
+    """What a planted fault must do to one claim: status, the judge's generic reason code, figures to check."""
 
     status: Literal["FAIL", "INCONCLUSIVE", "ERROR"]
     reason: str
@@ -178,4 +180,46 @@ class HasStepBody(Protocol):
 class CountsSkippedSteps(Protocol):
     def skipped_steps(self) -> int:
         """Updates that were left out because of a non-finite loss or gradient."""
+        ...
+
+
+@runtime_checkable
+class CanRecapture(Protocol):
+    def forget_captures(self) -> None:
+        """Drop every capture and what it holds; the next step of any shape captures anew."""
+        ...
+
+
+@runtime_checkable
+class CountsClippedTensors(Protocol):
+    def clip_kernels(self) -> Mapping[str, Mapping[int, int]]:
+        """For the census, the kernels that scale clipped gradients.
+
+        Name (as CUDA knows it) -> address of the kernel's table of tensors -> how many tensors that table covers.
+        A kernel node counts for a table whose address is among the node's arguments.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class CheckpointExport:
+    """A model and its training settings in Hugging Face's terms, for a twin in another framework."""
+
+    config: Mapping[str, object]  # config.json, with `architectures` and `model_type`
+    state: Mapping[str, Tensor]  # base weights by Hugging Face's names, dequantized
+    lora: Mapping[str, object]  # arguments of peft's LoraConfig
+    trainable: Mapping[str, str]  # the system's parameter name -> the name in peft's model
+    groups: Mapping[str, Sequence[str]]  # clipping groups: group -> the system's parameter names
+    max_norm: float
+    optimizer: Mapping[str, object]  # arguments of torch.optim.AdamW, without the learning rate
+
+
+@runtime_checkable
+class ExportsCheckpoint(Protocol):
+    def export_checkpoint(self) -> CheckpointExport: ...
+
+    def learning_rate_at(self, index: int) -> float: ...
+
+    def batch(self, index: int) -> tuple[Tensor, Tensor]:
+        """Tokens and targets [B, S] of step `index`."""
         ...
