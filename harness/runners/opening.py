@@ -39,10 +39,12 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
 
 
 def _planned(run: Run, arm: str) -> PlannedArm:
-    if run.fault == SWAPPED_ARMS and arm in run.fault_arms:
-        exchanged = dict(run.baseline_of) | {baseline: candidate for candidate, baseline in run.baseline_of.items()}
-        return run.arms[exchanged.get(arm, arm)]
-    return run.arms[arm]
+    if run.fault != SWAPPED_ARMS or arm not in run.fault_arms:
+        return run.arms[arm]
+    others = [other for other in run.fault_arms if other != arm]
+    # a claim about one arm alone: change places with an arm that is captured otherwise
+    others += [name for name, planned in run.arms.items() if planned.arm.capture != run.arms[arm].arm.capture]
+    return run.arms[others[0]] if others else run.arms[arm]
 
 
 def _planted_by_harness(system: TrainingSystem, fault: str, name: str) -> bool:

@@ -154,6 +154,12 @@ class StepFunctionRun:
             return self._leaf_gradients()
         return getattr(current.captured, "outputs", None) or current.gradients
 
+    def forget_captures(self) -> None:
+        """Drop every capture; the next step of any shape captures anew."""
+        for shape in self._shapes.values():
+            getattr(shape.captured, "release", lambda: None)()
+            shape.captured, shape.gradients = None, {}
+
     def capture_record(self) -> CaptureRecord:
         captured = self._current.captured
         steps = [shape.captured for shape in self._shapes.values() if shape.captured is not None]
@@ -184,8 +190,7 @@ class StepFunctionRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for shape in self._shapes.values():
-            getattr(shape.captured, "release", lambda: None)()
+        self.forget_captures()
         self._shapes.clear()
 
     def _select(self, batch: Batch) -> _Shape:

@@ -1,0 +1,57 @@
+"""The re-capture probe: forget every capture and capture again, over the workload's shapes, and watch the memory.
+
+A sample is taken after each capture and its first replay, with the device idle: the old graphs are gone by then,
+so what has grown is what a re-capture leaves behind.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from harness.evidence.model import MemoryEvidence, MemorySample, PlannedArm, Run
+from harness.runners.capture import Watched, capture_evidence, capture_record
+from harness.runners.opening import opened
+from harness.runners.paired import SeriesBlock, arm_end, arm_start, memory_sample, tokens_of
+from harness.runners.recorder import Recorder
+from harness.system.protocol import CanRecapture, NotAvailable, TrainingRun
+
+ROUNDS_PER_AFTER = 4  # the judge compares the last `after` samples with those that follow the first `after`
+
+
+def execute(run: Run, recorder: Recorder) -> None:
+    """Re-capture in every arm of the run; the number of captures follows from the setting `after`."""
+    for arm, planned in run.arms.items():
+        recorder.phase(f"{arm}: open")
+        with opened(run, arm) as training:
+            _execute_arm(run, arm, planned, training, recorder)
+
+
+def _execute_arm(run: Run, arm: str, planned: PlannedArm, training: TrainingRun, recorder: Recorder) -> None:
+    if not isinstance(training, CanRecapture):
+        raise NotAvailable("re-capturing needs the system's capability `forget_captures`")
+    recorder.write(arm_start(training, arm, 0))
+    recorder.phase(f"{arm}: re-capture")
+    shapes = len(run.workload.seq_len) if isinstance(run.workload.seq_len, list) else 1
+    block = SeriesBlock(recorder, recorder.series(arm, 0))
+    samples: list[MemorySample] = []
+    captures = captures_of(run, shapes)
+    for index in range(captures):
+        if index % shapes == 0:
+            training.forget_captures()
+        block.add(index, training.step(index), training, tokens_of(run, training, index))
+        block.write()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+            samples.append(memory_sample(index))
+    recorder.write(arm_end(training, arm, 0, captures))
+    recorder.write(capture_evidence(arm, 0, capture_record(training, planned), Watched()))
+    recorder.write(MemoryEvidence(arm=arm, replica=0, per="recapture", samples=samples))
+
+
+def captures_of(run: Run, shapes: int) -> int:
+    """Captures to make: whole rounds of the shapes, at least four times as many captures as `after`."""
+    after = run.settings["after"]
+    if not isinstance(after, int):
+        raise TypeError(f"the setting 'after' of a recapture run is a number, not {after!r}")
+    rounds = max(ROUNDS_PER_AFTER, -(-ROUNDS_PER_AFTER * after // shapes))
+    return rounds * shapes

@@ -1,0 +1,126 @@
+"""The throughput probe: ABBA blocks over equal steps, and the clock around the steps alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from step_function_systems import Regression
+
+from harness.contract.schema import Arm, Workload
+from harness.evidence.model import PlannedArm, Run, TimingEvidence
+from harness.runners import throughput
+from harness.runners.recorder import Recorder
+
+SYSTEM = "step_function_systems:Regression"
+
+
+def make_run(**changes: object) -> Run:
+    settings: dict[str, object] = {
+        "id": "t1",
+        "contract": "c",
+        "probe": "throughput",
+        "workload_name": "small",
+        "workload": Workload(model="any", batch_size=2, seq_len=4, steps=20),
+        "arms": {
+            "plain": PlannedArm(arm=Arm(), system=SYSTEM),
+            "captured": PlannedArm(arm=Arm(capture="step"), system=SYSTEM),
+        },
+        "settings": {"candidate": "captured", "baseline": "plain", "blocks": 4, "block_steps": 3},
+        "process": 5,
+    }
+    return Run.model_validate(settings | changes)
+
+
+def execute(run: Run, directory: Path) -> list[dict[str, Any]]:
+    directory.mkdir()
+    with Recorder(directory) as recorder:
+        throughput.execute(run, recorder)
+    return [json.loads(line) for line in (directory / "records.jsonl").read_text().splitlines()]
+
+
+def timing(records: list[dict[str, Any]]) -> TimingEvidence:
+    (record,) = [record for record in records if record["record"] == "timing"]
+    return TimingEvidence.model_validate(record)
+
+
+def series(directory: Path, arm: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((directory / f"{arm}.0.csv").read_text().splitlines()))
+
+
+def test_blocks_are_interleaved_over_the_same_steps(tmp_path: Path) -> None:
+    evidence = timing(execute(make_run(), tmp_path / "run"))
+    assert evidence.process == 5
+    assert [(block.round, block.position, block.arm, block.first_step) for block in evidence.blocks] == [
+        (0, 0, "captured", 10),
+        (0, 1, "plain", 10),
+        (0, 2, "plain", 13),
+        (0, 3, "captured", 13),
+        (1, 0, "captured", 16),
+        (1, 1, "plain", 16),
+        (1, 2, "plain", 19),
+        (1, 3, "captured", 19),
+    ]
+    assert {block.steps for block in evidence.blocks} == {3}
+    assert evidence.observed_steps == throughput.WATCHED_STEPS
+
+
+def test_timed_losses_and_batches_are_recorded_for_both_arms(tmp_path: Path) -> None:
+    execute(make_run(), tmp_path / "run")
+    captured, plain = series(tmp_path / "run", "captured"), series(tmp_path / "run", "plain")
+    assert captured == plain
+    assert [int(row["step"]) for row in plain] == list(range(10, 22))
+    with Regression().open(make_run().workload, Arm()) as training:
+        losses = [repr(float(training.step(index).double())) for index in range(22)]
+    assert [row["loss"] for row in plain] == losses[10:]
+    assert len({row["batch_digest"] for row in plain}) == 12
+    assert {row["tokens"] for row in plain} == {"8"}
+
+
+def test_seconds_are_those_of_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Regression, "before_update", lambda *_: time.sleep(0.004))
+    run = make_run(arms={name: PlannedArm(arm=Arm(), system=SYSTEM) for name in ("plain", "captured")})
+    for block in timing(execute(run, tmp_path / "run")).blocks:
+        assert 0.012 <= block.seconds < 0.2
+
+
+def test_writing_a_block_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = throughput.TimedArm.write_block
+
+    def slow(arm: throughput.TimedArm) -> None:
+        time.sleep(0.25)
+        write(arm)
+
+    monkeypatch.setattr(throughput.TimedArm, "write_block", slow)
+    assert all(block.seconds < 0.2 for block in timing(execute(make_run(), tmp_path / "run")).blocks)
+
+
+def test_a_slow_candidate_is_slower(tmp_path: Path) -> None:
+    arms = {name: PlannedArm(arm=Arm(), system=SYSTEM) for name in ("plain", "captured")}
+    settings = {"candidate": "captured", "baseline": "plain", "blocks": 4, "block_steps": 20}
+    run = make_run(arms=arms, settings=settings, fault="slow_candidate", fault_arms=["captured"])
+    blocks = timing(execute(run, tmp_path / "run")).blocks
+    best = {arm: min(block.seconds for block in blocks if block.arm == arm) for arm in arms}
+    assert best["captured"] > 1.5 * best["plain"]
+
+
+def test_swapped_arms_exchange_what_is_opened(tmp_path: Path) -> None:
+    run = make_run(fault="swapped_arms", fault_arms=["captured", "plain"])
+    records = execute(run, tmp_path / "run")
+    (capture,) = [record for record in records if record["record"] == "capture"]
+    assert (capture["arm"], capture["captured"]) == ("captured", False)
+
+
+def test_phases_and_digests_frame_the_timed_part(tmp_path: Path) -> None:
+    records = execute(make_run(), tmp_path / "run")
+    phases = [record["name"] for record in records if record["record"] == "phase"]
+    assert phases[-2:] == ["timed", "watch launches"]
+    starts = {record["trainable_digest"] for record in records if record["record"] == "arm_start"}
+    ends = [record for record in records if record["record"] == "arm_end"]
+    assert len(starts) == 1
+    assert len({record["trainable_digest"] for record in ends}) == 1
+    assert {record["steps_called"] for record in ends} == {22}
