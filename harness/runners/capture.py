@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.evidence.model import CaptureEvidence, PlannedArm
 from harness.runners.census import census
-from harness.system.protocol import CaptureRecord, HasCapture, TrainingRun
+from harness.system.protocol import CaptureRecord, CountsClippedTensors, HasCapture, TrainingRun
 
 GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 
@@ -78,8 +78,11 @@ def watch_operations(step: Callable[[int], object], indices: Sequence[int]) -> W
     return Watched(steps=len(indices), operations=counter.operations)
 
 
-def capture_evidence(arm: str, replica: int, record: CaptureRecord, watched: Watched) -> CaptureEvidence:
+def capture_evidence(
+    training: TrainingRun, arm: str, replica: int, record: CaptureRecord, watched: Watched
+) -> CaptureEvidence:
     """The capture's evidence, with a census of every graph in `record`; they must still be alive."""
+    clip_kernels = training.clip_kernels() if isinstance(training, CountsClippedTensors) else None
     return CaptureEvidence(
         arm=arm,
         replica=replica,
@@ -91,7 +94,7 @@ def capture_evidence(arm: str, replica: int, record: CaptureRecord, watched: Wat
         warmup_steps=record.warmup_steps,
         replays=record.replays,
         uncaptured_steps=record.uncaptured_steps,
-        nodes=[census(label, graph) for label, graph in record.graphs.items()],
+        nodes=[census(label, graph, clip_kernels) for label, graph in record.graphs.items()],
         recorded_operations=record.recorded_operations,
         fake_pass_clean=record.fake_pass_clean,
         moved_buffers=_moved(record.captured_addresses, record.static_buffers),

@@ -2,45 +2,58 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.errors import HarnessError
 from harness.evidence.model import GraphNodes
 
 _DEVICE_TO_HOST, _DEFAULT_KIND = 2, 4  # cudaMemcpyKind
+_MAX_ARGUMENTS = 256
 _HOST_MEMORY = (0, 1)  # cudaMemoryType: unregistered, host
+
+ClipKernels = Mapping[str, Mapping[int, int]]
 
 
 class CensusError(HarnessError):
     """The CUDA runtime refused to describe a graph."""
 
 
-def census(label: str, graph: int) -> GraphNodes:
+def census(label: str, graph: int, clip_kernels: ClipKernels | None = None) -> GraphNodes:
     """Nodes of the raw `cudaGraph_t` by type, kernels by name, copies to the host; child graphs included.
 
-    Types are CUDA's names in lower case (`kernel`, `memset`, `memcpy`, `host`, `mem_alloc`, …).
+    Types are CUDA's names in lower case (`kernel`, `memset`, `memcpy`, `host`, `mem_alloc`, …). `clip_kernels`
+    is what `CountsClippedTensors` says; without it the clipped tensors are not counted (None).
     """
     from cuda.bindings import runtime
 
     types: Counter[str] = Counter()
     kernels: Counter[str] = Counter()
-    to_host = 0
+    to_host = clipped = 0
     for node, kind in _nodes(graph):
         types[_type_name(kind)] += 1
         if kind == runtime.cudaGraphNodeType.cudaGraphNodeTypeKernel:
-            kernels[_kernel_name(node)] += 1
+            parameters = _kernel_parameters(node)
+            name = _kernel_name(parameters)
+            kernels[name] += 1
+            tables = (clip_kernels or {}).get(name, {})
+            clipped += clipped_by(tables, _pointer_arguments(parameters) if tables else [])
         elif kind == runtime.cudaGraphNodeType.cudaGraphNodeTypeMemcpy:
             to_host += _copies_to_host(node)
-    return GraphNodes(label=label, by_type=dict(types), kernels=dict(kernels), device_to_host_copies=to_host)
+    return GraphNodes(
+        label=label,
+        by_type=dict(types),
+        kernels=dict(kernels),
+        device_to_host_copies=to_host,
+        clipped_tensors=None if clip_kernels is None else clipped,
+    )
 
 
-def node_count(graph: int) -> int:
-    """Nodes of a raw `cudaGraph_t`, not counting those of child graphs."""
-    from cuda.bindings import runtime
-
-    return int(_checked(runtime.cudaGraphGetNodes(graph, 0), "cudaGraphGetNodes")[-1])
+def clipped_by(tables: Mapping[int, int], arguments: Sequence[int]) -> int:
+    """Tensors that one launch clips: those of the first table whose address is among its arguments."""
+    return next((tables[argument] for argument in arguments if argument in tables), 0)
 
 
 def _nodes(graph: Any) -> Iterator[tuple[Any, Any]]:
@@ -64,10 +77,16 @@ def _type_name(kind: Any) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
 
 
-def _kernel_name(node: Any) -> str:
+def _kernel_parameters(node: Any) -> Any:
     from cuda.bindings import driver
 
     (parameters,) = _checked(driver.cuGraphKernelNodeGetParams(driver.CUgraphNode(int(node))), "kernel parameters")
+    return parameters
+
+
+def _kernel_name(parameters: Any) -> str:
+    from cuda.bindings import driver
+
     for ask, handle in ((driver.cuFuncGetName, parameters.func), (driver.cuKernelGetName, parameters.kern)):
         if int(handle) == 0:
             continue
@@ -75,6 +94,25 @@ def _kernel_name(node: Any) -> str:
         if int(error) == 0 and name:
             return bytes(name).decode(errors="replace")
     return "?"
+
+
+def _pointer_arguments(parameters: Any) -> list[int]:
+    """The 8-byte arguments of a kernel node, in order. Sizes come from the kernel itself (driver 12.4 and later)."""
+    from cuda.bindings import driver
+
+    table = int(parameters.kernelParams)
+    function = int(parameters.func) != 0
+    ask = driver.cuFuncGetParamInfo if function else driver.cuKernelGetParamInfo
+    handle = parameters.func if function else parameters.kern
+    arguments: list[int] = []
+    for index in range(_MAX_ARGUMENTS):
+        error, *info = ask(handle, index)
+        if table == 0 or int(error) != 0:  # beyond the last argument
+            break
+        address = ctypes.c_uint64.from_address(table + 8 * index).value
+        if int(info[1]) == 8:
+            arguments.append(ctypes.c_uint64.from_address(address).value)
+    return arguments
 
 
 def _copies_to_host(node: Any) -> bool:

@@ -141,7 +141,7 @@ class ArmExecution:
                 watched = watch_operations(self.training.step, range(next_index, next_index + WATCHED_STEPS))
                 next_index += WATCHED_STEPS
             self._phase("census")
-            self.recorder.write(capture_evidence(self.arm, self.replica, record, watched))
+            self.recorder.write(capture_evidence(self.training, self.arm, self.replica, record, watched))
         if self.memory:
             self.recorder.write(MemoryEvidence(arm=self.arm, replica=self.replica, per="replay", samples=self.memory))
         if self.planned.observe_syncs and self.replica == 0:

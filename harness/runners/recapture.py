@@ -44,7 +44,7 @@ def _execute_arm(run: Run, arm: str, planned: PlannedArm, training: TrainingRun,
             torch.cuda.synchronize()
             samples.append(memory_sample(index))
     recorder.write(arm_end(training, arm, 0, captures))
-    recorder.write(capture_evidence(arm, 0, capture_record(training, planned), Watched()))
+    recorder.write(capture_evidence(training, arm, 0, capture_record(training, planned), Watched()))
     recorder.write(MemoryEvidence(arm=arm, replica=0, per="recapture", samples=samples))
 
 

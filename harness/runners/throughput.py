@@ -135,7 +135,7 @@ def _watch_and_record(arm: TimedArm) -> Watched:
     record = capture_record(arm.training, arm.planned)
     watched = arm.watch_launches()
     if arm.planned.arm.capture != "none":
-        arm.recorder.write(capture_evidence(arm.name, 0, record, watched))
+        arm.recorder.write(capture_evidence(arm.training, arm.name, 0, record, watched))
     return watched
 
 
