@@ -1,0 +1,151 @@
+"""transformers + peft + bitsandbytes, eager and compiled; and Unsloth, which builds on the three.
+
+Each is the step that its documentation shows: bf16 compute, NF4 weights, LoRA on q and v with fp32 factors, no gradient
+checkpointing, fused AdamW, `clip_grad_norm_` (no host sync). What a user can do at no cost is done, so that no peer is
+slower than it must be.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.arms.job import (
+    ALPHA,
+    LEARNING_RATE,
+    LORA_TARGETS,
+    MAX_NORM,
+    RANK,
+    SEED,
+    Job,
+    OpenedArm,
+    device_batch,
+)
+
+
+def open_huggingface(job: Job) -> OpenedArm:
+    """The arms ``hf_eager`` and ``hf_reduce_overhead``."""
+    model = _peft_model(job)
+    if job.arm == "hf_eager":
+        return _open(job, model, model)
+    compiled = torch.compile(model, mode="reduce-overhead", dynamic=False)
+    opened = _open(job, model, compiled, before_step=torch.compiler.cudagraph_mark_step_begin)
+    return replace(opened, after_first_step=_compile_facts)
+
+
+def _compile_facts() -> dict[str, Any]:
+    """Whether the compiler did what the arm's name says: skipped CUDA graphs or graph breaks would slow it."""
+    from torch._dynamo.utils import counters
+
+    skips = int(counters["inductor"]["cudagraph_skips"])
+    return {"cudagraph_skips": skips, "graph_breaks": sum(counters["graph_break"].values())}
+
+
+def _peft_model(job: Job) -> Any:
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    torch.manual_seed(SEED)
+    dtype = compute_dtype(job)
+    quantization = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, bnb_4bit_use_double_quant=False
+    )
+    model = AutoModelForCausalLM.from_pretrained(
+        job.checkpoint,
+        quantization_config=quantization,
+        dtype=dtype,
+        device_map={"": job.device},
+        attn_implementation="sdpa",
+        local_files_only=True,
+    )
+    model.config.use_cache = False
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    lora = LoraConfig(r=RANK, lora_alpha=ALPHA, lora_dropout=0.0, target_modules=LORA_TARGETS, task_type="CAUSAL_LM")
+    return get_peft_model(model, lora)
+
+
+def open_unsloth(job: Job) -> OpenedArm:
+    """Unsloth's own loader, kernels and loss. It patches the other libraries, so nothing may import them before it."""
+    os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")
+    unsloth = import_module("unsloth")
+    loader = unsloth.FastLanguageModel
+    dtype = compute_dtype(job)
+    model, _ = loader.from_pretrained(
+        job.tokenized,
+        max_seq_length=job.seq_len,
+        dtype=dtype,
+        load_in_4bit=True,
+        use_gradient_checkpointing=False,
+        local_files_only=True,
+    )
+    model = loader.get_peft_model(
+        model,
+        r=RANK,
+        lora_alpha=ALPHA,
+        lora_dropout=0.0,
+        bias="none",
+        target_modules=LORA_TARGETS,
+        use_gradient_checkpointing=False,
+        random_state=SEED,
+    )
+    on_gpu = torch.device(job.device).type == "cuda"
+
+    def mixed_precision() -> AbstractContextManager[object]:
+        """Its kernels cast the fp32 LoRA factors by autocast, as its trainer sets it up."""
+        return torch.autocast("cuda", dtype=dtype) if on_gpu else nullcontext()
+
+    opened = _open(job, model, model, context=mixed_precision)
+    opened.facts.update(quantization="NF4, double-quantized absmax", unsloth=unsloth.__version__)
+    return opened
+
+
+def compute_dtype(job: Job) -> torch.dtype:
+    return torch.bfloat16 if torch.device(job.device).type == "cuda" else torch.float32
+
+
+def _nothing() -> None:
+    return None
+
+
+def _open(
+    job: Job,
+    model: Any,
+    forward: Callable[..., Any],
+    *,
+    before_step: Callable[[], None] = _nothing,
+    context: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> OpenedArm:
+    model.train()
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trainable, lr=LEARNING_RATE, weight_decay=0.0, fused=True)
+    batches = job.batches()
+
+    def step(index: int) -> Tensor:
+        tokens = device_batch(batches, job, index)
+        before_step()
+        with context():
+            loss: Tensor = forward(input_ids=tokens, labels=tokens).loss
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(trainable, MAX_NORM)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach().clone()
+
+    facts = {
+        "trainable_parameters": sum(parameter.numel() for parameter in trainable),
+        "trains": "LoRA on q and v; no norms",
+        "clip": "global, clip_grad_norm_",
+        "quantization": "NF4, fp32 absmax",
+        "loss_positions": "all but the last of each row",
+        "dtype": str(compute_dtype(job)),
+        "lora_dtype": str(trainable[0].dtype),
+    }
+    return OpenedArm(step, facts)

@@ -1,0 +1,63 @@
+"""What an arm is given and what it offers, whoever trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reference_impl.config import MODEL_PRESETS, ModelConfig
+from reference_impl.data import TextBatches, read_text, tokenize
+
+RANK = 16
+ALPHA = 32.0
+LEARNING_RATE = 2e-4
+MAX_NORM = 1.0
+SEED = 0
+
+ARMS = ("graphed", "ungraphed", "hf_eager", "hf_reduce_overhead", "unsloth", "gemm_floor")
+OURS = ("graphed", "ungraphed")
+LORA_TARGETS = ["q_proj", "v_proj"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One arm at one shape of a model preset; both directories hold the same weights in the Hugging Face layout."""
+
+    arm: str
+    model: str
+    batch_size: int
+    seq_len: int
+    device: str
+    checkpoint: str
+    tokenized: str  # the same with a tokenizer, without which Unsloth loads no model
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def config(self) -> ModelConfig:
+        return MODEL_PRESETS[self.model]
+
+    def batches(self) -> TextBatches:
+        """The batches that all arms train on: a function of the step's index alone."""
+        return TextBatches(tokenize(read_text(None), None), self.config.vocab_size, SEED)
+
+
+@dataclass(frozen=True)
+class OpenedArm:
+    """An arm that is ready to train. ``step`` enqueues one step and returns its loss, 0-d; None where there is none."""
+
+    step: Callable[[int], Tensor | None]
+    facts: dict[str, Any]
+    after_first_step: Callable[[], dict[str, Any]] = dict
+
+
+def device_batch(batches: TextBatches, job: Job, index: int) -> Tensor:
+    """Tokens [B, S] of batch ``index`` on the job's device, copied as our own trainer does, without a host sync."""
+    tokens, _ = batches.batch(index, job.batch_size, job.seq_len)
+    device = torch.device(job.device)
+    return tokens.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tokens

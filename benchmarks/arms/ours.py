@@ -1,0 +1,43 @@
+"""The reference trainer, captured and uncaptured: the same kernels, in a CUDA graph or launched one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.arms.job import ALPHA, LEARNING_RATE, MAX_NORM, RANK, SEED, Job, OpenedArm
+from reference_impl.config import TrainConfig
+from reference_impl.cuda_graph import CapturingTrainer
+from reference_impl.trainer import Trainer
+
+
+def open_ours(job: Job) -> OpenedArm:
+    """Raises RuntimeError after the first step if the step was to be captured and was not."""
+    config = TrainConfig.preset(
+        job.checkpoint,
+        batch_size=job.batch_size,
+        seq_len=job.seq_len,
+        rank=RANK,
+        alpha=ALPHA,
+        learning_rate=LEARNING_RATE,
+        max_norm=MAX_NORM,
+        seed=SEED,
+        device=job.device,
+    )
+    trainer = Trainer(config)
+    capturing = CapturingTrainer(trainer, "step" if job.arm == "graphed" else "none")
+
+    def capture_facts() -> dict[str, Any]:
+        record = capturing.record()
+        if record.requested and not record.captured:
+            raise RuntimeError(f"the step was not captured: {record.failure}")
+        return {"mechanism": record.mechanism}
+
+    facts = {
+        "trainable_parameters": trainer.trainable.flat.numel(),
+        "trains": "LoRA on q and v, and the two norm gains of each layer",
+        "clip": "per layer, fused",
+        "quantization": "NF4, fp32 absmax",
+        "loss_positions": "all",
+        "dtype": str(trainer.dtype),
+    }
+    return OpenedArm(capturing.step, facts, capture_facts)

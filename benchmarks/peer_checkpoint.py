@@ -1,0 +1,128 @@
+"""The weights that all peers start from, and the loss that each must show at step 0.
+
+The reference is transformers' own model in fp32 (no TF32, no Triton kernel of ours), with the weights that quantization
+leaves of the checkpoint's: plain NF4, and NF4 with double-quantized absmax, as Unsloth loads it. Two controls say what
+the comparison could tell apart: the same model with weights that were never quantized, and another batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from benchmarks.arms.job import SEED, Job
+from reference_impl.checkpoint import RandomWeights, weight_shapes
+from reference_impl.config import ModelConfig
+from reference_impl.kernels.nf4 import naive
+from reference_impl.nf4 import quantize
+
+Requantize = Callable[[Tensor], Tensor]
+
+
+def write_checkpoint(config: ModelConfig, directory: Path, device: torch.device) -> Path:
+    """Write seeded random weights in bfloat16 and ``config.json``; returns a second directory, with a tokenizer.
+
+    The tokenizer is byte-level and never used: the batches are tokens already.
+    """
+    directory.mkdir(parents=True)
+    source = RandomWeights(config, SEED, device)
+    weights = {name: source.tensor(name).to(torch.bfloat16).cpu() for name in weight_shapes(config)}
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    (directory / "config.json").write_text(json.dumps(_config_json(config), indent=2) + "\n")
+    tokenized = directory.with_name(f"{directory.name}-tokenized")
+    tokenized.mkdir()
+    for name in ("model.safetensors", "config.json"):
+        (tokenized / name).symlink_to(directory.resolve() / name)
+    _write_tokenizer(tokenized)
+    return tokenized
+
+
+def _config_json(config: ModelConfig) -> dict[str, Any]:
+    from transformers import Qwen2Config
+
+    described = Qwen2Config(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        num_key_value_heads=config.num_kv_heads,
+        max_position_embeddings=32768,
+        rms_norm_eps=config.rms_norm_eps,
+        rope_parameters={"rope_theta": config.rope_theta, "rope_type": "default"},
+        tie_word_embeddings=config.tie_word_embeddings,
+        bos_token_id=None,
+        eos_token_id=0,
+    )
+    settings: dict[str, Any] = described.to_diff_dict()
+    return {**settings, "architectures": ["Qwen2ForCausalLM"], "dtype": "bfloat16", "use_cache": False}
+
+
+def _write_tokenizer(directory: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={symbol: number for number, symbol in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    first, second = alphabet[:2]
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=first, pad_token=second)
+    fast.save_pretrained(directory)
+
+
+def _plain_nf4(weight: Tensor) -> Tensor:
+    codes, absmax = quantize(weight)
+    rows, cols = weight.shape
+    return naive.dequantize(codes, absmax, rows, cols, torch.float32)
+
+
+def _double_nf4(weight: Tensor) -> Tensor:
+    from bitsandbytes import functional
+
+    codes, state = functional.quantize_4bit(weight, quant_type="nf4", compress_statistics=True)
+    dense: Tensor = functional.dequantize_4bit(codes, state)
+    return dense.float().view(weight.shape)
+
+
+@torch.no_grad()
+def reference_losses(job: Job) -> dict[str, dict[str, float]]:
+    """Mean losses at step 0 by variant (``nf4``, ``nf4_double``, ``unquantized``, ``other_batch``).
+
+    Each as ``all`` (over B*S targets) and ``shifted`` (without the last target of each row, as transformers counts).
+    """
+    from transformers import AutoModelForCausalLM
+
+    device = torch.device(job.device)
+    model = AutoModelForCausalLM.from_pretrained(
+        job.checkpoint, dtype=torch.float32, attn_implementation="eager", local_files_only=True
+    )
+    model = model.to(device).eval()
+    losses = {"unquantized": _losses(model, job, 0)}
+    linear = [module.weight for name, module in model.named_modules() if name.endswith("_proj")]
+    # The weights as the checkpoint holds them: bfloat16 values, on the host, for the second variant.
+    original = [weight.to("cpu", torch.bfloat16) for weight in linear]
+    variants: dict[str, Requantize] = {"nf4_double": _double_nf4, "nf4": _plain_nf4}
+    for variant, requantize in variants.items():
+        for weight, kept in zip(linear, original, strict=True):
+            weight.copy_(requantize(kept.to(device)))
+        losses[variant] = _losses(model, job, 0)
+    losses["other_batch"] = _losses(model, job, 1)
+    return losses
+
+
+def _losses(model: Any, job: Job, index: int) -> dict[str, float]:
+    tokens, targets = job.batches().batch(index, job.batch_size, job.seq_len)
+    device = torch.device(job.device)
+    rows = []
+    for row, row_targets in zip(tokens.to(device), targets.to(device), strict=True):
+        logits = model(input_ids=row[None]).logits[0]
+        rows.append(torch.nn.functional.cross_entropy(logits, row_targets, reduction="none"))
+    by_token = torch.stack(rows).double()
+    return {"all": float(by_token.mean()), "shifted": float(by_token[:, :-1].mean())}

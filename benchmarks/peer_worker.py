@@ -1,0 +1,137 @@
+"""One process of the peer benchmark: prepares the checkpoint, or holds one arm at one shape and times it on request.
+
+Requests and answers are JSON lines on stdin and stdout. Whatever a library prints goes to stderr. A request that fails
+is answered with ``{"error": …}``, and the process ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from benchmarks.arms.job import OURS, Job, OpenedArm
+from benchmarks.measure import peak_memory_gib, reset_peak_memory, synchronize, time_steps
+from reference_impl.config import MODEL_PRESETS
+
+# Beside the first: the compiled arm records its graphs in its second and third step.
+WARMUP_STEPS = 5
+WARM_AGAIN_STEPS = 2
+
+
+def open_arm(job: Job) -> OpenedArm:
+    """The arm's libraries are imported here, so that a missing one fails this arm alone."""
+    if job.arm in OURS:
+        from benchmarks.arms.ours import open_ours
+
+        return open_ours(job)
+    if job.arm == "gemm_floor":
+        from benchmarks.floor import GemmFloor
+
+        floor = GemmFloor(job.config, job.batch_size * job.seq_len, torch.device(job.device))
+        return OpenedArm(floor.step, {"mechanism": "cuda_graph" if floor.captured else None})
+    from benchmarks.arms import huggingface
+
+    return huggingface.open_unsloth(job) if job.arm == "unsloth" else huggingface.open_huggingface(job)
+
+
+class ArmProcess:
+    """An arm after its first step, ready to be timed in rounds."""
+
+    def __init__(self, job: Job) -> None:
+        began = time.perf_counter()
+        self._device = torch.device(job.device)
+        self._arm = open_arm(job)
+        # What loading took for a moment is not the step's; what capture and compilation take is.
+        synchronize(self._device)
+        reset_peak_memory(self._device)
+        loss = self._arm.step(0)
+        synchronize(self._device)
+        self._next = 1
+        self.ready: dict[str, Any] = {
+            "loss_step_0": None if loss is None else float(loss),
+            "batch_digest": _batch_digest(job),
+            "facts": {**self._arm.facts, **self._arm.after_first_step()},
+        }
+        self._advance(WARMUP_STEPS)
+        self.ready["startup_s"] = time.perf_counter() - began
+
+    def _advance(self, steps: int) -> None:
+        for index in range(self._next, self._next + steps):
+            self._arm.step(index)
+        synchronize(self._device)
+        self._next += steps
+
+    def measure(self, steps: int) -> dict[str, Any]:
+        """Time ``steps`` single steps and a block of as many; the clocks are brought up first."""
+        self._advance(WARM_AGAIN_STEPS)
+        times = time_steps(self._arm.step, self._next, steps, self._device)
+        self._next += 2 * steps
+        return asdict(times)
+
+    def finish(self) -> dict[str, Any]:
+        allocated, reserved = peak_memory_gib(self._device)
+        return {"peak_gib": allocated, "peak_reserved_gib": reserved, "steps": self._next}
+
+
+def _batch_digest(job: Job) -> str:
+    """SHA-256 of the tokens of batches 0 and 1, by which the parent sees that all arms train on the same."""
+    batches = job.batches()
+    tokens = torch.stack([batches.batch(index, job.batch_size, job.seq_len)[0] for index in (0, 1)])
+    return hashlib.sha256(tokens.numpy().tobytes()).hexdigest()
+
+
+def answers(requests: TextIO) -> Iterator[dict[str, Any]]:
+    """One answer for each request line."""
+    arm: ArmProcess | None = None
+    for line in requests:
+        request = json.loads(line)
+        match request["do"]:
+            case "checkpoint":
+                from benchmarks.measure import environment
+                from benchmarks.peer_checkpoint import write_checkpoint
+
+                model = MODEL_PRESETS[request["model"]]
+                directory = Path(request["directory"])
+                tokenized = write_checkpoint(model, directory, torch.device(request["device"]))
+                yield {"tokenized": str(tokenized), "environment": environment()}
+            case "reference":
+                from benchmarks.peer_checkpoint import reference_losses
+
+                yield {"losses": reference_losses(Job(**request["job"]))}
+            case "open":
+                arm = ArmProcess(Job(**request["job"]))
+                yield arm.ready
+            case "measure" if arm is not None:
+                yield arm.measure(request["steps"])
+            case "finish" if arm is not None:
+                yield arm.finish()
+            case unknown:
+                raise ValueError(f"request {unknown!r} is unknown, or comes before 'open'")
+
+
+def main() -> None:
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    if not torch.cuda.is_available():
+        torch.set_num_threads(1)
+    try:
+        for answer in answers(sys.stdin):
+            print(json.dumps(answer), file=channel, flush=True)
+    except Exception as error:
+        traceback.print_exc()
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=channel, flush=True)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

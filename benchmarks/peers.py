@@ -1,0 +1,189 @@
+"""Our captured and uncaptured step against what people use today, on one machine, in one run.
+
+    python -m benchmarks.peers --out reports/<date>-<gpu>-peers
+    python -m benchmarks.peers --out /tmp/rehearsal --tiny      # tiny shapes, to rehearse the run without a GPU
+
+Every arm at every shape has a process of its own; all are started together, and only then timed, in turn, round by
+round, one at a time. All read the same weights and the same batches, and the loss of each at step 0 is compared with an
+fp32 reference. Writes peers.json, details.json, peers.md and peers.svg.
+
+Exit code 0: the run is complete and all arms train the same mathematics, whatever the ratios say. 1: an arm is absent
+or failed (it is named), or its loss is not the reference's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.arms.job import ARMS, Job
+from benchmarks.peers_report import Measured, PeerRun, plot, summary
+from benchmarks.worker_process import WorkerFailedError, WorkerProcess
+
+ROUNDS = 5
+STEPS_A_ROUND = 10
+PREPARE_LIMIT_S = 240.0
+OPEN_LIMIT_S = 300.0  # compiling one shape took 62 s on the reference machine, alone
+MEASURE_LIMIT_S = 60.0
+
+
+@dataclass
+class Running:
+    """One arm at one shape while the run lasts."""
+
+    job: Job
+    worker: WorkerProcess
+    ready: dict[str, Any] = field(default_factory=dict)
+    milliseconds: list[float] = field(default_factory=list)
+    block_ms: list[float] = field(default_factory=list)
+    finish: dict[str, Any] = field(default_factory=dict)
+    failure: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.job.arm} at seq {self.job.seq_len}"
+
+    def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        """The worker's answer; empty once the arm has failed, which is remembered and reported."""
+        if self.failure is not None:
+            return {}
+        try:
+            return self.worker.ask(request, limit_s)
+        except WorkerFailedError as error:
+            self.failure = str(error)
+            print(f"{self.name}: {error}\n{self.worker.last_output()}", file=sys.stderr, flush=True)
+            self.worker.close()
+            return {}
+
+    def measure(self) -> None:
+        answer = self.ask({"do": "measure", "steps": STEPS_A_ROUND}, MEASURE_LIMIT_S)
+        if answer:
+            self.milliseconds += answer["milliseconds"]
+            self.block_ms.append(answer["block_ms"])
+
+
+def prepare(model: str, batch_size: int, seq_lens: list[int], folder: Path) -> tuple[Job, dict[str, Any]]:
+    """Write the checkpoint and compute the reference losses, in a process that is gone before anything is timed."""
+    device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    directory = folder / "checkpoint"
+    with WorkerProcess("prepare", folder / "prepare") as worker:
+        try:
+            written = worker.ask(
+                {"do": "checkpoint", "model": model, "directory": str(directory), "device": device}, PREPARE_LIMIT_S
+            )
+            job = Job("", model, batch_size, 0, device, str(directory), written["tokenized"])
+            losses = {}
+            for seq_len in seq_lens:
+                shaped = replace(job, seq_len=seq_len).as_dict()
+                answer = worker.ask({"do": "reference", "job": shaped}, PREPARE_LIMIT_S)
+                losses[seq_len] = answer["losses"]
+        except WorkerFailedError:
+            print(worker.last_output(), file=sys.stderr)
+            raise
+    return job, {"losses": losses, "environment": written["environment"]}
+
+
+def run_arms(base: Job, seq_lens: list[int], folder: Path) -> list[Running]:
+    """Open every arm at every shape side by side, then time them in interleaved rounds."""
+    jobs = [replace(base, arm=arm, seq_len=seq_len) for seq_len in seq_lens for arm in ARMS]
+    with ExitStack() as stack:
+        arms = [
+            Running(job, stack.enter_context(WorkerProcess(job.arm, folder / f"{job.arm}-{job.seq_len}")))
+            for job in jobs
+        ]
+        _in_parallel(arms)
+        for number in range(ROUNDS):
+            for arm in arms:
+                arm.measure()
+            print(f"round {number + 1} of {ROUNDS} measured", file=sys.stderr, flush=True)
+        for arm in arms:
+            arm.finish = arm.ask({"do": "finish"}, MEASURE_LIMIT_S)
+    return arms
+
+
+def _in_parallel(arms: list[Running]) -> None:
+    def open_one(arm: Running) -> None:
+        arm.ready = arm.ask({"do": "open", "job": arm.job.as_dict()}, OPEN_LIMIT_S)
+        state = f"ready after {arm.ready['startup_s']:.0f} s" if arm.ready else f"FAILED: {arm.failure}"
+        print(f"{arm.name}: {state}", file=sys.stderr, flush=True)
+
+    with ThreadPoolExecutor(len(arms)) as pool:
+        list(pool.map(open_one, arms))
+
+
+def collect(arms: Iterable[Running], prepared: dict[str, Any], base: Job, seconds: float) -> PeerRun:
+    """What was measured, and which arms are absent and why."""
+    measured = []
+    absent = {}
+    for arm in arms:
+        if arm.failure is not None:
+            absent[arm.name] = arm.failure
+            continue
+        measured.append(
+            Measured(
+                arm=arm.job.arm,
+                seq_len=arm.job.seq_len,
+                milliseconds=tuple(arm.milliseconds),
+                block_ms=tuple(arm.block_ms),
+                loss_step_0=arm.ready["loss_step_0"],
+                batch_digest=arm.ready["batch_digest"],
+                startup_s=arm.ready["startup_s"],
+                peak_gib=arm.finish["peak_gib"],
+                peak_reserved_gib=arm.finish["peak_reserved_gib"],
+                facts=arm.ready["facts"],
+            )
+        )
+    return PeerRun(
+        model=base.model,
+        batch_size=base.batch_size,
+        measured=tuple(measured),
+        absent=absent,
+        reference=prepared["losses"],
+        environment=prepared["environment"],
+        seconds=seconds,
+    )
+
+
+def write(run: PeerRun, out: Path) -> None:
+    """The four files of a run."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "peers.json").write_text(json.dumps(run.rows(), indent=2) + "\n")
+    (out / "details.json").write_text(json.dumps(run.details(), indent=2) + "\n")
+    (out / "peers.md").write_text(summary(run))
+    plot(run, out / "peers.svg")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--tiny", action="store_true", help="tiny shapes: rehearses the run, measures nothing of use")
+    arguments = parser.parse_args()
+    model, batch_size, seq_lens = ("tiny", 2, [16, 32]) if arguments.tiny else ("qwen2-1.5b", 4, [128, 512])
+    began = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="peers-"))
+    try:
+        base, prepared = prepare(model, batch_size, seq_lens, folder)
+        print(f"checkpoint and reference after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        arms = run_arms(base, seq_lens, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    run = collect(arms, prepared, base, time.monotonic() - began)
+    write(run, arguments.out)
+    print(summary(run))
+    return 0 if run.complete and run.same_mathematics else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Pack what the peer benchmark needs beside torch, transformers, peft and accelerate, for a GPU machine without a network:
+#
+#     scripts/pack_peers.sh [FOLDER OF WHEELS]        -> .peers/unsloth.tar.xz (about 17 MB) and .peers/wheels/ (4 wheels)
+#
+# On the GPU machine (Python 3.12, x86-64, CUDA 13):
+#
+#     mkdir -p /tmp/peers && tar -xJf .peers/unsloth.tar.xz -C /tmp/peers && export PYTHONPATH=/tmp/peers
+#
+# Wheels that the folder already holds are not fetched again. What no import of the benchmark reaches is left out:
+# Unsloth's web studio, the wheels' own tests, and all of bitsandbytes' libraries but those of the CPU and CUDA 13.0.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+wheels=${1:-.peers/download}
+mkdir -p "$wheels" .peers
+
+python=${PYTHON:-python3}
+packages=(
+  unsloth==2026.10.9 unsloth_zoo==2026.10.9 trl==1.15.0 datasets==4.3.0 bitsandbytes==0.50.2 torchao==0.18.0
+  diffusers==0.42.1 tyro==1.0.17 structlog==26.1.0 json5==0.17.3 nest_asyncio==1.6.0 cut_cross_entropy==25.1.1
+  msgspec==0.22.0 hf_transfer==0.1.9 docstring_parser==0.18.0 shtab==1.13.0 typeguard==4.6.0 multiprocess==0.70.19
+  dill==0.4.1 pydantic==2.14.3 pydantic_core==2.50.4 annotated_types==0.8.0 typing_inspection==0.4.5
+)
+missing=()
+for package in "${packages[@]}"; do
+  compgen -G "$wheels/${package/==/-}-*.whl" >/dev/null || missing+=("$package")
+done
+if ((${#missing[@]})); then
+  "$python" -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
+    --platform manylinux_2_28_x86_64 --platform manylinux_2_24_x86_64 --platform manylinux_2_17_x86_64 \
+    --platform manylinux2014_x86_64 --dest "$wheels" "${missing[@]}"
+fi
+
+site=$(mktemp -d)
+trap 'rm -rf "$site"' EXIT
+for package in "${packages[@]}"; do
+  unzip -q -o "$wheels/${package/==/-}"-*.whl -d "$site"
+done
+rm -rf "$site/studio" "$site/test" "$site/tests"
+find "$site/bitsandbytes" -name 'libbitsandbytes_*' ! -name '*_cpu.so' ! -name '*_cuda130.so' -delete
+tar -C "$site" -cJf .peers/unsloth.tar.xz .
+ls -l .peers/unsloth.tar.xz
