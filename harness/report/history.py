@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from harness.judge.verdict import Status
 from harness.report.blocks import Part, Section, table
 from harness.report.page import render_page
 from harness.report.svg import INK, SERIES, Plot, draw, plain
@@ -62,17 +64,7 @@ def machine(run: RunView) -> str:
 def render_history(runs: Sequence[RunView]) -> str:
     """The history as one self-contained HTML page: verdicts over runs, then a plot and a table for each figure."""
     frame = history(runs)
-    verdicts = frame.drop_duplicates([*_RUN, *_UNIT])
-    columns = ["started", "commit", "machine", "claim", "workload", "verdict", "reason"]
-    rows = verdicts[[*_RUN, "claim", "workload", "status", "reason"]].to_numpy().tolist()
-    sections = [
-        Section(
-            "verdicts",
-            "Verdicts",
-            "Every unit of every run, the latest last.",
-            [Part("By run", tables=[table("Verdicts", columns, rows[-300:])])],
-        )
-    ]
+    sections = [Section("verdicts", "Verdicts", "The latest run first.", [_runs(frame), _turns(frame)])]
     parts = []
     numbers = frame[frame["figure"] != ""]
     for key, group in numbers.groupby([*_UNIT, "figure", "unit"], sort=True):
@@ -88,6 +80,33 @@ def render_history(runs: Sequence[RunView]) -> str:
     drills = sum(1 for run in runs if run.fault is not None)
     count = f"{len(runs) - drills} runs" + (f", {drills} drills left out" if drills else "")
     return render_page("history.html.j2", title="Contract history", count_line=count, note=note, sections=sections)
+
+
+def _runs(frame: DataFrame) -> Part:
+    """A row a run: how many of its units had which verdict."""
+    units = frame.drop_duplicates([*_RUN, *_UNIT])
+    rows: list[list[object]] = []
+    for run, group in units.groupby(_RUN, sort=False):
+        statuses = group["status"].to_list()
+        rows.append([*map(str, run), len(statuses), *(statuses.count(str(status)) for status in Status)])
+    columns = ["started", "commit", "machine", "units", "held", "violated", "undecided", "not run", "errors"]
+    return Part("Runs", tables=[table("Verdicts by run", columns, rows[::-1])])
+
+
+def _turns(frame: DataFrame) -> Part:
+    """A row for each unit whose verdict is not that of the run before it on a like machine."""
+    rows: list[list[object]] = []
+    for key, group in frame.drop_duplicates([*_RUN, *_UNIT]).groupby([*_UNIT, "machine"], sort=False):
+        known = group[["started_at", "commit", "status"]].to_numpy().tolist()
+        for before, after in pairwise(known):
+            if before[2] != after[2] and UNKNOWN not in str(key[-1]):
+                unit = f"{key[1]} · {key[2]}"
+                rows.append([after[0], after[1], unit, f"{before[2]} -> {after[2]}", str(key[-1])])
+    rows.sort(key=lambda row: str(row[0]), reverse=True)
+    if not rows:
+        return Part("Changes", ["No unit changed its verdict between two runs of like machines."])
+    columns = ["started", "commit", "unit", "verdict", "machine"]
+    return Part("Changes", tables=[table("Verdicts that changed", columns, rows)])
 
 
 def _part(key: list[str], group: DataFrame) -> Part:
@@ -109,9 +128,9 @@ def _plot(group: DataFrame, name: str, unit: str) -> Plot:
             lines = "" if UNKNOWN in str(known) else "-"
             style = {"color": SERIES[place % len(SERIES)], "marker": MARKS[place % len(MARKS)], "ls": lines}
             axes[0].plot(at, mine["value"].to_list(), lw=1.2, ms=4, label=label(known, 60), **style)  # type: ignore[arg-type]
-        stride = max(1, len(order) // 8)
+        stride = -(-len(order) // 7)
         ticks = list(order.items())[::stride]
-        axes[0].set_xticks([at for _, at in ticks], [label(commits[started], 8) for started, _ in ticks])
+        axes[0].set_xticks([at for _, at in ticks], [label(commits[started][:7]) for started, _ in ticks])
         axes[0].set(xlabel="commit, in the order of the runs", ylabel=label(unit or words(name), 30))
         axes[0].tick_params(axis="x", labelcolor=INK, labelsize=7.5)
         axes[0].yaxis.set_major_formatter(plain)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from report_views import drill_view, full_view, verdict
 
-from harness.judge.verdict import Figure
+from harness.judge.verdict import Figure, Status
 from harness.report.history import history, machine, render_history
 from harness.report.view import RunView
 
@@ -72,6 +74,32 @@ def test_only_like_machines_share_a_line_and_unknown_ones_none(
     monkeypatch.setattr("matplotlib.axes.Axes.legend", lambda *_, **__: None)
     render_history([run_of(day, 1.0 + day, gpu) for day, gpu in enumerate(gpus, start=1)])
     assert drawn.count("-") == lines
+
+
+def turned(day: int, status: Status, gpu: str | None = "NVIDIA H200") -> RunView:
+    run = run_of(day, None, gpu)
+    return replace(run, verdicts=[run.verdicts[0].model_copy(update={"status": status})])
+
+
+def test_a_verdict_that_turned_is_told_with_the_run_that_turned_it() -> None:
+    page = render_history([turned(1, Status.PASS), turned(2, Status.PASS, "other"), turned(3, Status.FAIL)])
+    assert page.count("-&gt;") == 1
+    assert "<td>PASS -&gt; FAIL</td><td>NVIDIA H200, torch 2.11</td>" in page
+
+
+def test_verdicts_of_unlike_or_unknown_machines_are_not_compared() -> None:
+    pages = [
+        render_history([turned(1, Status.PASS, first), turned(2, Status.FAIL, second)])
+        for first, second in (("a", "b"), (None, None))
+    ]
+    assert all("No unit changed its verdict" in page for page in pages)
+
+
+def test_each_run_shows_its_counts_the_latest_first() -> None:
+    page = render_history([turned(1, Status.PASS), turned(2, Status.ERROR)])
+    rows = re.findall(r"<tr><th scope=\"row\">(2026-11-0\d)</th>(.*?)</tr>", page)
+    counts = [(day, re.findall(r"class=\"number\">(\d+)", cells)) for day, cells in rows[:2]]
+    assert counts == [("2026-11-02", ["1", "0", "0", "0", "0", "1"]), ("2026-11-01", ["1", "1", "0", "0", "0", "0"])]
 
 
 def test_hostile_names_stay_text() -> None:
