@@ -146,7 +146,7 @@ def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, Syste
 def _twin_arms(loaded: LoadedContract, part: AnyPart) -> str:
     """Two names for one arm compare an arm with itself."""
     baseline = getattr(part, "baseline", None)
-    if baseline is None or isinstance(part.candidate, str) is False:
+    if baseline is None:
         return ""
     arms = loaded.contract.arms
     candidate = str(part.candidate)

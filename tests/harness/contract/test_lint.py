@@ -137,6 +137,15 @@ def test_finding(toy: Toy, old: str, new: str, finding: Finding) -> None:
     assert len(findings) == 2  # and the unused arm, wherever it stands now
 
 
+def test_a_named_choice_fits(toy: Toy) -> None:
+    assert _findings(toy("capture: step}", "capture: step, mode: fused}")) == []
+
+
+def test_claims_without_a_baseline_have_no_findings(toy: Toy) -> None:
+    path = toy(claim="  - id: TOY-002\n    title: Captured\n    kind: capture\n    candidate: fast\n")
+    assert _findings(path) == []
+
+
 def test_a_whole_number_fits_a_float_option(toy: Toy) -> None:
     assert _findings(toy("capture: step}", "capture: step, rate: 0}")) == []
 
