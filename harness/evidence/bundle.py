@@ -134,22 +134,31 @@ class Bundle:
         return [self.path / layout.CONTRACTS / f"{name}.yaml" for name in sorted(self.header.digests.contracts)]
 
     def evidence(self, run_id: str) -> RunEvidence:
-        """One run's evidence; a run that left none has an `incomplete` death."""
+        """One run's evidence; none gives an `incomplete` death, damage a `garbage` one.
+
+        Raises EvidenceError for an id that leads out of the directory.
+        """
         if run_id not in self._read:
             self._read[run_id] = self._evidence(run_id)
         return self._read[run_id]
 
     def _evidence(self, run_id: str) -> RunEvidence:
-        directory = self.path / layout.EVIDENCE / run_id
         if run_id in {".", ".."} or Path(run_id).name != run_id:
             raise EvidenceError("a run's id names a directory", where=str(self.path), got=f"{run_id!r}")
+        directory = self.path / layout.EVIDENCE / run_id
         if not directory.is_dir():
-            death = Death(cause="incomplete", detail="the run left no evidence", phase=None, stack="")
-            return RunEvidence(run_id, self.header.runs.get(run_id, "paired"), {}, death=death)
-        run, evidence = read_run(directory)
+            return self._dead(run_id, "incomplete", "the run left no evidence")
+        try:
+            run, evidence = read_run(directory)
+        except EvidenceError as error:  # it costs this run's units their verdict, and no other's
+            return self._dead(run_id, "garbage", error.got)
         if run.id != run_id:
-            raise EvidenceError("evidence lies under its run's id", where=str(directory), got=f"run {run.id!r}")
+            return self._dead(run_id, "garbage", f"this is the evidence of run {run.id!r}")
         return evidence
+
+    def _dead(self, run_id: str, cause: Literal["incomplete", "garbage"], detail: str) -> RunEvidence:
+        death = Death(cause=cause, detail=detail, phase=None, stack="")
+        return RunEvidence(run_id, self.header.runs.get(run_id, "paired"), {}, death=death)
 
 
 def read_bundle(path: Path) -> Bundle:

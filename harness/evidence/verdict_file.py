@@ -15,19 +15,25 @@ from harness.evidence.numbers import dump_json
 from harness.judge.verdict import Counts, Status, Verdict, count
 
 
+class Gate(Record):
+    """Open: every planned unit was decided and held."""
+
+    open: bool
+
+
 class VerdictFile(Record):
-    """The file's content. gate: every planned unit was decided and held."""
+    """The file's content."""
 
     format_version: Literal[1] = 1
     counts: Counts
-    gate: bool
+    gate: Gate
     claims: list[Verdict]
 
 
 def verdict_file(verdicts: Sequence[Verdict]) -> VerdictFile:
-    """The file's content for these verdicts; a gate over nothing does not hold."""
+    """The file's content for these verdicts; a gate over nothing stays shut."""
     held = bool(verdicts) and all(verdict.status is Status.PASS for verdict in verdicts)
-    return VerdictFile(counts=count(verdicts), gate=held, claims=list(verdicts))
+    return VerdictFile(counts=count(verdicts), gate=Gate(open=held), claims=list(verdicts))
 
 
 def verdict_text(verdicts: Sequence[Verdict]) -> str:

@@ -188,11 +188,21 @@ def test_a_run_id_cannot_lead_out_of_the_directory(tmp_path: Path) -> None:
             bundle.evidence(name)
 
 
-def test_evidence_under_another_runs_name_is_refused(tmp_path: Path) -> None:
+def test_evidence_under_another_runs_name_is_garbage(tmp_path: Path) -> None:
     bundle = finished(tmp_path / "run", header())
     (bundle.path / "evidence" / RUN_ID).rename(bundle.path / "evidence" / "c+w+paired")
-    with pytest.raises(EvidenceError, match="under its run's id"):
-        bundle.evidence("c+w+paired")
+    death = bundle.evidence("c+w+paired").death
+    assert death is not None
+    assert (death.cause, death.detail) == ("garbage", f"this is the evidence of run {RUN_ID!r}")
+
+
+def test_one_runs_damage_is_a_death_of_that_run_alone(tmp_path: Path) -> None:
+    bundle = finished(tmp_path / "run", header())
+    (bundle.path / "evidence" / RUN_ID / "run.json").write_text("[" * 100_000)
+    evidence = bundle.evidence(RUN_ID)
+    assert (evidence.run_id, evidence.probe, evidence.arms) == (RUN_ID, "paired", {})
+    assert evidence.death is not None
+    assert evidence.death.cause == "garbage"
 
 
 # --- shards ----------------------------------------------------------------------------------------------
@@ -279,9 +289,9 @@ def test_verdicts_read_back_as_written_and_byte_for_byte(tmp_path: Path) -> None
         ([], False),
     ],
 )
-def test_a_gate_holds_when_every_unit_does(tmp_path: Path, statuses: list[Status], *, gate: bool) -> None:
+def test_a_gate_opens_when_every_unit_holds(tmp_path: Path, statuses: list[Status], *, gate: bool) -> None:
     write_verdicts(tmp_path, [verdict(status) for status in statuses])
-    assert read_verdicts(tmp_path).gate is gate
+    assert read_verdicts(tmp_path).gate.open is gate
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format_version": 2}', "[" * 50_000])
