@@ -20,11 +20,18 @@ class FlatAdamW:
         self.exp_avg_sq = torch.zeros_like(parameters)
         self.step_count = torch.zeros((), dtype=torch.float32, device=parameters.device)
         self.learning_rate = torch.zeros((), dtype=torch.float32, device=parameters.device)
+        self.skipped = torch.zeros((), dtype=torch.float32, device=parameters.device)
         self._config = config
 
-    def update_(self, parameters: Tensor, gradient: Tensor) -> None:
-        """One AdamW step on ``parameters`` [n], in place."""
-        self.step_count.add_(1)
+    def update_(self, parameters: Tensor, gradient: Tensor, norms: Tensor) -> None:
+        """One AdamW step on ``parameters`` [n], in place; left out and counted when a norm [G] is not finite.
+
+        The decision stays on the device: a Python `if` would need a host sync, and be frozen in a capture.
+        """
+        total = norms.sum()
+        bad = (total - total).ne(0).float()  # infinity - infinity and NaN - NaN are NaN, which is not 0
+        self.skipped.add_(bad)
+        self.step_count.add_(1).sub_(bad)
         torch._fused_adamw_(
             [parameters],
             [gradient],
@@ -39,8 +46,14 @@ class FlatAdamW:
             eps=self._config.eps,
             amsgrad=False,
             maximize=False,
+            found_inf=bad,
         )
 
     def state_tensors(self) -> dict[str, Tensor]:
         """What `update_` changes beside the parameters."""
-        return {"exp_avg": self.exp_avg, "exp_avg_sq": self.exp_avg_sq, "step_count": self.step_count}
+        return {
+            "exp_avg": self.exp_avg,
+            "exp_avg_sq": self.exp_avg_sq,
+            "step_count": self.step_count,
+            "skipped_steps": self.skipped,
+        }

@@ -149,7 +149,7 @@ class Trainer:
     def _finish(self, context: ModelContext) -> None:
         self.model.backward(context, self.static.shape)
         self.clip.apply_(self.trainable.gradient)
-        self.optimizer.update_(self.trainable.flat, self.trainable.gradient)
+        self.optimizer.update_(self.trainable.flat, self.trainable.gradient, self.clip.norms)
 
     def step(self, index: int) -> Tensor:
         """Training step ``index``: the loss of batch ``index`` before the update; it outlives later steps."""

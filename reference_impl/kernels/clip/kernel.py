@@ -43,14 +43,18 @@ def _scale_reduce_kernel(
     scales: tl.tensor,
     MAX_NORM: tl.constexpr,
     EPS: tl.constexpr,
+    PARTIALS: tl.constexpr,
     SIZE: tl.constexpr,
 ) -> None:
     group = tl.program_id(0)
     end = tl.load(group_starts + group + 1)
     lane = tl.arange(0, SIZE)
     total = tl.zeros([SIZE], tl.float32)
-    for first in range(tl.load(group_starts + group), end, SIZE):
-        total += tl.load(partials + first + lane, mask=first + lane < end, other=0.0)
+    start = tl.load(group_starts + group)
+    # As many steps as a single group of all partials needs: the loop has a compiled length, its masks the group's.
+    for step in range(0, PARTIALS, SIZE):
+        index = start + step + lane
+        total += tl.load(partials + index, mask=index < end, other=0.0)
     norm = tl.sqrt_rn(tl.sum(total))
     tl.store(norms + group, norm)
     # A NaN norm must give a NaN scale, as torch's clamp does: a bad step has to be seen, not trained on.
@@ -98,19 +102,19 @@ def squared_sum_spec(partials: int) -> KernelSpec:
 
 
 @functools.cache
-def scale_reduce_spec(groups: int, max_norm: float, eps: float) -> KernelSpec:
-    """Kernel of `clip_scale_reduce` for `groups` groups."""
+def scale_reduce_spec(partials: int, groups: int, max_norm: float, eps: float) -> KernelSpec:
+    """Kernel of `clip_scale_reduce` for `partials` partials in `groups` groups."""
     names = (("partials", "fp32"), ("group_starts", "i32"), ("norms", "fp32"), ("scales", "fp32"))
     return KernelSpec(
         op="clip.scale_reduce",
-        shape=(groups,),
+        shape=(partials, groups),
         dtype="fp32",
         constants=(("max_norm", max_norm), ("eps", eps)),
         num_warps=_NUM_WARPS,
         num_stages=1,
         function=_scale_reduce_kernel,
         pointers=tuple(Pointer(name, dtype, aligned=False) for name, dtype in names),
-        constexprs={"MAX_NORM": max_norm, "EPS": eps, "SIZE": BLOCK},
+        constexprs={"MAX_NORM": max_norm, "EPS": eps, "PARTIALS": partials, "SIZE": BLOCK},
         grid=(groups,),
     )
 
@@ -135,7 +139,7 @@ def scale_apply_spec(partials: int) -> KernelSpec:
 
 def specializations(*, partials: int, groups: int, max_norm: float, eps: float) -> list[KernelSpec]:
     """The three kernels of a clip of `partials` partials in `groups` groups."""
-    return [squared_sum_spec(partials), scale_reduce_spec(groups, max_norm, eps), scale_apply_spec(partials)]
+    return [squared_sum_spec(partials), scale_reduce_spec(partials, groups, max_norm, eps), scale_apply_spec(partials)]
 
 
 def squared_sum_partials(flat: Tensor, starts: Tensor, counts: Tensor, out: Tensor) -> Tensor:
@@ -152,7 +156,7 @@ def clip_scale_reduce(
     partials: Tensor, group_starts: Tensor, max_norm: float, eps: float, norms: Tensor, scales: Tensor
 ) -> None:
     """partials f32 [P], group_starts i32 [G + 1] -> norms, scales f32 [G], written in place; NaN norm, NaN scale."""
-    spec = scale_reduce_spec(norms.numel(), max_norm, eps)
+    spec = scale_reduce_spec(partials.numel(), norms.numel(), max_norm, eps)
     require_shape(spec.op, "group_starts", group_starts, (norms.numel() + 1,))
     require_shape(spec.op, "scales", scales, (norms.numel(),))
     launch(spec, partials, group_starts, norms, scales)

@@ -1,0 +1,93 @@
+"""`harness judge` and `harness report`: verdicts and reports from run directories that exist, without running anything."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness import console, session
+from harness.contract.load import LoadedContract, load_contracts
+from harness.errors import EvidenceError, ExitCode
+from harness.evidence import layout
+from harness.evidence.bundle import Bundle, read_bundle
+from harness.evidence.verdict_file import verdict_text, write_verdicts
+
+
+def judged(
+    directories: Sequence[Path], contracts: Path | None = None, *, gate: bool = False
+) -> tuple[list[Bundle], session.Outcome]:
+    """Read and judge run directories, by their own copies of the contracts unless others are given.
+
+    Raises EvidenceError for directories that are damaged or do not belong together.
+    """
+    bundles = [read_bundle(directory) for directory in directories]
+    loaded = load_contracts([contracts]) if contracts is not None else _copies(bundles)
+    return bundles, session.judge_bundles(bundles, loaded, gate=gate)
+
+
+def _copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
+    """The contracts that the directories carry, each once; shards are checked for equal digests when joined."""
+    paths: dict[str, Path] = {}
+    for bundle in bundles:
+        for path in bundle.contract_paths():
+            paths.setdefault(path.name, path)
+    return load_contracts([paths[name] for name in sorted(paths)])
+
+
+def judge(directories: Sequence[Path], *, contracts: Path | None, gate: bool, as_json: bool) -> int:
+    """Print the verdicts; the exit code is the table's. Nothing is written."""
+    _, outcome = judged(directories, contracts, gate=gate)
+    console.print_outcome(outcome, as_json=as_json)
+    _tell_altered(outcome)
+    return outcome.exit_code
+
+
+def check(directories: Sequence[Path], *, as_json: bool) -> int:
+    """0 when every directory's verdicts are, byte for byte, those in its `verdicts.json`; 12 otherwise."""
+    differing = 0
+    for directory in directories:
+        _, outcome = judged([directory])
+        if as_json:
+            print(session.outcome_json(outcome))
+        problems = [*outcome.altered]
+        if not _same(directory, outcome):
+            problems.append(f"{directory / layout.VERDICTS}: the evidence gives other verdicts")
+        for problem in problems:
+            print(f"{directory}: {problem}", file=sys.stderr)
+        differing += bool(problems)
+        if not as_json:
+            print(f"{'differs' if problems else 'same   '}  {directory}: {outcome.counts.line()}")
+    return ExitCode.ERROR if differing else ExitCode.HELD
+
+
+def _same(directory: Path, outcome: session.Outcome) -> bool:
+    try:
+        published = (directory / layout.VERDICTS).read_bytes()
+    except OSError:
+        return False
+    return published == verdict_text(outcome.verdicts).encode("utf-8")
+
+
+def write(directories: Sequence[Path]) -> int:
+    """Replace verdicts and reports by what today's judges say; evidence stays as it is."""
+    for directory in directories:
+        _, outcome = judged([directory])
+        if outcome.altered:
+            raise EvidenceError("evidence is as it was recorded", where=str(directory), got="; ".join(outcome.altered))
+        write_verdicts(directory, outcome.verdicts)
+        session.write_reports(directory, outcome.view)
+        print(f"written  {directory}: {outcome.counts.line()}")
+    return ExitCode.HELD
+
+
+def render(directory: Path) -> str:
+    """Draw the reports of a run directory again; the path of the page."""
+    _, outcome = judged([directory])
+    session.write_reports(directory, outcome.view)
+    return str(directory / "report.html")
+
+
+def _tell_altered(outcome: session.Outcome) -> None:
+    for change in outcome.altered:
+        print(f"differs from its recorded digest: {change}", file=sys.stderr)

@@ -1,0 +1,218 @@
+"""The Python API that joins plan, runs, judges and report. The command line and the pytest plugin translate to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness.contract.load import LoadedContract, load_contracts
+from harness.contract.schema import Contract
+from harness.errors import ExitCode, UsageError
+from harness.evidence import environment, layout
+from harness.evidence.bundle import Bundle, BundleWriter, Digests, Header, Narrowed, contract_digests, read_bundle
+from harness.evidence.bundle import write_text as write_file
+from harness.evidence.model import Run, RunEvidence, Unit
+from harness.evidence.numbers import dump_json
+from harness.evidence.verdict_file import verdict_file, write_verdicts
+from harness.judge.verdict import Counts, Status, Verdict, count
+from harness.report.view import RunView
+from harness.runners.plan import Plan, plan
+from harness.system.protocol import SystemDescription
+from harness.system.resolve import resolve
+
+Watch = Callable[[Run | None, str, float], None]  # a run, its phase ("" when it ended), seconds so far
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to verify, and how. Empty `claims` and `workloads` mean all."""
+
+    claims: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+    fault: str | None = None
+    gate: bool = False
+    reports: Path = Path("harness-reports")
+    name: str | None = None  # of the run directory; by default the date and the machine
+    data: Path | None = None
+    model_directory: Path | None = None
+    command: tuple[str, ...] = ("harness", "verify")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it: verdicts in the plan's order, their count, the exit code."""
+
+    view: RunView
+    run_directory: Path | None = None
+    altered: tuple[str, ...] = ()  # evidence that differs from its recorded digests
+
+    @property
+    def verdicts(self) -> Sequence[Verdict]:
+        return self.view.verdicts
+
+    @property
+    def counts(self) -> Counts:
+        return count(self.view.verdicts)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        from harness.report.outcome import outcome
+
+        return outcome(self.view).code
+
+
+def describe(system: str) -> SystemDescription:
+    """A system's description; raises SystemResolutionError."""
+    return resolve(system).describe()
+
+
+def plan_contracts(contracts: Sequence[LoadedContract], options: Options) -> Plan:
+    """Which units there are and which runs decide them, on this machine."""
+    from harness.system.wrappers import HARNESS_FAULTS
+
+    return plan(
+        contracts,
+        claims=options.claims,
+        workloads=options.workloads,
+        fault=options.fault,
+        machine=environment.machine(),
+        describe=describe,
+        harness_faults=HARNESS_FAULTS,
+        data=_absolute(options.data),
+        model_directory=_absolute(options.model_directory),
+    )
+
+
+def _absolute(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    if not path.exists():
+        raise UsageError("the path must exist", where=str(path), got="nothing there")
+    return str(path.resolve())
+
+
+def verify(paths: Sequence[Path], options: Options, watch: Watch | None = None) -> Outcome:
+    """Execute every planned run, judge every unit, write the run directory. Raises ContractError, UsageError."""
+    contracts = load_contracts(paths)
+    planned = plan_contracts(contracts, options)
+    if not planned.units:
+        raise UsageError("nothing is planned", got="no unit matches", remedy="widen --claim and --workload")
+    started = datetime.now(tz=UTC)
+    header = _header(contracts, planned, options, started)
+    writer = BundleWriter(options.reports / (options.name or _directory_name(started, options)), header, contracts)
+    try:
+        execute(planned.runs, writer, watch)
+        writer.seal()
+        outcome = judge_bundles([read_bundle(writer.path)], contracts, gate=options.gate)
+        write_outcome(writer.path, outcome)
+        directory = writer.finish()
+    except BaseException:
+        kept = writer.abandon()
+        if watch is not None:
+            watch(None, f"kept what there is, marked {layout.INCOMPLETE}: {kept}", 0.0)
+        raise
+    return Outcome(outcome.view, directory)
+
+
+def execute(runs: Sequence[Run], writer: BundleWriter, watch: Watch | None = None) -> None:
+    """Execute runs one after the other; a worker that dies costs only the units that depend on its run."""
+    from harness.runners import supervisor
+
+    gpus = environment.machine().gpus
+    for run in runs:
+
+        def tell(progress: supervisor.Progress, run: Run = run) -> None:
+            if watch is not None:
+                watch(run, progress.phase, progress.seconds)
+
+        supervisor.execute(run, writer.evidence_directory(run.id), tell, gpu_uuid=gpus[0].uuid if gpus else None)
+
+
+def _header(contracts: Sequence[LoadedContract], planned: Plan, options: Options, started: datetime) -> Header:
+    systems = sorted({loaded.contract.system for loaded in contracts})
+    facts = environment.collect(systems)
+    return Header(
+        started_at=started.isoformat(timespec="seconds"),
+        command=list(options.command),
+        narrowed=Narrowed(claims=list(options.claims), workloads=list(options.workloads)),
+        fault=options.fault,
+        environment=facts,
+        units=planned.units,
+        runs={run.id: run.probe for run in planned.runs},
+        digests=Digests(contracts=contract_digests(contracts), source=str(facts["source_digest"])),
+    )
+
+
+def _directory_name(started: datetime, options: Options) -> str:
+    gpus = environment.machine().gpus
+    device = gpus[0].name.removeprefix("NVIDIA ").lower().replace(" ", "-") if gpus else "cpu"
+    drill = f"-drill-{options.fault}" if options.fault else ""
+    return f"{started:%Y-%m-%d-%H%M%S}-{device}{drill}"
+
+
+def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract], *, gate: bool = False) -> Outcome:
+    """Judge one run directory, or the shards of one gate, under these contracts. Pure but for reading evidence."""
+    from harness.evidence.bundle import altered
+    from harness.evidence.shards import attempts
+
+    models = [loaded.contract for loaded in contracts]
+    made = attempts(bundles, models)
+    verdicts = [_judge(attempt.unit, models, attempt.evidence) for attempt in made]
+    evidence: dict[str, RunEvidence] = {}
+    units = []
+    for attempt in made:
+        prefix = f"{attempt.bundle.path.name}/" if attempt.bundle is not None and len(bundles) > 1 else ""
+        evidence |= {prefix + item.run_id: item for item in attempt.evidence}
+        units.append(attempt.unit.model_copy(update={"runs": [prefix + name for name in attempt.unit.runs]}))
+    header = bundles[0].header.model_dump(mode="json")
+    view = RunView(
+        run=header | {"units": [unit.model_dump(mode="json") for unit in units]},
+        contracts=models,
+        verdicts=verdicts,
+        evidence=evidence,
+        gate=gate,
+    )
+    changed = [f"{bundle.path.name}: {line}" for bundle in bundles for line in altered(bundle)]
+    return Outcome(view, bundles[0].path if len(bundles) == 1 else None, tuple(changed))
+
+
+def _judge(unit: Unit, contracts: Sequence[Contract], evidence: Sequence[RunEvidence]) -> Verdict:
+    from harness.judge.registry import judge_unit
+
+    contract = next((contract for contract in contracts if contract.id == unit.contract), None)
+    claim = next((claim for claim in contract.claims if claim.id == unit.claim), None) if contract else None
+    if contract is None or claim is None or unit.workload not in claim.on:
+        return Verdict(
+            contract=unit.contract,
+            claim=unit.claim,
+            workload=unit.workload,
+            status=Status.NOT_RUN,
+            reason="not_in_contract",
+            message="the contract that it is judged by has no such unit",
+        )
+    return judge_unit(contract, claim, unit.workload, evidence, unit.obstacle)
+
+
+def outcome_json(outcome: Outcome) -> str:
+    """What `--json` prints: the content of `verdicts.json`, with the run directory."""
+    directory = str(outcome.run_directory) if outcome.run_directory else None
+    published = verdict_file(outcome.verdicts).model_dump(mode="json")
+    return dump_json({**published, "run_directory": directory}, indent=2)
+
+
+def write_outcome(directory: Path, outcome: Outcome) -> None:
+    """Write verdicts, then reports, into a run directory."""
+    write_verdicts(directory, outcome.verdicts)
+    write_reports(directory, outcome.view)
+
+
+def write_reports(directory: Path, view: RunView) -> None:
+    """`report.html`, `junit.xml`, `summary.md`."""
+    from harness.report.html import render
+    from harness.report.junit import render_junit
+    from harness.report.markdown import render_markdown
+
+    for name, draw in (("summary.md", render_markdown), ("junit.xml", render_junit), ("report.html", render)):
+        write_file(directory / name, draw(view))

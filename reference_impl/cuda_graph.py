@@ -1,0 +1,223 @@
+"""Capture for the reference trainer: a per-shape cache of captured steps over the generic replay of `harness.system`.
+
+On a GPU a step is a CUDA graph; without one it is a traced replay, and every record says which. Scopes: `step`
+captures the whole step; `backward` captures forward in one graph and backward, clip and optimizer in another that
+shares its memory pool. Opt-in: `scope="step"`, or `CUDA_GRAPH=1` in the environment when no scope is given.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.system.protocol import CaptureRecord
+from harness.system.replay.captured_step import CapturedStep, CaptureFailedError
+from harness.system.replay.graph import graph_pool_handle
+from harness.system.replay.state import State
+from harness.system.replay.traced import HostSyncError, NotTraceableError, TracedStep
+from reference_impl.errors import ReferenceImplError
+from reference_impl.trainer import Trainer
+
+SCOPES = ("none", "step", "backward")
+
+
+class GraphKey(NamedTuple):
+    """Everything that makes two steps different graphs. A key of the sequence length alone replays the wrong one."""
+
+    batch_size: int
+    seq_len: int
+    rank: int
+    dtype: str
+    clip_mode: str
+    clip_scope: str
+    weights: str
+
+
+def scope_from_environment() -> str:
+    """`step` when `CUDA_GRAPH=1`, else `none`."""
+    return "step" if os.environ.get("CUDA_GRAPH") == "1" else "none"
+
+
+class TracedReplay:
+    """A step recorded without CUDA. In the scope `backward` the forward runs as it is."""
+
+    def __init__(self, trainer: Trainer, scope: str, static: State) -> None:
+        self._forward: Callable[[], Tensor] | None = None
+        body: Callable[[], Tensor] = trainer.body
+        if scope == "backward":
+            trainer.forward_body()
+            self._forward = lambda: trainer.forward_body().clone()
+            body = lambda: _with_marker(trainer)
+        self.recorded = TracedStep(body, trainer.state_tensors)
+        self.recorded.record()
+        self._static = static
+        self.captured_addresses = _addresses(static)
+
+    def replay(self) -> Tensor:
+        if self._forward is None:
+            return self.recorded.replay()
+        loss = self._forward()
+        self.recorded.replay()
+        return loss
+
+    def addresses(self) -> dict[str, int]:
+        return _addresses(self._static)
+
+
+def _with_marker(trainer: Trainer) -> Tensor:
+    """The backward half, returning a tensor as a recorded body must."""
+    trainer.backward_body()
+    return trainer.clip.norms.sum()
+
+
+def _addresses(static: State) -> dict[str, int]:
+    return {name: tensor.data_ptr() for name, tensor in static().items()}
+
+
+class CapturingTrainer:
+    """Trains by replaying captured steps, one per `GraphKey`; the least recently used one goes beyond `capacity`.
+
+    A capture that fails is reported in `record()`, and training goes on uncaptured. All graphs share one memory
+    pool and one long-lived stream, so that memory stays bounded over any number of re-captures.
+    """
+
+    def __init__(self, trainer: Trainer, scope: str | None = None, capacity: int = 8) -> None:
+        self.trainer = trainer
+        self.scope = scope_from_environment() if scope is None else scope
+        if self.scope not in SCOPES:
+            raise ReferenceImplError("scope", f"got {self.scope!r}", f"choose one of {', '.join(SCOPES)}")
+        if capacity < 1:
+            raise ReferenceImplError("capacity", f"got {capacity}", "must be at least 1")
+        self.capacity = capacity
+        self.failure: str | None = None
+        self.captures = 0
+        self.replays = 0
+        self.uncaptured_steps = 0
+        self.warmup_steps = 0
+        self._on_gpu = trainer.device.type == "cuda"
+        self._cache: OrderedDict[GraphKey, CapturedStep | TracedReplay] = OrderedDict()
+        if self._on_gpu and self.scope != "none":
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            self._pool = graph_pool_handle()
+
+    def key(self) -> GraphKey:
+        """The key of the trainer's current shape and configuration."""
+        config, shape = self.trainer.config, self.trainer.static.shape
+        return GraphKey(
+            shape.batch_size,
+            shape.seq_len,
+            config.rank,
+            str(self.trainer.dtype),
+            config.clip_mode,
+            config.clip_scope,
+            config.weights,
+        )
+
+    def prepare(self, index: int) -> CapturedStep | TracedReplay | None:
+        """Copy in batch `index` and make sure that its shape is captured; None: train uncaptured."""
+        self.trainer.prepare(index)
+        if self.scope == "none" or self.failure is not None:
+            return None
+        key = self.key()
+        if key not in self._cache:
+            return self._capture(key)
+        self._cache.move_to_end(key)
+        return self._cache[key]
+
+    def step(self, index: int) -> Tensor:
+        """Training step `index`; the loss, 0-d, in storage of its own. No host sync but while capturing."""
+        captured = self.prepare(index)
+        if captured is None:
+            self.uncaptured_steps += 1
+            return self.trainer.body().clone()
+        self.replays += 1
+        return captured.replay()
+
+    def _capture(self, key: GraphKey) -> CapturedStep | TracedReplay | None:
+        while len(self._cache) >= self.capacity:
+            self._drop(self._cache.popitem(last=False)[1])
+        try:
+            captured = self._captured_on_gpu() if self._on_gpu else self._traced()
+        except (CaptureFailedError, HostSyncError, NotTraceableError) as error:
+            self.failure = str(error)
+            return None
+        self.captures += 1
+        self._cache[key] = captured
+        return captured
+
+    def _captured_on_gpu(self) -> CapturedStep:
+        trainer = self.trainer
+        bodies = {"step": trainer.body}
+        if self.scope == "backward":
+            trainer.forward_body()  # makes the static activations that the two graphs meet in
+            bodies = {"forward": trainer.forward_body, "backward": trainer.backward_body}  # type: ignore[dict-item]
+        captured = CapturedStep(
+            bodies, trainer.state_tensors, self._static_of_current_shape(), pool=self._pool, stream=self._stream
+        )
+        captured.capture()
+        self.warmup_steps += captured.warmup_steps
+        return captured
+
+    def _traced(self) -> TracedReplay:
+        return TracedReplay(self.trainer, self.scope, self._static_of_current_shape())
+
+    def _static_of_current_shape(self) -> State:
+        """Names every buffer that a capture of this shape reads or writes between replays."""
+        trainer, static = self.trainer, self.trainer.static
+
+        def named() -> dict[str, Tensor]:
+            return {**trainer.state_tensors(), "tokens": static.tokens, "targets": static.targets}
+
+        return named
+
+    def record(self) -> CaptureRecord:
+        """What happened, for the harness."""
+        mechanism = "cuda_graph" if self._on_gpu else "traced"
+        graphs: dict[str, int] = {}
+        now: dict[str, int] = {}
+        at_capture: dict[str, int] = {}
+        for key, captured in self._cache.items():
+            shape = f"{key.batch_size}x{key.seq_len}"
+            if isinstance(captured, CapturedStep):
+                graphs |= {f"{label}.{shape}": raw for label, raw in captured.raw_graphs().items()}
+                seen, before = captured.buffers.seen(), captured.buffers.captured
+            else:
+                seen, before = captured.addresses(), captured.captured_addresses
+            now |= {f"{name}.{shape}": address for name, address in seen.items()}
+            at_capture |= {f"{name}.{shape}": address for name, address in before.items()}
+        traced = [step.recorded for step in self._cache.values() if isinstance(step, TracedReplay)]
+        return CaptureRecord(
+            mechanism=None if self.scope == "none" else mechanism,  # type: ignore[arg-type]
+            requested=self.scope != "none",
+            captured=self.captures > 0 and self.failure is None,
+            failure=self.failure,
+            captures=self.captures,
+            warmup_steps=self.warmup_steps,
+            replays=self.replays,
+            uncaptured_steps=self.uncaptured_steps,
+            recorded_operations=sum(step.operations for step in traced),
+            fake_pass_clean=all(step.fake_pass_clean for step in traced) if traced else None,
+            graphs=graphs,
+            static_buffers=now,
+            captured_addresses=at_capture,
+        )
+
+    def forget_captures(self) -> None:
+        """Drop every capture; the next step of any shape captures anew."""
+        for captured in self._cache.values():
+            self._drop(captured)
+        self._cache.clear()
+
+    @staticmethod
+    def _drop(captured: CapturedStep | TracedReplay) -> None:
+        if isinstance(captured, CapturedStep):
+            captured.release()
+
+    def close(self) -> None:
+        """Release every captured step."""
+        self.forget_captures()

@@ -1,0 +1,199 @@
+"""The planted faults: each a small readable change of one opened run, off by default. Importable without torch.
+
+Every fault is one that upstream's code or its public threads show. `first_differing_step` counts from 0 and is the
+first step whose loss can tell: a wrong update of step k shows in the loss of step k + 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from harness.system.protocol import Expectation, FaultDescription
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from reference_impl.system import QLoRARun
+
+Plant = Callable[["QLoRARun"], None]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A description for the harness, and the function that plants it in an opened run."""
+
+    description: FaultDescription
+    plant: Plant
+
+
+FAULTS: dict[str, Fault] = {}
+
+
+def _fault(
+    summary: str,
+    breaks: Mapping[str, Expectation],
+    *,
+    plant_in: Literal["candidate", "baseline", "both"] = "candidate",
+    needs: Literal["any", "cuda"] = "any",
+) -> Callable[[Plant], Plant]:
+    def register(plant: Plant) -> Plant:
+        name = plant.__name__
+        FAULTS[name] = Fault(FaultDescription(name, summary, plant_in, breaks, needs), plant)
+        return plant
+
+    return register
+
+
+def _trajectory(reason: str, step: int) -> dict[str, Expectation]:
+    return {"trajectory_match": Expectation("FAIL", reason, {"first_differing_step": step})}
+
+
+@_fault("the batch is rebound instead of copied, so every replay trains on batch 0", _trajectory("unequal_batches", 1))
+def stale_batch(run: QLoRARun) -> None:
+    trainer, prepare = run.trainer, run.trainer.prepare
+
+    def prepare_without_batch(index: int) -> None:
+        kept = [tensor.clone() for tensor in (trainer.static.tokens, trainer.static.targets)]
+        prepare(index)
+        if index > 0:
+            trainer.static.tokens.copy_(kept[0])
+            trainer.static.targets.copy_(kept[1])
+
+    trainer.prepare = prepare_without_batch  # type: ignore[method-assign]
+
+
+@_fault(
+    "the capture records the first step but launches nothing, so its update is lost",
+    {**_trajectory("differs", 1), "capture": Expectation("FAIL", "lost_step")},
+)
+def lost_first_update(run: QLoRARun) -> None:
+    step = run.capturing.step
+
+    def record_only_at_first(index: int) -> Tensor:
+        if index > 0:
+            return step(index)
+        run.capturing.prepare(index)
+        return run.trainer.forward_body().clone()
+
+    run.capturing.step = record_only_at_first  # type: ignore[method-assign]
+
+
+@_fault("the learning rate is a host scalar, baked in when the step is recorded", _trajectory("differs", 2))
+def frozen_learning_rate(run: QLoRARun) -> None:
+    trainer, prepare = run.trainer, run.trainer.prepare
+
+    def prepare_with_first_rate(index: int) -> None:
+        prepare(index)
+        trainer.optimizer.learning_rate.fill_(run.learning_rate_at(0))
+
+    trainer.prepare = prepare_with_first_rate  # type: ignore[method-assign]
+
+
+@_fault("Adam's bias corrections are host scalars, baked in when the step is recorded", _trajectory("differs", 2))
+def frozen_bias_correction(run: QLoRARun) -> None:
+    trainer, prepare = run.trainer, run.trainer.prepare
+
+    def prepare_at_count_zero(index: int) -> None:
+        prepare(index)
+        trainer.optimizer.step_count.zero_()
+
+    trainer.prepare = prepare_at_count_zero  # type: ignore[method-assign]
+
+
+@_fault("the clip is left out of the captured step", _trajectory("differs", 1))
+def dropped_clip(run: QLoRARun) -> None:
+    run.trainer.clip.apply_ = lambda gradient: None  # type: ignore[method-assign]  # noqa: ARG005
+
+
+@_fault(
+    "the fused clip reads one norm back to the host",
+    {"capture": Expectation("FAIL", "not_captured")},
+)
+def sync_in_capture(run: QLoRARun) -> None:
+    clip, apply = run.trainer.clip, run.trainer.clip.apply_
+
+    def apply_and_read(gradient: Tensor) -> None:
+        apply(gradient)
+        clip.norms.sum().item()
+
+    clip.apply_ = apply_and_read  # type: ignore[method-assign]
+
+
+@_fault(
+    "the captured region records no work: what it should hold ran elsewhere",
+    {"capture": Expectation("FAIL", "not_captured")},
+)
+def empty_capture(run: QLoRARun) -> None:
+    loss = run.trainer.clip.norms.new_zeros(())
+    run.trainer.body = lambda: loss  # type: ignore[method-assign]
+    run.trainer.backward_body = lambda: None  # type: ignore[method-assign]
+
+
+@_fault("the optimizer is left out of the captured step", _trajectory("differs", 1))
+def skipped_optimizer(run: QLoRARun) -> None:
+    run.trainer.optimizer.update_ = lambda parameters, gradient, norms: None  # type: ignore[method-assign]  # noqa: ARG005
+
+
+@_fault(
+    "a static buffer is replaced after the capture, so the graph reads the old one",
+    {"capture": Expectation("FAIL", "moved_buffer")},
+    needs="cuda",
+)
+def moved_buffer(run: QLoRARun) -> None:
+    step = run.capturing.step
+
+    def step_after_move(index: int) -> Tensor:
+        loss = step(index)
+        if index == 0:
+            static = run.trainer.static
+            static.tokens, static.targets = static.tokens.clone(), static.targets.clone()
+        return loss
+
+    run.capturing.step = step_after_move  # type: ignore[method-assign]
+
+
+@_fault(
+    "the graph cache forgets the shape in its key, so another shape's graph is replayed",
+    {"capture": Expectation("FAIL", "wrong_capture_count")},
+    needs="cuda",
+)
+def wrong_batch_graph(run: QLoRARun) -> None:
+    key = run.capturing.key
+    run.capturing.key = lambda: key()._replace(batch_size=0, seq_len=0)  # type: ignore[method-assign]
+
+
+@_fault(
+    "every step keeps a buffer alive",
+    {"memory_steady": Expectation("FAIL", "memory_grows")},
+    needs="cuda",
+)
+def growing_memory(run: QLoRARun) -> None:
+    step, kept = run.capturing.step, []
+
+    def step_and_keep(index: int) -> Tensor:
+        kept.append(run.trainer.trainable.flat.new_empty(4 * 2**20))
+        return step(index)
+
+    run.capturing.step = step_and_keep  # type: ignore[method-assign]
+
+
+@_fault(
+    "one gradient of step 5 is NaN, so its update is left out",
+    {**_trajectory("differs", 6), "capture": Expectation("FAIL", "skipped_steps")},
+)
+def nan_gradient(run: QLoRARun) -> None:
+    trainer, prepare, apply = run.trainer, run.trainer.prepare, run.trainer.clip.apply_
+    poison = trainer.clip.norms.new_zeros(())
+
+    def prepare_with_poison(index: int) -> None:
+        prepare(index)
+        poison.fill_(float("nan") if index == 5 else 0.0)
+
+    def apply_poisoned(gradient: Tensor) -> None:
+        gradient[0].add_(poison)
+        apply(gradient)
+
+    trainer.prepare = prepare_with_poison  # type: ignore[method-assign]
+    trainer.clip.apply_ = apply_poisoned  # type: ignore[method-assign]

@@ -1,0 +1,204 @@
+"""The adapter that makes the reference trainer a system under test. `describe()` imports no torch."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from harness.system.protocol import (
+    Arm,
+    CaptureRecord,
+    CheckpointExport,
+    NotAvailable,
+    SystemDescription,
+    Workload,
+)
+from reference_impl.config import MODEL_PRESETS, TrainConfig, learning_rate_at
+from reference_impl.errors import ReferenceImplError
+from reference_impl.faults import FAULTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from reference_impl.cuda_graph import CapturingTrainer
+    from reference_impl.trainer import Trainer
+
+Scalar = bool | int | float | str
+ARM_OPTIONS: dict[str, Sequence[Scalar] | type] = {
+    "learning_rate": float,
+    "clip_mode": ("fused", "synchronizing"),
+    "clip_scope": ("per_layer", "global"),
+    "max_norm": float,
+    "weights": ("nf4", "full"),
+    "dtype": ("auto", "bfloat16", "float32"),
+}
+WORKLOAD_OPTIONS: dict[str, Sequence[Scalar] | type] = {"rank": int, "warmup_steps": int, "loss_chunk": int}
+
+
+class QLoRASystem:
+    """The QLoRA trainer of this package, plain or captured."""
+
+    def describe(self) -> SystemDescription:
+        return SystemDescription(
+            name="reference QLoRA trainer",
+            summary="Qwen2-style decoder in NF4, LoRA on q and v, norm gains trained; step captured or plain",
+            models=tuple(MODEL_PRESETS),
+            arm_options=ARM_OPTIONS,
+            workload_options=WORKLOAD_OPTIONS,
+            capabilities=frozenset({"inputs", "parameters", "gradients", "gradient_norms", "capture", "skipped_steps"}),
+            captures=frozenset({"none", "step", "backward"}),
+            faults={name: fault.description for name, fault in FAULTS.items()},
+        )
+
+    def open(
+        self,
+        workload: Workload,
+        arm: Arm,
+        *,
+        fault: str | None = None,
+        data: str | None = None,
+        model_directory: str | None = None,
+    ) -> QLoRARun:
+        try:
+            config = train_config(workload, arm, data, model_directory)
+            return QLoRARun(config, _schedule(workload), arm.capture, fault)
+        except ReferenceImplError as error:
+            if error.argument == "device":
+                raise NotAvailable(str(error)) from error
+            raise
+
+
+def train_config(workload: Workload, arm: Arm, data: str | None, model_directory: str | None) -> TrainConfig:
+    """The trainer's configuration for one arm; the arm's settings win over the workload's options."""
+    return TrainConfig.preset(
+        model_directory or workload.model,
+        batch_size=workload.batch_size,
+        seq_len=_schedule(workload)[0],
+        steps=workload.steps,
+        seed=workload.seed,
+        data=data,
+        device=workload.needs.device or "auto",
+        **_known(workload.options, WORKLOAD_OPTIONS, "workload option"),
+        **_known(arm.settings(), ARM_OPTIONS, "arm setting"),
+    )
+
+
+def _known(given: Mapping[str, Any], known: Mapping[str, object], what: str) -> dict[str, Any]:
+    for name in given:
+        if name not in known:
+            raise ReferenceImplError(name, f"unknown {what}", f"known ones: {', '.join(known)}")
+    return {name: float(value) if known[name] is float else value for name, value in given.items()}
+
+
+def _schedule(workload: Workload) -> tuple[int, ...]:
+    return tuple(workload.seq_len) if isinstance(workload.seq_len, list) else (workload.seq_len,)
+
+
+class QLoRARun:
+    """One opened trainer. Sequence lengths of a schedule are taken in turn, step by step."""
+
+    def __init__(self, config: TrainConfig, schedule: Sequence[int], capture: str, fault: str | None) -> None:
+        from reference_impl.cuda_graph import CapturingTrainer
+        from reference_impl.trainer import Trainer
+
+        self.schedule = tuple(schedule)
+        self.trainer: Trainer = Trainer(config)
+        # Made once by a fill on the device: a copy from the host at every step would wait for it.
+        self._max_norm = self.trainer.clip.norms.new_full((), config.max_norm)
+        self.capturing: CapturingTrainer = CapturingTrainer(self.trainer, capture)
+        if fault is not None:
+            FAULTS[fault].plant(self)
+
+    def step(self, index: int) -> Tensor:
+        self.select_shape(index)
+        return self.capturing.step(index)
+
+    def select_shape(self, index: int) -> None:
+        self.trainer.set_shape(self.schedule[index % len(self.schedule)])
+
+    def facts(self) -> Mapping[str, Scalar]:
+        trainer = self.trainer
+        model = trainer.model_config
+        return {
+            "device": str(trainer.device),
+            "dtype": str(trainer.dtype).removeprefix("torch."),
+            "layers": model.num_layers,
+            "hidden_size": model.hidden_size,
+            "vocab_size": model.vocab_size,
+            "trainable_parameters": trainer.trainable.flat.numel(),
+            "text_digest": trainer.data.digest,
+            "clip_mode": trainer.config.clip_mode,
+            "clip_scope": trainer.config.clip_scope,
+            "max_norm": trainer.config.max_norm,
+            "learning_rate": trainer.config.learning_rate,
+            "rank": trainer.config.rank,
+        }
+
+    def inputs(self) -> Mapping[str, Tensor]:
+        return {"tokens": self.trainer.static.tokens, "targets": self.trainer.static.targets}
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        return self.trainer.parameters()
+
+    def frozen(self) -> Mapping[str, Tensor]:
+        return self.trainer.frozen_tensors()
+
+    def gradients(self) -> Mapping[str, Tensor]:
+        return self.trainer.gradients()
+
+    def gradient_norms(self) -> Mapping[str, Tensor]:
+        norms, _ = self.trainer.gradient_norms()
+        return {"before": norms, "max_norm": self._max_norm}
+
+    def gradient_groups(self) -> dict[str, list[str]]:
+        slots = self.trainer.trainable.slots
+        if self.trainer.config.clip_scope == "global":
+            return {"all": [slot.name for slot in slots]}
+        groups: dict[str, list[str]] = {}
+        for slot in slots:
+            groups.setdefault(f"layers.{slot.layer}", []).append(slot.name)
+        return groups
+
+    def capture_record(self) -> CaptureRecord:
+        return self.capturing.record()
+
+    def step_body(self) -> Callable[[], Tensor]:
+        return self.trainer.body
+
+    def state_tensors(self) -> Mapping[str, Tensor]:
+        return self.trainer.state_tensors()
+
+    def skipped_steps(self) -> int:
+        return int(self.trainer.optimizer.skipped.item())
+
+    def forget_captures(self) -> None:
+        self.capturing.forget_captures()
+
+    def clip_kernels(self) -> Mapping[str, Mapping[int, int]]:
+        """The kernel that scales gradients, with its table of partial starts: it covers every non-empty tensor."""
+        plan = self.trainer.clip.plan
+        return {"_scale_apply_kernel": {plan.starts.data_ptr(): sum(span.size > 0 for span in plan.spans)}}
+
+    def export_checkpoint(self) -> CheckpointExport:
+        from reference_impl.export import export_checkpoint
+
+        return export_checkpoint(self.trainer, self.gradient_groups())
+
+    def learning_rate_at(self, index: int) -> float:
+        """The schedule's learning rate of step `index`, for a twin in another framework."""
+        return learning_rate_at(self.trainer.config, index)
+
+    def batch(self, index: int) -> tuple[Tensor, Tensor]:
+        """Tokens and targets [B, S] int64 of step `index` on the CPU, for a twin in another framework."""
+        self.select_shape(index)
+        return self.trainer.batch(index)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.capturing.close()
