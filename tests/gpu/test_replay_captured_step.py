@@ -1,0 +1,220 @@
+"""Captured steps on a device: bitwise training from step zero, scopes, moved buffers, memory, census and syncs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from step_function_systems import Chooses, Regression, Waits
+from torch import Tensor, nn
+
+from harness.contract.schema import Arm, Needs, Workload
+from harness.evidence.model import RECORD, CaptureEvidence, HostSyncEvidence, MemoryEvidence, PlannedArm, Run
+from harness.runners import paired
+from harness.runners.census import census, clipped_by
+from harness.runners.host_sync import observe_syncs
+from harness.runners.recorder import Recorder
+from harness.system.replay.addresses import MOVED
+from harness.system.replay.captured_step import CapturedStep
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+WORKLOAD = Workload(model="any", batch_size=2, seq_len=4, steps=12, needs=Needs(device="cuda"))
+SYSTEM = "step_function_systems:Regression"
+
+
+class Tiny:
+    """Regression with fused AdamW on static buffers; forward and backward halves for the split scope."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(7)
+        self.model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).cuda()
+        self.rate = torch.tensor(1e-2, device="cuda")
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.rate, fused=True, capturable=True)
+        self.x, self.y = torch.zeros(5, 6, device="cuda"), torch.zeros(5, 1, device="cuda")
+
+    def prepare(self, index: int) -> None:
+        generator = torch.Generator().manual_seed(100 + index)
+        self.x.copy_(torch.randn(5, 6, generator=generator))
+        self.y.copy_(torch.randn(5, 1, generator=generator))
+        self.rate.fill_(1e-2 / (1 + index))
+
+    def forward(self) -> Tensor:
+        self.loss = nn.functional.mse_loss(self.model(self.x), self.y)
+        return self.loss.detach()
+
+    def backward(self) -> None:
+        self.optimizer.zero_grad()
+        self.loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+        self.optimizer.step()
+
+    def body(self) -> Tensor:
+        loss = self.forward()
+        self.backward()
+        return loss
+
+    def state(self) -> dict[str, Tensor]:
+        return dict(self.model.named_parameters())
+
+    def static(self) -> dict[str, Tensor]:
+        return {"x": self.x, "y": self.y, "rate": self.rate}
+
+
+def train(tiny: Tiny, step: Callable[[], Tensor], steps: int = 20) -> list[float]:
+    losses = []
+    for index in range(steps):
+        tiny.prepare(index)
+        losses.append(step())
+    return [float(loss) for loss in losses]
+
+
+def test_a_captured_step_trains_bitwise_like_the_plain_one_from_step_zero() -> None:
+    plain, other = Tiny(), Tiny()
+    other.prepare(0)
+    step = CapturedStep(other.body, other.state, other.static)
+    step.capture()
+    assert train(other, step.replay) == train(plain, plain.body)
+    for name, parameter in plain.state().items():
+        assert torch.equal(parameter, other.state()[name]), name
+    assert (step.replays, step.warmup_steps, step.buffers.moved) == (20, 3, set())
+
+
+def test_two_scopes_share_a_pool_and_train_alike() -> None:
+    plain, other = Tiny(), Tiny()
+    other.prepare(0)
+    step = CapturedStep({"forward": other.forward, "backward": other.backward}, other.state, other.static)
+    step.capture()
+    assert train(other, step.replay) == train(plain, plain.body)
+    assert list(step.raw_graphs()) == ["forward", "backward"]
+
+
+def test_a_moved_buffer_is_noticed() -> None:
+    tiny = Tiny()
+    step = CapturedStep(tiny.body, tiny.state, tiny.static)
+    step.capture()
+    step.replay()
+    kept, tiny.x = tiny.x, tiny.x.clone()
+    step.replay()
+    tiny.x = kept
+    step.replay()
+    assert step.buffers.moved == {"x"}
+    assert step.buffers.seen()["x"] == MOVED
+
+
+def test_recaptures_on_one_stream_leave_no_memory_behind() -> None:
+    tiny, stream = Tiny(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    sizes = []
+    for _ in range(6):
+        step = CapturedStep(tiny.body, tiny.state, tiny.static, stream=stream)
+        step.capture()
+        step.replay()
+        step.release()
+        torch.cuda.synchronize()
+        sizes.append((torch.cuda.memory_allocated(), torch.cuda.memory_reserved()))
+    assert sizes[-1][0] <= sizes[1][0]
+    assert sizes[-1][1] <= sizes[1][1]
+
+
+def test_the_census_names_kernels_and_finds_copies_to_the_host() -> None:
+    a = torch.ones(1000, device="cuda")
+    pinned = torch.zeros(1000, pin_memory=True)
+
+    def body() -> Tensor:
+        total = (a * 2).sum()
+        pinned.copy_(a, non_blocking=True)
+        return total
+
+    step = CapturedStep(body, lambda: {"a": a})
+    step.capture()
+    (graph,) = step.raw_graphs().values()
+    nodes = census("step", graph)
+    assert nodes.by_type["kernel"] == sum(nodes.kernels.values()) == 2
+    assert nodes.by_type["memcpy"] == nodes.device_to_host_copies == 1
+    assert not any(name == "?" for name in nodes.kernels)
+    assert nodes.clipped_tensors is None
+
+
+def test_arguments_of_captured_kernels_are_read() -> None:
+    from cuda.bindings import runtime
+
+    from harness.runners.census import _kernel_parameters, _nodes, _pointer_arguments
+
+    pytest.importorskip("triton")
+    from scaling_kernel import scale
+
+    a, b = torch.ones(4096, device="cuda"), torch.zeros(4096, device="cuda")
+    table = torch.ones(1, device="cuda")
+
+    def body() -> Tensor:
+        scale[(1,)](a, b, table, size=4096)
+        return b.sum()
+
+    step = CapturedStep(body, lambda: {"b": b})
+    step.capture()
+    (graph,) = step.raw_graphs().values()
+    nodes = census("step", graph, {"scale": {table.data_ptr(): 168}})
+    assert nodes.clipped_tensors == 168
+    assert nodes.kernels["scale"] == 1
+    kernel = runtime.cudaGraphNodeType.cudaGraphNodeTypeKernel
+    arguments = [_pointer_arguments(_kernel_parameters(node)) for node, kind in _nodes(graph) if kind == kernel]
+    assert any(each[:3] == [a.data_ptr(), b.data_ptr(), table.data_ptr()] for each in arguments)
+    assert clipped_by({1: 5}, [2, 1]) == 5
+
+
+@pytest.mark.parametrize(("system", "per_step"), [(Regression(), 0), (Waits(), 5), (Chooses(), 1)])
+def test_both_detectors_agree_on_a_plain_arm(system: Regression, per_step: int) -> None:
+    with system.open(WORKLOAD, Arm()) as training:
+        for index in range(3):
+            training.step(index)
+        evidence = observe_syncs(training, "arm", 0, first_index=3)
+    assert [(reading.detector, reading.count) for reading in evidence.readings] == [
+        ("profiler", 2 * per_step),
+        ("dispatch_mode", 2 * per_step),
+    ]
+    assert all(reading.sees_planted for reading in evidence.readings)
+    for reading in evidence.readings:
+        assert all(Path(place.file).name == "step_function_systems.py" for place in reading.places)
+
+
+def test_a_replay_shows_no_sync_to_profiler_and_debug_mode() -> None:
+    with Regression().open(WORKLOAD, Arm(capture="step")) as training:
+        training.step(0)
+        evidence = observe_syncs(training, "arm", 0, first_index=1)
+    assert evidence.replayed
+    assert [(reading.detector, reading.count, reading.sees_planted) for reading in evidence.readings] == [
+        ("profiler", 0, True),
+        ("sync_debug_mode", 0, True),
+    ]
+
+
+def test_a_paired_run_watches_launches_from_the_first_step(tmp_path: Path) -> None:
+    run = Run(
+        id="r",
+        contract="c",
+        probe="paired",
+        workload_name="w",
+        workload=WORKLOAD,
+        arms={
+            "plain": PlannedArm(arm=Arm(), system=SYSTEM, observe_syncs=True),
+            "captured": PlannedArm(arm=Arm(capture="step"), system=SYSTEM, observe_syncs=True),
+        },
+        baseline_of={"captured": "plain"},
+        gradient_steps=[0, 5],
+    )
+    with Recorder(tmp_path) as recorder:
+        paired.execute(run, recorder)
+    records = [RECORD.validate_json(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    (capture,) = [record for record in records if isinstance(record, CaptureEvidence)]
+    assert (capture.mechanism, capture.captured, capture.failure) == ("cuda_graph", True, None)
+    assert (capture.replays, capture.uncaptured_steps, capture.warmup_steps) == (12, 0, 3)
+    assert (capture.observed_steps, capture.observed_graph_launches) == (3, 3)
+    assert (capture.static_buffers, capture.moved_buffers) == (6, [])
+    assert (tmp_path / "plain.0.csv").read_text() == (tmp_path / "captured.0.csv").read_text()
+    memory = [record for record in records if isinstance(record, MemoryEvidence) and record.arm == "captured"]
+    assert len(memory[0].samples) == 12
+    assert [record.replayed for record in records if isinstance(record, HostSyncEvidence)] == [False, True]

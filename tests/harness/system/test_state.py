@@ -1,0 +1,120 @@
+"""Undoing a trial step: values, gradients, optimizer state and random numbers, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from harness.system.replay.addresses import MOVED, StaticAddresses
+from harness.system.replay.state import StateError, StateGuard
+
+
+def step(parameter: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    (parameter * torch.rand(3)).square().sum().backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
+def parameter_and(
+    optimizer: Callable[..., torch.optim.Optimizer], **settings: Any
+) -> tuple[Tensor, torch.optim.Optimizer]:
+    parameter = nn.Parameter(torch.ones(3))
+    return parameter, optimizer([parameter], lr=0.1, **settings)
+
+
+def test_a_parameter_nobody_named_is_restored_because_its_optimizer_steps() -> None:
+    parameter, optimizer = parameter_and(torch.optim.AdamW)
+    address = parameter.data_ptr()
+    with StateGuard(dict) as guard:
+        step(parameter, optimizer)
+        assert guard.created_state
+        guard.restore()
+    assert parameter.tolist() == [1.0] * 3
+    assert parameter.data_ptr() == address
+    assert parameter.grad is None
+    assert len(optimizer.state) == 0
+
+
+def test_existing_state_returns_into_the_same_tensors() -> None:
+    parameter, optimizer = parameter_and(torch.optim.AdamW)
+    step(parameter, optimizer)
+    entry = optimizer.state[parameter]
+    before = {name: (tensor, tensor.clone()) for name, tensor in entry.items()}
+    value, gradient = parameter.detach().clone(), parameter.grad
+    with StateGuard(lambda: {"p": parameter}) as guard:
+        step(parameter, optimizer)
+        assert not guard.created_state
+        guard.restore()
+    assert torch.equal(parameter, value)
+    assert parameter.grad is gradient
+    for name, (tensor, values) in before.items():
+        assert optimizer.state[parameter][name] is tensor
+        assert torch.equal(tensor, values)
+
+
+def test_the_random_numbers_go_on_as_if_nothing_was() -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(2)
+    torch.manual_seed(0)
+    with StateGuard(dict) as guard:
+        torch.rand(5)
+        guard.restore()
+    assert torch.equal(torch.rand(2), expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (torch.optim.AdamW, {}),
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.RMSprop, {}),
+        (torch.optim.Adamax, {}),
+        (torch.optim.Adadelta, {}),
+        (torch.optim.RAdam, {}),
+    ],
+)
+def test_lazy_state_kept_at_zero_trains_like_state_not_yet_made(
+    kind: type[torch.optim.Optimizer], settings: dict[str, Any]
+) -> None:
+    kept, fresh = parameter_and(kind, **settings), parameter_and(kind, **settings)
+    with StateGuard(dict) as guard:
+        step(*kept)
+        guard.restore(keep_created=True)
+    assert len(kept[1].state) == 1
+    for _ in range(3):
+        state = torch.get_rng_state()
+        step(*kept)
+        torch.set_rng_state(state)
+        step(*fresh)
+    assert torch.equal(kept[0], fresh[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"), [(torch.optim.NAdam, {}), (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.5})]
+)
+def test_lazy_state_of_unknown_first_value_is_refused(
+    kind: type[torch.optim.Optimizer], settings: dict[str, Any]
+) -> None:
+    trained = parameter_and(kind, **settings)
+    with StateGuard(dict) as guard, pytest.raises(StateError, match=kind.__name__):
+        step(*trained)
+        guard.restore(keep_created=True)
+
+
+def test_a_buffer_that_moved_once_stays_noted() -> None:
+    buffers = {"a": torch.zeros(2), "b": torch.zeros(2)}
+    addresses = StaticAddresses(lambda: buffers)
+    addresses.remember()
+    addresses.check()
+    assert addresses.moved == set()
+    home = buffers["a"]
+    buffers["a"] = torch.zeros(2)
+    addresses.check()
+    buffers["a"] = home
+    addresses.check()
+    assert addresses.moved == {"a"}
+    assert addresses.seen() == {"a": MOVED, "b": buffers["b"].data_ptr()}

@@ -1,0 +1,13 @@
+"""A Triton kernel with a pointer to a table among its arguments, as a clip has."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scale(source, target, table, size: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201
+    """target[i] = source[i] * table[0]."""
+    offsets = tl.arange(0, size)
+    tl.store(target + offsets, tl.load(source + offsets) * tl.load(table))
