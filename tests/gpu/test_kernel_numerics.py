@@ -114,6 +114,14 @@ def test_clip_shows_a_gradient_that_is_not_finite(bad: float, bad_scale: float, 
     assert_within_bounds(oracles.check_clip_not_finite(CUDA, bad, bad_scale))
 
 
+def test_clip_keeps_its_epsilon(oracles: ModuleType) -> None:
+    assert_within_bounds(oracles.check_clip(CUDA, [[7, 2], [3]], 1e-6, scale=1e-6))
+
+
+def test_cross_entropy_of_very_negative_logits(oracles: ModuleType) -> None:
+    assert_within_bounds(oracles.check_cross_entropy(CUDA, torch.float32, 3, 37, shift=-500.0))
+
+
 def test_a_target_outside_the_vocabulary_gives_a_nan_loss(oracles: ModuleType) -> None:
     assert_within_bounds(oracles.check_cross_entropy_bad_target(CUDA))
 

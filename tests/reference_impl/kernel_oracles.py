@@ -105,7 +105,11 @@ def compare(name: str, got: Tensor, expected: Tensor, inner_bound: Tensor) -> Co
 
 
 def _random(generator: torch.Generator, *shape: int, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
-    return (torch.randn(*shape, generator=generator, device=generator.device) * scale).to(dtype)
+    """Normal numbers, between NaN: an element read past either end, and used, shows."""
+    count = math.prod(shape)
+    buffer = torch.full((count + 2 * GUARD_ELEMENTS,), math.nan, dtype=dtype, device=generator.device)
+    values = buffer[GUARD_ELEMENTS : GUARD_ELEMENTS + count].view(shape)
+    return values.copy_(torch.randn(*shape, generator=generator, device=generator.device) * scale)
 
 
 def _generator(device: torch.device) -> torch.Generator:
@@ -250,11 +254,18 @@ def check_swiglu(device: torch.device, dtype: torch.dtype, tokens: int, intermed
 
 
 def check_cross_entropy(
-    device: torch.device, dtype: torch.dtype, tokens: int, vocabulary: int, *, magnitude: float = 3.0
+    device: torch.device,
+    dtype: torch.dtype,
+    tokens: int,
+    vocabulary: int,
+    *,
+    magnitude: float = 3.0,
+    shift: float = 0.0,
 ) -> list[Comparison]:
     """Row 0 is ignored (target -100); the others' targets are spread over the vocabulary, both ends included."""
     generator = _generator(device)
     logits = _random(generator, tokens, vocabulary, dtype=dtype, scale=magnitude)
+    logits += shift
     targets = torch.linspace(0, vocabulary - 1, tokens, device=device).long()
     targets[0] = cross_entropy.IGNORED
     scale = torch.tensor(0.37, device=device)

@@ -77,6 +77,14 @@ def test_backward_gemm_is_tiled_unrolled_and_without_tensor_cores(spec: KernelSp
     assert re.findall(r"\S*(?:mma|tf32)\S*", ptx) == []
 
 
+def test_clip_scale_keeps_nan_and_rounds_as_ieee() -> None:
+    ptx = ptx_of(registry.load("clip").scale_reduce_spec(2212, 28, 1.0, 1e-6), 90)
+    # Plain min.f32 drops a NaN operand, and a NaN norm would leave the gradients unscaled (the interpreter can't tell).
+    assert re.findall(r"\bmin\.\S*f32", ptx) == ["min.NaN.f32"]
+    assert re.findall(r"\bsqrt\.\S*f32", ptx) == ["sqrt.rn.f32"]
+    assert re.findall(r"\bdiv\.\S*f32", ptx) == ["div.rn.f32"]
+
+
 @pytest.mark.parametrize("double", [False, True])
 def test_dequantization_reads_no_table_from_memory_and_writes_16_bytes(double: bool) -> None:
     spec = registry.load("nf4").specializations(rows=17920, cols=1536, dtype="bf16", double=double)[0]
