@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def scale(source, target, table, size: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201
     """target[i] = source[i] * table[0]."""
     offsets = tl.arange(0, size)
