@@ -8,7 +8,7 @@ the comparison could tell apart: the same model with weights that were never qua
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from reference_impl.kernels.nf4 import naive
 from reference_impl.nf4 import quantize
 
 Requantize = Callable[[Tensor], Tensor]
+Losses = dict[str, dict[str, float]]
 
 
 def write_checkpoint(config: ModelConfig, directory: Path, device: torch.device) -> Path:
@@ -86,25 +87,26 @@ def _plain_nf4(weight: Tensor) -> Tensor:
 def _double_nf4(weight: Tensor) -> Tensor:
     from bitsandbytes import functional
 
-    codes, state = functional.quantize_4bit(weight, quant_type="nf4", compress_statistics=True)
+    codes, state = functional.quantize_4bit(weight.float(), quant_type="nf4", compress_statistics=True)
     dense: Tensor = functional.dequantize_4bit(codes, state)
-    return dense.float().view(weight.shape)
+    return dense.view(weight.shape)
 
 
 @torch.no_grad()
-def reference_losses(job: Job) -> dict[str, dict[str, float]]:
-    """Mean losses at step 0 by variant (``nf4``, ``nf4_double``, ``unquantized``, ``other_batch``).
+def reference_losses(jobs: Sequence[Job]) -> list[Losses]:
+    """For each job (of one checkpoint, any shapes): mean losses at step 0 by variant of the weights.
 
-    Each as ``all`` (over B*S targets) and ``shifted`` (without the last target of each row, as transformers counts).
+    Variants: ``nf4``, ``nf4_double``, and the controls ``unquantized`` and ``other_batch``. Each as ``all`` (over B*S
+    targets) and ``shifted`` (without the last target of each row, as transformers counts).
     """
     from transformers import AutoModelForCausalLM
 
-    device = torch.device(job.device)
+    device = torch.device(jobs[0].device)
     model = AutoModelForCausalLM.from_pretrained(
-        job.checkpoint, dtype=torch.float32, attn_implementation="eager", local_files_only=True
+        jobs[0].checkpoint, dtype=torch.float32, attn_implementation="eager", local_files_only=True
     )
     model = model.to(device).eval()
-    losses = {"unquantized": _losses(model, job, 0)}
+    losses: list[Losses] = [{"unquantized": _losses(model, job, 0)} for job in jobs]
     linear = [module.weight for name, module in model.named_modules() if name.endswith("_proj")]
     # The weights as the checkpoint holds them: bfloat16 values, on the host, for the second variant.
     original = [weight.to("cpu", torch.bfloat16) for weight in linear]
@@ -112,8 +114,10 @@ def reference_losses(job: Job) -> dict[str, dict[str, float]]:
     for variant, requantize in variants.items():
         for weight, kept in zip(linear, original, strict=True):
             weight.copy_(requantize(kept.to(device)))
-        losses[variant] = _losses(model, job, 0)
-    losses["other_batch"] = _losses(model, job, 1)
+        for job, found in zip(jobs, losses, strict=True):
+            found[variant] = _losses(model, job, 0)
+    for job, found in zip(jobs, losses, strict=True):
+        found["other_batch"] = _losses(model, job, 1)
     return losses
 
 

@@ -107,7 +107,7 @@ def answers(requests: TextIO) -> Iterator[dict[str, Any]]:
             case "reference":
                 from benchmarks.peer_checkpoint import reference_losses
 
-                yield {"losses": reference_losses(Job(**request["job"]))}
+                yield {"losses": reference_losses([Job(**job) for job in request["jobs"]])}
             case "open":
                 arm = ArmProcess(Job(**request["job"]))
                 yield arm.ready

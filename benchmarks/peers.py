@@ -84,15 +84,12 @@ def prepare(model: str, batch_size: int, seq_lens: list[int], folder: Path) -> t
                 {"do": "checkpoint", "model": model, "directory": str(directory), "device": device}, PREPARE_LIMIT_S
             )
             job = Job("", model, batch_size, 0, device, str(directory), written["tokenized"])
-            losses = {}
-            for seq_len in seq_lens:
-                shaped = replace(job, seq_len=seq_len).as_dict()
-                answer = worker.ask({"do": "reference", "job": shaped}, PREPARE_LIMIT_S)
-                losses[seq_len] = answer["losses"]
+            shaped = [replace(job, seq_len=seq_len).as_dict() for seq_len in seq_lens]
+            losses = worker.ask({"do": "reference", "jobs": shaped}, PREPARE_LIMIT_S)["losses"]
         except WorkerFailedError:
             print(worker.last_output(), file=sys.stderr)
             raise
-    return job, {"losses": losses, "environment": written["environment"]}
+    return job, {"losses": dict(zip(seq_lens, losses, strict=True)), "environment": written["environment"]}
 
 
 def run_arms(base: Job, seq_lens: list[int], folder: Path) -> list[Running]:

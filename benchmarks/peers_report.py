@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-# At step 0 a bf16 arm differs from the fp32 reference by rounding alone. Logits of at most 4 in magnitude are rounded by
-# up to 2^-7, and hidden states by 2^-9 of themselves some 200 times on their way through 28 layers: a target's logit is
-# off by about 0.02, and the mean over at least 500 targets by less than a tenth of that. 0.01 leaves room for errors that
-# share a sign. An fp32 arm on a CPU differs by the order of its sums.
+# At step 0 a bf16 arm differs from the fp32 reference by rounding alone. Logits of at most 4 in magnitude are rounded
+# by up to 2^-7, hidden states by 2^-9 of themselves some 200 times on their way through 28 layers: a target's logit is
+# off by about 0.02, and the mean over at least 500 targets by less than a tenth of that. 0.01 leaves room for errors
+# that share a sign. An fp32 arm on a CPU differs by the order of its sums.
 LOSS_TOLERANCE = {"torch.bfloat16": 0.01, "torch.float32": 1e-4}
 
 FASTER_THAN = {  # the bars: graphed at least so many times as fast, by sequence length

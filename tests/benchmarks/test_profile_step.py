@@ -27,7 +27,7 @@ def test_a_kernel_inside_another_adds_nothing() -> None:
 def test_totals_are_averages_of_a_step_with_the_largest_first() -> None:
     found = totals(spans(), lambda name: name[:5])
     assert list(found) == ["nvjet", "Memcp"]
-    assert found["nvjet"] == (pytest.approx(0.016 / PROFILED_STEPS), 2 / PROFILED_STEPS)
+    assert found["nvjet"] == pytest.approx((0.016 / PROFILED_STEPS, 2 / PROFILED_STEPS))
 
 
 def test_the_table_tells_sum_span_and_idle_apart() -> None:

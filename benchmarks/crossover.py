@@ -1,0 +1,186 @@
+"""Where capturing the step pays: the ratio uncaptured / captured over batch size and sequence length.
+
+    python -m benchmarks.crossover --out reports/<date>-<gpu>-crossover
+    python -m benchmarks.crossover --out /tmp/rehearsal --tiny     # tiny shapes, to rehearse the run without a GPU
+
+One trainer serves all shapes. In each cell the arms take turns (half of the captured steps, all uncaptured ones, the
+other half), every step ended by a device sync. Cells are few-step medians that show the shape of the map; a claim about
+one shape is decided by its own contract, over several processes. A cell that does not fit in memory is skipped and
+named. Writes crossover.json, crossover.md and crossover.svg. Exit code 1: a cell could not be captured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.measure import environment, synchronize
+from reference_impl.config import TrainConfig
+from reference_impl.cuda_graph import CapturingTrainer
+from reference_impl.trainer import Trainer
+
+BATCH_SIZES = (1, 2, 4, 8, 16)
+SEQ_LENS = (64, 128, 256, 512, 1024, 2048)
+WARMUP_STEPS = 2
+MOST_STEPS = 10
+FEWEST_STEPS = 4
+# Long steps keep the GPU busy throughout and hardly vary, so a few of them do.
+SECONDS_AN_ARM = 1.5
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One shape. Times are medians in milliseconds; None where ``skipped`` says why."""
+
+    batch_size: int
+    seq_len: int
+    graphed_ms: float | None = None
+    ungraphed_ms: float | None = None
+    steps: int = 0
+    skipped: str | None = None
+    failed: bool = False
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as fast the captured step is."""
+        if self.graphed_ms is None or self.ungraphed_ms is None:
+            return None
+        return self.ungraphed_ms / self.graphed_ms
+
+
+def single_steps_ms(arm: CapturingTrainer, first: int, count: int) -> list[float]:
+    """Wall time of each step, the device idle before and after it."""
+    times = []
+    for index in range(first, first + count):
+        synchronize(arm.trainer.device)
+        began = time.perf_counter()
+        arm.step(index)
+        synchronize(arm.trainer.device)
+        times.append((time.perf_counter() - began) * 1e3)
+    return times
+
+
+def measure_cell(trainer: Trainer, batch_size: int, seq_len: int) -> Cell:
+    """Both arms at one shape. What a CUDA out-of-memory error interrupts is reported as skipped."""
+    trainer.set_shape(seq_len, batch_size)
+    plain, captured = CapturingTrainer(trainer, "none"), CapturingTrainer(trainer, "step")
+    try:
+        slowest = max(single_steps_ms(plain, 0, WARMUP_STEPS)[-1], 1e-3)
+        single_steps_ms(captured, 0, WARMUP_STEPS)
+        failure = captured.record().failure
+        if failure is not None:
+            return Cell(batch_size, seq_len, skipped=failure, failed="out of memory" not in failure)
+        half = round(min(MOST_STEPS, max(FEWEST_STEPS, SECONDS_AN_ARM * 1e3 / slowest)) / 2)
+        graphed = single_steps_ms(captured, WARMUP_STEPS, half)
+        ungraphed = single_steps_ms(plain, WARMUP_STEPS, 2 * half)
+        graphed += single_steps_ms(captured, WARMUP_STEPS + 2 * half, half)
+        return Cell(batch_size, seq_len, float(np.median(graphed)), float(np.median(ungraphed)), 2 * half)
+    except torch.cuda.OutOfMemoryError:
+        return Cell(batch_size, seq_len, skipped="does not fit in device memory")
+    finally:
+        captured.close()
+        del captured
+        _release(trainer)
+
+
+def _release(trainer: Trainer) -> None:
+    """Give the cell's graph pool and activations back, so that the next cell has the memory to itself."""
+    synchronize(trainer.device)
+    gc.collect()
+    if trainer.device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def as_json(cells: list[Cell], model: str, seconds: float) -> dict[str, Any]:
+    """crossover.json."""
+    rows = [{**asdict(cell), "ratio": cell.ratio} for cell in cells]
+    return {"model": model, "seconds": seconds, "environment": environment(), "cells": rows}
+
+
+def table(cells: list[Cell], model: str, seconds: float) -> str:
+    """crossover.md: ratio over ungraphed -> graphed milliseconds, then the skipped cells."""
+    batch_sizes, seq_lens = sorted({c.batch_size for c in cells}), sorted({c.seq_len for c in cells})
+    by_shape = {(cell.batch_size, cell.seq_len): cell for cell in cells}
+    lines = [
+        f"# Where capture pays: {model}",
+        "",
+        f"{environment()['device']}; {seconds:.0f} s. Uncaptured / captured (milliseconds of each).",
+        "",
+        "| batch | " + " | ".join(f"seq {seq_len}" for seq_len in seq_lens) + " |",
+        "| --- |" + " --- |" * len(seq_lens),
+    ]
+    for batch_size in batch_sizes:
+        shown = (_shown(by_shape[batch_size, seq_len]) for seq_len in seq_lens)
+        lines.append(f"| {batch_size} | " + " | ".join(shown) + " |")
+    lines += [f"\n- batch {c.batch_size}, seq {c.seq_len} skipped: {c.skipped}" for c in cells if c.skipped]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(cell: Cell) -> str:
+    if cell.ratio is None:
+        return "skipped"
+    return f"{cell.ratio:.2f} ({cell.ungraphed_ms:.1f} / {cell.graphed_ms:.1f})"
+
+
+def plot(cells: list[Cell], model: str, path: Path) -> None:
+    """The ratios as a heat map; skipped cells stay white."""
+    from matplotlib.colors import TwoSlopeNorm
+    from matplotlib.figure import Figure
+
+    batch_sizes, seq_lens = sorted({c.batch_size for c in cells}), sorted({c.seq_len for c in cells})
+    ratios = np.full((len(batch_sizes), len(seq_lens)), np.nan)
+    for cell in cells:
+        if cell.ratio is not None:
+            ratios[batch_sizes.index(cell.batch_size), seq_lens.index(cell.seq_len)] = cell.ratio
+    highest = max(1.2, float(np.nanmax(ratios, initial=1.2)))
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(ratios, cmap="RdBu", norm=TwoSlopeNorm(1.0, min(0.8, 2 - highest), highest), aspect="auto")
+    for (row, column), ratio in np.ndenumerate(ratios):
+        if np.isfinite(ratio):
+            axes.text(column, row, f"{ratio:.2f}", ha="center", va="center")
+    axes.set_xticks(range(len(seq_lens)), [str(value) for value in seq_lens])
+    axes.set_yticks(range(len(batch_sizes)), [str(value) for value in batch_sizes])
+    axes.set_xlabel("sequence length")
+    axes.set_ylabel("batch size")
+    axes.set_title(f"{model}: uncaptured / captured step time")
+    figure.colorbar(image, ax=axes)
+    figure.savefig(path)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--tiny", action="store_true", help="tiny shapes: rehearses the run, measures nothing of use")
+    arguments = parser.parse_args()
+    model = "tiny" if arguments.tiny else "qwen2-1.5b"
+    batch_sizes, seq_lens = ((1, 2), (16, 32)) if arguments.tiny else (BATCH_SIZES, SEQ_LENS)
+    began = time.monotonic()
+    trainer = Trainer(TrainConfig.preset(model, batch_size=batch_sizes[0], seq_len=seq_lens[0]))
+    cells = []
+    for seq_len in seq_lens:
+        for batch_size in batch_sizes:
+            cells.append(measure_cell(trainer, batch_size, seq_len))
+            print(
+                f"{time.monotonic() - began:6.1f} s  batch {batch_size} seq {seq_len}: {_shown(cells[-1])}", flush=True
+            )
+    seconds = time.monotonic() - began
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "crossover.json").write_text(json.dumps(as_json(cells, model, seconds), indent=2) + "\n")
+    (arguments.out / "crossover.md").write_text(table(cells, model, seconds))
+    plot(cells, model, arguments.out / "crossover.svg")
+    print(table(cells, model, seconds))
+    return 1 if any(cell.failed for cell in cells) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""A worker's answers, and what becomes of one that fails, dies or hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.arms.job import Job
+from benchmarks.peer_checkpoint import write_checkpoint
+from benchmarks.peers import Running
+from benchmarks.worker_process import WorkerFailedError, WorkerProcess
+from reference_impl.config import MODEL_PRESETS
+
+LIMIT_S = 120.0
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
+    with WorkerProcess("test", tmp_path / "worker") as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    directory = tmp_path_factory.mktemp("peers") / "checkpoint"
+    tokenized = write_checkpoint(MODEL_PRESETS["tiny"], directory, torch.device("cpu"))
+    return Job("ungraphed", "tiny", 2, 8, "cpu", str(directory), str(tokenized))
+
+
+def test_ours_shows_the_loss_of_the_reference(worker: WorkerProcess, job: Job) -> None:
+    reference = worker.ask({"do": "reference", "jobs": [job.as_dict()]}, LIMIT_S)["losses"][0]
+    ready = worker.ask({"do": "open", "job": job.as_dict()}, LIMIT_S)
+    assert ready["loss_step_0"] == pytest.approx(reference["nf4"]["all"], abs=1e-5)
+    # What the comparison must be able to tell apart: weights that were not quantized, and another batch.
+    assert abs(ready["loss_step_0"] - reference["unquantized"]["all"]) > 1e-4
+    assert abs(ready["loss_step_0"] - reference["other_batch"]["all"]) > 1e-4
+
+
+def test_steps_are_timed_one_by_one_and_in_a_block(worker: WorkerProcess, job: Job) -> None:
+    worker.ask({"do": "open", "job": replace(job, arm="gemm_floor").as_dict()}, LIMIT_S)
+    times = worker.ask({"do": "measure", "steps": 3}, LIMIT_S)
+    assert len(times["milliseconds"]) == 3
+    assert min(*times["milliseconds"], times["block_ms"]) > 0
+    # One first step, five to warm up, two before the measurement, three single ones and a block of three.
+    assert worker.ask({"do": "finish"}, LIMIT_S)["steps"] == 14
+
+
+def test_a_failing_arm_is_remembered_with_its_reason(worker: WorkerProcess, job: Job) -> None:
+    running = Running(replace(job, arm="hf_eager", checkpoint="/nowhere"), worker)
+    assert running.ask({"do": "open", "job": running.job.as_dict()}, LIMIT_S) == {}
+    assert running.failure is not None
+    assert "/nowhere" in running.failure
+    assert running.ask({"do": "measure", "steps": 1}, LIMIT_S) == {}
+
+
+def test_a_killed_worker_names_its_signal(worker: WorkerProcess) -> None:
+    os.kill(worker._process.pid, signal.SIGKILL)
+    with pytest.raises(WorkerFailedError, match="SIGKILL"):
+        worker.ask({"do": "finish"}, LIMIT_S)
+
+
+def test_a_silent_worker_is_given_up(worker: WorkerProcess) -> None:
+    with pytest.raises(WorkerFailedError, match="no answer within 0 s"):
+        worker.receive(0.05)
+
+
+def test_measuring_before_opening_is_refused(worker: WorkerProcess) -> None:
+    with pytest.raises(WorkerFailedError, match="'measure' is unknown, or comes before 'open'"):
+        worker.ask({"do": "measure", "steps": 1}, LIMIT_S)
