@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from harness.contract.schema import AnyClaim
+from harness.contract.schema import AnyClaim, parts_of
 from harness.judge.reasons import REASONS
 from harness.judge.verdict import WORST_FIRST, Status, Verdict
 from harness.report.blocks import Section
-from harness.report.text import clean, line, rows, words
+from harness.report.text import clean, line, rows, sentence, words
 from harness.report.view import RunView, mappings
 
 _WORDS = {
@@ -18,6 +18,19 @@ _WORDS = {
     Status.INCONCLUSIVE: "undecided",
     Status.NOT_RUN: "not run",
     Status.ERROR: "error",
+}
+# The sections that show what a kind of claim is judged from.
+_EVIDENCE = {
+    "trajectory_match": {"trajectories"},
+    "repeatability": {"trajectories"},
+    "gradient_match": {"gradients"},
+    "capture": {"graph", "syncs"},
+    "host_syncs": {"syncs"},
+    "memory_steady": {"memory"},
+    "throughput_ratio": {"throughput"},
+    "ptx_target": {"ptx"},
+    "prewarm": {"jit", "ptx"},
+    "kernel_match": {"accuracy"},
 }
 _SIGNS = {"held": "✓", "violated": "✗", "undecided": "?", "not run": "–", "error": "!", "waived": "~"}
 
@@ -75,8 +88,6 @@ def cards(view: RunView, sections: list[Section]) -> list[Card]:
 
 def _card(view: RunView, verdict: Verdict, anchor: str, places: list[tuple[str, str, set[str]]]) -> Card:
     claim = view.claim(verdict.contract, verdict.claim)
-    runs = {run.run_id for run in view.runs_of(verdict.contract, verdict.claim, verdict.workload)}
-    links = {title: place for place, title, made_from in reversed(places) if made_from & runs}
     return Card(
         anchor=anchor,
         word=word(view, verdict),
@@ -86,7 +97,7 @@ def _card(view: RunView, verdict: Verdict, anchor: str, places: list[tuple[str, 
         workload=line(verdict.workload),
         mechanism=line(verdict.mechanism.replace("_", " ")) if verdict.mechanism else None,
         title=clean(claim.title, 400) if claim else "This claim is not in the contract any more.",
-        message=clean(verdict.message, 1200),
+        message=sentence(clean(verdict.message, 1200)),
         reason=line(verdict.reason, 80),
         explanation=explanation(verdict.reason),
         figures=rows(verdict.figures),
@@ -97,8 +108,21 @@ def _card(view: RunView, verdict: Verdict, anchor: str, places: list[tuple[str, 
         falsified_by=[line(name, 80) for name in claim.falsified_by] if claim else [],
         drill=_drill(view, verdict),
         waiver=_waiver(view.waiver(verdict)),
-        links=[(place, title) for title, place in reversed(links.items())],
+        links=_links(view, verdict, claim, places),
     )
+
+
+def _links(
+    view: RunView, verdict: Verdict, claim: AnyClaim | None, places: list[tuple[str, str, set[str]]]
+) -> list[tuple[str, str]]:
+    """The evidence of the unit's own runs that its kinds of claim are judged from; the first place in each section."""
+    runs = {run.run_id for run in view.runs_of(verdict.contract, verdict.claim, verdict.workload)}
+    wanted = {"broke"}.union(*(_EVIDENCE.get(part.kind, set()) for part in (parts_of(claim) if claim else [])))
+    found: dict[str, str] = {}
+    for place, title, made_from in places:
+        if made_from & runs and place.rpartition("-")[0] in wanted:
+            found.setdefault(title, place)
+    return [(place, title) for title, place in found.items()]
 
 
 def _said(claim: AnyClaim | None, field: str) -> str | None:

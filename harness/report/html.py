@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from harness.report import cards as unit_cards
 from harness.report.blocks import Section
 from harness.report.outcome import outcome, undecided
@@ -68,7 +70,12 @@ def _facts(run: RunView) -> list[tuple[str, str]]:
     found = [(name, run.fact(*path)) for name, path in places.items()]
     started = run.run.get("started_at")
     found.append(("started", str(started) if started else None))
-    return [(name, line(value, 120)) for name, value in found if value]
+    return [(name, line(_short(value), 120)) for name, value in found if value]
+
+
+def _short(value: str) -> str:
+    """A commit as people quote it; the whole of it stands in the environment."""
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28}\b", r"\1", value)
 
 
 def _narrowed(run: RunView) -> str | None:

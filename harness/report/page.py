@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from harness.report.text import clean, line
+from harness.report.text import clean, line, sentence
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -38,7 +38,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["line"] = line
+    environment.globals.update(line=line, sentence=sentence)
     return environment
 
 

@@ -33,14 +33,15 @@ def trajectories(curves: Sequence[Curve]) -> Plot:
     def paint(axes: list[Axes]) -> None:
         for place, curve in enumerate(curves[: len(SERIES)]):
             steps, values = decimate(curve.loss)
-            style = {"lw": 4.0, "alpha": 0.35} if place == 0 else {"lw": 1.3, "ls": ("-", "--", ":")[place % 3 - 1]}
+            below = place == 0 and len(curves) > 1
+            style = {"lw": 4.0, "alpha": 0.35} if below else {"lw": 1.3, "ls": ("-", "--", ":")[place % 3 - 1]}
             axes[0].plot(steps, values, color=SERIES[place], label=label(curve.name), **style)
             missing = np.flatnonzero(~np.isfinite(curve.loss))
             if len(missing):
                 axes[0].axvline(float(missing[0]), color=LIMIT, lw=1.0, ls=":")
         axes[0].set(xlabel="step", ylabel="loss")
         _ticks(axes[0])
-        axes[0].legend(loc="best")
+        axes[0].legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.2)
 
     ends = "; ".join(_course(curve) for curve in curves)
     return draw(paint, alt=f"Loss by training step. {ends}.")
@@ -115,7 +116,15 @@ def memory(allocated: Doubles, reserved: Doubles, *, per: str) -> Plot:
     return draw(paint, alt=f"Device memory by {per}, {ends}.", heights=(2.0,))
 
 
+def _whole_numbers(axis: Axes) -> None:
+    """Ticks at whole steps or layers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
 def _ticks(axis: Axes) -> None:
+    _whole_numbers(axis)
     axis.xaxis.set_major_formatter(plain)
     axis.yaxis.set_major_formatter(plain)
 
@@ -127,6 +136,7 @@ def _decades(axis: Axes, bottom: float, top: float) -> None:
     ticks = [*range(highest, int(bottom), -stride)]
     axis.set_yticks([bottom, *reversed(ticks)], ["0", *(decade(tick) for tick in reversed(ticks))])
     axis.set_ylim(bottom - 0.35, highest + 0.2)
+    _whole_numbers(axis)
     axis.axhspan(bottom - 0.35, bottom + 0.25, color=GRID, lw=0, zorder=0)
     axis.xaxis.set_major_formatter(plain)
     axis.tick_params(axis="y", colors=MUTED, labelcolor=INK)

@@ -8,6 +8,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
+from harness.evidence.model import Run
 from harness.judge.verdict import Verdict
 from harness.report import cards
 from harness.report.outcome import outcome, undecided
@@ -54,25 +55,19 @@ def _explain(console: Console, run: RunView, verdict: Verdict) -> None:
 
 
 class Progress:
-    """One line a run on stderr: what began, what it is doing, how it ended."""
+    """Progress on stderr: a line when a run starts, one for each phase, one at its end."""
 
-    def __init__(self, total: int, stream: TextIO | None = None) -> None:
+    def __init__(self, total: int | None = None, stream: TextIO | None = None) -> None:
         self._console = _console(stream or sys.stderr)
-        self._total, self._started = total, 0
+        self._total, self._seen = total, set[str]()
 
-    def start(self, run_id: str) -> None:
-        """A run begins; runs are numbered in the order they start."""
-        self._started += 1
-        _say(self._console, f"[{self._started}/{self._total}] {line(run_id, 120)}")
-
-    def phase(self, name: str) -> None:
-        """The run reached a phase."""
-        _say(self._console, f"      {line(name, 120)}", "dim")
-
-    def end(self, cause: str | None, seconds: float) -> None:
-        """The run ended; `cause` says how it died, None that it completed."""
-        ended = f"died: {line(cause, 300)}" if cause else "done"
-        _say(self._console, f"      {ended}, {seconds:.1f} s", "bold magenta" if cause else "dim")
+    def __call__(self, run: Run, phase: str, seconds: float) -> None:
+        """`phase` is empty when the run has ended; `seconds` count from its start."""
+        if run.id not in self._seen:
+            self._seen.add(run.id)
+            of = f"/{self._total}" if self._total else ""
+            _say(self._console, f"[{len(self._seen)}{of}] {line(run.id, 120)}")
+        _say(self._console, f"    {seconds:6.1f} s  {line(phase, 120) or 'ended'}", "dim")
 
 
 def _console(stream: TextIO) -> Console:

@@ -67,8 +67,14 @@ def figure(value: Figure) -> str:
 
 
 def words(name: str) -> str:
-    """`first_differing_step` as `first differing step`."""
-    return line(name.replace("_", " "), 80)
+    """`capture.first_differing_step` as `capture: first differing step`."""
+    return line(name.replace("_", " ").replace(".", ": "), 80)
+
+
+def sentence(text: str) -> str:
+    """A sentence with its first letter large, unless it begins with a name (`sm_90`, `loss_1`, `gradient_match:`)."""
+    first = text.partition(" ")[0]
+    return text[:1].upper() + text[1:] if first.isascii() and first.isalpha() and first.islower() else text
 
 
 def rows(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:

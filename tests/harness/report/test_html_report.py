@@ -15,7 +15,7 @@ import report_views as made
 from report_views import CONTRACT, arm, contract, full_view, loss_curve, small_view, verdict, view_of
 
 from harness.evidence import model
-from harness.judge.verdict import Status
+from harness.judge.verdict import Figure, Status
 from harness.report.html import render
 from harness.report.view import RunView
 
@@ -84,7 +84,7 @@ def test_commit_gpu_driver_and_versions_stand_at_the_top(full: tuple[str, Page])
 
 def test_what_is_not_decided_says_what_would_decide_it(full: tuple[str, Page]) -> None:
     assert (
-        "needs CUDA: this machine has no CUDA device To decide: run it on a machine with a CUDA device."
+        "Needs CUDA: this machine has no CUDA device To decide: run it on a machine with a CUDA device."
         in full[1].words()
     )
 
@@ -110,6 +110,34 @@ def test_broken_and_violated_units_come_before_held_ones(full: tuple[str, Page])
         "card held",
         "card held",
     ]
+
+
+def test_a_card_links_to_the_evidence_of_its_own_kind(full: tuple[str, Page]) -> None:
+    cards = re.findall(r'<h3 id="[^"]+-title">.*?</span> (\S+) <span[^>]*>([^<]+).*?</article>', full[0], re.DOTALL)
+    links = re.findall(r'class="links">Evidence: (.*?)</p>', full[0])
+    titles = [re.findall(r">([^<]+)</a>", found) for found in links]
+    assert dict(zip(cards, titles, strict=True)) == {
+        ("F-GRAPH-BWD-002", "qwen2-1.5b"): ["What broke", "Captured work", "Host syncs"],
+        ("F-GRAPH-BWD-001", "tiny"): ["Trajectories"],
+        ("C-PREWARM-001", "qwen2-1.5b"): ["JIT timeline"],
+        ("F-PTX-001", "tiny"): ["PTX targets"],
+        ("F-GRAPH-BWD-001", "qwen2-1.5b"): ["Trajectories"],
+        ("CGB-EQ-001", "qwen2-1.5b"): ["Gradients"],
+        ("F-GRAPH-BWD-003", "qwen2-1.5b"): ["Throughput"],
+    }
+
+
+def test_a_long_list_of_figures_is_folded_after_eight() -> None:
+    figures = {f"figure_{place}": Figure(value=place) for place in range(11)}
+    html = render(small_view(verdicts=[verdict("F-GRAPH-BWD-001", figures=figures)]))
+    before, _, after = html.partition("<summary>3 more figures</summary>")
+    assert "figure 7" in before
+    assert "figure 8" in after
+
+
+def test_a_commit_is_quoted_short_with_its_changes() -> None:
+    view = small_view(run={"environment": {"git": {"commit": "deb6570a964e" + "0" * 28 + "+changes"}}})
+    assert "deb6570a964e+changes" in Page(render(view)).words()
 
 
 def test_every_kind_of_evidence_has_its_section(full: tuple[str, Page]) -> None:

@@ -32,6 +32,24 @@ def test_a_figure_carries_its_unit() -> None:
     assert text.figure(Figure(value=1.25, unit="ms")) == "1.25 ms"
 
 
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        ("needs CUDA", "Needs CUDA"),
+        ("gradient_match: differs", "gradient_match: differs"),
+        ("sm_90 is missing", "sm_90 is missing"),
+        ("100 steps", "100 steps"),
+        ("", ""),
+    ],
+)
+def test_a_sentence_begins_large_unless_a_name_begins_it(message: str, sentence: str) -> None:
+    assert text.sentence(message) == sentence
+
+
+def test_names_of_figures_become_words() -> None:
+    assert text.words("capture.first_differing_step") == "capture: first differing step"
+
+
 def test_control_characters_and_direction_marks_become_visible() -> None:
     assert text.clean("a\x00b\x1b[31mc\u202ed\ud800e\ufffef") == "a\ufffdb\ufffd[31mc\ufffdd\ufffde\ufffdf"
 

@@ -5,9 +5,16 @@ import io
 import pytest
 from report_views import drill_view, full_view, verdict, view_of
 
+from harness.contract.schema import Workload
+from harness.evidence.model import Run
 from harness.judge.verdict import Figure, Status
 from harness.report.terminal import Progress, print_results
 from harness.report.view import RunView
+
+
+def run_named(name: str) -> Run:
+    workload = Workload(model="tiny", batch_size=4, seq_len=64, steps=1)
+    return Run(id=name, contract="c", probe="paired", workload_name="tiny", workload=workload, arms={})
 
 
 def printed(view: RunView) -> list[str]:
@@ -56,19 +63,18 @@ def test_long_messages_stay_on_their_line() -> None:
 def test_results_go_to_stdout_and_progress_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     print_results(view_of(Status.PASS))
     progress = Progress(2)
-    progress.start("tiny-paired")
-    progress.phase("capture")
-    progress.end("signal: SIGKILL", 1.25)
-    progress.start("tiny-kernels")
-    progress.end(None, 0.5)
+    for name in ("tiny-paired", "tiny-kernels"):
+        progress(run_named(name), "capture", 1.25)
+        progress(run_named(name), "", 9.0)
     streams = capsys.readouterr()
     assert streams.out.startswith("1 planned")
     assert streams.err.splitlines() == [
         "[1/2] tiny-paired",
-        "      capture",
-        "      died: signal: SIGKILL, 1.2 s",
+        "       1.2 s  capture",
+        "       9.0 s  ended",
         "[2/2] tiny-kernels",
-        "      done, 0.5 s",
+        "       1.2 s  capture",
+        "       9.0 s  ended",
     ]
 
 
