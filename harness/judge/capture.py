@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.contract.schema import Capture
 from harness.evidence.model import ArmEvidence, CaptureEvidence, GraphNodes
 from harness.judge import reasons
-from harness.judge.context import Context, capture_of, executed
+from harness.judge.context import Context, capture_of, end_of, executed
 from harness.judge.sheet import Sheet, settle, some
 from harness.judge.verdict import Judgement
 
@@ -100,7 +100,7 @@ def _plain(node_type: str) -> str:
 
 def _require_every_step(capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
     """A recording executes nothing, so a step that is captured and not replayed at once is lost."""
-    steps = execution.end.steps_called if execution.end is not None else 0
+    steps = end_of(execution).steps_called
     sheet.count("steps", steps)
     if capture.uncaptured_steps:
         settle(reasons.UNCAPTURED_STEPS, f"{capture.uncaptured_steps} of {steps} steps ran outside the capture")
@@ -136,7 +136,7 @@ def _require_bounds(part: Capture, capture: CaptureEvidence, nodes: int, executi
         settle(reasons.NODE_COUNT, f"{nodes} nodes were captured, the contract demands {bounds}")
     if part.kernels_per_layer_at_least is not None or part.clipped_tensors_per_layer is not None:
         _require_per_layer(part, capture, execution, sheet)
-    skipped = execution.end.skipped_steps if execution.end is not None else 0
+    skipped = end_of(execution).skipped_steps
     sheet.figure("skipped_steps", skipped, "steps")
     if skipped > part.skipped_steps_at_most:
         settle(reasons.SKIPPED_STEPS, f"{skipped} updates were left out, at most {part.skipped_steps_at_most} may be")

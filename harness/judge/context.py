@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.contract.schema import AnyClaim, AnyPart, Contract
-from harness.evidence.model import ArmEvidence, CaptureEvidence, Obstacle, Probe, RunEvidence
+from harness.evidence.model import ArmEnd, ArmEvidence, CaptureEvidence, Obstacle, Probe, RunEvidence
 from harness.judge import reasons
 from harness.judge.sheet import Sheet, settle
 from harness.judge.verdict import Status
@@ -67,7 +67,7 @@ def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
             f"run {run.run_id} has evidence of {len(executions)} executions of arm {arm}, {number} are needed",
         )
     for execution in executions:
-        _require_sound(run, arm, execution)
+        _require_sound(arm, execution)
     return executions[:number]
 
 
@@ -76,10 +76,15 @@ def executed(run: RunEvidence, arm: str) -> ArmEvidence:
     return replicas(run, arm, 1)[0]
 
 
-def _require_sound(run: RunEvidence, arm: str, execution: ArmEvidence) -> None:
-    series, end = execution.series, execution.end
-    if end is None:
-        settle(reasons.EVIDENCE_MISSING, f"run {run.run_id} has no end of arm {arm}")
+def end_of(execution: ArmEvidence) -> ArmEnd:
+    """What an execution ended with; settles with ERROR when it did not come to its end."""
+    if execution.end is None:
+        settle(reasons.EVIDENCE_MISSING, f"there is no end of arm {execution.start.arm}")
+    return execution.end
+
+
+def _require_sound(arm: str, execution: ArmEvidence) -> None:
+    series, end = execution.series, end_of(execution)
     lengths = {len(series.loss), len(series.batch_digest), len(series.clip_active_groups), len(series.tokens)}
     if len(lengths) != 1:
         settle(reasons.EVIDENCE_INCONSISTENT, f"the columns of arm {arm}'s series have lengths {sorted(lengths)}")

@@ -12,7 +12,7 @@ import numpy as np
 from harness.contract.schema import Guards, TrainingEffect
 from harness.evidence.model import ArmEvidence, RunEvidence
 from harness.judge import reasons
-from harness.judge.context import executed
+from harness.judge.context import end_of, executed
 from harness.judge.series import first_unequal, losses, require_finite
 from harness.judge.sheet import Sheet, number, settle
 
@@ -40,9 +40,7 @@ def _require_steps(guards: Guards, candidate: ArmEvidence, sheet: Sheet) -> None
 
 def require_trained(name: str, execution: ArmEvidence) -> None:
     """Settle unless frozen tensors stayed, trainable ones changed, and no update was left out."""
-    start, end = execution.start, execution.end
-    if end is None:
-        settle(reasons.EVIDENCE_MISSING, f"there is no end of {name}")
+    start, end = execution.start, end_of(execution)
     if start.frozen_digest != end.frozen_digest:
         settle(reasons.FROZEN_CHANGED, f"the frozen tensors of {name} changed during its {end.steps_called} steps")
     if start.trainable_tensors == 0 or start.trainable_digest == end.trainable_digest:
@@ -106,7 +104,7 @@ def _require_honest_control(name: str, control: ArmEvidence, candidate: ArmEvide
         problem = f"has {len(control.series.loss)} steps and the candidate {len(candidate.series.loss)}"
     elif (step := first_unequal(control.series.batch_digest, candidate.series.batch_digest)) is not None:
         problem = f"reads another batch than the candidate at step {step}"
-    elif control.end is None or control.end.trainable_digest != control.start.trainable_digest:
+    elif end_of(control).trainable_digest != control.start.trainable_digest:
         problem = "was trained: its parameters changed"
     if problem:
         settle(reasons.VACUOUS_TRAINING_EFFECT, f"the control {name} {problem}, so it shows no training effect")

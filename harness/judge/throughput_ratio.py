@@ -7,6 +7,7 @@ do the ratios decide (`statistics`).
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,39 +24,41 @@ from harness.judge.timing import StepTimes, step_times
 from harness.judge.verdict import Judgement
 
 
+class Process(NamedTuple):
+    """One process of the comparison."""
+
+    run: RunEvidence
+    timing: TimingEvidence
+
+
 def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     """Order: every process timed equal training, the machine was quiet, the ratios."""
-    runs = _processes(part, context)
-    sheet.count("processes", len(runs))
+    processes = _processes(part, context)
+    sheet.count("processes", len(processes))
     trajectory = _trajectory(part, context)
-    for run in runs:
-        _require_equal_training(part, trajectory, context, run, sheet)
-    times = [step_times(_timing(run), part) for run in runs]
+    for process in processes:
+        _require_equal_training(part, trajectory, context, process, sheet)
+    times = [step_times(process.timing, part) for process in processes]
     sheet.count("blocks", sum(each.candidate.size + each.baseline.size for each in times))
     log_ratios = np.array([statistics.log_ratio(each.baseline.ravel(), each.candidate.ravel()) for each in times])
     self_logs = np.stack([np.array([each.self_logs() for each in times])[:, arm] for arm in (0, 1)])
-    _note(part, runs, times, log_ratios, self_logs, sheet)
-    require_quiet_machine(part.limits, runs, sheet)
+    _note(part, processes, times, log_ratios, self_logs, sheet)
+    require_quiet_machine(part.limits, [process.run for process in processes], sheet)
     return _decision(part, log_ratios, self_logs, sheet)
 
 
-def _processes(part: ThroughputRatio, context: Context) -> list[RunEvidence]:
-    """One run a process, the first attempt of each, in the order of their numbers."""
-    found: dict[int, RunEvidence] = {}
+def _processes(part: ThroughputRatio, context: Context) -> list[Process]:
+    """The first attempt of each process, in the order of their numbers."""
+    found: dict[int, Process] = {}
     for run in context.sound_runs("throughput"):
-        if run.timing is None:
+        timing = run.timing
+        if timing is None:
             settle(reasons.EVIDENCE_MISSING, f"run {run.run_id} has no timings")
-        if (run.timing.candidate, run.timing.baseline) == (part.candidate, part.baseline):
-            found.setdefault(run.timing.process, run)
+        if (timing.candidate, timing.baseline) == (part.candidate, part.baseline):
+            found.setdefault(timing.process, Process(run, timing))
     if len(found) < part.processes:
         settle(reasons.EVIDENCE_MISSING, f"{len(found)} of {part.processes} processes were timed")
-    return [found[process] for process in sorted(found)][: part.processes]
-
-
-def _timing(run: RunEvidence) -> TimingEvidence:
-    if run.timing is None:
-        settle(reasons.EVIDENCE_MISSING, f"run {run.run_id} has no timings")
-    return run.timing
+    return [found[number] for number in sorted(found)][: part.processes]
 
 
 def _trajectory(part: ThroughputRatio, context: Context) -> TrajectoryMatch:
@@ -67,10 +70,10 @@ def _trajectory(part: ThroughputRatio, context: Context) -> TrajectoryMatch:
 
 
 def _require_equal_training(
-    part: ThroughputRatio, trajectory: TrajectoryMatch, context: Context, run: RunEvidence, sheet: Sheet
+    part: ThroughputRatio, trajectory: TrajectoryMatch, context: Context, process: Process, sheet: Sheet
 ) -> None:
     """The timed steps of one process: equal start and work, equal losses, one launch a captured step."""
-    timing = _timing(run)
+    run, timing = process
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     _require_launches(part, context, timing, candidate, sheet)
     ours, theirs = (f"{name} in process {timing.process}" for name in (part.candidate, part.baseline))
@@ -124,7 +127,7 @@ def _require_launches(
 
 def _note(
     part: ThroughputRatio,
-    runs: list[RunEvidence],
+    processes: list[Process],
     times: list[StepTimes],
     log_ratios: statistics.Array,
     self_logs: statistics.Array,
@@ -143,8 +146,8 @@ def _note(
         sheet.figure(f"self_ratio_{arm}_high", math.exp(high), "x")
         seconds = float(np.median([np.median(getattr(each, arm)) for each in times]))
         sheet.figure(f"{arm}_step_ms", 1000 * seconds, "ms")
-    for run, value in zip(runs, log_ratios, strict=True):
-        sheet.figure(f"ratio.process_{_timing(run).process}", math.exp(value), "x")
+    for process, value in zip(processes, log_ratios, strict=True):
+        sheet.figure(f"ratio.process_{process.timing.process}", math.exp(value), "x")
 
 
 def _decision(

@@ -10,7 +10,7 @@ import math
 from harness.contract.schema import TrajectoryMatch
 from harness.evidence.model import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, executed, replicas, require_captured, require_uncaptured
+from harness.judge.context import Context, end_of, executed, replicas, require_captured, require_uncaptured
 from harness.judge.guards import require_guards
 from harness.judge.series import (
     difference,
@@ -91,6 +91,5 @@ def _note_ends(sheet: Sheet, candidate: ArmEvidence, baseline: ArmEvidence) -> N
     for name, execution in (("candidate", candidate), ("baseline", baseline)):
         values = losses(execution)
         sheet.figure(f"final_loss_{name}", float(values[-1]) if len(values) else None, "loss")
-    if candidate.end is not None and baseline.end is not None:
-        equal = candidate.end.trainable_digest == baseline.end.trainable_digest
-        sheet.figure("final_parameters_equal", equal)
+    equal = end_of(candidate).trainable_digest == end_of(baseline).trainable_digest
+    sheet.figure("final_parameters_equal", equal)

@@ -49,17 +49,28 @@ def retraced(claim: dict[str, Any] | None = None, **capture: Any) -> Verdict:
     return verdict_of(TRACED | (claim or {}), paired(graphed(capture=traced(**capture))))
 
 
-TWO_PIECES = {"nodes": [graph(label="forward", clipped_tensors=None), graph(label="backward")], "observed_graph_launches": 6}  # fmt: skip
+TWO_PIECES = {
+    "nodes": [graph(label="forward", clipped_tensors=None), graph(label="backward")],
+    "observed_graph_launches": 6,
+}
 CAPTURE_CASES = [
     Case("a CUDA graph", "held", captured),
     Case("a traced step", "held", retraced),
     Case("forward and backward graphs", "held", lambda: captured({"nodes_at_most": None}, **TWO_PIECES)),
-    Case("CUDA's own names of nodes", "held", lambda: captured({"nodes_at_most": None}, **nodes(cudaGraphNodeTypeMemset=2))),
+    Case(
+        "CUDA's own names of nodes",
+        "held",
+        lambda: captured({"nodes_at_most": None}, **nodes(cudaGraphNodeTypeMemset=2)),
+    ),
     Case("failed", "not_captured", lambda: captured(captured=False, failure="a sync")),
     Case("failed at one shape", "not_captured", lambda: captured(failure="a sync")),
     Case("never began", "not_captured", lambda: captured(captures=0)),
     Case("no node", "empty_capture", lambda: captured(nodes=[graph(by_type={})])),
-    Case("one empty graph of two", "empty_capture", lambda: captured(nodes=[graph(), graph(label="backward", by_type={"kernel": 0})])),
+    Case(
+        "one empty graph of two",
+        "empty_capture",
+        lambda: captured(nodes=[graph(), graph(label="backward", by_type={"kernel": 0})]),
+    ),
     Case("no operation", "empty_capture", lambda: retraced(recorded_operations=0, observed_replayed_operations=0)),
     Case("host node", "forbidden_node", lambda: captured(**nodes(host=1))),
     Case("allocation", "forbidden_node", lambda: captured(**nodes(mem_alloc=1))),
@@ -89,9 +100,13 @@ CAPTURE_CASES = [
     Case("skipped update", "skipped_steps", lambda: captured(execution={"skipped": 1})),
     Case("kernels of a traced step", "mechanism_missing", lambda: retraced({"kernels_per_layer_at_least": 1})),
     Case("traced", "mechanism_missing", lambda: verdict_of(CAPTURE, paired(graphed(capture=traced())))),
-    Case("no step", "vacuous_nothing_compared", lambda: verdict_of(CAPTURE, paired(graphed([], capture=cuda_graph(replays=0))))),
+    Case(
+        "no step",
+        "vacuous_nothing_compared",
+        lambda: verdict_of(CAPTURE, paired(graphed([], capture=cuda_graph(replays=0)))),
+    ),
     Case("no record", "evidence_missing", lambda: captured(execution={"capture": None})),
-]  # fmt: skip
+]
 
 SYNCS: dict[str, Any] = {
     "kind": "host_syncs",
@@ -130,24 +145,58 @@ AT_MOST_ONE = {"claim": {"candidate": {"arm": "graphed", "at_most": 1}}}
 UNCAPTURED = {"claim": {"candidate": {"arm": "ungraphed", "exactly": 0}}}
 SYNC_CASES = [
     Case("none in a replay", "held", watched),
-    Case("within an upper bound", "held", lambda: watched(replays({"profiler": 2, "sync_debug_mode": 2}), **AT_MOST_ONE)),
+    Case(
+        "within an upper bound", "held", lambda: watched(replays({"profiler": 2, "sync_debug_mode": 2}), **AT_MOST_ONE)
+    ),
     Case("one sync in two steps", "sync_count", lambda: watched(replays({"profiler": 1, "sync_debug_mode": 0}))),
-    Case("beyond an upper bound", "sync_count", lambda: watched(replays({"profiler": 3, "sync_debug_mode": 2}), **AT_MOST_ONE)),
-    Case("fewer than exactly", "sync_count", lambda: watched(replays({"profiler": 0, "sync_debug_mode": 0}), claim={"candidate": {"arm": "graphed", "exactly": 1}})),
-    Case("disagreement within the bound", "detectors_disagree", lambda: watched(replays({"profiler": 2, "sync_debug_mode": 0}), **AT_MOST_ONE)),
+    Case(
+        "beyond an upper bound",
+        "sync_count",
+        lambda: watched(replays({"profiler": 3, "sync_debug_mode": 2}), **AT_MOST_ONE),
+    ),
+    Case(
+        "fewer than exactly",
+        "sync_count",
+        lambda: watched(
+            replays({"profiler": 0, "sync_debug_mode": 0}), claim={"candidate": {"arm": "graphed", "exactly": 1}}
+        ),
+    ),
+    Case(
+        "disagreement within the bound",
+        "detectors_disagree",
+        lambda: watched(replays({"profiler": 2, "sync_debug_mode": 0}), **AT_MOST_ONE),
+    ),
     Case("one detector", "one_detector", lambda: watched(replays({"profiler": 0}))),
     Case("detectors blind to a replay", "one_detector", lambda: watched(replays({"dispatch_mode": 0, "fake_pass": 0}))),
     Case("a blind detector beside one", "one_detector", lambda: watched(replays({"dispatch_mode": 0, "profiler": 0}))),
-    Case("planted sync unseen", "vacuous_detector_blind", lambda: watched(blind(replays({"profiler": 0, "sync_debug_mode": 0})))),
-    Case("planted sync unseen in the control", "vacuous_detector_blind", lambda: watched(control=blind(control(**CONTROL)))),
-    Case("control without syncs", "vacuous_control_no_sync", lambda: watched(control=control(dispatch_mode=0, profiler=0))),
+    Case(
+        "planted sync unseen",
+        "vacuous_detector_blind",
+        lambda: watched(blind(replays({"profiler": 0, "sync_debug_mode": 0}))),
+    ),
+    Case(
+        "planted sync unseen in the control",
+        "vacuous_detector_blind",
+        lambda: watched(control=blind(control(**CONTROL))),
+    ),
+    Case(
+        "control without syncs",
+        "vacuous_control_no_sync",
+        lambda: watched(control=control(dispatch_mode=0, profiler=0)),
+    ),
     Case("control with others", "control_sync_count", lambda: watched(control=control(dispatch_mode=22, profiler=22))),
     Case("no step watched", "vacuous_steps", lambda: watched(replays({"profiler": 0, "sync_debug_mode": 0}, steps=0))),
     Case("layers unknown", "evidence_missing", lambda: watched(control=syncs("synchronizing", CONTROL, layers=0))),
-    Case("not replayed", "candidate_not_captured", lambda: watched(syncs("graphed", {"profiler": 0, "sync_debug_mode": 0}))),
-    Case("never captured", "candidate_not_captured", lambda: watched(execution={"capture": cuda_graph(captured=False)})),
+    Case(
+        "not replayed",
+        "candidate_not_captured",
+        lambda: watched(syncs("graphed", {"profiler": 0, "sync_debug_mode": 0})),
+    ),
+    Case(
+        "never captured", "candidate_not_captured", lambda: watched(execution={"capture": cuda_graph(captured=False)})
+    ),
     Case("not observed", "evidence_missing", lambda: watched(execution={"syncs": None})),
-]  # fmt: skip
+]
 
 MEMORY: dict[str, Any] = {
     "kind": "memory_steady",
@@ -166,7 +215,11 @@ def sampled(*args: Any, claim: dict[str, Any] | None = None, probe: str = "paire
 
 MEMORY_CASES = [
     Case("steady", "held", lambda: sampled([100, 200, 200, 201, 202, 202])),
-    Case("steady per re-capture", "held", lambda: sampled([5, 5, 5], None, "recapture", claim={"per": "recapture", "after": 1}, probe="recapture")),
+    Case(
+        "steady per re-capture",
+        "held",
+        lambda: sampled([5, 5, 5], None, "recapture", claim={"per": "recapture", "after": 1}, probe="recapture"),
+    ),
     Case("shrinking", "held", lambda: sampled([100, 200, 150, 150, 150, 150])),
     Case("growth", "memory_grows", lambda: sampled([100, 200, 200, 203])),
     Case("reserved growth", "memory_grows", lambda: sampled([100] * 4, [100, 100, 100, 102])),
@@ -178,4 +231,4 @@ MEMORY_CASES = [
     Case("no re-capture run", "evidence_missing", lambda: sampled([5, 5, 5], claim={"per": "recapture"})),
     Case("traced", "mechanism_missing", lambda: sampled([5] * 5, capture=traced())),
     Case("never captured", "candidate_not_captured", lambda: sampled([5] * 5, capture=cuda_graph(captured=False))),
-]  # fmt: skip
+]

@@ -1,8 +1,7 @@
-"""Cases of ptx_target, prewarm and kernel_match: evidence that passes, with one thing changed."""
+"""Cases of ptx_target and prewarm: evidence that passes, with one thing changed."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from evidence_builders import verdict_of
@@ -10,8 +9,6 @@ from judge_cases import Case
 
 from harness.evidence.model import (
     JitEvent,
-    KernelCase,
-    KernelMatchEvidence,
     KernelRecord,
     KernelsEvidence,
     PrewarmEvidence,
@@ -78,7 +75,11 @@ PTX_CASES = [
     Case("another architecture", "ptx_target_mismatch", lambda: targeted(EXACT, **odd(targets=["sm_80"]))),
     Case("newer architecture", "ptx_target_mismatch", lambda: targeted(**odd(targets=["sm_100"]))),
     Case("suffix of another", "ptx_target_mismatch", lambda: targeted(device="sm_100")),
-    Case("one wrong of two under one key", "ptx_target_mismatch", lambda: targeted(used=[kernel(targets=["sm_120"]), kernel()])),
+    Case(
+        "one wrong of two under one key",
+        "ptx_target_mismatch",
+        lambda: targeted(used=[kernel(targets=["sm_120"]), kernel()]),
+    ),
     Case("no target line", "ptx_target_missing", lambda: targeted(**odd(targets=[]))),
     Case("unreadable target", "ptx_target_missing", lambda: targeted(**odd(targets=["sm_ninety"]))),
     Case("no version line", "ptx_version_unsupported", lambda: targeted(**odd(versions=[]))),
@@ -91,9 +92,14 @@ PTX_CASES = [
     Case("device of no known form", "device_unreadable", lambda: targeted(device="hopper")),
     Case("no device", "needs_cuda", lambda: targeted(device=None)),
     Case("cross-compiled for a device's claim", "needs_cuda", lambda: targeted(**OFFLINE)),
-    Case("compiled for another", "evidence_inconsistent", lambda: targeted(NAMED, **(OFFLINE | {"compiled_for": "sm_80"}))),
+    Case("cross-compiled beside a device", "needs_cuda", lambda: targeted(compiled_for="sm_90")),
+    Case(
+        "compiled for another",
+        "evidence_inconsistent",
+        lambda: targeted(NAMED, **(OFFLINE | {"compiled_for": "sm_80"})),
+    ),
     Case("no inventory", "evidence_missing", lambda: verdict_of(PTX, RunEvidence("run", "kernels", {}))),
-]  # fmt: skip
+]
 
 PREWARM: dict[str, Any] = {
     "kind": "prewarm",
@@ -155,82 +161,29 @@ PREWARM_CASES = [
     Case("two kernels under one key", "duplicate_key", lambda: covered(planned=[kernel(), kernel(name="clip")])),
     Case("nothing planned", "vacuous_no_kernels", lambda: covered(planned=[])),
     Case("nothing used", "vacuous_no_kernels", lambda: covered(used=[])),
-    Case("compiled in training", "late_jit", lambda: prewarmed(events=[*WARM, compiled("clip", phase="train", seconds=3.5)])),
-    Case("compiled after the upload began", "late_jit", lambda: prewarmed(events=[*WARM, compiled("clip", seconds=2.0)])),
+    Case(
+        "compiled in training",
+        "late_jit",
+        lambda: prewarmed(events=[*WARM, compiled("clip", phase="train", seconds=3.5)]),
+    ),
+    Case(
+        "compiled after the upload began", "late_jit", lambda: prewarmed(events=[*WARM, compiled("clip", seconds=2.0)])
+    ),
     Case("no handle", "handle_late", lambda: prewarmed(handles={})),
     Case("a late handle", "handle_late", lambda: prewarmed(handles={"cublas": 2.5})),
     Case("memory left", "vacuous_memory_not_filled", lambda: prewarmed(free_bytes_after_fill=32 * 2**20)),
     Case("memory unknown", "vacuous_memory_not_filled", lambda: prewarmed(free_bytes_after_fill=None)),
     Case("no step in full memory", "vacuous_steps", lambda: prewarmed(steps_after_fill=0)),
     Case("no phases", "evidence_missing", lambda: prewarmed(phases={"prewarm": 0.0})),
-    Case("phases out of order", "evidence_missing", lambda: prewarmed(phases={"prewarm": 0.0, "upload": 2.0, "train": 1.0})),
-    Case("no ledger", "evidence_missing", lambda: verdict_of(PREWARM, RunEvidence("run", "prewarm", {}, kernels={"graphed": inventory()}))),
+    Case(
+        "phases out of order",
+        "evidence_missing",
+        lambda: prewarmed(phases={"prewarm": 0.0, "upload": 2.0, "train": 1.0}),
+    ),
+    Case(
+        "no ledger",
+        "evidence_missing",
+        lambda: verdict_of(PREWARM, RunEvidence("run", "prewarm", {}, kernels={"graphed": inventory()})),
+    ),
     Case("no device", "needs_cuda", lambda: prewarmed({"device": None})),
-]  # fmt: skip
-
-MATCH: dict[str, Any] = {
-    "kind": "kernel_match",
-    "candidate": "graphed",
-    "operations": ["gemm"],
-    "max_relative_error": {"float32": 1e-4, "bfloat16": 1e-2},
-    "magnitudes": [1.0, 1e5],
-    "demands": {"shared_memory_bytes": 2048, "threads": 256, "tile": 16, "unroll": 4},
-}
-GRID = [("float32", 1.0), ("float32", 1e5), ("bfloat16", 1.0), ("bfloat16", 1e5)]
-
-
-def compared(dtype: str = "float32", magnitude: float = 1.0, **changes: Any) -> KernelCase:
-    """A case that agrees."""
-    return KernelCase(
-        **{
-            "operation": "gemm",
-            "dtype": dtype,
-            "shape": "16x16",
-            "magnitude": magnitude,
-            "error_vs_naive": 1e-6,
-            "error_vs_fp64": 1e-6,
-            "naive_error_vs_fp64": 1e-6,
-            "finite": True,
-            "unwritten": 0,
-            "repeat_equal": True,
-            **changes,
-        }
-    )
-
-
-def agreed(claim: dict[str, Any] | None = None, last: dict[str, Any] | None = None, **changes: Any) -> Verdict:
-    """The verdict on the whole grid, with the last case changed."""
-    cases = [compared(*point) for point in GRID[:-1]] + [compared(*GRID[-1], **(last or {}))]
-    evidence = {
-        "arm": "graphed",
-        "cases": cases,
-        "compiled": [kernel()],
-        "constants": {"tile": 16, "unroll": 4},
-    } | changes
-    run = RunEvidence("run", "kernel_match", {}, kernel_match={"graphed": KernelMatchEvidence(**evidence)})
-    return verdict_of(MATCH | (claim or {}), run)
-
-
-def demanding(**demands: int) -> dict[str, Any]:
-    return {"demands": demands}
-
-
-MATCH_CASES = [
-    Case("agrees", "held", agreed),
-    Case("within its data type's bound", "held", lambda: agreed(last={"error_vs_fp64": 5e-3})),
-    Case("errs against fp64", "exceeds_tolerance", lambda: agreed(last={"error_vs_fp64": 5e-2})),
-    Case("errs against naive", "exceeds_tolerance", lambda: agreed(last={"error_vs_naive": 5e-2})),
-    Case("not finite", "non_finite", lambda: agreed(last={"finite": False})),
-    Case("NaN error", "non_finite", lambda: agreed(last={"error_vs_fp64": math.nan})),
-    Case("unwritten", "unwritten_elements", lambda: agreed(last={"unwritten": 3})),
-    Case("not repeatable", "not_repeatable", lambda: agreed(last={"repeat_equal": False})),
-    Case("other shared memory", "demand_unmet", lambda: agreed(compiled=[kernel(), kernel(shared_memory_bytes=4096)])),
-    Case("other tile", "demand_unmet", lambda: agreed(constants={"tile": 32, "unroll": 4})),
-    Case("indivisible tile", "demand_unmet", lambda: agreed(demanding(unroll=5), constants={"tile": 16, "unroll": 5})),
-    Case("constant unknown", "evidence_missing", lambda: agreed(constants={"tile": 16})),
-    Case("metadata unknown", "evidence_missing", lambda: agreed(compiled=[kernel(threads=None)])),
-    Case("nothing compiled", "vacuous_no_kernels", lambda: agreed(compiled=[])),
-    Case("a magnitude untried", "missing_cases", lambda: agreed(cases=[compared(*point) for point in GRID[:3]])),
-    Case("another operation", "vacuous_nothing_compared", lambda: agreed({"operations": ["clip"]})),
-    Case("not compared", "evidence_missing", lambda: verdict_of(MATCH, RunEvidence("run", "kernel_match", {}))),
-]  # fmt: skip
+]

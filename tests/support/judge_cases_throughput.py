@@ -84,7 +84,9 @@ THROUGHPUT_CASES = [
     Case("one process below", "undecided_ratio", lambda: timed(processes(1.2, [*PROCESSES[:7], 0.91]))),
     Case("too few processes", "too_few_processes", lambda: timed(processes(1.2)[:6], {"processes": 6})),
     Case("a process missing", "evidence_missing", lambda: timed(processes(1.2)[:7])),
-    Case("timings missing", "evidence_missing", lambda: timed([*processes(1.2)[:7], RunEvidence("r", "throughput", {})])),
+    Case(
+        "timings missing", "evidence_missing", lambda: timed([*processes(1.2)[:7], RunEvidence("r", "throughput", {})])
+    ),
     Case("no trajectory claim", "evidence_missing", lambda: timed(claim={"trajectory": "OTHER"})),
     Case("another start", "unequal_start", lambda: timed(ours=arm("graphed", LOSSES, start="s"))),
     Case("another batch", "unequal_batches", lambda: timed(ours=arm("graphed", LOSSES, batches=["b"] * 8))),
@@ -93,17 +95,29 @@ THROUGHPUT_CASES = [
     Case("NaN losses", "non_finite", lambda: timed(ours=arm("graphed", LOSSES * math.nan))),
     Case("nothing trained", "vacuous_parameters_unchanged", lambda: timed(ours=arm("graphed", LOSSES, end="start"))),
     Case("no losses", "vacuous_steps", lambda: timed(ours=arm("graphed", []), theirs=arm("ungraphed", []))),
-    Case("unrecorded steps", "evidence_inconsistent", lambda: timed(ours=arm("graphed", LOSSES[:4]), theirs=arm("ungraphed", LOSSES[:4]))),
+    Case(
+        "unrecorded steps",
+        "evidence_inconsistent",
+        lambda: timed(ours=arm("graphed", LOSSES[:4]), theirs=arm("ungraphed", LOSSES[:4])),
+    ),
     Case("no launch", "candidate_not_captured", lambda: timed(**launches(0))),
     Case("a launch missing", "launches_differ", lambda: timed(**launches(3))),
     Case("no launch watched", "launches_unobserved", lambda: timed(timing={"observed_steps": 0})),
     Case("a captured baseline", "vacuous_baseline_captured", lambda: timed(**launches(4, 4))),
-    Case("not captured", "candidate_not_captured", lambda: timed(ours=arm("graphed", LOSSES, capture=cuda_graph(captured=False)))),
+    Case(
+        "not captured",
+        "candidate_not_captured",
+        lambda: timed(ours=arm("graphed", LOSSES, capture=cuda_graph(captured=False))),
+    ),
     Case("traced", "mechanism_missing", lambda: timed(ours=arm("graphed", LOSSES, capture=traced()))),
     Case("no time", "evidence_inconsistent", lambda: timed(**torn(seconds=0.0))),
     Case("NaN time", "evidence_inconsistent", lambda: timed(**torn(seconds=math.nan))),
     Case("not interleaved", "evidence_inconsistent", lambda: timed(**torn(arm="ungraphed"))),
-    Case("a block missing", "evidence_inconsistent", lambda: timed(timing={"blocks": blocks([0.01] * 4, [0.012] * 4, steps=2)[1:]})),
+    Case(
+        "a block missing",
+        "evidence_inconsistent",
+        lambda: timed(timing={"blocks": blocks([0.01] * 4, [0.012] * 4, steps=2)[1:]}),
+    ),
     Case("short blocks", "evidence_missing", lambda: timed(**torn(steps=1))),
     Case("too few blocks", "evidence_missing", lambda: timed(claim={"blocks": 6})),
     Case("no telemetry", "telemetry_missing", lambda: timed(telemetry=Telemetry(samples=[]))),
@@ -111,7 +125,7 @@ THROUGHPUT_CASES = [
     Case("throttled", "limits_exceeded", lambda: timed(**machine(throttle_reasons=["sw_power_cap"]))),
     Case("clocks", "limits_exceeded", lambda: timed(**machine(sm_clock_mhz=1800.0))),
     Case("a busy host", "limits_exceeded", lambda: timed(**machine(host_load_per_core=1.5))),
-]  # fmt: skip
+]
 
 
 def composite(*runs: RunEvidence) -> Verdict:
@@ -137,9 +151,15 @@ NOT_RUN = [code for code, reason in REASONS.items() if reason.status is Status.N
 OTHER_CASES = [
     Case("all parts hold", "held", lambda: composite(trajectory_run())),
     Case("one part fails", "differs", lambda: composite(trajectory_run(graphed(np.linspace(3.0, 1.9, 10))))),
-    Case("the worst part", "not_captured", lambda: composite(trajectory_run(graphed(capture=cuda_graph(captured=False))))),
-    Case("ERROR is worse than FAIL", "evidence_missing", lambda: composite(paired(graphed(capture=cuda_graph(captured=False))))),
+    Case(
+        "the worst part", "not_captured", lambda: composite(trajectory_run(graphed(capture=cuda_graph(captured=False))))
+    ),
+    Case(
+        "ERROR is worse than FAIL",
+        "evidence_missing",
+        lambda: composite(paired(graphed(capture=cuda_graph(captured=False)))),
+    ),
     Case("judge fails", "judge_error", broken),
     *(Case(f"obstacle {code}", code, lambda code=code: obstructed(code)) for code in NOT_RUN),  # type: ignore[misc]
     Case("unknown obstacle", "not_available", lambda: obstructed("something_else")),
-]  # fmt: skip
+]

@@ -1,9 +1,10 @@
-"""Cases of trajectory_match, repeatability and gradient_match: evidence that passes, with one thing changed."""
+"""Cases of trajectory_match and repeatability: evidence that passes, with one thing changed."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,8 @@ from evidence_builders import (
     TRAJECTORY,
     arm,
     cuda_graph,
-    gradients,
     graphed,
     paired,
-    reduction,
     traced,
     trajectory_run,
     untrained,
@@ -25,7 +24,7 @@ from evidence_builders import (
 )
 from judge_cases import Case
 
-from harness.evidence.model import ArmEvidence, Death, GroupNorm, Obstacle, RunEvidence
+from harness.evidence.model import ArmEvidence, Death, Obstacle
 from harness.judge.verdict import Verdict
 
 
@@ -59,8 +58,14 @@ def short_column(execution: ArmEvidence) -> ArmEvidence:
     return dataclasses.replace(execution, series=dataclasses.replace(execution.series, batch_digest=BATCHES[:3]))
 
 
+EXECUTIONS = (graphed, partial(arm, "ungraphed"), untrained, partial(arm, "ungraphed", replica=1))
+
+
+def nothing_ran() -> Verdict:
+    return trajectory(*(execution(losses=[]) for execution in EXECUTIONS))
+
+
 WITHIN = {"equality": "within"}
-FEW = {"steps": 4}
 TRAJECTORY_CASES = [
     Case("equal in bits", "held", trajectory),
     Case("equal at the final step", "held", lambda: trajectory(claim={"compare": "final"})),
@@ -82,21 +87,25 @@ TRAJECTORY_CASES = [
     Case("another batch", "unequal_batches", lambda: trajectory(graphed(batches=["batch0", *BATCHES[:9]]))),
     Case("fewer tokens", "unequal_tokens", lambda: trajectory(graphed(tokens=128, batches=["half"] * STEPS))),
     Case("changed frozen tensors", "frozen_changed", lambda: trajectory(graphed(frozen_end="thawed"))),
-    Case("no step at all", "vacuous_steps", lambda: trajectory(*(e([]) for e in (graphed, lambda x: arm("ungraphed", x))), untrained(losses=[]), arm("ungraphed", [], replica=1))),  # noqa: E501
+    Case("no step at all", "vacuous_steps", nothing_ran),
     Case("too few steps", "vacuous_steps", lambda: trajectory(claim={"guards": {"steps": STEPS + 1}})),
-    Case("fewer steps than the effect's", "vacuous_steps", lambda: trajectory(claim={"guards": {"steps": 1, "training_effect": {"control": "untrained", "last": 11, "at_least": 0.1}}})),  # noqa: E501
+    Case(
+        "fewer steps than the effect's",
+        "vacuous_steps",
+        lambda: trajectory(
+            claim={"guards": {"steps": 1, "training_effect": {"control": "untrained", "last": 11, "at_least": 0.1}}}
+        ),
+    ),
     Case("untrained candidate", "vacuous_parameters_unchanged", lambda: trajectory(graphed(end="start"))),
-    Case("untrained baseline", "vacuous_parameters_unchanged", lambda: trajectory(baseline=arm("ungraphed", end="start"))),
+    Case(
+        "untrained baseline", "vacuous_parameters_unchanged", lambda: trajectory(baseline=arm("ungraphed", end="start"))
+    ),
     Case("nothing trainable", "vacuous_parameters_unchanged", lambda: trajectory(graphed(tensors=0))),
     Case("skipped update", "vacuous_skipped_step", lambda: trajectory(graphed(skipped=1))),
     Case(
         "repeating batches",
         "vacuous_batches_repeat",
-        lambda: trajectory(
-            *(e for e in (graphed(batches=["b"] * STEPS), arm("ungraphed", batches=["b"] * STEPS))),
-            untrained(batches=["b"] * STEPS),
-            arm("ungraphed", replica=1, batches=["b"] * STEPS),
-        ),
+        lambda: trajectory(*(execution(batches=["b"] * STEPS) for execution in EXECUTIONS)),
     ),
     Case("idle clip", "vacuous_clip_inactive", lambda: trajectory(graphed(active=0))),
     Case("no norms", "capability_missing", lambda: trajectory(graphed(active=-1))),
@@ -107,25 +116,46 @@ TRAJECTORY_CASES = [
     Case("control's start", "vacuous_training_effect", lambda: trajectory(control=untrained(start="s", end="s"))),
     Case("control's steps", "vacuous_training_effect", lambda: trajectory(control=untrained(losses=LOSSES[:9]))),
     Case("control's batches", "vacuous_training_effect", lambda: trajectory(control=untrained(batches=["b"] * STEPS))),
-    Case("captured baseline", "vacuous_baseline_captured", lambda: trajectory(baseline=arm("ungraphed", capture=cuda_graph()))),
+    Case(
+        "captured baseline",
+        "vacuous_baseline_captured",
+        lambda: trajectory(baseline=arm("ungraphed", capture=cuda_graph())),
+    ),
     Case("never captured", "candidate_not_captured", lambda: trajectory(graphed(capture=cuda_graph(captured=False)))),
     Case("never replayed", "candidate_not_captured", lambda: trajectory(graphed(capture=cuda_graph(replays=0)))),
-    Case("traced", "mechanism_missing", lambda: trajectory(graphed(capture=traced()), claim={"mechanism": "cuda_graph"})),
-    Case("noisy baseline", "noise_above_tolerance", lambda: trajectory(repetition=arm("ungraphed", LOSSES + 0.2, replica=1))),
+    Case(
+        "traced", "mechanism_missing", lambda: trajectory(graphed(capture=traced()), claim={"mechanism": "cuda_graph"})
+    ),
+    Case(
+        "noisy baseline",
+        "noise_above_tolerance",
+        lambda: trajectory(repetition=arm("ungraphed", LOSSES + 0.2, replica=1)),
+    ),
     Case("no candidate", "evidence_missing", lambda: verdict_of(TRAJECTORY, paired(arm("ungraphed")))),
     Case("no run", "evidence_missing", lambda: verdict_of(TRAJECTORY)),
     Case("no end", "evidence_missing", lambda: trajectory(unfinished(graphed()))),
     Case("no capture record", "evidence_missing", lambda: trajectory(graphed(capture=None))),
     Case("torn columns", "evidence_inconsistent", lambda: trajectory(short_column(graphed()))),
     Case("more rows than steps", "evidence_inconsistent", lambda: trajectory(graphed(steps_called=9))),
-    Case("worker's obstacle", "not_available", lambda: verdict_of(TRAJECTORY, paired(obstacle=Obstacle(reason="not_available", message="no")))),
+    Case(
+        "worker's obstacle",
+        "not_available",
+        lambda: verdict_of(TRAJECTORY, paired(obstacle=Obstacle(reason="not_available", message="no"))),
+    ),
     *(
         Case(f"death by {cause}", f"worker_{cause}", lambda cause=cause: dead(cause))  # type: ignore[misc]
         for cause in (
-            "signal", "exit_code", "wall_limit", "heartbeat", "incomplete", "garbage", "output_limit", "exception",
+            "signal",
+            "exit_code",
+            "wall_limit",
+            "heartbeat",
+            "incomplete",
+            "garbage",
+            "output_limit",
+            "exception",
         )
     ),
-]  # fmt: skip
+]
 
 REPEATED: dict[str, Any] = {
     "kind": "repeatability",
@@ -153,73 +183,3 @@ REPEATABILITY_CASES = [
     Case("too few runs", "evidence_missing", lambda: repeated(runs=4)),
     Case("too few steps", "vacuous_steps", lambda: repeated(guards={"steps": STEPS + 1})),
 ]
-
-GRADIENTS: dict[str, Any] = {
-    "kind": "gradient_match",
-    "candidate": "graphed",
-    "baseline": "ungraphed",
-    "steps": [0, 5],
-    "equality": "bitwise",
-    "max_abs_difference": 1e-5,
-    "clipped_norm": {"at_most": 1.0, "relative_rounding": 1e-6},
-    "clip_active_steps": 9,
-}
-GRADIENTS_WITHIN = {"equality": "within", "max_abs_difference": 1e-3}
-
-
-def gradient_run(execution: ArmEvidence) -> RunEvidence:
-    return paired(arm("ungraphed"), execution)
-
-
-def matched(
-    *tensors: Any, groups: Any = None, claim: dict[str, Any] | None = None, execution: dict[str, Any] | None = None
-) -> Verdict:
-    """Gradients at step 0 that pass, and these at step 5."""
-    late: dict[str, Any] = {"tensors": list(tensors)} if tensors else {}
-    late |= {"groups": groups} if groups is not None else {}
-    records = [gradients(0), gradients(5, **late)]
-    return verdict_of(GRADIENTS | (claim or {}), gradient_run(graphed(**{"gradients": records, **(execution or {})})))
-
-
-def unlike(absolute: float, **changes: Any) -> Any:
-    """Tensor `b`, different from the baseline's."""
-    return reduction("b", **{"digest": "other", "max_abs_difference": absolute, **changes})
-
-
-def all_steps(*tensors: Any, groups: Any = None) -> dict[str, Any]:
-    """Both gradient records of these tensors and groups."""
-    changes = {"tensors": list(tensors)} | ({} if groups is None else {"groups": groups})
-    return {"gradients": [gradients(step, **changes) for step in (0, 5)]}
-
-
-def norm(before: float, after: float) -> list[GroupNorm]:
-    return [GroupNorm(group="layer1", before=before, after=after)]
-
-
-A = reduction("a")
-GRADIENT_CASES = [
-    Case("equal in bits", "held", matched),
-    Case("within the bound", "held", lambda: matched(A, unlike(5e-4), claim=GRADIENTS_WITHIN)),
-    Case("norms alone", "held", lambda: matched(claim={"baseline": None, "equality": None, "max_abs_difference": None})),
-    Case("other bits", "differs", lambda: matched(A, unlike(0.0))),
-    Case("beyond the bound", "exceeds_tolerance", lambda: matched(A, unlike(2e-3), claim=GRADIENTS_WITHIN)),
-    Case("beyond the relative bound", "exceeds_tolerance", lambda: matched(A, unlike(5e-4), claim=GRADIENTS_WITHIN | {"max_relative_difference": 1e-4})),
-    Case("against zeros", "exceeds_tolerance", lambda: matched(A, unlike(5e-4, baseline_max_abs=0.0), claim=GRADIENTS_WITHIN | {"max_relative_difference": 9.0})),
-    Case("NaN", "non_finite", lambda: matched(A, unlike(math.nan, max_abs=math.nan))),
-    Case("NaN norm", "non_finite", lambda: matched(groups=norm(math.nan, math.nan))),
-    Case("NaN loss", "non_finite", lambda: matched(execution={"losses": changed(9, math.nan)})),
-    Case("another start", "unequal_start", lambda: matched(execution={"start": "elsewhere"})),
-    Case("another batch", "unequal_batches", lambda: matched(execution={"batches": ["b"] * STEPS})),
-    Case("norm above the threshold", "clipped_norm_exceeded", lambda: matched(groups=norm(4.0, 1.1))),
-    Case("a tensor without gradient", "tensors_missing", lambda: matched(A)),
-    Case("all zero", "vacuous_gradients_zero", lambda: matched(execution=all_steps(*(reduction(n, max_abs=0.0, baseline_max_abs=0.0) for n in "ab")))),
-    Case("nothing clipped", "vacuous_clip_inactive", lambda: matched(execution=all_steps(A, reduction("b"), groups=norm(0.5, 0.5)))),
-    Case("clip hardly active", "vacuous_clip_inactive", lambda: matched(execution={"active": [1] * 8 + [0] * 2})),
-    Case("no groups", "vacuous_nothing_compared", lambda: matched(execution=all_steps(A, reduction("b"), groups=[]))),
-    Case("untrained", "vacuous_parameters_unchanged", lambda: matched(execution={"end": "start"})),
-    Case("never captured", "candidate_not_captured", lambda: matched(execution={"capture": cuda_graph(captured=False)})),
-    Case("a step missing", "evidence_missing", lambda: matched(claim={"steps": [0, 7]})),
-    Case("not compared", "evidence_missing", lambda: matched(A, reduction("b", max_abs_difference=None))),
-    Case("compared with another", "evidence_missing", lambda: matched(claim={"baseline": "synchronizing"}, execution={"gradients": [gradients(0), gradients(5)]})),
-    Case("equal digests that differ", "evidence_inconsistent", lambda: matched(A, reduction("b", max_abs_difference=0.1))),
-]  # fmt: skip

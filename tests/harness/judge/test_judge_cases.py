@@ -3,9 +3,11 @@
 import pytest
 from judge_cases import Case
 from judge_cases_capture import CAPTURE_CASES, MEMORY_CASES, SYNC_CASES
-from judge_cases_kernels import MATCH_CASES, PREWARM_CASES, PTX_CASES
+from judge_cases_gradients import GRADIENT_CASES
+from judge_cases_kernel_match import MATCH_CASES
+from judge_cases_kernels import PREWARM_CASES, PTX_CASES
 from judge_cases_throughput import OTHER_CASES, THROUGHPUT_CASES
-from judge_cases_training import GRADIENT_CASES, REPEATABILITY_CASES, TRAJECTORY_CASES
+from judge_cases_training import REPEATABILITY_CASES, TRAJECTORY_CASES
 
 from harness.judge.reasons import REASONS
 from harness.judge.registry import JUDGES

@@ -1,0 +1,111 @@
+"""Cases of gradient_match: evidence that passes, with one thing changed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from evidence_builders import STEPS, arm, cuda_graph, gradients, graphed, paired, reduction, verdict_of
+from judge_cases import Case
+from judge_cases_training import changed
+
+from harness.evidence.model import ArmEvidence, GroupNorm, RunEvidence
+from harness.judge.verdict import Verdict
+
+GRADIENTS: dict[str, Any] = {
+    "kind": "gradient_match",
+    "candidate": "graphed",
+    "baseline": "ungraphed",
+    "steps": [0, 5],
+    "equality": "bitwise",
+    "max_abs_difference": 1e-5,
+    "clipped_norm": {"at_most": 1.0, "relative_rounding": 1e-6},
+    "clip_active_steps": 9,
+}
+GRADIENTS_WITHIN = {"equality": "within", "max_abs_difference": 1e-3}
+
+
+def gradient_run(execution: ArmEvidence) -> RunEvidence:
+    return paired(arm("ungraphed"), arm("synchronizing"), execution)
+
+
+def matched(
+    *tensors: Any, groups: Any = None, claim: dict[str, Any] | None = None, execution: dict[str, Any] | None = None
+) -> Verdict:
+    """Gradients at step 0 that pass, and these at step 5."""
+    late: dict[str, Any] = {"tensors": list(tensors)} if tensors else {}
+    late |= {"groups": groups} if groups is not None else {}
+    records = [gradients(0), gradients(5, **late)]
+    return verdict_of(GRADIENTS | (claim or {}), gradient_run(graphed(**{"gradients": records, **(execution or {})})))
+
+
+def unlike(absolute: float, **changes: Any) -> Any:
+    """Tensor `b`, different from the baseline's."""
+    return reduction("b", **{"digest": "other", "max_abs_difference": absolute, **changes})
+
+
+def all_steps(*tensors: Any, groups: Any = None) -> dict[str, Any]:
+    """Both gradient records of these tensors and groups."""
+    changes = {"tensors": list(tensors)} | ({} if groups is None else {"groups": groups})
+    return {"gradients": [gradients(step, **changes) for step in (0, 5)]}
+
+
+def norm(before: float, after: float) -> list[GroupNorm]:
+    return [GroupNorm(group="layer1", before=before, after=after)]
+
+
+A = reduction("a")
+GRADIENT_CASES = [
+    Case("equal in bits", "held", matched),
+    Case("within the bound", "held", lambda: matched(A, unlike(5e-4), claim=GRADIENTS_WITHIN)),
+    Case(
+        "norms alone", "held", lambda: matched(claim={"baseline": None, "equality": None, "max_abs_difference": None})
+    ),
+    Case("other bits", "differs", lambda: matched(A, unlike(0.0))),
+    Case("beyond the bound", "exceeds_tolerance", lambda: matched(A, unlike(2e-3), claim=GRADIENTS_WITHIN)),
+    Case(
+        "beyond the relative bound",
+        "exceeds_tolerance",
+        lambda: matched(A, unlike(5e-4), claim=GRADIENTS_WITHIN | {"max_relative_difference": 1e-4}),
+    ),
+    Case(
+        "against zeros",
+        "exceeds_tolerance",
+        lambda: matched(
+            A, unlike(5e-4, baseline_max_abs=0.0), claim=GRADIENTS_WITHIN | {"max_relative_difference": 9.0}
+        ),
+    ),
+    Case("NaN", "non_finite", lambda: matched(A, unlike(math.nan, max_abs=math.nan))),
+    Case("NaN norm", "non_finite", lambda: matched(groups=norm(math.nan, math.nan))),
+    Case("NaN loss", "non_finite", lambda: matched(execution={"losses": changed(9, math.nan)})),
+    Case("another start", "unequal_start", lambda: matched(execution={"start": "elsewhere"})),
+    Case("another batch", "unequal_batches", lambda: matched(execution={"batches": ["b"] * STEPS})),
+    Case("norm above the threshold", "clipped_norm_exceeded", lambda: matched(groups=norm(4.0, 1.1))),
+    Case("a tensor without gradient", "tensors_missing", lambda: matched(A)),
+    Case(
+        "all zero",
+        "vacuous_gradients_zero",
+        lambda: matched(execution=all_steps(*(reduction(n, max_abs=0.0, baseline_max_abs=0.0) for n in "ab"))),
+    ),
+    Case(
+        "nothing clipped",
+        "vacuous_clip_inactive",
+        lambda: matched(execution=all_steps(A, reduction("b"), groups=norm(0.5, 0.5))),
+    ),
+    Case("clip hardly active", "vacuous_clip_inactive", lambda: matched(execution={"active": [1] * 8 + [0] * 2})),
+    Case("no groups", "vacuous_nothing_compared", lambda: matched(execution=all_steps(A, reduction("b"), groups=[]))),
+    Case("untrained", "vacuous_parameters_unchanged", lambda: matched(execution={"end": "start"})),
+    Case(
+        "never captured", "candidate_not_captured", lambda: matched(execution={"capture": cuda_graph(captured=False)})
+    ),
+    Case("a step missing", "evidence_missing", lambda: matched(claim={"steps": [0, 7]})),
+    Case("not compared", "evidence_missing", lambda: matched(A, reduction("b", max_abs_difference=None))),
+    Case(
+        "compared with another",
+        "evidence_missing",
+        lambda: matched(claim={"baseline": "synchronizing"}, execution={"gradients": [gradients(0), gradients(5)]}),
+    ),
+    Case(
+        "equal digests that differ", "evidence_inconsistent", lambda: matched(A, reduction("b", max_abs_difference=0.1))
+    ),
+]
