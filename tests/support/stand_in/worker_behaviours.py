@@ -106,6 +106,7 @@ def leaves_children(run: Run, recorder: Recorder) -> None:
     sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
     children = [subprocess.Popen(sleep), subprocess.Popen(sleep, start_new_session=True)]
     Path(str(run.settings["children"])).write_text("\n".join(str(child.pid) for child in children))
+    recorder.phase("children run")
     if run.settings.get("then_hang"):
         _wait_for_ever()
 
