@@ -141,13 +141,15 @@ def plot(cells: list[Cell], model: str, path: Path) -> None:
     for cell in cells:
         if cell.ratio is not None:
             ratios[batch_sizes.index(cell.batch_size), seq_lens.index(cell.seq_len)] = cell.ratio
-    highest = max(1.2, float(np.nanmax(ratios, initial=1.2)))
+    # White is no gain; each side has a scale of its own, so that a loss of a few percent is seen beside a gain of tens.
+    scale = TwoSlopeNorm(1.0, float(np.nanmin(ratios, initial=0.8)), float(np.nanmax(ratios, initial=1.2)))
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
-    image = axes.imshow(ratios, cmap="RdBu", norm=TwoSlopeNorm(1.0, min(0.8, 2 - highest), highest), aspect="auto")
+    image = axes.imshow(ratios, cmap="RdBu", norm=scale, aspect="auto")
     for (row, column), ratio in np.ndenumerate(ratios):
         if np.isfinite(ratio):
-            axes.text(column, row, f"{ratio:.2f}", ha="center", va="center")
+            dark = abs(scale(ratio) - 0.5) > 0.35
+            axes.text(column, row, f"{ratio:.2f}", ha="center", va="center", color="white" if dark else "black")
     axes.set_xticks(range(len(seq_lens)), [str(value) for value in seq_lens])
     axes.set_yticks(range(len(batch_sizes)), [str(value) for value in batch_sizes])
     axes.set_xlabel("sequence length")
