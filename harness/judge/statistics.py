@@ -90,7 +90,7 @@ class Spread:
 
 
 def processes_to_decide(log_ratios: Array, self_logs: Array, log_demanded: float, confidence: float) -> int | None:
-    """The number of processes that would probably decide, were mean and spread as in this sample; None: no number.
+    """The larger number of processes that would probably decide, were mean and spread as in this sample; or None.
 
     An estimate: the t bound must clear the demanded ratio and the A/A bias, and the chance that every process lies
     on the same side (normal approximation) must be at least a half. That chance falls with more processes, so a
@@ -104,7 +104,7 @@ def processes_to_decide(log_ratios: Array, self_logs: Array, log_demanded: float
     if margin == 0:
         return None
     side = 1.0 if ratio.deviation == 0 else float(ndtr(margin / ratio.deviation))
-    for processes in range(fewest_processes(confidence), MOST_PROCESSES + 1):
+    for processes in range(max(fewest_processes(confidence), len(log_ratios) + 1), MOST_PROCESSES + 1):
         bias = max(abs(each.mean) + each.reach((1 + SELF_CONFIDENCE) / 2, processes) for each in selves)
         if margin >= ratio.reach(confidence, processes) + bias and side**processes >= _PROBABLY:
             return processes
