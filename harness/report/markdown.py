@@ -49,7 +49,7 @@ def _head(run: RunView) -> str:
     )
     groups = [
         f"- {len(group.units)} not decided: {escape(group.message)}"
-        + (f" To decide: {escape(group.remedy)}." if group.remedy else "")
+        + (f" (to decide: {escape(group.remedy)})" if group.remedy else "")
         for group in undecided(list(run.verdicts))[:20]
     ]
     listed = "\n".join(groups) + "\n\n" if groups else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,7 +34,8 @@ def trajectories(curves: Sequence[Curve]) -> Plot:
         for place, curve in enumerate(curves[: len(SERIES)]):
             steps, values = decimate(curve.loss)
             below = place == 0 and len(curves) > 1
-            style = {"lw": 4.0, "alpha": 0.35} if below else {"lw": 1.3, "ls": ("-", "--", ":")[place % 3 - 1]}
+            dashes = ("-", "--", ":")[max(0, place - 1) % 3]
+            style: dict[str, Any] = {"lw": 4.0, "alpha": 0.35} if below else {"lw": 1.3, "ls": dashes}
             axes[0].plot(steps, values, color=SERIES[place], label=label(curve.name), **style)
             missing = np.flatnonzero(~np.isfinite(curve.loss))
             if len(missing):
