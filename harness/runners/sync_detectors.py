@@ -157,7 +157,10 @@ def syncs_of_profile(events: Sequence[Any], waits: Sequence[str]) -> Syncs:
     inside = [
         event for event in events if any(window.start <= event.time_range.start <= window.end for window in windows)
     ]
-    seen: Syncs = Counter(Sync(_place_of_event(event), event.name) for event in inside if event.name in waits)
+    operators = [event for event in inside if event.stack]
+    seen: Syncs = Counter(
+        Sync(_place_of_event(event, operators), event.name) for event in inside if event.name in waits
+    )
     copies = sum(event.name == _PAGEABLE_COPY for event in inside)
     unseen = copies - sum(seen.values())
     if unseen > 0:
@@ -165,13 +168,19 @@ def syncs_of_profile(events: Sequence[Any], waits: Sequence[str]) -> Syncs:
     return seen
 
 
-def _place_of_event(event: Any) -> Place:
-    """From the Python stack (innermost first) of the operator that made a runtime call."""
-    while event is not None:
-        matches = [match for match in map(_FRAME.match, event.stack or []) if match]
+def _place_of_event(event: Any, operators: Sequence[Any]) -> Place:
+    """From the Python stack (innermost first) of the operator that made a runtime call.
+
+    Runtime calls may carry another thread's number than their operator, and then have no parent: the shortest
+    operator around the call in time is taken.
+    """
+    start = event.time_range.start
+    around = [each for each in operators if each.time_range.start <= start <= each.time_range.end]
+    around.sort(key=lambda each: each.time_range.end - each.time_range.start)
+    for owner in (event, event.cpu_parent, *around):
+        matches = [match for match in map(_FRAME.match, (owner.stack if owner else None) or []) if match]
         if matches:
             return innermost((match["file"], int(match["line"])) for match in reversed(matches))
-        event = event.cpu_parent
     return Place("?", 0)
 
 

@@ -17,8 +17,9 @@
             def batch(index): ...                         # dict of tensors, a pure function of seed and index
             return step, batch, lambda: dict(model.named_parameters())
 
-What changes from step to step (a learning rate, say) must arrive in the batch: a captured step reads no Python
-number anew. `describe()` needs no torch as long as the module imports it inside `build`.
+On a GPU torch captures only optimizers made with `capturable=True`. What changes from step to step (a learning
+rate, say) must arrive in the batch: a captured step reads no Python number anew. `describe()` needs no torch as
+long as the module imports it inside `build`.
 """
 
 from __future__ import annotations
@@ -158,6 +159,9 @@ class StepFunctionRun:
         """Drop every capture; the next step of any shape captures anew."""
         for shape in self._shapes.values():
             getattr(shape.captured, "release", lambda: None)()
+            if shape.gradients:  # they lie in the graph's memory pool, which would live on with them
+                for parameter in self._parameters.values():
+                    parameter.grad = None
             shape.captured, shape.gradients = None, {}
 
     def capture_record(self) -> CaptureRecord:

@@ -35,6 +35,7 @@ class Tiny:
         self.model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).cuda()
         self.rate = torch.tensor(1e-2, device="cuda")
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.rate, fused=True, capturable=True)
+        self.optimizer._warned_capturable_if_run_uncaptured = True  # the plain twin runs the same optimizer
         self.x, self.y = torch.zeros(5, 6, device="cuda"), torch.zeros(5, 1, device="cuda")
 
     def prepare(self, index: int) -> None:

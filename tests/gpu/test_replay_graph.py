@@ -60,7 +60,9 @@ def test_a_captured_model_trains_like_the_plain_one() -> None:
     def build() -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(1)
         model = nn.Linear(4, 2).cuda()
-        return model, torch.optim.Adam(model.parameters(), lr=0.01, capturable=True)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01, capturable=True)
+        optimizer._warned_capturable_if_run_uncaptured = True  # it warms up, and its twin runs, uncaptured
+        return model, optimizer
 
     x, y = torch.randn(8, 4, device="cuda"), torch.randn(8, 2, device="cuda")
 

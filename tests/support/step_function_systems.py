@@ -22,7 +22,9 @@ class Regression(StepFunctionSystem):
         torch.manual_seed(workload.seed)
         model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1)).to(device)
         rate = torch.tensor(float(arm.settings().get("learning_rate", 1e-2)), device=device)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True)
+        on_cuda = rate.is_cuda  # torch refuses `capturable` on a CPU, and to capture without it
+        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True, capturable=on_cuda)
+        optimizer._warned_capturable_if_run_uncaptured = True  # the plain arm runs the same optimizer
 
         def step(batch: dict[str, Tensor]) -> Tensor:
             optimizer.zero_grad()

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import step_function_systems
@@ -144,24 +145,31 @@ def test_a_profile_without_syncs_is_empty() -> None:
     assert profiled(lambda: torch.ones(3).sum()) == Counter()
 
 
+class Event:
+    """A profiler event, as far as it is read."""
+
+    def __init__(self, name: str, start: int, end: int, stack: list[str] | None = None, device: str = "CPU") -> None:
+        self.name, self.time_range = name, SimpleNamespace(start=start, end=end)
+        self.stack, self.cpu_parent, self.device_type = stack or [], None, f"DeviceType.{device}"
+
+
+WINDOW = Event(_WINDOW, 10, 20)
+WAITS = ["cudaStreamSynchronize"]
+
+
 def test_a_copy_to_pageable_memory_waits_even_without_a_synchronizing_call() -> None:
-    class Range:
-        def __init__(self, start: int, end: int) -> None:
-            self.start, self.end = start, end
+    copy = Event("Memcpy DtoH (Device -> Pageable)", 12, 13, device="CUDA")
+    late, inside = Event("cudaStreamSynchronize", 30, 31), Event("cudaStreamSynchronize", 13, 14)
+    assert sum(syncs_of_profile([WINDOW, copy, late], WAITS).values()) == 1
+    assert sum(syncs_of_profile([WINDOW, copy, inside, late], WAITS).values()) == 1
+    assert list(syncs_of_profile([WINDOW, inside], WAITS)) == [(Place("?", 0), "cudaStreamSynchronize")]
 
-    class Event:
-        stack: list[str] = []  # noqa: RUF012
-        cpu_parent = None
 
-        def __init__(self, name: str, start: int, device_type: str = "DeviceType.CPU") -> None:
-            self.name, self.time_range, self.device_type = name, Range(start, start + 1), device_type
-
-    window = Event(_WINDOW, 10)
-    window.time_range.end = 20
-    copy = Event("Memcpy DtoH (Device -> Pageable)", 12, "DeviceType.CUDA")
-    late = Event("cudaStreamSynchronize", 30)
-    inside = Event("cudaStreamSynchronize", 13)
-    waits = ["cudaStreamSynchronize"]
-    assert sum(syncs_of_profile([window, copy, late], waits).values()) == 1
-    assert sum(syncs_of_profile([window, copy, inside, late], waits).values()) == 1
-    assert list(syncs_of_profile([window, inside], waits)) == [(Place("?", 0), "cudaStreamSynchronize")]
+def test_a_runtime_call_without_a_parent_belongs_to_the_shortest_operator_around_it() -> None:
+    call = Event("cudaStreamSynchronize", 15, 16)
+    outer = Event("aten::item", 11, 19, ["torch/nn/module.py(5): call", "outer.py(1): train"])
+    inner = Event("aten::_local_scalar_dense", 14, 17, ["torch/_tensor.py(9): item", "inner.py(7): clip"])
+    after = Event("aten::add", 17, 18, ["after.py(3): train"])
+    assert list(syncs_of_profile([WINDOW, outer, inner, after, call], WAITS)) == [
+        (Place("inner.py", 7), "cudaStreamSynchronize")
+    ]

@@ -123,6 +123,21 @@ def test_gradients_are_compared_with_the_baselines_of_the_same_step(executed: Ex
     assert [record.baseline for record in executed.of(Gradients, "plain")] == [None] * 4
 
 
+def test_a_gradient_that_differs_shows_by_how_much(tmp_path: Path) -> None:
+    arms = {
+        "plain": PlannedArm(arm=Arm(), system=SYSTEM),
+        "untrained": PlannedArm(arm=Arm(learning_rate=0.0), system=SYSTEM),
+    }
+    executed = Executed(make_run(arms=arms, baseline_of={"untrained": "plain"}), tmp_path / "run")
+    first, later = executed.of(Gradients, "untrained")
+    assert [tensor.max_abs_difference for tensor in first.tensors] == [0.0] * 4  # nothing was trained before step 0
+    for tensor in later.tensors:
+        assert tensor.digest != tensor.baseline_digest
+        assert tensor.max_abs_difference is not None
+        assert tensor.baseline_max_abs is not None
+        assert 0 < tensor.max_abs_difference <= tensor.max_abs + tensor.baseline_max_abs
+
+
 def test_the_capture_is_watched_by_the_harness(executed: Executed) -> None:
     (capture,) = executed.of(CaptureEvidence, "captured")
     assert (capture.mechanism, capture.captured, capture.replays, capture.uncaptured_steps) == ("traced", True, 20, 0)
