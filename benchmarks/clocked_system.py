@@ -1,0 +1,68 @@
+"""The reference system with a clock in its step: how long a step takes in whatever loop calls it.
+
+The times at which steps begin go, as a JSON list of seconds, to the file that ``STEP_CLOCK_FILE`` names, when the last
+step of the workload begins. Run as a script it is the bare loop, without harness: train, and read the losses every
+50 steps, as often as the harness does.
+
+    python -m benchmarks.clocked_system '{"workload": {…}, "arm": {…}}'
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from harness.runners.paired import BLOCK_STEPS
+from harness.system.protocol import Arm, Workload
+from reference_impl.system import QLoRARun, QLoRASystem
+
+CLOCK_FILE = "STEP_CLOCK_FILE"
+
+
+class ClockedSystem(QLoRASystem):
+    """`QLoRASystem` whose runs write down when their steps begin."""
+
+    def open(
+        self,
+        workload: Workload,
+        arm: Arm,
+        *,
+        fault: str | None = None,
+        data: str | None = None,
+        model_directory: str | None = None,
+    ) -> QLoRARun:
+        run = super().open(workload, arm, fault=fault, data=data, model_directory=model_directory)
+        plain, began = run.step, []
+        # A GPU's step passes outside this process; a CPU's is this process's own time, whoever else is on the machine.
+        clock = time.perf_counter if torch.cuda.is_available() else time.process_time
+
+        def step(index: int) -> Tensor:
+            began.append(clock())
+            if index == workload.steps - 1:
+                Path(os.environ[CLOCK_FILE]).write_text(json.dumps(began))
+            return plain(index)
+
+        run.step = step  # type: ignore[method-assign]
+        return run
+
+
+def main() -> None:
+    request = json.loads(sys.argv[1])
+    workload, arm = Workload.model_validate(request["workload"]), Arm.model_validate(request["arm"])
+    with ClockedSystem().open(workload, arm) as run:
+        losses: list[Tensor] = []
+        for index in range(workload.steps):
+            losses.append(run.step(index))
+            if len(losses) == BLOCK_STEPS:
+                torch.stack(losses).tolist()
+                losses.clear()
+
+
+if __name__ == "__main__":
+    main()

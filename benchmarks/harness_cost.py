@@ -1,0 +1,194 @@
+"""What the harness itself costs, against what it may cost.
+
+    python -m benchmarks.harness_cost [--out folder]
+
+- supervision: step time of the paired probe in a supervised worker (losses, batch digests and clip counts of every step
+  recorded) against a bare loop over the same system in a process of its own. Bar: 1 % of step time. Without a GPU it is
+  the process's CPU time, which other processes of the machine disturb least.
+- ``judge``: a run directory of 10^6 steps an arm, two arms, read and judged by the command line. Bar: 2 s.
+- ``check``: 2,000 contracts, by the command line. Bar: 5 s.
+
+On a GPU supervision is measured at 28 layers, on a CPU on the small model. Twice the standard error of the share is
+printed beside it; a share that is no farther from its bar is not resolved. Exit code 1: a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.clocked_system import CLOCK_FILE
+from benchmarks.measure import environment
+from benchmarks.synthetic_run import CLAIM, write_run_directory
+from harness.evidence.model import PlannedArm, Run
+from harness.runners.paired import BLOCK_STEPS
+from harness.runners.supervisor import execute
+from harness.system.protocol import Arm, Workload
+
+ROUNDS = 3
+WINDOWS = 4  # of BLOCK_STEPS steps, after a first one that captures and warms up
+JUDGED_STEPS = 1_000_000
+CHECKED_CONTRACTS = 2_000
+SUPERVISION_BAR, JUDGE_BAR_S, CHECK_BAR_S = 0.01, 2.0, 5.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One figure beside its bar; ``resolution`` is how far the figure may be off by the machine's own variation."""
+
+    what: str
+    figure: float
+    bar: float
+    unit: str
+    resolution: float = 0.0
+    detail: str = ""
+
+    @property
+    def status(self) -> str:
+        if self.figure - self.resolution > self.bar:
+            return "missed"
+        return "met" if self.figure + self.resolution <= self.bar else "not resolved"
+
+    def line(self) -> str:
+        shown = f"{self.figure:.2%}" if self.unit == "share" else f"{self.figure:.2f} {self.unit}"
+        spread = f" ± {self.resolution:.2%}" if self.resolution else ""
+        bar = f"{self.bar:.0%}" if self.unit == "share" else f"{self.bar:g} {self.unit}"
+        return f"| {self.what} | {shown}{spread} | {bar} | {self.status} | {self.detail} |"
+
+
+def window_ms(began: Sequence[float]) -> list[float]:
+    """Milliseconds a step in each whole window after the first, from the times at which steps began."""
+    edges = began[BLOCK_STEPS::BLOCK_STEPS]
+    return [(after - before) * 1e3 / BLOCK_STEPS for before, after in itertools.pairwise(edges)]
+
+
+def supervision(capture: str) -> Cost:
+    """Bare and supervised processes take turns; medians over all their windows."""
+    on_gpu = torch.cuda.is_available()
+    workload = Workload(
+        model="qwen2-1.5b" if on_gpu else "tiny", batch_size=4, seq_len=512 if on_gpu else 64, steps=_steps()
+    )
+    arm = Arm.model_validate({"capture": capture})
+    bare: list[float] = []
+    supervised: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        clock = Path(folder) / "clock.json"
+        os.environ[CLOCK_FILE] = str(clock)
+        for number in range(ROUNDS):
+            _bare(workload, arm)
+            bare += window_ms(json.loads(clock.read_text()))
+            clock.unlink()
+            _supervised(workload, arm, Path(folder) / str(number))
+            supervised += window_ms(json.loads(clock.read_text()))
+            clock.unlink()
+    before, after = float(np.median(bare)), float(np.median(supervised))
+    # Standard error of a median of n values of deviation sigma: 1.25 * sigma / sqrt(n).
+    variance = float(np.var(bare, ddof=1)) + float(np.var(supervised, ddof=1))
+    error = 1.25 * (variance / len(bare)) ** 0.5 / before
+    shape = f"{workload.model}, seq {workload.seq_len}, capture {capture}"
+    detail = f"{before:.2f} ms bare, {after:.2f} ms supervised ({shape})"
+    return Cost(f"supervision, capture {capture}", after / before - 1, SUPERVISION_BAR, "share", 2 * error, detail)
+
+
+def _steps() -> int:
+    return BLOCK_STEPS * (WINDOWS + 1) + 1
+
+
+def _bare(workload: Workload, arm: Arm) -> None:
+    request = {"workload": workload.model_dump(mode="json"), "arm": arm.model_dump(mode="json")}
+    settings = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONHASHSEED": "0"}
+    command = [sys.executable, "-m", "benchmarks.clocked_system", json.dumps(request)]
+    subprocess.run(command, check=True, env={**os.environ, **settings})
+
+
+def _supervised(workload: Workload, arm: Arm, directory: Path) -> None:
+    system = "benchmarks.clocked_system:ClockedSystem"
+    run = Run(
+        id="cost",
+        contract="cost",
+        probe="paired",
+        workload_name="cost",
+        workload=workload,
+        arms={"only": PlannedArm(arm=arm, system=system)},
+    )
+    death = execute(run, directory)
+    if death is not None:
+        raise RuntimeError(f"the supervised worker died: {death}")
+
+
+def command_seconds(*arguments: str) -> tuple[float, str]:
+    """Wall time of a harness command, the interpreter's start included, and what it printed. Raises unless it held."""
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, "-m", "harness", *arguments], capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - began
+    if done.returncode != 0:
+        raise RuntimeError(f"harness {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return seconds, done.stdout
+
+
+def judging(steps: int) -> list[Cost]:
+    """The whole command, and beside it the judge alone, on evidence in memory."""
+    from harness.evidence.bundle import read_bundle
+    from harness.judge.registry import judge_unit
+
+    with tempfile.TemporaryDirectory() as folder:
+        contract, directory = write_run_directory(Path(folder), steps)
+        whole, printed = command_seconds("judge", str(directory))
+        if CLAIM not in printed:
+            raise RuntimeError(f"nothing was judged:\n{printed}")
+        began = time.perf_counter()
+        bundle = read_bundle(directory)
+        evidence = [bundle.evidence(name) for name in bundle.header.runs]
+        reading = time.perf_counter() - began
+        began = time.perf_counter()
+        verdict = judge_unit(contract, contract.claims[0], bundle.header.units[0].workload, evidence, None)
+        judge_alone = time.perf_counter() - began
+    detail = f"reading {reading:.2f} s, judge alone {judge_alone:.2f} s, verdict {verdict.status}"
+    return [
+        Cost(f"judge of {steps} steps", whole, JUDGE_BAR_S, "s", detail=detail),
+        Cost(f"judge of {steps} steps, evidence in memory", judge_alone, JUDGE_BAR_S, "s"),
+    ]
+
+
+def checking(number: int) -> Cost:
+    """`check` of copies of one shipped contract, each with an id of its own."""
+    original = Path("contracts/traced-step-v1.yaml").read_text()
+    with tempfile.TemporaryDirectory() as folder:
+        for index in range(number):
+            name = f"copy-{index}-v1"
+            (Path(folder) / f"{name}.yaml").write_text(original.replace("traced-step-v1", name))
+        seconds, _ = command_seconds("check", folder)
+    return Cost(f"check of {number} contracts", seconds, CHECK_BAR_S, "s")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="folder for harness_cost.json and harness_cost.md")
+    arguments = parser.parse_args()
+    costs = [checking(CHECKED_CONTRACTS), *judging(JUDGED_STEPS), supervision("none"), supervision("step")]
+    lines = ["| cost | figure | bar | | detail |", "| --- | --- | --- | --- | --- |", *(cost.line() for cost in costs)]
+    text = f"# Cost of the harness\n\n{environment()['device']}\n\n" + "\n".join(lines) + "\n"
+    print(text)
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        rows = [{**asdict(cost), "status": cost.status} for cost in costs]
+        document = {"environment": environment(), "costs": rows}
+        (arguments.out / "harness_cost.json").write_text(json.dumps(document, indent=2) + "\n")
+        (arguments.out / "harness_cost.md").write_text(text)
+    return 1 if any(cost.status == "missed" for cost in costs) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
