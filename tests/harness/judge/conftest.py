@@ -1,8 +1,7 @@
-"""Builders and case tables lie in `tests/support`, where other tests find them too."""
+"""Builders and case tables lie in `tests/support`, the simulation in `scripts`."""
 
 import sys
 from pathlib import Path
 
-SUPPORT = str(Path(__file__).parents[2] / "support")
-if SUPPORT not in sys.path:
-    sys.path.insert(0, SUPPORT)
+ROOT = Path(__file__).parents[3]
+sys.path[:0] = [str(path) for path in (ROOT / "tests" / "support", ROOT / "scripts") if str(path) not in sys.path]

@@ -1,0 +1,111 @@
+"""Evidence of a simulated throughput comparison, so that the judge itself can be asked about a simulated experiment."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.contract.schema import Contract
+from harness.evidence.model import (
+    ArmEnd,
+    ArmEvidence,
+    ArmStart,
+    Block,
+    RunEvidence,
+    Series,
+    Telemetry,
+    TelemetrySample,
+    TimingEvidence,
+)
+from harness.judge.registry import judge_unit
+from harness.judge.verdict import Verdict
+
+ARMS = ("candidate", "baseline")
+_TEXT = {"title": "t", "on": ["w"], "why": "w", "if_fails": "f", "candidate": "candidate", "baseline": "baseline"}
+
+
+def contract_of(demanded: float, processes: int, blocks: int) -> Contract:
+    """A contract that demands this ratio of `processes` processes with `blocks` blocks an arm."""
+    ratio = {
+        "id": "RATIO",
+        "kind": "throughput_ratio",
+        "at_least": demanded,
+        "processes": processes,
+        "blocks": blocks,
+        "block_steps": 1,
+        "trajectory": "SAME",
+    }
+    same = {
+        "id": "SAME",
+        "kind": "trajectory_match",
+        "equality": "bitwise",
+        "max_abs_difference": 0.1,
+        "guards": {"steps": 1},
+    }
+    return Contract.model_validate(
+        {
+            "schema": "contract/v1",
+            "id": "simulation",
+            "title": "a simulated comparison",
+            "system": "simulated:System",
+            "workloads": {"w": {"model": "m", "batch_size": 1, "seq_len": 1, "steps": 1}},
+            "arms": {"candidate": {"capture": "none", "fast": True}, "baseline": {"capture": "none"}},
+            "claims": [_TEXT | ratio, _TEXT | same],
+        }
+    )
+
+
+def verdict_of(contract: Contract, seconds: NDArray[np.float64]) -> Verdict:
+    """The judge's verdict on step times [arms, processes, rounds, 2] in seconds, everything else being in order."""
+    runs = [_run(process, seconds[:, process]) for process in range(seconds.shape[1])]
+    return judge_unit(contract, contract.claims[0], "w", runs)
+
+
+def _run(process: int, seconds: NDArray[np.float64]) -> RunEvidence:
+    """One process: ABBA rounds of step times [arms, rounds, 2]."""
+    blocks = []
+    for index in range(seconds.shape[1]):
+        (ours, ours_again), (theirs, theirs_again) = seconds[:, index]
+        order = zip(
+            ("candidate", "baseline", "baseline", "candidate"), (ours, theirs, theirs_again, ours_again), strict=True
+        )
+        blocks += [
+            Block(arm=arm, round=index, position=position, steps=1, seconds=float(time), first_step=0)
+            for position, (arm, time) in enumerate(order)
+        ]
+    quiet = TelemetrySample(
+        seconds=0.0,
+        sm_clock_mhz=None,
+        power_w=None,
+        temperature_c=None,
+        throttle_reasons=[],
+        foreign_processes=0,
+        host_load_per_core=0.0,
+    )
+    return RunEvidence(
+        run_id=f"process{process}",
+        probe="throughput",
+        arms={arm: [_execution(arm, 2 * seconds.shape[1])] for arm in ARMS},
+        timing=TimingEvidence(
+            process=process,
+            candidate="candidate",
+            baseline="baseline",
+            blocks=blocks,
+            observed_steps=1,
+            observed_graph_launches={},
+        ),
+        telemetry=Telemetry(samples=[quiet]),
+    )
+
+
+def _execution(arm: str, steps: int) -> ArmEvidence:
+    return ArmEvidence(
+        start=ArmStart(arm=arm, replica=0, trainable_digest="start", frozen_digest="", trainable_tensors=1, facts={}),
+        end=ArmEnd(arm=arm, replica=0, trainable_digest="end", frozen_digest="", skipped_steps=0, steps_called=steps),
+        series=Series(
+            loss=np.ones(steps),
+            batch_digest=["b"] * steps,
+            clip_active_groups=np.ones(steps, dtype=np.int64),
+            tokens=np.ones(steps, dtype=np.int64),
+        ),
+    )
