@@ -44,6 +44,7 @@ def verify(
 ) -> None:
     """Run the planned units, judge them, write a run directory with its report."""
     from harness import console, session
+    from harness.report.terminal import Progress
 
     options = session.Options(
         claims=tuple(claim or ()),
@@ -55,7 +56,7 @@ def verify(
         model_directory=model,
         command=("harness", *sys.argv[1:]),
     )
-    outcome = session.verify(paths, options, console.TerminalProgress())
+    outcome = session.verify(paths, options, Progress())
     console.print_outcome(outcome, as_json=json)
     raise typer.Exit(outcome.exit_code)
 
@@ -123,8 +124,8 @@ def main() -> None:
     except HarnessError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        typer.echo("interrupted; the evidence so far is kept", err=True)
+    except KeyboardInterrupt as error:
+        typer.echo("\n".join(["interrupted", *getattr(error, "__notes__", [])]), err=True)
         sys.exit(ExitCode.INTERRUPTED)
 
 

@@ -1,4 +1,4 @@
-"""`harness judge` and `harness report`: verdicts and reports from run directories that exist, without running anything."""
+"""`harness judge` and `harness report`: verdicts and reports from run directories that exist; nothing is run."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from harness.runners.plan import Plan, plan
 from harness.system.protocol import SystemDescription
 from harness.system.resolve import resolve
 
-Watch = Callable[[Run | None, str, float], None]  # a run, its phase ("" when it ended), seconds so far
+Watch = Callable[[Run, str, float], None]  # a run, its phase ("" when it ended), seconds so far
 
 
 @dataclass(frozen=True)
@@ -100,18 +100,16 @@ def verify(paths: Sequence[Path], options: Options, watch: Watch | None = None) 
     if not planned.units:
         raise UsageError("nothing is planned", got="no unit matches", remedy="widen --claim and --workload")
     started = datetime.now(tz=UTC)
-    header = _header(contracts, planned, options, started)
-    writer = BundleWriter(options.reports / (options.name or _directory_name(started, options)), header, contracts)
+    header = header_of(contracts, planned, options, started)
+    writer = BundleWriter(options.reports / (options.name or directory_name(started, options)), header, contracts)
     try:
         execute(planned.runs, writer, watch)
         writer.seal()
         outcome = judge_bundles([read_bundle(writer.path)], contracts, gate=options.gate)
         write_outcome(writer.path, outcome)
         directory = writer.finish()
-    except BaseException:
-        kept = writer.abandon()
-        if watch is not None:
-            watch(None, f"kept what there is, marked {layout.INCOMPLETE}: {kept}", 0.0)
+    except BaseException as error:
+        error.add_note(f"kept what there is, marked {layout.INCOMPLETE}: {writer.abandon()}")
         raise
     return Outcome(outcome.view, directory)
 
@@ -130,7 +128,7 @@ def execute(runs: Sequence[Run], writer: BundleWriter, watch: Watch | None = Non
         supervisor.execute(run, writer.evidence_directory(run.id), tell, gpu_uuid=gpus[0].uuid if gpus else None)
 
 
-def _header(contracts: Sequence[LoadedContract], planned: Plan, options: Options, started: datetime) -> Header:
+def header_of(contracts: Sequence[LoadedContract], planned: Plan, options: Options, started: datetime) -> Header:
     systems = sorted({loaded.contract.system for loaded in contracts})
     facts = environment.collect(systems)
     return Header(
@@ -145,7 +143,7 @@ def _header(contracts: Sequence[LoadedContract], planned: Plan, options: Options
     )
 
 
-def _directory_name(started: datetime, options: Options) -> str:
+def directory_name(started: datetime, options: Options) -> str:
     gpus = environment.machine().gpus
     device = gpus[0].name.removeprefix("NVIDIA ").lower().replace(" ", "-") if gpus else "cpu"
     drill = f"-drill-{options.fault}" if options.fault else ""

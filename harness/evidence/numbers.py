@@ -45,12 +45,15 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def dump_json(value: Any, *, indent: int | None = None) -> str:
-    """JSON with sorted keys and tagged non-finite numbers; a NaN that slips through raises ValueError."""
+def dump_json(value: Any, *, indent: int | None = None, sort_keys: bool = True) -> str:
+    """JSON with tagged non-finite numbers, keys sorted unless their order means something.
+
+    A NaN that slips through raises ValueError.
+    """
     separators = (",", ":") if indent is None else None
     return json.dumps(
         _plain(value),
-        sort_keys=True,
+        sort_keys=sort_keys,
         indent=indent,
         separators=separators,
         ensure_ascii=False,

@@ -61,7 +61,9 @@ def execute(
     SIGTERM kill the worker first, and are then raised as KeyboardInterrupt and SystemExit(143).
     """
     directory.mkdir(parents=True)
-    (directory / layout.RUN).write_text(dump_json(run.model_dump(), indent=2) + "\n", encoding="utf-8")
+    # the order of the arms is the order of their execution
+    text = dump_json(run.model_dump(), indent=2, sort_keys=False)
+    (directory / layout.RUN).write_text(text + "\n", encoding="utf-8")
     tell = on_progress or (lambda _progress: None)
     lock = gpu_lock(gpu_uuid, lambda waiting: tell(Progress(run.id, waiting, 0.0))) if gpu_uuid else nullcontext()
     with _sigterm_raises(), lock:
@@ -98,6 +100,8 @@ def _start(directory: Path, stdin: int, token: str) -> subprocess.Popen[bytes]:
         # one workspace for all arms; must be set before CUDA starts to make cuBLAS repeatable
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "PYTHONHASHSEED": "0",
+        # threads that spin while they wait make a shared machine several times slower
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
         # a worker finds what its supervisor finds, however that came to be on the path
         "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
         TOKEN: token,

@@ -1,0 +1,63 @@
+"""pytest hooks: contract files become test items, one a unit. Everything else is in `harness.session` and friends."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from harness.contract_items import ContractReporter
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("contract", "contract verification")
+    group.addoption("--contract-workload", action="append", default=[], help="only this workload; may be repeated")
+    group.addoption("--contract-gate", action="store_true", help="units that are not decided fail")
+    group.addoption("--contract-reports", default="harness-reports", help="where the run directory is written")
+    parser.addini("contract_paths", "contract files, or folders of them, to collect", type="paths", default=[])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "contract: a unit of a contract, or a test that verifies a claim")
+    if not hasattr(config, "workerinput"):  # the controlling process, or the only one
+        from harness.contract_items import ContractReporter
+
+        reporter = ContractReporter(config, Path(tempfile.mkdtemp(prefix="contract-runs-")))
+        config.pluginmanager.register(reporter, "contract-reporter")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    reporter: ContractReporter | None = config.pluginmanager.getplugin("contract-reporter")
+    if reporter is not None:
+        shutil.rmtree(reporter.root, ignore_errors=True)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell an xdist worker where all of them share their runs."""
+    node.workerinput["contract_runs"] = str(node.config.pluginmanager.getplugin("contract-reporter").root)
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    if file_path.suffix not in {".yaml", ".yml"}:
+        return None
+    allowed = [Path(path).resolve() for path in parent.config.getini("contract_paths")]
+    if not any(path == file_path.resolve() or path in file_path.resolve().parents for path in allowed):
+        return None
+    from harness.contract_items import ContractFile
+
+    return ContractFile.from_parent(parent, path=file_path)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    result = yield
+    reporter: ContractReporter | None = session.config.pluginmanager.getplugin("contract-reporter")
+    if reporter is not None:
+        reporter.finish(session)
+    return result

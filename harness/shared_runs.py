@@ -1,0 +1,84 @@
+"""Runs that several processes ask for and that execute once: what pytest needs, also under pytest-xdist."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from filelock import FileLock
+
+from harness import session
+from harness.contract.load import LoadedContract, load_contract
+from harness.contract.schema import AnyClaim
+from harness.evidence import environment
+from harness.evidence.bundle import BundleWriter, read_bundle
+from harness.evidence.model import Run, RunEvidence, Unit
+from harness.evidence.records import read_run
+from harness.judge.registry import judge_unit
+from harness.judge.verdict import Verdict
+from harness.runners import supervisor
+from harness.runners.plan import Plan
+
+
+@dataclass(frozen=True)
+class PlannedContract:
+    """One contract file with its plan on this machine."""
+
+    loaded: LoadedContract
+    plan: Plan
+
+    def claim(self, name: str) -> AnyClaim:
+        return next(claim for claim in self.loaded.contract.claims if claim.id == name)
+
+
+def plan_file(path: Path, options: session.Options) -> PlannedContract:
+    """Read and plan one contract file. Raises ContractError with every error of the file."""
+    loaded = load_contract(path)
+    return PlannedContract(loaded, session.plan_contracts([loaded], options))
+
+
+class SharedRuns:
+    """Executes each run once below `root`, whichever process asks first; the others wait for its evidence."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._started = datetime.now(tz=UTC)
+
+    def evidence(self, run: Run) -> RunEvidence:
+        """The run's evidence, after executing it if nobody has."""
+        directory = self.root / "evidence" / run.id
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.root / f"{run.id}.lock"):
+            done = self.root / f"{run.id}.done"
+            if not done.exists():
+                shutil.rmtree(directory, ignore_errors=True)  # left by a process that was killed in the middle
+                gpus = environment.machine().gpus
+                supervisor.execute(run, directory, gpu_uuid=gpus[0].uuid if gpus else None)
+                done.touch()
+        return read_run(directory)[1]
+
+    def verdict(self, planned: PlannedContract, unit: Unit) -> Verdict:
+        """Execute what the unit needs and judge it."""
+        runs = {run.id: run for run in planned.plan.runs}
+        evidence = [self.evidence(runs[name]) for name in unit.runs]
+        return judge_unit(planned.loaded.contract, planned.claim(unit.claim), unit.workload, evidence, unit.obstacle)
+
+    def write_directory(
+        self, planned: Iterable[PlannedContract], judged: Sequence[Unit], options: session.Options
+    ) -> session.Outcome:
+        """Make the run directory of the units that were judged, from the evidence below `root`."""
+        contracts = [item.loaded for item in planned]
+        names = {name for unit in judged for name in unit.runs}
+        runs = [run for item in planned for run in item.plan.runs if run.id in names]
+        header = session.header_of(contracts, Plan(list(judged), runs), options, self._started)
+        final = options.reports / session.directory_name(self._started, options)
+        writer = BundleWriter(final, header, contracts)
+        for run in runs:
+            shutil.copytree(self.root / "evidence" / run.id, writer.evidence_directory(run.id))
+        writer.seal()
+        outcome = session.judge_bundles([read_bundle(writer.path)], contracts, gate=options.gate)
+        session.write_outcome(writer.path, outcome)
+        return session.Outcome(outcome.view, writer.finish(), outcome.altered)
