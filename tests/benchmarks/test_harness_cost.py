@@ -1,0 +1,48 @@
+"""The figures of the cost benchmark: windows, bars, and a run directory that is really judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness_cost import Cost, command_seconds, judging, window_ms
+from benchmarks.synthetic_run import CLAIM, write_run_directory
+from harness.runners.paired import BLOCK_STEPS
+
+
+def test_windows_leave_out_the_first_and_the_ragged_last() -> None:
+    """The first window takes 9 s a step (a compilation), the others 2 ms; three steps more make no window."""
+    slow = [9.0 * index for index in range(BLOCK_STEPS)]
+    fast = [9.0 * BLOCK_STEPS + 0.002 * index for index in range(2 * BLOCK_STEPS + 3)]
+    assert window_ms(slow + fast) == pytest.approx([2.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("figure", "resolution", "status"),
+    [(0.004, 0.005, "met"), (0.008, 0.005, "not resolved"), (0.012, 0.005, "not resolved"), (0.02, 0.005, "missed")],
+)
+def test_a_bar_is_decided_only_beyond_the_resolution(figure: float, resolution: float, status: str) -> None:
+    assert Cost("supervision", figure, 0.01, "share", resolution).status == status
+
+
+def test_the_synthetic_run_is_judged_and_holds(tmp_path: Path) -> None:
+    _, directory = write_run_directory(tmp_path, 25)
+    _, printed = command_seconds("judge", str(directory))
+    assert CLAIM in printed
+    assert "1 held" in printed
+
+
+def test_a_run_of_unequal_losses_does_not_hold(tmp_path: Path) -> None:
+    _, directory = write_run_directory(tmp_path, 25)
+    series = directory / "evidence" / "synthetic" / "candidate.0.csv"
+    lines = series.read_text().splitlines()
+    series.write_text("\n".join([*lines[:-1], lines[-1].replace("11.99", "11.98")]) + "\n")
+    with pytest.raises(RuntimeError, match="ended with"):
+        command_seconds("judge", str(directory))
+
+
+def test_judging_reports_the_verdict_and_where_the_time_goes() -> None:
+    whole, alone = judging(25)
+    assert "verdict PASS" in whole.detail
+    assert 0 < alone.figure < whole.figure
