@@ -32,13 +32,14 @@ import torch
 from benchmarks.clocked_system import CLOCK_FILE
 from benchmarks.measure import environment
 from benchmarks.synthetic_run import CLAIM, write_run_directory
+from harness.evidence.environment import machine
 from harness.evidence.model import PlannedArm, Run
 from harness.runners.paired import BLOCK_STEPS
 from harness.runners.supervisor import execute
 from harness.system.protocol import Arm, Workload
 
-ROUNDS = 3
-WINDOWS = 4  # of BLOCK_STEPS steps, after a first one that captures and warms up
+ROUNDS = 2
+WINDOWS = 3  # of BLOCK_STEPS steps, after a first one that captures and warms up
 JUDGED_STEPS = 1_000_000
 CHECKED_CONTRACTS = 2_000
 SUPERVISION_BAR, JUDGE_BAR_S, CHECK_BAR_S = 0.01, 2.0, 5.0
@@ -123,7 +124,8 @@ def _supervised(workload: Workload, arm: Arm, directory: Path) -> None:
         workload=workload,
         arms={"only": PlannedArm(arm=arm, system=system)},
     )
-    death = execute(run, directory)
+    gpus = machine().gpus
+    death = execute(run, directory, gpu_uuid=gpus[0].uuid if gpus else None)
     if death is not None:
         raise RuntimeError(f"the supervised worker died: {death}")
 

@@ -143,6 +143,7 @@ def summary(run: PeerRun) -> str:
         f"{device}; {versions}; {run.seconds:.0f} s.",
         *([] if run.complete else [_absent_section(run)]),
         _table(run),
+        _ways_section(run),
         *([_bar_section(run)] if run.bars() else []),
         _mathematics_section(run),
     ]
@@ -169,6 +170,18 @@ def _table(run: PeerRun) -> str:
             f"| {_gib(arm.peak_reserved_gib)} | {ratio} |"
         )
     return "\n".join(lines)
+
+
+def _ways_section(run: PeerRun) -> str:
+    """How each arm really ran: an arm that fell back from what its name says must not pass for it."""
+    lines = []
+    for arm in run.measured:
+        if "mechanism" in arm.facts:
+            lines.append(f"- {arm.arm} at seq {arm.seq_len}: {arm.facts['mechanism'] or 'no capture'}")
+        elif "graph_breaks" in arm.facts:
+            breaks, skips = arm.facts["graph_breaks"], arm.facts["cudagraph_skips"]
+            lines.append(f"- {arm.arm} at seq {arm.seq_len}: {breaks} graph breaks, {skips} skipped CUDA graphs")
+    return "## How they ran\n\n" + "\n".join(lines)
 
 
 def _gib(value: float | None) -> str:

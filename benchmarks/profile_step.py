@@ -54,7 +54,7 @@ def record_spans(step: Callable[[int], object], first: int, device: torch.device
     spans = [
         Span(event.name, event.time_range.start, event.time_range.end, _cost(event, on_gpu=on_gpu))
         for event in profiler.events() or []
-        if event.device_type.name == wanted and not event.is_user_annotation
+        if event.device_type.name == wanted and not getattr(event, "is_user_annotation", False)
     ]
     if not any(span.cost_us for span in spans):
         raise RuntimeError("the profiler recorded no kernel: is CUPTI usable on this machine?")

@@ -91,6 +91,13 @@ def test_an_absent_arm_is_named_and_the_run_is_not_complete() -> None:
     assert "**This run is not complete.** Absent:\n\n- unsloth at seq 128: ModuleNotFoundError" in summary(run)
 
 
+def test_an_arm_that_fell_back_is_told() -> None:
+    run = with_arm(complete_run(), "graphed", facts={**BF16_FACTS, "mechanism": "traced"})
+    run = with_arm(run, "hf_eager", facts={**PEER_FACTS, "graph_breaks": 3, "cudagraph_skips": 1})
+    assert "- graphed at seq 512: traced\n" in summary(run)
+    assert "- hf_eager at seq 512: 3 graph breaks, 1 skipped CUDA graphs\n" in summary(run)
+
+
 def test_rows_hold_exactly_the_published_keys() -> None:
     row = complete_run().rows()[0]
     assert row == {
