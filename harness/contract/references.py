@@ -54,7 +54,7 @@ def _problems(contract: Contract) -> Iterator[Problem]:
         for number, part in enumerate(parts_of(claim)):
             path: Path = (*here, "parts", number) if composite else here
             yield from _arm_names(contract, part, path)
-            yield from _alone(contract, part, path)
+            yield from _alone(contract, claim, part, path)
             for name in claim.on:
                 if name in contract.workloads:
                     yield from _on_workload(claim, part, path, name, contract.workloads[name])
@@ -90,7 +90,7 @@ def _arm_names(contract: Contract, part: AnyPart, path: Path) -> Iterator[Proble
         )
 
 
-def _alone(contract: Contract, part: AnyPart, path: Path) -> Iterator[Problem]:
+def _alone(contract: Contract, claim: AnyClaim, part: AnyPart, path: Path) -> Iterator[Problem]:
     """Rules of a judgement that do not depend on the workload."""
     if isinstance(part, ThroughputRatio):
         named = {
@@ -112,6 +112,7 @@ def _alone(contract: Contract, part: AnyPart, path: Path) -> Iterator[Problem]:
     if isinstance(part, Prewarm) and part.scope == "device" and part.target != "device":
         remedy = "use `scope: coverage`, or leave `target` out"
         yield Problem((*path, "target"), "`scope: device` is judged on the device", f"'{part.target}'", remedy)
+    yield from _effects_by_workload(claim, part, path)
     if isinstance(part, GradientMatch) and len(set(part.steps)) < len(part.steps):
         yield Problem((*path, "steps"), "`steps` are distinct", str(part.steps), "remove the repeated one")
 
@@ -136,6 +137,17 @@ def _on_workload(claim: AnyClaim, part: AnyPart, path: Path, name: str, workload
         remedy = "name a workload that needs cuda, or use `mechanism: traced`"
         rule = "a cuda_graph claim runs on a CUDA device"
         yield Problem(path, rule, f"workload '{name}' needs device cpu", remedy)
+
+
+def _effects_by_workload(claim: AnyClaim, part: AnyPart, path: Path) -> Iterator[Problem]:
+    """`at_least_on` names workloads of the claim."""
+    guards = getattr(part, "guards", None)
+    if guards is None or guards.training_effect is None:
+        return
+    for name in guards.training_effect.at_least_on:
+        if name not in claim.on:
+            place = (*path, "guards", "training_effect", "at_least_on", name)
+            yield Problem(place, "`at_least_on` names a workload of the claim", f"'{name}'", nearest(name, claim.on))
 
 
 def _step_counts(part: AnyPart) -> dict[str, int]:

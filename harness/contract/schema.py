@@ -86,6 +86,8 @@ class TrainingEffect(Strict):
     """How many last steps are averaged."""
     at_least: Positive
     """Smallest difference of the mean losses that counts as training."""
+    at_least_on: dict[Name, Positive] = {}
+    """The same for single workloads, by name: a model that starts from random weights has far to fall."""
 
 
 class Guards(Strict):
@@ -469,6 +471,16 @@ AnyClaim = (
 def parts_of(claim: AnyClaim) -> list[AnyPart]:
     """The judgements a claim consists of: itself, or its parts."""
     return list(claim.parts) if isinstance(claim, CompositeClaim) else [claim]
+
+
+def part_on(part: AnyPart, workload: str) -> AnyPart:
+    """The judgement as it stands on one workload: with the training effect that is demanded there."""
+    guards = getattr(part, "guards", None)
+    effect = guards.training_effect if guards is not None else None
+    if effect is None or workload not in effect.at_least_on:
+        return part
+    own = effect.model_copy(update={"at_least": effect.at_least_on[workload]})
+    return part.model_copy(update={"guards": guards.model_copy(update={"training_effect": own})})
 
 
 def arms_of(part: AnyPart) -> dict[str, str]:

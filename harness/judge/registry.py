@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness.contract.schema import AnyClaim, AnyPart, CompositeClaim, Contract
+from harness.contract.schema import AnyClaim, AnyPart, CompositeClaim, Contract, part_on
 from harness.evidence.model import Obstacle, RunEvidence
 from harness.judge import (
     capture,
@@ -57,11 +57,16 @@ def judge_unit(
         judgement = Sheet(claim.mechanism).conclude(obstacle_reason(obstacle), obstacle.message)
     else:
         context = Context(contract, claim, runs)
-        judgement = _composite(claim, context) if isinstance(claim, CompositeClaim) else _judge_part(claim, context)
+        judgement = (
+            _composite(claim, workload_name, context)
+            if isinstance(claim, CompositeClaim)
+            else _judge_part(claim, workload_name, context)
+        )
     return Verdict(contract=contract.id, claim=claim.id, workload=workload_name, **dict(judgement))
 
 
-def _judge_part(part: AnyPart, context: Context) -> Judgement:
+def _judge_part(part: AnyPart, workload_name: str, context: Context) -> Judgement:
+    part = part_on(part, workload_name)
     judge = JUDGES.get(part.kind)
     mechanism = context.mechanism(part)
     if judge is None:
@@ -69,10 +74,10 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
     return concluded(lambda sheet: judge(part, context, sheet), mechanism)
 
 
-def _composite(claim: CompositeClaim, context: Context) -> Judgement:
+def _composite(claim: CompositeClaim, workload_name: str, context: Context) -> Judgement:
     """The worst part's status and reason; every part's figures and denominators under the part's name."""
     names = part_names(claim)
-    judged = dict(zip(names, (_judge_part(part, context) for part in claim.parts), strict=True))
+    judged = dict(zip(names, (_judge_part(part, workload_name, context) for part in claim.parts), strict=True))
     name, worst = min(judged.items(), key=lambda entry: WORST_FIRST.index(entry[1].status))
     figures: dict[str, Figure] = {}
     denominators: dict[str, int] = {}
