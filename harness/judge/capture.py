@@ -19,7 +19,8 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
     """Order: captured at all, holds something, holds nothing forbidden, replayed once a step, bounds."""
     execution = executed(context.only_run("paired"), part.candidate)
     capture = capture_of(part.candidate, execution, context.mechanism(part), sheet)
-    nodes = _node_count(capture)
+    counts = _node_counts(capture)
+    nodes = sum(counts)
     _note(capture, nodes, sheet)
     if not capture.captured or capture.failure or capture.captures == 0:
         settle(reasons.NOT_CAPTURED, f"{part.candidate} was not captured: {capture.failure or 'it never began'}")
@@ -36,7 +37,7 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
         )
     if capture.static_buffers == 0:
         settle(reasons.VACUOUS_NO_BUFFERS, "no static buffer was watched")
-    _require_bounds(part, capture, nodes, execution, sheet)
+    _require_bounds(part, capture, counts, execution, sheet)
     return sheet.held(
         f"{capture.captures} captures of {nodes} nodes were replayed {capture.replays} times, once a step, "
         f"and {capture.static_buffers} buffers kept their addresses"
@@ -49,10 +50,17 @@ def graphs_per_step(capture: CaptureEvidence) -> int:
     return graphs // capture.captures if capture.captures and graphs and graphs % capture.captures == 0 else 1
 
 
-def _node_count(capture: CaptureEvidence) -> int:
+def _captures(capture: CaptureEvidence) -> list[list[GraphNodes]]:
+    """The graphs of each capture, one capture a shape; a capture's pieces follow each other."""
+    pieces = graphs_per_step(capture)
+    return [capture.nodes[first : first + pieces] for first in range(0, len(capture.nodes), pieces)]
+
+
+def _node_counts(capture: CaptureEvidence) -> list[int]:
+    """Nodes of each capture; of traced ones only their mean is known."""
     if capture.mechanism == "traced":
-        return capture.recorded_operations
-    return sum(sum(graph.by_type.values()) for graph in capture.nodes)
+        return [capture.recorded_operations // max(capture.captures, 1)]
+    return [sum(sum(graph.by_type.values()) for graph in graphs) for graphs in _captures(capture)]
 
 
 def _note(capture: CaptureEvidence, nodes: int, sheet: Sheet) -> None:
@@ -118,7 +126,7 @@ def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
     sheet.figure("observed_launches", seen, what)
     if seen is None or capture.observed_steps == 0:
         settle(reasons.LAUNCHES_UNOBSERVED, f"no {what} were observed by the harness")
-    per_step = capture.recorded_operations if traced else graphs_per_step(capture)
+    per_step = _node_counts(capture)[0] if traced else graphs_per_step(capture)
     needed = per_step * capture.observed_steps
     # a dispatch mode also sees the host copy each batch in: a few operations more are no second execution
     right = needed <= seen < 2 * needed if traced else seen == needed
@@ -129,11 +137,14 @@ def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
         )
 
 
-def _require_bounds(part: Capture, capture: CaptureEvidence, nodes: int, execution: ArmEvidence, sheet: Sheet) -> None:
-    if nodes < part.nodes_at_least or (part.nodes_at_most is not None and nodes > part.nodes_at_most):
-        bounds = f"at least {part.nodes_at_least}"
-        bounds += f" and at most {part.nodes_at_most}" if part.nodes_at_most is not None else ""
-        settle(reasons.NODE_COUNT, f"{nodes} nodes were captured, the contract demands {bounds}")
+def _require_bounds(
+    part: Capture, capture: CaptureEvidence, counts: list[int], execution: ArmEvidence, sheet: Sheet
+) -> None:
+    for count in counts:
+        if count < part.nodes_at_least or (part.nodes_at_most is not None and count > part.nodes_at_most):
+            bounds = f"at least {part.nodes_at_least}"
+            bounds += f" and at most {part.nodes_at_most}" if part.nodes_at_most is not None else ""
+            settle(reasons.NODE_COUNT, f"{count} nodes were captured, the contract demands {bounds}")
     if part.kernels_per_layer_at_least is not None or part.clipped_tensors_per_layer is not None:
         _require_per_layer(part, capture, execution, sheet)
     skipped = end_of(execution).skipped_steps
@@ -149,20 +160,30 @@ def _require_per_layer(part: Capture, capture: CaptureEvidence, execution: ArmEv
     if not isinstance(layers, int) or layers < 1:
         settle(reasons.EVIDENCE_MISSING, "the system does not state its number of layers")
     sheet.count("layers", layers)
-    kernels = sum(sum(graph.kernels.values()) for graph in capture.nodes)
-    sheet.figure("kernels_per_layer", kernels / layers, "kernels")
-    if part.kernels_per_layer_at_least is not None and kernels < part.kernels_per_layer_at_least * layers:
+    captures = _captures(capture)
+    _require_kernels(part, captures, layers, sheet)
+    if part.clipped_tensors_per_layer is not None:
+        _require_clipped_tensors(part.clipped_tensors_per_layer * layers, captures, sheet)
+
+
+def _require_kernels(part: Capture, captures: list[list[GraphNodes]], layers: int, sheet: Sheet) -> None:
+    fewest = min(sum(sum(graph.kernels.values()) for graph in graphs) for graphs in captures)
+    sheet.figure("kernels_per_layer", fewest / layers, "kernels")
+    if part.kernels_per_layer_at_least is not None and fewest < part.kernels_per_layer_at_least * layers:
         settle(
             reasons.KERNELS_PER_LAYER,
-            f"{kernels} kernels over {layers} layers are fewer than {part.kernels_per_layer_at_least} a layer",
+            f"{fewest} kernels over {layers} layers are fewer than {part.kernels_per_layer_at_least} a layer",
         )
-    if part.clipped_tensors_per_layer is None:
-        return
-    counts = [graph.clipped_tensors for graph in capture.nodes if graph.clipped_tensors is not None]
-    if not counts:
-        settle(reasons.EVIDENCE_MISSING, "the clip kernels' arguments were not read")
-    # every capture of a schedule of shapes holds its own clip
-    clipped, needed = sum(counts), part.clipped_tensors_per_layer * layers * capture.captures
-    sheet.figure("clipped_tensors", clipped, "tensors")
-    if clipped != needed:
-        settle(reasons.CLIPPED_TENSORS, f"{clipped} tensors are clipped inside the graph, {needed} are demanded")
+
+
+def _require_clipped_tensors(needed: int, captures: list[list[GraphNodes]], sheet: Sheet) -> None:
+    for graphs in captures:
+        counts = [graph.clipped_tensors for graph in graphs if graph.clipped_tensors is not None]
+        if not counts:
+            settle(reasons.EVIDENCE_MISSING, f"the clip kernels' arguments were not read in graph {graphs[0].label}")
+        sheet.figure("clipped_tensors", sum(counts), "tensors")
+        if sum(counts) != needed:
+            settle(
+                reasons.CLIPPED_TENSORS,
+                f"{sum(counts)} tensors are clipped inside graph {graphs[0].label}, {needed} are demanded",
+            )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from harness.contract.schema import Limits
 from harness.evidence.model import RunEvidence, TelemetrySample
 from harness.judge import reasons
@@ -14,6 +16,10 @@ def require_quiet_machine(limits: Limits, runs: list[RunEvidence], sheet: Sheet)
         if run.telemetry is None or not run.telemetry.samples:
             settle(reasons.TELEMETRY_MISSING, f"nothing was recorded of the machine during run {run.run_id}")
     sampled = [run.telemetry.samples for run in runs if run.telemetry is not None]
+    for run, samples in zip(runs, sampled, strict=True):
+        # a negative count: the driver did not say which processes use the GPU
+        if any(each.foreign_processes < 0 for each in samples):
+            settle(reasons.TELEMETRY_MISSING, f"other processes on the GPU could not be seen during run {run.run_id}")
     seen = {
         "foreign_gpu_processes": max(float(max(each.foreign_processes for each in samples)) for samples in sampled),
         "throttled_share": max(_throttled_share(samples) for samples in sampled),
@@ -36,7 +42,7 @@ def _throttled_share(samples: list[TelemetrySample]) -> float:
 
 
 def _clock_spread(samples: list[TelemetrySample]) -> float:
-    """(highest - lowest) / highest SM clock under load; 0 on a machine that has no such clock."""
+    """(highest - lowest) / median SM clock under load; 0 on a machine that has no such clock."""
     clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]
-    highest = max(clocks, default=0.0)
-    return (highest - min(clocks)) / highest if highest > 0 else 0.0
+    middle = median(clocks) if clocks else 0.0
+    return (max(clocks) - min(clocks)) / middle if middle > 0 else 0.0

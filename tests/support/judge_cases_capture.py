@@ -53,7 +53,30 @@ TWO_PIECES = {
     "nodes": [graph(label="forward", clipped_tensors=None), graph(label="backward")],
     "observed_graph_launches": 6,
 }
+THREE_SHAPES = {"captures": 3, "nodes": [graph(label=shape) for shape in ("a", "b", "c")]}
+
+
+def last_shape(**changes: Any) -> dict[str, Any]:
+    """Three captures, the last one changed."""
+    return THREE_SHAPES | {"nodes": [graph(label="a"), graph(label="b"), graph(label="c", **changes)]}
+
+
 CAPTURE_CASES = [
+    Case("three shapes", "held", lambda: captured({"captures": 3}, **THREE_SHAPES)),
+    Case("three traced shapes", "held", lambda: retraced({"captures": 3}, captures=3, recorded_operations=120)),
+    Case(
+        "few nodes at one shape", "node_count", lambda: captured({"captures": 3}, **last_shape(by_type={"kernel": 12}))
+    ),
+    Case(
+        "few kernels at one shape",
+        "kernels_per_layer",
+        lambda: captured({"captures": 3}, **last_shape(kernels={"gemm": 11})),
+    ),
+    Case(
+        "half a clip at one shape",
+        "clipped_tensors",
+        lambda: captured({"captures": 3}, **last_shape(clipped_tensors=6)),
+    ),
     Case("a CUDA graph", "held", captured),
     Case("a traced step", "held", retraced),
     Case("forward and backward graphs", "held", lambda: captured({"nodes_at_most": None}, **TWO_PIECES)),

@@ -121,6 +121,7 @@ THROUGHPUT_CASES = [
     Case("short blocks", "evidence_missing", lambda: timed(**torn(steps=1))),
     Case("too few blocks", "evidence_missing", lambda: timed(claim={"blocks": 6})),
     Case("no telemetry", "telemetry_missing", lambda: timed(telemetry=Telemetry(samples=[]))),
+    Case("processes unseen", "telemetry_missing", lambda: timed(**machine(foreign_processes=-1))),
     Case("a foreign process", "limits_exceeded", lambda: timed(**machine(foreign_processes=1))),
     Case("throttled", "limits_exceeded", lambda: timed(**machine(throttle_reasons=["sw_power_cap"]))),
     Case("clocks", "limits_exceeded", lambda: timed(**machine(sm_clock_mhz=1800.0))),

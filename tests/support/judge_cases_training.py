@@ -66,6 +66,8 @@ def nothing_ran() -> Verdict:
 
 
 WITHIN = {"equality": "within"}
+EFFECT_HERE = {"control": "untrained", "last": 2, "at_least": 0.2, "at_least_on": {"w": 3.0}}
+GUARDS_HERE = {"steps": STEPS, "training_effect": EFFECT_HERE}
 TRAJECTORY_CASES = [
     Case("equal in bits", "held", trajectory),
     Case("equal at the final step", "held", lambda: trajectory(claim={"compare": "final"})),
@@ -112,6 +114,9 @@ TRAJECTORY_CASES = [
     Case("no inputs", "capability_missing", lambda: trajectory(graphed(batches=[""] * STEPS))),
     Case("no parameters", "capability_missing", lambda: trajectory(graphed(start=""))),
     Case("no training effect", "vacuous_training_effect", lambda: trajectory(control=untrained(losses=LOSSES))),
+    Case(
+        "less effect than this workload's", "vacuous_training_effect", lambda: trajectory(claim={"guards": GUARDS_HERE})
+    ),
     Case("trained control", "vacuous_training_effect", lambda: trajectory(control=untrained(end="end"))),
     Case("control's start", "vacuous_training_effect", lambda: trajectory(control=untrained(start="s", end="s"))),
     Case("control's steps", "vacuous_training_effect", lambda: trajectory(control=untrained(losses=LOSSES[:9]))),

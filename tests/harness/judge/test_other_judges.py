@@ -9,6 +9,7 @@ from evidence_builders import (
     arm,
     contract_of,
     graphed,
+    sample,
     syncs,
     timed_run,
     trajectory_run,
@@ -18,7 +19,7 @@ from judge_cases_capture import captured, replays, retraced, sampled, watched
 from judge_cases_kernels import covered, kernel, odd, prewarmed, targeted
 from judge_cases_throughput import FASTER, LOSSES, composite, processes, timed
 
-from harness.evidence.model import Obstacle
+from harness.evidence.model import Obstacle, Telemetry
 from harness.judge import registry
 from harness.judge.reasons import REASONS
 from harness.judge.registry import judge_unit
@@ -110,6 +111,13 @@ def test_timed_losses_are_held_to_the_trajectory_claims_own_bound() -> None:
     assert verdict_of(FASTER, *runs, beside=[within]).reason == "held"
     tighter = within | {"max_abs_difference": 0.04}
     assert verdict_of(FASTER, *runs, beside=[tighter]).reason == "exceeds_tolerance"
+
+
+def test_the_spread_of_clocks_is_relative_to_their_median() -> None:
+    clocks = Telemetry(samples=[sample(sm_clock_mhz=clock) for clock in (1900.0, 2000.0, 2050.0)])
+    verdict = timed(telemetry=clocks)
+    assert (verdict.reason, value(verdict, "sm_clock_spread")) == ("limits_exceeded", 0.075)
+    assert verdict.message == "the machine was not quiet while it was timed: sm clock spread 0.075 (limit 0.05)"
 
 
 def test_a_missing_trajectory_claim_is_named() -> None:
