@@ -70,7 +70,15 @@ def _run(process: int, seconds: NDArray[np.float64]) -> RunEvidence:
             ("candidate", "baseline", "baseline", "candidate"), (ours, theirs, theirs_again, ours_again), strict=True
         )
         blocks += [
-            Block(arm=arm, round=index, position=position, steps=1, seconds=float(time), first_step=0)
+            Block(
+                arm=arm,
+                round=index,
+                position=position,
+                steps=1,
+                seconds=float(time),
+                processor_seconds=float(time),
+                first_step=0,
+            )
             for position, (arm, time) in enumerate(order)
         ]
     quiet = TelemetrySample(

@@ -205,6 +205,8 @@ class Limits(Strict):
     """Spread of the SM clock relative to its median, 0 to 1."""
     host_load_per_core: Positive = 1.0
     """Load average of the host for each core."""
+    baseline_idle_share: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Share of the baseline's time in which neither the host nor the device worked, 0 to 1: it was being slowed."""
 
 
 class ThroughputRatio(Judged):
@@ -475,10 +477,10 @@ def parts_of(claim: AnyClaim) -> list[AnyPart]:
 
 def part_on(part: AnyPart, workload: str) -> AnyPart:
     """The judgement as it stands on one workload: with the training effect that is demanded there."""
-    guards = getattr(part, "guards", None)
-    effect = guards.training_effect if guards is not None else None
-    if effect is None or workload not in effect.at_least_on:
+    guards: Guards | None = getattr(part, "guards", None)
+    if guards is None or guards.training_effect is None or workload not in guards.training_effect.at_least_on:
         return part
+    effect = guards.training_effect
     own = effect.model_copy(update={"at_least": effect.at_least_on[workload]})
     return part.model_copy(update={"guards": guards.model_copy(update={"training_effect": own})})
 

@@ -215,6 +215,7 @@ class Block(Record):
     steps: int
     seconds: Real
     first_step: int
+    processor_seconds: Real | None = None  # processor time of the whole process in the block
 
 
 class TelemetrySample(Record):
@@ -242,6 +243,7 @@ class TimingEvidence(Record):
     blocks: list[Block]
     observed_steps: int
     observed_graph_launches: dict[str, int]  # by arm, in one untimed block
+    observed_device_seconds: dict[str, Real] = {}  # by arm: kernel time a step in that block; empty without CUDA
 
 
 class JitEvent(Record):

@@ -111,6 +111,10 @@ SYNC_COUNT = _fails("sync_count", "The candidate waits for the device oftener, o
 CONTROL_SYNC_COUNT = _fails("control_sync_count", "The control arm's host syncs are not the demanded number.")
 MEMORY_GROWS = _fails("memory_grows", "Memory grew after the warm-up by more than the bound.")
 
+BASELINE_IDLE = _undecided(
+    "baseline_idle", "The baseline waited while neither host nor device worked: something slowed it."
+)
+
 # --- kernels ---------------------------------------------------------------------------------------------------
 PTX_TARGET_MISSING = _fails("ptx_target_missing", "A kernel's PTX has no `.target` line, or one nobody can read.")
 PTX_TARGET_MISMATCH = _fails("ptx_target_mismatch", "A kernel's PTX target does not fit the device.")

@@ -17,6 +17,7 @@ from harness.judge import reasons, statistics
 from harness.judge.capture import graphs_per_step
 from harness.judge.context import Context, executed
 from harness.judge.guards import require_trained
+from harness.judge.idle import require_busy_baseline
 from harness.judge.machine import require_quiet_machine
 from harness.judge.series import difference, losses, require_comparable, require_equal, require_finite
 from harness.judge.sheet import Sheet, number, settle
@@ -44,6 +45,8 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     self_logs = np.stack([np.array([each.self_logs() for each in times])[:, arm] for arm in (0, 1)])
     _note(part, processes, times, log_ratios, self_logs, sheet)
     require_quiet_machine(part.limits, [process.run for process in processes], sheet)
+    timings = [process.timing for process in processes]
+    require_busy_baseline(timings, part.baseline, part.limits.baseline_idle_share, sheet)
     return _decision(part, log_ratios, self_logs, sheet)
 
 

@@ -26,6 +26,7 @@ class Watched:
     steps: int = 0
     graph_launches: int | None = None
     operations: int | None = None
+    device_seconds: float | None = None  # time in which kernels ran, overlapping ones counted once
 
 
 class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -52,6 +53,21 @@ def graph_launches(watched: Watched) -> Iterator[None]:
     events = list(profile.events() or [])
     seen = sum(event.name in GRAPH_LAUNCHES for event in events)
     watched.graph_launches = (watched.graph_launches or 0) + seen
+    watched.device_seconds = (watched.device_seconds or 0.0) + _busy_seconds(events)
+
+
+def _busy_seconds(events: Sequence[Any]) -> float:
+    """Length of the union of all device activities of a profile, in seconds."""
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in events
+        if event.device_type == torch._C._autograd.DeviceType.CUDA
+    )
+    busy, until = 0.0, float("-inf")
+    for start, end in spans:
+        busy += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return busy / 1e6
 
 
 @contextmanager

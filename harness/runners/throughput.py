@@ -40,20 +40,20 @@ class TimedArm:
     _losses: list[Tensor] = field(default_factory=list)
     _inputs: list[dict[str, Tensor]] = field(default_factory=list)
 
-    def block(self, steps: int) -> float:
-        """Seconds of `steps` steps. Their losses and a copy of their batches stay on the device."""
+    def block(self, steps: int) -> tuple[float, float]:
+        """Wall and processor seconds of `steps` steps. Losses and a copy of the batches stay on the device."""
         shows_inputs = self.training if isinstance(self.training, HasInputs) else None
         self._losses, self._inputs = [], []
         _synchronize()
-        started = time.perf_counter()
+        started, worked = time.perf_counter(), time.process_time()
         for index in range(self.next_index, self.next_index + steps):
             self._losses.append(self.training.step(index))
             if shows_inputs is not None:
                 self._inputs.append({name: tensor.clone() for name, tensor in shows_inputs.inputs().items()})
         _synchronize()
-        seconds = time.perf_counter() - started
+        seconds, processor_seconds = time.perf_counter() - started, time.process_time() - worked
         self.next_index += steps
-        return seconds
+        return seconds, processor_seconds
 
     def write_block(self) -> None:
         """Write the last block's losses and digests; its steps are over."""
@@ -114,6 +114,11 @@ def execute(run: Run, recorder: Recorder) -> None:
                 blocks=timed,
                 observed_steps=WATCHED_STEPS,
                 observed_graph_launches={name: seen.graph_launches or 0 for name, seen in watched.items()},
+                observed_device_seconds={
+                    name: seen.device_seconds / seen.steps
+                    for name, seen in watched.items()
+                    if seen.device_seconds is not None
+                },
             )
         )
 
@@ -123,10 +128,18 @@ def _timed_rounds(candidate: TimedArm, baseline: TimedArm, *, rounds: int, steps
     for number in range(rounds):
         for position, arm in enumerate((candidate, baseline, baseline, candidate)):
             first = arm.next_index
-            seconds = arm.block(steps)
+            seconds, processor_seconds = arm.block(steps)
             arm.write_block()
             timed.append(
-                Block(arm=arm.name, round=number, position=position, steps=steps, seconds=seconds, first_step=first)
+                Block(
+                    arm=arm.name,
+                    round=number,
+                    position=position,
+                    steps=steps,
+                    seconds=seconds,
+                    first_step=first,
+                    processor_seconds=processor_seconds,
+                )
             )
     return timed
 

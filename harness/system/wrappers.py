@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from harness.errors import UsageError
 from harness.system.protocol import Expectation, FaultDescription, TrainingRun
@@ -113,7 +113,7 @@ class ExtraSync(FaultyRun):
         return waiting
 
 
-class SlowCandidate(FaultyRun):
+class Slowed(FaultyRun):
     def step(self, index: int) -> Tensor:
         started = time.perf_counter()
         loss = self._inner.step(index)
@@ -142,7 +142,8 @@ _WRAPPERS: dict[str, type[FaultyRun]] = {
     "doubled_step": DoubledStep,
     "stale_batch": StaleBatch,
     "extra_sync": ExtraSync,
-    "slow_candidate": SlowCandidate,
+    "slow_candidate": Slowed,
+    "slow_baseline": Slowed,
     "fewer_tokens": FewerTokens,
 }
 _SUMMARIES = {
@@ -153,6 +154,7 @@ _SUMMARIES = {
     "stale_batch": "each step trains on the batch before its own",
     "extra_sync": "each step reads its loss on the host",
     "slow_candidate": "each step sleeps 1.5 times as long as it took",
+    "slow_baseline": "each step of the baseline sleeps 1.5 times as long as it took",
     "fewer_tokens": "half of each sequence is processed",
     SWAPPED_ARMS: "candidate and baseline have changed places",
 }
@@ -164,6 +166,7 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
     "stale_batch": {"trajectory_match": Expectation("FAIL", "unequal_batches")},
     "extra_sync": {"host_syncs": Expectation("FAIL", "sync_count")},
     "slow_candidate": {"throughput_ratio": Expectation("FAIL", "too_slow")},
+    "slow_baseline": {"throughput_ratio": Expectation("INCONCLUSIVE", "baseline_idle")},
     "fewer_tokens": {
         "trajectory_match": Expectation("FAIL", "unequal_tokens"),
         "throughput_ratio": Expectation("FAIL", "unequal_tokens"),
@@ -174,9 +177,16 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
     },
 }
 _PLANTED_IN_BOTH = ("nan_tail", "constant_loss", SWAPPED_ARMS)
+
+
+def _planted_in(name: str) -> Literal["candidate", "baseline", "both"]:
+    if name in _PLANTED_IN_BOTH:
+        return "both"
+    return "baseline" if name == "slow_baseline" else "candidate"
+
+
 HARNESS_FAULTS: dict[str, FaultDescription] = {
-    name: FaultDescription(name, summary, "both" if name in _PLANTED_IN_BOTH else "candidate", _BREAKS[name])
-    for name, summary in _SUMMARIES.items()
+    name: FaultDescription(name, summary, _planted_in(name), _BREAKS[name]) for name, summary in _SUMMARIES.items()
 }
 
 

@@ -303,7 +303,15 @@ def blocks(candidate: Sequence[float], baseline: Sequence[float], *, steps: int 
         ours, theirs = candidate[2 * index : 2 * index + 2], baseline[2 * index : 2 * index + 2]
         order = [("graphed", ours[0]), ("ungraphed", theirs[0]), ("ungraphed", theirs[1]), ("graphed", ours[1])]
         found += [
-            Block(arm=name, round=index, position=position, steps=steps, seconds=time * steps, first_step=0)
+            Block(
+                arm=name,
+                round=index,
+                position=position,
+                steps=steps,
+                seconds=time * steps,
+                processor_seconds=time * steps,
+                first_step=0,
+            )
             for position, (name, time) in enumerate(order)
         ]
     return found

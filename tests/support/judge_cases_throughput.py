@@ -24,7 +24,7 @@ from evidence_builders import (
 from judge_cases import Case
 from judge_cases_capture import CAPTURE
 
-from harness.evidence.model import Obstacle, RunEvidence, Telemetry
+from harness.evidence.model import Block, Obstacle, RunEvidence, Telemetry
 from harness.judge.reasons import REASONS
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Status, Verdict
@@ -51,6 +51,27 @@ def processes(ratio: float, spread: Sequence[float] = PROCESSES) -> list[RunEvid
         timed_run(index, [0.01 * block for block in STEADY], [0.01 * ratio * factor * block for block in STEADY])
         for index, factor in enumerate(spread)
     ]
+
+
+def sleeping(share: float) -> list[Block]:
+    """Blocks whose baseline was neither on the processor nor, as far as these say, on the device for `share` of it."""
+    made = blocks([0.01 * b for b in STEADY], [0.012 * b for b in STEADY], steps=2)
+    return [
+        block.model_copy(update={"processor_seconds": (1 - share) * block.seconds})
+        if block.arm == "ungraphed"
+        else block
+        for block in made
+    ]
+
+
+def unwatched_processor() -> Verdict:
+    """No block of any process says what the processor did."""
+    runs = processes(1.2)
+    for run in runs:
+        assert run.timing is not None
+        for block in run.timing.blocks:
+            object.__setattr__(block, "processor_seconds", None)
+    return timed(runs)
 
 
 def timed(runs: Sequence[RunEvidence] | None = None, claim: dict[str, Any] | None = None, **last: Any) -> Verdict:
@@ -126,6 +147,14 @@ THROUGHPUT_CASES = [
     Case("throttled", "limits_exceeded", lambda: timed(**machine(throttle_reasons=["sw_power_cap"]))),
     Case("clocks", "limits_exceeded", lambda: timed(**machine(sm_clock_mhz=1800.0))),
     Case("a busy host", "limits_exceeded", lambda: timed(**machine(host_load_per_core=1.5))),
+    Case("a sleeping baseline", "baseline_idle", lambda: timed(timing={"blocks": sleeping(0.2)})),
+    Case("a baseline that waits a little", "held", lambda: timed(timing={"blocks": sleeping(0.05)})),
+    Case(
+        "a baseline that waits for a busy device",
+        "held",
+        lambda: timed(timing={"blocks": sleeping(0.5), "observed_device_seconds": {"ungraphed": 0.0115}}),
+    ),
+    Case("processor times unseen", "telemetry_missing", unwatched_processor),
 ]
 
 

@@ -1,0 +1,41 @@
+"""Whether the baseline was slowed: time in which neither the host nor the device worked is no training.
+
+A launch-bound step keeps the host busy, a compute-bound one the device. A baseline that sleeps does neither, and a
+speed-up over it means nothing. (One that is slowed by useless work cannot be told from an honest slow one.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.evidence.model import TimingEvidence
+from harness.judge import reasons
+from harness.judge.sheet import Sheet, number, settle
+
+
+def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limit: float, sheet: Sheet) -> None:
+    """Settle INCONCLUSIVE when in any process the baseline's median block was idle for more than `limit` of it."""
+    shares = [share for timing in timings if (share := idle_share(timing, baseline)) is not None]
+    if not shares:
+        settle(reasons.TELEMETRY_MISSING, "no process recorded the processor time of its blocks")
+    worst = max(shares)
+    sheet.figure("baseline_idle_share", worst)
+    if worst > limit:
+        settle(
+            reasons.BASELINE_IDLE,
+            f"{baseline} was idle for {number(worst)} of its time, with neither host nor device at work "
+            f"(limit {number(limit)}): something slowed it",
+        )
+
+
+def idle_share(timing: TimingEvidence, arm: str) -> float | None:
+    """Median over an arm's blocks of the share of a block that is neither processor nor device time; at least 0."""
+    device = float(timing.observed_device_seconds.get(arm, 0.0))
+    shares = [
+        1 - max(block.processor_seconds, device * block.steps) / block.seconds
+        for block in timing.blocks
+        if block.arm == arm and block.processor_seconds is not None
+    ]
+    return max(0.0, float(np.median(shares))) if shares else None
