@@ -35,8 +35,7 @@ class BlockContext:
 
     residual_in: Tensor  # [T, H]
     rstd_in: Tensor  # [T]
-    normed: Tensor  # [T, H]
-    low_rank: Tensor  # [T, 2r]: normed times the scaled A of q and of v
+    low_rank: Tensor  # [T, 2r]: the normed input times the scaled A of q and of v
     qkv: Tensor  # [T, QKV], rotated
     residual_mid: Tensor  # [T, H]
     rstd_mid: Tensor  # [T]
@@ -47,7 +46,6 @@ class BlockContext:
         return [
             self.residual_in,
             self.rstd_in,
-            self.normed,
             self.low_rank,
             self.qkv,
             self.residual_mid,
@@ -76,7 +74,6 @@ class Block:
         self.config = config
         self.weights = weights
         self.trainable = trainable
-        self._rank = trainable.b_q.shape[1]
 
     def forward(self, residual: Tensor, branch: Tensor | None, shape: StepShape) -> tuple[Tensor, Tensor, BlockContext]:
         """residual [T, H] and the branch [T, H] still to be added -> the pair after this block, and the context."""
@@ -96,56 +93,56 @@ class Block:
         )
         gate_up = normed_mid @ weights.gate_up.dense(dtype).t()
         branch_out = ops.swiglu_forward(gate_up) @ weights.down.dense(dtype).t()
-        context = BlockContext(
-            residual_in, rstd_in, normed, low_rank, qkv, residual_mid, rstd_mid, gate_up, attention=state
-        )
+        context = BlockContext(residual_in, rstd_in, low_rank, qkv, residual_mid, rstd_mid, gate_up, attention=state)
         return residual_mid, branch_out, context
 
     def _project(self, normed: Tensor) -> tuple[Tensor, Tensor]:
         """normed [T, H] -> qkv [T, QKV] with LoRA on q and v, and the low-rank activations [T, 2r]."""
         weight, bias = self.weights.qkv.dense(normed.dtype).t(), self.weights.qkv_bias
         qkv = normed @ weight if bias is None else torch.addmm(bias, normed, weight)
-        query_dim, kv_dim = self.config.query_dim, self.config.kv_dim
         low_rank = normed @ self.trainable.scaled_a.t()
-        qkv[:, :query_dim].addmm_(low_rank[:, : self._rank], self.trainable.b_q.t())
-        qkv[:, query_dim + kv_dim :].addmm_(low_rank[:, self._rank :], self.trainable.b_v.t())
-        return qkv, low_rank
+        return qkv.addmm_(low_rank, self.trainable.b.t()), low_rank
 
-    def backward(self, grad: Tensor, context: BlockContext, shape: StepShape) -> Tensor:
-        """Gradient [T, H] of residual + branch after the block -> that before it; writes the six gradients.
+    def backward(self, grad: Tensor, context: BlockContext, shape: StepShape, *, consume: bool) -> Tensor:
+        """Gradient [T, H] of residual + branch after the block -> that before it; writes the block's gradients.
 
-        The gradients of the A factors are those of their scaled copies, see `reference_impl.lora.Trainable`.
+        Those of LoRA are staged, see `reference_impl.lora.Trainable`. ``consume`` lets the gradient of gate_up
+        overwrite it: the largest activation then needs no second buffer.
         """
         weights, trainable, dtype = self.weights, self.trainable, grad.dtype
-        gradient = trainable.gradient
-        grad_gate_up = ops.swiglu_backward(grad @ weights.down.dense(dtype), context.gate_up)
-        grad_mid, grad_gain = ops.rms_norm_backward(
+        grad_act = grad @ weights.down.dense(dtype)
+        grad_gate_up = ops.swiglu_backward(grad_act, context.gate_up, context.gate_up if consume else None)
+        del grad_act
+        grad_mid, _ = ops.rms_norm_backward(
             grad_gate_up @ weights.gate_up.dense(dtype),
             context.residual_mid,
             trainable.post_attn_norm,
             context.rstd_mid,
-            grad,
+            grad_residual=grad,
+            grad_gain=trainable.grad_post_attn_norm,
         )
-        gradient["post_attn_norm"].copy_(grad_gain)
+        del grad_gate_up
         state = context.attention or attention.forward(context.qkv, shape, self.config)
         grad_qkv = attention.backward(grad_mid @ weights.output.dense(dtype), state)
         attention.rotate_(grad_qkv, shape, self.config, inverse=True)
-        grad_normed = self._project_backward(grad_qkv, context)
-        grad_in, grad_gain = ops.rms_norm_backward(
-            grad_normed, context.residual_in, trainable.input_norm, context.rstd_in, grad_mid
+        grad_in, _ = ops.rms_norm_backward(
+            self._project_backward(grad_qkv, context),
+            context.residual_in,
+            trainable.input_norm,
+            context.rstd_in,
+            grad_residual=grad_mid,
+            grad_gain=trainable.grad_input_norm,
         )
-        gradient["input_norm"].copy_(grad_gain)
         return grad_in
 
     def _project_backward(self, grad_qkv: Tensor, context: BlockContext) -> Tensor:
-        """grad_qkv [T, QKV] -> gradient [T, H] of the normed input; writes the LoRA gradients."""
-        rank, trainable, gradient = self._rank, self.trainable, self.trainable.gradient
-        query_dim, kv_dim = self.config.query_dim, self.config.kv_dim
-        grad_q, grad_v = grad_qkv[:, :query_dim], grad_qkv[:, query_dim + kv_dim :]
-        write_product_(gradient["lora_b_q"], grad_q.t(), context.low_rank[:, :rank])
-        write_product_(gradient["lora_b_v"], grad_v.t(), context.low_rank[:, rank:])
-        grad_low_rank = torch.cat((grad_q @ trainable.b_q, grad_v @ trainable.b_v), dim=1)
-        write_product_(gradient["lora_a_q"], grad_low_rank[:, :rank].t(), context.normed)
-        write_product_(gradient["lora_a_v"], grad_low_rank[:, rank:].t(), context.normed)
+        """grad_qkv [T, QKV] -> gradient [T, H] of the normed input; stages the LoRA gradients."""
+        trainable = self.trainable
+        write_product_(trainable.grad_b, grad_qkv.t(), context.low_rank)
+        grad_low_rank = grad_qkv @ trainable.b
+        # The normed input is x * rstd * gain: with rstd on the other factor, and the gain applied to the product of all
+        # layers at once, x itself serves, and the normed input need not be kept.
+        scaled = torch.mul(grad_low_rank, context.rstd_in[:, None], out=torch.empty_like(grad_low_rank))
+        write_product_(trainable.grad_a, scaled.t(), context.residual_in)
         grad_normed = grad_qkv @ self.weights.qkv.dense(grad_qkv.dtype)
         return grad_normed.addmm_(grad_low_rank, trainable.scaled_a)

@@ -1,6 +1,6 @@
 """Everything trainable: LoRA on the query and value projections, and the two norm gains of each layer.
 
-L layers, H hidden, r rank, Q = query heads * head_dim, KV = key/value heads * head_dim.
+L layers, H hidden, r rank, QKV = (query heads + 2 * key/value heads) * head_dim.
 
 All parameters live in one flat float32 buffer, their gradients in another of the same layout: layer-major, six tensors
 a layer in the order of `TRAINABLE`. So the clip, the optimizer and the casts are a few launches a step, whatever L is.
@@ -63,21 +63,27 @@ def layout(config: ModelConfig, rank: int) -> list[Slot]:
 
 @dataclass(frozen=True)
 class LayerTrainable:
-    """One layer's views: compute-dtype LoRA factors, float32 gains, and float32 gradients to write."""
+    """One layer's views: compute-dtype LoRA factors, float32 gains, and the float32 buffers for its gradients."""
 
     scaled_a: Tensor  # [2r, H]: alpha/rank * lora_a_q above alpha/rank * lora_a_v, compute dtype
-    b_q: Tensor  # [Q, r], compute dtype
-    b_v: Tensor  # [KV, r], compute dtype
+    b: Tensor  # [QKV, 2r], compute dtype: lora_b_q at (query rows, first r), lora_b_v at (value rows, last r), else 0
     input_norm: Tensor  # [H]
     post_attn_norm: Tensor  # [H]
-    gradient: dict[str, Tensor]
+    grad_a: Tensor  # [2r, H], see `Trainable`
+    grad_b: Tensor  # [QKV, 2r]
+    grad_input_norm: Tensor  # [H]
+    grad_post_attn_norm: Tensor  # [H]
 
 
 class Trainable:
-    """The flat parameter and gradient buffers and the compute-dtype copies that the GEMMs read.
+    """The flat parameter and gradient buffers, the compute-dtype copies that the GEMMs read, and staged LoRA gradients.
 
-    The copies hold A already multiplied by alpha/rank, so q += (x A'^T) B^T needs no extra scaling; the gradient that a
-    block writes for A is that of A', and `finish_gradients` turns it into that of A.
+    The copies join q and v, so that each step of LoRA is one product: qkv += (n A'^T) B^T with A' = alpha/rank * A and
+    B block-structured. A block writes its products into `grad_a` and `grad_b`; `finish_gradients` brings them into the
+    flat buffer, for all layers at once:
+
+        d/dA = alpha/rank * gain * grad_a,    grad_a = (d/d(n A'^T) * rstd)^T x        since n = x * rstd * gain
+        d/dB = the blocks of grad_b,          grad_b = (d/dqkv)^T (n A'^T)
     """
 
     def __init__(
@@ -88,11 +94,14 @@ class Trainable:
         total = sum(slot.size for slot in self.slots)
         self.flat = torch.zeros(total, dtype=torch.float32, device=device)
         self.gradient = torch.zeros_like(self.flat)
-        layers, query, kv = config.num_layers, config.query_dim, config.kv_dim
-        self.scaled_a = torch.zeros(layers, 2 * rank, config.hidden_size, dtype=dtype, device=device)
-        self.b_q = torch.zeros(layers, query, rank, dtype=dtype, device=device)
-        self.b_v = torch.zeros(layers, kv, rank, dtype=dtype, device=device)
+        layers, hidden, outputs = config.num_layers, config.hidden_size, config.qkv_dim
+        self.scaled_a = torch.zeros(layers, 2 * rank, hidden, dtype=dtype, device=device)
+        self.b = torch.zeros(layers, outputs, 2 * rank, dtype=dtype, device=device)
+        self.grad_a = torch.zeros(layers, 2 * rank, hidden, dtype=torch.float32, device=device)
+        self.grad_b = torch.zeros(layers, outputs, 2 * rank, dtype=torch.float32, device=device)
         self._rank = rank
+        self._query_rows = slice(0, config.query_dim)
+        self._value_rows = slice(outputs - config.kv_dim, outputs)
         self._by_name = {slot.name: slot for slot in self.slots}
         self._initialize(seed)
 
@@ -115,8 +124,14 @@ class Trainable:
     def gradients(self) -> dict[str, Tensor]:
         return {slot.name: slot.view(self.gradient) for slot in self.slots}
 
-    def compute_copies(self) -> dict[str, Tensor]:
-        return {"lora_scaled_a": self.scaled_a, "lora_b_q": self.b_q, "lora_b_v": self.b_v}
+    def working_tensors(self) -> dict[str, Tensor]:
+        """What a step changes beside the flat buffers."""
+        return {
+            "lora_scaled_a": self.scaled_a,
+            "lora_b": self.b,
+            "lora_grad_a": self.grad_a,
+            "lora_grad_b": self.grad_b,
+        }
 
     def _all_layers(self, flat: Tensor, kind: str) -> Tensor:
         """One kind of tensor in every layer, [L, *shape], as a strided view: one launch serves all layers."""
@@ -129,24 +144,29 @@ class Trainable:
         rank = self._rank
         torch.mul(self._all_layers(self.flat, "lora_a_q"), self.scale, out=self.scaled_a[:, :rank])
         torch.mul(self._all_layers(self.flat, "lora_a_v"), self.scale, out=self.scaled_a[:, rank:])
-        self.b_q.copy_(self._all_layers(self.flat, "lora_b_q"))
-        self.b_v.copy_(self._all_layers(self.flat, "lora_b_v"))
+        self.b[:, self._query_rows, :rank].copy_(self._all_layers(self.flat, "lora_b_q"))
+        self.b[:, self._value_rows, rank:].copy_(self._all_layers(self.flat, "lora_b_v"))
 
     def finish_gradients(self) -> None:
-        """d/dA = alpha/rank * d/dA' for all layers."""
-        self._all_layers(self.gradient, "lora_a_q").mul_(self.scale)
-        self._all_layers(self.gradient, "lora_a_v").mul_(self.scale)
+        """Write the LoRA gradients of all layers into the flat gradient buffer."""
+        rank = self._rank
+        factor = (self._all_layers(self.flat, "input_norm") * self.scale)[:, None, :]
+        torch.mul(self.grad_a[:, :rank], factor, out=self._all_layers(self.gradient, "lora_a_q"))
+        torch.mul(self.grad_a[:, rank:], factor, out=self._all_layers(self.gradient, "lora_a_v"))
+        self._all_layers(self.gradient, "lora_b_q").copy_(self.grad_b[:, self._query_rows, :rank])
+        self._all_layers(self.gradient, "lora_b_v").copy_(self.grad_b[:, self._value_rows, rank:])
 
     def layer(self, index: int) -> LayerTrainable:
-        def views(flat: Tensor) -> dict[str, Tensor]:
-            return {name: self._by_name[f"layers.{index}.{name}"].view(flat) for name in TRAINABLE}
+        def view(flat: Tensor, kind: str) -> Tensor:
+            return self._by_name[f"layers.{index}.{kind}"].view(flat)
 
-        parameters = views(self.flat)
         return LayerTrainable(
-            self.scaled_a[index],
-            self.b_q[index],
-            self.b_v[index],
-            parameters["input_norm"],
-            parameters["post_attn_norm"],
-            views(self.gradient),
+            scaled_a=self.scaled_a[index],
+            b=self.b[index],
+            input_norm=view(self.flat, "input_norm"),
+            post_attn_norm=view(self.flat, "post_attn_norm"),
+            grad_a=self.grad_a[index],
+            grad_b=self.grad_b[index],
+            grad_input_norm=view(self.gradient, "input_norm"),
+            grad_post_attn_norm=view(self.gradient, "post_attn_norm"),
         )

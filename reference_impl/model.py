@@ -23,7 +23,7 @@ from reference_impl.nf4 import FrozenMatrix, FullMatrix, QuantizedMatrix
 class ModelContext:
     """What the backward of the whole model needs. The head's own backward is part of its forward."""
 
-    blocks: tuple[BlockContext, ...]
+    blocks: list[BlockContext]
     residual_out: Tensor  # [T, H]
     rstd_out: Tensor  # [T]
     grad_final: Tensor  # [T, H]: gradient of the mean loss with respect to the final norm's output
@@ -34,7 +34,7 @@ class ModelContext:
 
     def without_attention(self) -> ModelContext:
         """The same without autograd graphs: plain tensors only, which can be kept at fixed addresses."""
-        return replace(self, blocks=tuple(block.without_attention() for block in self.blocks))
+        return replace(self, blocks=[block.without_attention() for block in self.blocks])
 
 
 def _matrix(parts: list[Tensor], weight_format: WeightFormat, dtype: torch.dtype) -> FrozenMatrix:
@@ -107,32 +107,39 @@ class Model:
         loss, grad_final = self._loss(final, targets.view(-1))
         return loss, ModelContext(contexts, hidden, rstd_out, grad_final)
 
-    def _forward_blocks(self, tokens: Tensor, shape: StepShape) -> tuple[Tensor, tuple[BlockContext, ...]]:
+    def _forward_blocks(self, tokens: Tensor, shape: StepShape) -> tuple[Tensor, list[BlockContext]]:
         residual = torch.nn.functional.embedding(tokens.view(-1), self.embedding)
         branch: Tensor | None = None
         contexts: list[BlockContext] = []
         for block in self.blocks:
             residual, branch, context = block.forward(residual, branch, shape)
             contexts.append(context)
-        return residual if branch is None else residual + branch, tuple(contexts)
+        return residual if branch is None else residual + branch, contexts
 
     def _loss(self, final: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """final [T, H], targets [T] -> mean loss and its gradient [T, H]; logits exist for one chunk of tokens."""
-        scale = 1.0 / targets.numel()
+        tokens = targets.numel()
+        scale = torch.full((), 1.0 / tokens, dtype=torch.float32, device=final.device)
         grad_final = torch.empty_like(final)
+        # One buffer for all chunks: a new one would be made while the last chunk's is still there.
+        buffer = final.new_empty(min(self._chunk, tokens), self.head.shape[0])
         losses: list[Tensor] = []
-        for start in range(0, targets.numel(), self._chunk):
-            rows = slice(start, start + self._chunk)
-            logits = final[rows] @ self.head.t()
+        for start in range(0, tokens, self._chunk):
+            rows = slice(start, min(start + self._chunk, tokens))
+            logits = torch.mm(final[rows], self.head.t(), out=buffer[: rows.stop - start])
             losses.append(ops.cross_entropy_forward_backward_(logits, targets[rows], scale))
             torch.mm(logits, self.head, out=grad_final[rows])
         return torch.cat(losses).sum() * scale, grad_final
 
-    def backward(self, context: ModelContext, shape: StepShape) -> None:
-        """Write every trainable gradient into the flat gradient buffer."""
+    def backward(self, context: ModelContext, shape: StepShape, *, consume: bool) -> None:
+        """Write every trainable gradient into the flat gradient buffer.
+
+        ``consume`` frees or overwrites the activations of each block as soon as they have been used.
+        """
         grad, _ = ops.rms_norm_backward(context.grad_final, context.residual_out, self.final_gain, context.rstd_out)
-        for block, block_context in zip(reversed(self.blocks), reversed(context.blocks), strict=True):
-            grad = block.backward(grad, block_context, shape)
+        remaining = context.blocks if consume else list(context.blocks)
+        for block in reversed(self.blocks):
+            grad = block.backward(grad, remaining.pop(), shape, consume=consume)
         self.trainable.finish_gradients()
 
     def logits(self, tokens: Tensor, shape: StepShape) -> Tensor:

@@ -41,9 +41,14 @@ def rms_norm_add_forward(x: Tensor, residual: Tensor, gain: Tensor, eps: float) 
 
 
 def rms_norm_backward(
-    grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, grad_residual: Tensor | None = None
+    grad_y: Tensor,
+    x: Tensor,
+    gain: Tensor,
+    rstd: Tensor,
+    grad_residual: Tensor | None = None,
+    grad_gain: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    result: tuple[Tensor, Tensor] = _pick("rms_norm", x).backward(grad_y, x, gain, rstd, grad_residual)
+    result: tuple[Tensor, Tensor] = _pick("rms_norm", x).backward(grad_y, x, gain, rstd, grad_residual, grad_gain)
     return result
 
 
@@ -63,8 +68,8 @@ def swiglu_forward(gate_up: Tensor) -> Tensor:
     return result
 
 
-def swiglu_backward(grad_act: Tensor, gate_up: Tensor) -> Tensor:
-    result: Tensor = _pick("swiglu", gate_up).backward(grad_act, gate_up)
+def swiglu_backward(grad_act: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
+    result: Tensor = _pick("swiglu", gate_up).backward(grad_act, gate_up, out)
     return result
 
 

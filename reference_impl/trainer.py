@@ -121,7 +121,7 @@ class Trainer:
         """One whole step on the static tensors; the loss before the update, 0-d."""
         static = self.static
         loss, context = self.model.forward(static.tokens, static.targets, static.shape)
-        self._finish(context)
+        self._finish(context, consume=True)
         return loss
 
     @torch.no_grad()
@@ -144,10 +144,10 @@ class Trainer:
         """
         if self.static.context is None:
             raise RuntimeError("backward_body() needs the activations of forward_body(): call it first")
-        self._finish(self.static.context)
+        self._finish(self.static.context, consume=False)
 
-    def _finish(self, context: ModelContext) -> None:
-        self.model.backward(context, self.static.shape)
+    def _finish(self, context: ModelContext, *, consume: bool) -> None:
+        self.model.backward(context, self.static.shape, consume=consume)
         self.clip.apply_(self.trainable.gradient)
         self.optimizer.update_(self.trainable.flat, self.trainable.gradient, self.clip.norms)
 
@@ -161,7 +161,7 @@ class Trainer:
         return {
             "parameters": self.trainable.flat,
             "gradients": self.trainable.gradient,
-            **self.trainable.compute_copies(),
+            **self.trainable.working_tensors(),
             **self.optimizer.state_tensors(),
             **self.clip.state_tensors(),
         }

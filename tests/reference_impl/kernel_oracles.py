@@ -151,11 +151,13 @@ def check_rms_norm(device: torch.device, dtype: torch.dtype, tokens: int, hidden
     generator = _generator(device)
     x, residual, grad_y, grad_residual = (_random(generator, tokens, hidden, dtype=dtype) for _ in range(4))
     gain = 1 + _random(generator, hidden, dtype=torch.float32, scale=0.3)
-    with guarded_outputs():
+    with guarded_outputs() as guards:
         y, rstd = rms_norm.forward(x, gain, EPS)
         total, sum_y, sum_rstd = rms_norm.add_forward(x, residual, gain, EPS)
         grad_x, grad_gain = rms_norm.backward(grad_y, x, gain, rstd)
-        grad_x_plus, _ = rms_norm.backward(grad_y, x, gain, rstd, grad_residual)
+        # One element off 16-byte alignment: a gradient may lie anywhere in the flat buffer.
+        into = guards.empty(hidden + 1, dtype=torch.float32, device=device)[1:]
+        grad_x_plus, _ = rms_norm.backward(grad_y, x, gain, rstd, grad_residual, into)
 
     def norm(value: Tensor) -> tuple[Tensor, Tensor]:
         value = value.double()
@@ -190,6 +192,7 @@ def check_rms_norm(device: torch.device, dtype: torch.dtype, tokens: int, hidden
             backward_bound + 2 * U * (magnitude + grad_residual.double().abs()),
         ),
         compare("grad_gain", grad_gain, products.sum(dim=0), (SUM_DEPTH + 4) * U * products.abs().sum(dim=0)),
+        Comparison("grad_gain written where asked", into, grad_gain.double(), torch.zeros_like(gain).double()),
     ]
 
 
@@ -224,9 +227,11 @@ def check_swiglu(device: torch.device, dtype: torch.dtype, tokens: int, intermed
     gate_up = _random(generator, tokens, 2 * intermediate, dtype=dtype, scale=3.0)
     grad_act = _random(generator, tokens, intermediate, dtype=dtype)
     gate_only = gate_up[:, :intermediate].contiguous()
-    with guarded_outputs():
+    with guarded_outputs() as guards:
         act = swiglu.forward(gate_up)
         grad_gate_up = swiglu.backward(grad_act, gate_up)
+        in_place = guards.copy(gate_up)
+        swiglu.backward(grad_act, in_place, out=in_place)
         silu = swiglu.silu_forward(gate_only)
         grad_silu = swiglu.silu_backward(grad_act, gate_only)
 
@@ -248,6 +253,7 @@ def check_swiglu(device: torch.device, dtype: torch.dtype, tokens: int, intermed
             grad * up * s * slope,
             (grad * up).abs() * silu_slope_bound,
         ),
+        Comparison("in place", in_place, grad_gate_up.double(), torch.zeros_like(in_place).double()),
         compare("silu", silu, gate * s, (gate * s).abs() * product_bound),
         compare("grad_silu", grad_silu, grad * s * slope, grad.abs() * silu_slope_bound),
     ]

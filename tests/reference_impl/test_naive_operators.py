@@ -48,6 +48,18 @@ def test_rms_norm_backward_adds_the_residual_gradient() -> None:
     assert_equal(with_residual, plain + residual)
 
 
+def test_backward_operators_write_into_a_given_output() -> None:
+    x, gain, grad = random(5, 12), random(12, seed=1), random(5, 12, seed=2)
+    _, rstd = rms_norm.forward(x, gain, EPS)
+    given = torch.full_like(gain, 2.0)
+    assert rms_norm.backward(grad, x, gain, rstd, grad_gain=given)[1] is given
+    assert_equal(given, rms_norm.backward(grad, x, gain, rstd)[1])
+    gate_up, grad_act = random(5, 14), random(5, 7, seed=1)
+    expected = swiglu.backward(grad_act, gate_up)
+    assert swiglu.backward(grad_act, gate_up, out=gate_up) is gate_up
+    assert_equal(gate_up, expected)
+
+
 def test_rms_norm_of_a_sum() -> None:
     x, residual, gain = random(5, 12), random(5, 12, seed=1), random(12, seed=2)
     total, y, _ = rms_norm.add_forward(x, residual, gain, EPS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from reference_impl.block import Block
 from reference_impl.config import ModelConfig, TrainConfig
 from reference_impl.errors import ReferenceImplError
 from reference_impl.trainer import Trainer
@@ -73,6 +75,39 @@ def test_the_split_step_equals_the_whole_step() -> None:
     assert_same_state(whole, split)
 
 
+def test_the_split_step_leaves_its_activations_as_they_are() -> None:
+    """A captured backward may be replayed on them again."""
+    trainer = Trainer(small_config())
+    trainer.prepare(0)
+    trainer.forward_body()
+    context = trainer.static.context
+    assert context is not None
+    before = [tensor.clone() for tensor in context.tensors()]
+    trainer.backward_body()
+    after = context.tensors()
+    assert [torch.equal(one, other) for one, other in zip(before, after, strict=True)] == [True] * len(before)
+
+
+def test_the_whole_step_frees_activations_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, alive = Trainer(small_config()), []
+    references: list[weakref.ref[Tensor]] = []
+    forward, backward = Block.forward, Block.backward
+
+    def watched_forward(block: Block, *arguments: Any) -> Any:
+        result = forward(block, *arguments)
+        references.append(weakref.ref(result[2].gate_up))
+        return result
+
+    def watched_backward(block: Block, *arguments: Any, **options: Any) -> Tensor:
+        alive.append(sum(reference() is not None for reference in references))
+        return backward(block, *arguments, **options)
+
+    monkeypatch.setattr(Block, "forward", watched_forward)
+    monkeypatch.setattr(Block, "backward", watched_backward)
+    trainer.step(0)
+    assert alive == [2, 1]  # gate_up of both layers, then of the first one alone
+
+
 def test_split_activations_keep_their_addresses() -> None:
     trainer = Trainer(small_config())
     addresses = []
@@ -106,8 +141,9 @@ def test_state_tensors_are_all_that_a_step_changes() -> None:
     trainer.step(0)
     assert all(torch.equal(frozen[name], tensor) for name, tensor in trainer.frozen_tensors().items())
     unchanged = {name for name, tensor in trainer.state_tensors().items() if torch.equal(before[name], tensor)}
-    # B starts at zero, so after one step the copies made at the step's start are as zero as before.
-    assert unchanged == {"lora_b_q", "lora_b_v"}
+    # B starts at zero, so its copy made at the step's start, and with it the gradient of A, are as zero as before;
+    # and a good step skips nothing.
+    assert unchanged == {"lora_b", "lora_grad_a", "skipped_steps"}
 
 
 def test_every_trainable_tensor_gets_a_gradient_and_moves() -> None:

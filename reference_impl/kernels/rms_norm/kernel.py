@@ -125,7 +125,7 @@ def _backward_kernel(
     tl.store(partials + program * H + column, grad_gain, mask=column < H)
 
 
-@kernel()
+@kernel("grad_gain")
 def _reduce_gain_kernel(
     partials: tl.tensor,
     grad_gain: tl.tensor,
@@ -229,7 +229,7 @@ def reduce_gain_spec(tokens: int, hidden: int) -> KernelSpec:
         num_warps=8,
         num_stages=1,
         function=_reduce_gain_kernel,
-        pointers=(Pointer("partials", "fp32"), Pointer("grad_gain", "fp32")),
+        pointers=(Pointer("partials", "fp32"), Pointer("grad_gain", "fp32", aligned=False)),
         constexprs={"P": partials, "H": hidden, "ROWS": _REDUCE_ROWS, "COLUMNS": _REDUCE_COLUMNS},
         grid=(-(-hidden // _REDUCE_COLUMNS),),
     )
@@ -270,9 +270,17 @@ def add_forward(x: Tensor, residual: Tensor, gain: Tensor, eps: float) -> tuple[
 
 
 def backward(
-    grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, grad_residual: Tensor | None = None
+    grad_y: Tensor,
+    x: Tensor,
+    gain: Tensor,
+    rstd: Tensor,
+    grad_residual: Tensor | None = None,
+    grad_gain: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """grad_y, x [T, H], gain f32 [H], rstd f32 [T] -> grad_x [T, H] (+ grad_residual), grad_gain f32 [H]."""
+    """grad_y, x [T, H], gain f32 [H], rstd f32 [T] -> grad_x [T, H] (+ grad_residual), grad_gain f32 [H].
+
+    The gain's gradient is written into `grad_gain` if given.
+    """
     tokens, hidden = x.shape
     dtype = dtype_name("rms_norm.backward", "x", x.dtype)
     spec = backward_spec(tokens, hidden, dtype, add_residual=grad_residual is not None)
@@ -284,7 +292,9 @@ def backward(
     require_shape(spec.op, "grad_residual", grad_residual, (tokens, hidden))
     grad_x = torch.empty_like(x)
     partials = torch.empty(spec.grid[0], hidden, dtype=torch.float32, device=x.device)
-    grad_gain = torch.empty(hidden, dtype=torch.float32, device=x.device)
+    if grad_gain is None:
+        grad_gain = torch.empty(hidden, dtype=torch.float32, device=x.device)
+    require_shape(spec.op, "grad_gain", grad_gain, (hidden,))
     launch(spec, grad_y, x, gain, rstd, grad_residual, grad_x, partials)
     launch(reduce_gain_spec(tokens, hidden), partials, grad_gain)
     return grad_x, grad_gain

@@ -28,9 +28,14 @@ def add_forward(x: Tensor, residual: Tensor, gain: Tensor, eps: float) -> tuple[
 
 
 def backward(
-    grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, grad_residual: Tensor | None = None
+    grad_y: Tensor,
+    x: Tensor,
+    gain: Tensor,
+    rstd: Tensor,
+    grad_residual: Tensor | None = None,
+    grad_gain: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """-> (grad_x [T, H], grad_gain [H]).
+    """-> (grad_x [T, H], grad_gain [H], written into ``grad_gain`` if given).
 
     With n = x * rstd: grad_x = rstd * (grad_y * gain - n * mean(grad_y * gain * n)) (+ grad_residual),
     grad_gain = sum over tokens of grad_y * n.
@@ -41,4 +46,5 @@ def backward(
     grad_x = rstd[:, None] * (grad_normed - normed * (grad_normed * normed).mean(dim=1, keepdim=True))
     if grad_residual is not None:
         grad_x = grad_x + grad_residual
-    return grad_x.to(x.dtype), (grad_y.to(inner) * normed).sum(dim=0)
+    total = (grad_y.to(inner) * normed).sum(dim=0)
+    return grad_x.to(x.dtype), total if grad_gain is None else grad_gain.copy_(total)

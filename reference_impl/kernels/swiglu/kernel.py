@@ -150,12 +150,13 @@ def forward(gate_up: Tensor) -> Tensor:
     return act
 
 
-def backward(grad_act: Tensor, gate_up: Tensor) -> Tensor:
-    """grad_act [T, I], gate_up [T, 2I] -> grad_gate_up [T, 2I]."""
+def backward(grad_act: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
+    """grad_act [T, I], gate_up [T, 2I] -> grad_gate_up [T, 2I], written into `out` if given, which may be gate_up."""
     tokens, intermediate = grad_act.shape
     spec = backward_spec(tokens, intermediate, dtype_name("swiglu.backward", "gate_up", gate_up.dtype))
     require_shape(spec.op, "gate_up", gate_up, (tokens, 2 * intermediate))
-    grad_gate_up = torch.empty_like(gate_up)
+    grad_gate_up = torch.empty_like(gate_up) if out is None else out
+    require_shape(spec.op, "out", grad_gate_up, (tokens, 2 * intermediate))
     launch(spec, grad_act, gate_up, grad_gate_up)
     return grad_gate_up
 

@@ -16,13 +16,14 @@ def forward(gate_up: Tensor) -> Tensor:
     return (gate * torch.sigmoid(gate) * up).to(gate_up.dtype)
 
 
-def backward(grad_act: Tensor, gate_up: Tensor) -> Tensor:
-    """grad_act [T, I], gate_up [T, 2I] -> grad_gate_up [T, 2I]."""
+def backward(grad_act: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
+    """grad_act [T, I], gate_up [T, 2I] -> grad_gate_up [T, 2I], written into ``out`` if given, which may be gate_up."""
     gate, up = _inner(gate_up).chunk(2, dim=1)
     grad = _inner(grad_act)
     sigmoid = torch.sigmoid(gate)
     grad_gate = grad * up * sigmoid * (1 + gate * (1 - sigmoid))
-    return torch.cat((grad_gate, grad * gate * sigmoid), dim=1).to(gate_up.dtype)
+    grad_gate_up = torch.cat((grad_gate, grad * gate * sigmoid), dim=1).to(gate_up.dtype)
+    return grad_gate_up if out is None else out.copy_(grad_gate_up)
 
 
 def silu_forward(x: Tensor) -> Tensor:
