@@ -16,7 +16,8 @@ modules themselves import Triton: import them only where a CUDA device is used, 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -86,14 +87,26 @@ class KernelSpec:
     constexprs: Mapping[str, Constant] = field(compare=False, repr=False)
     grid: tuple[int, ...] = field(compare=False)
     # Contracting a multiplication and an addition into one rounding is off where a kernel must equal torch bit for bit.
-    enable_fp_fusion: bool = field(default=True, compare=False)
+    enable_fp_fusion: bool = True
 
     @property
     def key(self) -> str:
-        """Readable cache key, e.g. `rms_norm.forward/512x1536/bf16/eps=1e-06/w4s1`."""
+        """Readable key, e.g. `rms_norm.forward/512x1536/bf16/eps=1e-06/w4s1`; it ends in `u` without fp fusion."""
         constants = ",".join(f"{name}={value}" for name, value in self.constants) or "-"
         sizes = "x".join(map(str, self.shape))
-        return f"{self.op}/{sizes}/{self.dtype}/{constants}/w{self.num_warps}s{self.num_stages}"
+        fusion = "" if self.enable_fp_fusion else "u"
+        return f"{self.op}/{sizes}/{self.dtype}/{constants}/w{self.num_warps}s{self.num_stages}{fusion}"
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """All that the compiler reads: two specs of one key and another identity are two kernels under one name."""
+        function = self.function
+        return (
+            f"{function.__module__}.{function.__name__}",
+            self.pointers,
+            tuple(self.constexprs.items()),
+            tuple(self.options.items()),
+        )
 
     @property
     def signature(self) -> dict[str, str]:
@@ -167,14 +180,32 @@ def jit_launch(spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
     spec.function[spec.grid](*arguments, **spec.constexprs, **spec.options)
 
 
-_launcher: Launcher = jit_launch
+_launchers: list[Launcher] = [jit_launch]
 
 
-def set_launcher(launcher: Launcher) -> Launcher:
-    """Route every later launch through `launcher(spec, arguments)`; returns the one it replaces, for restoring."""
-    global _launcher
-    previous, _launcher = _launcher, launcher
-    return previous
+def add_launcher(launcher: Launcher) -> None:
+    """Route every later launch through `launcher(spec, arguments)`, until it is removed or another one is added."""
+    _launchers.append(launcher)
+
+
+def remove_launcher(launcher: Launcher) -> None:
+    """Take a launcher out again, in whatever order they came; ValueError if it was not added."""
+    _launchers.remove(launcher)
+
+
+@contextmanager
+def launching_by(launcher: Launcher) -> Iterator[None]:
+    """Route the launches inside the `with` through `launcher`."""
+    add_launcher(launcher)
+    try:
+        yield
+    finally:
+        remove_launcher(launcher)
+
+
+def _address(tensor: Tensor) -> int:
+    # a fake tensor has no address: its offset stands for it, because every allocation starts aligned
+    return tensor.data_ptr() if type(tensor) is Tensor else int(tensor.storage_offset() * tensor.element_size())
 
 
 def launch(spec: KernelSpec, *arguments: Tensor) -> None:
@@ -194,12 +225,12 @@ def launch(spec: KernelSpec, *arguments: Tensor) -> None:
             raise KernelArgumentError(
                 spec.op, pointer.name, f"not contiguous (strides {tensor.stride()})", "pass a contiguous tensor"
             )
-        if pointer.aligned and tensor.data_ptr() % POINTER_ALIGNMENT:
+        if pointer.aligned and _address(tensor) % POINTER_ALIGNMENT:
             raise KernelArgumentError(
                 spec.op, pointer.name, "not 16-byte aligned", "pass a tensor that starts on a 16-byte boundary"
             )
     if 0 not in spec.grid:
-        _launcher(spec, arguments)
+        _launchers[-1](spec, arguments)
 
 
 def compile_for_device(spec: KernelSpec) -> Any:

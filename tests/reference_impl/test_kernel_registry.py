@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from reference_impl.kernels import registry
 from reference_impl.kernels.registry import KERNELS, KernelArgumentError, KernelSpec
@@ -21,9 +23,8 @@ def launched() -> Iterator[list[KernelSpec]]:
     def record(spec: KernelSpec, _arguments: tuple[Tensor, ...]) -> None:
         specs.append(spec)
 
-    previous = registry.set_launcher(record)
-    yield specs
-    registry.set_launcher(previous)
+    with registry.launching_by(record):
+        yield specs
 
 
 def planned_specs(dtype: str = "bf16", tokens: int = 6) -> list[KernelSpec]:
@@ -120,6 +121,53 @@ def test_eps_and_sequence_length_are_part_of_the_key() -> None:
     short = rope.apply_spec(6, 64, 3, 3, 16, "bf16", inverse=False)
     assert short.key == "rope.apply/6x64x3x3x16/bf16/inverse=False/w1s1"
     assert short != rope.apply_spec(6, 64, 6, 3, 16, "bf16", inverse=False)
+
+
+def test_what_the_compiler_reads_beside_the_key_is_the_identity() -> None:
+    swiglu = registry.load("swiglu")
+    right, swapped = swiglu.backward_spec(6, 48, "bf16"), swiglu.backward_spec(48, 6, "bf16")
+    assert right.identity == swiglu.backward_spec(6, 48, "bf16").identity
+    disguised = dataclasses.replace(swapped, shape=right.shape)
+    assert disguised.key == right.key
+    assert disguised.identity != right.identity
+
+
+def test_a_kernel_without_fused_multiply_add_has_a_key_of_its_own() -> None:
+    spec = registry.load("nf4").dequantize_spec(8, 64, "bf16")
+    assert spec.key == "nf4.dequantize/8x64/bf16/-/w4s1u"
+    assert dataclasses.replace(spec, enable_fp_fusion=True).key == "nf4.dequantize/8x64/bf16/-/w4s1"
+
+
+def test_the_last_launcher_added_launches_until_it_is_removed() -> None:
+    spec = registry.load("softmax").backward_spec(2, 8, "fp32")
+    tensors = [torch.zeros(2, 8) for _ in range(3)]
+    launches: list[str] = []
+
+    def first(_spec: KernelSpec, _arguments: tuple[Tensor, ...]) -> None:
+        launches.append("first")
+
+    def second(_spec: KernelSpec, _arguments: tuple[Tensor, ...]) -> None:
+        launches.append("second")
+
+    registry.add_launcher(first)
+    registry.add_launcher(second)
+    registry.launch(spec, *tensors)
+    registry.remove_launcher(first)
+    registry.launch(spec, *tensors)
+    registry.remove_launcher(second)
+    assert launches == ["second", "second"]
+    with pytest.raises(ValueError, match="not in list"):
+        registry.remove_launcher(second)
+
+
+def test_a_fake_tensor_is_as_aligned_as_its_offset(launched: list[KernelSpec]) -> None:
+    softmax = registry.load("softmax")
+    with FakeTensorMode():
+        softmax.backward(torch.zeros(4, 8), torch.zeros(4, 8))
+        storage = torch.zeros(40)
+        with pytest.raises(KernelArgumentError, match="not 16-byte aligned"):
+            softmax.backward(storage[1:33].view(4, 8), torch.zeros(4, 8))
+    assert [spec.shape for spec in launched] == [(4, 8)]
 
 
 def test_an_empty_grid_launches_nothing(launched: list[KernelSpec]) -> None:
