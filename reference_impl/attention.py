@@ -40,10 +40,10 @@ class AttentionState:
     output: Tensor
 
 
-def rotate_(qkv: Tensor, shape: StepShape, config: ModelConfig, *, inverse: bool = False) -> None:
+def rotate_(qkv: Tensor, shape: StepShape, config: ModelConfig) -> None:
     """Rotary embedding of the query and key heads of qkv [T, (N + 2*Nkv) * D], in place."""
     heads = config.num_heads + config.num_kv_heads
-    ops.rope_apply_(qkv, shape.cos, shape.sin, shape.seq_len, heads, config.head_dim, inverse)
+    ops.rope_apply_(qkv, shape.cos, shape.sin, shape.seq_len, heads, config.head_dim, inverse=False)
 
 
 def forward(qkv: Tensor, shape: StepShape, config: ModelConfig) -> AttentionState:
@@ -65,7 +65,9 @@ def forward(qkv: Tensor, shape: StepShape, config: ModelConfig) -> AttentionStat
     return AttentionState(query, key, value, output)
 
 
-def backward(grad_output: Tensor, state: AttentionState) -> Tensor:
-    """grad_output [T, N*D] -> gradient of the rotated qkv [T, (N + 2*Nkv) * D]."""
+def backward(grad_output: Tensor, state: AttentionState, shape: StepShape, config: ModelConfig) -> Tensor:
+    """grad_output [T, N*D] -> gradient [T, (N + 2*Nkv) * D] of qkv before its rotation."""
     grads = torch.autograd.grad(state.output, (state.query, state.key, state.value), grad_output)
-    return torch.cat([grad.transpose(1, 2) for grad in grads], dim=2).view(grad_output.shape[0], -1)
+    # [B, N, S, D]; the backends give them the memory order of their inputs, so that these are views.
+    query, key, value = (grad.transpose(1, 2).reshape(shape.tokens, -1) for grad in grads)
+    return ops.rope_backward(query, key, value, shape.cos, shape.sin, shape.seq_len, config.head_dim)

@@ -123,8 +123,7 @@ class Block:
         )
         del grad_gate_up
         state = context.attention or attention.forward(context.qkv, shape, self.config)
-        grad_qkv = attention.backward(grad_mid @ weights.output.dense(dtype), state)
-        attention.rotate_(grad_qkv, shape, self.config, inverse=True)
+        grad_qkv = attention.backward(grad_mid @ weights.output.dense(dtype), state, shape, self.config)
         grad_in, _ = ops.rms_norm_backward(
             self._project_backward(grad_qkv, context),
             context.residual_in,

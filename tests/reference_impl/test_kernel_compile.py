@@ -97,7 +97,14 @@ def test_dequantization_reads_no_table_from_memory_and_writes_16_bytes(double: b
 
 
 def test_bf16_data_moves_in_16_byte_vectors() -> None:
-    data = ("rms_norm.forward", "rms_norm.add_forward", "rope.apply", "swiglu.forward", "swiglu.backward")
+    data = (
+        "rms_norm.forward",
+        "rms_norm.add_forward",
+        "rope.apply",
+        "rope.backward",
+        "swiglu.forward",
+        "swiglu.backward",
+    )
     specs = [spec for spec in qwen2_specs() if spec.op in data]
     assert len(specs) == 6
     for spec in specs:

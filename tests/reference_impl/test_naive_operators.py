@@ -100,6 +100,17 @@ def test_rope_inverse_is_the_transpose() -> None:
     assert_equal((rotated * grad).sum(), (x * pulled_back).sum())
 
 
+def test_rope_backward_packs_what_the_rotation_pulls_back() -> None:
+    cos, sin = rope.tables(6, 8, 1e4, torch.device("cpu"))
+    qkv, weight = random(12, 4 * 8), random(12, 4 * 8, seed=1)  # two query heads, one key head, one value head
+    rotated = qkv.clone()
+    rope.apply_(rotated, cos, sin, 6, 3, 8, inverse=False)
+    query, key, value = torch.split(weight, [16, 8, 8], dim=1)
+    grad_qkv = rope.backward(query, key, value, cos, sin, 6, 8)
+    assert_equal((rotated * weight).sum(), (qkv * grad_qkv).sum())
+    assert torch.equal(grad_qkv[:, 24:], weight[:, 24:])
+
+
 def test_swiglu() -> None:
     gate_up, grad = random(5, 14, grad=True), random(5, 7, seed=1)
     expected = functional.silu(gate_up[:, :7]) * gate_up[:, 7:]

@@ -19,10 +19,20 @@ def tables(seq_len: int, head_dim: int, theta: float, device: torch.device) -> t
 def apply_(
     qkv: Tensor, cos: Tensor, sin: Tensor, seq_len: int, heads_to_rotate: int, head_dim: int, inverse: bool
 ) -> None:
-    """Rotate in place the first ``heads_to_rotate`` heads of qkv [T, (N + 2*Nkv) * D]; ``inverse`` is the backward."""
+    """Rotate in place the first ``heads_to_rotate`` heads of qkv [T, (N + 2*Nkv) * D]; ``inverse`` rotates back."""
     inner = torch.float64 if qkv.dtype == torch.float64 else torch.float32
     heads = qkv[:, : heads_to_rotate * head_dim].view(-1, seq_len, heads_to_rotate, head_dim)
     first, second = heads.to(inner).chunk(2, dim=-1)
     cosine = cos[:, None, :]
     sine = -sin[:, None, :] if inverse else sin[:, None, :]
     heads.copy_(torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1))
+
+
+def backward(
+    grad_query: Tensor, grad_key: Tensor, grad_value: Tensor, cos: Tensor, sin: Tensor, seq_len: int, head_dim: int
+) -> Tensor:
+    """Gradients of rotated query [T, N*D], rotated key [T, Nkv*D], value [T, Nkv*D] -> that of qkv before rotation."""
+    grad_qkv = torch.cat((grad_query, grad_key, grad_value), dim=1)
+    rotated = (grad_query.shape[1] + grad_key.shape[1]) // head_dim
+    apply_(grad_qkv, cos, sin, seq_len, rotated, head_dim, inverse=True)
+    return grad_qkv
