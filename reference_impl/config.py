@@ -17,6 +17,7 @@ ClipScope = Literal["per_layer", "global"]
 ClipMode = Literal["fused", "synchronizing"]
 WeightFormat = Literal["nf4", "full"]
 DtypeName = Literal["auto", "bfloat16", "float32"]
+GemmPath = Literal["cublas", "tiled", "fp16", "bf16"]
 
 TINY_CHECKPOINT = Path(__file__).parent / "checkpoints" / "tiny"
 
@@ -138,6 +139,7 @@ class TrainConfig:
     ``weight_decay`` acts on every trainable tensor, as in one parameter group of `torch.optim.AdamW`.
     ``data`` is a text file or folder; None is the text of CPython's `pydoc_data.topics`.
     ``loss_chunk`` is the number of tokens whose logits exist at one time.
+    ``gemm`` is the path of the backward products, see `reference_impl.gemm`.
     """
 
     model: str | ModelConfig = "tiny"
@@ -161,6 +163,7 @@ class TrainConfig:
     device: str = "auto"
     data: str | None = None
     loss_chunk: int = 512
+    gemm: GemmPath = "cublas"
 
     @classmethod
     def preset(cls, model: str, **overrides: Any) -> TrainConfig:
@@ -177,6 +180,7 @@ class TrainConfig:
         _require_choice(self, "clip_mode", get_args(ClipMode))
         _require_choice(self, "weights", get_args(WeightFormat))
         _require_choice(self, "dtype", get_args(DtypeName))
+        _require_choice(self, "gemm", get_args(GemmPath))
         for name in ("learning_rate", "weight_decay", "warmup_steps", "seed"):
             value = getattr(self, name)
             ok = math.isfinite(value) and value >= 0

@@ -1,0 +1,197 @@
+"""The backward products of a linear layer, by the path that the configuration names.
+
+Legend: C [M, N] = A [M, K] @ B [K, N];  grad_A = grad_C @ B^T [M, K],  grad_B = A^T @ grad_C [K, N].
+
+cublas  the library's product. fp32 operands are multiplied without TF32, whatever the process allows elsewhere: a
+        TF32 backward once went NaN at gradient magnitude 1e5 (ALB-076).
+tiled   the 16 x 16 kernel of `kernels/gemm`, its naive twin for tensors on a CPU.
+fp16    the weight is kept in half precision and its fp32 original may be freed (PMAT-472: 2.6 GB at 1.5B); the other
+bf16    operand is rounded to the same type, products are accumulated and stored in fp32.
+
+Every path takes the same arguments and refuses the same ones, before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import Tensor
+
+from reference_impl.config import GemmPath
+from reference_impl.errors import ReferenceImplError
+
+HALF_TYPES: dict[str, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_OPERAND_TYPES = (torch.float32, torch.float16, torch.bfloat16)
+# fp16 operands are scaled by a power of two so that their largest element lies in [2^14, 2^15): a gradient of 1e5
+# would be infinite in fp16 (largest value 65504), one of 1e-6 would lose its bits.
+_FP16_EXPONENT = 15
+# Exponents of fp32 for which the power of two that undoes the scaling is still a normal number.
+_SMALLEST_EXPONENT = -110
+
+
+class BackwardGemm:
+    """Both backward products by one path; one object serves any number of layers and holds no tensor."""
+
+    def __init__(self, path: GemmPath) -> None:
+        self.path = path
+        self.half = HALF_TYPES.get(path)
+
+    def cache_weight(self, weight: Tensor) -> Tensor:
+        """What to keep of a frozen weight [K, N] as operand `b` of `grad_a`: itself, or its half-precision copy.
+
+        ReferenceImplError if a finite weight would become infinite in the path's type. Reads the device once.
+        """
+        if self.half is None:
+            return weight
+        cached = weight.to(self.half)
+        if bool((cached.isinf() & weight.isfinite()).any()):
+            largest = torch.finfo(self.half).max
+            raise ReferenceImplError("weight", f"beyond {largest:g}", f"the path {self.path} cannot hold it")
+        return cached
+
+    def grad_a(self, grad_c: Tensor, b: Tensor, out: Tensor | None = None, *, accumulate: bool = False) -> Tensor:
+        """grad_c [M, N], b [K, N] -> grad_c @ b^T [M, K] in `out` (fp32, or grad_c's dtype as is the default).
+
+        `accumulate` adds to `out`. ReferenceImplError names the argument that does not fit.
+        """
+        _check_operand("grad_c", grad_c)
+        _check_operand("b", b)
+        (m, n), k = grad_c.shape, b.shape[0]
+        _check_partner("b", b, "grad_c", grad_c, same_columns=n)
+        out = self._output(out, grad_c, (m, k), accumulate=accumulate)
+        if self.path == "tiled":
+            return _tiled("backward_a", grad_c, b, out, accumulate=accumulate)
+        return self._multiply(("grad_c", grad_c), ("b", b.t()), out, accumulate=accumulate)
+
+    def grad_b(self, a: Tensor, grad_c: Tensor, out: Tensor | None = None, *, accumulate: bool = False) -> Tensor:
+        """a [M, K], grad_c [M, N] -> a^T @ grad_c [K, N] in `out` (fp32, or grad_c's dtype as is the default).
+
+        `accumulate` adds to `out`. ReferenceImplError names the argument that does not fit.
+        """
+        _check_operand("a", a)
+        _check_operand("grad_c", grad_c)
+        (m, k), n = a.shape, grad_c.shape[1]
+        _check_partner("grad_c", grad_c, "a", a, same_rows=m)
+        out = self._output(out, grad_c, (k, n), accumulate=accumulate)
+        if self.path == "tiled":
+            return _tiled("backward_b", a, grad_c, out, accumulate=accumulate)
+        return self._multiply(("a", a.t()), ("grad_c", grad_c), out, accumulate=accumulate)
+
+    def _output(self, out: Tensor | None, like: Tensor, shape: tuple[int, int], *, accumulate: bool) -> Tensor:
+        if out is None:
+            if accumulate:
+                raise ReferenceImplError("out", "missing", "pass the tensor to accumulate into")
+            return torch.empty(shape, dtype=like.dtype, device=like.device)
+        if tuple(out.shape) != shape:
+            raise ReferenceImplError("out", f"shape {list(out.shape)}", f"pass shape {list(shape)}")
+        if out.dtype not in {torch.float32, like.dtype}:
+            raise ReferenceImplError("out", f"{out.dtype}", f"pass torch.float32 or {like.dtype}")
+        _check_layout("out", out, like.device)
+        return out
+
+    def _multiply(
+        self, left: tuple[str, Tensor], right: tuple[str, Tensor], out: Tensor, *, accumulate: bool
+    ) -> Tensor:
+        """out (+)= left [P, Q] @ right [Q, R] by the library."""
+        (left_name, left_matrix), (right_name, right_matrix) = left, right
+        if self.half is None:
+            if left_matrix.dtype != right_matrix.dtype:
+                found = f"{right_matrix.dtype} beside {left_name} of {left_matrix.dtype}"
+                raise ReferenceImplError(right_name, found, "the path cublas takes operands of one dtype")
+            return _library_product(left_matrix, right_matrix, out, accumulate=accumulate)
+        left_half, left_scale = _halve(left_name, left_matrix, self.half)
+        right_half, right_scale = _halve(right_name, right_matrix, self.half)
+        scales = [scale for scale in (left_scale, right_scale) if scale is not None]
+        if not scales and out.dtype == torch.float32:
+            return _library_product(left_half, right_half, out, accumulate=accumulate)
+        product = torch.empty(out.shape, dtype=torch.float32, device=out.device)
+        _library_product(left_half, right_half, product, accumulate=False)
+        for scale in scales:
+            product.mul_(scale)
+        return out.add_(product) if accumulate else out.copy_(product)
+
+
+def _halve(name: str, matrix: Tensor, half: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """The matrix in `half`; fp32 goes into fp16 divided by a power of two, given beside it (0-d fp32, no host sync)."""
+    if matrix.dtype == half:
+        return matrix, None
+    if matrix.dtype != torch.float32:
+        raise ReferenceImplError(name, f"{matrix.dtype}", f"pass torch.float32 or {half}")
+    if half != torch.float16:
+        return matrix.to(half), None
+    exponent = torch.frexp(matrix.abs().amax()).exponent.clamp(min=_SMALLEST_EXPONENT) - _FP16_EXPONENT
+    scale = torch.ldexp(matrix.new_ones(()), exponent)
+    return (matrix / scale).to(half), scale
+
+
+def _library_product(left: Tensor, right: Tensor, out: Tensor, *, accumulate: bool) -> Tensor:
+    """out (+)= left @ right; half operands are accumulated in fp32, whatever `out` is."""
+    if left.dtype == out.dtype:
+        with _ieee_products() if out.is_cuda and out.dtype == torch.float32 else nullcontext():
+            return out.addmm_(left, right) if accumulate else torch.mm(left, right, out=out)
+    if not left.is_cuda:
+        product = left.to(out.dtype) @ right.to(out.dtype)
+        return out.add_(product) if accumulate else out.copy_(product)
+    if not accumulate:
+        torch.ops.aten.mm.dtype_out(left, right, out.dtype, out=out)
+        return out
+    return out.add_(torch.ops.aten.mm.dtype(left, right, out.dtype))
+
+
+@contextmanager
+def _ieee_products() -> Iterator[None]:
+    """fp32 products by cuBLAS without TF32; what the process allows elsewhere is put back."""
+    matmul = torch.backends.cuda.matmul
+    allowed = matmul.fp32_precision
+    if allowed == "ieee":
+        yield
+        return
+    matmul.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = allowed
+
+
+def _tiled(name: str, left: Tensor, right: Tensor, out: Tensor, *, accumulate: bool) -> Tensor:
+    from reference_impl import ops
+
+    product: Tensor = getattr(ops._pick("gemm", out), name)(left, right, out, accumulate)
+    return product
+
+
+def _check_operand(name: str, tensor: Tensor) -> None:
+    if tensor.dim() != 2:
+        raise ReferenceImplError(name, f"{tensor.dim()} dimensions", "pass a matrix")
+    if 0 in tensor.shape:
+        raise ReferenceImplError(
+            name, f"shape {list(tensor.shape)}", "a product needs rows and columns (empty batch, rank 0?)"
+        )
+    if tensor.dtype not in _OPERAND_TYPES:
+        raise ReferenceImplError(name, f"{tensor.dtype}", f"pass one of {', '.join(map(str, _OPERAND_TYPES))}")
+    _check_layout(name, tensor, tensor.device)
+
+
+def _check_layout(name: str, tensor: Tensor, device: torch.device) -> None:
+    if tensor.device != device:
+        raise ReferenceImplError(name, f"on {tensor.device}", f"pass a tensor on {device}")
+    if not tensor.is_contiguous():
+        raise ReferenceImplError(name, f"not contiguous (strides {tensor.stride()})", "pass a contiguous tensor")
+
+
+def _check_partner(
+    name: str,
+    tensor: Tensor,
+    other_name: str,
+    other: Tensor,
+    *,
+    same_rows: int | None = None,
+    same_columns: int | None = None,
+) -> None:
+    """`tensor` shares its device, and its rows or columns, with `other`."""
+    _check_layout(name, tensor, other.device)
+    for what, axis, size in (("rows", 0, same_rows), ("columns", 1, same_columns)):
+        if size is not None and tensor.shape[axis] != size:
+            raise ReferenceImplError(name, f"{tensor.shape[axis]} {what}", f"{other_name} has {size}")
