@@ -6,6 +6,7 @@ it last travel apart, so that the addition is fused with the next norm.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -74,6 +75,8 @@ class Block:
         self.config = config
         self.weights = weights
         self.trainable = trainable
+        # `reference_impl.gemm.install` puts another path of the backward products in its place.
+        self.write_product_: Callable[[Tensor, Tensor, Tensor], None] = write_product_
 
     def forward(self, residual: Tensor, branch: Tensor | None, shape: StepShape) -> tuple[Tensor, Tensor, BlockContext]:
         """residual [T, H] and the branch [T, H] still to be added -> the pair after this block, and the context."""
@@ -137,11 +140,11 @@ class Block:
     def _project_backward(self, grad_qkv: Tensor, context: BlockContext) -> Tensor:
         """grad_qkv [T, QKV] -> gradient [T, H] of the normed input; stages the LoRA gradients."""
         trainable = self.trainable
-        write_product_(trainable.grad_b, grad_qkv.t(), context.low_rank)
+        self.write_product_(trainable.grad_b, grad_qkv.t(), context.low_rank)
         grad_low_rank = grad_qkv @ trainable.b
         # The normed input is x * rstd * gain: with rstd on the other factor, and the gain applied to the product of all
         # layers at once, x itself serves, and the normed input need not be kept.
         scaled = torch.mul(grad_low_rank, context.rstd_in[:, None], out=torch.empty_like(grad_low_rank))
-        write_product_(trainable.grad_a, scaled.t(), context.residual_in)
+        self.write_product_(trainable.grad_a, scaled.t(), context.residual_in)
         grad_normed = grad_qkv @ self.weights.qkv.dense(grad_qkv.dtype)
         return grad_normed.addmm_(grad_low_rank, trainable.scaled_a)

@@ -13,14 +13,18 @@ Every path takes the same arguments and refuses the same ones, before anything i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from reference_impl.config import GemmPath
 from reference_impl.errors import ReferenceImplError
+
+if TYPE_CHECKING:
+    from reference_impl.block import Block
 
 HALF_TYPES: dict[str, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _OPERAND_TYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -58,12 +62,13 @@ class BackwardGemm:
         """
         _check_operand("grad_c", grad_c)
         _check_operand("b", b)
-        (m, n), k = grad_c.shape, b.shape[0]
-        _check_partner("b", b, "grad_c", grad_c, same_columns=n)
+        m, k = grad_c.shape[0], b.shape[0]
+        _check_partner("b", b, "grad_c", grad_c, axis=1)
+        self._check_dtypes("b", b, "grad_c", grad_c)
         out = self._output(out, grad_c, (m, k), accumulate=accumulate)
         if self.path == "tiled":
             return _tiled("backward_a", grad_c, b, out, accumulate=accumulate)
-        return self._multiply(("grad_c", grad_c), ("b", b.t()), out, accumulate=accumulate)
+        return self._multiply(grad_c, b.t(), out, accumulate=accumulate)
 
     def grad_b(self, a: Tensor, grad_c: Tensor, out: Tensor | None = None, *, accumulate: bool = False) -> Tensor:
         """a [M, K], grad_c [M, N] -> a^T @ grad_c [K, N] in `out` (fp32, or grad_c's dtype as is the default).
@@ -72,12 +77,18 @@ class BackwardGemm:
         """
         _check_operand("a", a)
         _check_operand("grad_c", grad_c)
-        (m, k), n = a.shape, grad_c.shape[1]
-        _check_partner("grad_c", grad_c, "a", a, same_rows=m)
+        k, n = a.shape[1], grad_c.shape[1]
+        _check_partner("grad_c", grad_c, "a", a, axis=0)
+        self._check_dtypes("grad_c", grad_c, "a", a)
         out = self._output(out, grad_c, (k, n), accumulate=accumulate)
         if self.path == "tiled":
             return _tiled("backward_b", a, grad_c, out, accumulate=accumulate)
-        return self._multiply(("a", a.t()), ("grad_c", grad_c), out, accumulate=accumulate)
+        return self._multiply(a.t(), grad_c, out, accumulate=accumulate)
+
+    def _check_dtypes(self, name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
+        if self.path == "cublas" and tensor.dtype != other.dtype:
+            found = f"{tensor.dtype} beside {other_name} of {other.dtype}"
+            raise ReferenceImplError(name, found, "the path cublas takes operands of one dtype")
 
     def _output(self, out: Tensor | None, like: Tensor, shape: tuple[int, int], *, accumulate: bool) -> Tensor:
         if out is None:
@@ -91,18 +102,12 @@ class BackwardGemm:
         _check_layout("out", out, like.device)
         return out
 
-    def _multiply(
-        self, left: tuple[str, Tensor], right: tuple[str, Tensor], out: Tensor, *, accumulate: bool
-    ) -> Tensor:
+    def _multiply(self, left: Tensor, right: Tensor, out: Tensor, *, accumulate: bool) -> Tensor:
         """out (+)= left [P, Q] @ right [Q, R] by the library."""
-        (left_name, left_matrix), (right_name, right_matrix) = left, right
         if self.half is None:
-            if left_matrix.dtype != right_matrix.dtype:
-                found = f"{right_matrix.dtype} beside {left_name} of {left_matrix.dtype}"
-                raise ReferenceImplError(right_name, found, "the path cublas takes operands of one dtype")
-            return _library_product(left_matrix, right_matrix, out, accumulate=accumulate)
-        left_half, left_scale = _halve(left_name, left_matrix, self.half)
-        right_half, right_scale = _halve(right_name, right_matrix, self.half)
+            return _library_product(left, right, out, accumulate=accumulate)
+        left_half, left_scale = _halve(left, self.half)
+        right_half, right_scale = _halve(right, self.half)
         scales = [scale for scale in (left_scale, right_scale) if scale is not None]
         if not scales and out.dtype == torch.float32:
             return _library_product(left_half, right_half, out, accumulate=accumulate)
@@ -113,14 +118,27 @@ class BackwardGemm:
         return out.add_(product) if accumulate else out.copy_(product)
 
 
-def _halve(name: str, matrix: Tensor, half: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """The matrix in `half`; fp32 goes into fp16 divided by a power of two, given beside it (0-d fp32, no host sync)."""
+def install(blocks: Iterable[Block], path: GemmPath) -> None:
+    """Let blocks compute the gradients of their LoRA factors by `path`; `cublas` is what a block does by itself."""
+    if path == "cublas":
+        return
+    gemm = BackwardGemm(path)
+
+    def write_product_(out: Tensor, left: Tensor, right: Tensor) -> None:
+        """`reference_impl.block.write_product_`: left is the transposed A of `grad_b`."""
+        gemm.grad_b(left.t().contiguous(), right.contiguous(), out)
+
+    for block in blocks:
+        block.write_product_ = write_product_
+
+
+def _halve(matrix: Tensor, half: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """The matrix in `half`; into fp16 it goes divided by a power of two, given beside it (0-d fp32, no host sync)."""
     if matrix.dtype == half:
         return matrix, None
-    if matrix.dtype != torch.float32:
-        raise ReferenceImplError(name, f"{matrix.dtype}", f"pass torch.float32 or {half}")
     if half != torch.float16:
         return matrix.to(half), None
+    matrix = matrix.to(torch.float32)
     exponent = torch.frexp(matrix.abs().amax()).exponent.clamp(min=_SMALLEST_EXPONENT) - _FP16_EXPONENT
     scale = torch.ldexp(matrix.new_ones(()), exponent)
     return (matrix / scale).to(half), scale
@@ -181,17 +199,9 @@ def _check_layout(name: str, tensor: Tensor, device: torch.device) -> None:
         raise ReferenceImplError(name, f"not contiguous (strides {tensor.stride()})", "pass a contiguous tensor")
 
 
-def _check_partner(
-    name: str,
-    tensor: Tensor,
-    other_name: str,
-    other: Tensor,
-    *,
-    same_rows: int | None = None,
-    same_columns: int | None = None,
-) -> None:
-    """`tensor` shares its device, and its rows or columns, with `other`."""
+def _check_partner(name: str, tensor: Tensor, other_name: str, other: Tensor, *, axis: int) -> None:
+    """`tensor` lies where `other` does, and is as long along `axis` (0: rows, 1: columns)."""
     _check_layout(name, tensor, other.device)
-    for what, axis, size in (("rows", 0, same_rows), ("columns", 1, same_columns)):
-        if size is not None and tensor.shape[axis] != size:
-            raise ReferenceImplError(name, f"{tensor.shape[axis]} {what}", f"{other_name} has {size}")
+    if tensor.shape[axis] != other.shape[axis]:
+        what = ("rows", "columns")[axis]
+        raise ReferenceImplError(name, f"{tensor.shape[axis]} {what}", f"{other_name} has {other.shape[axis]}")

@@ -33,6 +33,7 @@ ARM_OPTIONS: dict[str, Sequence[Scalar] | type] = {
     "max_norm": float,
     "weights": ("nf4", "full"),
     "dtype": ("auto", "bfloat16", "float32"),
+    "gemm": ("cublas", "tiled", "fp16", "bf16"),
 }
 WORKLOAD_OPTIONS: dict[str, Sequence[Scalar] | type] = {"rank": int, "warmup_steps": int, "loss_chunk": int}
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from reference_impl import ops
+from reference_impl import gemm, ops
 from reference_impl.attention import StepShape
 from reference_impl.checkpoint import CheckpointWeights, RandomWeights, WeightSource, read_config
 from reference_impl.clip import GradientClip
@@ -80,6 +80,7 @@ class Trainer:
         self.model_config, source, tokenizer = model_source(config, self.device)
         with torch.no_grad():
             self.model = Model(self.model_config, config, source, self.device, self.dtype)
+        gemm.install(self.model.blocks, config.gemm)
         self.trainable = self.model.trainable
         self.optimizer = FlatAdamW(self.trainable.flat, config)
         slots = self.trainable.slots

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference_impl.config import GemmPath
+from reference_impl.config import GemmPath, TrainConfig
 from reference_impl.errors import ReferenceImplError
 from reference_impl.gemm import BackwardGemm
+from reference_impl.trainer import Trainer
 
 PATHS: tuple[GemmPath, ...] = get_args(GemmPath)
 M, K, N = 17, 33, 70
@@ -168,3 +169,27 @@ def test_a_bad_argument_of_the_other_product_is_named(argument: str, call: Calla
 def test_the_library_does_not_mix_dtypes() -> None:
     with pytest.raises(ReferenceImplError, match=r"b: torch.bfloat16 beside grad_c of torch.float32"):
         BackwardGemm("cublas").grad_a(torch.ones(M, N), torch.ones(K, N, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_trainer_computes_its_lora_gradients_by_the_path(path: GemmPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step by each path: gradients within the path's rounding of the default's, through the path's own product."""
+    calls: list[str] = []
+    product = BackwardGemm.grad_b
+
+    def counted(self: BackwardGemm, a: Tensor, grad_c: Tensor, out: Tensor | None = None) -> Tensor:
+        calls.append(self.path)
+        return product(self, a, grad_c, out)
+
+    monkeypatch.setattr(BackwardGemm, "grad_b", counted)
+    gradients: dict[str, dict[str, Tensor]] = {}
+    for used in (PATHS[0], path):
+        trainer = Trainer(TrainConfig.preset("tiny", batch_size=1, seq_len=20, device="cpu", gemm=used))
+        trainer.step(0)
+        gradients[used] = {key: value.clone() for key, value in trainer.gradients().items()}
+    # Two products in each of 4 layers; the default needs no detour.
+    assert calls == ([] if path == "cublas" else [path] * 8)
+    for name, expected in gradients["cublas"].items():
+        # Sums of 20 terms of either sign: their rounding relative to the largest gradient is below 8 units.
+        bound = 8 * (2 * UNIT[path] + 20 * 2.0**-24) * expected.abs().max()
+        assert (gradients[path][name] - expected).abs().max() <= bound, name
