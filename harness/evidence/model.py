@@ -6,6 +6,7 @@ with its `record` tag, ending with `complete`), and `<arm>.<replica>.csv` (the s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -375,7 +376,7 @@ class Series:
     """What one arm's steps gave, step by step. Arrays of one length."""
 
     loss: NDArray[np.float64]
-    batch_digest: list[str]
+    batch_digest: Sequence[str]
     clip_active_groups: NDArray[np.int64]  # groups whose norm exceeded the threshold; -1: not reported
     tokens: NDArray[np.int64]
 

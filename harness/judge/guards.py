@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from harness.contract.schema import Guards, TrainingEffect
+from harness.evidence.digest_column import distinct
 from harness.evidence.model import ArmEvidence, RunEvidence
 from harness.judge import reasons
 from harness.judge.context import end_of, executed
@@ -53,12 +54,12 @@ def require_trained(name: str, execution: ArmEvidence) -> None:
 
 
 def _require_distinct_batches(guards: Guards, candidate: ArmEvidence, sheet: Sheet) -> None:
-    distinct = len(set(candidate.series.batch_digest))
-    sheet.figure("distinct_batches", distinct, "batches")
-    if guards.distinct_batches is not None and distinct < guards.distinct_batches:
+    seen = distinct(candidate.series.batch_digest)
+    sheet.figure("distinct_batches", seen, "batches")
+    if guards.distinct_batches is not None and seen < guards.distinct_batches:
         settle(
             reasons.VACUOUS_BATCHES_REPEAT,
-            f"{distinct} distinct batches were seen, the guard demands {guards.distinct_batches}",
+            f"{seen} distinct batches were seen, the guard demands {guards.distinct_batches}",
         )
 
 
