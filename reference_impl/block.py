@@ -15,19 +15,30 @@ from torch import Tensor
 from reference_impl import attention, ops
 from reference_impl.attention import AttentionState, StepShape
 from reference_impl.config import ModelConfig
+from reference_impl.dense import DenseWeights, MatrixGroup
 from reference_impl.lora import LayerTrainable
 from reference_impl.nf4 import FrozenMatrix
+from reference_impl.streams import Beside, StepStreams
 
 
-@dataclass(frozen=True)
 class BlockWeights:
-    """The frozen weights of one block; matrices are [outputs, inputs]."""
+    """The frozen weights of one block; matrices are [outputs, inputs], in groups that are made dense together."""
 
-    qkv: FrozenMatrix
-    qkv_bias: Tensor | None
-    output: FrozenMatrix
-    gate_up: FrozenMatrix
-    down: FrozenMatrix
+    def __init__(
+        self,
+        qkv: FrozenMatrix,
+        qkv_bias: Tensor | None,
+        output: FrozenMatrix,
+        gate_up: FrozenMatrix,
+        down: FrozenMatrix,
+    ) -> None:
+        attention_group = MatrixGroup((qkv, output))
+        self.qkv, self.output = attention_group.matrices
+        self.qkv_bias = qkv_bias
+        self.gate_up = gate_up
+        self.down = down
+        self.forward_groups = (attention_group, MatrixGroup((gate_up,)), MatrixGroup((down,)))
+        self.backward_groups = (self.forward_groups[2], self.forward_groups[1], attention_group)
 
 
 @dataclass(frozen=True)
@@ -78,46 +89,64 @@ class Block:
         # `reference_impl.gemm.install` puts another path of the backward products in its place.
         self.write_product_: Callable[[Tensor, Tensor, Tensor], None] = write_product_
 
-    def forward(self, residual: Tensor, branch: Tensor | None, shape: StepShape) -> tuple[Tensor, Tensor, BlockContext]:
-        """residual [T, H] and the branch [T, H] still to be added -> the pair after this block, and the context."""
-        config, weights, trainable = self.config, self.weights, self.trainable
-        gain, eps, dtype = trainable.input_norm, config.rms_norm_eps, residual.dtype
+    def forward(
+        self, residual: Tensor, branch: Tensor | None, shape: StepShape, dense: DenseWeights
+    ) -> tuple[Tensor, Tensor, BlockContext]:
+        """residual [T, H] and the branch [T, H] still to be added -> the pair after this block, and the context.
+
+        ``dense`` yields the block's `BlockWeights.forward_groups` next.
+        """
+        config, trainable = self.config, self.trainable
+        gain, eps = trainable.input_norm, config.rms_norm_eps
         if branch is None:
             residual_in = residual
             normed, rstd_in = ops.rms_norm_forward(residual, gain, eps)
         else:
             residual_in, normed, rstd_in = ops.rms_norm_add_forward(branch, residual, gain, eps)
-        qkv, low_rank = self._project(normed)
+        qkv_weight, output_weight = dense.take()
+        qkv, low_rank = self._project(normed, qkv_weight)
+        # The kernels of attention leave memory idle: the time to make this block's other weights and the next one's.
+        dense.ahead(3)
         attention.rotate_(qkv, shape, config)
         state = attention.forward(qkv, shape, config)
-        attended = state.output.detach() @ weights.output.dense(dtype).t()
+        attended = state.output.detach() @ output_weight.t()
         residual_mid, normed_mid, rstd_mid = ops.rms_norm_add_forward(
             attended, residual_in, trainable.post_attn_norm, eps
         )
-        gate_up = normed_mid @ weights.gate_up.dense(dtype).t()
-        branch_out = ops.swiglu_forward(gate_up) @ weights.down.dense(dtype).t()
+        gate_up = normed_mid @ dense.take()[0].t()
+        branch_out = ops.swiglu_forward(gate_up) @ dense.take()[0].t()
         context = BlockContext(residual_in, rstd_in, low_rank, qkv, residual_mid, rstd_mid, gate_up, attention=state)
         return residual_mid, branch_out, context
 
-    def _project(self, normed: Tensor) -> tuple[Tensor, Tensor]:
-        """normed [T, H] -> qkv [T, QKV] with LoRA on q and v, and the low-rank activations [T, 2r]."""
-        weight, bias = self.weights.qkv.dense(normed.dtype).t(), self.weights.qkv_bias
-        qkv = normed @ weight if bias is None else torch.addmm(bias, normed, weight)
+    def _project(self, normed: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """normed [T, H], weight [QKV, H] -> qkv [T, QKV] with LoRA on q and v, and the low-rank activations [T, 2r]."""
+        bias = self.weights.qkv_bias
+        qkv = normed @ weight.t() if bias is None else torch.addmm(bias, normed, weight.t())
         low_rank = normed @ self.trainable.scaled_a.t()
         return qkv.addmm_(low_rank, self.trainable.b.t()), low_rank
 
-    def backward(self, grad: Tensor, context: BlockContext, shape: StepShape, *, consume: bool) -> Tensor:
+    def backward(
+        self,
+        grad: Tensor,
+        context: BlockContext,
+        shape: StepShape,
+        dense: DenseWeights,
+        streams: StepStreams,
+        *,
+        consume: bool,
+    ) -> tuple[Tensor, Beside[None]]:
         """Gradient [T, H] of residual + branch after the block -> that before it; writes the block's gradients.
 
-        Those of LoRA are staged, see `reference_impl.lora.Trainable`. ``consume`` lets the gradient of gate_up
+        Those of LoRA are staged, see `reference_impl.lora.Trainable`, and are there once the second result was taken.
+        ``dense`` yields the block's `BlockWeights.backward_groups` next. ``consume`` lets the gradient of gate_up
         overwrite it: the largest activation then needs no second buffer.
         """
-        weights, trainable, dtype = self.weights, self.trainable, grad.dtype
-        grad_act = grad @ weights.down.dense(dtype)
+        trainable = self.trainable
+        grad_act = grad @ dense.take()[0]
         grad_gate_up = ops.swiglu_backward(grad_act, context.gate_up, context.gate_up if consume else None)
         del grad_act
         grad_mid, _ = ops.rms_norm_backward(
-            grad_gate_up @ weights.gate_up.dense(dtype),
+            grad_gate_up @ dense.take()[0],
             context.residual_mid,
             trainable.post_attn_norm,
             context.rstd_mid,
@@ -125,26 +154,30 @@ class Block:
             grad_gain=trainable.grad_post_attn_norm,
         )
         del grad_gate_up
+        qkv_weight, output_weight = dense.take()
+        dense.ahead(3)  # those of the block before, as in the forward
         state = context.attention or attention.forward(context.qkv, shape, self.config)
-        grad_qkv = attention.backward(grad_mid @ weights.output.dense(dtype), state, shape, self.config)
+        grad_qkv = attention.backward(grad_mid @ output_weight, state, shape, self.config)
+        grad_low_rank = grad_qkv @ trainable.b
+        read = (grad_qkv, grad_low_rank, context.low_rank, context.rstd_in, context.residual_in)
+        staging = streams.branch(lambda: self._stage_lora_gradients(*read))
         grad_in, _ = ops.rms_norm_backward(
-            self._project_backward(grad_qkv, context),
+            (grad_qkv @ qkv_weight).addmm_(grad_low_rank, trainable.scaled_a),
             context.residual_in,
             trainable.input_norm,
             context.rstd_in,
             grad_residual=grad_mid,
             grad_gain=trainable.grad_input_norm,
         )
-        return grad_in
+        return grad_in, staging
 
-    def _project_backward(self, grad_qkv: Tensor, context: BlockContext) -> Tensor:
-        """grad_qkv [T, QKV] -> gradient [T, H] of the normed input; stages the LoRA gradients."""
+    def _stage_lora_gradients(
+        self, grad_qkv: Tensor, grad_low_rank: Tensor, low_rank: Tensor, rstd: Tensor, residual: Tensor
+    ) -> None:
+        """Writes `LayerTrainable.grad_b` and `LayerTrainable.grad_a`; arguments as in `BlockContext`."""
         trainable = self.trainable
-        self.write_product_(trainable.grad_b, grad_qkv.t(), context.low_rank)
-        grad_low_rank = grad_qkv @ trainable.b
+        self.write_product_(trainable.grad_b, grad_qkv.t(), low_rank)
         # The normed input is x * rstd * gain: with rstd on the other factor, and the gain applied to the product of all
         # layers at once, x itself serves, and the normed input need not be kept.
-        scaled = torch.mul(grad_low_rank, context.rstd_in[:, None], out=torch.empty_like(grad_low_rank))
-        self.write_product_(trainable.grad_a, scaled.t(), context.residual_in)
-        grad_normed = grad_qkv @ self.weights.qkv.dense(grad_qkv.dtype)
-        return grad_normed.addmm_(grad_low_rank, trainable.scaled_a)
+        scaled = torch.mul(grad_low_rank, rstd[:, None], out=torch.empty_like(grad_low_rank))
+        self.write_product_(trainable.grad_a, scaled.t(), residual)

@@ -15,8 +15,10 @@ from reference_impl.attention import StepShape
 from reference_impl.block import Block, BlockContext, BlockWeights
 from reference_impl.checkpoint import EMBEDDING, FINAL_NORM, HEAD, WeightSource
 from reference_impl.config import ModelConfig, TrainConfig, WeightFormat
+from reference_impl.dense import DenseWeights
 from reference_impl.lora import Trainable
 from reference_impl.nf4 import FrozenMatrix, FullMatrix, QuantizedMatrix
+from reference_impl.streams import Beside, StepStreams
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class Model:
         dtype: torch.dtype,
     ) -> None:
         self.config = model_config
+        self.dtype = dtype
+        self.streams = StepStreams(device, overlap=config.overlap)
         self._chunk = config.loss_chunk
         self.trainable = Trainable(model_config, config.rank, config.alpha, config.seed, device, dtype)
         self._load_gains(source)
@@ -111,8 +115,10 @@ class Model:
         residual = torch.nn.functional.embedding(tokens.view(-1), self.embedding)
         branch: Tensor | None = None
         contexts: list[BlockContext] = []
+        groups = [group for block in self.blocks for group in block.weights.forward_groups]
+        dense = DenseWeights(groups, self.dtype, self.streams)
         for block in self.blocks:
-            residual, branch, context = block.forward(residual, branch, shape)
+            residual, branch, context = block.forward(residual, branch, shape, dense)
             contexts.append(context)
         return residual if branch is None else residual + branch, contexts
 
@@ -138,8 +144,16 @@ class Model:
         """
         grad, _ = ops.rms_norm_backward(context.grad_final, context.residual_out, self.final_gain, context.rstd_out)
         remaining = context.blocks if consume else list(context.blocks)
+        groups = [group for block in reversed(self.blocks) for group in block.weights.backward_groups]
+        dense = DenseWeights(groups, self.dtype, self.streams)
+        staging: Beside[None] | None = None
         for block in reversed(self.blocks):
-            grad = block.backward(grad, remaining.pop(), shape, consume=consume)
+            before = staging
+            grad, staging = block.backward(grad, remaining.pop(), shape, dense, self.streams, consume=consume)
+            if before is not None:
+                before.take()
+        if staging is not None:
+            staging.take()
         self.trainable.finish_gradients()
 
     def logits(self, tokens: Tensor, shape: StepShape) -> Tensor:

@@ -1,0 +1,74 @@
+"""Dense copies of the frozen matrices, in the order in which a pass uses them.
+
+Quantized matrices that are used close together lie in one buffer and are dequantized by one launch; the next ones are
+made beside the main line where it has a second stream.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from reference_impl.kernels.nf4.naive import BLOCK
+from reference_impl.nf4 import FrozenMatrix, QuantizedMatrix
+from reference_impl.streams import Beside, StepStreams
+
+# Elements: the scales of so many are 16 bytes, the alignment that the kernel asks of every matrix of a group.
+_ALIGNED_ELEMENTS = 4 * BLOCK
+
+
+class MatrixGroup:
+    """Frozen matrices that are made dense together."""
+
+    def __init__(self, matrices: Sequence[FrozenMatrix]) -> None:
+        self.matrices = tuple(matrices)
+        self._joined: QuantizedMatrix | None = None
+        quantized = [matrix for matrix in matrices if isinstance(matrix, QuantizedMatrix)]
+        aligned = all(matrix.rows * matrix.cols % _ALIGNED_ELEMENTS == 0 for matrix in quantized)
+        if len(quantized) == len(self.matrices) > 1 and aligned:
+            self._join(quantized)
+
+    def _join(self, quantized: list[QuantizedMatrix]) -> None:
+        """Move the codes into one buffer, of which each matrix becomes a view: nothing is stored twice."""
+        codes = torch.cat([matrix.codes for matrix in quantized])
+        absmax = torch.cat([matrix.absmax for matrix in quantized])
+        self._joined = QuantizedMatrix(codes, absmax, absmax.numel(), BLOCK)
+        blocks = [matrix.absmax.numel() for matrix in quantized]
+        parts = zip(
+            torch.split(codes, [count * BLOCK // 2 for count in blocks]), torch.split(absmax, blocks), strict=True
+        )
+        self.matrices = tuple(
+            QuantizedMatrix(*part, matrix.rows, matrix.cols) for part, matrix in zip(parts, quantized, strict=True)
+        )
+
+    def dense(self, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """Each matrix [rows, cols] in ``dtype``."""
+        if self._joined is None:
+            return tuple(matrix.dense(dtype) for matrix in self.matrices)
+        flat = self._joined.dense(dtype).view(-1)
+        shapes = [(matrix.rows, matrix.cols) for matrix in self.matrices if isinstance(matrix, QuantizedMatrix)]
+        parts = torch.split(flat, [rows * cols for rows, cols in shapes])
+        return tuple(part.view(shape) for part, shape in zip(parts, shapes, strict=True))
+
+
+class DenseWeights:
+    """The dense matrices of a pass over the model, group after group."""
+
+    def __init__(self, groups: Iterable[MatrixGroup], dtype: torch.dtype, streams: StepStreams) -> None:
+        def stage(group: MatrixGroup) -> Beside[tuple[Tensor, ...]]:
+            return streams.beside(lambda: group.dense(dtype))
+
+        self._stages = deque(stage(group) for group in groups)
+
+    def ahead(self, count: int) -> None:
+        """Start making the next ``count`` groups beside the main line."""
+        for stage in islice(self._stages, count):
+            stage.start()
+
+    def take(self) -> tuple[Tensor, ...]:
+        """The next group's matrices; they live as long as the caller keeps them."""
+        return self._stages.popleft().take()
