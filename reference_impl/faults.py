@@ -197,3 +197,6 @@ def nan_gradient(run: QLoRARun) -> None:
 
     trainer.prepare = prepare_with_poison  # type: ignore[method-assign]
     trainer.clip.apply_ = apply_poisoned  # type: ignore[method-assign]
+
+
+from reference_impl import kernel_faults as kernel_faults  # noqa: E402, PLC0414 - registers its faults in FAULTS

@@ -9,6 +9,8 @@ from harness.system.protocol import (
     Arm,
     CaptureRecord,
     CheckpointExport,
+    KernelInventory,
+    KernelLedger,
     NotAvailable,
     SystemDescription,
     Workload,
@@ -16,6 +18,7 @@ from harness.system.protocol import (
 from reference_impl.config import MODEL_PRESETS, TrainConfig, learning_rate_at
 from reference_impl.errors import ReferenceImplError
 from reference_impl.faults import FAULTS
+from reference_impl.kernel_faults import KERNEL_FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from reference_impl.cuda_graph import CapturingTrainer
+    from reference_impl.prewarm import RunKernels
     from reference_impl.trainer import Trainer
 
 Scalar = bool | int | float | str
@@ -35,6 +39,8 @@ ARM_OPTIONS: dict[str, Sequence[Scalar] | type] = {
     "dtype": ("auto", "bfloat16", "float32"),
     "gemm": ("cublas", "tiled", "fp16", "bf16"),
 }
+# Settings of the run, not of the trainer: which kernels are loaded before the weights.
+RUN_OPTIONS: dict[str, Sequence[Scalar] | type] = {"prewarm": (True, False)}
 WORKLOAD_OPTIONS: dict[str, Sequence[Scalar] | type] = {"rank": int, "warmup_steps": int, "loss_chunk": int}
 
 
@@ -46,9 +52,11 @@ class QLoRASystem:
             name="reference QLoRA trainer",
             summary="Qwen2-style decoder in NF4, LoRA on q and v, norm gains trained; step captured or plain",
             models=tuple(MODEL_PRESETS),
-            arm_options=ARM_OPTIONS,
+            arm_options=ARM_OPTIONS | RUN_OPTIONS,
             workload_options=WORKLOAD_OPTIONS,
-            capabilities=frozenset({"inputs", "parameters", "gradients", "gradient_norms", "capture", "skipped_steps"}),
+            capabilities=frozenset(
+                {"inputs", "parameters", "gradients", "gradient_norms", "capture", "skipped_steps", "kernels"}
+            ),
             captures=frozenset({"none", "step", "backward"}),
             faults={name: fault.description for name, fault in FAULTS.items()},
         )
@@ -64,11 +72,30 @@ class QLoRASystem:
     ) -> QLoRARun:
         try:
             config = train_config(workload, arm, data, model_directory)
-            return QLoRARun(config, _schedule(workload), arm.capture, fault)
+            prewarm = bool(arm.settings().get("prewarm", False))
+            return QLoRARun(config, _schedule(workload), arm.capture, fault, prewarm=prewarm)
         except ReferenceImplError as error:
             if error.argument == "device":
                 raise NotAvailable(str(error)) from error
             raise
+
+    def cross_compiled(
+        self,
+        workload: Workload,
+        arm: Arm,
+        target: str,
+        *,
+        fault: str | None = None,
+        data: str | None = None,
+        model_directory: str | None = None,
+    ) -> KernelInventory:
+        """Kernels of `target` that a prewarm of this arm plans and that a step asks for; no GPU, no trainer."""
+        from reference_impl.prewarm import RunKernels
+
+        kernels = RunKernels(train_config(workload, arm, data, model_directory), _schedule(workload))
+        if fault in KERNEL_FAULTS:
+            KERNEL_FAULTS[fault].plant(kernels)
+        return kernels.cross_compiled(target)
 
 
 def train_config(workload: Workload, arm: Arm, data: str | None, model_directory: str | None) -> TrainConfig:
@@ -82,8 +109,12 @@ def train_config(workload: Workload, arm: Arm, data: str | None, model_directory
         data=data,
         device=workload.needs.device or "auto",
         **_known(workload.options, WORKLOAD_OPTIONS, "workload option"),
-        **_known(arm.settings(), ARM_OPTIONS, "arm setting"),
+        **_known(_trainer_settings(arm), ARM_OPTIONS, "arm setting"),
     )
+
+
+def _trainer_settings(arm: Arm) -> dict[str, Scalar]:
+    return {name: value for name, value in arm.settings().items() if name not in RUN_OPTIONS}
 
 
 def _known(given: Mapping[str, Any], known: Mapping[str, object], what: str) -> dict[str, Any]:
@@ -100,17 +131,39 @@ def _schedule(workload: Workload) -> tuple[int, ...]:
 class QLoRARun:
     """One opened trainer. Sequence lengths of a schedule are taken in turn, step by step."""
 
-    def __init__(self, config: TrainConfig, schedule: Sequence[int], capture: str, fault: str | None) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        schedule: Sequence[int],
+        capture: str,
+        fault: str | None,
+        *,
+        prewarm: bool = False,
+    ) -> None:
+        from reference_impl.prewarm import RunKernels
+
+        self.schedule = tuple(schedule)
+        self.kernels: RunKernels = RunKernels(config, self.schedule)
+        if fault in KERNEL_FAULTS:
+            KERNEL_FAULTS[fault].plant(self.kernels)
+        try:
+            self.kernels.open(prewarm=prewarm)
+            self._open_trainer(config, capture)
+            self.kernels.uploaded()
+        except BaseException:
+            self.kernels.close()
+            raise
+        if fault is not None and fault not in KERNEL_FAULTS:
+            FAULTS[fault].plant(self)
+
+    def _open_trainer(self, config: TrainConfig, capture: str) -> None:
         from reference_impl.cuda_graph import CapturingTrainer
         from reference_impl.trainer import Trainer
 
-        self.schedule = tuple(schedule)
         self.trainer: Trainer = Trainer(config)
         # Made once by a fill on the device: a copy from the host at every step would wait for it.
         self._max_norm = self.trainer.clip.norms.new_full((), config.max_norm)
         self.capturing: CapturingTrainer = CapturingTrainer(self.trainer, capture)
-        if fault is not None:
-            FAULTS[fault].plant(self)
 
     def step(self, index: int) -> Tensor:
         self.select_shape(index)
@@ -182,6 +235,12 @@ class QLoRARun:
         plan = self.trainer.clip.plan
         return {"_scale_apply_kernel": {plan.starts.data_ptr(): sum(span.size > 0 for span in plan.spans)}}
 
+    def kernel_inventory(self) -> KernelInventory:
+        return self.kernels.inventory()
+
+    def kernel_ledger(self) -> KernelLedger:
+        return self.kernels.ledger()
+
     def export_checkpoint(self) -> CheckpointExport:
         from reference_impl.export import export_checkpoint
 
@@ -203,3 +262,4 @@ class QLoRARun:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.capturing.close()
+        self.kernels.close()

@@ -15,7 +15,7 @@ from harness.contract.schema import Arm as Arm  # noqa: PLC0414
 from harness.contract.schema import Workload as Workload  # noqa: PLC0414
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -202,6 +202,76 @@ class CountsClippedTensors(Protocol):
 
 
 @dataclass(frozen=True)
+class Kernel:
+    """One compiled kernel: the key it is kept under, its function's name, and its PTX as text."""
+
+    key: str
+    name: str
+    ptx: str
+    load_route: str | None = None  # how its module gets onto the device
+    shared_memory_bytes: int | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class KernelInventory:
+    """Kernels that a prewarm plans, and kernels that the steps ask for. One key named twice is listed twice."""
+
+    planned: Sequence[Kernel]
+    used: Sequence[Kernel]
+
+
+@dataclass(frozen=True)
+class KernelEvent:
+    """A compile, disk-cache hit or module load, `seconds` after the run began to open."""
+
+    key: str
+    event: Literal["compile", "disk_hit", "load"]
+    phase: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class KernelLedger:
+    """What happened to kernels since the run began to open, in seconds since then."""
+
+    events: Sequence[KernelEvent]
+    phases: Mapping[str, float]  # prewarm, upload, train -> when it began
+    handles: Mapping[str, float]  # library handle -> when it came to be
+
+
+class KernelRefusedError(RuntimeError):
+    """The system refused to load a kernel. Its inventory shows why, so a probe records it and does not fail."""
+
+
+@runtime_checkable
+class HasKernels(Protocol):
+    def kernel_inventory(self) -> KernelInventory:
+        """Kernels of this device: those of the plan, and those launched so far. May compile, loads nothing."""
+        ...
+
+    def kernel_ledger(self) -> KernelLedger: ...
+
+
+@runtime_checkable
+class CrossCompiles(Protocol):
+    """A system, not a run: it needs no device, and opens no trainer."""
+
+    def cross_compiled(
+        self,
+        workload: Workload,
+        arm: Arm,
+        target: str,
+        *,
+        fault: str | None = None,
+        data: str | None = None,
+        model_directory: str | None = None,
+    ) -> KernelInventory:
+        """Kernels of `target` (`sm_90`): those that a prewarm plans, and those that a step of the arm asks for."""
+        ...
+
+
+@dataclass(frozen=True)
 class CheckpointExport:
     """A model and its training settings in Hugging Face's terms, for a twin in another framework."""
 
@@ -222,4 +292,51 @@ class ExportsCheckpoint(Protocol):
 
     def batch(self, index: int) -> tuple[Tensor, Tensor]:
         """Tokens and targets [B, S] of step `index`."""
+        ...
+
+
+@dataclass(frozen=True)
+class KernelComparison:
+    """One kernel call to compare with its naive twin and with an fp64 reference, on the same inputs.
+
+    A call takes its outputs by name and writes them all. The harness allocates them: filled with NaN for those of
+    `written`, which names shape, dtype and device; copies for those of `updated`, which are read too (a sum that is
+    added to, a gradient that is scaled).
+    """
+
+    operation: str
+    dtype: str  # as a claim names it: float32, bfloat16, float16
+    shape: str
+    magnitude: float
+    written: Mapping[str, Tensor]
+    updated: Mapping[str, Tensor]
+    kernel: Callable[[Mapping[str, Tensor]], None]
+    naive: Callable[[Mapping[str, Tensor]], None]
+    reference: Callable[[], Mapping[str, Tensor]]  # float64, every output by name
+
+
+class KernelCases(Protocol):
+    """What a system offers for comparison in one arm."""
+
+    def comparisons(
+        self, operations: Sequence[str], dtypes: Sequence[str], magnitudes: Sequence[float]
+    ) -> Iterator[KernelComparison]:
+        """At least one of each operation, data type and magnitude. Raises ValueError for an operation it lacks."""
+        ...
+
+    def compiled(self) -> Sequence[Kernel]:
+        """The kernels that the comparisons launched, and those that a prewarm plans for their shapes."""
+        ...
+
+    def constants(self) -> Mapping[str, int]:
+        """Constants of the kernels' sources: `tile`, `unroll`, …"""
+        ...
+
+
+@runtime_checkable
+class HasKernelCases(Protocol):
+    """A system, not a run: its kernels are compared without a trainer."""
+
+    def kernel_cases(self, workload: Workload, arm: Arm, *, fault: str | None = None) -> KernelCases:
+        """Raises `NotAvailable` when this machine lacks something; a fault that touches no kernel changes nothing."""
         ...

@@ -1,0 +1,230 @@
+"""Compiled kernels by key, a check of each one's PTX target before it may load, and a ledger of when it happened.
+
+A key names operation, shape, dtype, constants, warps, stages and target. Two kernels that would share one are an
+error, and so is PTX that was made for another architecture or does not say for which (F-PTX-001). Launches go
+through Triton's own JIT cache, which a compile here fills: what the cache adds is that nothing gets there unseen.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from harness.ptx import is_exact, parse_target, read_module
+from harness.system.protocol import Kernel, KernelEvent, KernelLedger, KernelRefusedError
+from reference_impl.kernels import registry
+from reference_impl.kernels.registry import KernelSpec
+
+WARP_THREADS = 32
+# Triton assembles PTX to a binary of the device itself, so the driver never compiles while it loads.
+TRITON_LOAD_ROUTE = "cubin, cuModuleLoadData"
+UNPLANNED = "unplanned"
+"""Key prefix of events that no compile of this cache caused: Triton compiled or loaded behind its back."""
+
+
+class PtxTargetError(KernelRefusedError):
+    """F-PTX-001: a kernel's PTX has no readable target, or one of another architecture."""
+
+
+class KeyCollisionError(KernelRefusedError):
+    """Two kernels under one key: the second would silently run as the first."""
+
+
+def cache_key(spec: KernelSpec, target: str) -> str:
+    """The spec's key and the target it is compiled for: `rms_norm.forward/512x1536/bf16/eps=1e-06/w4s1@sm_90`."""
+    return f"{spec.key}@{target}"
+
+
+def ptx_text(_spec: KernelSpec, compiled: Any, _target: str) -> str:
+    """The PTX of a compiled kernel."""
+    text: str = compiled.asm["ptx"]
+    return text
+
+
+def check_target(kernel: Kernel, target: str) -> None:
+    """PtxTargetError unless every `.target` of the kernel, of which there must be one, is `target`'s architecture."""
+    targets = read_module(kernel.ptx).targets
+    if not targets:
+        raise PtxTargetError(f"F-PTX-001: the PTX of {kernel.key} has no .target line")
+    for text in targets:
+        try:
+            fits = is_exact(parse_target(text), parse_target(target))
+        except ValueError as error:
+            raise PtxTargetError(f"F-PTX-001: the PTX target of {kernel.key} cannot be read: {error}") from error
+        if not fits:
+            raise PtxTargetError(f"F-PTX-001: the PTX of {kernel.key} is for {text}, the device is {target}")
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a cache works on: an architecture, and how a kernel is compiled for it and loaded onto it."""
+
+    target: str
+    compile: Callable[[KernelSpec], Any]
+    load: Callable[[Any], None]
+
+
+def current_device() -> Device:
+    """The current CUDA device."""
+    import torch
+
+    major, minor = torch.cuda.get_device_capability()
+    return Device(f"sm_{major}{minor}", registry.compile_for_device, registry.load_compiled)
+
+
+def named_target(target: str) -> Device:
+    """An architecture without a device: kernels compile for it and load nowhere."""
+    number = parse_target(target).number
+    return Device(target, lambda spec: registry.offline_compile(spec, number), lambda _compiled: None)
+
+
+class KernelCache:
+    """The kernels of one device. Thread-safe. `key` and `ptx` are how kernels are named and read."""
+
+    def __init__(
+        self,
+        device: Device,
+        key: Callable[[KernelSpec, str], str] = cache_key,
+        ptx: Callable[[KernelSpec, Any, str], str] = ptx_text,
+    ) -> None:
+        self.device = device
+        self._key, self._ptx = key, ptx
+        self._lock = threading.RLock()
+        self._described: dict[tuple[object, ...], Kernel] = {}
+        self._compiled: dict[tuple[object, ...], Any] = {}
+        self._loaded: dict[str, KernelSpec] = {}
+        # by id, because hashing a spec at every launch costs more; the spec is kept, so that its id stays its own
+        self._launched: dict[int, KernelSpec] = {}
+        self.ledger = Ledger()
+
+    def describe(self, spec: KernelSpec) -> Kernel:
+        """The kernel as compiled; compiles at most once, loads nothing."""
+        key = self._key(spec, self.device.target)
+        with self._lock, self.ledger.working_on(key):
+            identity = (key, *spec.identity)
+            if identity not in self._described:
+                compiled = self.device.compile(spec)
+                self._compiled[identity] = compiled
+                self._described[identity] = Kernel(
+                    key=key,
+                    name=spec.function.__name__,
+                    ptx=self._ptx(spec, compiled, self.device.target),
+                    load_route=TRITON_LOAD_ROUTE,
+                    shared_memory_bytes=compiled.metadata.shared,
+                    threads=compiled.metadata.num_warps * WARP_THREADS,
+                )
+            return self._described[identity]
+
+    def load(self, spec: KernelSpec) -> None:
+        """Compile, check and load; nothing to do if it is loaded. Raises PtxTargetError, KeyCollisionError."""
+        key = self._key(spec, self.device.target)
+        with self._lock, self.ledger.working_on(key):
+            other = self._loaded.get(key)
+            if other is not None:
+                if other.identity != spec.identity:
+                    raise KeyCollisionError(f"{spec.function.__name__} and another kernel share the key {key}")
+                return
+            check_target(self.describe(spec), self.device.target)
+            self.device.load(self._compiled[key, *spec.identity])
+            self._loaded[key] = spec
+
+    def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
+        """A launcher for `registry.add_launcher`: loads a kernel that is not loaded yet, then launches it."""
+        if self._launched.get(id(spec)) is not spec:
+            self.load(spec)
+            with self._lock:
+                self._launched[id(spec)] = spec
+        registry.jit_launch(spec, arguments)
+
+    def launched(self) -> list[KernelSpec]:
+        """The kernels launched so far, in the order of their first launch."""
+        with self._lock:
+            return list(self._launched.values())
+
+
+class Ledger:
+    """Compile, disk-cache and load events of the whole process, with times and phases. Thread-safe.
+
+    Triton's hooks report them, so that a compile which no cache asked for is seen too.
+    """
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._lock = threading.Lock()
+        self._events: list[KernelEvent] = []
+        self._phases: dict[str, float] = {}
+        self._handles: dict[str, float] = {}
+        self._phase = "before"
+        self._local = threading.local()
+        self._previous_listener: Callable[..., None] | None = None
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+    def phase(self, name: str) -> None:
+        """From now on events belong to this phase."""
+        with self._lock:
+            self._phase = name
+            self._phases[name] = self.seconds()
+
+    def handle(self, name: str) -> None:
+        """A library handle exists by now."""
+        with self._lock:
+            self._handles.setdefault(name, self.seconds())
+
+    def working_on(self, key: str) -> _WorkingOn:
+        """Events of this thread inside the `with` belong to `key`."""
+        return _WorkingOn(self._local, key)
+
+    def as_evidence(self) -> KernelLedger:
+        with self._lock:
+            return KernelLedger(tuple(self._events), dict(self._phases), dict(self._handles))
+
+    def watch(self) -> None:
+        """Listen to Triton from now on, beside whoever listens already."""
+        from triton import knobs
+
+        self._previous_listener = knobs.compilation.listener
+        knobs.compilation.listener = self._compiled
+        knobs.runtime.kernel_load_end_hook.add(self._loaded)
+
+    def unwatch(self) -> None:
+        """Stop listening. A listener that came later and calls this one keeps it alive."""
+        from triton import knobs
+
+        knobs.runtime.kernel_load_end_hook.remove(self._loaded)
+        if knobs.compilation.listener == self._compiled:
+            knobs.compilation.listener = self._previous_listener
+
+    def _compiled(self, **event: Any) -> None:
+        self._add("disk_hit" if event["cache_hit"] else "compile", str(event["src"].name))
+        if self._previous_listener is not None:
+            self._previous_listener(**event)
+
+    def _loaded(self, _module: Any, _function: Any, name: str, _group: Mapping[str, str], _hash: str) -> None:
+        self._add("load", name)
+
+    def _add(self, event: str, name: str) -> None:
+        key = getattr(self._local, "key", None) or f"{UNPLANNED}/{name}"
+        with self._lock:
+            self._events.append(KernelEvent(key, event, self._phase, self.seconds()))  # type: ignore[arg-type]
+
+
+class _WorkingOn:
+    """The key that a thread works on, restored on exit."""
+
+    def __init__(self, local: threading.local, key: str) -> None:
+        self._local, self._key = local, key
+        self._before: str | None = None
+
+    def __enter__(self) -> None:
+        self._before = getattr(self._local, "key", None)
+        self._local.key = self._key
+
+    def __exit__(self, *_: object) -> None:
+        self._local.key = self._before

@@ -1,0 +1,207 @@
+"""Planted faults of the kernel plan, its keys and its PTX; upstream's code and public threads show each of them.
+
+They change how a run's kernels are planned, named and read (`RunKernels`), so they are planted before a prewarm, and
+most can be seen on any machine. Importable without torch and Triton. Keys in the expectations are those of the
+workload `tiny` of the contracts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from harness.ptx import parse_target
+from harness.system.protocol import Expectation, FaultDescription
+from reference_impl.faults import FAULTS, Fault
+
+if TYPE_CHECKING:
+    from reference_impl.kernels.registry import KernelSpec
+    from reference_impl.prewarm import RunKernels
+
+Plant = Callable[["RunKernels"], None]
+
+# What upstream's prewarm assumes where the run reads the model's own value.
+UPSTREAMS_EPS = 1e-5
+# The kernel that one PTX fault spoils: the last of every plan's clip.
+SPOILED = "clip.scale_apply"
+
+
+@dataclass(frozen=True)
+class KernelFault:
+    """A description for the harness, and the function that plants it in a run's kernels before they open."""
+
+    description: FaultDescription
+    plant: Plant
+
+
+KERNEL_FAULTS: dict[str, KernelFault] = {}
+
+
+def _fault(
+    summary: str, breaks: Mapping[str, Expectation], *, needs: Literal["any", "cuda"] = "any"
+) -> Callable[[Plant], Plant]:
+    def register(plant: Plant) -> Plant:
+        name = plant.__name__
+        description = FaultDescription(name, summary, "candidate", breaks, needs)
+        KERNEL_FAULTS[name] = KernelFault(description, plant)
+        FAULTS[name] = Fault(description, lambda run: plant(run.kernels))
+        return plant
+
+    return register
+
+
+def _coverage(reason: str, **figures: str | int) -> dict[str, Expectation]:
+    named = {f"prewarm.1.{name}": value for name, value in figures.items()}
+    return {"PREWARM-COVERAGE-001": Expectation("FAIL", reason, named)}
+
+
+def _missing(key: str) -> dict[str, Expectation]:
+    """A key that the run uses and the plan lacks: seen in the plan, and on a device as well."""
+    return {
+        **_coverage("prewarm_missing_key", first_missing_key=key),
+        "C-PREWARM-001": Expectation("FAIL", "prewarm_missing_key"),
+    }
+
+
+def _target(reason: str, part: int, **figures: str | int) -> dict[str, Expectation]:
+    named = {f"ptx_target.{part}.{name}": value for name, value in figures.items()}
+    return {"PTX-TARGET-001": Expectation("FAIL", reason, named)}
+
+
+@_fault(
+    "every shape of an operation is kept under one key, so the first one compiled answers for all",
+    _coverage("duplicate_key"),
+)
+def key_collision(kernels: RunKernels) -> None:
+    kernels.key = lambda spec, target: f"{spec.op}@{target}"
+
+
+@_fault(
+    "the key leaves eps out, and the prewarm compiles another eps than the run under it",
+    _coverage("prewarm_ptx_differs", first_differing_key="rms_norm.add_forward/256x128/bf16/-/w1s1@sm_90"),
+)
+def missing_eps_in_key(kernels: RunKernels) -> None:
+    key = kernels.key
+
+    def key_without_eps(spec: KernelSpec, target: str) -> str:
+        kept = tuple(constant for constant in spec.constants if constant[0] != "eps")
+        return key(replace(spec, constants=kept), target)
+
+    kernels.key = key_without_eps
+    wrong_eps(kernels)
+
+
+@_fault(
+    "the prewarm compiles the norms for eps 1e-5, the run uses the model's 1e-6",
+    _missing("rms_norm.add_forward/256x128/bf16/eps=1e-06/w1s1@sm_90"),
+)
+def wrong_eps(kernels: RunKernels) -> None:
+    kernels.model_of_plan = replace(kernels.model, rms_norm_eps=UPSTREAMS_EPS)
+
+
+@_fault(
+    "the prewarm compiles for sequences of 1 token, the run trains on longer ones",
+    _missing("cross_entropy.forward_backward/256x256/bf16/-/w1s1@sm_90"),
+)
+def sequence_length_1(kernels: RunKernels) -> None:
+    kernels.seq_lens_of_plan = (1,)
+
+
+@_fault(
+    "the gain gradient's second stage is missing in the plan (PMAT-698h)",
+    _missing("rms_norm.reduce_gain/128x128/fp32/-/w8s1@sm_90"),
+)
+def missing_entry(kernels: RunKernels) -> None:
+    plan = kernels.plan
+    kernels.plan = lambda: [spec for spec in plan() if spec.op != "rms_norm.reduce_gain"]
+
+
+@_fault(
+    "the prewarm compiles (I, T) under the key of the run's (T, I)",
+    _coverage("prewarm_ptx_differs", first_differing_key="swiglu.backward/256x384/bf16/-/w4s1@sm_90"),
+)
+def swapped_dimensions(kernels: RunKernels) -> None:
+    plan = kernels.plan
+
+    def swapped(spec: KernelSpec) -> KernelSpec:
+        if spec.op != "swiglu.backward":
+            return spec
+        from reference_impl.kernels import registry
+
+        tokens, intermediate = spec.shape
+        other: KernelSpec = registry.load("swiglu").backward_spec(intermediate, tokens, spec.dtype)
+        return replace(other, shape=spec.shape)
+
+    kernels.plan = lambda: [swapped(spec) for spec in plan()]
+
+
+@_fault(
+    "one planned kernel is left to be compiled at its first launch",
+    {"C-PREWARM-001": Expectation("FAIL", "late_jit")},
+    needs="cuda",
+)
+def late_jit(kernels: RunKernels) -> None:
+    kernels.to_prewarm = lambda: [spec for spec in kernels.plan() if spec.op != SPOILED]
+
+
+@_fault(
+    "cuBLAS's handle and workspace are made at the first product of the first step",
+    {"C-PREWARM-001": Expectation("FAIL", "handle_late")},
+    needs="cuda",
+)
+def cold_cublas(kernels: RunKernels) -> None:
+    kernels.warm_libraries = lambda: None
+
+
+def _spoil(kernels: RunKernels, change: Callable[[KernelSpec, str, str], str]) -> None:
+    """Change the PTX text, given with its target, of one kernel."""
+    ptx = kernels.ptx
+
+    def spoiled(spec: KernelSpec, compiled: Any, target: str) -> str:
+        text = ptx(spec, compiled, target)
+        return change(spec, text, target) if spec.op == SPOILED else text
+
+    kernels.ptx = spoiled
+
+
+def _compiled_for(spec: KernelSpec, architecture: int) -> str:
+    from reference_impl.kernels import registry
+
+    text: str = registry.offline_compile(spec, architecture).asm["ptx"]
+    return text
+
+
+def _on_device(reason: str) -> dict[str, Expectation]:
+    return {"F-PTX-001": Expectation("FAIL", reason)}
+
+
+@_fault(
+    "one kernel comes from a cache that was filled on another GPU",
+    {**_target("ptx_target_mismatch", 1, kernels_mismatched=1), **_on_device("ptx_target_mismatch")},
+)
+def ptx_other_architecture(kernels: RunKernels) -> None:
+    def of_another_gpu(spec: KernelSpec, _text: str, target: str) -> str:
+        return _compiled_for(spec, 90 if parse_target(target).number == 120 else 120)
+
+    _spoil(kernels, of_another_gpu)
+
+
+@_fault(
+    "the PTX of one kernel has no .target line, which upstream's check lets pass",
+    {**_target("ptx_target_missing", 1), **_on_device("ptx_target_missing")},
+)
+def ptx_without_target(kernels: RunKernels) -> None:
+    _spoil(kernels, lambda _spec, text, _target: re.sub(r"(?m)^\.target.*$", "", text))
+
+
+@_fault(
+    "one kernel made for sm_90a, which loads on an sm_90 alone, is offered to an sm_80",
+    _target("ptx_target_mismatch", 1, kernels_mismatched=1),
+)
+def ptx_sm_90a_on_sm_80(kernels: RunKernels) -> None:
+    def hopper_on_ampere(spec: KernelSpec, text: str, target: str) -> str:
+        return _compiled_for(spec, 90) if parse_target(target).number == 80 else text
+
+    _spoil(kernels, hopper_on_ampere)

@@ -1,0 +1,57 @@
+"""What the kernels of a training step are, seen without a GPU: the trainer's own step, run on fake tensors.
+
+Fake tensors have shapes and dtypes and no data, so a step of 28 layers takes a second and no memory. The operators
+are sent to the Triton wrappers, as a CUDA tensor's would be, and the launches are recorded instead of made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from reference_impl import ops
+from reference_impl.config import ModelConfig, TrainConfig
+from reference_impl.kernels import registry
+from reference_impl.kernels.registry import KernelSpec
+from reference_impl.trainer import Trainer
+
+
+def recorded(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> list[KernelSpec]:
+    """The kernels that one step for each sequence length launches on CUDA, each once, in order of first launch."""
+    launched: dict[KernelSpec, None] = {}
+
+    def record(spec: KernelSpec, _arguments: tuple[Tensor, ...]) -> None:
+        launched.setdefault(spec)
+
+    dtype = "bfloat16" if config.dtype == "auto" else config.dtype
+    with TemporaryDirectory() as folder, FakeTensorMode(allow_non_fake_inputs=True), _as_on_cuda():
+        # no text: a step reads the static batch alone, and to look at a text's tokens needs their values
+        empty = Path(folder) / "empty.txt"
+        empty.touch()
+        trainer = Trainer(replace(config, model=model, device="cpu", dtype=dtype, data=str(empty)))
+        with registry.launching_by(record):
+            for seq_len in seq_lens:
+                trainer.set_shape(seq_len)
+                trainer.body()
+    return list(launched)
+
+
+@contextmanager
+def _as_on_cuda() -> Iterator[None]:
+    """Send every operator to its Triton wrapper, whatever the tensor's device."""
+
+    def pick(op: str, tensor: Tensor) -> ModuleType:  # noqa: ARG001 - the replaced function's signature
+        return registry.load(op)
+
+    original, ops._pick = ops._pick, pick
+    try:
+        yield
+    finally:
+        ops._pick = original

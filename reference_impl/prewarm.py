@@ -1,0 +1,199 @@
+"""Prewarm: every kernel that a run needs, by name, compiled and loaded before any weight is uploaded.
+
+`plan` derives the kernels from the model's shape, the batch, the sequence lengths, the rank, the dtype and the mode,
+through the `specializations` of each kernel module: the code that also names them at a launch. Libraries have no
+keys: their handles, workspaces and plans come from a rehearsal, one step of a throw-away layer of the same shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.system.protocol import Kernel, KernelInventory, KernelLedger
+from reference_impl.clip import EPS
+from reference_impl.config import ModelConfig, TrainConfig
+from reference_impl.kernel_cache import KernelCache, cache_key, current_device, named_target, ptx_text
+from reference_impl.kernels import registry
+from reference_impl.kernels.clip.naive import BLOCK
+from reference_impl.kernels.registry import KernelSpec
+from reference_impl.lora import layout
+from reference_impl.trainer import Trainer, model_source, resolve_device
+
+CUBLAS = "cublas"
+# Edge of the matrices whose product makes a library's handle; any size does.
+_HANDLE_SIZE = 16
+
+
+def plan(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> list[KernelSpec]:
+    """The kernels of every step of a run on CUDA, each once: batches of `config.batch_size` x each of `seq_lens`."""
+    dtype = kernel_dtype(config)
+    specs = [*_frozen_matrices(model, config, dtype), *_clip(model, config)]
+    for seq_len in seq_lens:
+        specs += _activations(model, config, dtype, seq_len)
+    return list(dict.fromkeys(specs))
+
+
+def kernel_dtype(config: TrainConfig) -> str:
+    """Triton's name of the compute dtype on CUDA, where `auto` is bfloat16."""
+    return {"auto": "bf16", "bfloat16": "bf16", "float32": "fp32"}[config.dtype]
+
+
+def _frozen_matrices(model: ModelConfig, config: TrainConfig, dtype: str) -> Iterator[KernelSpec]:
+    """Dequantization of the four matrices of a layer; full-precision weights need none."""
+    if config.weights != "nf4":
+        return
+    hidden = model.hidden_size
+    shapes = [
+        (model.qkv_dim, hidden),
+        (hidden, model.query_dim),
+        (2 * model.intermediate_size, hidden),
+        (hidden, model.intermediate_size),
+    ]
+    for rows, cols in shapes:
+        yield from registry.load("nf4").specializations(rows=rows, cols=cols, dtype=dtype)
+
+
+def _activations(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: int) -> Iterator[KernelSpec]:
+    """Norms with their gain reduction, rotary embedding, SwiGLU and the loss: in every mode."""
+    tokens = config.batch_size * seq_len
+    yield from registry.load("rms_norm").specializations(
+        tokens=tokens, hidden=model.hidden_size, eps=model.rms_norm_eps, dtype=dtype
+    )
+    yield from registry.load("rope").specializations(
+        tokens=tokens,
+        seq_len=seq_len,
+        heads=model.num_heads,
+        kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        dtype=dtype,
+    )
+    yield from registry.load("swiglu").specializations(tokens=tokens, intermediate=model.intermediate_size, dtype=dtype)
+    yield from registry.load("cross_entropy").specializations(
+        tokens=tokens, vocabulary=model.vocab_size, chunk=config.loss_chunk, dtype=dtype
+    )
+
+
+def _clip(model: ModelConfig, config: TrainConfig) -> Iterator[KernelSpec]:
+    """The fused clip over all trainable tensors; the synchronizing one has no kernel of ours."""
+    if config.clip_mode != "fused":
+        return
+    yield from registry.load("clip").specializations(
+        partials=sum(math.ceil(slot.size / BLOCK) for slot in layout(model, config.rank)),
+        groups=model.num_layers if config.clip_scope == "per_layer" else 1,
+        max_norm=config.max_norm,
+        eps=EPS,
+    )
+
+
+def make_library_handles(device: torch.device) -> None:
+    """cuBLAS's handle and workspace for the current stream, in this thread and in autograd's thread of the device."""
+    matrix = torch.ones(_HANDLE_SIZE, _HANDLE_SIZE, dtype=torch.bfloat16, device=device, requires_grad=True)
+    (matrix @ matrix).sum().backward()  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize(device)
+
+
+def rehearse(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> None:
+    """One step for each shape on one throw-away layer of random weights: what libraries and torch load lazily.
+
+    Triton kernels are left out, those are the plan's: their outputs stay as allocated, which no library minds.
+    """
+    trainer = Trainer(replace(config, model=replace(model, num_layers=1)))
+    with registry.launching_by(_launch_nothing):
+        for seq_len in seq_lens:
+            trainer.set_shape(seq_len)
+            trainer.step(0)
+    torch.cuda.synchronize(trainer.device)
+
+
+def _launch_nothing(_spec: KernelSpec, _arguments: tuple[Tensor, ...]) -> None:
+    """A launcher that leaves the outputs as they are."""
+
+
+class RunKernels:
+    """The kernels of one run: planned, prewarmed, launched, and on a machine without a GPU cross-compiled.
+
+    `model_of_plan` and `seq_lens_of_plan` are what the plan assumes. They, `plan`, `to_prewarm`, `key`, `ptx` and
+    `warm_libraries` are what a planted fault replaces.
+    """
+
+    def __init__(self, config: TrainConfig, seq_lens: Sequence[int]) -> None:
+        self.config = config
+        self.seq_lens = tuple(dict.fromkeys(seq_lens))
+        self.model: ModelConfig = model_source(config, torch.device("cpu"))[0]
+        self.model_of_plan, self.seq_lens_of_plan = self.model, self.seq_lens
+        self.plan: Callable[[], list[KernelSpec]] = self._plan
+        self.to_prewarm: Callable[[], list[KernelSpec]] = self._all_planned
+        self.key: Callable[[KernelSpec, str], str] = cache_key
+        self.ptx: Callable[[KernelSpec, Any, str], str] = ptx_text
+        self.warm_libraries: Callable[[], None] = self._warm_libraries
+        self._cache: KernelCache | None = None
+
+    def open(self, *, prewarm: bool) -> None:
+        """On CUDA, take over the launches; with `prewarm`, load every planned kernel. Then the upload may begin."""
+        if resolve_device(self.config.device).type != "cuda":
+            return
+        self._cache = KernelCache(current_device(), self.key, self.ptx)
+        self._cache.ledger.watch()
+        registry.add_launcher(self._cache.launch)
+        if prewarm:
+            self._cache.ledger.phase("prewarm")
+            for spec in self.to_prewarm():
+                self._cache.load(spec)
+            self.warm_libraries()
+            torch.cuda.empty_cache()
+        self._cache.ledger.phase("upload")
+
+    def uploaded(self) -> None:
+        """The weights are on the device: what follows is training."""
+        if self._cache is not None:
+            torch.cuda.synchronize()
+            self._cache.ledger.phase("train")
+
+    def close(self) -> None:
+        """Give the launches back; twice does no harm."""
+        if self._cache is not None:
+            registry.remove_launcher(self._cache.launch)
+            self._cache.ledger.unwatch()
+            self._cache = None
+
+    def _plan(self) -> list[KernelSpec]:
+        return plan(self.model_of_plan, self.config, self.seq_lens_of_plan)
+
+    def _all_planned(self) -> list[KernelSpec]:
+        return self.plan()
+
+    def _warm_libraries(self) -> None:
+        make_library_handles(resolve_device(self.config.device))
+        self._on_device().ledger.handle(CUBLAS)
+        rehearse(self.model, self.config, self.seq_lens)
+
+    def _on_device(self) -> KernelCache:
+        if self._cache is None:
+            raise RuntimeError("kernels are launched on CUDA only: open the run on a CUDA device")
+        return self._cache
+
+    def inventory(self) -> KernelInventory:
+        """The planned kernels and those launched so far, of the CUDA device."""
+        cache = self._on_device()
+        return KernelInventory(_described(cache, self.plan()), _described(cache, cache.launched()))
+
+    def ledger(self) -> KernelLedger:
+        return self._on_device().ledger.as_evidence()
+
+    def cross_compiled(self, target: str) -> KernelInventory:
+        """The planned kernels and those that a step asks for, compiled for `target` (`sm_90`) without a device."""
+        from reference_impl.kernel_recording import recorded
+
+        cache = KernelCache(named_target(target), self.key, self.ptx)
+        used = recorded(self.model, self.config, self.seq_lens)
+        return KernelInventory(_described(cache, self.plan()), _described(cache, used))
+
+
+def _described(cache: KernelCache, specs: Sequence[KernelSpec]) -> list[Kernel]:
+    return [cache.describe(spec) for spec in specs]
