@@ -110,6 +110,28 @@ def explain(
 
 
 @app.command()
+def drill(
+    paths: Paths,
+    claim: Claims = None,
+    fault: Annotated[list[str] | None, typer.Option("--fault", help="Only this fault; may be repeated.")] = None,
+    json: Json = False,
+    reports: Reports = Path("harness-reports"),
+) -> None:
+    """Plant every fault that the claims name, and see that each is caught for the declared reason."""
+    from harness.drill import drill as fire_drill
+    from harness.drill import matrix
+    from harness.report.terminal import Progress
+
+    options = fire_drill.Options(
+        claims=tuple(claim or ()), faults=tuple(fault or ()), reports=reports, command=("harness", *sys.argv[1:])
+    )
+    outcome = fire_drill.drill(paths, options, Progress())
+    show = matrix.as_json if json else matrix.text
+    typer.echo(show(outcome.record, outcome.run_directory))
+    raise typer.Exit(outcome.exit_code)
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of contract files."""
     from harness.contract.json_schema import schema_text

@@ -1,0 +1,161 @@
+"""`harness drill`: plant every fault that the claims name, and see that each is caught for the declared reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness import session
+from harness.contract.load import LoadedContract, load_contracts
+from harness.drill.execution import Watch, evidence_of, execute, runs_of
+from harness.drill.expectations import is_killed, seen_figures, upstream_alone_passes
+from harness.drill.plan import Case, DrillPlan, plan_drill
+from harness.drill.record import FILE, Control, DrillRecord, NotDrilled, Row, Source, Triple, record_text
+from harness.errors import ExitCode
+from harness.evidence import environment, layout
+from harness.evidence.bundle import Bundle, BundleWriter, Header, read_bundle, write_text
+from harness.evidence.environment import Machine
+from harness.judge.registry import judge_unit
+from harness.judge.verdict import Status
+from harness.runners.plan import Plan
+
+MARK = "drill"  # in the header's `fault`: such a directory is no shard of a gate, and no run of the history
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to drill. Empty `claims` and `faults` mean all."""
+
+    claims: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    reports: Path = Path("harness-reports")
+    name: str | None = None
+    command: tuple[str, ...] = ("harness", "drill")
+
+
+@dataclass(frozen=True)
+class DrillOutcome:
+    """The record, and where it lies; None when nothing could be run."""
+
+    record: DrillRecord
+    run_directory: Path | None = None
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """By the table: a broken control, a failed one or a survivor, nothing decided, all killed."""
+        if any(control.status == Status.ERROR.value for control in self.record.controls):
+            return ExitCode.ERROR
+        if self.record.survivors or self.record.failed_controls:
+            return ExitCode.VIOLATED
+        return ExitCode.HELD if self.record.rows else ExitCode.UNDECIDED
+
+
+def drill(paths: Sequence[Path], options: Options, watch: Watch | None = None) -> DrillOutcome:
+    """Plan, execute, judge, write a drill directory. Raises ContractError, UsageError."""
+    contracts = load_contracts(paths)
+    machine = environment.machine()
+    planned = plan_drill(
+        contracts, claims=options.claims, faults=options.faults, machine=machine, describe=session.describe
+    )
+    started = datetime.now(tz=UTC)
+    if not planned.cases:
+        return DrillOutcome(_record(contracts, planned, [], [], machine, started))
+    header = _header(contracts, planned, options, started)
+    directory = session.directory_name(started, session.Options())
+    writer = BundleWriter(options.reports / (options.name or f"{directory}-drill"), header, contracts)
+    try:
+        execute(runs_of(planned), writer.evidence_directory, machine, watch)
+        writer.seal()
+        record = _judge(contracts, planned, read_bundle(writer.path), machine, started)
+        _write(writer.path, contracts, record)
+        final = writer.finish()
+    except BaseException as error:
+        error.add_note(f"kept what there is, marked {layout.INCOMPLETE}: {writer.abandon()}")
+        raise
+    return DrillOutcome(record, final)
+
+
+def _header(contracts: Sequence[LoadedContract], planned: DrillPlan, options: Options, started: datetime) -> Header:
+    narrowed = session.Options(claims=options.claims, command=options.command)
+    controls = Plan(planned.controls.units, runs_of(planned))
+    header = session.header_of(contracts, controls, narrowed, started)
+    probes = {name: faulted.planned.probe for name, faulted in planned.faulted.items()}
+    return header.model_copy(update={"fault": MARK, "runs": {**header.runs, **probes}})
+
+
+def _judge(
+    contracts: Sequence[LoadedContract], planned: DrillPlan, bundle: Bundle, machine: Machine, started: datetime
+) -> DrillRecord:
+    """Controls and rows from the evidence on disk alone."""
+    controls = [
+        Control(
+            contract=verdict.contract,
+            claim=verdict.claim,
+            workload=verdict.workload,
+            status=verdict.status.value,
+            reason=verdict.reason,
+            message=verdict.message,
+        )
+        for verdict in session.judge_bundles([bundle], contracts).verdicts
+    ]
+    rows = [_row(case, contracts, planned, bundle) for case in planned.cases]
+    return _record(contracts, planned, controls, rows, machine, started)
+
+
+def _row(case: Case, contracts: Sequence[LoadedContract], planned: DrillPlan, bundle: Bundle) -> Row:
+    unit, expected = case.unit, case.expected
+    contract = next(loaded.contract for loaded in contracts if loaded.contract.id == unit.contract)
+    claim = next(claim for claim in contract.claims if claim.id == unit.claim)
+    evidence = [evidence_of(name, planned, bundle, case.fault) for name in unit.runs]
+    verdict = judge_unit(contract, claim, unit.workload, evidence, unit.obstacle)
+    figures = seen_figures(verdict, expected.figures)
+    return Row(
+        contract=unit.contract,
+        claim=unit.claim,
+        workload=unit.workload,
+        fault=case.fault,
+        expected=Triple(status=expected.status, reason=expected.reason, figures=dict(expected.figures)),
+        seen=Triple(status=verdict.status.value, reason=verdict.reason, figures=figures),
+        killed=is_killed(expected, verdict),
+        upstream_alone_passes=upstream_alone_passes(claim, verdict),
+        message=verdict.message,
+        runs=unit.runs,
+    )
+
+
+def _record(
+    contracts: Sequence[LoadedContract],
+    planned: DrillPlan,
+    controls: list[Control],
+    rows: list[Row],
+    machine: Machine,
+    started: datetime,
+) -> DrillRecord:
+    gpus = [gpu.name for gpu in machine.gpus]
+    return DrillRecord(
+        recorded_at=started.isoformat(timespec="seconds"),
+        machine={"cuda": machine.cuda, "gpus": gpus, "host_memory_gib": round(machine.host_memory_gib, 1)},
+        contracts={loaded.contract.id: loaded.digest for loaded in contracts},
+        controls=controls,
+        rows=rows,
+        not_run=[NotDrilled(**vars(each)) for each in planned.not_run],
+        sources={
+            name: Source(
+                probe=each.planned.probe,
+                executed_arms=list(each.executed.arms) if each.executed is not None else [],
+                faulted_arms=each.planned.fault_arms,
+                donor=each.donor,
+            )
+            for name, each in planned.faulted.items()
+        },
+    )
+
+
+def _write(directory: Path, contracts: Sequence[LoadedContract], record: DrillRecord) -> None:
+    """The record, and the controls' verdicts and report with the kill matrix."""
+    write_text(directory / FILE, record_text(record))
+    outcome = session.judge_bundles([read_bundle(directory)], contracts)
+    view = replace(outcome.view, drill=record.model_dump(mode="json"))
+    session.write_outcome(directory, session.Outcome(view))

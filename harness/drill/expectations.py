@@ -1,0 +1,81 @@
+"""What a planted fault must make a judge say, and whether it was said. Pure; imports neither torch nor a judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.contract.schema import AnyClaim, CompositeClaim, parts_of
+from harness.judge.verdict import WORST_FIRST, Figure, Status, Verdict
+from harness.system.protocol import Expectation, FaultDescription
+
+Scalar = bool | int | float | str
+
+
+def expectation_for(claim: AnyClaim, fault: FaultDescription) -> Expectation | None:
+    """What `fault` declares for a claim: under the claim's id, else under its kind; None when it declares nothing.
+
+    A composite claim is judged by its worst part, the first of them: so is the expectation chosen among its parts'.
+    """
+    if claim.id in fault.breaks:
+        return fault.breaks[claim.id]
+    declared = [fault.breaks[part.kind] for part in parts_of(claim) if part.kind in fault.breaks]
+    return min(declared, key=lambda each: WORST_FIRST.index(Status(each.status)), default=None)
+
+
+def seen_figures(verdict: Verdict, names: Mapping[str, object]) -> dict[str, Scalar | None]:
+    """The verdict's values of the named figures; None for one that it does not have.
+
+    A composite's figures carry their part's name; a bare name means the part that decided.
+    """
+    deciding = deciding_part(verdict)
+    return {name: _value(verdict.figures, name, deciding) for name in names}
+
+
+def deciding_part(verdict: Verdict) -> str | None:
+    """The name of the part whose status is the composite's; None for a claim of one kind."""
+    for name, figure in verdict.figures.items():
+        if name.endswith(".status") and figure.value == str(verdict.status):
+            return name.removesuffix(".status")
+    return None
+
+
+def _value(figures: Mapping[str, Figure], name: str, part: str | None) -> Scalar | None:
+    found = figures.get(name) or figures.get(f"{part}.{name}")
+    return found.value if found is not None else None
+
+
+def is_killed(expected: Expectation, verdict: Verdict) -> bool:
+    """Whether the verdict has the declared status, the declared reason code, and every declared figure."""
+    if (verdict.status.value, verdict.reason) != (expected.status, expected.reason):
+        return False
+    seen = seen_figures(verdict, expected.figures)
+    return all(_equal(seen[name], value) for name, value in expected.figures.items())
+
+
+def _equal(seen: Scalar | None, declared: Scalar) -> bool:
+    # True == 1 in Python, and a truth value is no count
+    return isinstance(seen, bool) == isinstance(declared, bool) and seen == declared
+
+
+def upstream_alone_passes(claim: AnyClaim, verdict: Verdict) -> bool | None:
+    """Whether the claim's upstream number alone would have let the fault pass; None when it has none, or was not
+    reached.
+
+    A bitwise claim shows upstream's bound beside the bits. A `within` claim is judged by the bound itself, so it is
+    upstream's number that says no, unless a guard or an equality of the inputs did.
+    """
+    prefixes = [""] if not isinstance(claim, CompositeClaim) else sorted(_prefixes(verdict))
+    answers = [answer for prefix in prefixes if (answer := _within_bound(verdict.figures, prefix)) is not None]
+    return all(answers) if answers else None
+
+
+def _prefixes(verdict: Verdict) -> set[str]:
+    return {f"{name.removesuffix('.status')}." for name in verdict.figures if name.endswith(".status")}
+
+
+def _within_bound(figures: Mapping[str, Figure], prefix: str) -> bool | None:
+    within = figures.get(f"{prefix}within_upstream_tolerance")
+    if within is not None:
+        return within.value is True
+    exceeding = figures.get(f"{prefix}first_exceeding_step")
+    return None if exceeding is None else exceeding.value is None

@@ -1,0 +1,73 @@
+"""The kill matrix as lines of text: survivors first, then what was killed, then what was not run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from harness.drill.record import DrillRecord, Row, Triple
+from harness.evidence.numbers import dump_json
+
+
+def count_line(record: DrillRecord) -> str:
+    """`28 faults planted · 28 killed · 0 survived · 4 of 4 controls held · 71 not run`."""
+    survived, failed = len(record.survivors), len(record.failed_controls)
+    held = f"{len(record.controls) - failed} of {len(record.controls)} controls held"
+    return (
+        f"{len(record.rows)} faults planted · {len(record.rows) - survived} killed · {survived} survived · "
+        f"{held} · {len(record.not_run)} not run"
+    )
+
+
+def text(record: DrillRecord, directory: Path | None) -> str:
+    """What the terminal shows, the count line first."""
+    found = lines(record)
+    if not record.rows:
+        found.append("NOT DECIDED: nothing here could be drilled on this machine.")
+    if directory is not None:
+        found.append(f"report: {directory / 'report.html'}")
+    return "\n".join(found)
+
+
+def as_json(record: DrillRecord, directory: Path | None) -> str:
+    """What `--json` prints: the content of `drill.json`, with the drill's directory."""
+    return dump_json(
+        {**record.model_dump(mode="json"), "run_directory": str(directory) if directory else None}, indent=2
+    )
+
+
+def lines(record: DrillRecord) -> list[str]:
+    """Everything that a person wants to know of a drill, without colours."""
+    found = [count_line(record)]
+    for control in record.failed_controls:
+        unit = f"{control.claim} on {control.workload}"
+        found.append(f"  CONTROL  {unit}: {control.status} {control.reason}: {control.message}")
+    for row in sorted(record.rows, key=lambda row: row.killed):
+        found += _row(row)
+    for (reason, message), number in Counter((each.reason, each.message) for each in record.not_run).items():
+        found.append(f"  not run  {number} faults: {reason}: {message}")
+    found += _upstream(record)
+    return found
+
+
+def _row(row: Row) -> list[str]:
+    word = "killed  " if row.killed else "SURVIVED"
+    found = [f"  {word} {row.claim} on {row.workload}: {row.fault}: {triple(row.seen)}"]
+    if not row.killed:
+        found += [f"             must say: {triple(row.expected)}", f"             said: {row.message}"]
+    return found
+
+
+def _upstream(record: DrillRecord) -> list[str]:
+    """What each claim's upstream number alone would have let pass."""
+    passed: dict[str, list[str]] = {}
+    for row in record.rows:
+        if row.upstream_alone_passes:
+            passed.setdefault(row.claim, []).append(row.fault)
+    return [f"  upstream's number alone would pass, in {claim}: {', '.join(names)}" for claim, names in passed.items()]
+
+
+def triple(value: Triple) -> str:
+    """`FAIL differs first_differing_step=1`."""
+    figures = [f"{name}={figure}" for name, figure in value.figures.items()]
+    return " ".join([value.status, value.reason, *figures])

@@ -1,0 +1,77 @@
+"""Execute only the arms that a fault can change, and take the rest from the unfaulted control run.
+
+An arm without the fault is the same program on the same input as in the control run, and equal runs of one machine
+are equal in bits (FALSIFY-GPUTRAIN-006 holds the trainer to that), so its evidence is executed once for all faults.
+Were that untrue, the first differing step would be 0 instead of the one that the fault declares, and the drill would
+fail rather than pass. Gradients are compared on the device, so a comparison's two arms run in one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from harness.evidence.model import Run, RunEvidence
+from harness.system.wrappers import SWAPPED_ARMS
+
+
+def arms_to_execute(run: Run) -> set[str]:
+    """The faulted arms, and every arm that shares a gradient comparison with one."""
+    if run.probe != "paired" or run.fault == SWAPPED_ARMS:
+        return set(run.arms)  # swapped arms change places with one another
+    needed = set(run.fault_arms)
+    needed |= {candidate for candidate, baseline in run.baseline_of.items() if baseline in needed}
+    pending = list(needed)
+    while pending:
+        baseline = run.baseline_of.get(pending.pop())
+        if baseline is not None and baseline not in needed:
+            needed.add(baseline)
+            pending.append(baseline)
+    return needed
+
+
+def donor_for(run: Run, controls: Sequence[Run]) -> Run | None:
+    """The control run that has all that `run` leaves out; None: execute all of it."""
+    left_out = set(run.arms) - arms_to_execute(run)
+    for control in controls:
+        if control.probe == run.probe and control.workload_name == run.workload_name and left_out <= set(control.arms):
+            enough = all(
+                control.arms[arm].replicas >= run.arms[arm].replicas
+                and (control.arms[arm].observe_syncs or not run.arms[arm].observe_syncs)
+                and control.baseline_of.get(arm) == run.baseline_of.get(arm)
+                for arm in left_out
+            )
+            if enough and set(run.gradient_steps) <= set(control.gradient_steps):
+                return control
+    return None
+
+
+def reduced(run: Run) -> Run:
+    """The run with the arms to execute only; an unfaulted arm, there for its gradients alone, executes once."""
+    needed, changed = arms_to_execute(run), _changed(run)
+    arms = {
+        arm: planned if arm in changed else planned.model_copy(update={"replicas": 1, "observe_syncs": False})
+        for arm, planned in run.arms.items()
+        if arm in needed
+    }
+    baseline_of = {candidate: base for candidate, base in run.baseline_of.items() if candidate in needed}
+    return run.model_copy(update={"arms": arms, "baseline_of": baseline_of})
+
+
+def _changed(run: Run) -> set[str]:
+    """Arms whose evidence the fault can change: itself, or the gradients that it is compared with."""
+    faulted = set(run.fault_arms)
+    return faulted | {candidate for candidate, baseline in run.baseline_of.items() if baseline in faulted}
+
+
+def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
+    """The evidence of `run` (as planned, all arms): what the fault can change from `faulted`, the rest from `control`.
+
+    The death of either is the death of both: half the evidence decides nothing.
+    """
+    changed = _changed(run)
+    arms = {arm: control.arms[arm] for arm in run.arms if arm in control.arms and arm not in changed}
+    arms |= {arm: executions for arm, executions in faulted.arms.items() if arm in changed}
+    return replace(
+        faulted, arms=arms, death=faulted.death or control.death, obstacle=faulted.obstacle or control.obstacle
+    )

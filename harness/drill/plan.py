@@ -1,0 +1,214 @@
+"""Plan a drill: every claim against every fault that it names, and the unfaulted controls.
+
+Each on the smallest workload that this machine can run: without a demand for memory first, then fewest
+steps x tokens; at equal size the one on the accelerator, where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from harness.contract.load import LoadedContract
+from harness.contract.schema import AnyClaim, Workload
+from harness.drill.evidence_faults import EVIDENCE_CHANGES, EVIDENCE_FAULTS
+from harness.drill.expectations import expectation_for
+from harness.drill.merge import arms_to_execute, donor_for, reduced
+from harness.errors import ContractError, UsageError
+from harness.evidence.environment import Machine
+from harness.evidence.model import Run, Unit
+from harness.runners.faults import plan_fault
+from harness.runners.plan import Describe, Plan, plan
+from harness.system.protocol import Expectation, FaultDescription
+from harness.system.wrappers import HARNESS_FAULTS
+
+
+@dataclass(frozen=True)
+class FaultedRun:
+    """A run with a fault: as planned, what of it is executed (None: nothing), the control run that gives the rest."""
+
+    planned: Run
+    executed: Run | None
+    donor: str | None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the kill matrix: a fault in a unit, and what must be said."""
+
+    unit: Unit  # its runs are the faulted ones
+    fault: str
+    expected: Expectation
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """A fault that this machine cannot plant, or a claim that it cannot decide."""
+
+    contract: str
+    claim: str
+    fault: str
+    reason: str
+    message: str
+
+
+@dataclass
+class DrillPlan:
+    """`controls` are units and runs without a fault; `faulted` by run id, in the order of execution."""
+
+    controls: Plan = field(default_factory=lambda: Plan([], []))
+    cases: list[Case] = field(default_factory=list)
+    faulted: dict[str, FaultedRun] = field(default_factory=dict)
+    not_run: list[NotRun] = field(default_factory=list)
+
+
+def plan_drill(
+    contracts: Sequence[LoadedContract],
+    *,
+    claims: Sequence[str] = (),
+    faults: Sequence[str] = (),
+    machine: Machine,
+    describe: Describe,
+) -> DrillPlan:
+    """Raises UsageError for a claim or fault that no contract names, ContractError for a fault without expectation."""
+    named = {fault for loaded in contracts for claim in loaded.contract.claims for fault in claim.falsified_by}
+    for fault in faults:
+        if fault not in named:
+            raise UsageError("no claim names this fault", got=f"`{fault}`", remedy=f"named: {', '.join(sorted(named))}")
+    everything = plan(contracts, claims=claims, machine=machine, describe=describe)
+    drilled = DrillPlan()
+    for loaded in contracts:
+        _ContractPlanner(loaded, everything.units, faults, machine, describe, drilled).add()
+    return drilled
+
+
+class _ContractPlanner:
+    """Adds one contract's rows, controls and runs to the plan."""
+
+    def __init__(
+        self,
+        loaded: LoadedContract,
+        units: Sequence[Unit],
+        faults: Sequence[str],
+        machine: Machine,
+        describe: Describe,
+        drilled: DrillPlan,
+    ) -> None:
+        self._loaded, self._faults, self._machine, self._describe = loaded, faults, machine, describe
+        self._units = [unit for unit in units if unit.contract == loaded.contract.id]
+        self._offered = offered_faults(loaded, describe)
+        self._drilled = drilled
+
+    def add(self) -> None:
+        rows = list(self._rows())
+        controls: dict[str, list[str]] = {}  # workload -> claims
+        for claim, workload, _ in rows:
+            if claim.id not in controls.setdefault(workload, []):
+                controls[workload].append(claim.id)
+        planned = {workload: self._plan(workload, claims, None) for workload, claims in controls.items()}
+        for each in planned.values():
+            self._drilled.controls.units.extend(each.units)
+            self._drilled.controls.runs.extend(each.runs)
+        for (workload, fault, _), group in self._groups(rows).items():
+            self._add_faulted(workload, fault, group, planned[workload].runs)
+
+    def _rows(self) -> Iterator[tuple[AnyClaim, str, str]]:
+        """Claim, workload and fault of every row that this machine can run; the others are noted as not run."""
+        claims = {unit.claim for unit in self._units}
+        for claim in self._loaded.contract.claims:
+            for fault in claim.falsified_by:
+                if claim.id not in claims or (self._faults and fault not in self._faults):
+                    continue
+                description = self._offered.get(fault)
+                if description is None or expectation_for(claim, description) is None:
+                    raise ContractError(
+                        "a fault that a claim names declares what it must make the judge say",
+                        where=f"{self._loaded.path}: claim {claim.id}",
+                        got=f"`{fault}`",
+                        remedy="see `harness check`",
+                    )
+                workload = self._smallest(claim, description)
+                if workload is None:
+                    self._drilled.not_run.append(self._not_run(claim, description))
+                else:
+                    yield claim, workload, fault
+
+    def _smallest(self, claim: AnyClaim, fault: FaultDescription) -> str | None:
+        workloads = self._loaded.contract.workloads
+        runnable = [unit.workload for unit in self._units if unit.claim == claim.id and unit.obstacle is None]
+        if fault.needs == "cuda":
+            runnable = [name for name in runnable if self._machine.cuda and workloads[name].needs.device != "cpu"]
+        return min(runnable, key=lambda name: size_of(workloads[name]), default=None)
+
+    def _not_run(self, claim: AnyClaim, fault: FaultDescription) -> NotRun:
+        obstacles = [unit.obstacle for unit in self._units if unit.claim == claim.id and unit.obstacle is not None]
+        reason, message = "needs_cuda", f"the fault needs CUDA: {self._machine.cuda_message}"
+        if obstacles:
+            reason, message = obstacles[0].reason, obstacles[0].message
+        return NotRun(self._loaded.contract.id, claim.id, fault.name, reason, message)
+
+    def _groups(self, rows: Sequence[tuple[AnyClaim, str, str]]) -> dict[tuple[str, str, frozenset[str]], list[str]]:
+        """Claims that one run can serve: those for which the fault is planted in the same arms."""
+        groups: dict[tuple[str, str, frozenset[str]], list[str]] = {}
+        for claim, workload, fault in rows:
+            arms = plan_fault(fault, self._offered, [claim]).arms
+            groups.setdefault((workload, fault, arms), []).append(claim.id)
+        return groups
+
+    def _add_faulted(self, workload: str, fault: str, claims: list[str], controls: Sequence[Run]) -> None:
+        in_evidence = fault in EVIDENCE_CHANGES
+        planned = self._plan(workload, claims, None if in_evidence else fault)
+        names = {run.id: self._name(f"{run.id}+{fault}") for run in planned.runs}
+        for run in planned.runs:
+            renamed = run.model_copy(update={"id": names[run.id]})
+            self._drilled.faulted[renamed.id] = _faulted_run(renamed, controls, in_evidence=in_evidence)
+        for unit in planned.units:
+            claim = next(claim for claim in self._loaded.contract.claims if claim.id == unit.claim)
+            expected = expectation_for(claim, self._offered[fault])
+            if expected is not None:
+                unit = unit.model_copy(update={"runs": [names[run] for run in unit.runs]})  # noqa: PLW2901
+                self._drilled.cases.append(Case(unit, fault, expected))
+
+    def _name(self, wanted: str) -> str:
+        taken = self._drilled.faulted
+        return next(
+            name for number in range(len(taken) + 1) if (name := wanted + (f"+{number}" if number else "")) not in taken
+        )
+
+    def _plan(self, workload: str, claims: Sequence[str], fault: str | None) -> Plan:
+        return plan(
+            [self._loaded],
+            claims=claims,
+            workloads=[workload],
+            fault=fault,
+            machine=self._machine,
+            describe=self._describe,
+            harness_faults=HARNESS_FAULTS,
+        )
+
+
+def _faulted_run(run: Run, controls: Sequence[Run], *, in_evidence: bool) -> FaultedRun:
+    """A fault in the evidence executes nothing: it changes the control's evidence when that is read."""
+    control = donor_for(run, controls)
+    if in_evidence:
+        return FaultedRun(run, None, control.id if control is not None else None)
+    if control is None or arms_to_execute(run) == set(run.arms):
+        return FaultedRun(run, run, None)
+    return FaultedRun(run, reduced(run), control.id)
+
+
+def offered_faults(loaded: LoadedContract, describe: Describe) -> dict[str, FaultDescription]:
+    """Faults by name: of the harness's evidence, of its wrappers, of the contract's systems; the last ones win."""
+    offered = {**EVIDENCE_FAULTS, **HARNESS_FAULTS}
+    contract = loaded.contract
+    systems = [contract.system, *(arm.system for arm in contract.arms.values() if arm.system is not None)]
+    for system in reversed(systems):
+        offered |= describe(system).faults
+    return offered
+
+
+def size_of(workload: Workload) -> tuple[float, float, bool]:
+    """What a workload costs, for choosing the smallest; a demand for memory stands for the number of layers."""
+    lengths = workload.seq_len if isinstance(workload.seq_len, list) else [workload.seq_len]
+    tokens = workload.batch_size * sum(lengths) / len(lengths)
+    return workload.needs.memory_gib or 0.0, workload.steps * tokens, workload.needs.device == "cpu"

@@ -1,0 +1,120 @@
+"""`drill.json`: what a drill saw, a published and versioned format; and the last record of each contract."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from harness.errors import EvidenceError
+from harness.evidence.files import Damaged, read_model
+from harness.evidence.model import Record
+from harness.evidence.numbers import Real, dump_json
+
+FILE = "drill.json"
+Scalar = bool | int | Real | str
+
+
+class Triple(Record):
+    """Status, generic reason code, and the figures that are checked."""
+
+    status: str
+    reason: str
+    figures: dict[str, Scalar | None] = Field(default_factory=dict)
+
+
+class Row(Record):
+    """One fault in one unit. `runs` are the faulted runs, in the order that the judge read them."""
+
+    contract: str
+    claim: str
+    workload: str
+    fault: str
+    expected: Triple
+    seen: Triple
+    killed: bool
+    upstream_alone_passes: bool | None
+    message: str
+    runs: list[str] = Field(default_factory=list)
+
+
+class Control(Record):
+    """The verdict of a unit without a fault; it must be PASS."""
+
+    contract: str
+    claim: str
+    workload: str
+    status: str
+    reason: str
+    message: str
+
+
+class NotDrilled(Record):
+    """A fault that this machine could not plant, or a claim that it could not decide."""
+
+    contract: str
+    claim: str
+    fault: str
+    reason: str
+    message: str
+
+
+class Source(Record):
+    """Where a faulted run's evidence came from: `donor` gave the arms that were not executed again."""
+
+    probe: str
+    executed_arms: list[str]
+    faulted_arms: list[str]
+    donor: str | None
+
+
+class DrillRecord(Record):
+    """The whole file. `contracts` are SHA-256 digests by id: a record is of these texts and of no others."""
+
+    format_version: Literal[1] = 1
+    recorded_at: str  # ISO 8601, UTC
+    machine: dict[str, Any]
+    contracts: dict[str, str]
+    controls: list[Control]
+    rows: list[Row]
+    not_run: list[NotDrilled] = Field(default_factory=list)
+    sources: dict[str, Source] = Field(default_factory=dict)
+
+    @property
+    def survivors(self) -> list[Row]:
+        return [row for row in self.rows if not row.killed]
+
+    @property
+    def failed_controls(self) -> list[Control]:
+        return [control for control in self.controls if control.status != "PASS"]
+
+
+def record_text(record: DrillRecord) -> str:
+    """The file's text."""
+    return dump_json(record.model_dump(mode="json"), indent=2) + "\n"
+
+
+def read_record(path: Path) -> DrillRecord:
+    """Raises EvidenceError for a file that is missing, damaged, or of another version."""
+    try:
+        return read_model(path, DrillRecord)
+    except Damaged as damage:
+        raise EvidenceError("a drill record can be read", where=str(path), got=str(damage)) from damage
+
+
+def records_below(folder: Path) -> list[DrillRecord]:
+    """Every drill record below a folder, oldest first; what cannot be read is no record."""
+    found = []
+    for path in sorted(folder.rglob(FILE)):
+        try:
+            found.append(read_record(path))
+        except EvidenceError:
+            continue
+    return sorted(found, key=lambda record: record.recorded_at)
+
+
+def last_of(contract: str, records: Sequence[DrillRecord]) -> DrillRecord | None:
+    """The newest record that a contract took part in."""
+    return next((record for record in reversed(records) if contract in record.contracts), None)
