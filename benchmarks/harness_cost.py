@@ -109,7 +109,7 @@ def _steps() -> int:
 
 def _bare(workload: Workload, arm: Arm) -> None:
     request = {"workload": workload.model_dump(mode="json"), "arm": arm.model_dump(mode="json")}
-    settings = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONHASHSEED": "0"}
+    settings = {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONHASHSEED": "0"}
     command = [sys.executable, "-m", "benchmarks.clocked_system", json.dumps(request)]
     subprocess.run(command, check=True, env={**os.environ, **settings})
 

@@ -82,7 +82,9 @@ def profiler(*, stacks: bool = False) -> Iterator[Any]:
     if torch.cuda.is_available():
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     config = torch._C._profiler._ExperimentalConfig(verbose=True) if stacks else None
-    with torch.profiler.profile(activities=activities, with_stack=stacks, experimental_config=config) as profile:
+    with torch.profiler.profile(
+        activities=activities, with_stack=stacks, experimental_config=config, acc_events=True
+    ) as profile:
         yield profile
 
 

@@ -197,7 +197,7 @@ def test_no_process_outlives_its_run(tmp_path: Path, fast_clock: Callable[[str],
 def test_workers_get_a_repeatable_environment(tmp_path: Path) -> None:
     assert execute(stand_in_run("shows_environment"), tmp_path / "run") is None
     printed = (tmp_path / "run" / "stderr.txt").read_text()
-    assert printed == "CUBLAS_WORKSPACE_CONFIG=:4096:8 PYTHONHASHSEED=0 leader=True\n"
+    assert printed == "OMP_WAIT_POLICY=PASSIVE PYTHONHASHSEED=0 leader=True\n"
 
 
 def test_progress_tells_phases_and_the_end(tmp_path: Path, fast_clock: Callable[[str], None]) -> None:

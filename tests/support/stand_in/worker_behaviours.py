@@ -113,6 +113,6 @@ def leaves_children(run: Run, recorder: Recorder) -> None:
 
 def shows_environment(run: Run, recorder: Recorder) -> None:
     recorder.phase("environment")
-    names = ("CUBLAS_WORKSPACE_CONFIG", "PYTHONHASHSEED")
+    names = ("OMP_WAIT_POLICY", "PYTHONHASHSEED")
     shown = [*(f"{name}={os.environ[name]}" for name in names), f"leader={os.getsid(0) == os.getpid()}"]
     sys.stdout.write(" ".join(shown) + "\n")
