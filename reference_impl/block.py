@@ -137,7 +137,7 @@ class Block:
     ) -> tuple[Tensor, Beside[None]]:
         """Gradient [T, H] of residual + branch after the block -> that before it; writes the block's gradients.
 
-        Those of LoRA are staged, see `reference_impl.lora.Trainable`, and are there once the second result was taken.
+        They are there once the second result was taken, those of LoRA staged, see `reference_impl.lora.Trainable`.
         ``dense`` yields the block's `BlockWeights.backward_groups` next. ``consume`` lets the gradient of gate_up
         overwrite it: the largest activation then needs no second buffer.
         """
@@ -145,13 +145,14 @@ class Block:
         grad_act = grad @ dense.take()[0]
         grad_gate_up = ops.swiglu_backward(grad_act, context.gate_up, context.gate_up if consume else None)
         del grad_act
-        grad_mid, _ = ops.rms_norm_backward(
+        gain_partials = ops.rms_norm_gain_partials(grad, 2)
+        grad_mid = ops.rms_norm_backward_to_partials(
             grad_gate_up @ dense.take()[0],
             context.residual_mid,
             trainable.post_attn_norm,
             context.rstd_mid,
+            gain_partials[1],
             grad_residual=grad,
-            grad_gain=trainable.grad_post_attn_norm,
         )
         del grad_gate_up
         qkv_weight, output_weight = dense.take()
@@ -159,23 +160,29 @@ class Block:
         state = context.attention or attention.forward(context.qkv, shape, self.config)
         grad_qkv = attention.backward(grad_mid @ output_weight, state, shape, self.config)
         grad_low_rank = grad_qkv @ trainable.b
-        read = (grad_qkv, grad_low_rank, context.low_rank, context.rstd_in, context.residual_in)
-        staging = streams.branch(lambda: self._stage_lora_gradients(*read))
-        grad_in, _ = ops.rms_norm_backward(
+        grad_in = ops.rms_norm_backward_to_partials(
             (grad_qkv @ qkv_weight).addmm_(grad_low_rank, trainable.scaled_a),
             context.residual_in,
             trainable.input_norm,
             context.rstd_in,
+            gain_partials[0],
             grad_residual=grad_mid,
-            grad_gain=trainable.grad_input_norm,
         )
-        return grad_in, staging
+        read = (grad_qkv, grad_low_rank, context.low_rank, context.rstd_in, context.residual_in)
+        return grad_in, streams.branch(lambda: self._trainable_gradients(*read, gain_partials))
 
-    def _stage_lora_gradients(
-        self, grad_qkv: Tensor, grad_low_rank: Tensor, low_rank: Tensor, rstd: Tensor, residual: Tensor
+    def _trainable_gradients(
+        self,
+        grad_qkv: Tensor,
+        grad_low_rank: Tensor,
+        low_rank: Tensor,
+        rstd: Tensor,
+        residual: Tensor,
+        gain_partials: Tensor,
     ) -> None:
-        """Writes `LayerTrainable.grad_b` and `LayerTrainable.grad_a`; arguments as in `BlockContext`."""
+        """Writes the three gradient buffers of `LayerTrainable`; arguments as in `backward` and `BlockContext`."""
         trainable = self.trainable
+        ops.rms_norm_reduce_gains(gain_partials, trainable.grad_norms)
         self.write_product_(trainable.grad_b, grad_qkv.t(), low_rank)
         # The normed input is x * rstd * gain: with rstd on the other factor, and the gain applied to the product of all
         # layers at once, x itself serves, and the normed input need not be kept.

@@ -71,8 +71,7 @@ class LayerTrainable:
     post_attn_norm: Tensor  # [H]
     grad_a: Tensor  # [2r, H], see `Trainable`
     grad_b: Tensor  # [QKV, 2r]
-    grad_input_norm: Tensor  # [H]
-    grad_post_attn_norm: Tensor  # [H]
+    grad_norms: Tensor  # [2, H]: of input_norm and of post_attn_norm, which are neighbours in the flat buffer
 
 
 class Trainable:
@@ -160,6 +159,7 @@ class Trainable:
         def view(flat: Tensor, kind: str) -> Tensor:
             return self._by_name[f"layers.{index}.{kind}"].view(flat)
 
+        first = self._by_name[f"layers.{index}.input_norm"]
         return LayerTrainable(
             scaled_a=self.scaled_a[index],
             b=self.b[index],
@@ -167,6 +167,5 @@ class Trainable:
             post_attn_norm=view(self.flat, "post_attn_norm"),
             grad_a=self.grad_a[index],
             grad_b=self.grad_b[index],
-            grad_input_norm=view(self.gradient, "input_norm"),
-            grad_post_attn_norm=view(self.gradient, "post_attn_norm"),
+            grad_norms=self.gradient[first.offset : first.offset + 2 * first.size].view(2, first.size),
         )

@@ -146,14 +146,14 @@ class Model:
         remaining = context.blocks if consume else list(context.blocks)
         groups = [group for block in reversed(self.blocks) for group in block.weights.backward_groups]
         dense = DenseWeights(groups, self.dtype, self.streams)
-        staging: Beside[None] | None = None
+        writing: Beside[None] | None = None
         for block in reversed(self.blocks):
-            before = staging
-            grad, staging = block.backward(grad, remaining.pop(), shape, dense, self.streams, consume=consume)
+            before = writing
+            grad, writing = block.backward(grad, remaining.pop(), shape, dense, self.streams, consume=consume)
             if before is not None:
                 before.take()
-        if staging is not None:
-            staging.take()
+        if writing is not None:
+            writing.take()
         self.trainable.finish_gradients()
 
     def logits(self, tokens: Tensor, shape: StepShape) -> Tensor:

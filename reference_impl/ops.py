@@ -52,6 +52,22 @@ def rms_norm_backward(
     return result
 
 
+def rms_norm_gain_partials(x: Tensor, norms: int) -> Tensor:
+    result: Tensor = _pick("rms_norm", x).gain_partials(x, norms)
+    return result
+
+
+def rms_norm_backward_to_partials(
+    grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
+) -> Tensor:
+    result: Tensor = _pick("rms_norm", x).backward_to_partials(grad_y, x, gain, rstd, partials, grad_residual)
+    return result
+
+
+def rms_norm_reduce_gains(partials: Tensor, grad_gains: Tensor) -> None:
+    _pick("rms_norm", partials).reduce_gains(partials, grad_gains)
+
+
 def rope_tables(seq_len: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
     result: tuple[Tensor, Tensor] = _implementation("rope", "naive").tables(seq_len, head_dim, theta, device)
     return result

@@ -156,8 +156,12 @@ def check_rms_norm(device: torch.device, dtype: torch.dtype, tokens: int, hidden
         total, sum_y, sum_rstd = rms_norm.add_forward(x, residual, gain, EPS)
         grad_x, grad_gain = rms_norm.backward(grad_y, x, gain, rstd)
         # One element off 16-byte alignment: a gradient may lie anywhere in the flat buffer.
-        into = guards.empty(hidden + 1, dtype=torch.float32, device=device)[1:]
-        grad_x_plus, _ = rms_norm.backward(grad_y, x, gain, rstd, grad_residual, into)
+        into = guards.empty(2 * hidden + 1, dtype=torch.float32, device=device)[1:].view(2, hidden)
+        grad_x_plus, _ = rms_norm.backward(grad_y, x, gain, rstd, grad_residual, into[0])
+        partials = rms_norm.gain_partials(x, 2)
+        for partial, grad in zip(partials, (2 * grad_y, grad_y), strict=True):
+            rms_norm.backward_to_partials(grad, x, gain, rstd, partial)
+        rms_norm.reduce_gains(partials, into)
 
     def norm(value: Tensor) -> tuple[Tensor, Tensor]:
         value = value.double()
@@ -192,7 +196,10 @@ def check_rms_norm(device: torch.device, dtype: torch.dtype, tokens: int, hidden
             backward_bound + 2 * U * (magnitude + grad_residual.double().abs()),
         ),
         compare("grad_gain", grad_gain, products.sum(dim=0), (SUM_DEPTH + 4) * U * products.abs().sum(dim=0)),
-        Comparison("grad_gain written where asked", into, grad_gain.double(), torch.zeros_like(gain).double()),
+        # Doubling is exact, in every dtype.
+        Comparison(
+            "gains of two norms", into, torch.stack((2 * grad_gain, grad_gain)).double(), torch.zeros(2, hidden)
+        ),
     ]
 
 

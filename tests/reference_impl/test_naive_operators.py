@@ -54,6 +54,11 @@ def test_backward_operators_write_into_a_given_output() -> None:
     given = torch.full_like(gain, 2.0)
     assert rms_norm.backward(grad, x, gain, rstd, grad_gain=given)[1] is given
     assert_equal(given, rms_norm.backward(grad, x, gain, rstd)[1])
+    partials, gains = rms_norm.gain_partials(x, 2), torch.empty(2, 12, dtype=torch.float64)
+    for partial, factor in zip(partials, (1.0, 3.0), strict=True):
+        rms_norm.backward_to_partials(factor * grad, x, gain, rstd, partial)
+    rms_norm.reduce_gains(partials, gains)
+    assert_equal(gains, torch.stack((given, 3.0 * given)))
     gate_up, grad_act = random(5, 14), random(5, 7, seed=1)
     expected = swiglu.backward(grad_act, gate_up)
     assert swiglu.backward(grad_act, gate_up, out=gate_up) is gate_up

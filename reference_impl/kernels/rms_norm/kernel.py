@@ -1,6 +1,6 @@
 """RMSNorm, with an optional residual addition before it and after its backward.
 
-Legend: T tokens, H hidden, P stage-1 programs of the backward.
+Legend: T tokens, H hidden, P stage-1 programs of the backward, G norms whose gains are reduced together.
 
     y = round(x * rstd * gain),  rstd = 1 / sqrt(mean(x^2) + eps)          all in fp32, rounded once
     grad_x = rstd * (g - n * mean(g * n)) (+ grad_residual),  n = x * rstd,  g = grad_y * gain
@@ -134,6 +134,8 @@ def _reduce_gain_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
+    norm = tl.program_id(1)
+    partials += norm * P * H
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     lane = tl.arange(0, ROWS)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -141,7 +143,7 @@ def _reduce_gain_kernel(
         row = first + lane
         inside = (row < P)[:, None] & (column < H)[None, :]
         total += tl.load(partials + row[:, None] * H + column[None, :], mask=inside, other=0.0)
-    tl.store(grad_gain + column, tl.sum(total, axis=0), mask=column < H)
+    tl.store(grad_gain + norm * H + column, tl.sum(total, axis=0), mask=column < H)
 
 
 def _row_warps(block: int) -> int:
@@ -217,13 +219,16 @@ def backward_spec(tokens: int, hidden: int, dtype: str, *, add_residual: bool) -
     )
 
 
+def reduce_gain_spec(tokens: int, hidden: int, norms: int) -> KernelSpec:
+    """Stage 2 of the backward of `norms` norms: the partial sums of `tokens` tokens, added in fixed order."""
+    return _reduce_gain_spec(norms, -(-tokens // _backward_rows(tokens)), hidden)
+
+
 @functools.cache
-def reduce_gain_spec(tokens: int, hidden: int) -> KernelSpec:
-    """Stage 2 of `backward`: the partial sums of `tokens` tokens, added in fixed order."""
-    partials = -(-tokens // _backward_rows(tokens))
+def _reduce_gain_spec(norms: int, partials: int, hidden: int) -> KernelSpec:
     return KernelSpec(
         op="rms_norm.reduce_gain",
-        shape=(partials, hidden),
+        shape=(norms, partials, hidden),
         dtype="fp32",
         constants=(),
         num_warps=8,
@@ -231,7 +236,7 @@ def reduce_gain_spec(tokens: int, hidden: int) -> KernelSpec:
         function=_reduce_gain_kernel,
         pointers=(Pointer("partials", "fp32"), Pointer("grad_gain", "fp32", aligned=False)),
         constexprs={"P": partials, "H": hidden, "ROWS": _REDUCE_ROWS, "COLUMNS": _REDUCE_COLUMNS},
-        grid=(-(-hidden // _REDUCE_COLUMNS),),
+        grid=(-(-hidden // _REDUCE_COLUMNS), norms),
     )
 
 
@@ -242,7 +247,8 @@ def specializations(*, tokens: int, hidden: int, eps: float, dtype: str) -> list
         add_forward_spec(tokens, hidden, eps, dtype),
         backward_spec(tokens, hidden, dtype, add_residual=False),
         backward_spec(tokens, hidden, dtype, add_residual=True),
-        reduce_gain_spec(tokens, hidden),
+        reduce_gain_spec(tokens, hidden, 1),  # the final norm
+        reduce_gain_spec(tokens, hidden, 2),  # the two norms of a block
     ]
 
 
@@ -281,6 +287,24 @@ def backward(
 
     The gain's gradient is written into `grad_gain` if given.
     """
+    if grad_gain is None:
+        grad_gain = torch.empty(x.shape[1], dtype=torch.float32, device=x.device)
+    partials = gain_partials(x, 1)
+    grad_x = backward_to_partials(grad_y, x, gain, rstd, partials[0], grad_residual)
+    reduce_gains(partials, grad_gain)
+    return grad_x, grad_gain
+
+
+def gain_partials(x: Tensor, norms: int) -> Tensor:
+    """Room for stage 1 of the backward of `norms` norms of x [T, H]: f32 [G, P, H], not filled."""
+    tokens, hidden = x.shape
+    return torch.empty(norms, -(-tokens // _backward_rows(tokens)), hidden, dtype=torch.float32, device=x.device)
+
+
+def backward_to_partials(
+    grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
+) -> Tensor:
+    """Stage 1 of `backward`: grad_x [T, H] (+ grad_residual); writes one norm's partials, f32 [P, H]."""
     tokens, hidden = x.shape
     dtype = dtype_name("rms_norm.backward", "x", x.dtype)
     spec = backward_spec(tokens, hidden, dtype, add_residual=grad_residual is not None)
@@ -290,11 +314,15 @@ def backward(
     if grad_residual is None:
         grad_residual = grad_y  # not read: a kernel argument has to be some tensor
     require_shape(spec.op, "grad_residual", grad_residual, (tokens, hidden))
+    require_shape(spec.op, "partials", partials, (spec.grid[0], hidden))
     grad_x = torch.empty_like(x)
-    partials = torch.empty(spec.grid[0], hidden, dtype=torch.float32, device=x.device)
-    if grad_gain is None:
-        grad_gain = torch.empty(hidden, dtype=torch.float32, device=x.device)
-    require_shape(spec.op, "grad_gain", grad_gain, (hidden,))
     launch(spec, grad_y, x, gain, rstd, grad_residual, grad_x, partials)
-    launch(reduce_gain_spec(tokens, hidden), partials, grad_gain)
-    return grad_x, grad_gain
+    return grad_x
+
+
+def reduce_gains(partials: Tensor, grad_gains: Tensor) -> None:
+    """Stage 2: partials f32 [G, P, H] -> grad_gains f32 of G * H elements, the norms one after the other."""
+    norms, count, hidden = partials.shape
+    spec = _reduce_gain_spec(norms, count, hidden)
+    require_shape(spec.op, "grad_gains", grad_gains.view(-1), (norms * hidden,))
+    launch(spec, partials, grad_gains)

@@ -48,3 +48,20 @@ def backward(
         grad_x = grad_x + grad_residual
     total = (grad_y.to(inner) * normed).sum(dim=0)
     return grad_x.to(x.dtype), total if grad_gain is None else grad_gain.copy_(total)
+
+
+def gain_partials(x: Tensor, norms: int) -> Tensor:
+    """Room for the partial sums of ``norms`` norms of x [T, H]: [G, P, H]; a single partial sum here."""
+    return torch.empty(norms, 1, x.shape[1], dtype=_inner_dtype(x), device=x.device)
+
+
+def backward_to_partials(
+    grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
+) -> Tensor:
+    """`backward` that writes grad_gain as partial sums [P, H]; -> grad_x [T, H]."""
+    return backward(grad_y, x, gain, rstd, grad_residual, partials[0])[0]
+
+
+def reduce_gains(partials: Tensor, grad_gains: Tensor) -> None:
+    """partials [G, P, H] -> grad_gains of G * H elements, the norms one after the other."""
+    grad_gains.copy_(partials.sum(dim=1).view_as(grad_gains))
