@@ -31,13 +31,15 @@ class Fault:
 FAULTS: dict[str, Fault] = {}
 
 
-def _fault(
+def fault(
     summary: str,
     breaks: Mapping[str, Expectation],
     *,
     plant_in: Literal["candidate", "baseline", "both"] = "candidate",
     needs: Literal["any", "cuda"] = "any",
 ) -> Callable[[Plant], Plant]:
+    """Register the decorated function as a fault of its name."""
+
     def register(plant: Plant) -> Plant:
         name = plant.__name__
         FAULTS[name] = Fault(FaultDescription(name, summary, plant_in, breaks, needs), plant)
@@ -46,11 +48,18 @@ def _fault(
     return register
 
 
-def _trajectory(reason: str, step: int) -> dict[str, Expectation]:
+def trajectory(reason: str, step: int) -> dict[str, Expectation]:
+    """What a trajectory claim must say: the reason, and the first step whose loss differs."""
     return {"trajectory_match": Expectation("FAIL", reason, {"first_differing_step": step})}
 
 
-@_fault("the batch is rebound instead of copied, so every replay trains on batch 0", _trajectory("unequal_batches", 1))
+@fault(
+    "the batch is rebound instead of copied, so every replay trains on batch 0",
+    {
+        **trajectory("unequal_batches", 1),
+        "gradient_match": Expectation("FAIL", "unequal_batches", {"first_unequal_step": 1}),
+    },
+)
 def stale_batch(run: QLoRARun) -> None:
     trainer, prepare = run.trainer, run.trainer.prepare
 
@@ -64,9 +73,13 @@ def stale_batch(run: QLoRARun) -> None:
     trainer.prepare = prepare_without_batch  # type: ignore[method-assign]
 
 
-@_fault(
+@fault(
     "the capture records the first step but launches nothing, so its update is lost",
-    {**_trajectory("differs", 1), "capture": Expectation("FAIL", "lost_step")},
+    {
+        **trajectory("differs", 1),
+        "gradient_match": Expectation("FAIL", "differs", {"first_differing_step": 0}),
+        "capture": Expectation("FAIL", "lost_step"),
+    },
 )
 def lost_first_update(run: QLoRARun) -> None:
     step = run.capturing.step
@@ -80,7 +93,7 @@ def lost_first_update(run: QLoRARun) -> None:
     run.capturing.step = record_only_at_first  # type: ignore[method-assign]
 
 
-@_fault("the learning rate is a host scalar, baked in when the step is recorded", _trajectory("differs", 2))
+@fault("the learning rate is a host scalar, baked in when the step is recorded", trajectory("differs", 2))
 def frozen_learning_rate(run: QLoRARun) -> None:
     trainer, prepare = run.trainer, run.trainer.prepare
 
@@ -91,7 +104,7 @@ def frozen_learning_rate(run: QLoRARun) -> None:
     trainer.prepare = prepare_with_first_rate  # type: ignore[method-assign]
 
 
-@_fault("Adam's bias corrections are host scalars, baked in when the step is recorded", _trajectory("differs", 2))
+@fault("Adam's bias corrections are host scalars, baked in when the step is recorded", trajectory("differs", 2))
 def frozen_bias_correction(run: QLoRARun) -> None:
     trainer, prepare = run.trainer, run.trainer.prepare
 
@@ -102,12 +115,19 @@ def frozen_bias_correction(run: QLoRARun) -> None:
     trainer.prepare = prepare_at_count_zero  # type: ignore[method-assign]
 
 
-@_fault("the clip is left out of the captured step", _trajectory("differs", 1))
+@fault(
+    "the clip is left out of the captured step",
+    {
+        **trajectory("differs", 1),
+        "gradient_match": Expectation("FAIL", "differs", {"first_differing_step": 0}),
+        "CGB-INV-003": Expectation("FAIL", "clipped_norm_exceeded"),
+    },
+)
 def dropped_clip(run: QLoRARun) -> None:
     run.trainer.clip.apply_ = lambda gradient: None  # type: ignore[method-assign]  # noqa: ARG005
 
 
-@_fault(
+@fault(
     "the fused clip reads one norm back to the host",
     {"capture": Expectation("FAIL", "not_captured")},
 )
@@ -121,7 +141,7 @@ def sync_in_capture(run: QLoRARun) -> None:
     clip.apply_ = apply_and_read  # type: ignore[method-assign]
 
 
-@_fault(
+@fault(
     "the captured region records no work: what it should hold ran elsewhere",
     {"capture": Expectation("FAIL", "not_captured")},
 )
@@ -131,15 +151,17 @@ def empty_capture(run: QLoRARun) -> None:
     run.trainer.backward_body = lambda: None  # type: ignore[method-assign]
 
 
-@_fault("the optimizer is left out of the captured step", _trajectory("differs", 1))
+@fault(
+    "the optimizer is left out of the captured step",
+    {**trajectory("differs", 1), "throughput_ratio": Expectation("FAIL", "differs")},
+)
 def skipped_optimizer(run: QLoRARun) -> None:
     run.trainer.optimizer.update_ = lambda parameters, gradient, norms: None  # type: ignore[method-assign]  # noqa: ARG005
 
 
-@_fault(
+@fault(
     "a static buffer is replaced after the capture, so the graph reads the old one",
     {"capture": Expectation("FAIL", "moved_buffer")},
-    needs="cuda",
 )
 def moved_buffer(run: QLoRARun) -> None:
     step = run.capturing.step
@@ -154,7 +176,7 @@ def moved_buffer(run: QLoRARun) -> None:
     run.capturing.step = step_after_move  # type: ignore[method-assign]
 
 
-@_fault(
+@fault(
     "the graph cache forgets the shape in its key, so another shape's graph is replayed",
     {"capture": Expectation("FAIL", "wrong_capture_count")},
     needs="cuda",
@@ -164,7 +186,7 @@ def wrong_batch_graph(run: QLoRARun) -> None:
     run.capturing.key = lambda: key()._replace(batch_size=0, seq_len=0)  # type: ignore[method-assign]
 
 
-@_fault(
+@fault(
     "every step keeps a buffer alive",
     {"memory_steady": Expectation("FAIL", "memory_grows")},
     needs="cuda",
@@ -179,9 +201,9 @@ def growing_memory(run: QLoRARun) -> None:
     run.capturing.step = step_and_keep  # type: ignore[method-assign]
 
 
-@_fault(
+@fault(
     "one gradient of step 5 is NaN, so its update is left out",
-    {**_trajectory("differs", 6), "capture": Expectation("FAIL", "skipped_steps")},
+    {**trajectory("differs", 6), "capture": Expectation("FAIL", "skipped_steps", {"skipped_steps": 1})},
 )
 def nan_gradient(run: QLoRARun) -> None:
     trainer, prepare, apply = run.trainer, run.trainer.prepare, run.trainer.clip.apply_
@@ -199,4 +221,7 @@ def nan_gradient(run: QLoRARun) -> None:
     trainer.clip.apply_ = apply_poisoned  # type: ignore[method-assign]
 
 
-from reference_impl import kernel_faults as kernel_faults  # noqa: E402, PLC0414 - registers its faults in FAULTS
+# They register themselves in FAULTS, so they come after it.
+from reference_impl import kernel_faults as kernel_faults  # noqa: E402, PLC0414
+from reference_impl import numeric_faults as numeric_faults  # noqa: E402, PLC0414
+from reference_impl import replay_faults as replay_faults  # noqa: E402, PLC0414

@@ -9,6 +9,7 @@ from harness.system.protocol import (
     Arm,
     CaptureRecord,
     CheckpointExport,
+    KernelCases,
     KernelInventory,
     KernelLedger,
     NotAvailable,
@@ -19,6 +20,7 @@ from reference_impl.config import MODEL_PRESETS, TrainConfig, learning_rate_at
 from reference_impl.errors import ReferenceImplError
 from reference_impl.faults import FAULTS
 from reference_impl.kernel_faults import KERNEL_FAULTS
+from reference_impl.numeric_faults import TABLE_FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +57,16 @@ class QLoRASystem:
             arm_options=ARM_OPTIONS | RUN_OPTIONS,
             workload_options=WORKLOAD_OPTIONS,
             capabilities=frozenset(
-                {"inputs", "parameters", "gradients", "gradient_norms", "capture", "skipped_steps", "kernels"}
+                {
+                    "inputs",
+                    "parameters",
+                    "gradients",
+                    "gradient_norms",
+                    "capture",
+                    "skipped_steps",
+                    "kernel_cases",
+                    "kernels",
+                }
             ),
             captures=frozenset({"none", "step", "backward"}),
             faults={name: fault.description for name, fault in FAULTS.items()},
@@ -96,6 +107,17 @@ class QLoRASystem:
         if fault in KERNEL_FAULTS:
             KERNEL_FAULTS[fault].plant(kernels)
         return kernels.cross_compiled(target)
+
+    def kernel_cases(self, workload: Workload, arm: Arm, *, fault: str | None = None) -> KernelCases:
+        """The kernels at this workload's shapes; no weight is loaded."""
+        from reference_impl.kernel_cases import ReferenceKernelCases
+
+        try:
+            return ReferenceKernelCases(train_config(workload, arm, None, None), TABLE_FAULTS.get(fault or ""))
+        except ReferenceImplError as error:
+            if error.argument == "device":
+                raise NotAvailable(str(error)) from error
+            raise
 
 
 def train_config(workload: Workload, arm: Arm, data: str | None, model_directory: str | None) -> TrainConfig:

@@ -91,6 +91,15 @@ def _single_arm_probe(part: AnyPart) -> tuple[Probe, set[str]] | None:
             return None
 
 
+def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, object] | None:
+    """Settings that serve both parts: equal, or equal but for the kernel operations to compare; else None."""
+    ours, theirs = one.get("operations"), other.get("operations")
+    if not isinstance(ours, list) or not isinstance(theirs, list):
+        return one if one == other else None
+    joined = {**one, "operations": [*ours, *(name for name in theirs if name not in ours)]}
+    return joined if joined == {**other, "operations": joined["operations"]} else None
+
+
 class RunBuilder:
     """Collects the parts judged on one workload of one contract; `runs` are what to execute for them."""
 
@@ -153,12 +162,15 @@ class RunBuilder:
         ]
 
     def _shared(self, part: AnyPart, probe: Probe, settings: set[str]) -> str:
-        """A run of one arm that every part with the same arm and settings shares."""
+        """A run of one arm that every part with the same arm and settings shares; it compares all their operations."""
         arms = arms_of(part)
         values = part.model_dump(mode="json", include=settings)
         for run in self._others.values():
-            if run.probe == probe and run.settings == values and list(run.arms) == [arms["candidate"]]:
-                return run.id
+            if run.probe == probe and list(run.arms) == [arms["candidate"]]:
+                joined = _joined(run.settings, values)
+                if joined is not None:
+                    self._others[run.id] = run.model_copy(update={"settings": joined})
+                    return run.id
         number = sum(run.probe == probe for run in self._others.values())
         return self._other(probe, f"{arms['candidate']}+{number}", {arms["candidate"]: 1}, values, 0)
 

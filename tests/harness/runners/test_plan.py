@@ -341,6 +341,19 @@ def test_a_capability_that_the_system_lacks_is_named(claim: dict[str, Any], miss
     assert unit.obstacle.message == f"system lacks the capability `{missing}` that {claim['kind']} needs"
 
 
+def test_kernel_comparisons_that_differ_in_operations_alone_share_a_run() -> None:
+    match = {"kind": "kernel_match", "candidate": "graphed", "max_relative_error": {"float32": 1e-5}}
+    claims = [
+        {"id": "A", **match, "operations": ["a", "both"]},
+        {"id": "B", **match, "operations": ["b", "both"]},
+        {"id": "C", **match, "operations": ["a"], "magnitudes": [2.0]},
+    ]
+    result = planned(*claims)
+    assert [run.settings["operations"] for run in result.runs] == [["a", "both", "b"], ["a"]]
+    first, second = (run.id for run in result.runs)
+    assert [unit.runs for unit in result.units] == [[first], [first], [second]]
+
+
 def test_a_capture_scope_that_the_system_does_not_understand() -> None:
     plain = replace(describe(""), captures=frozenset({"none"}))
     [unit] = planned(CAPTURE, describe=lambda _system: plain).units

@@ -1,0 +1,112 @@
+"""What the reference trainer offers to `kernel_match`: its kernels at a workload's shapes and at ragged ones.
+
+On a CUDA device the kernels run and are compiled there. On a CPU Triton interprets them, in fp32 alone (its bf16 is
+wrong without an error), and another process compiles them for `OFFLINE_SM`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from harness.system.protocol import Kernel, KernelComparison, NotAvailable
+from reference_impl.checkpoint import read_config
+from reference_impl.clip_cases import CLIP_OPERATIONS, GAIN_OPERATION, clip_comparisons, gain_comparisons
+from reference_impl.config import MODEL_PRESETS, ModelConfig, TrainConfig
+from reference_impl.gemm import HALF_TYPES
+from reference_impl.gemm_cases import OPERATIONS, GemmShapes, comparisons
+from reference_impl.kernel_table import KernelTable, kernel_table
+from reference_impl.kernels import registry
+from reference_impl.kernels.registry import KernelSpec, jit_launch, launching_by
+from reference_impl.offline_compiler import compile_elsewhere, compiled_kernel
+from reference_impl.trainer import resolve_device
+
+OFFLINE_SM = 90  # Hopper, the GPU that published runs are made on
+_TYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16"}
+
+
+class ReferenceKernelCases:
+    """The comparisons of one arm; `plant` replaces kernels of the table first, for a fault."""
+
+    def __init__(self, config: TrainConfig, plant: Callable[[KernelTable], None] | None = None) -> None:
+        self.device = resolve_device(config.device)
+        self._config = config
+        self._model = _model_config(config)
+        self._tokens = config.batch_size * config.seq_len
+        self._launched: dict[str, KernelSpec] = {}
+        self._planned: dict[str, KernelSpec] = {}
+        self.table = kernel_table(config.gemm, self.device)
+        if plant is not None:
+            plant(self.table)
+
+    def comparisons(
+        self, operations: Sequence[str], dtypes: Sequence[str], magnitudes: Sequence[float]
+    ) -> Iterator[KernelComparison]:
+        self._refuse(operations, dtypes)
+        for operation in operations:
+            for comparison in self._of(operation, dtypes, magnitudes):
+                yield replace(comparison, kernel=self._recorded(comparison.kernel))
+
+    def _refuse(self, operations: Sequence[str], dtypes: Sequence[str]) -> None:
+        known = (*OPERATIONS, *CLIP_OPERATIONS, GAIN_OPERATION)
+        unknown = [operation for operation in operations if operation not in known]
+        if unknown:
+            raise ValueError(f"no operation {unknown[0]!r}; there are {', '.join(known)}")
+        if self.device.type == "cpu" and set(dtypes) - {"float32"} and self._config.gemm not in HALF_TYPES:
+            raise NotAvailable("needs CUDA: interpreted kernels compute in float32 only")
+        wanted = _TYPE_NAMES.get(self._config.gemm)
+        if wanted is not None and set(dtypes) != {wanted}:
+            raise ValueError(f"the path {self._config.gemm} keeps its weights in {wanted}, not in {', '.join(dtypes)}")
+
+    def _of(self, operation: str, dtypes: Sequence[str], magnitudes: Sequence[float]) -> Iterator[KernelComparison]:
+        config, model = self._config, self._model
+        if operation in CLIP_OPERATIONS:
+            return clip_comparisons(self.table, operation, model, config.rank, magnitudes, self.device)
+        if operation == GAIN_OPERATION:
+            return gain_comparisons(self.table, self._tokens, model.hidden_size, dtypes, magnitudes, self.device)
+        shapes = GemmShapes(model, self._tokens, config.rank)
+        if config.gemm == "tiled":
+            self._plan_tiled(operation, shapes)
+        return comparisons(self.table, config.gemm, operation, shapes, dtypes, magnitudes, self.device)
+
+    def _plan_tiled(self, operation: str, shapes: GemmShapes) -> None:
+        """What a prewarm plans for these shapes: its tile must be the launch's."""
+        accumulate = operation.endswith("_accumulate")
+        for m, k, n in shapes.of(operation):
+            for spec in registry.load("gemm").specializations(m=m, k=k, n=n, accumulate=accumulate):
+                if spec.op == operation.removesuffix("_accumulate"):
+                    self._planned[spec.key] = spec
+
+    def _recorded(self, kernel: Callable[[Mapping[str, Tensor]], None]) -> Callable[[Mapping[str, Tensor]], None]:
+        def launch(spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
+            self._launched[spec.key] = spec
+            jit_launch(spec, arguments)
+
+        def call(outputs: Mapping[str, Tensor]) -> None:
+            with launching_by(launch):
+                kernel(outputs)
+
+        return call
+
+    def compiled(self) -> list[Kernel]:
+        specs = list((self._planned | self._launched).values())
+        if self.device.type == "cpu":
+            return compile_elsewhere(specs, OFFLINE_SM)
+        return [compiled_kernel(spec, registry.compile_for_device(spec)) for spec in specs]
+
+    def constants(self) -> dict[str, int]:
+        """Tile and unrolling as the launched products had them compiled in; none where no tiled product ran."""
+        found: dict[str, int] = {}
+        for spec in self._launched.values():
+            if spec.op.startswith("gemm."):
+                found = {"tile": int(spec.constexprs["SIZE"]), "unroll": int(spec.constexprs["UNROLLED"])}
+        return found
+
+
+def _model_config(config: TrainConfig) -> ModelConfig:
+    if isinstance(config.model, ModelConfig):
+        return config.model
+    return MODEL_PRESETS.get(config.model) or read_config(Path(config.model))

@@ -1,0 +1,91 @@
+"""The kernels that `kernel_match` compares, as a table: a planted fault replaces an entry."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reference_impl import ops
+from reference_impl.config import GemmPath
+from reference_impl.gemm import BackwardGemm
+from reference_impl.kernels import registry
+
+Product = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
+"""(grad_c, b, out, accumulate) or (a, grad_c, out, accumulate) -> out."""
+
+
+@dataclass
+class KernelTable:
+    """Entries have the signatures of their namesakes in `kernels/<op>/naive.py`."""
+
+    backward_a: Product
+    backward_b: Product
+    squared_sum_partials: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    clip_scale_reduce: Callable[[Tensor, Tensor, float, float, Tensor, Tensor], None]
+    scale_apply_: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
+    rms_norm_backward: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None], tuple[Tensor, Tensor]]
+
+
+def interpret_kernels() -> None:
+    """Let Triton interpret kernels in this process, which then cannot compile any.
+
+    RuntimeError if Triton is there already: its own functions are decorated when it is imported.
+    """
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return
+    if "triton" in sys.modules:
+        raise RuntimeError("Triton was imported before it was told to interpret kernels; compare them in a new process")
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
+    """The Triton kernels, interpreted on a CPU; the backward products by `path`."""
+    if device.type == "cpu":
+        interpret_kernels()
+    clip, rms_norm = registry.load("clip"), registry.load("rms_norm")
+    backward_a, backward_b = _products(path)
+    return KernelTable(
+        backward_a,
+        backward_b,
+        clip.squared_sum_partials,
+        clip.clip_scale_reduce,
+        clip.scale_apply_,
+        rms_norm.backward,
+    )
+
+
+def _products(path: GemmPath) -> tuple[Product, Product]:
+    if path == "tiled":
+        tiled = registry.load("gemm")
+        return tiled.backward_a, tiled.backward_b
+    return _dispatched(path)
+
+
+def _dispatched(path: GemmPath) -> tuple[Product, Product]:
+    gemm = BackwardGemm(path)
+
+    def backward_a(grad_c: Tensor, b: Tensor, out: Tensor, accumulate: bool) -> Tensor:
+        return gemm.grad_a(grad_c, b, out, accumulate=accumulate)
+
+    def backward_b(a: Tensor, grad_c: Tensor, out: Tensor, accumulate: bool) -> Tensor:
+        return gemm.grad_b(a, grad_c, out, accumulate=accumulate)
+
+    return backward_a, backward_b
+
+
+def trainer_table(path: GemmPath) -> KernelTable:
+    """What the trainer calls: kernel or naive twin, by the device of the tensors."""
+    backward_a, backward_b = _dispatched(path)
+    return KernelTable(
+        backward_a,
+        backward_b,
+        ops.clip_squared_sum_partials,
+        ops.clip_scale_reduce,
+        ops.clip_scale_apply_,
+        ops.rms_norm_backward,
+    )

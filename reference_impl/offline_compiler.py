@@ -1,0 +1,88 @@
+"""Compiles kernels for a named target in a process of its own: one that interprets Triton kernels cannot compile.
+
+`python -m reference_impl.offline_compiler SM` reads a list of kernel descriptions from stdin, as a Python literal, and
+prints for each a JSON line with key, name, PTX, shared memory and threads.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from harness.system.protocol import Kernel
+from reference_impl.kernels import registry
+from reference_impl.kernels.registry import KernelSpec, Pointer
+
+_TIME_LIMIT_S = 300
+
+
+def compile_elsewhere(specs: Sequence[KernelSpec], sm: int) -> list[Kernel]:
+    """Compile in a new process for `sm` (90 is Hopper); RuntimeError with its output when that fails."""
+    if not specs:
+        return []
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    finished = subprocess.run(
+        [sys.executable, "-m", "reference_impl.offline_compiler", str(sm)],
+        input=repr([describe(spec) for spec in specs]),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=_TIME_LIMIT_S,
+        check=False,
+    )
+    if finished.returncode != 0:
+        raise RuntimeError(f"the compiling process ended with {finished.returncode}: {finished.stderr[-2000:]}")
+    return [Kernel(**json.loads(line)) for line in finished.stdout.splitlines()]
+
+
+def compiled_kernel(spec: KernelSpec, compiled: Any) -> Kernel:
+    """What Triton's `CompiledKernel` shows of a spec."""
+    return Kernel(
+        key=spec.key,
+        name=compiled.metadata.name,
+        ptx=compiled.asm["ptx"],
+        shared_memory_bytes=compiled.metadata.shared,
+        threads=32 * compiled.metadata.num_warps,
+    )
+
+
+def describe(spec: KernelSpec) -> dict[str, Any]:
+    """All of a spec as plain values; the inverse of `rebuild`."""
+    return {
+        "function": (spec.function.fn.__module__, spec.function.fn.__name__),
+        "pointers": [(pointer.name, pointer.dtype, pointer.aligned) for pointer in spec.pointers],
+        "fields": {
+            name: getattr(spec, name)
+            for name in ("op", "shape", "dtype", "constants", "num_warps", "num_stages", "grid", "enable_fp_fusion")
+        },
+        "constexprs": dict(spec.constexprs),
+    }
+
+
+def rebuild(description: dict[str, Any]) -> KernelSpec:
+    """The spec that `describe` described."""
+    module, name = description["function"]
+    return KernelSpec(
+        function=getattr(importlib.import_module(module), name),
+        pointers=tuple(Pointer(*pointer) for pointer in description["pointers"]),
+        constexprs=description["constexprs"],
+        **description["fields"],
+    )
+
+
+def main() -> None:
+    sm = int(sys.argv[1])
+    for description in ast.literal_eval(sys.stdin.read()):
+        spec = rebuild(description)
+        kernel = compiled_kernel(spec, registry.offline_compile(spec, sm))
+        sys.stdout.write(json.dumps({name: getattr(kernel, name) for name in kernel.__dataclass_fields__}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
