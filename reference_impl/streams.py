@@ -35,10 +35,10 @@ class Beside(Generic[Value]):
 
     def take(self) -> Value:
         """The value; the current stream waits for it. What it was made from may be dropped after this."""
-        if self._started is None:
+        if self._side is None or self._started is None:
             return self._make()
         value, event = self._started
-        torch.cuda.current_stream(event.device).wait_event(event)
+        torch.cuda.current_stream(self._side.device).wait_event(event)
         return value
 
 

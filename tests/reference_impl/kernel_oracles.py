@@ -198,7 +198,7 @@ def check_rms_norm(device: torch.device, dtype: torch.dtype, tokens: int, hidden
         compare("grad_gain", grad_gain, products.sum(dim=0), (SUM_DEPTH + 4) * U * products.abs().sum(dim=0)),
         # Doubling is exact, in every dtype.
         Comparison(
-            "gains of two norms", into, torch.stack((2 * grad_gain, grad_gain)).double(), torch.zeros(2, hidden)
+            "gains of two norms", into, torch.stack((2 * grad_gain, grad_gain)).double(), torch.zeros_like(into)
         ),
     ]
 
