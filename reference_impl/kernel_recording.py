@@ -6,9 +6,10 @@ are sent to the Triton wrappers, as a CUDA tensor's would be, and the launches a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -23,7 +24,8 @@ from reference_impl.kernels.registry import KernelSpec
 from reference_impl.trainer import Trainer
 
 
-def recorded(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> list[KernelSpec]:
+@lru_cache(maxsize=8)  # a process that looks at several targets records the same step for each
+def recorded(model: ModelConfig, config: TrainConfig, seq_lens: tuple[int, ...]) -> tuple[KernelSpec, ...]:
     """The kernels that one step for each sequence length launches on CUDA, each once, in order of first launch."""
     launched: dict[KernelSpec, None] = {}
 
@@ -40,7 +42,7 @@ def recorded(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -
             for seq_len in seq_lens:
                 trainer.set_shape(seq_len)
                 trainer.body()
-    return list(launched)
+    return tuple(launched)
 
 
 @contextmanager

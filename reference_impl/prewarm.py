@@ -20,7 +20,8 @@ from reference_impl.clip import EPS
 from reference_impl.config import ModelConfig, TrainConfig
 from reference_impl.kernel_cache import KernelCache, cache_key, current_device, named_target, ptx_text
 from reference_impl.kernels import registry
-from reference_impl.kernels.clip.naive import BLOCK
+from reference_impl.kernels.clip.naive import BLOCK as CLIP_BLOCK
+from reference_impl.kernels.nf4.naive import BLOCK as NF4_BLOCK
 from reference_impl.kernels.registry import KernelSpec
 from reference_impl.lora import layout
 from reference_impl.trainer import Trainer, model_source, resolve_device
@@ -28,6 +29,8 @@ from reference_impl.trainer import Trainer, model_source, resolve_device
 CUBLAS = "cublas"
 # Edge of the matrices whose product makes a library's handle; any size does.
 _HANDLE_SIZE = 16
+# Matrices are dequantized together if each has a multiple of so many elements: 16 bytes of scales.
+_JOINED_ELEMENTS = 4 * NF4_BLOCK
 
 
 def plan(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> list[KernelSpec]:
@@ -36,6 +39,7 @@ def plan(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> li
     specs = [*_frozen_matrices(model, config, dtype), *_clip(model, config)]
     for seq_len in seq_lens:
         specs += _activations(model, config, dtype, seq_len)
+        specs += _lora_products(model, config, dtype, seq_len)
     return list(dict.fromkeys(specs))
 
 
@@ -45,17 +49,15 @@ def kernel_dtype(config: TrainConfig) -> str:
 
 
 def _frozen_matrices(model: ModelConfig, config: TrainConfig, dtype: str) -> Iterator[KernelSpec]:
-    """Dequantization of the four matrices of a layer; full-precision weights need none."""
+    """Dequantization of a layer's matrices; full-precision weights need none."""
     if config.weights != "nf4":
         return
     hidden = model.hidden_size
-    shapes = [
-        (model.qkv_dim, hidden),
-        (hidden, model.query_dim),
-        (2 * model.intermediate_size, hidden),
-        (hidden, model.intermediate_size),
-    ]
-    for rows, cols in shapes:
+    attention = [(model.qkv_dim, hidden), (hidden, model.query_dim)]
+    if all(rows * cols % _JOINED_ELEMENTS == 0 for rows, cols in attention):
+        # `dense.MatrixGroup`: the matrices of attention are one buffer of blocks, dequantized by one launch
+        attention = [(sum(rows * cols for rows, cols in attention) // NF4_BLOCK, NF4_BLOCK)]
+    for rows, cols in [*attention, (2 * model.intermediate_size, hidden), (hidden, model.intermediate_size)]:
         yield from registry.load("nf4").specializations(rows=rows, cols=cols, dtype=dtype)
 
 
@@ -79,12 +81,21 @@ def _activations(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: i
     )
 
 
+def _lora_products(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: int) -> Iterator[KernelSpec]:
+    """Gradients of both LoRA factors of q and v by the tiled kernel, into fp32; the library's products have no key."""
+    if config.gemm != "tiled":
+        return
+    tokens, ranks = config.batch_size * seq_len, 2 * config.rank
+    for k, n in ((model.qkv_dim, ranks), (ranks, model.hidden_size)):
+        yield registry.load("gemm").backward_b_spec(tokens, k, n, dtype, dtype, "fp32", accumulate=False)
+
+
 def _clip(model: ModelConfig, config: TrainConfig) -> Iterator[KernelSpec]:
     """The fused clip over all trainable tensors; the synchronizing one has no kernel of ours."""
     if config.clip_mode != "fused":
         return
     yield from registry.load("clip").specializations(
-        partials=sum(math.ceil(slot.size / BLOCK) for slot in layout(model, config.rank)),
+        partials=sum(math.ceil(slot.size / CLIP_BLOCK) for slot in layout(model, config.rank)),
         groups=model.num_layers if config.clip_scope == "per_layer" else 1,
         max_norm=config.max_norm,
         eps=EPS,

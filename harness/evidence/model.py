@@ -289,6 +289,7 @@ class PrewarmEvidence(Record):
     handles: dict[str, Real]  # library handle -> seconds since start when it came to be
     free_bytes_after_fill: int | None
     steps_after_fill: int
+    failure: str | None = None  # the error of the step that failed once memory was full
 
 
 class KernelCase(Record):

@@ -12,12 +12,17 @@ from harness.judge.sheet import settle, some
 from harness.ptx import Target, parse_target
 
 
-def run_with_inventory(context: Context, arm: str, probes: Sequence[Probe]) -> RunEvidence:
-    """The first sound run that inventoried an arm's kernels; settles when there is none."""
+def run_with_inventory(context: Context, part: PtxTarget | Prewarm, probes: Sequence[Probe]) -> RunEvidence:
+    """The first sound run that inventoried the arm's kernels, for the part's target if there is one.
+
+    Settles when there is none. A claim may have a run for each of several targets.
+    """
+    arm = part.candidate
     found = [run for probe in probes for run in context.sound_runs(probe) if arm in run.kernels]
     if not found:
         settle(reasons.EVIDENCE_MISSING, f"there is no kernel inventory of arm {arm}")
-    return found[0]
+    compiled_for = None if part.target == "device" else part.target
+    return next((run for run in found if run.kernels[arm].compiled_for == compiled_for), found[0])
 
 
 def required_target(part: PtxTarget | Prewarm, inventory: KernelsEvidence) -> Target:

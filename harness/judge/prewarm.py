@@ -22,7 +22,7 @@ _PHASES = ("prewarm", "upload", "train")
 
 def judge(part: Prewarm, context: Context, sheet: Sheet) -> Judgement:
     """Order: keys and PTX, then the ledger, the handles, and the filled memory."""
-    run = run_with_inventory(context, part.candidate, ("prewarm", "kernels"))
+    run = run_with_inventory(context, part, ("prewarm", "kernels"))
     inventory = run.kernels[part.candidate]
     required_target(part, inventory)
     keys = _require_coverage(part, inventory, sheet)
@@ -111,6 +111,11 @@ def _require_filled_memory(ledger: PrewarmEvidence, sheet: Sheet) -> None:
         settle(
             reasons.VACUOUS_MEMORY_NOT_FILLED,
             f"{left} bytes were free, at least a library workspace of {FILLED_MEMORY_BYTES}",
+        )
+    if ledger.failure is not None:
+        settle(
+            reasons.STEP_FAILED_WHEN_FULL,
+            f"step {ledger.steps_after_fill} failed once device memory was full: {ledger.failure}",
         )
     if ledger.steps_after_fill == 0:
         settle(reasons.VACUOUS_STEPS, "no step ran after device memory was filled")

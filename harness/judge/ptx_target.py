@@ -16,7 +16,7 @@ from harness.ptx import Target, introduced_in, is_exact, is_loadable, parse_targ
 
 def judge(part: PtxTarget, context: Context, sheet: Sheet) -> Judgement:
     """Order: a readable device, kernels at all, a target in each, a fitting one, a fitting version."""
-    run = run_with_inventory(context, part.candidate, ("kernels", "prewarm"))
+    run = run_with_inventory(context, part, ("kernels", "prewarm"))
     inventory = run.kernels[part.candidate]
     wanted = required_target(part, inventory)
     kernels = [*inventory.planned, *inventory.used]

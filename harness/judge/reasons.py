@@ -127,6 +127,7 @@ PREWARM_MISSING_KEY = _fails("prewarm_missing_key", "A run uses a kernel key tha
 PREWARM_PTX_DIFFERS = _fails("prewarm_ptx_differs", "Prewarm and run have different PTX under one key.")
 LATE_JIT = _fails("late_jit", "A kernel was compiled or loaded after prewarm.")
 HANDLE_LATE = _fails("handle_late", "A library handle did not exist before the weights were uploaded.")
+STEP_FAILED_WHEN_FULL = _fails("step_failed_when_full", "A step failed once device memory was full.")
 UNWRITTEN_ELEMENTS = _fails("unwritten_elements", "A kernel left poisoned elements of its output unwritten.")
 NOT_REPEATABLE = _fails("not_repeatable", "The same kernel on the same input gave other bits the second time.")
 DEMAND_UNMET = _fails("demand_unmet", "A compiled kernel's metadata or constant is not what is demanded.")

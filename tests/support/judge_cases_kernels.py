@@ -151,6 +151,15 @@ def covered(**kernels: Any) -> Verdict:
     return verdict_of(PREWARM | COVERAGE, run)
 
 
+def covered_among_targets(target: str) -> Verdict:
+    """A claim with a run for each of two targets, sm_80's first: each part is judged by its own target's."""
+    runs = [
+        RunEvidence(name, "kernels", {}, kernels={"graphed": inventory(**(OFFLINE | changes))})
+        for name, changes in (("first", {"compiled_for": "sm_80", "used": []}), ("second", {}))
+    ]
+    return verdict_of(PREWARM | COVERAGE | {"target": target}, *runs)
+
+
 PREWARM_CASES = [
     Case("all warm", "held", prewarmed),
     Case("all covered", "held", covered),
@@ -159,6 +168,8 @@ PREWARM_CASES = [
     Case("a key planned and never compiled", "prewarm_missing_key", lambda: prewarmed(events=WARM[:1])),
     Case("other PTX", "prewarm_ptx_differs", lambda: covered(planned=[kernel(), kernel("clip", ptx_digest="other")])),
     Case("two kernels under one key", "duplicate_key", lambda: covered(planned=[kernel(), kernel(name="clip")])),
+    Case("its own target among several", "held", lambda: covered_among_targets("sm_90")),
+    Case("another target among several", "evidence_inconsistent", lambda: covered_among_targets("sm_120")),
     Case("nothing planned", "vacuous_no_kernels", lambda: covered(planned=[])),
     Case("nothing used", "vacuous_no_kernels", lambda: covered(used=[])),
     Case(
@@ -174,6 +185,12 @@ PREWARM_CASES = [
     Case("memory left", "vacuous_memory_not_filled", lambda: prewarmed(free_bytes_after_fill=32 * 2**20)),
     Case("memory unknown", "vacuous_memory_not_filled", lambda: prewarmed(free_bytes_after_fill=None)),
     Case("no step in full memory", "vacuous_steps", lambda: prewarmed(steps_after_fill=0)),
+    Case(
+        "a step failed in full memory",
+        "step_failed_when_full",
+        lambda: prewarmed(steps_after_fill=1, failure="OutOfMemoryError"),
+    ),
+    Case("a step failed for a late handle", "handle_late", lambda: prewarmed(handles={}, failure="OutOfMemoryError")),
     Case("no phases", "evidence_missing", lambda: prewarmed(phases={"prewarm": 0.0})),
     Case(
         "phases out of order",

@@ -1,0 +1,126 @@
+"""The prewarm probe: open an arm that prewarms, fill the device's memory, and train in what was reserved.
+
+What a step needs is measured by another process, because no step may have run here before. That much is reserved
+once in torch's cache, the driver is asked for all the rest, and then the steps run: whatever is still made lazily
+by then (a library's handle, a module) finds no memory.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from harness.evidence.cuda_driver import devices
+from harness.evidence.model import JitEvent, PrewarmEvidence, Run
+from harness.runners import device_memory
+from harness.runners.kernels import ROUNDS, evidence, shapes_of
+from harness.runners.opening import opened
+from harness.runners.recorder import Recorder
+from harness.runners.step_memory import SMALL_ALLOCATION, StepMemory
+from harness.system.protocol import HasKernels, KernelLedger, NotAvailable, TrainingRun
+
+_MEASURING_LIMIT_S = 600.0
+# Reserved beside what was measured, as its share: torch may cut one block into parts that fit worse than many blocks.
+_SPARE_SHARE = 8
+
+
+def execute(run: Run, recorder: Recorder) -> None:
+    """Write inventory and ledger of every arm of the run."""
+    for arm in run.arms:
+        filled = bool(run.settings["memory_filled"])
+        memory = None
+        if filled:
+            recorder.phase(f"{arm}: measure a step's memory in another process")
+            memory = measured_elsewhere(run, arm)
+        recorder.phase(f"{arm}: open")
+        with opened(run, arm) as training:
+            _execute_arm(run, arm, training, memory, recorder)
+
+
+def _execute_arm(run: Run, arm: str, training: TrainingRun, memory: StepMemory | None, recorder: Recorder) -> None:
+    if not isinstance(training, HasKernels):
+        raise NotAvailable("a JIT ledger needs the system's capability `kernels`")
+    steps, failure = 0, None
+    with full_memory(memory) as free:
+        recorder.phase(f"{arm}: steps")
+        try:
+            for index in range(shapes_of(run) * ROUNDS):
+                training.step(index)
+                torch.cuda.synchronize()
+                steps += 1
+        except RuntimeError as error:  # torch's out of memory, cuBLAS's failed handle: what filling is to show
+            if memory is None:
+                raise
+            failure = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    # before the inventory, which compiles what the steps did not
+    ledger = training.kernel_ledger()
+    recorder.phase(f"{arm}: inventory")
+    recorder.write(evidence(arm, training.kernel_inventory(), compiled_for=None, device=devices()))
+    recorder.write(ledger_evidence(arm, ledger, free, steps if memory is not None else 0, failure))
+
+
+def ledger_evidence(
+    arm: str, ledger: KernelLedger, free: int | None, steps_after_fill: int, failure: str | None
+) -> PrewarmEvidence:
+    """The system's ledger, and what the harness saw of the filled memory."""
+    return PrewarmEvidence(
+        arm=arm,
+        events=[
+            JitEvent(key=event.key, event=event.event, phase=event.phase, seconds=event.seconds)
+            for event in ledger.events
+        ],
+        phases=dict(ledger.phases),
+        handles=dict(ledger.handles),
+        free_bytes_after_fill=free,
+        steps_after_fill=steps_after_fill,
+        failure=failure,
+    )
+
+
+def measured_elsewhere(run: Run, arm: str) -> StepMemory:
+    """What torch's allocator reserves for this arm's steps, measured in a process of its own, without a fault.
+
+    RuntimeError with the end of its stderr when that process fails.
+    """
+    alone = run.model_copy(update={"arms": {arm: run.arms[arm]}, "fault": None, "fault_arms": []})
+    finished = subprocess.run(
+        [sys.executable, "-m", "harness.runners.step_memory"],
+        input=alone.model_dump_json(),
+        capture_output=True,
+        text=True,
+        timeout=_MEASURING_LIMIT_S,
+        check=False,
+    )
+    if finished.returncode != 0:
+        raise RuntimeError(f"measuring a step's memory ended with {finished.returncode}: {finished.stderr[-2000:]}")
+    return StepMemory.model_validate_json(finished.stdout.splitlines()[-1])
+
+
+@contextmanager
+def full_memory(memory: StepMemory | None) -> Iterator[int | None]:
+    """Reserve `memory` in torch's cache and take the rest from the driver; yields the bytes that are left.
+
+    None fills nothing and yields None.
+    """
+    if memory is None:
+        yield None
+        return
+    reserve(memory)
+    with device_memory.full(but=memory.outside_bytes):
+        free, _total = torch.cuda.mem_get_info()
+        yield free
+
+
+def reserve(memory: StepMemory) -> None:
+    """Leave that much unused in torch's cache: one block, and small ones, which torch keeps apart."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    spare = memory.large_bytes // _SPARE_SHARE
+    large = torch.empty(memory.large_bytes + spare, dtype=torch.uint8, device="cuda")
+    count = -(-memory.small_bytes // SMALL_ALLOCATION)
+    small = [torch.empty(SMALL_ALLOCATION, dtype=torch.uint8, device="cuda") for _ in range(count)]
+    del large, small

@@ -1,0 +1,51 @@
+"""How much memory torch's allocator reserves for the steps of one arm: `python -m harness.runners.step_memory`.
+
+Takes a run of one arm as JSON on stdin and prints a `StepMemory` as the last line of stdout.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from harness.evidence.model import Record, Run
+from harness.runners.kernels import ROUNDS, shapes_of, train
+from harness.runners.opening import opened
+
+# Bytes: torch serves allocations of at most 1 MiB from a pool of their own (kSmallSize of CUDACachingAllocator).
+SMALL_ALLOCATION = 2**20
+
+
+class StepMemory(Record):
+    """Bytes that steps need beside an opened run: torch's reserve at its peak, by pool, and a graph's own memory."""
+
+    large_bytes: int
+    small_bytes: int
+    outside_bytes: int  # what the driver gave beside torch's pools; 0 for an arm that captures nothing
+
+
+def main() -> None:
+    """Open the arm, train every shape twice, print what that reserved."""
+    import torch
+
+    run = Run.model_validate_json(sys.stdin.read())
+    (arm,) = run.arms
+    with opened(run, arm) as training:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before, free_before = torch.cuda.memory_stats(), torch.cuda.mem_get_info()[0]
+        train(training, shapes_of(run) * ROUNDS)
+        after, free_after = torch.cuda.memory_stats(), torch.cuda.mem_get_info()[0]
+    growth = {
+        pool: after[f"reserved_bytes.{pool}_pool.peak"] - before[f"reserved_bytes.{pool}_pool.current"]
+        for pool in ("large", "small")
+    }
+    # An instantiated graph lives outside torch's pools. Without one, whatever the driver gives is made too late.
+    reserved = sum(figures["reserved_bytes.all.current"] * sign for figures, sign in ((after, 1), (before, -1)))
+    outside = max(0, free_before - free_after - reserved) if run.arms[arm].arm.capture != "none" else 0
+    memory = StepMemory(large_bytes=growth["large"], small_bytes=growth["small"], outside_bytes=outside)
+    sys.stdout.write(f"\n{memory.model_dump_json()}\n")
+
+
+if __name__ == "__main__":
+    main()
