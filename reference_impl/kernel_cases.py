@@ -21,7 +21,7 @@ from reference_impl.gemm_cases import OPERATIONS, GemmShapes, comparisons
 from reference_impl.kernel_table import KernelTable, kernel_table
 from reference_impl.kernels import registry
 from reference_impl.kernels.registry import KernelSpec, jit_launch, launching_by
-from reference_impl.offline_compiler import compile_elsewhere, compiled_kernel
+from reference_impl.offline_compiler import OfflineCompilation, compiled_kernel
 from reference_impl.trainer import resolve_device
 
 OFFLINE_SM = 90  # Hopper, the GPU that published runs are made on
@@ -38,6 +38,7 @@ class ReferenceKernelCases:
         self._tokens = config.batch_size * config.seq_len
         self._launched: dict[str, KernelSpec] = {}
         self._planned: dict[str, KernelSpec] = {}
+        self._compilation: OfflineCompilation | None = None
         self.table = kernel_table(config.gemm, self.device)
         if plant is not None:
             plant(self.table)
@@ -46,6 +47,10 @@ class ReferenceKernelCases:
         self, operations: Sequence[str], dtypes: Sequence[str], magnitudes: Sequence[float]
     ) -> Iterator[KernelComparison]:
         self._refuse(operations, dtypes)
+        if self._config.gemm == "tiled":
+            self._plan_tiled([operation for operation in operations if operation in OPERATIONS])
+        if self.device.type == "cpu":
+            self._compilation = OfflineCompilation(list(self._planned.values()), OFFLINE_SM)
         for operation in operations:
             for comparison in self._of(operation, dtypes, magnitudes):
                 yield replace(comparison, kernel=self._recorded(comparison.kernel))
@@ -67,18 +72,19 @@ class ReferenceKernelCases:
             return clip_comparisons(self.table, operation, model, config.rank, magnitudes, self.device)
         if operation == GAIN_OPERATION:
             return gain_comparisons(self.table, self._tokens, model.hidden_size, dtypes, magnitudes, self.device)
-        shapes = GemmShapes(model, self._tokens, config.rank)
-        if config.gemm == "tiled":
-            self._plan_tiled(operation, shapes)
-        return comparisons(self.table, config.gemm, operation, shapes, dtypes, magnitudes, self.device)
+        return comparisons(self.table, config.gemm, operation, self._shapes(), dtypes, magnitudes, self.device)
 
-    def _plan_tiled(self, operation: str, shapes: GemmShapes) -> None:
-        """What a prewarm plans for these shapes: its tile must be the launch's."""
-        accumulate = operation.endswith("_accumulate")
-        for m, k, n in shapes.of(operation):
-            for spec in registry.load("gemm").specializations(m=m, k=k, n=n, accumulate=accumulate):
-                if spec.op == operation.removesuffix("_accumulate"):
-                    self._planned[spec.key] = spec
+    def _shapes(self) -> GemmShapes:
+        return GemmShapes(self._model, self._tokens, self._config.rank)
+
+    def _plan_tiled(self, operations: Sequence[str]) -> None:
+        """What a prewarm plans for the shapes of these products: its tile must be the launch's."""
+        for operation in operations:
+            accumulate = operation.endswith("_accumulate")
+            for m, k, n in self._shapes().of(operation):
+                for spec in registry.load("gemm").specializations(m=m, k=k, n=n, accumulate=accumulate):
+                    if spec.op == operation.removesuffix("_accumulate"):
+                        self._planned[spec.key] = spec
 
     def _recorded(self, kernel: Callable[[Mapping[str, Tensor]], None]) -> Callable[[Mapping[str, Tensor]], None]:
         def launch(spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
@@ -92,10 +98,15 @@ class ReferenceKernelCases:
         return call
 
     def compiled(self) -> list[Kernel]:
-        specs = list((self._planned | self._launched).values())
-        if self.device.type == "cpu":
-            return compile_elsewhere(specs, OFFLINE_SM)
-        return [compiled_kernel(spec, registry.compile_for_device(spec)) for spec in specs]
+        """On a CPU the tiled products alone: no claim here demands anything of the others' metadata."""
+        if self.device.type != "cpu":
+            specs = (self._planned | self._launched).values()
+            return [compiled_kernel(spec, registry.compile_for_device(spec)) for spec in specs]
+        planned = self._compilation.kernels() if self._compilation is not None else []
+        unplanned = [
+            spec for key, spec in self._launched.items() if key not in self._planned and spec.op.startswith("gemm.")
+        ]
+        return planned + OfflineCompilation(unplanned, OFFLINE_SM).kernels()
 
     def constants(self) -> dict[str, int]:
         """Tile and unrolling as the launched products had them compiled in; none where no tiled product ran."""

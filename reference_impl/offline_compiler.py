@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,23 +23,35 @@ from reference_impl.kernels.registry import KernelSpec, Pointer
 _TIME_LIMIT_S = 300
 
 
-def compile_elsewhere(specs: Sequence[KernelSpec], sm: int) -> list[Kernel]:
-    """Compile in a new process for `sm` (90 is Hopper); RuntimeError with its output when that fails."""
-    if not specs:
-        return []
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    finished = subprocess.run(
-        [sys.executable, "-m", "reference_impl.offline_compiler", str(sm)],
-        input=repr([describe(spec) for spec in specs]),
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=_TIME_LIMIT_S,
-        check=False,
-    )
-    if finished.returncode != 0:
-        raise RuntimeError(f"the compiling process ended with {finished.returncode}: {finished.stderr[-2000:]}")
-    return [Kernel(**json.loads(line)) for line in finished.stdout.splitlines()]
+class OfflineCompilation:
+    """Kernels being compiled in a new process for `sm` (90 is Hopper) while this one goes on."""
+
+    def __init__(self, specs: Sequence[KernelSpec], sm: int) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        if not specs:
+            return
+        environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+        self._input = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - the process reads it
+        self._input.write(repr([describe(spec) for spec in specs]))
+        self._input.seek(0)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "reference_impl.offline_compiler", str(sm)],
+            stdin=self._input,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def kernels(self) -> list[Kernel]:
+        """Wait for all of them; RuntimeError with the process's output when it failed."""
+        if self._process is None:
+            return []
+        output, _ = self._process.communicate(timeout=_TIME_LIMIT_S)
+        self._input.close()
+        if self._process.returncode != 0:
+            raise RuntimeError(f"the compiling process ended with {self._process.returncode}: {output[-2000:]}")
+        return [Kernel(**json.loads(line)) for line in output.splitlines()]
 
 
 def compiled_kernel(spec: KernelSpec, compiled: Any) -> Kernel:
