@@ -1,0 +1,108 @@
+"""Try the throughput rule on a GPU where the true ratio is known: 1.00 (a captured arm against itself) and 1.30.
+
+    PYTHONPATH=.:scripts python -m throughput_trials OUT_DIRECTORY [--tries 3]
+
+At 1.30 the baseline is the same captured arm with a delay on the device, calibrated to 0.3 of its step. The rule is
+that of F-GRAPH-BWD-003: at least 1.10, eight processes. It must never pass at 1.00 and always at 1.30.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from trial_systems import CYCLES, DelayedSystem
+
+from harness import session
+from harness.contract.schema import Arm, Workload
+
+DEMANDED, TRUE_RATIO = 1.10, 1.30
+WORKLOAD = {"model": "tiny", "batch_size": 4, "seq_len": 64, "steps": 400, "needs": {"device": "cuda"}}
+
+
+def step_seconds(cycles: int) -> float:
+    """Median time of a captured tiny step with a delay of `cycles` after it."""
+    arm = Arm.model_validate({"capture": "step", CYCLES: cycles})
+    with DelayedSystem().open(Workload.model_validate(WORKLOAD), arm) as run:
+        times = []
+        for index in range(120):
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            run.step(index)
+            torch.cuda.synchronize()
+            times.append(time.perf_counter() - started)
+    return statistics.median(times[20:])
+
+
+def calibrated_cycles() -> int:
+    """Cycles that make the delayed step 1.30 times as long, by two measurements of the delay."""
+    plain, probe = step_seconds(0), 2_000_000
+    per_cycle = (step_seconds(probe) - plain) / probe
+    return round((TRUE_RATIO - 1) * plain / per_cycle)
+
+
+def contract(cycles: int) -> dict[str, Any]:
+    """One throughput claim: the captured arm against itself (0 cycles) or against its delayed twin."""
+    guards = {"steps": 1}
+    arms: dict[str, Any] = {"graphed": {"capture": "step"}, "baseline": {"capture": "step", CYCLES: cycles}}
+    texts = {"why": "A trial of the rule at a known ratio.", "if_fails": "The rule."}
+    trajectory = {"equality": "bitwise", "max_abs_difference": 0.1, "guards": guards}
+    pair = {"candidate": "graphed", "baseline": "baseline", "on": ["tiny"], **texts}
+    return {
+        "schema": "contract/v1",
+        "id": "throughput-trial",
+        "title": "The throughput rule at a known ratio",
+        "system": "trial_systems:DelayedSystem",
+        "workloads": {"tiny": WORKLOAD},
+        "arms": arms,
+        "claims": [
+            {"id": "TRIAL-TRAJECTORY", "title": "Equal losses", "kind": "trajectory_match", **pair, **trajectory},
+            {
+                "id": "TRIAL-RATIO",
+                "title": "At least 1.10 times as fast",
+                "kind": "throughput_ratio",
+                "at_least": DEMANDED,
+                "trajectory": "TRIAL-TRAJECTORY",
+                **pair,
+            },
+        ],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--tries", type=int, default=3)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for true_ratio, cycles in ((1.0, 0), (TRUE_RATIO, calibrated_cycles())):
+        path = arguments.out / f"trial-{true_ratio:.2f}.yaml"
+        path.write_text(yaml.safe_dump(contract(cycles), sort_keys=False))
+        for attempt in range(arguments.tries):
+            options = session.Options(
+                claims=("TRIAL-RATIO",), reports=arguments.out, name=f"trial-{true_ratio:.2f}-{attempt}"
+            )
+            verdict = session.verify([path], options).verdicts[0]
+            figures = {name: figure.value for name, figure in verdict.figures.items() if "ratio" in name}
+            rows.append(
+                {"true_ratio": true_ratio, "attempt": attempt, "status": verdict.status.value, "reason": verdict.reason}
+                | figures
+            )
+            print(rows[-1], flush=True)
+    (arguments.out / "trials.json").write_text(json.dumps(rows, indent=2) + "\n")
+    never = all(row["status"] != "PASS" for row in rows if row["true_ratio"] == 1.0)
+    always = all(row["status"] == "PASS" for row in rows if row["true_ratio"] != 1.0)
+    print(f"never passed at 1.00: {never}; always passed at {TRUE_RATIO}: {always}")
+    return 0 if never and always else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
