@@ -131,6 +131,7 @@ class KernelCache:
                 return
             check_target(self.describe(spec), self.device.target)
             self.device.load(self._compiled[key, *spec.identity])
+            self.ledger.resident(key)
             self._loaded[key] = spec
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
@@ -176,6 +177,12 @@ class Ledger:
         """A library handle exists by now."""
         with self._lock:
             self._handles.setdefault(name, self.seconds())
+
+    def resident(self, key: str) -> None:
+        """The key's module is loaded. Triton says nothing where it served another key before (another grid)."""
+        with self._lock:
+            if all(event.key != key for event in self._events):
+                self._events.append(KernelEvent(key, "load", self._phase, self.seconds()))
 
     def working_on(self, key: str) -> _WorkingOn:
         """Events of this thread inside the `with` belong to `key`."""

@@ -57,10 +57,10 @@ def _coverage(reason: str, **figures: str | int) -> dict[str, Expectation]:
     return {"PREWARM-COVERAGE-001": Expectation("FAIL", reason, named)}
 
 
-def _missing(key: str) -> dict[str, Expectation]:
+def _missing(**figures: str | int) -> dict[str, Expectation]:
     """A key that the run uses and the plan lacks: seen in the plan, and on a device as well."""
     return {
-        **_coverage("prewarm_missing_key", first_missing_key=key),
+        **_coverage("prewarm_missing_key", **figures),
         "C-PREWARM-001": Expectation("FAIL", "prewarm_missing_key"),
     }
 
@@ -95,7 +95,7 @@ def missing_eps_in_key(kernels: RunKernels) -> None:
 
 @_fault(
     "the prewarm compiles the norms for eps 1e-5, the run uses the model's 1e-6",
-    _missing("rms_norm.add_forward/256x128/bf16/eps=1e-06/w1s1@sm_90"),
+    _missing(first_missing_key="rms_norm.add_forward/256x128/bf16/eps=1e-06/w1s1@sm_90"),
 )
 def wrong_eps(kernels: RunKernels) -> None:
     kernels.model_of_plan = replace(kernels.model, rms_norm_eps=UPSTREAMS_EPS)
@@ -103,15 +103,15 @@ def wrong_eps(kernels: RunKernels) -> None:
 
 @_fault(
     "the prewarm compiles for sequences of 1 token, the run trains on longer ones",
-    _missing("cross_entropy.forward_backward/256x256/bf16/-/w1s1@sm_90"),
+    _missing(first_missing_key="cross_entropy.forward_backward/256x256/bf16/-/w1s1@sm_90"),
 )
 def sequence_length_1(kernels: RunKernels) -> None:
     kernels.seq_lens_of_plan = (1,)
 
 
 @_fault(
-    "the gain gradient's second stage is missing in the plan (PMAT-698h)",
-    _missing("rms_norm.reduce_gain/128x128/fp32/-/w8s1@sm_90"),
+    "the second stage of the gain gradients is missing in the plan (PMAT-698h)",
+    _missing(keys_missing=2),
 )
 def missing_entry(kernels: RunKernels) -> None:
     plan = kernels.plan

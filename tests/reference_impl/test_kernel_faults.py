@@ -1,0 +1,73 @@
+"""Each planted fault of kernels that can be seen without a GPU, through probe and judge, against the shipped claims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.contract.load import load_contracts
+from harness.contract.schema import AnyClaim, Contract, Prewarm, PtxTarget, parts_of
+from harness.evidence.model import RunEvidence
+from harness.judge.registry import judge_unit
+from harness.judge.verdict import Verdict
+from harness.runners.kernels import evidence
+from reference_impl.faults import FAULTS
+from reference_impl.kernel_faults import KERNEL_FAULTS
+from reference_impl.system import QLoRASystem
+
+CONTRACTS = [one.contract for one in load_contracts([Path(__file__).parents[2] / "contracts"])]
+CLAIMS: dict[str, tuple[Contract, AnyClaim]] = {
+    claim.id: (contract, claim) for contract in CONTRACTS for claim in contract.claims
+}
+SEEN_ANYWHERE = [
+    (name, claim)
+    for name, fault in KERNEL_FAULTS.items()
+    for claim in fault.description.breaks
+    if claim in {"PREWARM-COVERAGE-001", "PTX-TARGET-001"}
+]
+
+
+def verdict(claim_id: str, fault: str | None) -> Verdict:
+    """The claim judged on cross-compiled kernels with a fault planted in each of its arms."""
+    contract, claim = CLAIMS[claim_id]
+    (workload_name,) = claim.on
+    runs: list[RunEvidence] = []
+    for part in parts_of(claim):
+        assert isinstance(part, PtxTarget | Prewarm)
+        arm = contract.arms[part.candidate]
+        inventory = QLoRASystem().cross_compiled(contract.workloads[workload_name], arm, part.target, fault=fault)
+        record = evidence(part.candidate, inventory, compiled_for=part.target, device=None)
+        runs.append(RunEvidence(f"run {len(runs)}", "kernels", {}, kernels={part.candidate: record}))
+    return judge_unit(contract, claim, workload_name, runs)
+
+
+@pytest.mark.parametrize("claim", ["PREWARM-COVERAGE-001", "PTX-TARGET-001"])
+def test_the_claim_holds_without_a_fault(claim: str) -> None:
+    found = verdict(claim, None)
+    assert (found.status, found.reason) == ("PASS", "held"), found.message
+
+
+@pytest.mark.parametrize(("fault", "claim"), SEEN_ANYWHERE)
+def test_a_planted_fault_breaks_its_claim_as_declared(fault: str, claim: str) -> None:
+    expected = KERNEL_FAULTS[fault].description.breaks[claim]
+    found = verdict(claim, fault)
+    assert (found.status, found.reason) == (expected.status, expected.reason), found.message
+    figures = {name: found.figures[name].value for name in expected.figures}
+    assert figures == dict(expected.figures)
+
+
+def test_every_fault_is_offered_and_named_by_a_claim_it_breaks() -> None:
+    assert {name: FAULTS[name].description for name in KERNEL_FAULTS} == {
+        name: fault.description for name, fault in KERNEL_FAULTS.items()
+    }
+    for name, fault in KERNEL_FAULTS.items():
+        for claim in fault.description.breaks:
+            assert name in CLAIMS[claim][1].falsified_by, (name, claim)
+
+
+def test_faults_that_need_a_device_are_those_of_loading() -> None:
+    assert {name for name, fault in KERNEL_FAULTS.items() if fault.description.needs == "cuda"} == {
+        "late_jit",
+        "cold_cublas",
+    }

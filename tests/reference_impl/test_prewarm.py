@@ -1,0 +1,101 @@
+"""The plan names exactly the kernels that a step asks for, in every mode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from reference_impl.config import MODEL_PRESETS, ModelConfig, TrainConfig
+from reference_impl.kernel_recording import recorded
+from reference_impl.kernels.registry import KernelSpec
+from reference_impl.prewarm import RunKernels, plan
+
+TINY = MODEL_PRESETS["tiny"]
+QWEN = MODEL_PRESETS["qwen2-1.5b"]
+ONE_LAYER = replace(TINY, num_layers=1)
+EQUAL_HEADS = replace(TINY, num_kv_heads=TINY.num_heads)
+LLAMA = replace(TINY, attention_bias=False, tie_word_embeddings=False, rms_norm_eps=1e-5)
+RAGGED = replace(
+    TINY, hidden_size=24, num_heads=2, num_kv_heads=1, head_dim=8, intermediate_size=40, num_layers=2, vocab_size=70
+)
+MODES: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
+    "nf4": (TINY, {}),
+    "full": (TINY, {"weights": "full"}),
+    "tiled": (TINY, {"gemm": "tiled"}),
+    "tiled-full-fp32": (TINY, {"gemm": "tiled", "weights": "full", "dtype": "float32"}),
+    "half-products": (TINY, {"gemm": "fp16"}),
+    "global-clip": (TINY, {"clip_scope": "global", "max_norm": 0.5}),
+    "rank-3": (TINY, {"rank": 3, "gemm": "tiled"}),
+    "ragged-chunks": (TINY, {"loss_chunk": 96, "batch_size": 3}),
+    "one-layer": (ONE_LAYER, {}),
+    "equal-heads": (EQUAL_HEADS, {}),
+    "llama": (LLAMA, {}),
+    "ragged": (RAGGED, {"weights": "full", "gemm": "tiled"}),
+    "28-layers": (QWEN, {}),
+}
+
+
+def keys(specs: list[KernelSpec] | tuple[KernelSpec, ...]) -> list[str]:
+    return sorted(spec.key for spec in specs)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_plan_is_what_a_step_launches(mode: str) -> None:
+    model, settings = MODES[mode]
+    config = replace(TrainConfig(model=model, rank=8, device="cpu"), **settings)
+    seq_lens = (64, 128)
+    planned, launched = plan(model, config, seq_lens), recorded(model, config, seq_lens)
+    assert keys(planned) == keys(launched)
+    identities = {spec.key: spec.identity for spec in launched}
+    assert {spec.key: spec.identity for spec in planned} == identities
+
+
+def test_matrices_of_whole_blocks_that_cannot_be_joined_are_planned_apart() -> None:
+    # qkv is 32 x 24 = 768 elements, output 24 x 16 = 384: the latter's scales would end off a 16-byte boundary
+    model = replace(RAGGED, intermediate_size=64)
+    config = TrainConfig(model=model, rank=8, device="cpu")
+    shapes = [spec.shape for spec in plan(model, config, (64,)) if spec.op == "nf4.dequantize"]
+    assert shapes == [(32, 24), (24, 16), (128, 24), (24, 64)]
+    assert keys(plan(model, config, (64,))) == keys(recorded(model, config, (64,)))
+
+
+def test_keys_of_the_28_layer_shape() -> None:
+    config = TrainConfig.preset("qwen2-1.5b", device="cpu", max_norm=1.0)
+    found = keys(plan(QWEN, config, (512,)))
+    assert "rms_norm.add_forward/2048x1536/bf16/eps=1e-06/w4s1" in found
+    assert "swiglu.backward/2048x8960/bf16/-/w4s1" in found
+    assert "cross_entropy.forward_backward/512x151936/bf16/-/w32s1" in found
+    assert "clip.scale_reduce/2240x28/fp32/max_norm=1.0,eps=1e-06/w4s1" in found
+
+
+def test_a_synchronizing_clip_has_no_kernel() -> None:
+    config = TrainConfig(clip_mode="synchronizing", device="cpu")
+    assert [spec.op for spec in plan(TINY, config, (64,)) if spec.op.startswith("clip")] == []
+
+
+def test_a_kernel_is_planned_once_for_equal_lengths() -> None:
+    kernels = RunKernels(TrainConfig.preset("tiny", device="cpu"), (64, 64))
+    assert keys(kernels.plan()) == keys(plan(kernels.model, kernels.config, (64,)))
+
+
+def test_recording_leaves_nothing_behind() -> None:
+    import torch
+
+    from reference_impl import ops
+    from reference_impl.trainer import Trainer
+
+    recorded.cache_clear()
+    recorded(TINY, TrainConfig(device="cpu"), (16,))
+    assert "naive" in ops._pick("clip", torch.zeros(1)).__name__
+    assert Trainer(TrainConfig.preset("tiny", device="cpu")).step(0).item() > 0
+
+
+def test_without_a_device_there_is_nothing_to_open() -> None:
+    kernels = RunKernels(TrainConfig.preset("tiny", device="cpu"), (64,))
+    kernels.open(prewarm=True)
+    kernels.uploaded()
+    kernels.close()
+    with pytest.raises(RuntimeError, match="launched on CUDA only"):
+        kernels.inventory()
