@@ -9,21 +9,24 @@ from pathlib import Path
 from harness.contract.lint import Finding, lint
 from harness.contract.load import ContractErrors, LoadedContract, load_contracts
 from harness.contract.schema import AnyClaim, AnyPart, CompositeClaim, parts_of
+from harness.contract.waivers import find_waivers, unmatched
 from harness.errors import ExitCode, UsageError
 from harness.evidence.numbers import dump_json
 from harness.session import describe
 
 
-def findings_of(paths: Sequence[Path]) -> tuple[list[LoadedContract], list[Finding]]:
-    """Load contracts (raises ContractErrors with every error of every file) and lint them."""
+def findings_of(paths: Sequence[Path], waivers: Path | None = None) -> tuple[list[LoadedContract], list[Finding]]:
+    """Load contracts and waivers (raises ContractErrors with every error of every file) and lint them."""
     loaded = load_contracts(paths)
-    return loaded, [finding for contract in loaded for finding in lint(contract, describe)]
+    dead = unmatched(find_waivers(paths, waivers), loaded, all_known=any(path.is_dir() for path in paths))
+    stale = [Finding("error", error.where, _without_place(str(error), error.where)) for error in dead]
+    return loaded, [*(finding for contract in loaded for finding in lint(contract, describe)), *stale]
 
 
-def check(paths: Sequence[Path], *, as_json: bool) -> int:
+def check(paths: Sequence[Path], *, waivers: Path | None = None, as_json: bool) -> int:
     """Print errors and warnings; exit code 11 when there is an error, else 0."""
     try:
-        loaded, findings = findings_of(paths)
+        loaded, findings = findings_of(paths, waivers)
     except ContractErrors as problem:
         findings = [Finding("error", error.where, _without_place(str(error), error.where)) for error in problem.errors]
         loaded = []

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -21,12 +25,14 @@ app = typer.Typer(
 
 Paths = Annotated[list[Path], typer.Argument(help="Contract files, or folders of them.")]
 RunDirectories = Annotated[list[Path], typer.Argument(help="Run directories; several are the shards of one gate.")]
+ContractPaths = Annotated[list[Path] | None, typer.Argument(help="Contract files, or folders of them.")]
 Gate = Annotated[bool, typer.Option("--gate", help="Fail unless every planned unit was decided and held.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Reports = Annotated[Path, typer.Option("--reports", help="Where run directories are written.")]
 Claims = Annotated[list[str] | None, typer.Option("--claim", help="Only this claim; may be repeated.")]
 Workloads = Annotated[list[str] | None, typer.Option("--workload", help="Only this workload; may be repeated.")]
 Data = Annotated[Path | None, typer.Option("--data", help="A text file or folder to train on.")]
+Waivers = Annotated[Path | None, typer.Option("--waivers", help="A waiver file, not `waivers.yaml` beside contracts.")]
 Model = Annotated[Path | None, typer.Option("--model", help="A checkpoint directory in Hugging Face layout.")]
 
 
@@ -41,6 +47,10 @@ def verify(
     reports: Reports = Path("harness-reports"),
     data: Data = None,
     model: Model = None,
+    waivers: Waivers = None,
+    wall_limit: Annotated[
+        float | None, typer.Option("--wall-limit", min=1.0, metavar="SECONDS", help="End each run's worker after this.")
+    ] = None,
 ) -> None:
     """Run the planned units, judge them, write a run directory with its report."""
     from harness import console, session
@@ -54,19 +64,23 @@ def verify(
         reports=reports,
         data=data,
         model_directory=model,
+        waivers=waivers,
+        wall_limit_s=wall_limit,
         command=("harness", *sys.argv[1:]),
     )
-    outcome = session.verify(paths, options, Progress())
+    with interruptible():
+        outcome = session.verify(paths, options, Progress())
     console.print_outcome(outcome, as_json=json)
+    console.append_step_summary(outcome)
     raise typer.Exit(outcome.exit_code)
 
 
 @app.command()
-def check(paths: Paths, json: Json = False) -> None:
+def check(paths: Paths, waivers: Waivers = None, json: Json = False) -> None:
     """Read contracts and lint them; nothing is run."""
     from harness import checking
 
-    raise typer.Exit(checking.check(paths, as_json=json))
+    raise typer.Exit(checking.check(paths, waivers=waivers, as_json=json))
 
 
 @app.command()
@@ -132,11 +146,61 @@ def drill(
 
 
 @app.command()
+def doctor(paths: ContractPaths = None, json: Json = False) -> None:
+    """Say which units this machine can decide, and what is missing for the others; nothing is run."""
+    from harness import doctoring
+
+    typer.echo(doctoring.doctor(paths or [Path("contracts")], as_json=json))
+
+
+@app.command()
+def compare(
+    before: Annotated[Path, typer.Argument(help="The earlier run directory.")],
+    after: Annotated[Path, typer.Argument(help="The later run directory.")],
+) -> None:
+    """Say what changed between two runs: environment, verdicts, figures beyond noise."""
+    from harness import rejudge
+
+    typer.echo(rejudge.compare(before, after), nl=False)
+
+
+@app.command()
+def history(
+    reports: Annotated[Path, typer.Argument(help="A folder of run directories.")],
+    out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("history.html"),
+) -> None:
+    """Draw every figure over the runs of a folder; only like machines share a line."""
+    from harness import rejudge
+
+    typer.echo(rejudge.history(reports, out))
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of contract files."""
     from harness.contract.json_schema import schema_text
 
     typer.echo(schema_text(), nl=False)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGINT and SIGTERM unwind what is being written, say what is kept, and end with the table's codes."""
+
+    def leave(_number: int, _frame: object) -> None:
+        raise SystemExit(ExitCode.TERMINATED)
+
+    previous = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as error:
+        word, code = "interrupted", ExitCode.INTERRUPTED
+        if isinstance(error, SystemExit):
+            word, code = ("terminated", ExitCode.TERMINATED) if error.code == 143 else (f"{error!r}", ExitCode.ERROR)
+        typer.echo("\n".join([word, *getattr(error, "__notes__", [])]), err=True)
+        raise typer.Exit(code) from error
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def main() -> None:
@@ -146,9 +210,9 @@ def main() -> None:
     except HarnessError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt as error:
-        typer.echo("\n".join(["interrupted", *getattr(error, "__notes__", [])]), err=True)
-        sys.exit(ExitCode.INTERRUPTED)
+    except Exception:  # Python's own exit code 1 would read as a violated claim
+        traceback.print_exc()
+        sys.exit(ExitCode.ERROR)
 
 
 if __name__ == "__main__":

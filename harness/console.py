@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from harness import session
 
 
 def print_outcome(outcome: session.Outcome, *, as_json: bool) -> None:
-    """Results on stdout; under GitHub Actions annotations too."""
+    """Results on stdout; under GitHub Actions annotations too, but for JSON."""
     if as_json:
         print(session.outcome_json(outcome))
         return
@@ -21,3 +22,14 @@ def print_outcome(outcome: session.Outcome, *, as_json: bool) -> None:
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for annotation in github_annotations(outcome.view):
             print(annotation)
+
+
+def append_step_summary(outcome: session.Outcome) -> None:
+    """Under GitHub Actions: the run's Markdown onto the job's summary page."""
+    place = os.environ.get("GITHUB_STEP_SUMMARY")
+    if os.environ.get("GITHUB_ACTIONS") != "true" or not place:
+        return
+    from harness.report.markdown import render_markdown
+
+    with Path(place).open("a", encoding="utf-8") as file:
+        file.write(render_markdown(outcome.view) + "\n")

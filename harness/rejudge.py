@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness import console, session
 from harness.contract.load import LoadedContract, load_contracts
-from harness.errors import EvidenceError, ExitCode
+from harness.errors import EvidenceError, ExitCode, UsageError
 from harness.evidence import layout
 from harness.evidence.bundle import Bundle, read_bundle
 from harness.evidence.verdict_file import verdict_text, write_verdicts
@@ -39,7 +39,8 @@ def judge(directories: Sequence[Path], *, contracts: Path | None, gate: bool, as
     """Print the verdicts; the exit code is the table's. Nothing is written."""
     _, outcome = judged(directories, contracts, gate=gate)
     console.print_outcome(outcome, as_json=as_json)
-    _tell_altered(outcome)
+    if as_json:  # text says it at its top
+        _tell_altered(outcome)
     return outcome.exit_code
 
 
@@ -47,10 +48,10 @@ def check(directories: Sequence[Path], *, as_json: bool) -> int:
     """0 when every directory's verdicts are, byte for byte, those in its `verdicts.json`; 12 otherwise."""
     differing = 0
     for directory in directories:
-        _, outcome = judged([directory])
+        [bundle], outcome = judged([directory])
         if as_json:
             print(session.outcome_json(outcome))
-        problems = [*outcome.altered]
+        problems = [*outcome.altered, *([] if bundle.complete else ["the run did not finish"])]
         if not _same(directory, outcome):
             problems.append(f"{directory / layout.VERDICTS}: the evidence gives other verdicts")
         for problem in problems:
@@ -89,5 +90,28 @@ def render(directory: Path) -> str:
 
 
 def _tell_altered(outcome: session.Outcome) -> None:
-    for change in outcome.altered:
-        print(f"differs from its recorded digest: {change}", file=sys.stderr)
+    for warning in outcome.view.warnings():
+        print(f"WARNING: {warning}", file=sys.stderr)
+
+
+def compare(before: Path, after: Path) -> str:
+    """What changed from one run directory to another, as plain text."""
+    from harness.report.compare import compare as compare_views
+
+    return compare_views(*(judged([directory])[1].view for directory in (before, after)))
+
+
+def history(reports: Path, out: Path) -> str:
+    """Write the page of a folder's runs; one line that says so. Unfinished runs are left out and named."""
+    from harness.evidence.bundle import write_text
+    from harness.report.history import render_history
+
+    directories = sorted(path.parent for path in reports.glob(f"*/{layout.HEADER}"))
+    finished = [directory for directory in directories if not (directory / layout.INCOMPLETE).exists()]
+    if not finished:
+        raise UsageError("a history needs run directories", where=str(reports), got="no finished one")
+    for directory in sorted(set(directories) - set(finished)):
+        print(f"left out: {directory} did not finish", file=sys.stderr)
+    views = [judged([directory])[1].view for directory in finished]
+    write_text(out, render_history(views))
+    return f"{len(views)} runs: {out}"

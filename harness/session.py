@@ -9,9 +9,19 @@ from pathlib import Path
 
 from harness.contract.load import LoadedContract, load_contracts
 from harness.contract.schema import Contract
-from harness.errors import ExitCode, UsageError
+from harness.contract.waivers import Waiver, find_waivers
+from harness.errors import ExitCode, SystemResolutionError, UsageError
 from harness.evidence import environment, layout
-from harness.evidence.bundle import Bundle, BundleWriter, Digests, Header, Narrowed, contract_digests, read_bundle
+from harness.evidence.bundle import (
+    Bundle,
+    BundleWriter,
+    Digests,
+    Header,
+    Narrowed,
+    WaiverRecord,
+    contract_digests,
+    read_bundle,
+)
 from harness.evidence.bundle import write_text as write_file
 from harness.evidence.model import Run, RunEvidence, Unit
 from harness.evidence.numbers import dump_json
@@ -37,6 +47,8 @@ class Options:
     name: str | None = None  # of the run directory; by default the date and the machine
     data: Path | None = None
     model_directory: Path | None = None
+    waivers: Path | None = None  # by default `waivers.yaml` beside the contracts
+    wall_limit_s: float | None = None  # of each run; None: as planned
     command: tuple[str, ...] = ("harness", "verify")
 
 
@@ -65,14 +77,19 @@ class Outcome:
 
 def describe(system: str) -> SystemDescription:
     """A system's description; raises SystemResolutionError."""
-    return resolve(system).describe()
+    try:
+        return resolve(system).describe()
+    except SystemExit as error:  # passed on, it would end the harness with the system's exit code
+        raise SystemResolutionError(
+            "a system is imported and described without ending the process", where=system, got=repr(error)
+        ) from error
 
 
 def plan_contracts(contracts: Sequence[LoadedContract], options: Options) -> Plan:
     """Which units there are and which runs decide them, on this machine."""
     from harness.system.wrappers import HARNESS_FAULTS
 
-    return plan(
+    planned = plan(
         contracts,
         claims=options.claims,
         workloads=options.workloads,
@@ -83,6 +100,10 @@ def plan_contracts(contracts: Sequence[LoadedContract], options: Options) -> Pla
         data=_absolute(options.data),
         model_directory=_absolute(options.model_directory),
     )
+    if options.wall_limit_s is None:
+        return planned
+    limited = [run.model_copy(update={"wall_limit_s": options.wall_limit_s}) for run in planned.runs]
+    return Plan(planned.units, limited)
 
 
 def _absolute(path: Path | None) -> str | None:
@@ -94,18 +115,23 @@ def _absolute(path: Path | None) -> str | None:
 
 
 def verify(paths: Sequence[Path], options: Options, watch: Watch | None = None) -> Outcome:
-    """Execute every planned run, judge every unit, write the run directory. Raises ContractError, UsageError."""
+    """Execute every planned run, judge every unit, write the run directory. Raises ContractError, UsageError.
+
+    Whatever ends it early (also KeyboardInterrupt, and SystemExit on SIGTERM) leaves the evidence so far, marked
+    INCOMPLETE, and carries a note that says where.
+    """
     contracts = load_contracts(paths)
+    waivers = find_waivers(paths, options.waivers)
     planned = plan_contracts(contracts, options)
     if not planned.units:
         raise UsageError("nothing is planned", got="no unit matches", remedy="widen --claim and --workload")
     started = datetime.now(tz=UTC)
-    header = header_of(contracts, planned, options, started)
+    header = header_of(contracts, planned, options, started, waivers)
     writer = BundleWriter(options.reports / (options.name or directory_name(started, options)), header, contracts)
     try:
         execute(planned.runs, writer, watch)
         writer.seal()
-        outcome = judge_bundles([read_bundle(writer.path)], contracts, gate=options.gate)
+        outcome = judge_bundles([read_bundle(writer.path)], contracts, gate=options.gate, finishing=True)
         write_outcome(writer.path, outcome)
         directory = writer.finish()
     except BaseException as error:
@@ -128,7 +154,14 @@ def execute(runs: Sequence[Run], writer: BundleWriter, watch: Watch | None = Non
         supervisor.execute(run, writer.evidence_directory(run.id), tell, gpu_uuid=gpus[0].uuid if gpus else None)
 
 
-def header_of(contracts: Sequence[LoadedContract], planned: Plan, options: Options, started: datetime) -> Header:
+def header_of(
+    contracts: Sequence[LoadedContract],
+    planned: Plan,
+    options: Options,
+    started: datetime,
+    waivers: Sequence[Waiver] = (),
+) -> Header:
+    """`run.json`, but for the digests of evidence. Waivers are judged by the day on which the run starts."""
     systems = sorted({loaded.contract.system for loaded in contracts})
     facts = environment.collect(systems)
     return Header(
@@ -140,6 +173,7 @@ def header_of(contracts: Sequence[LoadedContract], planned: Plan, options: Optio
         units=planned.units,
         runs={run.id: run.probe for run in planned.runs},
         digests=Digests(contracts=contract_digests(contracts), source=str(facts["source_digest"])),
+        waivers=[WaiverRecord(**waiver.record(started.date())) for waiver in waivers],
     )
 
 
@@ -150,8 +184,13 @@ def directory_name(started: datetime, options: Options) -> str:
     return f"{started:%Y-%m-%d-%H%M%S}-{device}{drill}"
 
 
-def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract], *, gate: bool = False) -> Outcome:
-    """Judge one run directory, or the shards of one gate, under these contracts. Pure but for reading evidence."""
+def judge_bundles(
+    bundles: Sequence[Bundle], contracts: Sequence[LoadedContract], *, gate: bool = False, finishing: bool = False
+) -> Outcome:
+    """Judge one run directory, or the shards of one gate, under these contracts. Pure but for reading evidence.
+
+    `finishing`: the directory still carries its INCOMPLETE mark because its writer is about to take it away.
+    """
     from harness.evidence.bundle import altered
     from harness.evidence.shards import attempts
 
@@ -164,15 +203,20 @@ def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]
         prefix = f"{attempt.bundle.path.name}/" if attempt.bundle is not None and len(bundles) > 1 else ""
         evidence |= {prefix + item.run_id: item for item in attempt.evidence}
         units.append(attempt.unit.model_copy(update={"runs": [prefix + name for name in attempt.unit.runs]}))
-    header = bundles[0].header.model_dump(mode="json")
+    changed = [f"{bundle.path.name}: {line}" for bundle in bundles for line in altered(bundle)]
     view = RunView(
-        run=header | {"units": [unit.model_dump(mode="json") for unit in units]},
+        run={
+            **bundles[0].header.model_dump(mode="json"),
+            "units": [unit.model_dump(mode="json") for unit in units],
+            "waivers": [waiver.model_dump(mode="json") for bundle in bundles for waiver in bundle.header.waivers],
+            "incomplete": [] if finishing else [bundle.path.name for bundle in bundles if not bundle.complete],
+            "altered": changed,
+        },
         contracts=models,
         verdicts=verdicts,
         evidence=evidence,
         gate=gate,
     )
-    changed = [f"{bundle.path.name}: {line}" for bundle in bundles for line in altered(bundle)]
     return Outcome(view, bundles[0].path if len(bundles) == 1 else None, tuple(changed))
 
 
@@ -194,10 +238,11 @@ def _judge(unit: Unit, contracts: Sequence[Contract], evidence: Sequence[RunEvid
 
 
 def outcome_json(outcome: Outcome) -> str:
-    """What `--json` prints: the content of `verdicts.json`, with the run directory."""
+    """What `--json` prints: the content of `verdicts.json`, with the run directory and the waivers that apply."""
     directory = str(outcome.run_directory) if outcome.run_directory else None
     published = verdict_file(outcome.verdicts).model_dump(mode="json")
-    return dump_json({**published, "run_directory": directory}, indent=2)
+    waived = [dict(outcome.view.waiver(verdict) or {}) for verdict in outcome.verdicts if outcome.view.waiver(verdict)]
+    return dump_json({**published, "run_directory": directory, "waived": waived}, indent=2)
 
 
 def write_outcome(directory: Path, outcome: Outcome) -> None:

@@ -15,6 +15,8 @@ from harness.contract.references import problems
 from harness.contract.schema import SCHEMA_VERSION, Contract
 from harness.errors import ContractError
 
+WAIVERS_FILE = "waivers.yaml"  # lies beside contracts and is none
+
 
 class ContractErrors(ContractError):  # noqa: N818 - several errors, as one that can be raised
     """All errors of all files, one a line."""
@@ -66,7 +68,7 @@ def load_contract(path: Path) -> LoadedContract:
 
 
 def load_contracts(paths: Sequence[Path]) -> list[LoadedContract]:
-    """Load files and directories (their `*.yaml`, sorted), each file once.
+    """Load files and directories (their `*.yaml` but `waivers.yaml`, sorted), each file once.
 
     Raises ContractErrors with every error of every file, also when a directory holds no contract or two files
     share an id.
@@ -94,7 +96,7 @@ def load_contracts(paths: Sequence[Path]) -> list[LoadedContract]:
 def _files(paths: Sequence[Path], errors: list[ContractError]) -> list[Path]:
     files: dict[Path, Path] = {}
     for path in paths:
-        found = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+        found = sorted(set(path.glob("*.yaml")) - {path / WAIVERS_FILE}) if path.is_dir() else [path]
         if not found:
             errors.append(ContractError("a directory holds contracts (*.yaml)", where=str(path), got="none"))
         for file in found:

@@ -41,6 +41,18 @@ class Digests(Record):
     evidence: dict[str, str] = Field(default_factory=dict)
 
 
+class WaiverRecord(Record):
+    """A waiver as it stood when the run began; `expires` is its last day (UTC)."""
+
+    contract: str
+    claim: str
+    workload: str
+    owner: str
+    reason: str
+    expires: str
+    expired: bool
+
+
 class Header(Record):
     """`run.json`."""
 
@@ -53,6 +65,7 @@ class Header(Record):
     units: list[Unit]
     runs: dict[str, Probe]  # planned run -> its probe
     digests: Digests
+    waivers: list[WaiverRecord] = Field(default_factory=list)
 
 
 class LoadedContract(Protocol):

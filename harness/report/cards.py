@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.contract.schema import AnyClaim, parts_of
@@ -107,7 +107,7 @@ def _card(view: RunView, verdict: Verdict, anchor: str, places: list[tuple[str, 
         upstream=_said(claim, "upstream"),
         falsified_by=[line(name, 80) for name in claim.falsified_by] if claim else [],
         drill=_drill(view, verdict),
-        waiver=_waiver(view.waiver(verdict)),
+        waiver=waiver_line(view, verdict),
         links=_links(view, verdict, claim, places),
     )
 
@@ -143,8 +143,13 @@ def _drill(view: RunView, verdict: Verdict) -> list[str]:
     return [f"{line(row.get('fault', ''), 80)}: {'killed' if row.get('killed') else 'SURVIVED'}" for row in mine]
 
 
-def _waiver(waiver: Mapping[str, object] | None) -> str | None:
-    if waiver is None:
+def waiver_line(view: RunView, verdict: Verdict) -> str | None:
+    """Who signed for a violated unit, until when and why; also when that date has passed."""
+    waiver, expired = view.waiver(verdict), view.expired_waiver(verdict)
+    found = waiver or expired
+    if found is None:
         return None
-    owner, reason, expires = (line(waiver.get(key, "?"), 300) for key in ("owner", "reason", "expires"))
+    owner, reason, expires = (line(found.get(key, "?"), 300) for key in ("owner", "reason", "expires"))
+    if waiver is None:
+        return f"The waiver by {owner} ended with {expires}: {reason}"
     return f"Waived by {owner} until {expires}: {reason}"

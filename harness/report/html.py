@@ -20,6 +20,7 @@ def render(run: RunView) -> str:
     return render_page(
         "report.html.j2",
         title=_title(run),
+        warnings=[clean(warning, 3000) for warning in run.warnings()],
         fault=line(run.fault) if run.fault else None,
         outcome=outcome(run),
         gate=run.gate,

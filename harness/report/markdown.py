@@ -47,6 +47,7 @@ def _head(run: RunView) -> str:
     drill = (
         f"> **Fire drill:** the fault {escape(run.fault)} was planted in this run on purpose.\n\n" if run.fault else ""
     )
+    warnings = "".join(f"> **Warning.** {escape(warning, 2000)}\n\n" for warning in run.warnings())
     groups = [
         f"- {len(group.units)} not decided: {escape(group.message)}"
         + (f" (to decide: {escape(group.remedy)})" if group.remedy else "")
@@ -54,7 +55,7 @@ def _head(run: RunView) -> str:
     ]
     listed = "\n".join(groups) + "\n\n" if groups else ""
     columns = "| verdict | claim | workload | what was seen |\n| --- | --- | --- | --- |\n" if run.verdicts else ""
-    return f"{run.count_line()}\n\n{drill}**{result.word}**: {escape(result.sentence)}\n\n{listed}{columns}"
+    return f"{run.count_line()}\n\n{warnings}{drill}**{result.word}**: {escape(result.sentence)}\n\n{listed}{columns}"
 
 
 def _row(run: RunView, verdict: Verdict) -> str:
@@ -70,6 +71,8 @@ def _details(run: RunView, verdict: Verdict) -> str:
     figures = [f"{escape(words(name))}: {escape(figure(value))}" for name, value in list(verdict.figures.items())[:12]]
     text = f"\n**{escape(verdict.claim, 100)}** on {escape(verdict.workload, 100)}: {escape(verdict.reason, 80)}\n"
     text += "".join(f"- {entry}\n" for entry in figures)
+    signed = cards.waiver_line(run, verdict)
+    text += f"- {escape(signed, 700)}\n" if signed else ""
     return text + (f"- What usually causes this: {escape(claim.if_fails, 600)}\n" if claim else "")
 
 

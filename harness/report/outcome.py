@@ -48,21 +48,29 @@ def outcome(view: RunView) -> Outcome:
     """The first row of the exit-code table that applies to the verdicts; a live waiver takes a violation away."""
     statuses = [verdict.status for verdict in view.verdicts if view.waiver(verdict) is None]
     undecided = [status for status in statuses if status in {Status.INCONCLUSIVE, Status.NOT_RUN}]
-    if Status.ERROR in statuses:
-        return Outcome(ExitCode.ERROR, _SENTENCES[ExitCode.ERROR])
+    altered = view.gate and bool(view.run.get("altered"))
+    if Status.ERROR in statuses or altered:
+        broken = "The gate is closed: evidence differs from the digests recorded with it."
+        return Outcome(ExitCode.ERROR, broken if altered else _SENTENCES[ExitCode.ERROR])
     if Status.FAIL in statuses:
         return Outcome(ExitCode.VIOLATED, _SENTENCES[ExitCode.VIOLATED])
     if Status.PASS not in statuses:
         waived_only = bool(view.verdicts) and not statuses
         sentence = "Nothing but waived claims was decided." if waived_only else _SENTENCES[ExitCode.UNDECIDED]
         return Outcome(ExitCode.UNDECIDED, sentence)
-    if view.gate and undecided:
-        units = "1 planned unit was" if len(undecided) == 1 else f"{len(undecided)} planned units were"
-        return Outcome(ExitCode.UNDECIDED, f"The gate is closed: {units} not decided.")
     if view.gate:
-        return Outcome(ExitCode.HELD, "The gate is open: every planned unit was decided and held.")
+        return _gate(len(undecided), waived=len(view.verdicts) - len(statuses))
     sentence = _SENTENCES[ExitCode.HELD]
     return Outcome(ExitCode.HELD, sentence + (f" {len(undecided)} not decided." if undecided else ""))
+
+
+def _gate(undecided: int, *, waived: int) -> Outcome:
+    """What the gate says of a run without errors and violations in which something held."""
+    if undecided:
+        units = "1 planned unit was" if undecided == 1 else f"{undecided} planned units were"
+        return Outcome(ExitCode.UNDECIDED, f"The gate is closed: {units} not decided.")
+    signed = f", or is waived ({waived})" if waived else ""
+    return Outcome(ExitCode.HELD, f"The gate is open: every planned unit was decided and held{signed}.")
 
 
 @dataclass(frozen=True)
@@ -88,4 +96,9 @@ def _remedy(verdict: Verdict) -> str | None:
     for name, figure in verdict.figures.items():
         if name.endswith("processes_to_decide") and isinstance(figure.value, int | float):
             return f"about {figure.value:g} processes would probably decide it"
-    return _REMEDIES.get(verdict.reason)
+    return remedy_for(verdict.reason)
+
+
+def remedy_for(reason: str) -> str | None:
+    """What the reason code of an undecided unit asks for, if anything does."""
+    return _REMEDIES.get(reason)

@@ -29,12 +29,17 @@ def print_results(run: RunView, stream: TextIO | None = None) -> None:
     """Count line, a line a unit (worst first), what usually causes each failure, what would decide the rest."""
     console = _console(stream or sys.stdout)
     _say(console, run.count_line(), "bold")
+    for warning in run.warnings():
+        _say(console, f"WARNING: {line(warning, 2000)}", "bold red")
     if run.fault:
         _say(console, f"FIRE DRILL: the fault {line(run.fault)} was planted in this run on purpose.", "bold yellow")
     for verdict in cards.worst_first(run.verdicts):
         word = cards.word(run, verdict)
         unit = f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}"
         console.print(Text(f"{word:>9}  ", _STYLES[word]) + Text(f"{unit}: {line(verdict.message, 400)}"))
+        signed = cards.waiver_line(run, verdict)
+        if signed:
+            _say(console, f"           {signed}")
         if word in {"violated", "error"}:
             _explain(console, run, verdict)
     for group in undecided(list(run.verdicts)):

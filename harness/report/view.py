@@ -10,6 +10,8 @@ so that an old or damaged run still gets its report:
 - `narrowed`: `{claims: [...], workloads: [...]}` when the plan was narrowed on the command line
 - `environment`: nested mappings of facts; `git.commit`, `gpu`, `driver` and `versions` are looked for at the top
 - `digests`: nested mappings of sha256 digests (contracts, source, evidence)
+- `incomplete`: names of run directories that never finished
+- `altered`: evidence that differs from its recorded digests, one line a file
 - `waivers`: list of `{contract, claim, workload, owner, reason, expires, expired}`; the unit's own status stays
 - `reproduce`: the command that repeats the run, when it differs from `command`
 
@@ -73,15 +75,40 @@ class RunView:
 
     def waiver(self, verdict: Verdict) -> Mapping[str, Any] | None:
         """The unexpired waiver of a violated unit."""
+        return next((waiver for waiver in self._waivers_of(verdict) if not waiver.get("expired")), None)
+
+    def expired_waiver(self, verdict: Verdict) -> Mapping[str, Any] | None:
+        """The waiver that a violated unit had until its date; None while one is in force."""
+        found = self._waivers_of(verdict)
+        return None if self.waiver(verdict) else next(iter(found), None)
+
+    def _waivers_of(self, verdict: Verdict) -> list[Mapping[str, Any]]:
         if verdict.status is not Status.FAIL:
-            return None
-        for waiver in mappings(self.run.get("waivers")):
-            names = (waiver.get("contract"), waiver.get("claim"), waiver.get("workload"))
-            unit = (verdict.contract, verdict.claim, verdict.workload)
-            matches = all(name in {None, wanted} for name, wanted in zip(names, unit, strict=True))
-            if matches and not waiver.get("expired"):
-                return waiver
-        return None
+            return []
+        unit = {"contract": verdict.contract, "claim": verdict.claim, "workload": verdict.workload}
+        return [
+            waiver
+            for waiver in mappings(self.run.get("waivers"))
+            if all(waiver.get(key) in {None, name} for key, name in unit.items())
+        ]
+
+    def warnings(self) -> list[str]:
+        """What a reader must know before trusting any of it: an unfinished run, evidence that was changed."""
+        incomplete, altered = (
+            [str(item) for item in found] if isinstance(found := self.run.get(key), list | tuple) else []
+            for key in ("incomplete", "altered")
+        )
+        said = []
+        if incomplete:
+            said.append(
+                f"Incomplete: {', '.join(incomplete)} did not finish. What is missing from the evidence is an error."
+            )
+        if altered:
+            said.append(
+                f"Altered: {len(altered)} files differ from the digests recorded with the run, so its verdicts "
+                f"prove nothing: {'; '.join(altered[:5])}{' and more' if len(altered) > 5 else ''}."
+            )
+        return said
 
     def judged(self) -> list[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
         """Each verdict with the parts of its claim and the runs behind it."""

@@ -1,0 +1,159 @@
+"""Waivers: somebody signs, until a date, for a unit that is violated. The unit still runs, and is counted apart.
+
+schema: waivers/v1
+waivers:
+  - contract: my-step-v1
+    claim: MY-003
+    workload: smoke
+    owner: kim@example.org
+    reason: The ratio is 1.08 since the driver update; issue 17.
+    expires: 2026-12-31            # the last day on which it holds, UTC
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from harness.contract import strict_yaml
+from harness.contract.load import WAIVERS_FILE, ContractErrors, LoadedContract
+from harness.contract.strict_yaml import Document, nearest
+from harness.errors import ContractError
+
+SCHEMA = "waivers/v1"
+UNIT = ("contract", "claim", "workload")
+FIELDS = (*UNIT, "owner", "reason", "expires")
+_LONGEST = 1000  # characters of a field
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+@dataclass(frozen=True)
+class Waiver:
+    """One signature. `where` is its `file:line:column`."""
+
+    contract: str
+    claim: str
+    workload: str
+    owner: str
+    reason: str
+    expires: date
+    where: str
+
+    def expired(self, day: date) -> bool:
+        """Whether a run that starts on `day` (UTC) comes too late for it."""
+        return day > self.expires
+
+    def record(self, day: date) -> dict[str, Any]:
+        """What `run.json` says of it for a run that starts on `day`."""
+        said = {name: str(getattr(self, name)) for name in FIELDS}
+        return {**said, "expired": self.expired(day)}
+
+
+def find_waivers(paths: Sequence[Path], file: Path | None = None) -> list[Waiver]:
+    """The waivers of `file`, or else of every `waivers.yaml` beside the contracts. Raises ContractErrors."""
+    folders = dict.fromkeys(path if path.is_dir() else path.parent for path in paths)
+    files = [file] if file is not None else [folder / WAIVERS_FILE for folder in folders]
+    return [waiver for found in files if file is not None or found.exists() for waiver in load_waivers(found)]
+
+
+def load_waivers(path: Path) -> list[Waiver]:
+    """The waivers of one file. Raises ContractErrors with every error, each with its place."""
+    document = strict_yaml.read(path)
+    errors: list[ContractError] = []
+    waivers = [waiver for index in _entries(document, errors) if (waiver := _waiver(document, index, errors))]
+    first: dict[tuple[str, ...], Waiver] = {}
+    for waiver in waivers:
+        known = first.setdefault((waiver.contract, waiver.claim, waiver.workload), waiver)
+        if known is not waiver:
+            remedy = f"{known.where} waives this unit already: keep one"
+            errors.append(ContractError("a unit has one waiver", where=waiver.where, got="a second", remedy=remedy))
+    if errors:
+        raise ContractErrors(errors)
+    return waivers
+
+
+def _entries(document: Document, errors: list[ContractError]) -> range:
+    value = document.value
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        errors.append(document.error((), f"a waiver file begins with `schema: {SCHEMA}`", remedy="add it"))
+        return range(0)
+    errors += [
+        document.error((key,), "unknown key", got=f"'{key}'", remedy=nearest(key, ("waivers",)), of_key=True)
+        for key in value
+        if key not in {"schema", "waivers"}
+    ]
+    if not isinstance(value.get("waivers"), list):
+        errors.append(document.error(("waivers",), "'waivers' is a list", remedy="write one entry for each unit"))
+        return range(0)
+    return range(len(value["waivers"]))
+
+
+def _waiver(document: Document, index: int, errors: list[ContractError]) -> Waiver | None:
+    """One entry; None, and its errors added, when something is wrong with it."""
+    place = ("waivers", index)
+    entry = document.value["waivers"][index]
+    if not isinstance(entry, dict):
+        errors.append(document.error(place, "a waiver is a mapping", remedy=f"its keys are {', '.join(FIELDS)}"))
+        return None
+    found = list(_problems(document, place, entry))
+    errors += found
+    if found:
+        return None
+    line, column = document.position(place)
+    texts = {name: entry[name] for name in FIELDS if name != "expires"}
+    return Waiver(**texts, expires=date.fromisoformat(entry["expires"]), where=f"{document.where}:{line}:{column}")
+
+
+def _problems(document: Document, place: tuple[str, int], entry: Mapping[str, Any]) -> Iterator[ContractError]:
+    for key in entry:
+        if key not in FIELDS:
+            remedy = nearest(key, FIELDS)
+            yield document.error((*place, key), "unknown key", got=f"'{key}'", remedy=remedy, of_key=True)
+    for name in FIELDS:
+        text = entry.get(name)
+        if name not in entry:
+            yield document.error(place, f"a waiver has the key '{name}'", got="none", remedy="add it")
+        elif not isinstance(text, str) or not text.strip() or len(text) > _LONGEST:
+            yield document.error((*place, name), f"'{name}' is a text of 1 to {_LONGEST} characters")
+        elif name == "expires" and not _is_date(text):
+            yield document.error((*place, name), "'expires' is a day, YYYY-MM-DD", got=f"'{text}'")
+
+
+def _is_date(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return _DATE.fullmatch(text) is not None
+
+
+def unmatched(
+    waivers: Sequence[Waiver], contracts: Sequence[LoadedContract], *, all_known: bool
+) -> list[ContractError]:
+    """Waivers that name no unit; those of a contract that is not here count only where `all_known` contracts are."""
+    errors = []
+    for waiver in waivers:
+        problem = _missing(waiver, contracts, all_known=all_known)
+        if problem:
+            got, remedy = problem
+            rule = "a waiver names a unit that a contract plans"
+            errors.append(ContractError(rule, where=waiver.where, got=got, remedy=f"{remedy}; else remove the waiver"))
+    return errors
+
+
+def _missing(waiver: Waiver, contracts: Sequence[LoadedContract], *, all_known: bool) -> tuple[str, str] | None:
+    """What of a waiver's unit is not there, and the nearest name."""
+    known = {loaded.contract.id: loaded.contract for loaded in contracts}
+    contract = known.get(waiver.contract)
+    if contract is None:
+        return (f"contract '{waiver.contract}'", nearest(waiver.contract, known)) if all_known else None
+    claim = next((claim for claim in contract.claims if claim.id == waiver.claim), None)
+    if claim is None:
+        return f"claim '{waiver.claim}'", nearest(waiver.claim, [claim.id for claim in contract.claims])
+    if waiver.workload not in claim.on:
+        return f"workload '{waiver.workload}'", nearest(waiver.workload, claim.on)
+    return None

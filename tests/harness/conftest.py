@@ -1,0 +1,23 @@
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+SCRIPTED = Path(__file__).parents[1] / "support" / "scripted"
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Contracts of `scripted_system` resolve, here and in the processes that a test starts; the directory."""
+    monkeypatch.syspath_prepend(str(SCRIPTED))
+    monkeypatch.setenv("PYTHONPATH", f"{SCRIPTED}:{Path(__file__).parents[2]}")
+    return SCRIPTED
+
+
+@pytest.fixture
+def played(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are played in this process: evidence as a worker leaves it, without the worker."""
+    import scripted_system
+
+    monkeypatch.setattr("harness.runners.supervisor.execute", scripted_system.play)
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)

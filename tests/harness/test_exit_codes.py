@@ -1,0 +1,114 @@
+"""Exit codes and count lines of every combination of verdicts: from the command line, pytest, and pytest -n 2."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from itertools import chain, combinations
+from pathlib import Path
+
+import pytest
+
+from harness import cli
+
+VERDICTS = ("held", "violated", "undecided", "not_run", "error")
+COMBINATIONS = list(chain.from_iterable(combinations(VERDICTS, size) for size in range(1, len(VERDICTS) + 1)))
+Row = tuple[tuple[str, ...], bool]
+TABLE: list[Row] = [(combination, gate) for combination in COMBINATIONS for gate in (False, True)]
+# Two processes more take seconds a row: each combination once, and under the gate where that changes the exit code.
+SHORT_TABLE = [row for row in TABLE if not row[1] or (set(row[0]) & {"undecided", "not_run"} and "held" in row[0])]
+
+
+def exit_code(verdicts: tuple[str, ...], *, gate: bool) -> int:
+    """The table of docs/ci.md, the first row that applies from the top."""
+    if "error" in verdicts:
+        return 12
+    if "violated" in verdicts:
+        return 1
+    if "held" not in verdicts or (gate and {"undecided", "not_run"} & set(verdicts)):
+        return 10
+    return 0
+
+
+def count_line(verdicts: tuple[str, ...]) -> str:
+    there = {name: int(name in verdicts) for name in VERDICTS}
+    return (
+        f"{len(verdicts)} planned · {there['held']} held · {there['violated']} violated · "
+        f"{there['undecided']} undecided · {there['not_run']} not run · {there['error']} errors"
+    )
+
+
+def name_of(row: Row) -> str:
+    return "+".join(row[0]) + ("-gate" if row[1] else "")
+
+
+@pytest.fixture
+def contract(
+    pytester: pytest.Pytester, scripted: Path, played: None, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[tuple[str, ...]], Path]:
+    """Write the contract of a combination where the command line and pytest find it."""
+    # loaded here once, and not anew by each pytest that a test runs
+    from scripted_system import contract_text
+
+    import harness.contract_items  # noqa: F401
+
+    monkeypatch.setattr("harness.session.write_reports", lambda *_: None)  # reports have tests of their own
+    pytester.makeini("[pytest]\ncontract_paths = contracts\n")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # hypothesis alone takes half a second of each process
+    # xdist gives its workers the path that this process began with
+    pytester.makeconftest(f"import sys\nsys.path.insert(0, {str(scripted)!r})\nimport played_runs\n")
+
+    def write(verdicts: tuple[str, ...]) -> Path:
+        folder = pytester.mkdir("contracts")
+        (folder / "scripted-v1.yaml").write_text(contract_text(*verdicts))
+        return folder
+
+    return write
+
+
+def from_command_line(contracts: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, list[str]]:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as left:
+        patch.setattr(sys, "argv", ["harness", "verify", str(contracts), *options])
+        cli.main()
+    assert isinstance(left.value.code, int)
+    return left.value.code, capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("row", TABLE, ids=name_of)
+def test_command_line(
+    row: Row, contract: Callable[[tuple[str, ...]], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    verdicts, gate = row
+    code, lines = from_command_line(contract(verdicts), capsys, *(["--gate"] if gate else []))
+    assert (code, lines[0]) == (exit_code(verdicts, gate=gate), count_line(verdicts))
+
+
+def check_pytest(result: pytest.RunResult, verdicts: tuple[str, ...], *, gate: bool) -> None:
+    open_units = sum(name in verdicts for name in ("undecided", "not_run"))
+    result.assert_outcomes(
+        passed=int("held" in verdicts),
+        failed=int("violated" in verdicts) + open_units * gate,
+        errors=int("error" in verdicts),
+        skipped=open_units * (not gate),
+    )
+    result.stdout.fnmatch_lines([count_line(verdicts)])
+    assert result.ret == exit_code(verdicts, gate=gate)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=name_of)
+def test_pytest(row: Row, contract: Callable[[tuple[str, ...]], Path], pytester: pytest.Pytester) -> None:
+    verdicts, gate = row
+    folder = contract(verdicts)
+    result = pytester.runpytest_inprocess("-p", "harness.plugin", str(folder), *(["--contract-gate"] if gate else []))
+    check_pytest(result, verdicts, gate=gate)
+
+
+@pytest.mark.parametrize("row", SHORT_TABLE, ids=name_of)
+def test_pytest_in_two_processes(
+    row: Row, contract: Callable[[tuple[str, ...]], Path], pytester: pytest.Pytester
+) -> None:
+    verdicts, gate = row
+    folder = contract(verdicts)
+    options = ["-p", "harness.plugin", "-p", "xdist.plugin", "-n", "2", *(["--contract-gate"] if gate else [])]
+    result = pytester.runpytest_inprocess(*options, str(folder))
+    check_pytest(result, verdicts, gate=gate)

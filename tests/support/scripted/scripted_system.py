@@ -1,0 +1,179 @@
+"""A training system without torch, and the probe that plays its runs: a workload's `behaviour` says how each one ends.
+
+`execute` writes evidence in the worker's place; `play` does the same without a worker, for tests of what comes after.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from harness.evidence.model import ArmEnd, ArmStart, CaptureEvidence, Complete, Death, Run
+from harness.evidence.numbers import dump_json
+from harness.runners.recorder import Recorder
+from harness.system.protocol import Arm, FaultDescription, SystemDescription, TrainingRun, Workload
+
+STEPS = 5
+LOSSES = [2.0, 1.75, 1.5, 1.25, 1.0]
+DIFFERING = [2.0, 1.75, 1.5, 1.375, 1.0]  # first at step 3, by 0.125
+CONTRACT = """\
+schema: contract/v1
+id: {id}
+title: What the arms do is scripted
+system: scripted_system:ScriptedSystem
+workloads:
+{workloads}
+arms:
+  fast: {{capture: step}}
+  plain: {{capture: none}}
+claims:
+  - id: {claim}
+    title: The losses agree in bits
+    kind: trajectory_match
+    candidate: fast
+    baseline: plain
+    equality: bitwise
+    max_abs_difference: 0.1
+    guards: {{steps: 5}}
+    on: [{on}]
+    why: The script decides.
+    if_fails: The script says so.
+    falsified_by: [nan_tail]
+"""
+
+
+def contract_text(*behaviours: str, identity: str = "scripted-v1", claim: str = "SCRIPT-001") -> str:
+    """A contract of one claim with a workload for each behaviour; `not_run` needs a module that nobody has."""
+    lines = []
+    for name in behaviours:
+        needs = "{modules: [a_module_that_nobody_has]}" if name == "not_run" else "{}"
+        workload = f"model: m, batch_size: 2, seq_len: 4, steps: {STEPS}, needs: {needs}"
+        lines.append(f"  {name}: {{{workload}, options: {{behaviour: {name}}}}}")
+    return CONTRACT.format(id=identity, claim=claim, workloads="\n".join(lines), on=", ".join(behaviours))
+
+
+class ScriptedSystem:
+    """Describes itself; its runs are played by `execute` and never opened."""
+
+    def describe(self) -> SystemDescription:
+        return SystemDescription(
+            name="scripted",
+            summary="plays what a workload's `behaviour` says",
+            models=(),
+            arm_options={},
+            workload_options={"behaviour": str},
+            capabilities=frozenset({"inputs", "parameters", "capture"}),
+            captures=frozenset({"none", "step"}),
+            faults=dict[str, FaultDescription](),
+        )
+
+    def open(
+        self,
+        workload: Workload,
+        arm: Arm,
+        *,
+        fault: str | None = None,
+        data: str | None = None,
+        model_directory: str | None = None,
+    ) -> TrainingRun:
+        raise NotImplementedError
+
+
+def execute(run: Run, recorder: Recorder) -> None:
+    """The probe `paired`: misbehave as the workload says, or write the evidence of both arms."""
+    behaviour = str(run.workload.options["behaviour"])
+    recorder.phase(behaviour)
+    misbehave = MISBEHAVIOURS.get(behaviour)
+    if misbehave is not None:
+        misbehave()
+    _write(run, recorder, behaviour)
+
+
+def play(run: Run, directory: Path, *_: object, **__: object) -> Death | None:
+    """Stands in for `supervisor.execute`: the same files, without a process; `error` is a worker killed at once."""
+    directory.mkdir(parents=True)
+    (directory / "run.json").write_text(dump_json(run.model_dump(), sort_keys=False))
+    behaviour = str(run.workload.options["behaviour"])
+    death = None
+    with Recorder(directory) as recorder:
+        if behaviour == "error":
+            death = Death(cause="signal", detail="SIGKILL", phase="arm fast", stack="")
+            (directory / "death.json").write_text(dump_json(death.model_dump()))
+        else:
+            _write(run, recorder, behaviour)
+            recorder.write(Complete(seconds=0.5))
+    (directory / "heartbeat").unlink()
+    return death
+
+
+def _write(run: Run, recorder: Recorder, behaviour: str) -> None:
+    digests = {"frozen_digest": "f0"}
+    for arm, planned in run.arms.items():
+        for replica in range(planned.replicas):
+            recorder.write(
+                ArmStart(arm=arm, replica=replica, trainable_digest="a", trainable_tensors=2, facts={}, **digests)
+            )
+            losses = DIFFERING if behaviour == "violated" and arm == "fast" else LOSSES
+            batches = [f"b{step}" for step in range(STEPS)]
+            recorder.series(arm, replica).rows(range(STEPS), losses, batches, [-1] * STEPS, [8] * STEPS)
+            recorder.write(_capture(arm, replica, captured=arm == "fast" and behaviour != "undecided"))
+            recorder.write(
+                ArmEnd(arm=arm, replica=replica, trainable_digest="z", skipped_steps=0, steps_called=STEPS, **digests)
+            )
+
+
+def _capture(arm: str, replica: int, *, captured: bool) -> CaptureEvidence:
+    return CaptureEvidence(
+        arm=arm,
+        replica=replica,
+        mechanism="traced" if arm == "fast" else None,
+        requested=arm == "fast",
+        captured=captured,
+        failure=None if captured or arm != "fast" else "the script does not capture",
+        captures=int(captured),
+        warmup_steps=0,
+        replays=STEPS if captured else 0,
+        uncaptured_steps=0 if captured else STEPS,
+        nodes=[],
+        recorded_operations=7,
+        fake_pass_clean=True,
+        moved_buffers=[],
+        static_buffers=3,
+        observed_steps=0,
+        observed_graph_launches=None,
+        observed_replayed_operations=None,
+    )
+
+
+def _kill_self() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _sleep() -> None:
+    time.sleep(600)
+
+
+def _leave() -> None:
+    os._exit(0)
+
+
+def _print_100_mb() -> None:
+    block = "x" * 999_999 + "\n"
+    for _ in range(100):
+        sys.stdout.write(block)
+
+
+def _import_what_raises() -> None:
+    import raises_on_import  # noqa: F401
+
+
+MISBEHAVIOURS = {
+    "killed": _kill_self,
+    "sleeps": _sleep,
+    "leaves": _leave,
+    "prints": _print_100_mb,
+    "raises": _import_what_raises,
+}
