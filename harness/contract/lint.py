@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from harness.contract.load import LoadedContract
 from harness.contract.schema import (
@@ -20,6 +20,9 @@ from harness.contract.schema import (
 from harness.contract.strict_yaml import nearest
 from harness.errors import HarnessError
 from harness.system.protocol import SystemDescription
+
+if TYPE_CHECKING:
+    from harness.drill.record import DrillRecord
 
 Describe = Callable[[str], SystemDescription]
 
@@ -130,17 +133,44 @@ def _claims(loaded: LoadedContract, descriptions: Mapping[str, SystemDescription
 
 
 def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, SystemDescription]) -> Iterator[Finding]:
-    """Faults that neither the systems of the contract nor the harness offer."""
-    from harness.system.wrappers import HARNESS_FAULTS
+    """Faults that nobody offers, and faults that declare nothing for the claim that names them."""
+    from harness.drill.expectations import expectation_for
+    from harness.drill.offered import offered_faults
 
     if loaded.contract.system not in descriptions:
         return
-    offered = {*HARNESS_FAULTS, *(fault for one in descriptions.values() for fault in one.faults)}
-    for position, fault in enumerate(loaded.contract.claims[index].falsified_by):
+    offered = offered_faults(descriptions.values())
+    claim = loaded.contract.claims[index]
+    for position, fault in enumerate(claim.falsified_by):
+        where = loaded.where("claims", index, "falsified_by", position)
         if fault not in offered:
-            where = loaded.where("claims", index, "falsified_by", position)
             message = f"neither the system nor the harness offers fault '{fault}'; {nearest(fault, offered)}"
             yield Finding("error", where, message)
+        elif expectation_for(claim, offered[fault]) is None:
+            kinds = ", ".join(sorted({part.kind for part in parts_of(claim)}))
+            message = f"fault '{fault}' declares nothing for '{claim.id}' ({kinds}), so no drill could judge it"
+            yield Finding("error", where, message)
+
+
+def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[Finding]:
+    """Warnings from the newest drill record (`records` are oldest first) that the contract took part in."""
+    from harness.drill.record import last_of
+
+    contract = loaded.contract
+    record = last_of(contract.id, records)
+    if record is None:
+        return []
+    findings = []
+    if record.contracts[contract.id] != loaded.digest:
+        message = f"the contract has changed since its last drill ({record.recorded_at}): drill it again"
+        findings.append(Finding("warning", loaded.where("id"), message))
+    for index, claim in enumerate(contract.claims):
+        rows = [row for row in record.rows if (row.contract, row.claim) == (contract.id, claim.id)]
+        for row in rows:
+            if row.fault in claim.falsified_by and not row.killed:
+                message = f"fault '{row.fault}' survived the last drill ({record.recorded_at}) on {row.workload}"
+                findings.append(Finding("warning", loaded.where("claims", index, "id"), message))
+    return findings
 
 
 def _twin_arms(loaded: LoadedContract, part: AnyPart) -> str:

@@ -15,6 +15,18 @@ from harness.system.protocol import Expectation, FaultDescription
 
 NO_STEPS = "no_steps"
 MISSING_RUN = "missing_run"
+KINDS = (
+    "trajectory_match",
+    "gradient_match",
+    "capture",
+    "throughput_ratio",
+    "host_syncs",
+    "ptx_target",
+    "prewarm",
+    "kernel_match",
+    "repeatability",
+    "memory_steady",
+)
 
 _EMPTY = Series(np.empty(0), [], np.empty(0, np.int64), np.empty(0, np.int64))
 
@@ -48,9 +60,6 @@ EVIDENCE_FAULTS: dict[str, FaultDescription] = {
         MISSING_RUN,
         "the run was planned and left nothing: a unit that would disappear from the table",
         "both",
-        {
-            kind: Expectation("ERROR", "worker_incomplete")
-            for kind in ("trajectory_match", "capture", "repeatability", "throughput_ratio", "gradient_match")
-        },
+        {kind: Expectation("ERROR", "worker_incomplete") for kind in KINDS},
     ),
 }

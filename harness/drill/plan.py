@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 from harness.contract.load import LoadedContract
 from harness.contract.schema import AnyClaim, Workload
-from harness.drill.evidence_faults import EVIDENCE_CHANGES, EVIDENCE_FAULTS
+from harness.drill.evidence_faults import EVIDENCE_CHANGES
 from harness.drill.expectations import expectation_for
 from harness.drill.merge import arms_to_execute, donor_for, reduced
+from harness.drill.offered import offered_faults
 from harness.errors import ContractError, UsageError
 from harness.evidence.environment import Machine
 from harness.evidence.model import Run, Unit
@@ -96,7 +97,7 @@ class _ContractPlanner:
     ) -> None:
         self._loaded, self._faults, self._machine, self._describe = loaded, faults, machine, describe
         self._units = [unit for unit in units if unit.contract == loaded.contract.id]
-        self._offered = offered_faults(loaded, describe)
+        self._offered = _offered(loaded, describe)
         self._drilled = drilled
 
     def add(self) -> None:
@@ -197,14 +198,10 @@ def _faulted_run(run: Run, controls: Sequence[Run], *, in_evidence: bool) -> Fau
     return FaultedRun(run, reduced(run), control.id)
 
 
-def offered_faults(loaded: LoadedContract, describe: Describe) -> dict[str, FaultDescription]:
-    """Faults by name: of the harness's evidence, of its wrappers, of the contract's systems; the last ones win."""
-    offered = {**EVIDENCE_FAULTS, **HARNESS_FAULTS}
+def _offered(loaded: LoadedContract, describe: Describe) -> dict[str, FaultDescription]:
     contract = loaded.contract
     systems = [contract.system, *(arm.system for arm in contract.arms.values() if arm.system is not None)]
-    for system in reversed(systems):
-        offered |= describe(system).faults
-    return offered
+    return offered_faults([describe(system) for system in systems])
 
 
 def size_of(workload: Workload) -> tuple[float, float, bool]:

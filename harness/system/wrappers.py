@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SWAPPED_ARMS = "swapped_arms"  # planted where the arms are opened: a wrapper sees one arm only
+SLOWDOWN = 5  # a captured step is up to four times as fast as an eager one; slowed by this it is no faster
+FAULTY_STEP = 5  # the step that a fault of one step hits; the last one of a shorter run
 
 
 class FaultyRun:
@@ -39,6 +41,10 @@ class FaultyRun:
     def _replace_capabilities(self) -> None:
         """For a fault in a capability: put another method in the place of the wrapped run's, if it has that."""
 
+    @property
+    def _faulty_step(self) -> int:
+        return min(FAULTY_STEP, self._steps - 1)
+
     def step(self, index: int) -> Tensor:
         return self._inner.step(index)
 
@@ -59,7 +65,7 @@ class FaultyRun:
 class NanTail(FaultyRun):
     def step(self, index: int) -> Tensor:
         loss = self._inner.step(index)
-        return loss * float("nan") if index >= self._steps - max(1, self._steps // 10) else loss
+        return loss * float("nan") if index >= self._faulty_step else loss
 
 
 class ConstantLoss(FaultyRun):
@@ -75,14 +81,14 @@ class DroppedStep(FaultyRun):
     _last: Tensor | None = None
 
     def step(self, index: int) -> Tensor:
-        if index != self._steps // 2 or self._last is None:
+        if index != self._faulty_step or self._last is None:
             self._last = self._inner.step(index)
         return self._last
 
 
 class DoubledStep(FaultyRun):
     def step(self, index: int) -> Tensor:
-        if index == self._steps // 2:
+        if index == self._faulty_step:
             self._inner.step(index)
         return self._inner.step(index)
 
@@ -121,7 +127,7 @@ class Slowed(FaultyRun):
             import torch
 
             torch.cuda.synchronize(loss.device)
-        time.sleep(1.5 * (time.perf_counter() - started))
+        time.sleep((SLOWDOWN - 1) * (time.perf_counter() - started))
         return loss
 
 
@@ -147,33 +153,57 @@ _WRAPPERS: dict[str, type[FaultyRun]] = {
     "fewer_tokens": FewerTokens,
 }
 _SUMMARIES = {
-    "nan_tail": "the last tenth of the losses is NaN",
+    "nan_tail": f"every loss from step {FAULTY_STEP} on is NaN, in both arms",
     "constant_loss": "every step reports the first loss",
-    "dropped_step": "the middle step is not executed",
-    "doubled_step": "the middle step is executed twice",
+    "dropped_step": f"step {FAULTY_STEP} is not executed",
+    "doubled_step": f"step {FAULTY_STEP} is executed twice",
     "stale_batch": "each step trains on the batch before its own",
     "extra_sync": "each step reads its loss on the host",
-    "slow_candidate": "each step sleeps 1.5 times as long as it took",
-    "slow_baseline": "each step of the baseline sleeps 1.5 times as long as it took",
+    "slow_candidate": f"each step takes {SLOWDOWN} times as long as it would",
+    "slow_baseline": f"each step of the baseline takes {SLOWDOWN} times as long as it would, asleep for the rest",
     "fewer_tokens": "half of each sequence is processed",
     SWAPPED_ARMS: "candidate and baseline have changed places",
 }
+
+
+def _fails(reason: str, **figures: float) -> Expectation:
+    return Expectation("FAIL", reason, figures)
+
+
 _BREAKS: dict[str, dict[str, Expectation]] = {
-    "nan_tail": {"trajectory_match": Expectation("FAIL", "non_finite")},
-    "constant_loss": {"trajectory_match": Expectation("FAIL", "vacuous_training_effect")},
-    "dropped_step": {"trajectory_match": Expectation("FAIL", "differs")},
-    "doubled_step": {"trajectory_match": Expectation("FAIL", "differs")},
-    "stale_batch": {"trajectory_match": Expectation("FAIL", "unequal_batches")},
-    "extra_sync": {"host_syncs": Expectation("FAIL", "sync_count")},
-    "slow_candidate": {"throughput_ratio": Expectation("FAIL", "too_slow")},
+    "nan_tail": {
+        "trajectory_match": _fails("non_finite", first_non_finite_step=FAULTY_STEP),
+        "repeatability": _fails("non_finite", first_non_finite_step=FAULTY_STEP),
+    },
+    "constant_loss": {
+        "trajectory_match": _fails("vacuous_training_effect"),
+        "repeatability": _fails("vacuous_training_effect"),
+    },
+    "dropped_step": {
+        "trajectory_match": _fails("unequal_batches", first_unequal_step=FAULTY_STEP, first_differing_step=FAULTY_STEP),
+        # every run drops it, so the runs agree: that one batch was read twice gives it away
+        "repeatability": _fails("vacuous_batches_repeat"),
+        "capture": _fails("lost_step"),
+    },
+    "doubled_step": {
+        "trajectory_match": _fails("differs", first_differing_step=FAULTY_STEP),
+        "capture": _fails("extra_step"),
+    },
+    "stale_batch": {
+        "trajectory_match": _fails("unequal_batches", first_unequal_step=1, first_differing_step=1),
+        "gradient_match": _fails("unequal_batches", first_unequal_step=1),
+    },
+    "extra_sync": {"host_syncs": _fails("sync_count", candidate_syncs_per_step=1)},
+    "slow_candidate": {"throughput_ratio": _fails("too_slow")},
     "slow_baseline": {"throughput_ratio": Expectation("INCONCLUSIVE", "baseline_idle")},
     "fewer_tokens": {
-        "trajectory_match": Expectation("FAIL", "unequal_tokens"),
-        "throughput_ratio": Expectation("FAIL", "unequal_tokens"),
+        "trajectory_match": _fails("unequal_tokens", first_unequal_step=0),
+        "throughput_ratio": _fails("unequal_tokens", first_unequal_step=0),
     },
     SWAPPED_ARMS: {
-        "throughput_ratio": Expectation("FAIL", "too_slow"),
-        "capture": Expectation("FAIL", "not_captured"),
+        "throughput_ratio": Expectation("INCONCLUSIVE", "candidate_not_captured"),
+        "trajectory_match": Expectation("INCONCLUSIVE", "candidate_not_captured"),
+        "capture": _fails("not_captured"),
     },
 }
 _PLANTED_IN_BOTH = ("nan_tail", "constant_loss", SWAPPED_ARMS)

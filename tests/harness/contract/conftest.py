@@ -37,7 +37,7 @@ CLAIM_END = """\
     on: [small]
     why: reasons
     if_fails: causes
-    falsified_by: [stale_batch]
+    falsified_by: [missing_run]
 """
 
 Toy = Callable[..., Path]
