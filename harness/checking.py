@@ -6,27 +6,38 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.contract.lint import Finding, lint
+from harness.contract.lint import Finding, lint, lint_drill
 from harness.contract.load import ContractErrors, LoadedContract, load_contracts
 from harness.contract.schema import AnyClaim, AnyPart, CompositeClaim, parts_of
 from harness.contract.waivers import find_waivers, unmatched
+from harness.drill.record import read_record, records_below
 from harness.errors import ExitCode, UsageError
 from harness.evidence.numbers import dump_json
 from harness.session import describe
 
 
-def findings_of(paths: Sequence[Path], waivers: Path | None = None) -> tuple[list[LoadedContract], list[Finding]]:
-    """Load contracts and waivers (raises ContractErrors with every error of every file) and lint them."""
+REPORTS = Path("reports")  # where published drill records are looked for, in the working directory
+
+
+def findings_of(
+    paths: Sequence[Path], waivers: Path | None = None, drill: Path | None = None
+) -> tuple[list[LoadedContract], list[Finding]]:
+    """Load contracts and waivers (raises ContractErrors with every error of every file) and lint them.
+
+    Each contract is also held against its last drill record: the one in `drill`, or the newest below `reports/`.
+    """
     loaded = load_contracts(paths)
     dead = unmatched(find_waivers(paths, waivers), loaded, all_known=any(path.is_dir() for path in paths))
     stale = [Finding("error", error.where, _without_place(str(error), error.where)) for error in dead]
-    return loaded, [*(finding for contract in loaded for finding in lint(contract, describe)), *stale]
+    records = records_below(REPORTS) if drill is None else [read_record(drill)]
+    found = [each for contract in loaded for each in (*lint(contract, describe), *lint_drill(contract, records))]
+    return loaded, [*found, *stale]
 
 
-def check(paths: Sequence[Path], *, waivers: Path | None = None, as_json: bool) -> int:
+def check(paths: Sequence[Path], *, waivers: Path | None = None, drill: Path | None = None, as_json: bool) -> int:
     """Print errors and warnings; exit code 11 when there is an error, else 0."""
     try:
-        loaded, findings = findings_of(paths, waivers)
+        loaded, findings = findings_of(paths, waivers, drill)
     except ContractErrors as problem:
         findings = [Finding("error", error.where, _without_place(str(error), error.where)) for error in problem.errors]
         loaded = []

@@ -76,11 +76,16 @@ def verify(
 
 
 @app.command()
-def check(paths: Paths, waivers: Waivers = None, json: Json = False) -> None:
+def check(
+    paths: Paths,
+    waivers: Waivers = None,
+    drill: Annotated[Path | None, typer.Option("--drill", help="A drill record; by default those in reports/.")] = None,
+    json: Json = False,
+) -> None:
     """Read contracts and lint them; nothing is run."""
     from harness import checking
 
-    raise typer.Exit(checking.check(paths, waivers=waivers, as_json=json))
+    raise typer.Exit(checking.check(paths, waivers=waivers, drill=drill, as_json=json))
 
 
 @app.command()
