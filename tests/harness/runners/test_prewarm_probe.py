@@ -1,0 +1,176 @@
+"""The prewarm probe and what it fills memory with, on stand-ins; tests/gpu/test_prewarm.py does it on a device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.contract.schema import Arm, Workload
+from harness.evidence.cuda_driver import Devices, DriverError, Gpu
+from harness.evidence.model import PlannedArm, Run
+from harness.runners import device_memory, prewarm
+from harness.runners.recorder import Recorder
+from harness.runners.step_memory import StepMemory
+from harness.system.protocol import NotAvailable
+
+MIB = 2**20
+MEMORY = StepMemory(large_bytes=1, small_bytes=2, outside_bytes=3)
+
+
+def make_run(system: str, *, memory_filled: bool = True) -> Run:
+    return Run(
+        id="p1",
+        contract="c",
+        probe="prewarm",
+        workload_name="w",
+        workload=Workload(model="any", batch_size=2, seq_len=8, steps=12),
+        arms={"nf4": PlannedArm(arm=Arm(), system=f"kernel_systems:{system}")},
+        settings={"target": "device", "handles": ["cublas"], "memory_filled": memory_filled},
+        fault="odd_key",
+        fault_arms=["nf4"],
+    )
+
+
+@pytest.fixture
+def filled(monkeypatch: pytest.MonkeyPatch) -> list[StepMemory | None]:
+    """A device whose memory fills to 3 MiB; the reserves that were asked for."""
+    asked: list[StepMemory | None] = []
+
+    @contextmanager
+    def full_memory(memory: StepMemory | None) -> Iterator[int | None]:
+        asked.append(memory)
+        yield None if memory is None else 3 * MIB
+
+    monkeypatch.setattr(prewarm, "full_memory", full_memory)
+    monkeypatch.setattr(prewarm, "measured_elsewhere", lambda _run, _arm: MEMORY)
+    monkeypatch.setattr(prewarm, "devices", lambda: Devices((Gpu("H200", "GPU-1", "sm_90", 139.8),)))
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+    return asked
+
+
+def records_of(run: Run, directory: Path) -> dict[str, dict[str, Any]]:
+    directory.mkdir()
+    with Recorder(directory) as recorder:
+        prewarm.execute(run, recorder)
+    lines = (directory / "records.jsonl").read_text().splitlines()
+    return {record["record"]: record for record in map(json.loads, lines)}
+
+
+def test_ledger_and_inventory_of_steps_in_full_memory(filled: list[StepMemory | None], tmp_path: Path) -> None:
+    records = records_of(make_run("Healthy"), tmp_path / "run")
+    assert filled == [MEMORY]
+    assert records["prewarm"] == {
+        "record": "prewarm",
+        "arm": "nf4",
+        "events": [{"key": "planned", "event": "compile", "phase": "prewarm", "seconds": 0.5}],
+        "phases": {"prewarm": 0.0, "upload": 1.0, "train": 2.0},
+        "handles": {"cublas": 0.7},
+        "free_bytes_after_fill": 3 * MIB,
+        "steps_after_fill": 2,
+        "failure": None,
+    }
+    assert [one["key"] for one in records["kernels"]["used"]] == ["step 0", "step 1"]
+    assert records["kernels"]["device"] == "sm_90"
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_step_that_finds_no_memory_is_evidence(tmp_path: Path) -> None:
+    found = records_of(make_run("Failing"), tmp_path / "run")["prewarm"]
+    assert (found["steps_after_fill"], found["failure"]) == (1, "OutOfMemoryError: CUBLAS_STATUS_ALLOC_FAILED")
+
+
+def test_a_step_that_fails_in_free_memory_is_an_error(filled: list[StepMemory | None], tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="CUBLAS_STATUS_ALLOC_FAILED"):
+        records_of(make_run("Failing", memory_filled=False), tmp_path / "run")
+    assert filled == [None]
+
+
+def test_memory_that_was_not_to_be_filled_is_not(filled: list[StepMemory | None], tmp_path: Path) -> None:
+    found = records_of(make_run("Healthy", memory_filled=False), tmp_path / "run")["prewarm"]
+    assert filled == [None]
+    assert (found["free_bytes_after_fill"], found["steps_after_fill"]) == (None, 0)
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_system_without_kernels_is_not_available(tmp_path: Path) -> None:
+    with pytest.raises(NotAvailable, match="`kernels`"):
+        records_of(make_run("WithoutKernels").model_copy(update={"fault": None}), tmp_path / "run")
+
+
+def test_the_measuring_process_says_why_it_failed() -> None:
+    run = make_run("Healthy").model_copy(
+        update={"arms": {"nf4": PlannedArm(arm=Arm(), system="no_such_module_at_all:System")}}
+    )
+    with pytest.raises(RuntimeError, match=r"ended with 1: (?s:.*)no_such_module_at_all"):
+        prewarm.measured_elsewhere(run, "nf4")
+
+
+def test_the_measuring_process_gets_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Run] = []
+
+    def run_process(_command: list[str], **options: Any) -> Any:
+        asked.append(Run.model_validate_json(options["input"]))
+        return type("Finished", (), {"returncode": 0, "stdout": f"noise\n{MEMORY.model_dump_json()}\n"})
+
+    monkeypatch.setattr("subprocess.run", run_process)
+    assert prewarm.measured_elsewhere(make_run("Healthy"), "nf4") == MEMORY
+    assert (asked[0].fault, asked[0].fault_arms, list(asked[0].arms)) == (None, [], ["nf4"])
+
+
+class Driver:
+    """libcuda's allocator for a device with so many bytes."""
+
+    def __init__(self, total: int, fails_with: int = 0) -> None:
+        self.total, self.fails_with = total, fails_with
+        self.taken: dict[int, int] = {}
+
+    def free(self) -> int:
+        return self.total - sum(self.taken.values())
+
+    def cuMemAlloc_v2(self, address: Any, size: Any) -> int:  # noqa: N802 - libcuda's name
+        if self.fails_with:
+            return self.fails_with
+        if size.value > self.free():
+            return 2
+        address._obj.value = 1 + max(self.taken, default=0)
+        self.taken[address._obj.value] = size.value
+        return 0
+
+    def cuMemFree_v2(self, address: Any) -> int:  # noqa: N802 - libcuda's name
+        del self.taken[address.value]
+        return 0
+
+
+@pytest.mark.parametrize("total", [140 * 2**30, 5 * MIB, 4 * MIB, MIB, 7 * MIB + 1])
+def test_less_than_four_mebibytes_stay_free(total: int) -> None:
+    driver = Driver(total)
+    with device_memory.full(library=driver):
+        assert driver.free() < 4 * MIB
+    assert driver.free() == total
+
+
+def test_what_must_stay_free_does() -> None:
+    driver = Driver(100 * MIB)
+    with device_memory.full(but=10 * MIB, library=driver):
+        assert 10 * MIB <= driver.free() < 14 * MIB
+    assert driver.free() == 100 * MIB
+
+
+def test_memory_is_given_back_when_a_step_fails() -> None:
+    driver = Driver(100 * MIB)
+    with pytest.raises(ValueError, match="a step"), device_memory.full(but=MIB, library=driver):
+        raise ValueError("a step")
+    assert driver.taken == {}
+
+
+def test_another_failure_of_the_driver_is_no_full_memory() -> None:
+    with (
+        pytest.raises(DriverError, match="cuMemAlloc_v2 gave error 201"),
+        device_memory.full(library=Driver(MIB, fails_with=201)),
+    ):
+        pass
