@@ -1,0 +1,275 @@
+"""The command line in processes of its own: what it starts, imports, survives, and leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HARNESS = [sys.executable, "-m", "harness"]
+
+
+@pytest.fixture
+def contracts(scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    return tmp_path / "contracts"
+
+
+def write_contract(folder: Path, *behaviours: str) -> None:
+    from scripted_system import contract_text
+
+    folder.mkdir(exist_ok=True)
+    (folder / "scripted-v1.yaml").write_text(contract_text(*behaviours))
+
+
+def harness(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*HARNESS, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120)
+
+
+def run_directory(reports: Path = Path("harness-reports")) -> Path:
+    [found] = reports.iterdir()
+    return found
+
+
+def test_it_runs_from_a_source_tree(tmp_path: Path) -> None:
+    """Without installation: only the tree on the path, and a folder of its own to work in."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*HARNESS, "check", str(ROOT / "contracts" / "traced-step-v1.yaml")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=environment,
+    )
+    assert (done.returncode, done.stdout) == (0, "1 contracts · 3 claims · 0 errors · 0 warnings\n")
+
+
+@pytest.mark.parametrize("command", ["check", "doctor"])
+def test_a_command_that_runs_nothing_loads_no_torch(command: str) -> None:
+    """Nor what takes as long: pandas, matplotlib, scipy."""
+    heavy = ("torch", "triton", "transformers", "pandas", "matplotlib", "scipy")
+    program = (
+        f"import sys\nsys.argv = ['harness', {command!r}, {str(ROOT / 'contracts')!r}]\n"
+        "from harness import cli\n"
+        "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
+        f"print(sorted({set(heavy)!r} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_check_starts_quickly(capsys: pytest.CaptureFixture[str]) -> None:
+    """At most half a second of processor time more than Python itself; the time is printed."""
+
+    def processor_seconds(*command: str) -> float:
+        before = os.times()
+        subprocess.run([sys.executable, *command], capture_output=True, check=False, cwd=ROOT)
+        after = os.times()
+        return (after.children_user - before.children_user) + (after.children_system - before.children_system)
+
+    plain = min(processor_seconds("-c", "pass") for _ in range(3))
+    checking = min(processor_seconds("-m", "harness", "check", "contracts") for _ in range(3))
+    with capsys.disabled():
+        sys.stdout.write(f"\ncheck of contracts/: {checking - plain:.2f} s more than `python -c pass`\n")
+    assert checking - plain < 0.5
+
+
+MISBEHAVIOURS = {
+    "killed": ("worker_signal", "SIGKILL"),
+    "sleeps": ("worker_wall_limit", "still running after 8 s"),
+    "leaves": ("worker_incomplete", "the `complete` record is missing"),
+    "prints": ("worker_output_limit", "printed more than 10 MiB"),
+    "raises": ("worker_exception", "RuntimeError: this module cannot be imported"),
+}
+
+
+def test_workers_that_die_cost_only_their_own_verdict(contracts: Path) -> None:
+    write_contract(contracts, *MISBEHAVIOURS, "held", "violated")
+    done = harness("verify", contracts, "--wall-limit", "8", "--json")
+    assert done.returncode == 12, done.stderr
+    claims = {claim["workload"]: claim for claim in json.loads(done.stdout)["claims"]}
+    assert (claims["held"]["status"], claims["violated"]["status"]) == ("PASS", "FAIL")
+    for behaviour, (reason, cause) in MISBEHAVIOURS.items():
+        assert (claims[behaviour]["status"], claims[behaviour]["reason"]) == ("ERROR", reason)
+        assert cause in claims[behaviour]["message"]
+    page = (run_directory() / "report.html").read_text()
+    assert "SIGKILL" in page
+    assert "still running after 8 s" in page
+    assert "testcase" in (run_directory() / "junit.xml").read_text()
+
+
+def test_a_verified_run_is_judged_the_same_again(contracts: Path) -> None:
+    write_contract(contracts, "held", "violated", "not_run")
+    assert harness("verify", contracts).returncode == 1
+    directory = run_directory()
+    files = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    again = harness("judge", "--check", directory)
+    assert (again.returncode, again.stdout) == (
+        0,
+        f"same     {directory}: 3 planned · 1 held · 1 violated · 0 undecided · 1 not run · 0 errors\n",
+    )
+    assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == files
+
+
+def test_changed_evidence_is_named_and_shuts_the_gate(contracts: Path) -> None:
+    write_contract(contracts, "violated")
+    harness("verify", contracts)
+    directory = run_directory()
+    [series] = directory.glob("evidence/*/fast.0.csv")
+    series.write_text(series.read_text().replace("1.375", "1.25"))  # now equal to the baseline's
+    check = harness("judge", "--check", directory)
+    assert check.returncode == 12
+    assert f"{series.relative_to(directory)}: changed" in check.stderr
+    judged = harness("judge", directory)
+    assert judged.returncode == 0  # the files as they stand
+    assert "WARNING: Altered: 1 files differ from the digests recorded with the run" in judged.stdout
+    gate = harness("judge", "--gate", directory)
+    assert gate.returncode == 12
+    assert "evidence differs from the digests recorded with it" in gate.stdout
+    assert harness("judge", "--write", directory).returncode == 12
+    harness("report", directory)
+    assert "Altered: 1 files differ" in (directory / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
+def test_an_interrupted_run_is_kept_and_says_so(contracts: Path, number: int, code: int) -> None:
+    write_contract(contracts, "held", "sleeps")
+    command = [*HARNESS, "verify", str(contracts), "--reports", "reports"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:  # progress: the first run has ended, the second one sleeps
+            if line.strip().endswith("sleeps"):
+                break
+        process.send_signal(number)
+        said = process.stderr.read()
+    assert process.returncode == code
+    directory = run_directory(Path("reports"))
+    assert f"kept what there is, marked INCOMPLETE: {Path('reports') / directory.name}" in said
+    assert (directory / "INCOMPLETE").exists()
+    judged = harness("judge", directory, "--json")
+    assert judged.returncode == 12
+    claims = {claim["workload"]: claim["status"] for claim in json.loads(judged.stdout)["claims"]}
+    assert claims == {"held": "PASS", "sleeps": "ERROR"}
+    assert "WARNING: Incomplete:" in judged.stderr
+    check = harness("judge", "--check", directory)
+    assert (check.returncode, "the run did not finish" in check.stderr) == (12, True)
+    harness("report", directory)
+    for name in ("report.html", "summary.md"):
+        assert "did not finish" in (directory / name).read_text()
+
+
+def test_a_finished_run_shows_no_such_warning(contracts: Path) -> None:
+    write_contract(contracts, "not_run")  # no evidence at all, and yet complete
+    done = harness("verify", contracts)
+    assert done.returncode == 10
+    assert "WARNING" not in done.stdout
+    assert "did not finish" not in (run_directory() / "report.html").read_text()
+
+
+def test_the_step_summary_and_annotations_under_github_actions(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    Path("summary.md").write_text("what another step wrote\n")
+    write_contract(contracts, "held", "violated")
+    done = harness("verify", contracts)
+    annotations = [line for line in done.stdout.splitlines() if line.startswith("::")]
+    assert len(annotations) == 1
+    assert annotations[0].startswith("::error title=SCRIPT-001 on violated%3A violated::the losses of")
+    summary = Path("summary.md").read_text()
+    assert summary.startswith("what another step wrote\n2 planned · 1 held · 1 violated")
+
+
+def test_compare_and_history(contracts: Path) -> None:
+    write_contract(contracts, "held")
+    harness("verify", contracts, "--reports", "before")
+    write_contract(contracts, "held", "violated")
+    harness("verify", contracts, "--reports", "after")
+    before, after = run_directory(Path("before")), run_directory(Path("after"))
+    compared = harness("compare", before, after)
+    assert compared.returncode == 0
+    assert "SCRIPT-001 on violated: not planned -> FAIL differs" in compared.stdout
+    assert "digests" not in compared.stdout.split("Verdicts")[1]
+    (after / "INCOMPLETE").touch()
+    drawn = harness("history", "after")
+    assert (drawn.returncode, "no finished one" in drawn.stderr) == (2, True)
+    drawn = harness("history", "before", "--out", "page.html")
+    assert (drawn.returncode, drawn.stdout) == (0, "1 runs: page.html\n")
+    assert "Verdicts by run" in Path("page.html").read_text()
+
+
+def test_doctor_says_what_is_missing(contracts: Path) -> None:
+    write_contract(contracts, "held", "not_run")
+    done = harness("doctor", contracts)
+    assert done.returncode == 0
+    assert done.stdout.startswith("1 of 2 units can be decided on this machine\n")
+    assert "Cannot be decided, needs a_module_that_nobody_has: not installed here:" in done.stdout
+    assert "-> install the module that is named" in done.stdout
+    units = json.loads(harness("doctor", contracts, "--json").stdout)["units"]
+    assert [(unit["workload"], unit["decidable"], unit["reason"]) for unit in units] == [
+        ("held", True, None),
+        ("not_run", False, "module_missing"),
+    ]
+
+
+def test_doctor_names_a_system_that_is_broken(contracts: Path) -> None:
+    write_contract(contracts, "held")
+    path = contracts / "scripted-v1.yaml"
+    path.write_text(path.read_text().replace("scripted_system:ScriptedSystem", "raises_on_import:System"))
+    done = harness("doctor", contracts)
+    assert "BROKEN  raises_on_import:System: " in done.stdout
+    assert "this module cannot be imported" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["verify", "nowhere"], 11, "no such file"),
+        (["verify", "contracts", "--claim", "SCRIPT-002"], 2, "did you mean `SCRIPT-001`?"),
+        (["verify"], 2, "Missing argument"),
+        (["verify", "contracts", "--wall-limit", "0"], 2, "--wall-limit"),
+        (["verify", "contracts", "--data", "nowhere"], 2, "the path must exist"),
+        (["judge", "nowhere"], 12, "evidence is read from a run directory"),
+        (["history", "nowhere"], 2, "a history needs run directories"),
+    ],
+    ids=["no contract", "no claim", "no argument", "no limit", "no data", "no run", "no runs"],
+)
+def test_errors_have_their_code_and_say_what_to_do(contracts: Path, arguments: list[str], code: int, said: str) -> None:
+    write_contract(contracts, "held")
+    done = harness(*arguments)
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+
+
+def test_a_system_that_exits_does_not_end_the_harness_in_green(contracts: Path) -> None:
+    write_contract(contracts, "held")
+    Path("leaves_early.py").write_text("raise SystemExit(0)\n")
+    path = contracts / "scripted-v1.yaml"
+    path.write_text(path.read_text().replace("scripted_system:ScriptedSystem", "leaves_early:System"))
+    checked = harness("check", contracts)
+    assert checked.returncode == 11
+    assert "without ending the process; found SystemExit(0)" in checked.stderr
+
+
+def test_a_fault_of_ours_is_an_error_and_not_a_violated_claim(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from harness import cli
+
+    def break_down(*_: object) -> None:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr("harness.session.verify", break_down)
+    monkeypatch.setattr(sys, "argv", ["harness", "verify", "contracts"])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 12
+    assert "ZeroDivisionError: ours" in capsys.readouterr().err
