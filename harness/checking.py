@@ -13,8 +13,7 @@ from harness.contract.waivers import find_waivers, unmatched
 from harness.drill.record import read_record, records_below
 from harness.errors import ExitCode, UsageError
 from harness.evidence.numbers import dump_json
-from harness.session import describe
-
+from harness.system.resolve import describe
 
 REPORTS = Path("reports")  # where published drill records are looked for, in the working directory
 

@@ -13,6 +13,7 @@ from harness.evidence import environment
 from harness.evidence.model import Unit
 from harness.evidence.numbers import dump_json
 from harness.report.outcome import remedy_for
+from harness.system.resolve import describe
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def diagnose(paths: Sequence[Path]) -> Diagnosis:
     broken = []
     for system in sorted({loaded.contract.system for loaded in contracts}):
         try:
-            session.describe(system)
+            describe(system)
         except Exception as error:  # a system may raise anything
             broken.append((system, str(error)))
     return Diagnosis(_facts(environment.collect()), planned.units, broken)

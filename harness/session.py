@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.contract.load import LoadedContract, load_contracts
 from harness.contract.schema import Contract
 from harness.contract.waivers import Waiver, find_waivers
-from harness.errors import ExitCode, SystemResolutionError, UsageError
+from harness.errors import ExitCode, UsageError
 from harness.evidence import environment, layout
 from harness.evidence.bundle import (
     Bundle,
@@ -29,8 +29,7 @@ from harness.evidence.verdict_file import verdict_file, write_verdicts
 from harness.judge.verdict import Counts, Status, Verdict, count
 from harness.report.view import RunView
 from harness.runners.plan import Plan, plan
-from harness.system.protocol import SystemDescription
-from harness.system.resolve import resolve
+from harness.system.resolve import describe
 
 Watch = Callable[[Run, str, float], None]  # a run, its phase ("" when it ended), seconds so far
 
@@ -73,16 +72,6 @@ class Outcome:
         from harness.report.outcome import outcome
 
         return outcome(self.view).code
-
-
-def describe(system: str) -> SystemDescription:
-    """A system's description; raises SystemResolutionError."""
-    try:
-        return resolve(system).describe()
-    except SystemExit as error:  # passed on, it would end the harness with the system's exit code
-        raise SystemResolutionError(
-            "a system is imported and described without ending the process", where=system, got=repr(error)
-        ) from error
 
 
 def plan_contracts(contracts: Sequence[LoadedContract], options: Options) -> Plan:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from harness.contract.schema import Arm, Workload
 from harness.evidence.numbers import Real
+
+if TYPE_CHECKING:  # commands that read no series start without numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 Scalar = bool | int | Real | str
 Probe = Literal["paired", "throughput", "recapture", "kernels", "prewarm", "kernel_match"]

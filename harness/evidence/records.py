@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from harness.errors import EvidenceError
 from harness.evidence import layout
-from harness.evidence.files import Damaged, first_error, read_bytes, read_model, read_series
+from harness.evidence.files import Damaged, first_error, read_bytes, read_model
 from harness.evidence.model import (
     RECORD,
     AnyRecord,
@@ -35,6 +35,7 @@ from harness.evidence.model import (
     TimingEvidence,
     Unavailable,
 )
+from harness.evidence.series_file import read_series
 
 _EMPTY = Series(np.empty(0), [], np.empty(0, np.int64), np.empty(0, np.int64))
 

@@ -7,7 +7,7 @@ import importlib
 from typing import Any, cast
 
 from harness.errors import SystemResolutionError
-from harness.system.protocol import TrainingSystem
+from harness.system.protocol import SystemDescription, TrainingSystem
 
 
 def resolve(name: str) -> TrainingSystem:
@@ -40,6 +40,16 @@ def resolve(name: str) -> TrainingSystem:
             )
         found = getattr(found, attribute)
     return _instance(name, found)
+
+
+def describe(name: str) -> SystemDescription:
+    """What the system says of itself. Raises `SystemResolutionError`, also when it would end the process."""
+    try:
+        return resolve(name).describe()
+    except SystemExit as error:  # passed on, it would end the harness with the system's exit code
+        raise SystemResolutionError(
+            "a system is imported and described without ending the process", where=name, got=repr(error)
+        ) from error
 
 
 def _instance(name: str, found: Any) -> TrainingSystem:

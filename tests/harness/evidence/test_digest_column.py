@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from harness.evidence.digest_column import DigestColumn, distinct
-from harness.evidence.files import Damaged, read_series
+from harness.evidence.files import Damaged
+from harness.evidence.series_file import read_series
 
 TEXTS = ["b0", "b1", "", "b1"]
 

@@ -12,7 +12,7 @@ import pytest
 from run_builders import stand_in_run
 
 from harness.errors import EvidenceError
-from harness.evidence.files import Damaged, read_series
+from harness.evidence.files import Damaged
 from harness.evidence.model import (
     ArmEnd,
     ArmStart,
@@ -28,6 +28,7 @@ from harness.evidence.model import (
 )
 from harness.evidence.numbers import dump_json
 from harness.evidence.records import read_run
+from harness.evidence.series_file import read_series
 from harness.runners.recorder import Recorder
 
 HEADER = "step,loss,batch_digest,clip_active_groups,tokens\n"
