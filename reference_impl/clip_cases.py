@@ -117,7 +117,9 @@ def _gain(
     _, rstd = norm_naive.forward(x, gain, EPS)
 
     def kernel(outputs: Mapping[str, Tensor]) -> None:
-        table.rms_norm_backward(grad_y, x, gain, rstd, None, outputs["grad_gain"])
+        partials = table.gain_partials(x, 1).fill_(math.nan)
+        table.backward_to_partials(grad_y, x, gain, rstd, partials[0])
+        table.reduce_gains(partials, outputs["grad_gain"])
 
     def naive(outputs: Mapping[str, Tensor]) -> None:
         norm_naive.backward(grad_y, x, gain, rstd, None, outputs["grad_gain"])

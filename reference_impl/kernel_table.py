@@ -28,7 +28,9 @@ class KernelTable:
     squared_sum_partials: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     clip_scale_reduce: Callable[[Tensor, Tensor, float, float, Tensor, Tensor], None]
     scale_apply_: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
-    rms_norm_backward: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None], tuple[Tensor, Tensor]]
+    gain_partials: Callable[[Tensor, int], Tensor]
+    backward_to_partials: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+    reduce_gains: Callable[[Tensor, Tensor], None]
 
 
 def interpret_kernels() -> None:
@@ -55,7 +57,9 @@ def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
         clip.squared_sum_partials,
         clip.clip_scale_reduce,
         clip.scale_apply_,
-        rms_norm.backward,
+        rms_norm.gain_partials,
+        rms_norm.backward_to_partials,
+        rms_norm.reduce_gains,
     )
 
 
@@ -87,5 +91,7 @@ def trainer_table(path: GemmPath) -> KernelTable:
         ops.clip_squared_sum_partials,
         ops.clip_scale_reduce,
         ops.clip_scale_apply_,
-        ops.rms_norm_backward,
+        ops.rms_norm_gain_partials,
+        ops.rms_norm_backward_to_partials,
+        ops.rms_norm_reduce_gains,
     )

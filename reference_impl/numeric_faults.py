@@ -7,6 +7,7 @@ entries take the place of the trainer's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from harness.system.protocol import Expectation, FaultDescription
@@ -85,27 +86,15 @@ def _whole_tiles(product: Product) -> Product:
     _kernels("not_repeatable") | {"repeatability": Expectation("FAIL", "differs")},
 )
 def atomic_gain_reduction(table: KernelTable) -> None:
-    backward = table.rms_norm_backward
+    def in_order_of_arrival(partials: Tensor, grad_gains: Tensor) -> None:
+        # Nobody chooses the order of arrival, so it does not come from the run's seed.
+        order = SystemRandom().sample(range(partials.shape[1]), partials.shape[1])
+        total = partials[:, order[0]].clone()
+        for arrived in order[1:]:
+            total += partials[:, arrived]
+        grad_gains.copy_(total.view_as(grad_gains))
 
-    def arriving(
-        grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, residual: Tensor | None, grad_gain: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        import torch
-
-        grad_x, total = backward(grad_y, x, gain, rstd, residual, grad_gain)
-        # The order of arrival is nobody's to choose, so its seed is not the run's.
-        order = torch.randperm(x.shape[0], generator=torch.Generator().manual_seed(_unforeseen())).to(x.device)
-        products = (grad_y.float() * x.float() * rstd[:, None])[order]
-        # One after the other: a tree would hide the order from small sums.
-        return grad_x, total.copy_(products.cumsum(dim=0)[-1])
-
-    table.rms_norm_backward = arriving
-
-
-def _unforeseen() -> int:
-    import secrets
-
-    return secrets.randbits(63)
+    table.reduce_gains = in_order_of_arrival
 
 
 @_fault("the clip divides by the norm's fourth power", _kernels_and_gradients("exceeds_tolerance"))
@@ -132,18 +121,18 @@ def clip_without_epsilon(table: KernelTable) -> None:
 
 
 @_fault(
-    "the norm leaves out the first partial sum: a whole tensor of a small model, a part of a large one's",
+    "the norm leaves out the last partial sum: a whole tensor of a small model, a part of a large one's",
     _kernels_and_gradients("exceeds_tolerance"),
 )
 def clip_missing_tensor(table: KernelTable) -> None:
     partial_sums = table.squared_sum_partials
 
-    def without_first(flat: Tensor, starts: Tensor, counts: Tensor, out: Tensor) -> Tensor:
+    def without_last(flat: Tensor, starts: Tensor, counts: Tensor, out: Tensor) -> Tensor:
         partial_sums(flat, starts, counts, out)
-        out[:1].zero_()
+        out[-1:].zero_()
         return out
 
-    table.squared_sum_partials = without_first
+    table.squared_sum_partials = without_last
 
 
 @_fault("every layer is scaled by the last layer's clip", _kernels_and_gradients("exceeds_tolerance"))
@@ -167,8 +156,8 @@ def _plant_in_run(run: QLoRARun, change: Change) -> None:
     change(changed)
     if changed.backward_b is not own.backward_b:
         _plant_product(run, changed)
-    if changed.rms_norm_backward is not own.rms_norm_backward:
-        _plant_norm_backward(run, changed)
+    if changed.reduce_gains is not own.reduce_gains:
+        _plant_gain_reduction(run, changed)
     if run.trainer.config.clip_mode == "fused":
         _plant_clip(run, changed)
 
@@ -181,15 +170,15 @@ def _plant_product(run: QLoRARun, table: KernelTable) -> None:
         block.write_product_ = write_product_
 
 
-def _plant_norm_backward(run: QLoRARun, table: KernelTable) -> None:
+def _plant_gain_reduction(run: QLoRARun, table: KernelTable) -> None:
     """The blocks look the operator up in its module, where it stays until the run is closed."""
     from reference_impl import ops
 
-    own, close = ops.rms_norm_backward, run.capturing.close
-    ops.rms_norm_backward = table.rms_norm_backward  # type: ignore[assignment]
+    own, close = ops.rms_norm_reduce_gains, run.capturing.close
+    ops.rms_norm_reduce_gains = table.reduce_gains  # type: ignore[assignment]
 
     def close_and_restore() -> None:
-        ops.rms_norm_backward = own
+        ops.rms_norm_reduce_gains = own
         close()
 
     run.capturing.close = close_and_restore  # type: ignore[method-assign]

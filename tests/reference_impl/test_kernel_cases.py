@@ -1,0 +1,116 @@
+"""The cases that the reference trainer offers, each in the process that it needs: interpreting, or compiling."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.contract.schema import Needs
+from harness.system.protocol import Arm, NotAvailable, Workload
+from reference_impl.kernels import registry
+from reference_impl.offline_compiler import OfflineCompilation, describe, rebuild
+from reference_impl.system import QLoRASystem
+
+ROOT = Path(__file__).parents[2]
+WORKLOAD = 'Workload(model="tiny", batch_size=1, seq_len=5, steps=1, needs=Needs(device="cpu"))'
+HEADER = f"""
+import json
+from harness.contract.schema import Needs
+from harness.runners.kernel_match import compare
+from harness.system.protocol import Arm, Workload
+from reference_impl.system import QLoRASystem
+WORKLOAD = {WORKLOAD}
+"""
+
+
+def interpreted(program: str) -> dict[str, object]:
+    """What a fresh process, which will interpret kernels, prints as JSON."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", HEADER + program], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, object] = json.loads(done.stdout)
+    return answer
+
+
+def test_interpreted_cases_hold_the_grid_and_compile_what_was_planned_and_launched() -> None:
+    answer = interpreted("""
+kernels = QLoRASystem().kernel_cases(WORKLOAD, Arm(gemm="tiled"))
+cases = [compare(case) for case in kernels.comparisons(["gemm.backward_b"], ["float32"], [1.0, 1e5])]
+compiled = kernels.compiled()
+print(json.dumps({
+    "shapes": [case.shape for case in cases if case.magnitude == 1.0],
+    "magnitudes": sorted({case.magnitude for case in cases}),
+    "errors": max(max(case.error_vs_fp64, case.error_vs_naive) for case in cases),
+    "whole": all(case.finite and case.unwritten == 0 and case.repeat_equal for case in cases),
+    "keys": len({kernel.key for kernel in compiled}),
+    "metadata": sorted({(kernel.shared_memory_bytes, kernel.threads) for kernel in compiled}),
+    "targets": all(".target sm_90" in kernel.ptx for kernel in compiled),
+    "constants": kernels.constants(),
+}))
+""")
+    # The model's two products (rank 8, so 2r = 16; queries, keys and values 256 wide), and three ragged ones.
+    assert answer["shapes"] == ["M5 K16 N128", "M5 K256 N16", "M17 K33 N70", "M5 K20 N3", "M33 K18 N20"]
+    assert answer["magnitudes"] == [1.0, 1e5]
+    assert 0 < float(str(answer["errors"])) < 2e-6
+    assert (answer["whole"], answer["keys"], answer["targets"]) == (True, 5, True)
+    assert answer["metadata"] == [[2048, 256]]
+    assert answer["constants"] == {"tile": 16, "unroll": 4}
+
+
+def test_a_process_that_has_triton_already_does_not_pretend_to_interpret() -> None:
+    answer = interpreted("""
+import triton
+try:
+    QLoRASystem().kernel_cases(WORKLOAD, Arm(gemm="tiled"))
+except RuntimeError as error:
+    print(json.dumps({"error": str(error)}))
+""")
+    assert "new process" in str(answer["error"])
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    answer = interpreted("""
+from harness.system.protocol import NotAvailable
+def refusal(gemm, operations, dtypes):
+    try:
+        next(iter(QLoRASystem().kernel_cases(WORKLOAD, Arm(gemm=gemm)).comparisons(operations, dtypes, [1.0])))
+    except (ValueError, NotAvailable) as error:
+        return f"{type(error).__name__}: {error}"
+print(json.dumps({
+    "operation": refusal("tiled", ["gemm.forward"], ["float32"]),
+    "bf16": refusal("tiled", ["gemm.backward_a"], ["bfloat16"]),
+    "path": refusal("fp16", ["gemm.backward_a"], ["float32"]),
+}))
+""")
+    assert str(answer["operation"]).startswith("ValueError: no operation 'gemm.forward'; there are gemm.backward_a,")
+    assert answer["bf16"] == "NotAvailable: needs CUDA: interpreted kernels compute in float32 only"
+    assert answer["path"] == "ValueError: the path fp16 keeps its weights in float16, not in float32"
+
+
+def test_a_workload_for_a_gpu_is_not_available_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    workload = Workload(model="tiny", batch_size=1, seq_len=5, steps=1, needs=Needs(device="cuda"))
+    with pytest.raises(NotAvailable, match="device"):
+        QLoRASystem().kernel_cases(workload, Arm())
+
+
+def test_a_described_kernel_is_rebuilt_with_its_key_and_its_source() -> None:
+    for spec in registry.load("gemm").specializations(m=5, k=20, n=3, accumulate=True):
+        again = rebuild(describe(spec))
+        assert (again, again.key, again.grid, again.signature) == (spec, spec.key, spec.grid, spec.signature)
+        assert again.function is spec.function
+        assert dict(again.constexprs) == dict(spec.constexprs)
+
+
+def test_a_compiling_process_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    [spec, _] = registry.load("gemm").specializations(m=5, k=20, n=3)
+    with pytest.raises(RuntimeError, match="ValueError"):
+        OfflineCompilation([spec], "ninety").kernels()  # type: ignore[arg-type]
+    assert OfflineCompilation([], 90).kernels() == []

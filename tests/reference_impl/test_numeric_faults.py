@@ -1,0 +1,129 @@
+"""Each fault of the kernels' arithmetic changes what it says and nothing else; planted in a trainer, it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.contract.schema import Needs
+from harness.system.protocol import Arm, HasKernelCases, Workload
+from reference_impl import ops
+from reference_impl.faults import FAULTS
+from reference_impl.kernel_table import KernelTable, trainer_table
+from reference_impl.numeric_faults import TABLE_FAULTS
+from reference_impl.system import QLoRASystem
+
+STEP = Workload(model="tiny", batch_size=1, seq_len=20, steps=2, needs=Needs(device="cpu"))
+CPU = torch.device("cpu")
+
+
+def faulty(name: str) -> KernelTable:
+    table = trainer_table("tiled")
+    TABLE_FAULTS[name](table)
+    return table
+
+
+def test_every_fault_is_offered_with_the_code_it_must_give() -> None:
+    codes = {name: FAULTS[name].description.breaks["kernel_match"].reason for name in TABLE_FAULTS}
+    assert codes == {
+        "tf32_backward": "exceeds_tolerance",
+        "unwritten_tile": "unwritten_elements",
+        "atomic_gain_reduction": "not_repeatable",
+        "clip_fourth_power": "exceeds_tolerance",
+        "clip_without_epsilon": "exceeds_tolerance",
+        "clip_missing_tensor": "exceeds_tolerance",
+        "clip_last_layer_scale": "exceeds_tolerance",
+    }
+    assert QLoRASystem().describe().faults.keys() >= codes.keys()
+
+
+def test_tf32_keeps_ten_bits_of_an_operand() -> None:
+    one = torch.eye(1)
+    values = torch.tensor([[1 + 2.0**-10], [1 + 2.0**-11], [1 + 2.0**-12], [-(1 + 3 * 2.0**-11)], [1e5 + 1]])
+    got = faulty("tf32_backward").backward_a(values, one, torch.empty(5, 1), False)
+    assert got.flatten().tolist() == [1 + 2.0**-10, 1 + 2.0**-10, 1.0, -(1 + 2 * 2.0**-10), 1563 * 64.0]
+
+
+def test_an_unwritten_tile_leaves_the_rows_beyond_the_last_whole_tile() -> None:
+    for rows, left in ((33, 1), (32, 0), (5, 5)):
+        out = torch.full((rows, 3), -1.0)
+        faulty("unwritten_tile").backward_a(torch.ones(rows, 2), torch.ones(3, 2), out, False)
+        assert (out == -1).all(dim=1).sum() == left
+        assert (out == 2).all(dim=1).sum() == rows - left
+
+
+def test_sums_in_order_of_arrival_differ_from_call_to_call() -> None:
+    reduce = faulty("atomic_gain_reduction").reduce_gains
+    partials = torch.randn(2, 40, 64, generator=torch.Generator().manual_seed(0))
+    first, second = torch.empty(128), torch.empty(128)
+    reduce(partials, first)
+    reduce(partials, second)
+    assert not torch.equal(first, second)
+    torch.testing.assert_close(first, partials.sum(dim=1).flatten(), rtol=1e-4, atol=1e-5)
+
+
+def scale_of(name: str, norm: float, eps: float) -> float:
+    norms, scales = torch.empty(1), torch.empty(1)
+    starts = torch.tensor([0, 1], dtype=torch.int32)
+    faulty(name).clip_scale_reduce(torch.tensor([norm**2]), starts, 0.5, eps, norms, scales)
+    assert norms.item() == pytest.approx(norm)
+    return scales.item()
+
+
+def test_scales_of_the_wrong_norm() -> None:
+    assert scale_of("clip_fourth_power", 2.0, 1e-6) == pytest.approx(0.5 / 16)
+    assert scale_of("clip_without_epsilon", 2.0, 2.0) == pytest.approx(0.25)
+
+
+def test_a_missing_tensor_and_the_last_layers_scale() -> None:
+    starts, counts = torch.tensor([0, 2]), torch.tensor([2, 1], dtype=torch.int32)
+    partials = faulty("clip_missing_tensor").squared_sum_partials(
+        torch.tensor([1.0, 2.0, 3.0]), starts, counts, torch.empty(2)
+    )
+    assert partials.tolist() == [5.0, 0.0]
+    flat, groups = torch.ones(3), torch.tensor([0, 1], dtype=torch.int32)
+    faulty("clip_last_layer_scale").scale_apply_(flat, torch.tensor([0.5, 0.25]), starts, counts, groups)
+    assert flat.tolist() == [0.25, 0.25, 0.25]
+
+
+@pytest.fixture
+def gradients_after() -> Iterator[Callable[[str | None], dict[str, Tensor]]]:
+    """Gradients of step 1 of a fused, tiled run with a fault planted."""
+    own = ops.rms_norm_reduce_gains
+
+    def step(fault: str | None) -> dict[str, Tensor]:
+        with QLoRASystem().open(STEP, Arm(gemm="tiled"), fault=fault) as run:
+            run.step(0)
+            run.step(1)
+            return {name: value.clone() for name, value in run.gradients().items()}
+
+    yield step
+    assert ops.rms_norm_reduce_gains is own
+
+
+# On a CPU there is one row of partial sums, and no order to lose; the small model's shapes have no ragged edge.
+SHOWN_ELSEWHERE = {"atomic_gain_reduction", "unwritten_tile"}
+
+
+@pytest.mark.parametrize("name", sorted(TABLE_FAULTS.keys() - SHOWN_ELSEWHERE))
+def test_a_fault_planted_in_the_trainer_changes_its_gradients(
+    name: str, gradients_after: Callable[[str | None], dict[str, Tensor]]
+) -> None:
+    plain, changed = gradients_after(None), gradients_after(name)
+    assert [key for key in plain if not torch.equal(plain[key], changed[key])]
+
+
+@pytest.mark.parametrize("name", sorted(SHOWN_ELSEWHERE))
+def test_a_fault_with_nothing_to_change_leaves_the_trainer_alone(
+    name: str, gradients_after: Callable[[str | None], dict[str, Tensor]]
+) -> None:
+    plain, changed = gradients_after(None), gradients_after(name)
+    assert [key for key in plain if not torch.equal(plain[key], changed[key])] == []
+
+
+def test_the_system_offers_its_kernels_for_comparison() -> None:
+    assert isinstance(QLoRASystem(), HasKernelCases)
+    assert "kernel_cases" in QLoRASystem().describe().capabilities
