@@ -163,6 +163,7 @@ class Ledger:
         self._phase = "before"
         self._local = threading.local()
         self._previous_listener: Callable[..., None] | None = None
+        self._watching = False
 
     def seconds(self) -> float:
         return time.perf_counter() - self._started
@@ -196,20 +197,23 @@ class Ledger:
         """Listen to Triton from now on, beside whoever listens already."""
         from triton import knobs
 
+        self._watching = True
         self._previous_listener = knobs.compilation.listener
         knobs.compilation.listener = self._compiled
         knobs.runtime.kernel_load_end_hook.add(self._loaded)
 
     def unwatch(self) -> None:
-        """Stop listening. A listener that came later and calls this one keeps it alive."""
+        """Stop listening; a listener that came later may still pass events through, and they are not noted."""
         from triton import knobs
 
+        self._watching = False
         knobs.runtime.kernel_load_end_hook.remove(self._loaded)
         if knobs.compilation.listener == self._compiled:
             knobs.compilation.listener = self._previous_listener
 
     def _compiled(self, **event: Any) -> None:
-        self._add("disk_hit" if event["cache_hit"] else "compile", str(event["src"].name))
+        if self._watching:
+            self._add("disk_hit" if event["cache_hit"] else "compile", str(event["src"].name))
         if self._previous_listener is not None:
             self._previous_listener(**event)
 

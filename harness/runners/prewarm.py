@@ -21,11 +21,12 @@ from harness.runners.kernels import ROUNDS, evidence, shapes_of
 from harness.runners.opening import opened
 from harness.runners.recorder import Recorder
 from harness.runners.step_memory import SMALL_ALLOCATION, StepMemory
-from harness.system.protocol import HasKernels, KernelLedger, NotAvailable, TrainingRun
+from harness.system.protocol import HasCapture, HasKernels, KernelLedger, NotAvailable, TrainingRun
 
 _MEASURING_LIMIT_S = 600.0
-# Reserved beside what was measured, as its share: torch may cut one block into parts that fit worse than many blocks.
-_SPARE_SHARE = 8
+# One part of so many is reserved beside what was measured: torch may cut one block into parts that fit worse than
+# the many blocks that it made when memory was free.
+_SPARE_PARTS = 8
 
 
 def execute(run: Run, recorder: Recorder) -> None:
@@ -45,7 +46,7 @@ def _execute_arm(run: Run, arm: str, training: TrainingRun, memory: StepMemory |
     if not isinstance(training, HasKernels):
         raise NotAvailable("a JIT ledger needs the system's capability `kernels`")
     steps, failure = 0, None
-    with full_memory(memory) as free:
+    with full_memory(memory, captured=run.arms[arm].arm.capture != "none") as free:
         recorder.phase(f"{arm}: steps")
         try:
             for index in range(shapes_of(run) * ROUNDS):
@@ -56,6 +57,9 @@ def _execute_arm(run: Run, arm: str, training: TrainingRun, memory: StepMemory |
             if memory is None:
                 raise
             failure = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    # a capture that found no memory falls back to plain steps: they are not what was to run
+    if failure is None and isinstance(training, HasCapture):
+        failure = training.capture_record().failure
     # before the inventory, which compiles what the steps did not
     ledger = training.kernel_ledger()
     recorder.phase(f"{arm}: inventory")
@@ -101,7 +105,7 @@ def measured_elsewhere(run: Run, arm: str) -> StepMemory:
 
 
 @contextmanager
-def full_memory(memory: StepMemory | None) -> Iterator[int | None]:
+def full_memory(memory: StepMemory | None, *, captured: bool) -> Iterator[int | None]:
     """Reserve `memory` in torch's cache and take the rest from the driver; yields the bytes that are left.
 
     None fills nothing and yields None.
@@ -109,18 +113,23 @@ def full_memory(memory: StepMemory | None) -> Iterator[int | None]:
     if memory is None:
         yield None
         return
-    reserve(memory)
+    reserve(memory, blocks=_SPARE_PARTS + 1 if captured else 1)
     with device_memory.full(but=memory.outside_bytes):
         free, _total = torch.cuda.mem_get_info()
         yield free
 
 
-def reserve(memory: StepMemory) -> None:
-    """Leave that much unused in torch's cache: one block, and small ones, which torch keeps apart."""
+def reserve(memory: StepMemory, *, blocks: int) -> None:
+    """Leave that much unused in torch's cache: one block, and small ones, which torch keeps apart.
+
+    A captured step takes its memory on another stream and in a pool of its own, which get none of the cache: torch
+    then gives whole unused blocks back to the driver and asks again. With several, the plain part of the step (it
+    saves the state) takes from one of them and leaves the others whole.
+    """
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    spare = memory.large_bytes // _SPARE_SHARE
-    large = torch.empty(memory.large_bytes + spare, dtype=torch.uint8, device="cuda")
+    size = -(-(memory.large_bytes + memory.large_bytes // _SPARE_PARTS) // blocks)
+    large = [torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(blocks)]
     count = -(-memory.small_bytes // SMALL_ALLOCATION)
     small = [torch.empty(SMALL_ALLOCATION, dtype=torch.uint8, device="cuda") for _ in range(count)]
     del large, small

@@ -16,7 +16,7 @@ from harness.evidence.model import PlannedArm, Run
 from harness.runners import device_memory, prewarm
 from harness.runners.recorder import Recorder
 from harness.runners.step_memory import StepMemory
-from harness.system.protocol import NotAvailable
+from harness.system.protocol import CaptureRecord, NotAvailable
 
 MIB = 2**20
 MEMORY = StepMemory(large_bytes=1, small_bytes=2, outside_bytes=3)
@@ -42,7 +42,8 @@ def filled(monkeypatch: pytest.MonkeyPatch) -> list[StepMemory | None]:
     asked: list[StepMemory | None] = []
 
     @contextmanager
-    def full_memory(memory: StepMemory | None) -> Iterator[int | None]:
+    def full_memory(memory: StepMemory | None, *, captured: bool) -> Iterator[int | None]:
+        assert not captured
         asked.append(memory)
         yield None if memory is None else 3 * MIB
 
@@ -82,6 +83,16 @@ def test_ledger_and_inventory_of_steps_in_full_memory(filled: list[StepMemory | 
 def test_a_step_that_finds_no_memory_is_evidence(tmp_path: Path) -> None:
     found = records_of(make_run("Failing"), tmp_path / "run")["prewarm"]
     assert (found["steps_after_fill"], found["failure"]) == (1, "OutOfMemoryError: CUBLAS_STATUS_ALLOC_FAILED")
+
+
+def test_a_capture_that_failed_is_no_step_of_the_arm(
+    filled: list[StepMemory | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = CaptureRecord(None, True, False, "the capture failed: out of memory", 0, 0, 0, 2)
+    monkeypatch.setattr("kernel_systems.Run.capture_record", lambda _run: record, raising=False)
+    found = records_of(make_run("Healthy"), tmp_path / "run")["prewarm"]
+    assert filled == [MEMORY]
+    assert (found["steps_after_fill"], found["failure"]) == (2, "the capture failed: out of memory")
 
 
 def test_a_step_that_fails_in_free_memory_is_an_error(filled: list[StepMemory | None], tmp_path: Path) -> None:
