@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from harness import session
-from harness.contract.schema import AnyClaim
 from harness.errors import ExitCode, HarnessError
 from harness.evidence.model import Unit
+from harness.failure_text import failure_text, properties
 from harness.judge.verdict import Status, Verdict
-from harness.report.text import figure, line, words
 from harness.shared_runs import PlannedContract, SharedRuns, plan_file
 
 UNDECIDED = (Status.INCONCLUSIVE, Status.NOT_RUN)
@@ -34,30 +33,6 @@ def shared_runs(config: pytest.Config) -> SharedRuns:
     """The runs that this session's processes share."""
     root = getattr(config, "workerinput", {}).get("contract_runs")
     return SharedRuns(Path(root) if root else config.pluginmanager.getplugin("contract-reporter").root)
-
-
-def properties(verdict: Verdict) -> list[tuple[str, object]]:
-    """What JUnit carries of a verdict: status, reason, figures, denominators."""
-    facts: list[tuple[str, object]] = [("contract.status", verdict.status.value), ("contract.reason", verdict.reason)]
-    facts += [(f"figure.{name}", figure(value)) for name, value in verdict.figures.items()]
-    facts += [(f"denominator.{name}", number) for name, number in verdict.denominators.items()]
-    return facts
-
-
-def failure_text(claim: AnyClaim, verdict: Verdict) -> str:
-    """A failed unit, read like an assertion: what was seen, the figures, what usually causes it."""
-    lines = [f"{verdict.status.value} {verdict.reason}: {line(verdict.message, 600)}", ""]
-    lines += [f"    {words(name)}: {figure(value)}" for name, value in verdict.figures.items()]
-    lines += [f"    {words(name)} (denominator): {number}" for name, number in verdict.denominators.items()]
-    return "\n".join([*lines, "", f"what usually causes this: {line(claim.if_fails, 1000)}"])
-
-
-class UnitFailed(Exception):  # noqa: N818 - shown as a failed test, never as an error of the harness
-    """A unit that did not hold."""
-
-
-class UnitBroken(Exception):  # noqa: N818
-    """A unit that could not be judged because something broke."""
 
 
 class ContractFile(pytest.File):
@@ -86,27 +61,27 @@ class ContractItem(pytest.Item):
         super().__init__(**keywords)
         self.planned, self.unit = planned, unit
         self.verdict: Verdict | None = None
+        self._failure = ""
 
     def setup(self) -> None:
-        self.verdict = shared_runs(self.config).verdict(self.planned, self.unit)
+        self.verdict, evidence = shared_runs(self.config).judged(self.planned, self.unit)
+        self._failure = failure_text(self.planned.claim(self.unit.claim), self.verdict, evidence)
         self.user_properties.append((_PROPERTY, self.unit.model_dump_json()))
         self.user_properties.append(("contract.file", str(self.path)))
         self.user_properties.extend(properties(self.verdict))
         if self.verdict.status is Status.ERROR:
-            raise UnitBroken
+            pytest.fail(self._failure, pytrace=False)
 
     def runtest(self) -> None:
         assert self.verdict is not None  # noqa: S101 - set-up has run
         gate = bool(self.config.getoption("--contract-gate"))
+        waiver = shared_runs(self.config).waiver(self.planned, self.unit)
+        if self.verdict.status is Status.FAIL and waiver is not None:
+            pytest.xfail(f"waived by {waiver.owner} until {waiver.expires}: {waiver.reason}")
         if self.verdict.status is Status.FAIL or (gate and self.verdict.status in UNDECIDED):
-            raise UnitFailed
+            pytest.fail(self._failure, pytrace=False)
         if self.verdict.status in UNDECIDED:
             pytest.skip(f"{self.verdict.status} {self.verdict.reason}: {self.verdict.message}")
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        if self.verdict is not None and isinstance(excinfo.value, UnitFailed | UnitBroken):
-            return failure_text(self.planned.claim(self.unit.claim), self.verdict)
-        return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int, str]:
         index = next(i for i, claim in enumerate(self.planned.loaded.contract.claims) if claim.id == self.unit.claim)
@@ -156,5 +131,5 @@ class ContractReporter:
         if self._outcome is None:
             return
         terminalreporter.section("contracts")
-        terminalreporter.write_line(self._outcome.counts.line(), bold=True)
+        terminalreporter.write_line(self._outcome.view.count_line(), bold=True)
         terminalreporter.write_line(f"report: {self._outcome.run_directory}/report.html")

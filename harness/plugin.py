@@ -12,6 +12,7 @@ import pytest
 
 if TYPE_CHECKING:
     from harness.contract_items import ContractReporter
+    from harness.contract_verifier import ContractVerifier
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "contract: a unit of a contract, or a test that verifies a claim")
+    config.addinivalue_line("markers", "contract(claim): a unit of a contract, or a test that verifies this claim")
     if not hasattr(config, "workerinput"):  # the controlling process, or the only one
         from harness.contract_items import ContractReporter
 
@@ -49,8 +50,11 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     allowed = [Path(path).resolve() for path in parent.config.getini("contract_paths")]
     if not any(path == file_path.resolve() or path in file_path.resolve().parents for path in allowed):
         return None
+    from harness.contract.load import WAIVERS_FILE
     from harness.contract_items import ContractFile
 
+    if file_path.name == WAIVERS_FILE:
+        return None
     return ContractFile.from_parent(parent, path=file_path)
 
 
@@ -61,3 +65,11 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     if reporter is not None:
         reporter.finish(session)
     return result
+
+
+@pytest.fixture
+def verify_contract(request: pytest.FixtureRequest, tmp_path: Path) -> ContractVerifier:
+    """Verify a claim for a system of your own; see `ContractVerifier`."""
+    from harness.contract_verifier import ContractVerifier
+
+    return ContractVerifier(request.node, tmp_path / "contract")

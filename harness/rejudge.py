@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from harness import console, session
@@ -23,7 +24,11 @@ def judged(
     """
     bundles = [read_bundle(directory) for directory in directories]
     loaded = load_contracts([contracts]) if contracts is not None else _copies(bundles)
-    return bundles, session.judge_bundles(bundles, loaded, gate=gate)
+    outcome = session.judge_bundles(bundles, loaded, gate=gate)
+    # only who reads a directory later can tell: while it is written, every directory carries the mark
+    incomplete = [bundle.path.name for bundle in bundles if not bundle.complete]
+    view = replace(outcome.view, run={**outcome.view.run, "incomplete": incomplete})
+    return bundles, replace(outcome, view=view)
 
 
 def _copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:

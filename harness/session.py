@@ -29,7 +29,7 @@ from harness.evidence.verdict_file import verdict_file, write_verdicts
 from harness.judge.verdict import Counts, Status, Verdict, count
 from harness.report.view import RunView
 from harness.runners.plan import Plan, plan
-from harness.system.resolve import describe
+from harness.system.resolve import describe as describe  # noqa: PLC0414 - part of this API
 
 Watch = Callable[[Run, str, float], None]  # a run, its phase ("" when it ended), seconds so far
 
@@ -120,7 +120,7 @@ def verify(paths: Sequence[Path], options: Options, watch: Watch | None = None) 
     try:
         execute(planned.runs, writer, watch)
         writer.seal()
-        outcome = judge_bundles([read_bundle(writer.path)], contracts, gate=options.gate, finishing=True)
+        outcome = judge_bundles([read_bundle(writer.path)], contracts, gate=options.gate)
         write_outcome(writer.path, outcome)
         directory = writer.finish()
     except BaseException as error:
@@ -173,13 +173,8 @@ def directory_name(started: datetime, options: Options) -> str:
     return f"{started:%Y-%m-%d-%H%M%S}-{device}{drill}"
 
 
-def judge_bundles(
-    bundles: Sequence[Bundle], contracts: Sequence[LoadedContract], *, gate: bool = False, finishing: bool = False
-) -> Outcome:
-    """Judge one run directory, or the shards of one gate, under these contracts. Pure but for reading evidence.
-
-    `finishing`: the directory still carries its INCOMPLETE mark because its writer is about to take it away.
-    """
+def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract], *, gate: bool = False) -> Outcome:
+    """Judge one run directory, or the shards of one gate, under these contracts. Pure but for reading evidence."""
     from harness.evidence.bundle import altered
     from harness.evidence.shards import attempts
 
@@ -198,7 +193,6 @@ def judge_bundles(
             **bundles[0].header.model_dump(mode="json"),
             "units": [unit.model_dump(mode="json") for unit in units],
             "waivers": [waiver.model_dump(mode="json") for bundle in bundles for waiver in bundle.header.waivers],
-            "incomplete": [] if finishing else [bundle.path.name for bundle in bundles if not bundle.complete],
             "altered": changed,
         },
         contracts=models,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from filelock import FileLock
 from harness import session
 from harness.contract.load import LoadedContract, load_contract
 from harness.contract.schema import AnyClaim
+from harness.contract.waivers import Waiver, find_waivers
 from harness.evidence import environment
 from harness.evidence.bundle import BundleWriter, read_bundle
 from harness.evidence.model import Run, RunEvidence, Unit
@@ -29,15 +30,17 @@ class PlannedContract:
 
     loaded: LoadedContract
     plan: Plan
+    waivers: tuple[Waiver, ...] = ()
 
     def claim(self, name: str) -> AnyClaim:
         return next(claim for claim in self.loaded.contract.claims if claim.id == name)
 
 
 def plan_file(path: Path, options: session.Options) -> PlannedContract:
-    """Read and plan one contract file. Raises ContractError with every error of the file."""
+    """Read and plan one contract file, with the waivers beside it. Raises ContractError with every error."""
     loaded = load_contract(path)
-    return PlannedContract(loaded, session.plan_contracts([loaded], options))
+    waivers = tuple(waiver for waiver in find_waivers([path]) if waiver.contract == loaded.contract.id)
+    return PlannedContract(loaded, session.plan_contracts([loaded], options), waivers)
 
 
 class SharedRuns:
@@ -45,7 +48,11 @@ class SharedRuns:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._started = datetime.now(tz=UTC)
+        root.mkdir(parents=True, exist_ok=True)
+        begun = root / "begun"  # by whichever process of the session came first
+        if not begun.exists():
+            begun.touch()
+        self._started = datetime.fromtimestamp(begun.stat().st_mtime, UTC)
 
     def evidence(self, run: Run) -> RunEvidence:
         """The run's evidence, after executing it if nobody has."""
@@ -60,20 +67,28 @@ class SharedRuns:
                 done.touch()
         return read_run(directory)[1]
 
-    def verdict(self, planned: PlannedContract, unit: Unit) -> Verdict:
-        """Execute what the unit needs and judge it."""
+    def judged(self, planned: PlannedContract, unit: Unit) -> tuple[Verdict, list[RunEvidence]]:
+        """Execute what the unit needs and judge it; the verdict, and the evidence it was judged from."""
         runs = {run.id: run for run in planned.plan.runs}
         evidence = [self.evidence(runs[name]) for name in unit.runs]
-        return judge_unit(planned.loaded.contract, planned.claim(unit.claim), unit.workload, evidence, unit.obstacle)
+        claim = planned.claim(unit.claim)
+        return judge_unit(planned.loaded.contract, claim, unit.workload, evidence, unit.obstacle), evidence
+
+    def waiver(self, planned: PlannedContract, unit: Unit) -> Waiver | None:
+        """The unit's waiver, if it holds on the day on which this session began."""
+        name = (unit.claim, unit.workload)
+        found = (waiver for waiver in planned.waivers if (waiver.claim, waiver.workload) == name)
+        return next((waiver for waiver in found if not waiver.expired(self._started.date())), None)
 
     def write_directory(
-        self, planned: Iterable[PlannedContract], judged: Sequence[Unit], options: session.Options
+        self, planned: Sequence[PlannedContract], judged: Sequence[Unit], options: session.Options
     ) -> session.Outcome:
         """Make the run directory of the units that were judged, from the evidence below `root`."""
         contracts = [item.loaded for item in planned]
         names = {name for unit in judged for name in unit.runs}
         runs = [run for item in planned for run in item.plan.runs if run.id in names]
-        header = session.header_of(contracts, Plan(list(judged), runs), options, self._started)
+        waivers = [waiver for item in planned for waiver in item.waivers]
+        header = session.header_of(contracts, Plan(list(judged), runs), options, self._started, waivers)
         final = options.reports / session.directory_name(self._started, options)
         writer = BundleWriter(final, header, contracts)
         for run in runs:

@@ -1,0 +1,139 @@
+"""The fixture `verify_contract`: a Python test verifies a claim for its own system.
+
+    @pytest.mark.contract("F-GRAPH-BWD-001")
+    def test_my_trainer(verify_contract):
+        verify_contract(system="my_trainer.system:MySystem", workload="tiny", batch_size=8)
+
+The claim's demands stay as the contract has them: overrides change what is trained on, never what must hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from harness import session
+from harness.contract.load import LoadedContract, load_contracts
+from harness.contract.references import problems
+from harness.contract.schema import Contract, Workload
+from harness.contract.strict_yaml import nearest
+from harness.errors import HarnessError, UsageError
+from harness.evidence.files import first_error
+from harness.evidence.model import Unit
+from harness.failure_text import failure_text, properties
+from harness.judge.verdict import Status, Verdict
+from harness.shared_runs import PlannedContract, SharedRuns
+
+
+class ContractVerifier:
+    """Callable; executes the runs of one unit in worker processes, below `root`, and judges it."""
+
+    def __init__(self, node: pytest.Item, root: Path) -> None:
+        self._node, self._root = node, root
+
+    def __call__(
+        self,
+        claim: str | None = None,
+        *,
+        contracts: Path | str | None = None,
+        system: str | None = None,
+        workload: str | None = None,
+        **overrides: Any,
+    ) -> Verdict:
+        """The verdict of a unit that holds; the test fails when it does not, and is skipped when nothing decides it.
+
+        claim: by default the one that the test's marker `contract` names. contracts: a file or folder, by default
+        the ini option `contract_paths`. system: `module:attribute`, in the place of the contract's. workload: by
+        default the first that this machine can decide. overrides: fields of the workload (`steps`, `batch_size`, …).
+        A name that no contract has, or an override that no workload may have, fails the test and says so.
+        """
+        __tracebackhide__ = True
+        try:
+            name = claim or self._marked()
+            loaded = _contract_of(name, self._paths(contracts))
+            planned, unit = _planned(_with_system(loaded, system), name, workload, overrides)
+        except HarnessError as error:
+            problem = str(error)
+        else:
+            return self._verified(planned, unit)
+        pytest.fail(problem)
+
+    def _verified(self, planned: PlannedContract, unit: Unit) -> Verdict:
+        __tracebackhide__ = True
+        verdict, evidence = SharedRuns(self._root).judged(planned, unit)
+        self._node.user_properties.extend(properties(verdict))
+        if verdict.status is Status.PASS:
+            return verdict
+        undecided = verdict.status in {Status.INCONCLUSIVE, Status.NOT_RUN}
+        if undecided and not self._node.config.getoption("--contract-gate"):
+            pytest.skip(f"{verdict.status} {verdict.reason}: {verdict.message}")
+        pytest.fail(failure_text(planned.claim(unit.claim), verdict, evidence))
+
+    def _marked(self) -> str:
+        marker = self._node.get_closest_marker("contract")
+        if marker is None or not marker.args:
+            raise UsageError(
+                "a claim is named by the call or by the test's marker",
+                where=self._node.nodeid,
+                remedy='write @pytest.mark.contract("CLAIM-ID") above the test',
+            )
+        return str(marker.args[0])
+
+    def _paths(self, contracts: Path | str | None) -> list[Path]:
+        if contracts is not None:
+            return [Path(contracts)]
+        return [Path(path) for path in self._node.config.getini("contract_paths")]
+
+
+def _contract_of(claim: str, paths: Sequence[Path]) -> LoadedContract:
+    """The first contract with the claim. Raises UsageError."""
+    contracts = load_contracts(paths) if paths else []
+    known = {one.id: loaded for loaded in reversed(contracts) for one in loaded.contract.claims}
+    if claim not in known:
+        places = ", ".join(map(str, paths)) or "`contract_paths`, which is empty"
+        raise UsageError("no contract has this claim", where=places, got=f"'{claim}'", remedy=nearest(claim, known))
+    return known[claim]
+
+
+def _with_system(loaded: LoadedContract, system: str | None) -> LoadedContract:
+    """The contract for another system; arms that name a system of their own keep it."""
+    if system is None:
+        return loaded
+    return replace(loaded, contract=loaded.contract.model_copy(update={"system": system}))
+
+
+def _planned(
+    loaded: LoadedContract, claim: str, workload: str | None, overrides: dict[str, Any]
+) -> tuple[PlannedContract, Unit]:
+    """The plan of one unit: of the named workload, or of the first that can be decided here (else of the first)."""
+    changed = loaded
+    if overrides:
+        names = [workload] if workload is not None else list(loaded.contract.workloads)
+        changed = replace(loaded, contract=_overridden(loaded.contract, names, overrides))
+    options = session.Options(claims=(claim,), workloads=(workload,) if workload is not None else ())
+    plan = session.plan_contracts([changed], options)
+    if not plan.units:
+        raise UsageError("a claim is verified on a workload that it names", got=f"'{workload}', which {claim} does not")
+    unit = next((unit for unit in plan.units if unit.obstacle is None), plan.units[0])
+    return PlannedContract(changed, plan), unit
+
+
+def _overridden(contract: Contract, names: Sequence[str], overrides: dict[str, Any]) -> Contract:
+    """The contract with fields of the named workloads replaced, and checked as the contract language checks them."""
+    workloads = dict(contract.workloads)
+    for name in names:
+        if name not in workloads:
+            raise UsageError("no such workload", got=f"'{name}'", remedy=nearest(name, workloads))
+        try:
+            workloads[name] = Workload.model_validate({**workloads[name].model_dump(), **overrides})
+        except ValidationError as error:
+            raise UsageError("an override is a field of a workload", where=name, got=first_error(error)) from error
+    changed = contract.model_copy(update={"workloads": workloads})
+    for problem in problems(changed):
+        raise UsageError(problem.rule, where=contract.id, got=problem.got, remedy=problem.remedy)
+    return changed

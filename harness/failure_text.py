@@ -1,0 +1,50 @@
+"""How a failed unit reads in a test's report: what was seen, both values, the tolerance, what usually causes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from harness.contract.schema import AnyClaim, parts_of
+from harness.evidence.model import RunEvidence
+from harness.judge.verdict import Verdict
+from harness.report.text import figure, line, words
+
+# Figures that name the step at which two series part, the most telling first.
+_STEPS = ("first_differing_step", "first_exceeding_step", "first_non_finite_step", "max_abs_difference_step")
+
+
+def properties(verdict: Verdict) -> list[tuple[str, object]]:
+    """What JUnit carries of a verdict: status, reason, figures, denominators."""
+    facts: list[tuple[str, object]] = [("contract.status", verdict.status.value), ("contract.reason", verdict.reason)]
+    facts += [(f"figure.{name}", figure(value)) for name, value in verdict.figures.items()]
+    facts += [(f"denominator.{name}", number) for name, number in verdict.denominators.items()]
+    return facts
+
+
+def failure_text(claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEvidence]) -> str:
+    """A unit that did not hold, as lines of text."""
+    lines = [f"{verdict.status.value} {verdict.reason}: {line(verdict.message, 600)}", ""]
+    lines += [f"    {text}" for text in _both_values(claim, verdict, evidence)]
+    lines += [f"    {words(name)}: {figure(value)}" for name, value in verdict.figures.items()]
+    lines += [f"    {words(name)} (denominator): {number}" for name, number in verdict.denominators.items()]
+    return "\n".join([*lines, "", f"what usually causes this: {line(claim.if_fails, 1000)}"])
+
+
+def _both_values(claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEvidence]) -> Iterator[str]:
+    """The losses of both arms, in all their digits, at the step that a figure of the verdict names."""
+    step = next((_step(verdict, name) for name in _STEPS if _step(verdict, name) is not None), None)
+    for part in parts_of(claim):
+        if step is None or part.kind != "trajectory_match":
+            continue
+        for arm in (part.candidate, part.baseline):
+            for run in evidence:
+                if arm in run.arms and step < len(run.arms[arm][0].series.loss):
+                    yield f"step {step}, loss of {arm}: {float(run.arms[arm][0].series.loss[step])!r}"
+
+
+def _step(verdict: Verdict, name: str) -> int | None:
+    """The figure of that name, also where a composite claim put its part's name before it."""
+    for key, found in verdict.figures.items():
+        if key.rpartition(".")[2] == name and isinstance(found.value, int):
+            return found.value
+    return None

@@ -1,0 +1,128 @@
+"""Waivers: what a file may say, when one holds, and when it names nothing."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from harness.contract.load import ContractErrors, LoadedContract, load_contract
+from harness.contract.waivers import find_waivers, load_waivers, unmatched
+from harness.errors import ContractError
+
+ENTRY = {
+    "contract": "traced-step-v1",
+    "claim": "TRACED-STEP-002",
+    "workload": "smoke",
+    "owner": "ada",
+    "reason": "known",
+    "expires": "2026-12-31",
+}
+HEAD = "schema: waivers/v1\nwaivers:\n"
+
+
+def entry(**changes: str | None) -> str:
+    values = {**ENTRY, **changes}
+    return "  - {" + ", ".join(f"{key}: {value}" for key, value in values.items() if value is not None) + "}\n"
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "waivers.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_waiver_is_read_with_its_place(tmp_path: Path) -> None:
+    path = write(tmp_path, HEAD + entry())
+    [waiver] = load_waivers(path)
+    assert (waiver.contract, waiver.claim, waiver.workload) == ("traced-step-v1", "TRACED-STEP-002", "smoke")
+    assert (waiver.owner, waiver.reason, waiver.expires) == ("ada", "known", date(2026, 12, 31))
+    assert waiver.where == f"{path}:3:5"
+
+
+def test_it_holds_on_its_last_day_and_not_after(tmp_path: Path) -> None:
+    [waiver] = load_waivers(write(tmp_path, HEAD + entry()))
+    assert not waiver.expired(date(2026, 12, 31))
+    assert waiver.expired(date(2027, 1, 1))
+    assert waiver.record(date(2027, 1, 1)) == {**ENTRY, "expired": True}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]\n", "1:1: a waiver file begins with `schema: waivers/v1`; add it"),
+        ("schema: waivers/v2\nwaivers: []\n", "1:1: a waiver file begins with `schema: waivers/v1`; add it"),
+        ("schema: waivers/v1\n", "1:1: 'waivers' is a list; write one entry for each unit"),
+        (HEAD + "  - text\n", "3:5: a waiver is a mapping; its keys are contract, claim, workload, owner,"),
+        (HEAD + entry(owner=None), "3:5: a waiver has the key 'owner'; found none; add it"),
+        (HEAD + entry(expires=None), "3:5: a waiver has the key 'expires'; found none; add it"),
+        (HEAD + entry(owner="''"), "'owner' is a text of 1 to 1000 characters"),
+        (HEAD + entry(workload="7"), "'workload' is a text of 1 to 1000 characters"),
+        (HEAD + entry(expires="never"), "'expires' is a day, YYYY-MM-DD; found 'never'"),
+        (HEAD + entry(expires="2026-02-30"), "'expires' is a day, YYYY-MM-DD; found '2026-02-30'"),
+        (HEAD + entry(expires="20261231"), "'expires' is a text of 1 to 1000 characters"),
+        (HEAD + entry(expires="2026-W53-4"), "'expires' is a day, YYYY-MM-DD; found '2026-W53-4'"),
+        (HEAD + entry(expiry="2026-12-31"), "unknown key; found 'expiry'; did you mean 'expires'?"),
+        (HEAD + entry() + entry(reason="another"), "4:5: a unit has one waiver; found a second;"),
+        ("schema: waivers/v1\nwaivers: []\nwaiver: []\n", "3:1: unknown key; found 'waiver'; did you mean 'waivers'?"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ContractErrors) as found:
+        load_waivers(path)
+    assert message in str(found.value)
+    assert str(found.value).startswith(f"{path}:")
+
+
+def test_every_error_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ContractErrors) as found:
+        load_waivers(write(tmp_path, HEAD + entry(owner=None) + entry(expires="soon")))
+    assert len(found.value.errors) == 2
+
+
+def test_a_missing_file_is_an_error_only_when_it_was_named(tmp_path: Path) -> None:
+    assert find_waivers([tmp_path, tmp_path / "a.yaml"]) == []
+    with pytest.raises(ContractError, match="no such file"):
+        find_waivers([tmp_path], tmp_path / "waivers.yaml")
+
+
+def test_files_beside_the_contracts_are_found_once(tmp_path: Path) -> None:
+    write(tmp_path, HEAD + entry())
+    assert len(find_waivers([tmp_path / "a.yaml", tmp_path / "b.yaml", tmp_path])) == 1
+
+
+def test_a_named_file_takes_the_place_of_those_beside_the_contracts(tmp_path: Path) -> None:
+    write(tmp_path, HEAD + entry())
+    other = tmp_path / "other.yaml"
+    other.write_text(HEAD + entry(owner="grace"))
+    assert [waiver.owner for waiver in find_waivers([tmp_path], other)] == ["grace"]
+
+
+@pytest.fixture
+def contract() -> LoadedContract:
+    return load_contract(Path(__file__).parents[3] / "contracts" / "traced-step-v1.yaml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "all_known", "found"),
+    [
+        ({}, True, None),
+        ({"claim": "TRACED-STEP-02"}, False, "claim 'TRACED-STEP-02'; did you mean 'TRACED-STEP-002'?"),
+        ({"workload": "smok"}, False, "workload 'smok'; did you mean 'smoke'?"),
+        ({"contract": "traced-step-v2"}, True, "contract 'traced-step-v2'; did you mean 'traced-step-v1'?"),
+        ({"contract": "traced-step-v2"}, False, None),
+    ],
+    ids=["matches", "claim", "workload", "contract", "a contract that was not read"],
+)
+def test_a_waiver_that_names_no_unit_is_found(
+    tmp_path: Path, contract: LoadedContract, changes: dict[str, str], all_known: bool, found: str | None
+) -> None:
+    waivers = load_waivers(write(tmp_path, HEAD + entry(**changes)))
+    errors = [str(error) for error in unmatched(waivers, [contract], all_known=all_known)]
+    if found is None:
+        assert errors == []
+    else:
+        [error] = errors
+        assert error.endswith(f"a waiver names a unit that a contract plans; found {found}; else remove the waiver")

@@ -1,0 +1,269 @@
+"""The pytest plugin on made projects: what is collected, shown, written, and how a test verifies its own system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+Write = Callable[..., Path]
+TODAY = datetime.now(tz=UTC).date()
+
+
+@pytest.fixture
+def drawn() -> None:
+    """For a test of the reports themselves: they are drawn."""
+
+
+@pytest.fixture
+def project(
+    pytester: pytest.Pytester,
+    scripted: Path,
+    played: None,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Write:
+    """Write the contract of some behaviours; the folder that pytest collects."""
+    # loaded here once, and not anew by each pytest that a test runs
+    from scripted_system import contract_text
+
+    import harness.contract_verifier  # noqa: F401
+
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr("harness.session.write_reports", lambda *_: None)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # hypothesis alone takes half a second
+    pytester.makeini("[pytest]\ncontract_paths = contracts\naddopts = -p harness.plugin\n")
+    pytester.makeconftest(f"import sys\nsys.path.insert(0, {str(scripted)!r})\nimport played_runs\n")
+    folder = pytester.mkdir("contracts")
+
+    def write(*behaviours: str) -> Path:
+        (folder / "scripted-v1.yaml").write_text(contract_text(*behaviours))
+        return folder
+
+    return write
+
+
+def write_waiver(folder: Path, *, days: int, workload: str = "violated") -> None:
+    """A waiver whose last day lies `days` after today."""
+    (folder / "waivers.yaml").write_text(
+        "schema: waivers/v1\nwaivers:\n"
+        f"  - {{contract: scripted-v1, claim: SCRIPT-001, workload: {workload}, owner: ada, "
+        f"reason: known since June, expires: {TODAY + timedelta(days=days)}}}\n"
+    )
+
+
+def run_directory(pytester: pytest.Pytester) -> Path:
+    [found] = (pytester.path / "harness-reports").iterdir()
+    return found
+
+
+def test_only_contract_paths_are_collected(pytester: pytest.Pytester, project: Write) -> None:
+    folder = project("held", "violated")
+    elsewhere = pytester.mkdir("elsewhere")
+    (elsewhere / "other-v1.yaml").write_text((folder / "scripted-v1.yaml").read_text())
+    (folder / "notes.txt").write_text("no contract")
+    write_waiver(folder, days=1)
+    result = pytester.runpytest_inprocess("--collect-only", "-q", "-m", "contract")
+    result.stdout.fnmatch_lines(
+        ["contracts/scripted-v1.yaml::SCRIPT-001[[]held]", "contracts/scripted-v1.yaml::SCRIPT-001[[]violated]"]
+    )
+    result.stdout.no_fnmatch_line("*elsewhere*")
+    result.stdout.no_fnmatch_line("*waivers*")
+    assert result.ret == 0
+
+
+def test_a_failure_reads_like_an_assertion(pytester: pytest.Pytester, project: Write) -> None:
+    project("violated")
+    result = pytester.runpytest_inprocess("contracts")
+    result.stdout.fnmatch_lines(
+        [
+            "FAIL differs: the losses of * differ at 1 of 5 steps, first at step 3, by at most 0.125*",
+            "*step 3, loss of fast: 1.375",
+            "*step 3, loss of plain: 1.25",
+            "*tolerance: 0.1 loss",
+            "what usually causes this: The script says so.",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*contract_items.py*")
+
+
+def test_an_error_names_how_the_worker_died(pytester: pytest.Pytester, project: Write) -> None:
+    project("error")
+    result = pytester.runpytest_inprocess("contracts")
+    result.stdout.fnmatch_lines(["ERROR worker_signal: the worker of run * died in phase arm fast: SIGKILL"])
+
+
+def test_undecided_units_skip_with_their_reason(pytester: pytest.Pytester, project: Write) -> None:
+    project("undecided", "not_run")
+    result = pytester.runpytest_inprocess("contracts", "-rs")
+    result.stdout.fnmatch_lines_random(
+        ["SKIPPED*INCONCLUSIVE candidate_not_captured: *", "SKIPPED*NOT_RUN module_missing: needs a_module*"]
+    )
+
+
+def test_junit_carries_verdicts_and_figures(pytester: pytest.Pytester, project: Write) -> None:
+    project("held", "violated", "error", "not_run")
+    pytester.runpytest_inprocess("contracts", "--junit-xml=junit.xml")
+    tree = ET.parse(pytester.path / "junit.xml")  # noqa: S314 - pytest wrote it just now
+    cases = {case.get("name"): case for case in tree.iter("testcase")}
+    values = {
+        name: {found.get("name"): found.get("value") for found in case.iter("property")} for name, case in cases.items()
+    }
+    assert values["SCRIPT-001[held]"]["contract.status"] == "PASS"
+    assert values["SCRIPT-001[held]"]["denominator.steps"] == "5"
+    assert values["SCRIPT-001[violated]"]["figure.first_differing_step"] == "3"
+    results = [[child.tag for child in case if child.tag != "properties"] for case in cases.values()]
+    assert results == [[], ["failure"], ["error"], ["skipped"]]
+
+
+def test_the_run_directory_is_that_of_the_command_line(drawn: None, pytester: pytest.Pytester, project: Write) -> None:
+    from harness import rejudge
+
+    project("held", "violated")
+    result = pytester.runpytest_inprocess("contracts")
+    directory = run_directory(pytester)
+    result.stdout.fnmatch_lines([f"report: harness-reports/{directory.name}/report.html"])
+    assert (directory / "report.html").exists()
+    assert rejudge.check([directory], as_json=False) == 0
+
+
+def test_a_workload_can_be_selected(pytester: pytest.Pytester, project: Write) -> None:
+    project("held", "violated")
+    result = pytester.runpytest_inprocess("contracts", "--contract-workload", "held")
+    result.assert_outcomes(passed=1)
+    assert result.ret == 0
+
+
+def test_another_failing_test_counts_beside_units_that_held(pytester: pytest.Pytester, project: Write) -> None:
+    project("held")
+    pytester.makepyfile("def test_other():\n    assert False\n")
+    assert pytester.runpytest_inprocess().ret == 1
+
+
+def test_without_contract_items_the_exit_code_is_pytests_own(pytester: pytest.Pytester, project: Write) -> None:
+    pytester.makepyfile("def test_other():\n    pass\n")
+    assert pytester.runpytest_inprocess("-m", "not contract").ret == 0
+    assert not (pytester.path / "harness-reports").exists()
+
+
+def test_a_broken_contract_is_an_error_of_collection(pytester: pytest.Pytester, project: Write) -> None:
+    folder = project("held")
+    (folder / "broken.yaml").write_text("schema: contract/v1\nid: x\n")
+    result = pytester.runpytest_inprocess("contracts")
+    result.stdout.fnmatch_lines(["*broken.yaml:1:1: the key 'title' is required*"])
+    assert result.ret != 0
+
+
+@pytest.mark.parametrize(
+    ("days", "code", "outcomes", "counted"),
+    [
+        (0, 0, {"passed": 1, "xfailed": 1}, "0 violated · 0 undecided · 0 not run · 0 errors · 1 waived"),
+        (-1, 1, {"passed": 1, "failed": 1}, "1 violated · 0 undecided · 0 not run · 0 errors"),
+    ],
+    ids=["on its last day", "the day after"],
+)
+def test_a_waiver_holds_until_its_date(
+    pytester: pytest.Pytester, project: Write, days: int, code: int, outcomes: dict[str, int], counted: str
+) -> None:
+    folder = project("held", "violated")
+    write_waiver(folder, days=days)
+    result = pytester.runpytest_inprocess("contracts", "-rx")
+    result.assert_outcomes(**outcomes)
+    result.stdout.fnmatch_lines([f"2 planned · 1 held · {counted}"])
+    assert result.ret == code
+    if days == 0:
+        result.stdout.fnmatch_lines([f"XFAIL*waived by ada until {TODAY}: known since June*"])
+
+
+# --- the marker and the fixture ------------------------------------------------------------------------------
+
+
+def write_test(pytester: pytest.Pytester, call: str, marker: str = '@pytest.mark.contract("SCRIPT-001")') -> None:
+    pytester.makepyfile(test_mine=f"import pytest\n\n{marker}\ndef test_mine(verify_contract):\n    {call}\n")
+
+
+def run_test(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
+    return pytester.runpytest_inprocess("test_mine.py", *options)
+
+
+def test_a_test_verifies_a_claim(pytester: pytest.Pytester, project: Write) -> None:
+    project("held")
+    write_test(pytester, "assert verify_contract().denominators['steps'] == 5")
+    run_test(pytester, "-m", "contract").assert_outcomes(passed=1)
+
+
+def test_its_own_system_is_verified(pytester: pytest.Pytester, project: Write) -> None:
+    """The contract's system cannot even be imported: the test's own takes its place."""
+    folder = project("held")
+    path = folder / "scripted-v1.yaml"
+    path.write_text(path.read_text().replace("system: scripted_system:", "system: nobody_has_this:"))
+    write_test(pytester, 'verify_contract(system="scripted_system:ScriptedSystem")')
+    run_test(pytester).assert_outcomes(passed=1)
+
+
+def test_a_violated_claim_fails_the_test_at_its_own_line(pytester: pytest.Pytester, project: Write) -> None:
+    project("violated")
+    write_test(pytester, "verify_contract()")
+    result = run_test(pytester)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            ">       verify_contract()",
+            "E       Failed: FAIL differs: the losses of * first at step 3*",
+            "E*step 3, loss of fast: 1.375",
+            "E*step 3, loss of plain: 1.25",
+            "E       what usually causes this: The script says so.",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*contract_verifier.py*")
+    assert result.ret == 1
+
+
+def test_the_first_workload_that_can_be_decided_is_taken(pytester: pytest.Pytester, project: Write) -> None:
+    project("not_run", "held")
+    write_test(pytester, "assert verify_contract().workload == 'held'")
+    run_test(pytester).assert_outcomes(passed=1)
+
+
+def test_an_undecided_claim_skips_and_fails_under_the_gate(pytester: pytest.Pytester, project: Write) -> None:
+    project("undecided")
+    write_test(pytester, "verify_contract()")
+    run_test(pytester).assert_outcomes(skipped=1)
+    run_test(pytester, "--contract-gate").assert_outcomes(failed=1)
+
+
+def test_overrides_change_the_workload(pytester: pytest.Pytester, project: Write) -> None:
+    project("held")
+    write_test(pytester, "verify_contract(workload='held', options={'behaviour': 'violated'})")
+    run_test(pytester).assert_outcomes(failed=1)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("verify_contract('SCRIPT-002')", "no contract has this claim; found 'SCRIPT-002'; did you mean 'SCRIPT-001'?"),
+        ("verify_contract(workload='hold')", "did you mean `held`?"),
+        ("verify_contract(stepps=3)", "an override is a field of a workload; found stepps: Extra inputs"),
+        ("verify_contract(steps=-3)", "an override is a field of a workload; found steps: "),
+        ("verify_contract(steps=3)", "guard"),
+        ("verify_contract(contracts='nowhere')", "no such file"),
+    ],
+    ids=["claim", "workload", "unknown field", "bad value", "fewer steps than the guard demands", "contracts"],
+)
+def test_a_call_that_makes_no_sense_says_so(pytester: pytest.Pytester, project: Write, call: str, said: str) -> None:
+    project("held")
+    write_test(pytester, call)
+    result = run_test(pytester)
+    result.assert_outcomes(failed=1)
+    assert said in result.stdout.str()
+    result.stdout.no_fnmatch_line("*contract_verifier.py*")
+
+
+def test_a_test_without_a_claim_says_how_to_name_one(pytester: pytest.Pytester, project: Write) -> None:
+    project("held")
+    write_test(pytester, "verify_contract()", marker="")
+    result = run_test(pytester)
+    assert 'write @pytest.mark.contract("CLAIM-ID") above the test' in result.stdout.str()
