@@ -98,8 +98,9 @@ class KernelCache:
         self._described: dict[tuple[object, ...], Kernel] = {}
         self._compiled: dict[tuple[object, ...], Any] = {}
         self._loaded: dict[str, KernelSpec] = {}
+        self._asked: dict[KernelSpec, None] = {}
         # by id, because hashing a spec at every launch costs more; the spec is kept, so that its id stays its own
-        self._launched: dict[int, KernelSpec] = {}
+        self._ready: dict[int, KernelSpec] = {}
         self.ledger = Ledger()
 
     def describe(self, spec: KernelSpec) -> Kernel:
@@ -136,16 +137,17 @@ class KernelCache:
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
         """A launcher for `registry.add_launcher`: loads a kernel that is not loaded yet, then launches it."""
-        if self._launched.get(id(spec)) is not spec:
-            self.load(spec)
+        if self._ready.get(id(spec)) is not spec:
             with self._lock:
-                self._launched[id(spec)] = spec
+                self._asked.setdefault(spec)
+                self.load(spec)
+                self._ready[id(spec)] = spec
         registry.jit_launch(spec, arguments)
 
-    def launched(self) -> list[KernelSpec]:
-        """The kernels launched so far, in the order of their first launch."""
+    def asked_for(self) -> list[KernelSpec]:
+        """The kernels that launches asked for so far, refused ones too, in the order of their first launch."""
         with self._lock:
-            return list(self._launched.values())
+            return list(self._asked)
 
 
 class Ledger:

@@ -190,9 +190,9 @@ class RunKernels:
         return self._cache
 
     def inventory(self) -> KernelInventory:
-        """The planned kernels and those launched so far, of the CUDA device."""
+        """The planned kernels and those that launches asked for so far, of the CUDA device."""
         cache = self._on_device()
-        return KernelInventory(_described(cache, self.plan()), _described(cache, cache.launched()))
+        return KernelInventory(_described(cache, self.plan()), _described(cache, cache.asked_for()))
 
     def ledger(self) -> KernelLedger:
         return self._on_device().ledger.as_evidence()

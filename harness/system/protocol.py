@@ -247,7 +247,7 @@ class KernelRefusedError(RuntimeError):
 @runtime_checkable
 class HasKernels(Protocol):
     def kernel_inventory(self) -> KernelInventory:
-        """Kernels of this device: those of the plan, and those launched so far. May compile, loads nothing."""
+        """Kernels of this device: the plan's, and those that launches asked for so far. May compile, loads nothing."""
         ...
 
     def kernel_ledger(self) -> KernelLedger: ...

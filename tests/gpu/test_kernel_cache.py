@@ -83,7 +83,9 @@ def test_a_kernel_for_another_device_never_loads(fault: str, message: str) -> No
         with pytest.raises(PtxTargetError, match=f"F-PTX-001: the PTX of clip.scale_apply.*{message}"):
             run.step(0)
         torch.cuda.synchronize()
-        assert not any("scale_apply" in kernel.key for kernel in run.kernel_inventory().used)
+        refused = [kernel.key for kernel in run.kernel_inventory().used if "scale_apply" in kernel.key]
+        assert len(refused) == 1
+        assert refused[0] not in {event.key for event in run.kernel_ledger().events if event.event == "load"}
     with pytest.raises(PtxTargetError):
         opened(fault)
     assert registry._launchers == [registry.jit_launch]

@@ -67,7 +67,7 @@ def test_ptx_of_another_or_no_target_is_never_loaded(ptx: str, message: str) -> 
     with pytest.raises(PtxTargetError):
         cache.launch(spec(), ())
     assert stand_in.loaded == []
-    assert cache.launched() == []
+    assert cache.asked_for() == [spec()]
 
 
 def test_ptx_of_the_devices_own_target_may_load() -> None:
@@ -147,7 +147,7 @@ def test_a_launch_loads_a_cold_kernel_and_names_it(monkeypatch: pytest.MonkeyPat
         registry.load("softmax").backward(p, p)
     assert launches == ["softmax.backward/2x8/fp32/-/w1s1"] * 2
     assert len(stand_in.loaded) == 1
-    assert [one.key for one in cache.launched()] == ["softmax.backward/2x8/fp32/-/w1s1"]
+    assert [one.key for one in cache.asked_for()] == ["softmax.backward/2x8/fp32/-/w1s1"]
 
 
 def test_the_ledger_tells_compiles_from_disk_hits_by_phase(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
