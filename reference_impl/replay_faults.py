@@ -19,7 +19,7 @@ RACE_CYCLES = 200_000_000
 
 @fault(
     "an early return in mid-capture: the capture begins, and nothing ever ends it",
-    {"capture": Expectation("ERROR", "worker_exception")},
+    {kind: Expectation("ERROR", "worker_exception") for kind in ("capture", "trajectory_match")},
 )
 def unended_capture(run: QLoRARun) -> None:
     capturing, open_captures = run.capturing, list[Any]()
@@ -81,6 +81,7 @@ def global_clip(run: QLoRARun) -> None:
     trainer, slots = run.trainer, run.trainer.trainable.slots
     config = replace(trainer.config, clip_scope="global")
     trainer.clip = GradientClip([slot.size for slot in slots], [slot.layer for slot in slots], config, trainer.device)
+    run.gradient_groups = lambda: {"all": [slot.name for slot in slots]}  # type: ignore[method-assign]
 
 
 @fault(

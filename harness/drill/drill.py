@@ -20,6 +20,7 @@ from harness.evidence.environment import Machine
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Status
 from harness.runners.plan import Plan
+from harness.system.resolve import describe
 
 MARK = "drill"  # in the header's `fault`: such a directory is no shard of a gate, and no run of the history
 
@@ -56,9 +57,7 @@ def drill(paths: Sequence[Path], options: Options, watch: Watch | None = None) -
     """Plan, execute, judge, write a drill directory. Raises ContractError, UsageError."""
     contracts = load_contracts(paths)
     machine = environment.machine()
-    planned = plan_drill(
-        contracts, claims=options.claims, faults=options.faults, machine=machine, describe=session.describe
-    )
+    planned = plan_drill(contracts, claims=options.claims, faults=options.faults, machine=machine, describe=describe)
     started = datetime.now(tz=UTC)
     if not planned.cases:
         return DrillOutcome(_record(contracts, planned, [], [], machine, started))

@@ -38,7 +38,8 @@ def donor_for(run: Run, controls: Sequence[Run]) -> Run | None:
             enough = all(
                 control.arms[arm].replicas >= run.arms[arm].replicas
                 and (control.arms[arm].observe_syncs or not run.arms[arm].observe_syncs)
-                and control.baseline_of.get(arm) == run.baseline_of.get(arm)
+                # a comparison that nobody asked for does no harm
+                and run.baseline_of.get(arm) in (None, control.baseline_of.get(arm))
                 for arm in left_out
             )
             if enough and set(run.gradient_steps) <= set(control.gradient_steps):

@@ -1,0 +1,97 @@
+"""Which arms a faulted run executes, and where the evidence of the others comes from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evidence_builders import arm, paired
+
+from harness.contract.schema import Arm, Workload
+from harness.drill.merge import arms_to_execute, donor_for, merged, reduced
+from harness.evidence.model import Death, PlannedArm, Run
+from harness.system.wrappers import SWAPPED_ARMS
+
+WORKLOAD = Workload(model="m", batch_size=4, seq_len=16, steps=3)
+
+
+def planned(**fields: Any) -> PlannedArm:
+    return PlannedArm(arm=Arm(), system="a.b:C", **fields)
+
+
+def make(arms: dict[str, PlannedArm] | None = None, **fields: Any) -> Run:
+    arms = arms or {"plain": planned(replicas=2), "traced": planned(), "untrained": planned()}
+    values = {"id": "r", "contract": "c", "probe": "paired", "workload_name": "w", "workload": WORKLOAD, "arms": arms}
+    return Run.model_validate({**values, **fields})
+
+
+CONTROL = make()
+
+
+def test_only_the_faulted_arm_executes() -> None:
+    run = make(fault="f", fault_arms=["traced"])
+    assert arms_to_execute(run) == {"traced"}
+    assert list(reduced(run).arms) == ["traced"]
+    assert donor_for(run, [CONTROL]) is CONTROL
+
+
+def test_a_gradient_comparison_executes_both_its_arms_the_unfaulted_one_once() -> None:
+    run = make(fault="f", fault_arms=["traced"], baseline_of={"traced": "plain"}, gradient_steps=[0])
+    assert {name: arm.replicas for name, arm in reduced(run).arms.items()} == {"plain": 1, "traced": 1}
+    assert reduced(run).baseline_of == {"traced": "plain"}
+
+
+def test_a_faulted_baseline_executes_the_candidates_that_are_compared_with_it() -> None:
+    run = make(fault="f", fault_arms=["plain"], baseline_of={"traced": "plain"}, gradient_steps=[0])
+    assert {name: arm.replicas for name, arm in reduced(run).arms.items()} == {"plain": 2, "traced": 1}
+
+
+def test_a_chain_of_comparisons_executes_whole() -> None:
+    chain = {"untrained": "traced", "traced": "plain"}
+    assert arms_to_execute(make(fault="f", fault_arms=["untrained"], baseline_of=chain)) == {
+        "plain",
+        "traced",
+        "untrained",
+    }
+
+
+def test_swapped_arms_and_other_probes_execute_whole() -> None:
+    assert arms_to_execute(make(fault=SWAPPED_ARMS, fault_arms=["traced"])) == {"plain", "traced", "untrained"}
+    assert arms_to_execute(make(fault="f", fault_arms=["traced"], probe="throughput")) == {
+        "plain",
+        "traced",
+        "untrained",
+    }
+
+
+def test_a_control_that_lacks_something_is_no_donor() -> None:
+    run = make(fault="f", fault_arms=["traced"])
+    fewer = make({"plain": planned(), "traced": planned(), "untrained": planned()})
+    other_arms = make({"plain": planned(replicas=2), "traced": planned()})
+    assert donor_for(run, [fewer]) is None
+    assert donor_for(run, [other_arms]) is None
+    assert donor_for(run, [make(workload_name="other")]) is None
+    assert donor_for(run, [make(probe="recapture")]) is None
+    watched = {"plain": planned(replicas=2, observe_syncs=True), "traced": planned(), "untrained": planned()}
+    assert donor_for(make(watched, fault="f", fault_arms=["traced"]), [CONTROL]) is None
+    compared = make(baseline_of={"traced": "plain"})
+    assert donor_for(make(fault="f", fault_arms=["plain"]), [compared]) is compared
+    graded = make(fault="f", fault_arms=["untrained"], baseline_of={"traced": "plain"}, gradient_steps=[0])
+    assert donor_for(graded, [CONTROL]) is None
+
+
+def test_the_faulted_arm_comes_from_the_faulted_run_and_the_rest_from_the_control() -> None:
+    run = make(fault="f", fault_arms=["traced"], baseline_of={"traced": "plain"})
+    faulted_arm, faulted_baseline = arm("traced"), arm("plain")
+    control = paired(arm("plain"), arm("plain", replica=1), arm("traced"))
+    found = merged(run, paired(faulted_baseline, faulted_arm), control)
+    assert found.arms["traced"][0] is faulted_arm
+    assert found.arms["plain"] is control.arms["plain"]
+    assert len(found.arms["plain"]) == 2
+
+
+def test_the_death_of_either_run_is_the_death_of_both() -> None:
+    death = Death(cause="signal", detail="SIGKILL", phase=None, stack="")
+    run = make(fault="f", fault_arms=["traced"])
+    alive, dead = paired(), paired(death=death)
+    assert merged(run, dead, alive).death == merged(run, alive, dead).death == death
+    assert merged(run, alive, alive).death is None

@@ -1,0 +1,143 @@
+"""Drills of the reference trainer from contract to record, and `verify --fault` on the same contract."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from small_drill import execute_here, write_contract
+
+from harness import session
+from harness.drill import drill as fire_drill
+from harness.drill import execution
+from harness.drill.record import FILE, read_record
+from harness.errors import EvidenceError
+from harness.evidence import environment
+from harness.evidence.bundle import read_bundle
+from harness.evidence.shards import refuse_mixed
+from harness.runners import supervisor
+
+# Each with the reason code, and the first step that is not as it should be. (Both arms' NaN are equal in bits.)
+SEVEN = {
+    "stale_batch": ("unequal_batches", "first_differing_step", 1),
+    "lost_first_update": ("differs", "first_differing_step", 1),
+    "frozen_learning_rate": ("differs", "first_differing_step", 2),
+    "frozen_bias_correction": ("differs", "first_differing_step", 2),
+    "dropped_clip": ("differs", "first_differing_step", 1),
+    "nan_tail": ("non_finite", "first_non_finite_step", 5),
+    "doubled_step": ("differs", "first_differing_step", 5),
+}
+DRILLED = {
+    "lost_first_update": True,  # whether upstream's number alone would let it pass
+    "doubled_step": False,
+    "nan_tail": False,
+    "no_steps": False,
+    "missing_run": None,
+}
+
+
+def here(patch: pytest.MonkeyPatch) -> None:
+    """Execute runs in this process, one at a time: recording a step is nothing for two threads."""
+    patch.setattr(supervisor, "execute", execute_here)
+    patch.setattr(execution, "CPU_LANES", 1)
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> fire_drill.DrillOutcome:
+    """A drill executed in this process."""
+    folder = tmp_path_factory.mktemp("drill")
+    path = write_contract(folder, ", ".join(DRILLED))
+    with pytest.MonkeyPatch.context() as patch:
+        here(patch)
+        return fire_drill.drill([path], fire_drill.Options(reports=folder / "reports", name="drilled"))
+
+
+def test_every_fault_is_killed_and_the_control_holds(outcome: fire_drill.DrillOutcome) -> None:
+    assert {row.fault: row.seen for row in outcome.record.rows if not row.killed} == {}
+    assert {row.fault for row in outcome.record.rows} == set(DRILLED)
+    assert [(each.claim, each.workload, each.status) for each in outcome.record.controls] == [
+        ("SHORT-001", "short", "PASS")
+    ]
+    assert outcome.exit_code == 0
+
+
+def test_the_matrix_says_what_upstreams_number_alone_would_have_let_pass(outcome: fire_drill.DrillOutcome) -> None:
+    assert {row.fault: row.upstream_alone_passes for row in outcome.record.rows} == DRILLED
+
+
+def test_a_faulted_run_leaves_the_unfaulted_arms_to_the_control(outcome: fire_drill.DrillOutcome) -> None:
+    assert outcome.run_directory is not None
+    evidence = outcome.run_directory / "evidence"
+    assert {path.name for path in (evidence / "short-v1+short+paired+lost_first_update").glob("*.csv")} == {
+        "traced.0.csv"
+    }
+    assert {path.name for path in (evidence / "short-v1+short+paired").glob("*.csv")} == {
+        "plain.0.csv",
+        "plain.1.csv",
+        "traced.0.csv",
+    }
+    assert not (evidence / "short-v1+short+paired+missing_run").exists()
+    source = outcome.record.sources["short-v1+short+paired+lost_first_update"]
+    assert (source.executed_arms, source.donor) == (["traced"], "short-v1+short+paired")
+
+
+def test_the_directory_holds_record_report_and_the_mark_of_a_drill(outcome: fire_drill.DrillOutcome) -> None:
+    directory = outcome.run_directory
+    assert directory is not None
+    assert read_record(directory / FILE) == outcome.record
+    assert "Kill matrix" in (directory / "report.html").read_text(encoding="utf-8")
+    bundle = read_bundle(directory)
+    assert bundle.complete
+    with pytest.raises(EvidenceError, match="plants no fault"):
+        refuse_mixed([bundle])
+    assert sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) < 3_000_000
+
+
+def test_a_claim_that_cannot_fail_lets_faults_survive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here(monkeypatch)
+    path = write_contract(tmp_path, "lost_first_update, dropped_step", equality="within", tolerance="100.0")
+    found = fire_drill.drill([path], fire_drill.Options(reports=tmp_path / "reports"))
+    seen = {row.fault: (row.killed, row.seen.status) for row in found.record.rows}
+    assert seen == {"lost_first_update": (False, "PASS"), "dropped_step": (True, "FAIL")}
+    assert found.exit_code == 1
+
+
+def test_real_workers_give_what_this_process_gives(tmp_path: Path, outcome: fire_drill.DrillOutcome) -> None:
+    path = write_contract(tmp_path, "doubled_step, unended_capture")
+    found = fire_drill.drill([path], fire_drill.Options(reports=tmp_path / "reports"))
+    seen = {row.fault: (row.killed, row.seen.reason) for row in found.record.rows}
+    assert seen == {"doubled_step": (True, "differs"), "unended_capture": (True, "worker_exception")}
+    assert found.run_directory is not None
+    assert outcome.run_directory is not None
+    series = Path("evidence", "short-v1+short+paired+doubled_step", "traced.0.csv")
+    assert (found.run_directory / series).read_bytes() == (outcome.run_directory / series).read_bytes()
+
+
+def test_nothing_to_run_is_not_decided(tmp_path: Path) -> None:
+    path = write_contract(tmp_path, "stale_batch")
+    path.write_text(path.read_text(encoding="utf-8").replace("device: cpu", "device: cuda"), encoding="utf-8")
+    if environment.machine().cuda:
+        pytest.skip("this machine can run it")
+    found = fire_drill.drill([path], fire_drill.Options(reports=tmp_path / "reports"))
+    assert found.exit_code == 10
+    assert [each.reason for each in found.record.not_run] == ["needs_cuda"]
+    assert not (tmp_path / "reports").exists()
+
+
+@pytest.mark.parametrize("fault", SEVEN)
+def test_verify_with_a_fault_fails_as_the_fault_declares(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here(monkeypatch)
+    monkeypatch.setattr(session, "write_reports", lambda *_: None)  # drawing takes longer than training here
+    path = write_contract(tmp_path, fault)
+    options = session.Options(workloads=("short",), fault=fault, reports=tmp_path / "reports")
+    found = session.verify([path], options)
+    reason, figure, step = SEVEN[fault]
+    (verdict,) = found.verdicts
+    assert (verdict.status.value, verdict.reason) == ("FAIL", reason)
+    assert verdict.figures[figure].value == step
+    assert found.exit_code == 1
+    assert found.run_directory is not None
+    assert json.loads((found.run_directory / "run.json").read_text(encoding="utf-8"))["fault"] == fault
