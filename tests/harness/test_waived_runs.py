@@ -1,0 +1,131 @@
+"""Waivers through the command line: exit codes, count line, run.json, reports; on their last day and after it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from harness import cli, rejudge
+
+TODAY = datetime.now(tz=UTC).date()
+Call = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def harness(
+    scripted: Path, played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Call:
+    """Call the command line in a folder with a contract of two units: one holds, one is violated."""
+    from scripted_system import contract_text
+
+    monkeypatch.chdir(tmp_path)
+    Path("contracts").mkdir()
+    Path("contracts/scripted-v1.yaml").write_text(contract_text("held", "violated"))
+
+    def call(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["harness", *arguments])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        said = capsys.readouterr()
+        assert isinstance(left.value.code, int)
+        return left.value.code, said.out + said.err
+
+    return call
+
+
+def write_waiver(path: str = "contracts/waivers.yaml", *, days: int = 1, workload: str = "violated") -> None:
+    Path(path).write_text(
+        "schema: waivers/v1\nwaivers:\n"
+        f"  - {{contract: scripted-v1, claim: SCRIPT-001, workload: {workload}, owner: ada, reason: known, "
+        f"expires: {TODAY + timedelta(days=days)}}}\n"
+    )
+
+
+def run_directory() -> Path:
+    [found] = Path("harness-reports").iterdir()
+    return found
+
+
+def test_a_waived_violation_is_shown_and_counted_apart(harness: Call) -> None:
+    write_waiver(days=0)
+    code, said = harness("verify", "contracts", "--gate")
+    lines = said.splitlines()
+    counted = "2 planned · 1 held · 0 violated · 0 undecided · 0 not run · 0 errors · 1 waived"
+    assert code == 0
+    assert counted in lines
+    assert f"           Waived by ada until {TODAY}: known" in lines
+    assert lines[-2] == "HELD: The gate is open: every planned unit was decided and held, or is waived (1)."
+    directory = run_directory()
+    [waiver] = json.loads((directory / "run.json").read_text())["waivers"]
+    assert (waiver["owner"], waiver["expires"], waiver["expired"]) == ("ada", str(TODAY), False)
+    statuses = [claim["status"] for claim in json.loads((directory / "verdicts.json").read_text())["claims"]]
+    assert statuses == ["PASS", "FAIL"]  # judges have no clock
+    for name in ("report.html", "summary.md"):
+        assert counted in (directory / name).read_text()
+    [skipped] = ET.parse(directory / "junit.xml").iter("skipped")  # noqa: S314 - written just now
+    assert str(skipped.get("message")).startswith(f"waived by ada until {TODAY}: known; FAIL differs")
+
+
+def test_an_expired_waiver_is_a_violation_again_and_says_so(harness: Call) -> None:
+    write_waiver(days=-1)
+    code, said = harness("verify", "contracts")
+    assert code == 1
+    assert "2 planned · 1 held · 1 violated · 0 undecided · 0 not run · 0 errors" in said.splitlines()
+    assert f"The waiver by ada ended with {TODAY - timedelta(days=1)}: known" in said
+    assert "The waiver by ada ended" in (run_directory() / "report.html").read_text()
+
+
+def test_a_later_judge_keeps_to_the_day_of_the_run(harness: Call) -> None:
+    """A waiver that held when the run began holds for it for ever; only a new run is too late."""
+    write_waiver(days=0)
+    harness("verify", "contracts")
+    header = run_directory() / "run.json"
+    header.write_text(header.read_text().replace(str(TODAY), "2020-01-01"))
+    code, said = harness("judge", str(run_directory()))
+    assert code == 0
+    assert "1 waived" in said.splitlines()[0]
+
+
+def test_a_waiver_file_can_be_named(harness: Call) -> None:
+    write_waiver("others.yaml")
+    assert harness("verify", "contracts", "--waivers", "others.yaml")[0] == 0
+    assert harness("verify", "contracts", "--waivers", "nowhere.yaml")[0] == 11
+
+
+def test_a_waiver_of_a_unit_that_holds_hides_nothing(harness: Call) -> None:
+    write_waiver(workload="held")
+    code, said = harness("verify", "contracts")
+    assert (code, "waived" in said) == (1, False)
+
+
+def test_a_waiver_that_names_nothing_is_a_lint_error(harness: Call) -> None:
+    write_waiver()
+    assert harness("check", "contracts")[0] == 0
+    write_waiver(workload="violeted")
+    code, said = harness("check", "contracts")
+    assert code == 11
+    assert "contracts/waivers.yaml:3:5: error: a waiver names a unit that a contract plans; found workload" in said
+
+
+def test_a_damaged_waiver_file_stops_the_run(harness: Call) -> None:
+    Path("contracts/waivers.yaml").write_text("schema: waivers/v1\nwaivers: [{owner: ada}]\n")
+    code, said = harness("verify", "contracts")
+    assert code == 11
+    assert "a waiver has the key 'expires'" in said
+    assert not Path("harness-reports").exists()
+
+
+def test_json_lists_what_is_waived(harness: Call) -> None:
+    write_waiver()
+    harness("verify", "contracts")
+    _, outcome = rejudge.judged([run_directory()])
+    from harness import session
+
+    [waived] = json.loads(session.outcome_json(outcome))["waived"]
+    assert (waived["claim"], waived["workload"], waived["owner"]) == ("SCRIPT-001", "violated", "ada")
