@@ -64,15 +64,17 @@ class Progress:
 
     def __init__(self, total: int | None = None, stream: TextIO | None = None) -> None:
         self._console = _console(stream or sys.stderr)
-        self._total, self._seen = total, set[str]()
+        self._total, self._numbers = total, dict[str, int]()
 
     def __call__(self, run: Run, phase: str, seconds: float) -> None:
         """`phase` is empty when the run has ended; `seconds` count from its start."""
-        if run.id not in self._seen:
-            self._seen.add(run.id)
+        if run.id not in self._numbers:
+            self._numbers[run.id] = len(self._numbers) + 1
             of = f"/{self._total}" if self._total else ""
-            _say(self._console, f"[{len(self._seen)}{of}] {line(run.id, 120)}")
-        _say(self._console, f"    {seconds:6.1f} s  {line(phase, 120) or 'ended'}", "dim")
+            _say(self._console, f"[{self._numbers[run.id]}{of}] {line(run.id, 120)}")
+        # Runs may go side by side: each line says whose it is.
+        said = f"[{self._numbers[run.id]}] {seconds:6.1f} s  {line(phase, 120) or 'ended'}"
+        _say(self._console, said, "dim")
 
 
 def _console(stream: TextIO) -> Console:

@@ -38,6 +38,10 @@ STACK_EXCERPT = 8000  # characters
 Overrun = Literal["wall_limit", "heartbeat", "output_limit"]
 
 
+class Stopped(Exception):  # noqa: N818 - it is not an error: somebody asked for it
+    """The run was ended because `stop` was set."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """Where a run is: told at every change of phase, while it waits for its GPU, and at its end (phase "")."""
@@ -53,12 +57,14 @@ def execute(
     on_progress: Callable[[Progress], None] | None = None,
     *,
     gpu_uuid: str | None = None,
+    stop: threading.Event | None = None,
 ) -> Death | None:
     """Run `run` in a fresh worker process; its evidence goes into `directory`, which must not exist yet.
 
     Returns None when the evidence is complete, else how the worker died (also written to `death.json`). With
     `gpu_uuid` that GPU is locked, and its telemetry sampled; a timing's is sampled on any machine. SIGINT and
-    SIGTERM kill the worker first, and are then raised as KeyboardInterrupt and SystemExit(143).
+    SIGTERM kill the worker first, and are then raised as KeyboardInterrupt and SystemExit(143). They reach the main
+    thread alone: what it runs in other threads it ends by setting `stop`, which raises `Stopped` there.
     """
     directory.mkdir(parents=True)
     # the order of the arms is the order of their execution
@@ -66,8 +72,8 @@ def execute(
     (directory / layout.RUN).write_text(text + "\n", encoding="utf-8")
     tell = on_progress or (lambda _progress: None)
     lock = gpu_lock(gpu_uuid, lambda waiting: tell(Progress(run.id, waiting, 0.0))) if gpu_uuid else nullcontext()
-    with _sigterm_raises(), lock:
-        death = _supervise(run, directory, tell, gpu_uuid)
+    with sigterm_raises(), lock:
+        death = _supervise(run, directory, tell, gpu_uuid, stop)
     if death is not None:
         (directory / layout.DEATH).write_text(dump_json(death.model_dump(), indent=2) + "\n", encoding="utf-8")
     for name in (HEARTBEAT, STACKS):
@@ -75,7 +81,13 @@ def execute(
     return death
 
 
-def _supervise(run: Run, directory: Path, tell: Callable[[Progress], None], gpu_uuid: str | None) -> Death | None:
+def _supervise(
+    run: Run,
+    directory: Path,
+    tell: Callable[[Progress], None],
+    gpu_uuid: str | None,
+    stop: threading.Event | None,
+) -> Death | None:
     token = new_token()
     watched = gpu_uuid is not None or run.probe == "throughput"
     with (directory / layout.RUN).open("rb") as stdin:
@@ -83,7 +95,7 @@ def _supervise(run: Run, directory: Path, tell: Callable[[Progress], None], gpu_
     worker = _Worker(run, directory, process, tell)
     try:
         with Sampler(gpu_uuid, process.pid, worker.phase) if watched else nullcontext() as sampler:
-            overrun = worker.watch()
+            overrun = worker.watch(stop)
     finally:
         _kill_group(process)
         kill_marked(token)
@@ -140,9 +152,11 @@ class _Worker:
         """The last phase that the worker entered."""
         return self._phase
 
-    def watch(self) -> Overrun | None:
-        """Wait for the end; kill the worker at a limit, and say at which."""
+    def watch(self, stop: threading.Event | None) -> Overrun | None:
+        """Wait for the end; kill the worker at a limit, and say at which. Raises `Stopped` when asked to stop."""
         while True:
+            if stop is not None and stop.is_set():
+                raise Stopped
             try:
                 self._process.wait(POLL_S)
             except subprocess.TimeoutExpired:
@@ -236,7 +250,7 @@ def _signal_name(number: int) -> str:
 
 
 @contextmanager
-def _sigterm_raises() -> Iterator[None]:
+def sigterm_raises() -> Iterator[None]:
     """Within the block SIGTERM raises SystemExit, so that the worker is killed before this process ends."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers, and only it receives signals

@@ -70,11 +70,11 @@ def test_results_go_to_stdout_and_progress_to_stderr(capsys: pytest.CaptureFixtu
     assert streams.out.startswith("1 planned")
     assert streams.err.splitlines() == [
         "[1/2] tiny-paired",
-        "       1.2 s  capture",
-        "       9.0 s  ended",
+        "[1]    1.2 s  capture",
+        "[1]    9.0 s  ended",
         "[2/2] tiny-kernels",
-        "       1.2 s  capture",
-        "       9.0 s  ended",
+        "[2]    1.2 s  capture",
+        "[2]    9.0 s  ended",
     ]
 
 
