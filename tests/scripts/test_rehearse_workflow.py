@@ -1,0 +1,134 @@
+"""The workflow's steps, rehearsed: open when everything held, shut for everything else. And actionlint accepts it."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+SCRIPTED = ROOT / "tests" / "support" / "scripted"
+WORKFLOW = ROOT / ".github" / "workflows" / "gpu-gate.yml"
+INSTALL = frozenset({"verify.install"})  # the rehearsal brings its own
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("rehearse_workflow", ROOT / "scripts" / "rehearse_workflow.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the harness where the workflow's install step puts it."""
+    monkeypatch.syspath_prepend(str(SCRIPTED))
+    commands = tmp_path / ".venv" / "bin"
+    commands.mkdir(parents=True)
+    harness = commands / "harness"
+    harness.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m harness "$@"\n')
+    harness.chmod(0o755)
+    (tmp_path / "contracts").mkdir()
+    return tmp_path
+
+
+def write_contract(checkout: Path, *behaviours: str) -> None:
+    from scripted_system import contract_text
+
+    (checkout / "contracts" / "scripted-v1.yaml").write_text(contract_text(*behaviours))
+
+
+def write_waiver(checkout: Path, expires: str) -> None:
+    (checkout / "contracts" / "waivers.yaml").write_text(
+        "schema: waivers/v1\nwaivers:\n  - {contract: scripted-v1, claim: SCRIPT-001, workload: violated, owner: ada, "
+        f"reason: known, expires: {expires}}}\n"
+    )
+
+
+def rehearsed(script: ModuleType, checkout: Path, skip: frozenset[str] = INSTALL, **options: Any) -> dict[str, str]:
+    workflow = yaml.safe_load(WORKFLOW.read_text())
+    variables = {"PYTHONPATH": f"{SCRIPTED}:{ROOT}"}
+    results: dict[str, str] = script.rehearse(workflow, checkout, skip=skip, variables=variables, **options)
+    return results
+
+
+def test_everything_held_opens_the_gate(script: ModuleType, checkout: Path) -> None:
+    write_contract(checkout, "held")
+    results = rehearsed(script, checkout)
+    assert (results["verify"], results["gate"]) == ("success", "success")
+    summary = (checkout / "step-summary.md").read_text()
+    assert summary.startswith("1 planned · 1 held · 0 violated")
+
+
+def test_a_waiver_in_force_keeps_it_open(script: ModuleType, checkout: Path) -> None:
+    write_contract(checkout, "held", "violated")
+    write_waiver(checkout, "2999-12-31")
+    assert rehearsed(script, checkout)["gate"] == "success"
+
+
+@pytest.mark.parametrize("behaviour", ["violated", "undecided", "not_run", "killed"])
+def test_anything_but_held_shuts_it_and_the_report_is_kept(script: ModuleType, checkout: Path, behaviour: str) -> None:
+    write_contract(checkout, "held", behaviour)
+    results = rehearsed(script, checkout)
+    assert (results["verify.gate"], results["verify"], results["gate"]) == ("failure", "failure", "failure")
+    assert (results["verify.report"], results["verify.run-directory"]) == ("success", "success")
+
+
+def test_an_expired_waiver_shuts_it(script: ModuleType, checkout: Path) -> None:
+    write_contract(checkout, "held", "violated")
+    write_waiver(checkout, "2020-01-01")
+    assert rehearsed(script, checkout)["gate"] == "failure"
+
+
+def test_a_waiver_that_names_nothing_shuts_it(script: ModuleType, checkout: Path) -> None:
+    write_contract(checkout, "held")
+    write_waiver(checkout, "2999-12-31")
+    results = rehearsed(script, checkout)
+    assert (results["verify.contracts"], results["verify.gate"], results["gate"]) == ("failure", "skipped", "failure")
+
+
+def test_a_verification_that_was_skipped_shuts_it(script: ModuleType, checkout: Path) -> None:
+    write_contract(checkout, "held")
+    results = rehearsed(script, checkout, frozenset({"verify"}))
+    assert (results["verify"], results["gate"]) == ("skipped", "failure")
+
+
+def test_a_missing_report_shuts_it(script: ModuleType, checkout: Path) -> None:
+    write_contract(checkout, "held")
+
+    def lose_the_report() -> None:
+        [report] = checkout.glob("harness-reports/*/report.html")
+        report.unlink()
+
+    results = rehearsed(script, checkout, after={"verify.gate": lose_the_report})
+    assert (results["verify.gate"], results["verify.report"], results["gate"]) == ("success", "failure", "failure")
+
+
+def test_a_report_of_an_earlier_run_is_not_taken_for_this_ones(script: ModuleType, checkout: Path) -> None:
+    write_contract(checkout, "held")
+    rehearsed(script, checkout)
+    (checkout / "contracts" / "scripted-v1.yaml").write_text("broken")
+    assert rehearsed(script, checkout)["gate"] == "failure"
+
+
+def test_what_a_rehearsal_does_not_know_is_refused(script: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"does not know \$\{\{ secrets.TOKEN \}\}"):
+        script.rehearse({"jobs": {"a": {"steps": [{"run": "echo ${{ secrets.TOKEN }}"}]}}}, tmp_path)
+    with pytest.raises(ValueError, match="does not know some/action"):
+        script.rehearse({"jobs": {"a": {"steps": [{"uses": "some/action@v1"}]}}}, tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("actionlint") is None, reason="actionlint is not installed")
+def test_actionlint_accepts_the_workflow() -> None:
+    done = subprocess.run(["actionlint", str(WORKFLOW)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
