@@ -103,7 +103,8 @@ def wrong_eps(kernels: RunKernels) -> None:
 
 @_fault(
     "the prewarm compiles for sequences of 1 token, the run trains on longer ones",
-    _missing(first_missing_key="cross_entropy.forward_backward/256x256/bf16/-/w1s1@sm_90"),
+    # most keys are missing, and which of them is the first says nothing
+    _missing(),
 )
 def sequence_length_1(kernels: RunKernels) -> None:
     kernels.seq_lens_of_plan = (1,)

@@ -197,12 +197,12 @@ class RunKernels:
     def ledger(self) -> KernelLedger:
         return self._on_device().ledger.as_evidence()
 
-    def cross_compiled(self, target: str) -> KernelInventory:
+    def cross_compiled(self, target: str, *, with_used: bool = True) -> KernelInventory:
         """The planned kernels and those that a step asks for, compiled for `target` (`sm_90`) without a device."""
         from reference_impl.kernel_recording import recorded
 
         cache = KernelCache(named_target(target), self.key, self.ptx)
-        used = recorded(self.model, self.config, self.seq_lens)
+        used = recorded(self.model, self.config, self.seq_lens) if with_used else ()
         return KernelInventory(_described(cache, self.plan()), _described(cache, used))
 
 

@@ -96,17 +96,18 @@ class QLoRASystem:
         arm: Arm,
         target: str,
         *,
+        with_used: bool = True,
         fault: str | None = None,
         data: str | None = None,
         model_directory: str | None = None,
     ) -> KernelInventory:
-        """Kernels of `target` that a prewarm of this arm plans and that a step asks for; no GPU, no trainer."""
+        """Kernels of `target` that a prewarm of this arm plans and, `with_used`, that a step asks for; no GPU."""
         from reference_impl.prewarm import RunKernels
 
         kernels = RunKernels(train_config(workload, arm, data, model_directory), _schedule(workload))
         if fault in KERNEL_FAULTS:
             KERNEL_FAULTS[fault].plant(kernels)
-        return kernels.cross_compiled(target)
+        return kernels.cross_compiled(target, with_used=with_used)
 
     def kernel_cases(self, workload: Workload, arm: Arm, *, fault: str | None = None) -> KernelCases:
         """The kernels at this workload's shapes; no weight is loaded."""

@@ -13,16 +13,16 @@ from harness.ptx import Target, parse_target
 
 
 def run_with_inventory(context: Context, part: PtxTarget | Prewarm, probes: Sequence[Probe]) -> RunEvidence:
-    """The first sound run that inventoried the arm's kernels, for the part's target if there is one.
+    """The first sound run that inventoried the arm's kernels, for the part's target and with used kernels if there is.
 
-    Settles when there is none. A claim may have a run for each of several targets.
+    Settles when there is none. A claim may have a run for each of several targets, and runs that read a plan alone.
     """
     arm = part.candidate
     found = [run for probe in probes for run in context.sound_runs(probe) if arm in run.kernels]
     if not found:
         settle(reasons.EVIDENCE_MISSING, f"there is no kernel inventory of arm {arm}")
     compiled_for = None if part.target == "device" else part.target
-    return next((run for run in found if run.kernels[arm].compiled_for == compiled_for), found[0])
+    return min(found, key=lambda run: (run.kernels[arm].compiled_for != compiled_for, not run.kernels[arm].used))
 
 
 def required_target(part: PtxTarget | Prewarm, inventory: KernelsEvidence) -> Target:

@@ -1,7 +1,7 @@
 """The kernels probe: the inventory of an arm's kernels, on this machine's device or cross-compiled for a named one.
 
 On the device the arm is opened and trains a few steps, so that what it uses is what it launched. For a named target
-the system compiles its plan and what a step asks for, and no device is needed.
+the system compiles its plan, and where coverage is claimed what a step asks for; no device is needed.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def _cross_compiled(run: Run, arm: str, target: str) -> KernelInventory:
         run.workload,
         planned.arm,
         target,
+        with_used=run.settings.get("scope") == "coverage",
         fault=run.fault if offered else None,
         data=run.data,
         model_directory=run.model_directory,

@@ -79,8 +79,10 @@ class _PairedRun:
 def _single_arm_probe(part: AnyPart) -> tuple[Probe, set[str]] | None:
     """The probe of a part that looks at one arm, and which of the part's fields it needs; None: a paired run."""
     match part:
-        case PtxTarget() | Prewarm(scope="coverage"):
+        case PtxTarget():
             return "kernels", {"target"}
+        case Prewarm(scope="coverage"):
+            return "kernels", {"target", "scope"}
         case Prewarm():
             return "prewarm", {"target", "handles", "memory_filled"}
         case KernelMatch():

@@ -263,11 +263,12 @@ class CrossCompiles(Protocol):
         arm: Arm,
         target: str,
         *,
+        with_used: bool = True,
         fault: str | None = None,
         data: str | None = None,
         model_directory: str | None = None,
     ) -> KernelInventory:
-        """Kernels of `target` (`sm_90`): those that a prewarm plans, and those that a step of the arm asks for."""
+        """Kernels of `target` (`sm_90`) that a prewarm plans, and, `with_used`, that a step of the arm asks for."""
         ...
 
 

@@ -152,10 +152,10 @@ def covered(**kernels: Any) -> Verdict:
 
 
 def covered_among_targets(target: str) -> Verdict:
-    """A claim with a run for each of two targets, sm_80's first: each part is judged by its own target's."""
+    """A claim with runs for two targets, sm_80's first, and of a plan alone: a part is judged by its own target's."""
     runs = [
         RunEvidence(name, "kernels", {}, kernels={"graphed": inventory(**(OFFLINE | changes))})
-        for name, changes in (("first", {"compiled_for": "sm_80", "used": []}), ("second", {}))
+        for name, changes in (("first", {"compiled_for": "sm_80"}), ("plan alone", {"used": []}), ("second", {}))
     ]
     return verdict_of(PREWARM | COVERAGE | {"target": target}, *runs)
 

@@ -75,7 +75,7 @@ class Healthy:
 
     def cross_compiled(self, workload: Workload, arm: Arm, target: str, **options: Any) -> KernelInventory:
         key = f"{target}, {options['fault']}"
-        return KernelInventory([kernel(key)], [kernel(key, "no ptx at all")])
+        return KernelInventory([kernel(key)], [kernel(key, "no ptx at all")] if options["with_used"] else [])
 
 
 class Refusing(Healthy):

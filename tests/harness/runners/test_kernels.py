@@ -63,7 +63,12 @@ def test_a_kernel_record_is_what_its_ptx_declares(tmp_path: Path) -> None:
             "threads": 256,
         }
     ]
-    bare = found["used"][0]
+    assert found["used"] == []
+
+
+def test_a_step_is_looked_at_where_coverage_is_claimed(tmp_path: Path) -> None:
+    run = make_run("Healthy", "sm_90", settings={"target": "sm_90", "scope": "coverage"})
+    bare = records_of(run, tmp_path / "run")[-1]["used"][0]
     assert (bare["targets"], bare["versions"], bare["entries"]) == ([], [], [])
 
 

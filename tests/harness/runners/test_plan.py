@@ -165,13 +165,19 @@ def test_composite_claims_plan_each_part() -> None:
 def test_kernel_probes_are_shared_when_they_ask_the_same() -> None:
     coverage = {"id": "K", "kind": "prewarm", "candidate": "graphed", "scope": "coverage", "target": "sm_90"}
     other_target = {**PTX, "id": "P2", "target": "sm_100"}
-    result = planned(PTX, coverage, other_target)
+    result = planned(PTX, coverage, {**PTX, "id": "P1"}, other_target)
     assert [unit.runs for unit in result.units] == [
         ["c+w+kernels+graphed+0"],
-        ["c+w+kernels+graphed+0"],
         ["c+w+kernels+graphed+1"],
+        ["c+w+kernels+graphed+0"],
+        ["c+w+kernels+graphed+2"],
     ]
-    assert [run.settings for run in result.runs] == [{"target": "sm_90"}, {"target": "sm_100"}]
+    # what a step asks for takes longer to find out than what is planned, and only coverage needs it
+    assert [run.settings for run in result.runs] == [
+        {"target": "sm_90"},
+        {"target": "sm_90", "scope": "coverage"},
+        {"target": "sm_100"},
+    ]
 
 
 @pytest.mark.parametrize(
