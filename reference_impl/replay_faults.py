@@ -46,7 +46,7 @@ def unended_capture(run: QLoRARun) -> None:
     "gradients alias a graph's static buffers: what is added to them there is counted twice from the second replay on",
     {
         # the clip takes back all of the doubling but a rounding, which reaches the loss a few steps later
-        "trajectory_match": Expectation("FAIL", "differs"),
+        "trajectory_match": Expectation("FAIL", "differs", {"final_parameters_equal": False}),
         "gradient_match": Expectation("FAIL", "differs", {"first_differing_step": 1}),
     },
 )
@@ -69,7 +69,8 @@ def aliased_gradients(run: QLoRARun) -> None:
 @fault(
     "the captured step clips by one global norm, the plain one by each layer's",
     {
-        **trajectory("differs", 1),
+        # no first step: Adam's first update does not depend on the scale that the two clips disagree on
+        "trajectory_match": Expectation("FAIL", "differs", {"final_parameters_equal": False}),
         "gradient_match": Expectation("FAIL", "differs", {"first_differing_step": 0}),
     },
 )

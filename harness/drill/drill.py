@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness import session
 from harness.contract.load import LoadedContract, load_contracts
-from harness.drill.execution import Watch, evidence_of, execute, runs_of
+from harness.drill.execution import evidence_of, runs_of
 from harness.drill.expectations import is_killed, seen_figures, upstream_alone_passes
 from harness.drill.plan import Case, DrillPlan, plan_drill
 from harness.drill.record import FILE, Control, DrillRecord, NotDrilled, Row, Source, Triple, record_text
@@ -53,7 +53,7 @@ class DrillOutcome:
         return ExitCode.HELD if self.record.rows else ExitCode.UNDECIDED
 
 
-def drill(paths: Sequence[Path], options: Options, watch: Watch | None = None) -> DrillOutcome:
+def drill(paths: Sequence[Path], options: Options, watch: session.Watch | None = None) -> DrillOutcome:
     """Plan, execute, judge, write a drill directory. Raises ContractError, UsageError."""
     contracts = load_contracts(paths)
     machine = environment.machine()
@@ -65,7 +65,7 @@ def drill(paths: Sequence[Path], options: Options, watch: Watch | None = None) -
     directory = session.directory_name(started, session.Options())
     writer = BundleWriter(options.reports / (options.name or f"{directory}-drill"), header, contracts)
     try:
-        execute(runs_of(planned), writer.evidence_directory, machine, watch)
+        session.execute(runs_of(planned), writer, watch)
         writer.seal()
         record = _judge(contracts, planned, read_bundle(writer.path), machine, started)
         _write(writer.path, contracts, record)

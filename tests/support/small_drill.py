@@ -50,7 +50,7 @@ def write_contract(
     return path
 
 
-def execute_here(run: Run, directory: Path, on_progress: object = None, *, gpu_uuid: str | None = None) -> None:
+def execute_here(run: Run, directory: Path, on_progress: object = None, **_: object) -> None:
     """`supervisor.execute` without the process: seconds of imports a run are saved, isolation is lost."""
     directory.mkdir(parents=True)
     text = dump_json(run.model_dump(), indent=2, sort_keys=False)

@@ -10,7 +10,6 @@ from small_drill import execute_here, write_contract
 
 from harness import session
 from harness.drill import drill as fire_drill
-from harness.drill import execution
 from harness.drill.record import FILE, read_record
 from harness.errors import EvidenceError
 from harness.evidence import environment
@@ -24,7 +23,7 @@ SEVEN = {
     "lost_first_update": ("differs", "first_differing_step", 1),
     "frozen_learning_rate": ("differs", "first_differing_step", 2),
     "frozen_bias_correction": ("differs", "first_differing_step", 2),
-    "dropped_clip": ("differs", "first_differing_step", 1),
+    "dropped_clip": ("differs", "first_differing_step", 2),
     "nan_tail": ("non_finite", "first_non_finite_step", 5),
     "doubled_step": ("differs", "first_differing_step", 5),
 }
@@ -40,7 +39,7 @@ DRILLED = {
 def here(patch: pytest.MonkeyPatch) -> None:
     """Execute runs in this process, one at a time: recording a step is nothing for two threads."""
     patch.setattr(supervisor, "execute", execute_here)
-    patch.setattr(execution, "CPU_LANES", 1)
+    patch.setattr(session, "SIDE_BY_SIDE", 1)
 
 
 @pytest.fixture(scope="module")
