@@ -3,8 +3,8 @@
 Each case is captured into a CUDA graph of launches that rotate over copies of its tensors, together larger than
 the L2 cache several times over; the time of a launch is the median of 20 replays by CUDA events, divided by the
 launches. So host launch cost is left out and cold memory is in. Bytes are those that must be moved: each input
-read once, each output written once. Torch's column is its own operator where it has one (rms_norm, silu * up, @),
-else the naive twin, captured the same way.
+read once, each output written once. Torch's column is its own operator where it has one (rms_norm, attention,
+silu * up, @), else the naive twin, captured the same way.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from reference_impl.kernels import registry
 from reference_impl.kernels.clip import naive as clip_naive
@@ -152,6 +153,48 @@ def block_cases(tokens: int) -> list[Case]:
     ]
 
 
+def attention_cases(seq_len: int) -> list[Case]:
+    """Batch 4. Torch's forward is cuDNN's, on the same views; its backward is cuDNN's, packed and rotated back."""
+    attention, rope, tokens = registry.load("attention"), registry.load("rope"), 4 * seq_len
+    query_bytes, packed_bytes = tokens * HEADS * HEAD_DIM * 2, tokens * (HEADS + 2 * KV_HEADS) * HEAD_DIM * 2
+    sizes = (4, seq_len, HEADS, KV_HEADS, HEAD_DIM)
+    views = [HEADS, KV_HEADS, KV_HEADS]
+
+    def heads(qkv: Tensor) -> list[Tensor]:
+        parts = torch.split(qkv.view(4, seq_len, -1, HEAD_DIM).transpose(1, 2), views, dim=1)
+        return [part.detach().requires_grad_() for part in parts]
+
+    def torch_attention(parts: list[Tensor]) -> Tensor:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            query, key, value = parts
+            return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+
+    def forward() -> tuple[Body, Body]:
+        qkv = bf16(tokens, (HEADS + 2 * KV_HEADS) * HEAD_DIM)
+        parts = heads(qkv)
+        return lambda: attention.forward(qkv, *sizes), lambda: torch_attention(parts)
+
+    def backward() -> tuple[Body, Body]:
+        qkv, grad = bf16(tokens, (HEADS + 2 * KV_HEADS) * HEAD_DIM), bf16(tokens, HEADS * HEAD_DIM)
+        cos, sin = rope_naive.tables(seq_len, HEAD_DIM, 1e6, torch.device("cuda"))
+        saved, parts = attention.forward(qkv, *sizes), heads(qkv)
+        out = torch_attention(parts)
+        grad_heads = grad.view(4, seq_len, HEADS, HEAD_DIM).transpose(1, 2)
+
+        def plain() -> Tensor:
+            grads = torch.autograd.grad(out, parts, grad_heads, retain_graph=True)
+            rows = (part.transpose(1, 2).reshape(tokens, -1) for part in grads)
+            packed: Tensor = rope.backward(*rows, cos, sin, seq_len, HEAD_DIM)
+            return packed
+
+        return lambda: attention.backward(grad, qkv, *saved, cos, sin, *sizes), plain
+
+    return [
+        Case(f"attention.forward S={seq_len}", packed_bytes + query_bytes, forward),
+        Case(f"attention.backward (3 kernels) S={seq_len}", 2 * packed_bytes + 2 * query_bytes, backward),
+    ]
+
+
 def loss_case(tokens: int) -> Case:
     kernel = registry.load("cross_entropy")
 
@@ -227,6 +270,7 @@ def cases() -> list[Case]:
     return [
         *(dequantize_case(name, *shape) for name, shape in WEIGHTS.items()),
         *(case for tokens in (512, 2048) for case in (*norm_cases(tokens), *block_cases(tokens))),
+        *(case for seq_len in (128, SEQ_LEN) for case in attention_cases(seq_len)),
         loss_case(512),
         softmax_case(4 * HEADS * SEQ_LEN, SEQ_LEN),
         clip_case(),

@@ -7,13 +7,13 @@ it last travel apart, so that the addition is fused with the next norm.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from reference_impl import attention, ops
-from reference_impl.attention import AttentionState, StepShape
+from reference_impl.attention import StepShape
 from reference_impl.config import ModelConfig
 from reference_impl.dense import DenseWeights, MatrixGroup
 from reference_impl.lora import LayerTrainable
@@ -43,16 +43,17 @@ class BlockWeights:
 
 @dataclass(frozen=True)
 class BlockContext:
-    """What the backward needs from the forward. ``attention`` None: the backward runs the attention forward again."""
+    """What the backward needs from the forward: plain tensors, which can be kept at fixed addresses."""
 
     residual_in: Tensor  # [T, H]
     rstd_in: Tensor  # [T]
     low_rank: Tensor  # [T, 2r]: the normed input times the scaled A of q and of v
     qkv: Tensor  # [T, QKV], rotated
+    attended: Tensor  # [T, N*D]: attention's output
+    log_sum_exp: Tensor  # [B, N, S]: of attention's scores
     residual_mid: Tensor  # [T, H]
     rstd_mid: Tensor  # [T]
     gate_up: Tensor  # [T, 2I]
-    attention: AttentionState | None
 
     def tensors(self) -> list[Tensor]:
         return [
@@ -60,13 +61,12 @@ class BlockContext:
             self.rstd_in,
             self.low_rank,
             self.qkv,
+            self.attended,
+            self.log_sum_exp,
             self.residual_mid,
             self.rstd_mid,
             self.gate_up,
         ]
-
-    def without_attention(self) -> BlockContext:
-        return replace(self, attention=None)
 
 
 def write_product_(out: Tensor, left: Tensor, right: Tensor) -> None:
@@ -108,14 +108,15 @@ class Block:
         # The kernels of attention leave memory idle: the time to make this block's other weights and the next one's.
         dense.ahead(3)
         attention.rotate_(qkv, shape, config)
-        state = attention.forward(qkv, shape, config)
-        attended = state.output.detach() @ output_weight.t()
+        attended, log_sum_exp = attention.forward(qkv, shape, config)
         residual_mid, normed_mid, rstd_mid = ops.rms_norm_add_forward(
-            attended, residual_in, trainable.post_attn_norm, eps
+            attended @ output_weight.t(), residual_in, trainable.post_attn_norm, eps
         )
         gate_up = normed_mid @ dense.take()[0].t()
         branch_out = ops.swiglu_forward(gate_up) @ dense.take()[0].t()
-        context = BlockContext(residual_in, rstd_in, low_rank, qkv, residual_mid, rstd_mid, gate_up, attention=state)
+        context = BlockContext(
+            residual_in, rstd_in, low_rank, qkv, attended, log_sum_exp, residual_mid, rstd_mid, gate_up
+        )
         return residual_mid, branch_out, context
 
     def _project(self, normed: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,8 +158,9 @@ class Block:
         del grad_gate_up
         qkv_weight, output_weight = dense.take()
         dense.ahead(3)  # those of the block before, as in the forward
-        state = context.attention or attention.forward(context.qkv, shape, self.config)
-        grad_qkv = attention.backward(grad_mid @ output_weight, state, shape, self.config)
+        grad_qkv = attention.backward(
+            grad_mid @ output_weight, context.qkv, context.attended, context.log_sum_exp, shape, self.config
+        )
         grad_low_rank = grad_qkv @ trainable.b
         grad_in = ops.rms_norm_backward_to_partials(
             (grad_qkv @ qkv_weight).addmm_(grad_low_rank, trainable.scaled_a),

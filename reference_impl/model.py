@@ -5,7 +5,7 @@ T tokens, H hidden, V vocabulary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -33,10 +33,6 @@ class ModelContext:
     def tensors(self) -> list[Tensor]:
         own = [self.residual_out, self.rstd_out, self.grad_final]
         return [tensor for block in self.blocks for tensor in block.tensors()] + own
-
-    def without_attention(self) -> ModelContext:
-        """The same without autograd graphs: plain tensors only, which can be kept at fixed addresses."""
-        return replace(self, blocks=[block.without_attention() for block in self.blocks])
 
 
 def _matrix(parts: list[Tensor], weight_format: WeightFormat, dtype: torch.dtype) -> FrozenMatrix:

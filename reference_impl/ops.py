@@ -87,6 +87,34 @@ def rope_backward(
     return result
 
 
+def attention_forward(
+    qkv: Tensor, batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int
+) -> tuple[Tensor, Tensor]:
+    implementation = _pick("attention", qkv)
+    result: tuple[Tensor, Tensor] = implementation.forward(qkv, batch, seq_len, heads, kv_heads, head_dim)
+    return result
+
+
+def attention_backward(
+    grad_output: Tensor,
+    qkv: Tensor,
+    output: Tensor,
+    log_sum_exp: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    batch: int,
+    seq_len: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+) -> Tensor:
+    saved = (qkv, output, log_sum_exp)
+    result: Tensor = _pick("attention", qkv).backward(
+        grad_output, *saved, cos, sin, batch, seq_len, heads, kv_heads, head_dim
+    )
+    return result
+
+
 def swiglu_forward(gate_up: Tensor) -> Tensor:
     result: Tensor = _pick("swiglu", gate_up).forward(gate_up)
     return result

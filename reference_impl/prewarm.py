@@ -62,13 +62,17 @@ def _frozen_matrices(model: ModelConfig, config: TrainConfig, dtype: str) -> Ite
 
 
 def _activations(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: int) -> Iterator[KernelSpec]:
-    """Norms with their gain reduction, rotary embedding, SwiGLU and the loss: in every mode."""
+    """Norms with their gain reduction, rotary embedding, attention, SwiGLU and the loss: in every mode."""
     tokens = config.batch_size * seq_len
     yield from registry.load("rms_norm").specializations(
         tokens=tokens, hidden=model.hidden_size, eps=model.rms_norm_eps, dtype=dtype
     )
-    yield from registry.load("rope").specializations(
-        tokens=tokens,
+    rotated = model.num_heads + model.num_kv_heads
+    yield registry.load("rope").apply_spec(
+        tokens, model.qkv_dim, seq_len, rotated, model.head_dim, dtype, inverse=False
+    )
+    yield from registry.load("attention").specializations(
+        batch=config.batch_size,
         seq_len=seq_len,
         heads=model.num_heads,
         kv_heads=model.num_kv_heads,

@@ -1,4 +1,4 @@
-"""The reference trainer: QLoRA fine-tuning without autograd (but for attention) and without a host sync.
+"""The reference trainer: QLoRA fine-tuning without autograd and without a host sync.
 
     trainer = Trainer(TrainConfig.preset("tiny"))
     for index in range(100):
@@ -133,7 +133,7 @@ class Trainer:
         with self.model.streams.step():
             loss, context = self.model.forward(static.tokens, static.targets, static.shape)
             if static.context is None:
-                static.context = context.without_attention()
+                static.context = context
             else:
                 for kept, fresh in zip(static.context.tensors(), context.tensors(), strict=True):
                     kept.copy_(fresh)
@@ -141,10 +141,7 @@ class Trainer:
 
     @torch.no_grad()
     def backward_body(self) -> None:
-        """The step's second half: backward, clip and optimizer, from the static activations.
-
-        Attention runs its forward again, because its saved state does not outlive an autograd graph.
-        """
+        """The step's second half: backward, clip and optimizer, from the static activations."""
         if self.static.context is None:
             raise RuntimeError("backward_body() needs the activations of forward_body(): call it first")
         with self.model.streams.step():

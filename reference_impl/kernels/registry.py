@@ -30,7 +30,7 @@ Launcher = Callable[["KernelSpec", tuple[Tensor, ...]], None]
 
 KERNELS: dict[str, str] = {
     op: f"reference_impl.kernels.{op}.kernel"
-    for op in ("nf4", "rms_norm", "rope", "swiglu", "cross_entropy", "softmax", "clip", "gemm")
+    for op in ("nf4", "rms_norm", "rope", "attention", "swiglu", "cross_entropy", "softmax", "clip", "gemm")
 }
 """Kernel module of each operation: `load(op)` imports it; each offers `specializations(...) -> list[KernelSpec]`."""
 

@@ -11,6 +11,7 @@ import math
 import traceback
 from collections.abc import Callable
 
+import attention_oracle
 import kernel_oracles as oracles
 import torch
 
@@ -26,6 +27,10 @@ CASES: dict[str, Callable[[], list[oracles.Comparison]]] = {
     "rms_norm-T531-H12": lambda: oracles.check_rms_norm(CPU, FP32, 531, 12),
     "rope-B2-S5-N3-Nkv1-D24": lambda: oracles.check_rope(CPU, FP32, 2, 5, 3, 1, 24),
     "rope-B1-S3-N4-Nkv2-D16": lambda: oracles.check_rope(CPU, FP32, 1, 3, 4, 2, 16),
+    "attention-B2-S5-N4-Nkv2-D16": lambda: attention_oracle.check_attention(CPU, FP32, 2, 5, 4, 2, 16),
+    "attention-B2-S32-N2-Nkv1-D8": lambda: attention_oracle.check_attention(CPU, FP32, 2, 32, 2, 1, 8),
+    "attention-B1-S48-N2-Nkv2-D32": lambda: attention_oracle.check_attention(CPU, FP32, 1, 48, 2, 2, 32),
+    "attention-B2-S100-N3-Nkv1-D24": lambda: attention_oracle.check_attention(CPU, FP32, 2, 100, 3, 1, 24),
     "swiglu-T3-I100": lambda: oracles.check_swiglu(CPU, FP32, 3, 100),
     "swiglu-T2-I1100": lambda: oracles.check_swiglu(CPU, FP32, 2, 1100),
     "cross_entropy-T4-V37": lambda: oracles.check_cross_entropy(CPU, FP32, 4, 37),

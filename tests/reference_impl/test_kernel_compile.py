@@ -28,6 +28,7 @@ def qwen2_specs() -> list[KernelSpec]:
         *load("nf4").specializations(rows=17920, cols=1536, dtype="bf16", double=True),
         *load("rms_norm").specializations(tokens=2048, hidden=1536, eps=1e-6, dtype="bf16"),
         *load("rope").specializations(tokens=2048, seq_len=512, heads=12, kv_heads=2, head_dim=128, dtype="bf16"),
+        *load("attention").specializations(batch=4, seq_len=512, heads=12, kv_heads=2, head_dim=128, dtype="bf16"),
         *load("swiglu").specializations(tokens=2048, intermediate=8960, dtype="bf16"),
         *load("swiglu").specializations(tokens=2048, intermediate=8960, dtype="bf16", gated=False),
         *load("cross_entropy").specializations(tokens=2048, vocabulary=151936, chunk=512, dtype="bf16"),

@@ -34,6 +34,7 @@ def planned_specs(dtype: str = "bf16", tokens: int = 6) -> list[KernelSpec]:
         *load("nf4").specializations(rows=8, cols=64, dtype=dtype, double=True),
         *load("rms_norm").specializations(tokens=tokens, hidden=64, eps=1e-6, dtype=dtype),
         *load("rope").specializations(tokens=tokens, seq_len=3, heads=2, kv_heads=1, head_dim=16, dtype=dtype),
+        *load("attention").specializations(batch=tokens // 3, seq_len=3, heads=2, kv_heads=1, head_dim=16, dtype=dtype),
         *load("swiglu").specializations(tokens=tokens, intermediate=48, dtype=dtype),
         *load("swiglu").specializations(tokens=tokens, intermediate=48, dtype=dtype, gated=False),
         *load("cross_entropy").specializations(tokens=tokens, vocabulary=40, chunk=4, dtype=dtype),
@@ -61,6 +62,9 @@ def call_every_wrapper(dtype: torch.dtype, tokens: int) -> None:
     load("rope").backward(
         torch.zeros(tokens, 32, dtype=dtype), *torch.zeros(2, tokens, 16, dtype=dtype), table, table, 3, 16
     )
+    qkv, sizes = torch.zeros(tokens, 64, dtype=dtype), (tokens // 3, 3, 2, 1, 16)
+    output, log_sum_exp = load("attention").forward(qkv, *sizes)
+    load("attention").backward(output, qkv, output, log_sum_exp, table, table, *sizes)
     act = torch.zeros(tokens, 48, dtype=dtype)
     load("swiglu").backward(act, torch.zeros(tokens, 96, dtype=dtype))
     load("swiglu").forward(torch.zeros(tokens, 96, dtype=dtype))
@@ -210,6 +214,10 @@ ARGUMENT_ERRORS: dict[str, tuple[Callable[[], object], str]] = {
     "sequence": (
         lambda: registry.load("rope").apply_(torch.zeros(4, 32), torch.zeros(3, 8), torch.zeros(3, 8), 3, 1, 16, False),
         "rope.apply: argument 'qkv' is .* pass whole sequences",
+    ),
+    "groups": (
+        lambda: registry.load("attention").forward(torch.zeros(4, 56), 1, 4, 3, 2, 8),
+        "attention.forward: argument 'qkv' is of 3 query and 2 key heads of 8; pass",
     ),
     "count": (
         lambda: registry.launch(registry.load("softmax").backward_spec(2, 8, "fp32"), torch.zeros(2, 8)),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from reference_impl.kernels.attention import naive as attention
 from reference_impl.kernels.cross_entropy import naive as cross_entropy
 from reference_impl.kernels.gemm import naive as gemm
 from reference_impl.kernels.rms_norm import naive as rms_norm
@@ -114,6 +115,27 @@ def test_rope_backward_packs_what_the_rotation_pulls_back() -> None:
     grad_qkv = rope.backward(query, key, value, cos, sin, 6, 8)
     assert_equal((rotated * weight).sum(), (qkv * grad_qkv).sum())
     assert torch.equal(grad_qkv[:, 24:], weight[:, 24:])
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (3, 1), (2, 2)])
+def test_attention(heads: int, kv_heads: int) -> None:
+    batch, seq_len, head_dim = 2, 6, 8
+    sizes = (batch, seq_len, heads, kv_heads, head_dim)
+    cos, sin = rope.tables(seq_len, head_dim, 1e4, torch.device("cpu"))
+    flat, grad = random(batch * seq_len, (heads + 2 * kv_heads) * head_dim), random(12, heads * head_dim, seed=1)
+    parts = torch.split(flat.view(batch, seq_len, -1, head_dim).transpose(1, 2), [heads, kv_heads, kv_heads], dim=1)
+    query, key, value = (part.detach().requires_grad_() for part in parts)
+    expected = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+    expected = expected.transpose(1, 2).reshape(batch * seq_len, -1)
+    grads = torch.autograd.grad(expected, (query, key, value), grad)
+    expected_grad = torch.cat([part.transpose(1, 2).reshape(batch * seq_len, -1) for part in grads], dim=1)
+    rope.apply_(expected_grad, cos, sin, seq_len, heads + kv_heads, head_dim, inverse=True)
+    output, log_sum_exp = attention.forward(flat, *sizes)
+    assert_equal(output, expected.detach())
+    # The first position sees itself alone: its log-sum-exp is its one score.
+    own = (parts[0] * parts[1].repeat_interleave(heads // kv_heads, dim=1))[:, :, 0].sum(dim=2) * head_dim**-0.5
+    assert_equal(log_sum_exp[:, :, 0], own)
+    assert_equal(attention.backward(grad, flat, output, log_sum_exp, cos, sin, *sizes), expected_grad)
 
 
 def test_swiglu() -> None:

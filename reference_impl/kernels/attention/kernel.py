@@ -1,0 +1,394 @@
+"""Causal grouped-query attention on the packed query-key-value matrix, forward and backward, without atomics.
+
+Legend: B batch, S sequence length, T = B * S tokens, N query heads, Nkv key and value heads, D head_dim, L block: rows
+of a tile of queries, and of keys.
+
+    P = exp(Q K^T / sqrt(D) - lse),  O = P V                       keys up to the query's own position
+    dV = P^T dO,  dS = P * (dO V^T - delta),  delta = rowsum(dO * O),  dQ = dS K / sqrt(D),  dK = dS^T Q / sqrt(D)
+
+as FlashAttention-2 computes them (Dao 2023, arXiv 2307.08691): products of the data's dtype accumulated in fp32, P and
+dS rounded to the data's dtype, lse kept from the forward. FlashAttention-2 adds up dQ by atomics; here every gradient
+has one writer that sums in fixed order, so results are the same bits in every run, at the price of computing P and dP
+twice. Two roles share a launch: a program has the dQ of one query block, or one query head's dK and dV of one key
+block. A last kernel sums these over the query heads of a key head, and packs them. dQ and dK are rotated back (see
+`kernels/rope`) in fp32.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from reference_impl.kernels.attention.tiles import (
+    columns,
+    key_value_gradient,
+    load_rows,
+    query_gradient,
+    rotate_back,
+)
+from reference_impl.kernels.registry import (
+    KernelArgumentError,
+    KernelSpec,
+    Pointer,
+    dtype_name,
+    kernel,
+    launch,
+    require_shape,
+)
+
+# Rows of a tile by dtype: 64 is a warp group's matrix instruction on Hopper; two programs fit a multiprocessor. fp32
+# tiles take twice the shared memory.
+_BLOCKS = {"bf16": 64, "fp16": 64, "fp32": 32}
+_WARPS = 4
+_STAGES = 2
+# Rows of a program of the two small kernels: 16 bytes or two times 16 bytes a thread at D = 128.
+_DELTA_ROWS = 16
+_REDUCE_ROWS = 8
+# tl.dot needs 16 columns at least: 8 in each half of a head.
+_MIN_HALF_BLOCK = 8
+
+
+@kernel()
+def _forward_kernel(
+    qkv: tl.tensor,
+    output: tl.tensor,
+    log_sum_exp: tl.tensor,
+    S: tl.constexpr,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SCALE: tl.constexpr,
+) -> None:
+    WIDTH: tl.constexpr = (HEADS + 2 * KV_HEADS) * 2 * HALF
+    batch, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
+    # The programs with most keys start first.
+    block = tl.num_programs(1) - 1 - tl.program_id(1)
+    kv_head = head // (HEADS // KV_HEADS)
+    first = qkv + (batch * S).to(tl.int64) * WIDTH
+    key = first + (HEADS + kv_head) * 2 * HALF
+    value = first + (HEADS + KV_HEADS + kv_head) * 2 * HALF
+    row = block * BLOCK + tl.arange(0, BLOCK)
+    column, inside = columns(HALF, HALF_BLOCK)
+    query = load_rows(first + head * 2 * HALF, row, column, inside, S, WIDTH)
+    maximum = tl.full([BLOCK], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    summed = tl.zeros([BLOCK, 2 * HALF_BLOCK], tl.float32)
+    for other in range(block + 1):
+        position = other * BLOCK + tl.arange(0, BLOCK)
+        keys = load_rows(key, position, column, inside, S, WIDTH)
+        values = load_rows(value, position, column, inside, S, WIDTH)
+        scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * (SCALE * 1.4426950408889634)
+        scores = tl.where(position[None, :] <= row[:, None], scores, float("-inf"))
+        higher = tl.maximum(maximum, tl.max(scores, axis=1))
+        shrink = tl.exp2(maximum - higher)
+        weights = tl.exp2(scores - higher[:, None])
+        total = total * shrink + tl.sum(weights, axis=1)
+        summed = tl.dot(weights.to(values.dtype), values, summed * shrink[:, None], input_precision="ieee")
+        maximum = higher
+    out = output + (batch * S).to(tl.int64) * (HEADS * 2 * HALF) + head * 2 * HALF
+    normed = (summed / total[:, None]).to(output.dtype.element_ty)
+    mask = (row < S)[:, None] & inside[None, :]
+    tl.store(out + row[:, None] * (HEADS * 2 * HALF) + column[None, :], normed, mask=mask)
+    # From base 2 to the natural logarithm.
+    natural = (maximum + tl.log2(total)) * 0.6931471805599453
+    tl.store(log_sum_exp + tl.program_id(0) * S + row, natural, mask=row < S)
+
+
+@kernel()
+def _delta_kernel(
+    grad_output: tl.tensor,
+    output: tl.tensor,
+    delta: tl.tensor,
+    S: tl.constexpr,
+    HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+) -> None:
+    batch, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    column, inside = columns(HALF, HALF_BLOCK)
+    first = (batch * S).to(tl.int64) * (HEADS * 2 * HALF) + head * 2 * HALF
+    grad = load_rows(grad_output + first, row, column, inside, S, HEADS * 2 * HALF).to(tl.float32)
+    out = load_rows(output + first, row, column, inside, S, HEADS * 2 * HALF).to(tl.float32)
+    tl.store(delta + tl.program_id(0) * S + row, tl.sum(grad * out, axis=1), mask=row < S)
+
+
+@kernel()
+def _backward_kernel(
+    grad_output: tl.tensor,
+    qkv: tl.tensor,
+    log_sum_exp: tl.tensor,
+    delta: tl.tensor,
+    cos: tl.tensor,
+    sin: tl.tensor,
+    grad_qkv: tl.tensor,
+    grad_key: tl.tensor,
+    grad_value: tl.tensor,
+    S: tl.constexpr,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SCALE: tl.constexpr,
+) -> None:
+    WIDTH: tl.constexpr = (HEADS + 2 * KV_HEADS) * 2 * HALF
+    OUT_WIDTH: tl.constexpr = HEADS * 2 * HALF
+    batch, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
+    kv_head = head // (HEADS // KV_HEADS)
+    token = (batch * S).to(tl.int64)
+    query = qkv + token * WIDTH + head * 2 * HALF
+    key = qkv + token * WIDTH + (HEADS + kv_head) * 2 * HALF
+    value = qkv + token * WIDTH + (HEADS + KV_HEADS + kv_head) * 2 * HALF
+    first = token * OUT_WIDTH + head * 2 * HALF
+    grad_out = grad_output + first
+    sums, deltas = log_sum_exp + tl.program_id(0) * S, delta + tl.program_id(0) * S
+    column, inside = columns(HALF, HALF_BLOCK)
+    # The longest programs of both roles start first: key block 0, the last query block.
+    rank = tl.program_id(1) // 2
+    BLOCKS: tl.constexpr = (S + BLOCK - 1) // BLOCK
+    if tl.program_id(1) % 2 == 0:
+        row = rank * BLOCK + tl.arange(0, BLOCK)
+        key_grad, value_grad = key_value_gradient(
+            query, key, value, grad_out, sums, deltas, rank, BLOCKS, S, WIDTH, OUT_WIDTH, HALF, HALF_BLOCK, BLOCK, SCALE
+        )
+        mask = (row < S)[:, None] & inside[None, :]
+        offset = first + row[:, None] * OUT_WIDTH + column[None, :]
+        tl.store(grad_key + offset, key_grad.to(grad_key.dtype.element_ty), mask=mask)
+        tl.store(grad_value + offset, value_grad.to(grad_value.dtype.element_ty), mask=mask)
+    else:
+        block = BLOCKS - 1 - rank
+        row = block * BLOCK + tl.arange(0, BLOCK)
+        query_grad = query_gradient(
+            query, key, value, grad_out, sums, deltas, block, S, WIDTH, OUT_WIDTH, HALF, HALF_BLOCK, BLOCK, SCALE
+        )
+        # The tile's columns are the two halves of a head, side by side.
+        halves = tl.permute(tl.reshape(query_grad, (BLOCK, 2, HALF_BLOCK)), (0, 2, 1))
+        a, b = tl.split(halves)
+        rotate_back(grad_qkv + token * WIDTH + head * 2 * HALF, a, b, cos, sin, row, row, S, S, WIDTH, HALF, HALF_BLOCK)
+
+
+@kernel()
+def _reduce_kernel(
+    grad_key: tl.tensor,
+    grad_value: tl.tensor,
+    cos: tl.tensor,
+    sin: tl.tensor,
+    grad_qkv: tl.tensor,
+    T: tl.constexpr,
+    S: tl.constexpr,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+) -> None:
+    WIDTH: tl.constexpr = (HEADS + 2 * KV_HEADS) * 2 * HALF
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    kv_head = tl.program_id(1)
+    lane = tl.arange(0, HALF_BLOCK)
+    mask = (row < T)[:, None] & (lane < HALF)[None, :]
+    source = row.to(tl.int64)[:, None] * (HEADS * 2 * HALF) + kv_head * GROUP * 2 * HALF + lane[None, :]
+    is_key = tl.program_id(2) == 0
+    partial = grad_key if is_key else grad_value
+    a = tl.zeros([ROWS, HALF_BLOCK], tl.float32)
+    b = tl.zeros([ROWS, HALF_BLOCK], tl.float32)
+    for member in tl.static_range(GROUP):
+        a += tl.load(partial + source + member * 2 * HALF, mask=mask, other=0.0).to(tl.float32)
+        b += tl.load(partial + source + member * 2 * HALF + HALF, mask=mask, other=0.0).to(tl.float32)
+    if is_key:
+        out = grad_qkv + (HEADS + kv_head) * 2 * HALF
+        rotate_back(out, a, b, cos, sin, row, row % S, T, S, WIDTH, HALF, HALF_BLOCK)
+    else:
+        out = grad_qkv + (HEADS + KV_HEADS + kv_head) * 2 * HALF
+        target = out + row.to(tl.int64)[:, None] * WIDTH + lane[None, :]
+        tl.store(target, a.to(grad_qkv.dtype.element_ty), mask=mask)
+        tl.store(target + HALF, b.to(grad_qkv.dtype.element_ty), mask=mask)
+
+
+def _half_block(head_dim: int) -> int:
+    padded: int = triton.next_power_of_2(head_dim // 2)
+    return max(_MIN_HALF_BLOCK, padded)
+
+
+def _scale(head_dim: int) -> float:
+    return 1.0 / math.sqrt(head_dim)
+
+
+@functools.cache
+def forward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> KernelSpec:
+    """Kernel of `forward`: one program a block of queries of one head."""
+    block = _BLOCKS[dtype]
+    return KernelSpec(
+        op="attention.forward",
+        shape=(batch, seq_len, heads, kv_heads, head_dim),
+        dtype=dtype,
+        constants=(("block", block),),
+        num_warps=_WARPS,
+        num_stages=_STAGES,
+        function=_forward_kernel,
+        pointers=(Pointer("qkv", dtype), Pointer("output", dtype), Pointer("log_sum_exp", "fp32")),
+        constexprs={
+            "S": seq_len,
+            "HEADS": heads,
+            "KV_HEADS": kv_heads,
+            "HALF": head_dim // 2,
+            "HALF_BLOCK": _half_block(head_dim),
+            "BLOCK": block,
+            "SCALE": _scale(head_dim),
+        },
+        grid=(batch * heads, -(-seq_len // block)),
+    )
+
+
+@functools.cache
+def delta_spec(batch: int, seq_len: int, heads: int, head_dim: int, dtype: str) -> KernelSpec:
+    """First kernel of `backward`: rowsum(dO * O), fp32 [B, N, S]."""
+    return KernelSpec(
+        op="attention.delta",
+        shape=(batch, seq_len, heads, head_dim),
+        dtype=dtype,
+        constants=(),
+        num_warps=_WARPS,
+        num_stages=1,
+        function=_delta_kernel,
+        pointers=(Pointer("grad_output", dtype), Pointer("output", dtype), Pointer("delta", "fp32")),
+        constexprs={
+            "S": seq_len,
+            "HEADS": heads,
+            "HALF": head_dim // 2,
+            "HALF_BLOCK": _half_block(head_dim),
+            "ROWS": _DELTA_ROWS,
+        },
+        grid=(batch * heads, -(-seq_len // _DELTA_ROWS)),
+    )
+
+
+@functools.cache
+def backward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> KernelSpec:
+    """Second kernel of `backward`: dQ into the packed gradient, dK and dV of every query head, [T, N * D] each."""
+    block = _BLOCKS[dtype]
+    names = ("grad_qkv", "grad_key", "grad_value")
+    return KernelSpec(
+        op="attention.backward",
+        shape=(batch, seq_len, heads, kv_heads, head_dim),
+        dtype=dtype,
+        constants=(("block", block),),
+        num_warps=_WARPS,
+        num_stages=_STAGES,
+        function=_backward_kernel,
+        pointers=(
+            Pointer("grad_output", dtype),
+            Pointer("qkv", dtype),
+            *(Pointer(name, "fp32") for name in ("log_sum_exp", "delta", "cos", "sin")),
+            *(Pointer(name, dtype) for name in names),
+        ),
+        constexprs=dict(forward_spec(batch, seq_len, heads, kv_heads, head_dim, dtype).constexprs),
+        grid=(batch * heads, 2 * -(-seq_len // block)),
+    )
+
+
+@functools.cache
+def reduce_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> KernelSpec:
+    """Last kernel of `backward`: dK and dV summed over the query heads of each key head, dK rotated back."""
+    tokens = batch * seq_len
+    return KernelSpec(
+        op="attention.reduce",
+        shape=(batch, seq_len, heads, kv_heads, head_dim),
+        dtype=dtype,
+        constants=(),
+        num_warps=2,
+        num_stages=1,
+        function=_reduce_kernel,
+        pointers=(
+            Pointer("grad_key", dtype),
+            Pointer("grad_value", dtype),
+            Pointer("cos", "fp32"),
+            Pointer("sin", "fp32"),
+            Pointer("grad_qkv", dtype),
+        ),
+        constexprs={
+            "T": tokens,
+            "S": seq_len,
+            "HEADS": heads,
+            "KV_HEADS": kv_heads,
+            "HALF": head_dim // 2,
+            "HALF_BLOCK": _half_block(head_dim),
+            "ROWS": _REDUCE_ROWS,
+        },
+        grid=(-(-tokens // _REDUCE_ROWS), kv_heads, 2),
+    )
+
+
+def specializations(
+    *, batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str
+) -> list[KernelSpec]:
+    """The kernel of the forward and the three of the backward."""
+    sizes = (batch, seq_len, heads, kv_heads, head_dim, dtype)
+    return [
+        forward_spec(*sizes),
+        delta_spec(batch, seq_len, heads, head_dim, dtype),
+        backward_spec(*sizes),
+        reduce_spec(*sizes),
+    ]
+
+
+def _require_packed(op: str, qkv: Tensor, batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int) -> None:
+    require_shape(op, "qkv", qkv, (batch * seq_len, (heads + 2 * kv_heads) * head_dim))
+    if head_dim % 2 or heads % kv_heads:
+        found = f"of {heads} query and {kv_heads} key heads of {head_dim}"
+        raise KernelArgumentError(op, "qkv", found, "pass an even head_dim, and query heads in equal groups")
+
+
+def forward(qkv: Tensor, batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
+    """Rotated qkv [T, (N + 2 * Nkv) * D] -> output [T, N * D], and the scores' log-sum-exp f32 [B, N, S] (natural)."""
+    dtype = dtype_name("attention.forward", "qkv", qkv.dtype)
+    spec = forward_spec(batch, seq_len, heads, kv_heads, head_dim, dtype)
+    _require_packed(spec.op, qkv, batch, seq_len, heads, kv_heads, head_dim)
+    output = torch.empty(batch * seq_len, heads * head_dim, dtype=qkv.dtype, device=qkv.device)
+    log_sum_exp = torch.empty(batch, heads, seq_len, dtype=torch.float32, device=qkv.device)
+    launch(spec, qkv, output, log_sum_exp)
+    return output, log_sum_exp
+
+
+def backward(
+    grad_output: Tensor,
+    qkv: Tensor,
+    output: Tensor,
+    log_sum_exp: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    batch: int,
+    seq_len: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+) -> Tensor:
+    """grad_output [T, N * D] -> gradient [T, (N + 2 * Nkv) * D] of qkv before its rotation.
+
+    qkv, output and log_sum_exp as `forward` got and gave them; cos, sin f32 [S, D/2].
+    """
+    sizes = (batch, seq_len, heads, kv_heads, head_dim)
+    dtype = dtype_name("attention.backward", "qkv", qkv.dtype)
+    spec = backward_spec(*sizes, dtype)
+    _require_packed(spec.op, qkv, *sizes)
+    require_shape(spec.op, "grad_output", grad_output, (batch * seq_len, heads * head_dim))
+    require_shape(spec.op, "output", output, (batch * seq_len, heads * head_dim))
+    require_shape(spec.op, "log_sum_exp", log_sum_exp, (batch, heads, seq_len))
+    require_shape(spec.op, "cos", cos, (seq_len, head_dim // 2))
+    require_shape(spec.op, "sin", sin, (seq_len, head_dim // 2))
+    delta = torch.empty_like(log_sum_exp)
+    launch(delta_spec(batch, seq_len, heads, head_dim, dtype), grad_output, output, delta)
+    grad_qkv, grad_key, grad_value = torch.empty_like(qkv), torch.empty_like(output), torch.empty_like(output)
+    launch(spec, grad_output, qkv, log_sum_exp, delta, cos, sin, grad_qkv, grad_key, grad_value)
+    launch(reduce_spec(*sizes, dtype), grad_key, grad_value, cos, sin, grad_qkv)
+    return grad_qkv

@@ -1,0 +1,88 @@
+"""Causal grouped-query attention in plain torch, its softmax written out.
+
+B batch, S seq_len, T = B*S tokens, N query heads, Nkv key and value heads, G = N/Nkv, D head_dim. Query head n reads
+the key and value head n // G. Inner precision is float32, or float64 for float64 inputs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from reference_impl.kernels.rope import naive as rope
+
+
+def _grouped(rows: Tensor, batch: int, kv_heads: int, head_dim: int) -> Tensor:
+    """[T, N * D] -> [B*Nkv, G*S, D] in the inner precision: the G query heads of a key head, one below the other."""
+    inner = torch.float64 if rows.dtype == torch.float64 else torch.float32
+    heads = rows.to(inner).view(batch, -1, rows.shape[1] // head_dim, head_dim).transpose(1, 2)
+    return heads.reshape(batch * kv_heads, -1, head_dim)
+
+
+def _split(qkv: Tensor, batch: int, heads: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """qkv [T, (N + 2*Nkv) * D] -> query [B*Nkv, G*S, D], key and value [B*Nkv, S, D]."""
+    query, key, value = torch.split(qkv, [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim], dim=1)
+    return (
+        _grouped(query, batch, kv_heads, head_dim),
+        _grouped(key, batch, kv_heads, head_dim),
+        _grouped(value, batch, kv_heads, head_dim),
+    )
+
+
+def _packed(grouped: Tensor, batch: int, seq_len: int) -> Tensor:
+    """[B*Nkv, G*S, D] -> [T, N * D]."""
+    return grouped.view(batch, -1, seq_len, grouped.shape[-1]).transpose(1, 2).reshape(batch * seq_len, -1)
+
+
+def _scores(query: Tensor, key: Tensor) -> Tensor:
+    """-> [B*Nkv, G*S, S]: q k^T / sqrt(D), and -inf for a key after its query."""
+    seq_len, head_dim = key.shape[-2:]
+    scores: Tensor = query @ (key * head_dim**-0.5).transpose(-1, -2)
+    later = torch.ones(seq_len, seq_len, dtype=torch.bool, device=query.device).triu(1)
+    return scores.masked_fill_(later.repeat(query.shape[1] // seq_len, 1), -torch.inf)
+
+
+def forward(qkv: Tensor, batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
+    """Rotated qkv [T, (N + 2*Nkv) * D] -> output [T, N*D], and the scores' log-sum-exp [B, N, S] (natural)."""
+    query, key, value = _split(qkv, batch, heads, kv_heads, head_dim)
+    scores = _scores(query, key)
+    maximum = scores.amax(dim=-1, keepdim=True)
+    weights = scores.sub_(maximum).exp_()
+    total = weights.sum(dim=-1, keepdim=True)
+    log_sum_exp = maximum + total.log()
+    return _packed(weights @ value / total, batch, seq_len).to(qkv.dtype), log_sum_exp.view(batch, heads, seq_len)
+
+
+def backward(
+    grad_output: Tensor,
+    qkv: Tensor,
+    output: Tensor,
+    log_sum_exp: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    batch: int,
+    seq_len: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+) -> Tensor:
+    """-> gradient [T, (N + 2*Nkv) * D] of qkv before its rotation; arguments as `forward` got and gave them.
+
+    With P = exp(scores - log_sum_exp): dV = P^T dO, dP = dO V^T, dS = P * (dP - rowsum(dO * O)), dQ = dS K / sqrt(D),
+    dK = dS^T Q / sqrt(D). The products with P^T and dS^T run over a group's queries, which is the sum over its heads.
+    cos, sin [S, D/2].
+    """
+    query, key, value = _split(qkv, batch, heads, kv_heads, head_dim)
+    grad = _grouped(grad_output, batch, kv_heads, head_dim)
+    weights = _scores(query, key).sub_(log_sum_exp.view(batch * kv_heads, -1, 1)).exp_()
+    delta = (grad * _grouped(output, batch, kv_heads, head_dim)).sum(dim=-1, keepdim=True)
+    grad_scores = (grad @ value.transpose(-1, -2)).sub_(delta).mul_(weights)
+    scale = head_dim**-0.5
+    parts = (
+        grad_scores @ (key * scale),
+        grad_scores.transpose(-1, -2) @ (query * scale),
+        weights.transpose(-1, -2) @ grad,
+    )
+    grad_qkv = torch.cat([_packed(part, batch, seq_len) for part in parts], dim=1)
+    rope.apply_(grad_qkv, cos, sin, seq_len, heads + kv_heads, head_dim, inverse=True)
+    return grad_qkv.to(qkv.dtype)

@@ -1,0 +1,136 @@
+"""What the attention kernels do with one tile; legend and formulas in `kernel.py`.
+
+A tile is [L, 2 * HALF_BLOCK]: the two halves of a head, each padded to a power of two, side by side. Scores are in
+units of the base-2 logarithm. Rows at and beyond S are read as zeros: their gradients are zeros too, so what they add
+to others is nothing.
+"""
+
+from __future__ import annotations
+
+import triton.language as tl
+
+from reference_impl.kernels.registry import device_function
+
+
+@device_function
+def columns(HALF: tl.constexpr, HALF_BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    """Where each column of a tile lies in a head, and whether it lies in one."""
+    lane = tl.arange(0, 2 * HALF_BLOCK)
+    return lane // HALF_BLOCK * HALF + lane % HALF_BLOCK, lane % HALF_BLOCK < HALF
+
+
+@device_function
+def load_rows(  # type: ignore[no-untyped-def]  # noqa: ANN201
+    head: tl.tensor, row: tl.tensor, column: tl.tensor, inside: tl.tensor, S: tl.constexpr, STRIDE: tl.constexpr
+):
+    mask = (row < S)[:, None] & inside[None, :]
+    return tl.load(head + row[:, None] * STRIDE + column[None, :], mask=mask, other=0.0)
+
+
+@device_function
+def query_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
+    query_head: tl.tensor,
+    key_head: tl.tensor,
+    value_head: tl.tensor,
+    grad_head: tl.tensor,
+    log_sum_exp: tl.tensor,
+    deltas: tl.tensor,
+    block: tl.tensor,
+    S: tl.constexpr,
+    WIDTH: tl.constexpr,
+    OUT_WIDTH: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SCALE: tl.constexpr,
+):
+    """dQ of one block of queries, fp32: keys from the first block to the diagonal."""
+    lane = tl.arange(0, BLOCK)
+    row = block * BLOCK + lane
+    column, inside = columns(HALF, HALF_BLOCK)
+    query = load_rows(query_head, row, column, inside, S, WIDTH)
+    grad = load_rows(grad_head, row, column, inside, S, OUT_WIDTH)
+    log2_sum = tl.load(log_sum_exp + row, mask=row < S, other=0.0) * 1.4426950408889634
+    delta = tl.load(deltas + row, mask=row < S, other=0.0)
+    query_sum = tl.zeros([BLOCK, 2 * HALF_BLOCK], tl.float32)
+    for other in range(block + 1):
+        position = other * BLOCK + lane
+        keys = load_rows(key_head, position, column, inside, S, WIDTH)
+        values = load_rows(value_head, position, column, inside, S, WIDTH)
+        scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * (SCALE * 1.4426950408889634)
+        weights = tl.exp2(scores - log2_sum[:, None])
+        weights = tl.where(position[None, :] <= row[:, None], weights, 0.0)
+        grad_weights = tl.dot(grad, tl.trans(values), input_precision="ieee")
+        grad_scores = (weights * (grad_weights - delta[:, None])).to(keys.dtype)
+        query_sum = tl.dot(grad_scores, keys, query_sum, input_precision="ieee")
+    return SCALE * query_sum
+
+
+@device_function
+def key_value_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
+    query_head: tl.tensor,
+    key_head: tl.tensor,
+    value_head: tl.tensor,
+    grad_head: tl.tensor,
+    log_sum_exp: tl.tensor,
+    deltas: tl.tensor,
+    block: tl.tensor,
+    BLOCKS: tl.constexpr,
+    S: tl.constexpr,
+    WIDTH: tl.constexpr,
+    OUT_WIDTH: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SCALE: tl.constexpr,
+):
+    """One query head's share of dK and dV of one block of keys, fp32: queries from the diagonal to the last block."""
+    lane = tl.arange(0, BLOCK)
+    row = block * BLOCK + lane
+    column, inside = columns(HALF, HALF_BLOCK)
+    keys = load_rows(key_head, row, column, inside, S, WIDTH)
+    values = load_rows(value_head, row, column, inside, S, WIDTH)
+    key_sum = tl.zeros([BLOCK, 2 * HALF_BLOCK], tl.float32)
+    value_sum = tl.zeros([BLOCK, 2 * HALF_BLOCK], tl.float32)
+    for other in range(block, BLOCKS):
+        position = other * BLOCK + lane
+        query = load_rows(query_head, position, column, inside, S, WIDTH)
+        grad = load_rows(grad_head, position, column, inside, S, OUT_WIDTH)
+        log2_sum = tl.load(log_sum_exp + position, mask=position < S, other=0.0) * 1.4426950408889634
+        delta = tl.load(deltas + position, mask=position < S, other=0.0)
+        # Transposed, [keys, queries]: P^T and dS^T are then left factors as they are computed.
+        scores = tl.dot(keys, tl.trans(query), input_precision="ieee") * (SCALE * 1.4426950408889634)
+        weights = tl.exp2(scores - log2_sum[None, :])
+        weights = tl.where(row[:, None] <= position[None, :], weights, 0.0)
+        value_sum = tl.dot(weights.to(grad.dtype), grad, value_sum, input_precision="ieee")
+        grad_weights = tl.dot(values, tl.trans(grad), input_precision="ieee")
+        grad_scores = (weights * (grad_weights - delta[None, :])).to(query.dtype)
+        key_sum = tl.dot(grad_scores, query, key_sum, input_precision="ieee")
+    return SCALE * key_sum, value_sum
+
+
+@device_function
+def rotate_back(
+    out: tl.tensor,
+    a: tl.tensor,
+    b: tl.tensor,
+    cos: tl.tensor,
+    sin: tl.tensor,
+    row: tl.tensor,
+    position: tl.tensor,
+    ROWS: tl.constexpr,
+    S: tl.constexpr,
+    WIDTH: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+) -> None:
+    """Write the halves a, b [rows, HALF_BLOCK] of a head, rotated back from their positions, to its rows of `out`."""
+    lane = tl.arange(0, HALF_BLOCK)
+    width = (lane < HALF)[None, :]
+    table = position[:, None] * HALF + lane[None, :]
+    cosine = tl.load(cos + table, mask=(position < S)[:, None] & width, other=0.0)
+    sine = tl.load(sin + table, mask=(position < S)[:, None] & width, other=0.0)
+    target = out + row.to(tl.int64)[:, None] * WIDTH + lane[None, :]
+    mask = (row < ROWS)[:, None] & width
+    tl.store(target, (a * cosine + b * sine).to(out.dtype.element_ty), mask=mask)
+    tl.store(target + HALF, (b * cosine - a * sine).to(out.dtype.element_ty), mask=mask)
