@@ -6,8 +6,20 @@ pytest_plugins = ["pytester"]
 SCRIPTED = Path(__file__).parents[1] / "support" / "scripted"
 
 
+@pytest.fixture(scope="session")
+def loaded() -> None:
+    """Loaded before any test: `pytester` unloads what was imported beside it, and numpy cannot be loaded twice."""
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    import harness.contract_verifier
+    import harness.report.html
+
+    assert all((plt, np, harness))
+
+
 @pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Path:
+def scripted(loaded: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Contracts of `scripted_system` resolve, here and in the processes that a test starts; the directory."""
     monkeypatch.syspath_prepend(str(SCRIPTED))
     monkeypatch.setenv("PYTHONPATH", f"{SCRIPTED}:{Path(__file__).parents[2]}")

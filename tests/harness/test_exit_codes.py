@@ -47,10 +47,7 @@ def contract(
     pytester: pytest.Pytester, scripted: Path, played: None, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[tuple[str, ...]], Path]:
     """Write the contract of a combination where the command line and pytest find it."""
-    # loaded here once, and not anew by each pytest that a test runs
     from scripted_system import contract_text
-
-    import harness.contract_items  # noqa: F401
 
     monkeypatch.setattr("harness.session.write_reports", lambda *_: None)  # reports have tests of their own
     pytester.makeini("[pytest]\ncontract_paths = contracts\n")

@@ -27,10 +27,7 @@ def project(
     request: pytest.FixtureRequest,
 ) -> Write:
     """Write the contract of some behaviours; the folder that pytest collects."""
-    # loaded here once, and not anew by each pytest that a test runs
     from scripted_system import contract_text
-
-    import harness.contract_verifier  # noqa: F401
 
     if "drawn" not in request.fixturenames:
         monkeypatch.setattr("harness.session.write_reports", lambda *_: None)
