@@ -14,7 +14,7 @@ from harness.errors import EvidenceError
 from harness.evidence.bundle import Bundle
 from harness.evidence.model import Obstacle, RunEvidence, Unit
 
-NOT_IN_ANY_SHARD = Obstacle(reason="not_in_any_shard", message="no shard of this gate planned this unit")
+NOT_IN_ANY_SHARD = Obstacle(reason="not_planned", message="no shard of this gate planned this unit")
 
 
 @dataclass(frozen=True)

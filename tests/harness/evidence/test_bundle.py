@@ -217,7 +217,7 @@ def test_a_merged_gate_plans_every_unit_of_the_contracts(tmp_path: Path) -> None
     assert first.bundle == shards[1]  # the earliest attempt, whatever the order on the command line
     assert second.unit.claim == "D"
     assert second.unit.obstacle is not None
-    assert second.unit.obstacle.reason == "not_in_any_shard"
+    assert second.unit.obstacle.reason == "not_planned"
     assert (second.evidence, second.bundle) == ([], None)
 
 
