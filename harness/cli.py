@@ -144,7 +144,8 @@ def drill(
     options = fire_drill.Options(
         claims=tuple(claim or ()), faults=tuple(fault or ()), reports=reports, command=("harness", *sys.argv[1:])
     )
-    outcome = fire_drill.drill(paths, options, Progress())
+    with interruptible():
+        outcome = fire_drill.drill(paths, options, Progress())
     show = matrix.as_json if json else matrix.text
     typer.echo(show(outcome.record, outcome.run_directory))
     raise typer.Exit(outcome.exit_code)
