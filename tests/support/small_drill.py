@@ -22,7 +22,6 @@ workloads:
 arms:
   traced: {{capture: step}}
   plain: {{capture: none}}
-  untrained: {{capture: none, learning_rate: 0.0}}
 claims:
   - id: SHORT-001
     title: The traced replay trains like the plain step

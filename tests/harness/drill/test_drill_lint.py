@@ -1,0 +1,108 @@
+"""What `harness check` says of faults that declare nothing and of the last drill; the page of faults is current."""
+
+from __future__ import annotations
+
+import runpy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_drill import write_contract
+
+from harness import checking
+from harness.contract.lint import Finding, lint, lint_drill
+from harness.contract.load import LoadedContract, load_contract
+from harness.drill.record import FILE, DrillRecord, Row, Triple, record_text
+from harness.system.resolve import describe
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedContract:
+    monkeypatch.chdir(tmp_path)
+    write_contract(tmp_path, "stale_batch, no_steps")
+    return load_contract(Path("short-v1.yaml"))
+
+
+def record(loaded: LoadedContract, *, digest: str = "", killed: bool = True, fault: str = "stale_batch") -> DrillRecord:
+    held = Triple(status="PASS", reason="held")
+    row = Row(
+        contract="short-v1",
+        claim="SHORT-001",
+        workload="short",
+        fault=fault,
+        expected=held,
+        seen=held,
+        killed=killed,
+        upstream_alone_passes=None,
+        message="",
+    )
+    return DrillRecord(
+        recorded_at="2026-01-01T00:00:00+00:00",
+        machine={},
+        contracts={"short-v1": digest or loaded.digest},
+        controls=[],
+        rows=[row],
+    )
+
+
+def test_a_fault_that_declares_nothing_for_a_claim_is_an_error(tmp_path: Path) -> None:
+    loaded = load_contract(write_contract(tmp_path, "stale_batch, late_jit"))
+    (finding,) = lint(loaded, describe)
+    assert (finding.level, finding.message) == (
+        "error",
+        "fault 'late_jit' declares nothing for 'SHORT-001' (trajectory_match), so no drill could judge it",
+    )
+
+
+def test_faults_of_the_evidence_are_offered(loaded: LoadedContract) -> None:
+    assert lint(loaded, describe) == []
+
+
+def test_no_record_and_a_clean_one_say_nothing(loaded: LoadedContract) -> None:
+    assert lint_drill(loaded, []) == []
+    assert lint_drill(loaded, [record(loaded)]) == []
+
+
+def test_a_survivor_of_the_last_drill_is_a_warning(loaded: LoadedContract) -> None:
+    assert lint_drill(loaded, [record(loaded, killed=False)]) == [
+        Finding(
+            "warning",
+            "short-v1.yaml:12:9",
+            "fault 'stale_batch' survived the last drill (2026-01-01T00:00:00+00:00) on short",
+        )
+    ]
+
+
+def test_a_survivor_that_the_claim_no_longer_names_is_none(loaded: LoadedContract) -> None:
+    assert lint_drill(loaded, [record(loaded, killed=False, fault="nan_tail")]) == []
+
+
+def test_a_newer_record_takes_the_place_of_an_older_one(loaded: LoadedContract) -> None:
+    assert lint_drill(loaded, [record(loaded, killed=False), record(loaded)]) == []
+
+
+def test_a_contract_that_changed_since_its_drill_is_a_warning(loaded: LoadedContract) -> None:
+    changed = replace(loaded, digest="1" * 64)
+    (finding,) = lint_drill(changed, [record(loaded)])
+    assert (finding.level, finding.where) == ("warning", "short-v1.yaml:2:5")
+    assert finding.message.startswith("the contract has changed since its last drill")
+
+
+def test_check_reads_the_records_below_reports_or_the_one_it_is_given(
+    loaded: LoadedContract, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("reports/a").mkdir(parents=True)
+    Path("reports/a", FILE).write_text(record_text(record(loaded, killed=False)), encoding="utf-8")
+    Path("good.json").write_text(record_text(record(loaded)), encoding="utf-8")
+    assert checking.check([loaded.path], as_json=False) == 0
+    assert "0 errors · 1 warnings" in capsys.readouterr().out
+    assert checking.check([loaded.path], drill=Path("good.json"), as_json=False) == 0
+    assert "0 errors · 0 warnings" in capsys.readouterr().out
+
+
+def test_the_page_of_faults_is_as_contracts_and_faults_say() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "write_faults_doc.py"))
+    page = script["PAGE"].read_text(encoding="utf-8")
+    assert page == script["with_table"](page, script["written"](page)), "run scripts/write_faults_doc.py"
