@@ -36,7 +36,8 @@ class _Read(NamedTuple):
 
 def _read_whole(path: Path, body: bytes, rows: int) -> _Read | None:
     """The rows by numpy's own reader, which rounds correctly; None where anything is unusual, damage included."""
-    if rows == 0 or not body.isascii() or b"\0" in body:
+    # numpy would take a carriage return for a line end, and drop what stands after the last row that was counted
+    if rows == 0 or not body.isascii() or b"\0" in body or b"\r" in body:
         return None
     first = body[: body.index(b"\n")].split(b",")
     width = len(first[2]) + 1 if len(first) == len(layout.SERIES_COLUMNS) else 1  # one more than the first digest's

@@ -73,9 +73,10 @@ def test_digests_of_any_width_are_read_whole(tmp_path: Path, rows: str, digests:
         ("0,1.5,ab,0,1\n\n", "2 rows hold 6 fields"),
         ("0,1.5,ab,0,1.0\n", "invalid literal for int"),
         ("0,1.5,ab,0,1\r1,2.5,ab,0,1\n", "1 rows hold 9 fields"),
+        ("0,1.5,ab,0,1\n1,2.5,ab,0,1\r2,3.5,ab,0,1\n", "2 rows hold 14 fields"),
         ("0,1.5,ab,0,1\n1,,ab,0,1\n", "could not convert"),
     ],
-    ids=["an empty line", "a float for an integer", "a carriage return", "no loss"],
+    ids=["an empty line", "a float for an integer", "a carriage return", "one in a later row", "no loss"],
 )
 def test_what_the_quick_reader_would_let_pass_is_damage(tmp_path: Path, rows: str, found: str) -> None:
     (tmp_path / "a.csv").write_text(HEADER + rows)
