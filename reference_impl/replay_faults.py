@@ -86,6 +86,30 @@ def global_clip(run: QLoRARun) -> None:
 
 
 @fault(
+    "a gain's gradient is summed in the order of arrival, so its last bit differs from run to run",
+    {"repeatability": Expectation("FAIL", "differs")},
+)
+def order_of_arrival(run: QLoRARun) -> None:
+    import secrets
+
+    import torch
+
+    trainer, apply = run.trainer, run.trainer.clip.apply_
+    gains = [slot.name for slot in trainer.trainable.slots if slot.name.endswith("norm")]
+    # the order of arrival is nobody's to choose, so its seed is not the run's
+    generator = torch.Generator(trainer.device).manual_seed(secrets.randbits(63))
+
+    def apply_to_unordered_sums(gradient: Any) -> None:
+        for name in gains:
+            gain = trainer.gradients()[name]
+            last_bits = torch.randint(-1, 2, gain.shape, generator=generator, device=gain.device, dtype=torch.int32)
+            gain.view(torch.int32).add_(last_bits * (gain != 0))
+        apply(gradient)
+
+    trainer.clip.apply_ = apply_to_unordered_sums  # type: ignore[method-assign]
+
+
+@fault(
     "the batch is copied on another stream that the step does not wait for: a race that looks like bad numerics",
     trajectory("unequal_batches", 1),
     needs="cuda",
