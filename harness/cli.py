@@ -45,6 +45,9 @@ def verify(
     gate: Gate = False,
     json: Json = False,
     reports: Reports = Path("harness-reports"),
+    name: Annotated[
+        str | None, typer.Option("--name", help="The run directory's name; by default date and GPU.")
+    ] = None,
     data: Data = None,
     model: Model = None,
     waivers: Waivers = None,
@@ -62,6 +65,7 @@ def verify(
         fault=fault,
         gate=gate,
         reports=reports,
+        name=name,
         data=data,
         model_directory=model,
         waivers=waivers,
