@@ -212,6 +212,9 @@ class CapturingTrainer:
         for captured in self._cache.values():
             self._drop(captured)
         self._cache.clear()
+        if self._on_gpu and self.scope != "none":
+            # With its last graph a pool ends: torch's pinned-memory allocator asserts on a capture into an ended one.
+            self._pool = graph_pool_handle()
 
     @staticmethod
     def _drop(captured: CapturedStep | TracedReplay) -> None:

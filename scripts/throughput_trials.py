@@ -80,10 +80,12 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--tries", type=int, default=3)
+    parser.add_argument("--ratios", type=float, nargs="+", default=[1.0, TRUE_RATIO])
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     rows = []
-    for true_ratio, cycles in ((1.0, 0), (TRUE_RATIO, calibrated_cycles())):
+    for true_ratio in arguments.ratios:
+        cycles = 0 if true_ratio == 1.0 else calibrated_cycles()
         path = arguments.out / f"trial-{true_ratio:.2f}.yaml"
         path.write_text(yaml.safe_dump(contract(cycles), sort_keys=False))
         for attempt in range(arguments.tries):
@@ -97,7 +99,8 @@ def main() -> int:
                 | figures
             )
             print(rows[-1], flush=True)
-    (arguments.out / "trials.json").write_text(json.dumps(rows, indent=2) + "\n")
+    name = "trials-" + "-".join(f"{ratio:.2f}" for ratio in arguments.ratios)
+    (arguments.out / f"{name}.json").write_text(json.dumps(rows, indent=2) + "\n")
     never = all(row["status"] != "PASS" for row in rows if row["true_ratio"] == 1.0)
     always = all(row["status"] == "PASS" for row in rows if row["true_ratio"] != 1.0)
     print(f"never passed at 1.00: {never}; always passed at {TRUE_RATIO}: {always}")

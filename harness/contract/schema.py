@@ -200,9 +200,9 @@ class Limits(Strict):
     foreign_gpu_processes: Annotated[int, Field(ge=0)] = 0
     """Processes of others on the GPU."""
     throttled_share: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of telemetry samples with a throttle reason, 0 to 1."""
+    """Share of telemetry samples with a throttle reason other than the power cap, 0 to 1."""
     sm_clock_spread: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """Spread of the SM clock relative to its median, 0 to 1."""
+    """Spread of the SM clock relative to its highest, 0 to 1; bounds what a power cap may do."""
     host_load_per_core: Positive = 1.0
     """Load average of the host for each core."""
     baseline_idle_share: Annotated[float, Field(ge=0, le=1)] = 0.1

@@ -9,6 +9,8 @@ from harness.evidence.model import RunEvidence, TelemetrySample
 from harness.judge import reasons
 from harness.judge.sheet import Sheet, number, settle
 
+POWER_CAP = "sw_power_cap"
+
 
 def require_quiet_machine(limits: Limits, runs: list[RunEvidence], sheet: Sheet) -> None:
     """Settle INCONCLUSIVE when a limit was exceeded in any process, or nothing was recorded of one."""
@@ -26,6 +28,7 @@ def require_quiet_machine(limits: Limits, runs: list[RunEvidence], sheet: Sheet)
         "sm_clock_spread": max(_clock_spread(samples) for samples in sampled),
         "host_load_per_core": max(max(each.host_load_per_core for each in samples) for samples in sampled),
     }
+    sheet.figure("power_capped_share", max(_power_capped_share(samples) for samples in sampled))
     sheet.count("telemetry_samples", sum(len(samples) for samples in sampled))
     exceeded = []
     for name, value in seen.items():
@@ -38,7 +41,16 @@ def require_quiet_machine(limits: Limits, runs: list[RunEvidence], sheet: Sheet)
 
 
 def _throttled_share(samples: list[TelemetrySample]) -> float:
-    return sum(bool(sample.throttle_reasons) for sample in samples) / len(samples)
+    """Share of samples with a throttle reason other than the power cap.
+
+    A dense step draws what the card may draw, so the cap is part of the workload; what it does to the clock is bounded
+    by `sm_clock_spread`, and how often it was there is a figure of its own.
+    """
+    return sum(bool(set(sample.throttle_reasons) - {POWER_CAP}) for sample in samples) / len(samples)
+
+
+def _power_capped_share(samples: list[TelemetrySample]) -> float:
+    return sum(POWER_CAP in sample.throttle_reasons for sample in samples) / len(samples)
 
 
 def _clock_spread(samples: list[TelemetrySample]) -> float:
