@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["pytester"]
 SCRIPTED = Path(__file__).parents[1] / "support" / "scripted"
 
 

@@ -239,7 +239,7 @@ def syncs(name: str, counts: Mapping[str, int], *, steps: int = 2, **changes: An
     """Readings by detector: the count over all `steps`; every detector saw the planted sync."""
     readings = [
         DetectorReading(
-            detector=detector,  # type: ignore[arg-type]
+            detector=detector,
             steps=steps,
             count=count,
             places=[SyncPlace(file="clip.py", line=7, operation="item", count=count)] if count else [],
@@ -288,7 +288,7 @@ def memory(allocated: Sequence[int], reserved: Sequence[int] | None = None, per:
     return MemoryEvidence(
         arm="graphed",
         replica=0,
-        per=per,  # type: ignore[arg-type]
+        per=per,
         samples=[
             MemorySample(step=step, allocated_bytes=ours, reserved_bytes=theirs)
             for step, (ours, theirs) in enumerate(zip(allocated, reserved or allocated, strict=True))

@@ -49,11 +49,11 @@ def retraced(claim: dict[str, Any] | None = None, **capture: Any) -> Verdict:
     return verdict_of(TRACED | (claim or {}), paired(graphed(capture=traced(**capture))))
 
 
-TWO_PIECES = {
+TWO_PIECES: dict[str, Any] = {
     "nodes": [graph(label="forward", clipped_tensors=None), graph(label="backward")],
     "observed_graph_launches": 6,
 }
-THREE_SHAPES = {"captures": 3, "nodes": [graph(label=shape) for shape in ("a", "b", "c")]}
+THREE_SHAPES: dict[str, Any] = {"captures": 3, "nodes": [graph(label=shape) for shape in ("a", "b", "c")]}
 
 
 def last_shape(**changes: Any) -> dict[str, Any]:
@@ -164,8 +164,8 @@ def blind(evidence: HostSyncEvidence) -> HostSyncEvidence:
     return evidence.model_copy(update={"readings": readings})
 
 
-AT_MOST_ONE = {"claim": {"candidate": {"arm": "graphed", "at_most": 1}}}
-UNCAPTURED = {"claim": {"candidate": {"arm": "ungraphed", "exactly": 0}}}
+AT_MOST_ONE: dict[str, Any] = {"claim": {"candidate": {"arm": "graphed", "at_most": 1}}}
+UNCAPTURED: dict[str, Any] = {"claim": {"candidate": {"arm": "ungraphed", "exactly": 0}}}
 SYNC_CASES = [
     Case("none in a replay", "held", watched),
     Case(

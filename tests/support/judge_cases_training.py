@@ -46,7 +46,7 @@ def trajectory(*args: Any, claim: dict[str, Any] | None = None, **executions: An
 
 
 def dead(cause: str) -> Verdict:
-    death = Death(cause=cause, detail="a detail", phase="graphed.0: steps", stack="")  # type: ignore[arg-type]
+    death = Death(cause=cause, detail="a detail", phase="graphed.0: steps", stack="")
     return verdict_of(TRAJECTORY, paired(death=death))
 
 

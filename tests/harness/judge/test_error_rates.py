@@ -3,6 +3,8 @@
 import error_rates
 import pytest
 
+from harness.judge import statistics
+
 EXPERIMENTS = 4000
 SIGN_TEST = 2.0**-8
 # three standard errors of a share as small as the sign test's
@@ -50,6 +52,6 @@ def test_noise_common_to_all_processes_is_a_bias_that_no_repetition_shows() -> N
 
 
 def test_a_judge_that_decides_otherwise_ends_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(error_rates.statistics, "fewest_processes", lambda _: 99)
+    monkeypatch.setattr(statistics, "fewest_processes", lambda _: 99)
     with pytest.raises(RuntimeError, match="and the judge says 8 processes cannot reach"):
         error_rates.simulate("gaussian", 0.003, 1.2, 10, seed=1)

@@ -348,8 +348,8 @@ def test_a_capability_that_the_system_lacks_is_named(claim: dict[str, Any], miss
 
 
 def test_kernel_comparisons_that_differ_in_operations_alone_share_a_run() -> None:
-    match = {"kind": "kernel_match", "candidate": "graphed", "max_relative_error": {"float32": 1e-5}}
-    claims = [
+    match: dict[str, Any] = {"kind": "kernel_match", "candidate": "graphed", "max_relative_error": {"float32": 1e-5}}
+    claims: list[dict[str, Any]] = [
         {"id": "A", **match, "operations": ["a", "both"]},
         {"id": "B", **match, "operations": ["b", "both"]},
         {"id": "C", **match, "operations": ["a"], "magnitudes": [2.0]},

@@ -5,6 +5,7 @@ With its directory on the path (a worker inherits its supervisor's), Python impo
 
 from __future__ import annotations
 
+import importlib
 import sys
 import types
 from typing import TYPE_CHECKING
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    import worker_behaviours
-
-    getattr(worker_behaviours, str(run.settings["behaviour"]))(run, recorder)
+    getattr(importlib.import_module("worker_behaviours"), str(run.settings["behaviour"]))(run, recorder)
 
 
 probe = types.ModuleType("harness.runners.paired")

@@ -1,0 +1,3 @@
+"""Plugins of every test: pytest allows them in the topmost conftest alone."""
+
+pytest_plugins = ["pytester"]
