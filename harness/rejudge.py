@@ -6,9 +6,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from harness import console, session
 from harness.contract.load import LoadedContract, load_contracts
+from harness.drill.record import read_record
 from harness.errors import EvidenceError, ExitCode, UsageError
 from harness.evidence import layout
 from harness.evidence.bundle import Bundle, read_bundle
@@ -27,8 +29,16 @@ def judged(
     outcome = session.judge_bundles(bundles, loaded, gate=gate)
     # only who reads a directory later can tell: while it is written, every directory carries the mark
     incomplete = [bundle.path.name for bundle in bundles if not bundle.complete]
-    view = replace(outcome.view, run={**outcome.view.run, "incomplete": incomplete})
+    view = replace(outcome.view, run={**outcome.view.run, "incomplete": incomplete}, drill=_drill_record(bundles))
     return bundles, replace(outcome, view=view)
+
+
+def _drill_record(bundles: Sequence[Bundle]) -> dict[str, Any] | None:
+    """What a fire drill saw, from its directory; None for any other directory."""
+    [first, *_] = bundles
+    if first.header.fault != layout.DRILL_MARK:
+        return None
+    return read_record(first.path / layout.DRILL).model_dump(mode="json")
 
 
 def _copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:

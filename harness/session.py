@@ -28,7 +28,7 @@ from harness.evidence.bundle import write_text as write_file
 from harness.evidence.model import Run, RunEvidence, Unit
 from harness.evidence.numbers import dump_json
 from harness.evidence.verdict_file import verdict_file, write_verdicts
-from harness.judge.verdict import Counts, Status, Verdict, count
+from harness.judge.verdict import Counts, Verdict, count
 from harness.report.view import RunView
 from harness.runners.plan import Plan, plan
 from harness.system.resolve import describe as describe  # noqa: PLC0414 - part of this API
@@ -225,19 +225,12 @@ def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]
 
 
 def _judge(unit: Unit, contracts: Sequence[Contract], evidence: Sequence[RunEvidence]) -> Verdict:
-    from harness.judge.registry import judge_unit
+    from harness.judge.registry import judge_unit, not_in_contract
 
     contract = next((contract for contract in contracts if contract.id == unit.contract), None)
     claim = next((claim for claim in contract.claims if claim.id == unit.claim), None) if contract else None
     if contract is None or claim is None or unit.workload not in claim.on:
-        return Verdict(
-            contract=unit.contract,
-            claim=unit.claim,
-            workload=unit.workload,
-            status=Status.NOT_RUN,
-            reason="not_in_contract",
-            message="the contract that it is judged by has no such unit",
-        )
+        return not_in_contract(unit.contract, unit.claim, unit.workload)
     return judge_unit(contract, claim, unit.workload, evidence, unit.obstacle)
 
 

@@ -22,8 +22,6 @@ from harness.judge.verdict import Status
 from harness.runners.plan import Plan
 from harness.system.resolve import describe
 
-MARK = "drill"  # in the header's `fault`: such a directory is no shard of a gate, and no run of the history
-
 
 @dataclass(frozen=True)
 class Options:
@@ -81,7 +79,7 @@ def _header(contracts: Sequence[LoadedContract], planned: DrillPlan, options: Op
     controls = Plan(planned.controls.units, runs_of(planned))
     header = session.header_of(contracts, controls, narrowed, started)
     probes = {name: faulted.planned.probe for name, faulted in planned.faulted.items()}
-    return header.model_copy(update={"fault": MARK, "runs": {**header.runs, **probes}})
+    return header.model_copy(update={"fault": layout.DRILL_MARK, "runs": {**header.runs, **probes}})
 
 
 def _judge(

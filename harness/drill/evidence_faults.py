@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
 from harness.evidence.model import ArmEvidence, RunEvidence, Series
 from harness.system.protocol import Expectation, FaultDescription
 
@@ -28,8 +26,6 @@ KINDS = (
     "memory_steady",
 )
 
-_EMPTY = Series(np.empty(0), [], np.empty(0, np.int64), np.empty(0, np.int64))
-
 
 def without_steps(evidence: RunEvidence) -> RunEvidence:
     """The run as if no step of any arm had been recorded."""
@@ -38,7 +34,10 @@ def without_steps(evidence: RunEvidence) -> RunEvidence:
 
 
 def _emptied(execution: ArmEvidence) -> ArmEvidence:
-    return replace(execution, series=_EMPTY)
+    import numpy as np  # `check` reads the faults' descriptions and must start fast
+
+    series = Series(np.empty(0), [], np.empty(0, np.int64), np.empty(0, np.int64))
+    return replace(execution, series=series)
 
 
 # None: the run is planned and never executed, so that its directory is not there when the evidence is read

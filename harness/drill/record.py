@@ -9,11 +9,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from harness.errors import EvidenceError
+from harness.evidence import layout
 from harness.evidence.files import Damaged, read_model
 from harness.evidence.model import Record
 from harness.evidence.numbers import Real, dump_json
 
-FILE = "drill.json"
+FILE = layout.DRILL
 Scalar = bool | int | Real | str
 
 

@@ -166,6 +166,7 @@ MECHANISM_MISSING = _not_run(
 JUDGE_MISSING = _not_run("judge_missing", "No judge for this kind of claim is installed.")
 NOT_AVAILABLE = _not_run("not_available", "This machine cannot open the system.")
 FAULT_NOT_OFFERED = _not_run("fault_not_offered", "The system does not offer the fault that was to be planted.")
+NOT_IN_CONTRACT = _not_run("not_in_contract", "The contract that it is judged by does not have this unit.")
 NOT_PLANNED = _not_run("not_planned", "No run was made for this unit.")
 
 # --- harness, worker or system broke -----------------------------------------------------------------------------

@@ -65,6 +65,12 @@ def judge_unit(
     return Verdict(contract=contract.id, claim=claim.id, workload=workload_name, **dict(judgement))
 
 
+def not_in_contract(contract: str, claim: str, workload: str) -> Verdict:
+    """The verdict of a unit that was run under one contract and is judged by another, which lacks it."""
+    judgement = Sheet().conclude(reasons.NOT_IN_CONTRACT, "the contract that it is judged by has no such unit")
+    return Verdict(contract=contract, claim=claim, workload=workload, **dict(judgement))
+
+
 def _judge_part(part: AnyPart, workload_name: str, context: Context) -> Judgement:
     part = part_on(part, workload_name)
     judge = JUDGES.get(part.kind)

@@ -22,6 +22,7 @@ def render(run: RunView) -> str:
         title=_title(run),
         warnings=[clean(warning, 3000) for warning in run.warnings()],
         fault=line(run.fault) if run.fault else None,
+        of_controls=run.of_controls,
         outcome=outcome(run),
         gate=run.gate,
         count_line=run.count_line(),

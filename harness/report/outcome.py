@@ -19,6 +19,7 @@ _REMEDIES = {
     "needs_cuda": "run it on a machine with a CUDA device",
     "needs_memory": "run it on a device with more free memory",
     "not_available": "provide what the system says is missing",
+    "not_in_contract": "judge it by the contract that it was run under",
     "not_planned": "plan the unit without narrowing, or run its shard",
     "limits_exceeded": "repeat it on an otherwise idle machine",
     "launches_unobserved": "repeat it where the profiler sees graph launches",

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.contract.schema import AnyClaim, AnyPart, Contract, Workload, parts_of
+from harness.evidence import layout
 from harness.evidence.model import RunEvidence
 from harness.judge.verdict import Status, Verdict, count
 
@@ -46,6 +47,11 @@ class RunView:
         """The planted fault; a run with one is a drill."""
         fault = self.run.get("fault")
         return str(fault) if fault else None
+
+    @property
+    def of_controls(self) -> bool:
+        """Whether this is a whole fire drill: its units are the unfaulted controls, `drill` holds the faults."""
+        return self.fault == layout.DRILL_MARK
 
     def contract(self, name: str) -> Contract | None:
         return next((contract for contract in self.contracts if contract.id == name), None)

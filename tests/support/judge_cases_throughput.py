@@ -26,7 +26,7 @@ from judge_cases_capture import CAPTURE
 
 from harness.evidence.model import Block, Obstacle, RunEvidence, Telemetry
 from harness.judge.reasons import REASONS
-from harness.judge.registry import judge_unit
+from harness.judge.registry import judge_unit, not_in_contract
 from harness.judge.verdict import Status, Verdict
 
 FASTER: dict[str, Any] = {
@@ -197,5 +197,6 @@ OTHER_CASES = [
     ),
     Case("judge fails", "judge_error", broken),
     *(Case(f"obstacle {code}", code, lambda code=code: obstructed(code)) for code in NOT_RUN),  # type: ignore[misc]
+    Case("another contract's unit", "not_in_contract", lambda: not_in_contract("c", "X-001", "w")),
     Case("unknown obstacle", "not_available", lambda: obstructed("something_else")),
 ]

@@ -29,7 +29,10 @@ PROMISED = {
     *(f"F-GRAPH-BWD-00{number}" for number in range(1, 5)),
     *(f"F-CGT-00{number}" for number in range(1, 7)),
     *("CGB-EQ-001", "CGB-INV-002", "CGB-INV-003", "CGB-BND-004"),
-    *("F-PTX-001", "C-PREWARM-001", "FALSIFY-GPUTRAIN-006"),
+    *("F-GRAPH-BWD-002-shapes-memory", "F-GRAPH-BWD-003-512"),
+    *("F-PTX-001", "PTX-TARGET-001", "C-PREWARM-001", "PREWARM-COVERAGE-001", "FALSIFY-GPUTRAIN-006"),
+    *(f"C-TILE-BWD-00{number}" for number in range(1, 8)),
+    *("CLIP-KERNELS-001", "CLIP-FUSED-001", "CLIP-FUSED-002", "CLIP-SYNC-001", "CLIP-GAIN-001", "ALB-076"),
     *("TRACED-STEP-001", "TRACED-STEP-002", "REF-STEP-001"),
 }
 
@@ -63,7 +66,7 @@ def test_upstreams_numbers_and_ours(claims: dict[str, AnyClaim]) -> None:
     assert isinstance(clip, TrajectoryMatchClaim)
     assert (clip.max_abs_difference, clip.compare, clip.guards.steps) == (0.5, "final", 1000)
     ratios = {name: claim.at_least for name, claim in claims.items() if isinstance(claim, ThroughputRatioClaim)}
-    assert ratios == {"F-GRAPH-BWD-003": 1.1, "F-CGT-001": 3.0}
+    assert ratios == {"F-GRAPH-BWD-003": 1.1, "F-GRAPH-BWD-003-512": 1.0, "F-CGT-001": 3.0}
     syncs = claims["CGB-BND-004"]
     assert isinstance(syncs, HostSyncsClaim)
     assert (syncs.candidate.exactly, syncs.control.exactly, syncs.control.per_layer) == (0, 168, False)

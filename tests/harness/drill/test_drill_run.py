@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from small_drill import execute_here, write_contract
 
-from harness import session
+from harness import rejudge, session
 from harness.drill import drill as fire_drill
 from harness.drill.record import FILE, read_record
 from harness.errors import EvidenceError
@@ -91,6 +92,31 @@ def test_the_directory_holds_record_report_and_the_mark_of_a_drill(outcome: fire
     with pytest.raises(EvidenceError, match="plants no fault"):
         refuse_mixed([bundle])
     assert sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) < 3_000_000
+
+
+def test_a_drill_directory_is_judged_the_same_again_and_its_page_says_what_it_shows(
+    outcome: fire_drill.DrillOutcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert outcome.run_directory is not None
+    directory = tmp_path / "copy"
+    shutil.copytree(outcome.run_directory, directory)
+    assert rejudge.check([directory], as_json=False) == 0
+    assert capsys.readouterr().out.startswith(f"same     {directory}: 1 planned · 1 held")
+    (directory / "report.html").unlink()
+    rejudge.render(directory)
+    page = (directory / "report.html").read_text(encoding="utf-8")
+    assert "The page shows the unfaulted controls" in page
+    assert "was planted in this run on purpose" not in page
+    assert "5 planted faults, 5 killed, 0 survived." in page
+    assert "the units below are the unfaulted controls" in (directory / "summary.md").read_text(encoding="utf-8")
+
+
+def test_a_drill_directory_without_its_record_is_damaged(outcome: fire_drill.DrillOutcome, tmp_path: Path) -> None:
+    assert outcome.run_directory is not None
+    directory = tmp_path / "copy"
+    shutil.copytree(outcome.run_directory, directory, ignore=shutil.ignore_patterns(FILE))
+    with pytest.raises(EvidenceError, match="a drill record can be read"):
+        rejudge.check([directory], as_json=False)
 
 
 def test_a_claim_that_cannot_fail_lets_faults_survive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
