@@ -1,6 +1,6 @@
 """Open reports in a headless Chromium and check what only a browser knows.
 
-    python scripts/check_report_in_browser.py [--axe axe.min.js] [--pictures FOLDER] REPORT.html ...
+    python scripts/check_report_in_browser.py [--axe axe.min.js] [--pictures FOLDER [--height 1600]] REPORT.html ...
 
 Each report is opened in light, dark and print, wide and at 390 px. Checked: no console message or violation of the
 page's own content policy, no request beside the file itself, no horizontal scroll of the page, every image drawn,
@@ -134,7 +134,7 @@ def start(executable: str, profile: str) -> Browser:
     return browser
 
 
-def check(browser: Browser, report: Path, axe: str | None, pictures: Path | None) -> list[str]:
+def check(browser: Browser, report: Path, axe: str | None, pictures: Path | None, height: int) -> list[str]:
     """What is wrong with one report, a sentence each."""
     wrong = []
     for name, media, scheme, width in VARIANTS:
@@ -151,7 +151,7 @@ def check(browser: Browser, report: Path, axe: str | None, pictures: Path | None
             browser.evaluate(axe)
             wrong += [f"{report.name} {name}: axe: {text}" for text in browser.evaluate(AXE)]
         if pictures:
-            _picture(browser, pictures / f"{report.stem}-{name}.png", width)
+            _picture(browser, pictures / f"{report.stem}-{name}.png", width, height)
     return wrong
 
 
@@ -178,8 +178,8 @@ def _findings(browser: Browser, report: Path, variant: str) -> list[str]:
     return found
 
 
-def _picture(browser: Browser, path: Path, width: int) -> None:
-    height = min(16_000, int(browser.evaluate("document.documentElement.scrollHeight")))
+def _picture(browser: Browser, path: Path, width: int, most: int) -> None:
+    height = min(most, int(browser.evaluate("document.documentElement.scrollHeight")))
     clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
     data = browser.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)["data"]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -191,6 +191,7 @@ def main() -> int:
     parser.add_argument("reports", nargs="+", type=Path)
     parser.add_argument("--axe", type=Path, help="axe-core's axe.min.js")
     parser.add_argument("--pictures", type=Path, help="where to put screenshots")
+    parser.add_argument("--height", type=int, default=16_000, help="of a screenshot, at most, in pixels")
     options = parser.parse_args()
     executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if executable is None:
@@ -200,7 +201,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         browser = start(executable, profile)
         try:
-            wrong = [text for report in options.reports for text in check(browser, report, axe, options.pictures)]
+            wrong = [
+                text
+                for report in options.reports
+                for text in check(browser, report, axe, options.pictures, options.height)
+            ]
         finally:
             browser.process.terminate()
             browser.process.wait(10)
