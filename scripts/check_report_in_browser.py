@@ -1,6 +1,6 @@
 """Open reports in a headless Chromium and check what only a browser knows.
 
-    python scripts/check_report_in_browser.py [--axe axe.min.js] [--pictures FOLDER [--height 1600]] REPORT.html ...
+    python scripts/check_report_in_browser.py [--axe axe.min.js] [--pictures FOLDER [--top ID] [--height 900]] REPORT ...
 
 Each report is opened in light, dark and print, wide and at 390 px. Checked: no console message or violation of the
 page's own content policy, no request beside the file itself, no horizontal scroll of the page, every image drawn,
@@ -58,6 +58,14 @@ AXE = """axe.run({resultTypes: ['violations']}).then(result => result.violations
   .filter(item => ['serious', 'critical'].includes(item.impact))
   .map(item => item.id + ': ' + item.help + ' (' + item.nodes.slice(0, 3)
     .map(n => n.target.join(' ')).join('; ') + ')'))"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a screenshot shows: from a heading's id, None: the top, at most so many pixels."""
+
+    top: str | None
+    height: int
 
 
 @dataclass
@@ -134,7 +142,7 @@ def start(executable: str, profile: str) -> Browser:
     return browser
 
 
-def check(browser: Browser, report: Path, axe: str | None, pictures: Path | None, height: int) -> list[str]:
+def check(browser: Browser, report: Path, axe: str | None, pictures: Path | None, part: Part) -> list[str]:
     """What is wrong with one report, a sentence each."""
     wrong = []
     for name, media, scheme, width in VARIANTS:
@@ -151,7 +159,7 @@ def check(browser: Browser, report: Path, axe: str | None, pictures: Path | None
             browser.evaluate(axe)
             wrong += [f"{report.name} {name}: axe: {text}" for text in browser.evaluate(AXE)]
         if pictures:
-            _picture(browser, pictures / f"{report.stem}-{name}.png", width, height)
+            _picture(browser, pictures / f"{report.stem}-{name}.png", width, part)
     return wrong
 
 
@@ -178,9 +186,12 @@ def _findings(browser: Browser, report: Path, variant: str) -> list[str]:
     return found
 
 
-def _picture(browser: Browser, path: Path, width: int, most: int) -> None:
-    height = min(most, int(browser.evaluate("document.documentElement.scrollHeight")))
-    clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+def _picture(browser: Browser, path: Path, width: int, part: Part) -> None:
+    height = int(browser.evaluate("document.documentElement.scrollHeight"))
+    find = f"document.getElementById({json.dumps(part.top)}).getBoundingClientRect().top + scrollY"
+    top = int(browser.evaluate(find)) if part.top else 0
+    height = min(part.height, height - top)
+    clip = {"x": 0, "y": top, "width": width, "height": height, "scale": 1}
     data = browser.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)["data"]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(base64.b64decode(data))
@@ -191,21 +202,19 @@ def main() -> int:
     parser.add_argument("reports", nargs="+", type=Path)
     parser.add_argument("--axe", type=Path, help="axe-core's axe.min.js")
     parser.add_argument("--pictures", type=Path, help="where to put screenshots")
+    parser.add_argument("--top", help="a heading's id: where a screenshot begins, if not at the page's top")
     parser.add_argument("--height", type=int, default=16_000, help="of a screenshot, at most, in pixels")
     options = parser.parse_args()
     executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if executable is None:
         print("no Chromium on this machine", file=sys.stderr)
         return 2
+    part = Part(options.top, options.height)
     axe = options.axe.read_text(encoding="utf-8") if options.axe else None
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         browser = start(executable, profile)
         try:
-            wrong = [
-                text
-                for report in options.reports
-                for text in check(browser, report, axe, options.pictures, options.height)
-            ]
+            wrong = [text for report in options.reports for text in check(browser, report, axe, options.pictures, part)]
         finally:
             browser.process.terminate()
             browser.process.wait(10)

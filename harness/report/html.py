@@ -85,5 +85,5 @@ def _narrowed(run: RunView) -> str | None:
     narrowed = run.run.get("narrowed")
     if not isinstance(narrowed, dict):
         return None
-    said = [f"{kind}: {line(', '.join(map(str, names)))}" for kind, names in narrowed.items() if names]
+    said = [f"{kind}: {line(', '.join(map(str, names)), 1000)}" for kind, names in narrowed.items() if names]
     return "; ".join(said) or None

@@ -60,7 +60,7 @@ def difference(values: Doubles, *, tolerance: float, floor: float | None, first:
         steps, shown = decimate(values)
         heights = [math.log10(value) if value > 0 else bottom for value in shown.tolist()]
         marker = "o" if len(steps) <= 120 else None
-        axis.plot(steps, heights, color=SERIES[0], lw=1.0, marker=marker, ms=2.5, label="difference")
+        axis.plot(steps, heights, color=SERIES[0], lw=1.0, marker=marker, ms=2.5, label=label(name, 60))
         axis.axhline(math.log10(tolerance), color=LIMIT, lw=1.3, ls="--", label=f"tolerance {tolerance:g}")
         if floor is not None:
             height = math.log10(floor) if floor > 0 else bottom
