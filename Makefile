@@ -30,7 +30,7 @@ types: install
 	$(BIN)/mypy
 
 judge-published: install
-	$(BIN)/harness judge --check reports/*/
+	$(BIN)/harness judge --check $(dir $(wildcard reports/*/run.json))
 
 clean:
 	rm -rf .venv
