@@ -1,0 +1,130 @@
+"""Write the tables of reports/README.md: the published runs, what did not hold in them, and every measured ratio.
+
+    python scripts/index_reports.py
+
+All of it comes from each directory's `run.json`, `verdicts.json` and, of a fire drill, `drill.json`; nothing is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.drill import matrix
+from harness.drill.record import DrillRecord, read_record
+from harness.evidence import layout
+from harness.evidence.bundle import Header, read_bundle, write_text
+from harness.evidence.verdict_file import VerdictFile, read_verdicts
+from harness.judge.verdict import Status, Verdict
+
+ROOT = Path(__file__).parents[1]
+REPORTS = ROOT / "reports"
+PAGE = REPORTS / "README.md"
+BEGIN, END = "<!-- tables: scripts/index_reports.py -->", "<!-- end of tables -->"
+RUNS = ("run", "machine", "software", "sources", "verdicts")
+OPEN = ("run", "claim", "workload", "verdict", "what was seen")
+RATIOS = (
+    "run",
+    "claim",
+    "workload",
+    "verdict",
+    "demanded",
+    "ratio",
+    "processes from",
+    "to",
+    "uncaptured, ms",
+    "captured, ms",
+)
+
+
+@dataclass(frozen=True)
+class Published:
+    """One directory below reports/."""
+
+    name: str
+    header: Header
+    verdicts: VerdictFile
+    drill: DrillRecord | None
+
+
+def published(reports: Path) -> list[Published]:
+    """Every run directory, by name, which begins with the date. Raises EvidenceError for a damaged one."""
+    found = []
+    for path in sorted(path.parent for path in reports.glob(f"*/{layout.HEADER}")):
+        header = read_bundle(path).header
+        drill = read_record(path / layout.DRILL) if header.fault == layout.DRILL_MARK else None
+        found.append(Published(path.name, header, read_verdicts(path), drill))
+    return found
+
+
+def tables(runs: Sequence[Published]) -> str:
+    """The text between the marks."""
+    if not runs:
+        return "No run is published yet."
+    verdicts = [(run, verdict) for run in runs for verdict in run.verdicts.claims]
+    found = [_table(RUNS, (_run(run) for run in runs))]
+    left = [_open(run, verdict) for run, verdict in verdicts if verdict.status is not Status.PASS]
+    if left:
+        found += ["What did not hold, or was not decided, in these runs:", _table(OPEN, left)]
+    ratios = [_ratio(run, verdict) for run, verdict in verdicts if "mean_ratio" in verdict.figures]
+    if ratios:
+        found += ["Every ratio that was measured, decided or not:", _table(RATIOS, ratios)]
+    return "\n\n".join(found)
+
+
+def _run(run: Published) -> list[str]:
+    facts = run.header.environment
+    gpu, versions = _mapping(facts, "gpu"), _mapping(facts, "versions")
+    machine = str(gpu.get("name") or _mapping(facts, "cpu").get("model") or "CPU")
+    software = ", ".join(f"{name} {versions[name]}" for name in ("torch", "cuda", "triton") if versions.get(name))
+    commit = str(_mapping(facts, "git").get("commit") or "")[:12]
+    said = run.verdicts.counts.line()
+    if run.drill is not None:
+        said = f"fire drill: {matrix.count_line(run.drill)}"
+    elif run.header.fault is not None:
+        said = f"planted fault `{run.header.fault}`: {said}"
+    return [f"[{run.name}]({run.name}/report.html)", machine, software, f"`{commit}`" if commit else "–", said]
+
+
+def _open(run: Published, verdict: Verdict) -> list[str]:
+    return [run.name, verdict.claim, verdict.workload, f"{verdict.status} {verdict.reason}", verdict.message[:300]]
+
+
+def _ratio(run: Published, verdict: Verdict) -> list[str]:
+    figures = {name: figure.value for name, figure in verdict.figures.items()}
+    each = [value for name, value in figures.items() if name.startswith("ratio.process_") and isinstance(value, float)]
+    names = ("baseline_step_ms", "candidate_step_ms")
+    return [
+        *(run.name, verdict.claim, verdict.workload, str(verdict.status)),
+        *(_number(figures.get(name)) for name in ("demanded_ratio", "mean_ratio")),
+        *(_number(bound(each) if each else None) for bound in (min, max)),
+        *(_number(figures.get(name)) for name in names),
+    ]
+
+
+def _number(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, int | float) else "–"
+
+
+def _mapping(facts: dict[str, Any], name: str) -> dict[str, Any]:
+    found = facts.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    cells = [list(head), ["---"] * len(head), *rows]
+    return "\n".join(
+        "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in row) + " |" for row in cells
+    )
+
+
+def with_tables(page: str, text: str) -> str:
+    """The page with other tables. Raises ValueError for a page without the marks."""
+    before, after = page.index(BEGIN) + len(BEGIN), page.index(END)
+    return f"{page[:before]}\n\n{text}\n\n{page[after:]}"
+
+
+if __name__ == "__main__":
+    write_text(PAGE, with_tables(PAGE.read_text(encoding="utf-8"), tables(published(REPORTS))))
