@@ -214,12 +214,14 @@ def skipped_optimizer(run: QLoRARun) -> None:
     {"capture": Expectation("FAIL", "moved_buffer")},
 )
 def moved_buffer(run: QLoRARun) -> None:
-    step = run.capturing.step
+    step, kept = run.capturing.step, []
 
     def step_after_move(index: int) -> Tensor:
         loss = step(index)
         if index == 0:
             static = run.trainer.static
+            # The old ones stay alive: freed, their memory may hold anything, and a replay could read outside a table.
+            kept.extend((static.tokens, static.targets))
             static.tokens, static.targets = static.tokens.clone(), static.targets.clone()
         return loss
 

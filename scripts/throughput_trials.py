@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from trial_systems import CYCLES, DelayedSystem
 
 from harness import session
@@ -87,7 +86,7 @@ def main() -> int:
     for true_ratio in arguments.ratios:
         cycles = 0 if true_ratio == 1.0 else calibrated_cycles()
         path = arguments.out / f"trial-{true_ratio:.2f}.yaml"
-        path.write_text(yaml.safe_dump(contract(cycles), sort_keys=False))
+        path.write_text(json.dumps(contract(cycles), indent=2) + "\n")  # JSON is YAML, and has no anchors
         for attempt in range(arguments.tries):
             options = session.Options(
                 claims=("TRIAL-RATIO",), reports=arguments.out, name=f"trial-{true_ratio:.2f}-{attempt}"

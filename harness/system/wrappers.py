@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SWAPPED_ARMS = "swapped_arms"  # planted where the arms are opened: a wrapper sees one arm only
-SLOWDOWN = 5  # a captured step is up to four times as fast as an eager one; slowed by this it is no faster
+SLOWDOWN = 5  # of a baseline: any sleep as long as the step itself shows
+CANDIDATE_SLOWDOWN = 20  # a captured step of a tiny model was 14 times as fast as an eager one on an H200
 FAULTY_STEP = 5  # the step that a fault of one step hits; the last one of a shorter run
 
 
@@ -120,6 +121,8 @@ class ExtraSync(FaultyRun):
 
 
 class Slowed(FaultyRun):
+    slowdown = SLOWDOWN
+
     def step(self, index: int) -> Tensor:
         started = time.perf_counter()
         loss = self._inner.step(index)
@@ -127,8 +130,12 @@ class Slowed(FaultyRun):
             import torch
 
             torch.cuda.synchronize(loss.device)
-        time.sleep((SLOWDOWN - 1) * (time.perf_counter() - started))
+        time.sleep((self.slowdown - 1) * (time.perf_counter() - started))
         return loss
+
+
+class SlowedCandidate(Slowed):
+    slowdown = CANDIDATE_SLOWDOWN
 
 
 class FewerTokens(FaultyRun):
@@ -148,7 +155,7 @@ _WRAPPERS: dict[str, type[FaultyRun]] = {
     "doubled_step": DoubledStep,
     "stale_batch": StaleBatch,
     "extra_sync": ExtraSync,
-    "slow_candidate": Slowed,
+    "slow_candidate": SlowedCandidate,
     "slow_baseline": Slowed,
     "fewer_tokens": FewerTokens,
 }
@@ -159,7 +166,7 @@ _SUMMARIES = {
     "doubled_step": f"step {FAULTY_STEP} is executed twice",
     "stale_batch": "each step trains on the batch before its own",
     "extra_sync": "each step reads its loss on the host",
-    "slow_candidate": f"each step takes {SLOWDOWN} times as long as it would",
+    "slow_candidate": f"each step takes {CANDIDATE_SLOWDOWN} times as long as it would",
     "slow_baseline": f"each step of the baseline takes {SLOWDOWN} times as long as it would, asleep for the rest",
     "fewer_tokens": "half of each sequence is processed",
     SWAPPED_ARMS: "candidate and baseline have changed places",
