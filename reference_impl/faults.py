@@ -214,7 +214,8 @@ def skipped_optimizer(run: QLoRARun) -> None:
     {"capture": Expectation("FAIL", "moved_buffer")},
 )
 def moved_buffer(run: QLoRARun) -> None:
-    step, kept = run.capturing.step, []
+    step = run.capturing.step
+    kept: list[Tensor] = []
 
     def step_after_move(index: int) -> Tensor:
         loss = step(index)

@@ -42,7 +42,7 @@ def _delay(run: Any, cycles: int) -> None:
 
     def delayed(index: int) -> torch.Tensor:
         loss: torch.Tensor = step(index)
-        torch.cuda._sleep(cycles)  # a kernel that spins: time on the device, none on the host
+        torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]  # a kernel that spins: time on the device, none on the host
         return loss
 
     run.step = delayed

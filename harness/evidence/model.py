@@ -47,6 +47,7 @@ class Run(Record):
     arms: dict[str, PlannedArm]
     baseline_of: dict[str, str] = {}  # candidate -> the baseline its gradients are compared with
     gradient_steps: list[int] = []
+    gradient_arms: list[str] | None = None  # arms whose gradients some claim reads; None: all
     process: int = 0  # which of several equal processes (throughput)
     settings: dict[str, object] = {}  # the claim's numbers that the probe itself needs (blocks, operations, …)
     fault: str | None = None

@@ -95,13 +95,21 @@ class ArmExecution:
                 loss = self.training.step(index)
                 self.steps_called += 1
                 block.add(index, loss, self.training, tokens_of(self.run, self.training, index))
-                if index in self.run.gradient_steps:
+                if index in self.run.gradient_steps and self._gradients_are_read():
                     self._gradients(index, kept, keep=keep)
                 self._sample_memory(index)
                 if index + 1 == watched.steps:
                     first_steps.close()
         block.write()
         return watched
+
+    def _gradients_are_read(self) -> bool:
+        """Whether a claim reads this execution's gradients; a baseline's repetition only shows the losses' noise."""
+        arms = self.run.gradient_arms
+        return arms is None or (self.arm in arms and (self.replica == 0 or self.arm not in self._baselines()))
+
+    def _baselines(self) -> set[str]:
+        return set(self.run.baseline_of.values())
 
     def _gradients(self, index: int, kept: KeptGradients, *, keep: bool) -> None:
         if not isinstance(self.training, HasGradients):

@@ -36,6 +36,7 @@ class _PairedRun:
     observe_syncs: set[str] = field(default_factory=set)
     baseline_of: dict[str, str] = field(default_factory=dict)
     gradient_steps: set[int] = field(default_factory=set)
+    gradient_arms: set[str] = field(default_factory=set)
 
     def takes(self, part: AnyPart) -> bool:
         """Whether gradients stay unambiguous: one baseline for each candidate, and no circle."""
@@ -64,6 +65,7 @@ class _PairedRun:
             self.observe_syncs |= {part.candidate.arm, part.control.arm}
         if isinstance(part, GradientMatch):
             self.gradient_steps |= set(part.steps)
+            self.gradient_arms |= {part.candidate} | ({part.baseline} if part.baseline is not None else set())
             if part.baseline is not None:
                 self.baseline_of[part.candidate] = part.baseline
 
@@ -152,6 +154,7 @@ class RunBuilder:
                 "arms": observed,
                 "baseline_of": planned.baseline_of,
                 "gradient_steps": sorted(planned.gradient_steps),
+                "gradient_arms": sorted(planned.gradient_arms),
             }
         )
 

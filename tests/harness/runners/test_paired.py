@@ -99,6 +99,16 @@ def test_batch_digests_are_equal_across_arms_and_distinct_across_steps(executed:
     assert len(set(digests[0])) == STEPS
 
 
+def test_gradients_are_recorded_where_a_claim_reads_them(tmp_path: Path) -> None:
+    executed = Executed(make_run(gradient_arms=["captured", "plain"]), tmp_path / "run")
+    recorded = {arm: [(r.replica, r.step) for r in executed.of(Gradients, arm)] for arm in executed_arms(executed)}
+    assert recorded == {"plain": [(0, 0), (0, 7)], "captured": [(0, 0), (0, 7)], "untrained": []}
+
+
+def executed_arms(executed: Executed) -> list[str]:
+    return list(dict.fromkeys(record.arm for record in executed.records if isinstance(record, ArmStart)))
+
+
 def test_start_and_end_digests(executed: Executed) -> None:
     starts = [executed.of(ArmStart, arm)[0] for arm in ("plain", "captured", "untrained")]
     assert len({start.trainable_digest for start in starts}) == 1

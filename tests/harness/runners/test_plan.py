@@ -95,6 +95,7 @@ def test_claims_on_one_workload_share_one_paired_run() -> None:
     assert [name for name, arm in run.arms.items() if arm.observe_syncs] == ["graphed", "synchronizing"]
     assert run.baseline_of == {"graphed": "plain"}
     assert run.gradient_steps == [0, 2]
+    assert run.gradient_arms == ["graphed", "plain"]
     assert run.arms["untrained"].arm.settings() == {"learning_rate": 0}
     assert run.arms["graphed"].arm.capture == "step"
     assert run.arms["plain"].system == SYSTEM
