@@ -25,6 +25,7 @@ from harness.evidence.files import Damaged, read_bytes
 from harness.evidence.model import Death, Run
 from harness.evidence.numbers import dump_json
 from harness.evidence.records import death_from_records, read_records
+from harness.runners.folders import without_folders
 from harness.runners.gpu_lock import gpu_lock
 from harness.runners.leftovers import TOKEN, kill_marked, new_token
 from harness.runners.output import OutputPump
@@ -100,6 +101,9 @@ def _supervise(
         _kill_group(process)
         kill_marked(token)
         worker.pump.join()
+    output = directory / layout.OUTPUT
+    if output.exists():
+        output.write_text(without_folders(output.read_text(encoding="utf-8", errors="replace")), encoding="utf-8")
     if sampler is not None:
         sampler.write(directory / layout.TELEMETRY)
     tell(Progress(run.id, "", worker.elapsed()))
@@ -237,7 +241,8 @@ def _death(run: Run, directory: Path, code: int, overrun: Overrun | None) -> Dea
 def _stack(directory: Path) -> str:
     """What faulthandler left: the stacks at a crash or at SIGTERM, most recent call first."""
     try:
-        return read_bytes(directory / STACKS, limit=2**20).decode("utf-8", "replace")[:STACK_EXCERPT]
+        stack = read_bytes(directory / STACKS, limit=2**20).decode("utf-8", "replace")
+        return without_folders(stack)[:STACK_EXCERPT]
     except Damaged:
         return ""
 

@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 
 from harness.evidence.model import Complete, Obstacle, Raised, Run, Unavailable
+from harness.runners.folders import without_folders
 from harness.runners.recorder import Recorder
 from harness.system.protocol import NotAvailable
 
@@ -50,20 +51,12 @@ def _execute(recorder: Recorder) -> int:
         recorder.write(Unavailable(obstacle=obstacle))
     except BaseException as error:  # a system may raise anything, SystemExit included
         stack = "".join(traceback.format_exception(error)).encode("utf-8", "replace").decode("utf-8")
-        stack = _without_roots(stack)
+        stack = without_folders(stack)
         message = f"{type(error).__name__}: {error}"
         recorder.write(Raised(error=_excerpt(message, _MESSAGE_LIMIT), stack=stack[-_STACK_LIMIT:]))
         return RAISED_EXIT
     recorder.write(Complete(seconds=recorder.seconds()))
     return 0
-
-
-def _without_roots(text: str) -> str:
-    """Paths relative to where modules come from: evidence is published, and says nothing of its machine's folders."""
-    roots = {*sys.path, str(Path.cwd()), sys.prefix, sys.base_prefix} - {"", "/"}
-    for root in sorted(roots, key=len, reverse=True):
-        text = text.replace(f"{root.rstrip('/')}/", "")
-    return text
 
 
 def _excerpt(text: str, limit: int) -> str:
