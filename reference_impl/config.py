@@ -172,10 +172,6 @@ class TrainConfig:
         """The run fixed for ``model``; a model that is no preset starts from the field defaults."""
         return cls(**{"model": model, **_TRAIN_PRESETS.get(model, {}), **overrides})
 
-    @property
-    def lora_scale(self) -> float:
-        return self.alpha / self.rank
-
     def __post_init__(self) -> None:
         _require_positive(self, "batch_size", "seq_len", "steps", "rank", "loss_chunk")
         _require_choice(self, "clip_scope", get_args(ClipScope))

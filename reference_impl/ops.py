@@ -79,14 +79,6 @@ def rope_apply_(
     _pick("rope", qkv).apply_(qkv, cos, sin, seq_len, heads_to_rotate, head_dim, inverse)
 
 
-def rope_backward(
-    grad_query: Tensor, grad_key: Tensor, grad_value: Tensor, cos: Tensor, sin: Tensor, seq_len: int, head_dim: int
-) -> Tensor:
-    implementation = _pick("rope", grad_query)
-    result: Tensor = implementation.backward(grad_query, grad_key, grad_value, cos, sin, seq_len, head_dim)
-    return result
-
-
 def attention_forward(
     qkv: Tensor, batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int
 ) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,8 @@
 """The contract language, version 1: what a contract file may say.
 
 Contracts are data: no expressions, no code. Every model is strict (unknown keys, wrong types and non-finite
-numbers are errors). References between parts of a contract (arms, workloads, claims) are checked in
-`Contract.check_references`, which names the path of the offending value so that the loader can point at it.
+numbers are errors). References between parts of a contract (arms, workloads, claims) are checked by
+`harness.contract.references.problems`, which names the path of the offending value so that the loader can point at it.
 """
 
 from __future__ import annotations

@@ -27,8 +27,9 @@ _MEASURING_LIMIT_S = 600.0
 # One part of so many is reserved beside what was measured: torch may cut one block into parts that fit worse than
 # the many blocks that it made when memory was free.
 _SPARE_PARTS = 8
-# The plain part of a captured step keeps one block from going back to the driver: with 9 of them that was as much as
-# the spare part, and a 28-layer capture ran out with 61 MiB left of the 70 it asked for (H200).
+# The plain part of a captured step keeps one block from going back to the driver: of 9 blocks that was as much as the
+# spare part. Smaller blocks did not suffice yet: on an H200 a 28-layer capture ran out with 61 MiB left of the 70 that
+# it asked for with 9 blocks, and with 75 of 76 with 32. What it needs beside the measured peak is not understood.
 _BLOCKS_FOR_A_CAPTURE = 32
 
 
