@@ -220,6 +220,7 @@ class Block(Record):
     seconds: Real
     first_step: int
     processor_seconds: Real | None = None  # processor time of the whole process in the block
+    began: Real | None = None  # seconds by the machine's monotonic clock
 
 
 class TelemetrySample(Record):
@@ -235,6 +236,7 @@ class TelemetrySample(Record):
 class Telemetry(Record):
     record: Literal["telemetry"] = "telemetry"
     samples: list[TelemetrySample]
+    began: Real | None = None  # when `seconds` was 0, by the clock of `Block.began`
 
 
 class TimingEvidence(Record):

@@ -63,7 +63,7 @@ class Sampler:
     def telemetry(self) -> Telemetry:
         """What was sampled."""
         timed = [sample for phase, sample in self._samples if phase.startswith(TIMED_PHASE)]
-        return Telemetry(samples=timed or [sample for _, sample in self._samples])
+        return Telemetry(samples=timed or [sample for _, sample in self._samples], began=self._started)
 
     def write(self, path: Path) -> None:
         """Store the record as one JSON line."""

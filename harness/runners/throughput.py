@@ -40,11 +40,15 @@ class TimedArm:
     _losses: list[Tensor] = field(default_factory=list)
     _inputs: list[dict[str, Tensor]] = field(default_factory=list)
 
-    def block(self, steps: int) -> tuple[float, float]:
-        """Wall and processor seconds of `steps` steps. Losses and a copy of the batches stay on the device."""
+    def block(self, steps: int) -> tuple[float, float, float]:
+        """Wall and processor seconds of `steps` steps, and when they began by the machine's monotonic clock.
+
+        Losses and a copy of the batches stay on the device.
+        """
         shows_inputs = self.training if isinstance(self.training, HasInputs) else None
         self._losses, self._inputs = [], []
         _synchronize()
+        began = time.monotonic()
         started, worked = time.perf_counter(), time.process_time()
         for index in range(self.next_index, self.next_index + steps):
             self._losses.append(self.training.step(index))
@@ -53,7 +57,7 @@ class TimedArm:
         _synchronize()
         seconds, processor_seconds = time.perf_counter() - started, time.process_time() - worked
         self.next_index += steps
-        return seconds, processor_seconds
+        return seconds, processor_seconds, began
 
     def write_block(self) -> None:
         """Write the last block's losses and digests; its steps are over."""
@@ -128,7 +132,7 @@ def _timed_rounds(candidate: TimedArm, baseline: TimedArm, *, rounds: int, steps
     for number in range(rounds):
         for position, arm in enumerate((candidate, baseline, baseline, candidate)):
             first = arm.next_index
-            seconds, processor_seconds = arm.block(steps)
+            seconds, processor_seconds, began = arm.block(steps)
             arm.write_block()
             timed.append(
                 Block(
@@ -139,6 +143,7 @@ def _timed_rounds(candidate: TimedArm, baseline: TimedArm, *, rounds: int, steps
                     seconds=seconds,
                     first_step=first,
                     processor_seconds=processor_seconds,
+                    began=began,
                 )
             )
     return timed
