@@ -15,3 +15,8 @@ class Case:
     name: str
     reason: str
     judged: Callable[[], Verdict]
+
+
+def figures(verdict: Verdict) -> dict[str, tuple[object, str]]:
+    """Value and unit of every figure by name."""
+    return {name: (figure.value, figure.unit) for name, figure in verdict.figures.items()}

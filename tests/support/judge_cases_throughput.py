@@ -95,6 +95,17 @@ def torn(**changes: Any) -> dict[str, Any]:
     return {"timing": {"blocks": [first.model_copy(update=changes), *others]}}
 
 
+def first_round(*positions: int, arm: str = "ungraphed") -> dict[str, Any]:
+    """The first round's blocks (candidate, `arm`, `arm`, candidate) at these positions."""
+    made = blocks([0.01] * 4, [0.012] * 4, steps=2)
+    names = ["graphed", arm, arm, "graphed"]
+    moved = [
+        block.model_copy(update={"position": position, "arm": name})
+        for block, position, name in zip(made[:4], positions, names, strict=True)
+    ]
+    return {"timing": {"blocks": [*moved, *made[4:]]}}
+
+
 NOISY = [1.0, 1.15, 0.85, 1.1, 0.9, 1.2, 0.8, 1.0]
 THROUGHPUT_CASES = [
     Case("faster", "held", timed),
@@ -133,7 +144,10 @@ THROUGHPUT_CASES = [
     Case("traced", "mechanism_missing", lambda: timed(ours=arm("graphed", LOSSES, capture=traced()))),
     Case("no time", "evidence_inconsistent", lambda: timed(**torn(seconds=0.0))),
     Case("NaN time", "evidence_inconsistent", lambda: timed(**torn(seconds=math.nan))),
-    Case("not interleaved", "evidence_inconsistent", lambda: timed(**torn(arm="ungraphed"))),
+    Case("more timed than recorded", "evidence_inconsistent", lambda: timed(**torn(arm="ungraphed"))),
+    Case("not interleaved", "evidence_inconsistent", lambda: timed(**first_round(0, 2, 3, 1))),
+    Case("a position left out", "evidence_inconsistent", lambda: timed(**first_round(0, 1, 2, 4))),
+    Case("a third arm's blocks", "evidence_inconsistent", lambda: timed(**first_round(0, 1, 2, 3, arm="untrained"))),
     Case(
         "a block missing",
         "evidence_inconsistent",
@@ -179,7 +193,7 @@ def broken() -> Verdict:
     """A baseline that the evidence holds under its name without an execution."""
     run = trajectory_run()
     series = run.arms["ungraphed"][0].series
-    object.__setattr__(series, "loss", np.array(["no", "numbers"] * 5))
+    object.__setattr__(series, "loss", ["no", "numbers"] * 5)
     return verdict_of(TRAJECTORY, run)
 
 

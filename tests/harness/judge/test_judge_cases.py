@@ -2,29 +2,11 @@
 
 import pytest
 from judge_cases import Case
-from judge_cases_capture import CAPTURE_CASES, MEMORY_CASES, SYNC_CASES
-from judge_cases_gradients import GRADIENT_CASES
-from judge_cases_kernel_match import MATCH_CASES
-from judge_cases_kernels import PREWARM_CASES, PTX_CASES
-from judge_cases_throughput import OTHER_CASES, THROUGHPUT_CASES
-from judge_cases_training import REPEATABILITY_CASES, TRAJECTORY_CASES
+from judge_cases_tables import EVERYTHING, TABLES
 
 from harness.judge.reasons import REASONS
 from harness.judge.registry import JUDGES
 
-TABLES = {
-    "trajectory_match": TRAJECTORY_CASES,
-    "repeatability": REPEATABILITY_CASES,
-    "gradient_match": GRADIENT_CASES,
-    "capture": CAPTURE_CASES,
-    "host_syncs": SYNC_CASES,
-    "memory_steady": MEMORY_CASES,
-    "ptx_target": PTX_CASES,
-    "prewarm": PREWARM_CASES,
-    "kernel_match": MATCH_CASES,
-    "throughput_ratio": THROUGHPUT_CASES,
-}
-EVERYTHING = TABLES | {"any": OTHER_CASES}
 ALL = [pytest.param(case, id=f"{kind}: {case.name}") for kind, cases in EVERYTHING.items() for case in cases]
 
 

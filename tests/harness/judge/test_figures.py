@@ -1,0 +1,208 @@
+"""Figures, units and denominators of whole verdicts: each from evidence in which no two numbers are alike."""
+
+import math
+
+import pytest
+from evidence_builders import LOSSES, arm, gradients, graphed, memory, paired, reduction, syncs, untrained, verdict_of
+from judge_cases import figures
+from judge_cases_capture import MEMORY, captured, last_shape, replays, retraced, watched
+from judge_cases_gradients import GRADIENTS_WITHIN, A, all_steps, matched, norm, unlike
+from judge_cases_training import changed, nudged, repeated, trajectory
+
+from harness.evidence.model import GroupNorm
+
+
+def test_a_trajectory_within_a_bound() -> None:
+    verdict = trajectory(
+        graphed(changed(4, LOSSES[4] + 0.0625), active=[1] * 9 + [0]),
+        arm("ungraphed", end="elsewhere"),
+        untrained(),
+        arm("ungraphed", LOSSES + 0.03125, replica=1),
+        claim={"equality": "within"},
+    )
+    assert verdict.reason == "held"
+    assert verdict.denominators == {"steps": 10}
+    assert figures(verdict) == {
+        "max_abs_difference": (0.0625, "loss"),
+        "max_abs_difference_step": (4, "step"),
+        "tolerance": (0.1, "loss"),
+        "steps_differing": (1, "steps"),
+        "first_differing_step": (4, "step"),
+        "first_exceeding_step": (None, "step"),
+        "noise_floor": (0.03125, "loss"),
+        "multiple_of_noise_floor": (2.0, ""),
+        "final_loss_candidate": (2.0, "loss"),
+        "final_loss_baseline": (2.0, "loss"),
+        "final_parameters_equal": (False, ""),
+        "steps_run": (10, "steps"),
+        "distinct_batches": (10, "batches"),
+        "clip_active_steps": (9, "steps"),
+        "training_effect": (0.944444444444, "loss"),
+        "training_effect_demanded": (0.2, "loss"),
+    }
+
+
+def test_a_trajectory_that_differs_at_its_end() -> None:
+    verdict = trajectory(graphed(changed(9, 5.0)))
+    assert figures(verdict) == {
+        "max_abs_difference": (3.0, "loss"),
+        "max_abs_difference_step": (9, "step"),
+        "tolerance": (0.1, "loss"),
+        "steps_differing": (1, "steps"),
+        "first_differing_step": (9, "step"),
+        "within_upstream_tolerance": (False, ""),
+        "noise_floor": (0.0, "loss"),
+        "multiple_of_noise_floor": (math.inf, ""),
+        "final_loss_candidate": (5.0, "loss"),
+        "final_loss_baseline": (2.0, "loss"),
+        "final_parameters_equal": (True, ""),
+    }
+
+
+def test_series_without_a_step() -> None:
+    verdict = trajectory(graphed([]), arm("ungraphed", []), untrained(losses=[]), arm("ungraphed", [], replica=1))
+    assert verdict.denominators == {"steps": 0}
+    assert figures(verdict) == {
+        "max_abs_difference": (0.0, "loss"),
+        "max_abs_difference_step": (None, "step"),
+        "tolerance": (0.1, "loss"),
+        "steps_differing": (0, "steps"),
+        "first_differing_step": (None, "step"),
+        "within_upstream_tolerance": (False, ""),
+        "noise_floor": (0.0, "loss"),
+        "multiple_of_noise_floor": (0.0, ""),
+        "final_loss_candidate": (None, "loss"),
+        "final_loss_baseline": (None, "loss"),
+        "final_parameters_equal": (True, ""),
+        "steps_run": (0, "steps"),
+    }
+
+
+def test_repeated_runs() -> None:
+    verdict = repeated(arm("ungraphed", nudged(7), batches=["b"] * 5 + [f"b{step}" for step in range(5)]))
+    assert verdict.denominators == {"steps": 10, "runs": 3}
+    assert figures(verdict) == {
+        "max_abs_difference": (4.4408920985e-16, "loss"),
+        "max_abs_difference_step": (7, "step"),
+        "tolerance": (1e-5, "loss"),
+        "steps_differing": (1, "steps"),
+        "first_differing_step": (7, "step"),
+        "within_upstream_tolerance": (True, ""),
+        "first_unequal_step": (0, "step"),
+    }
+
+
+def test_gradients_within_a_bound() -> None:
+    early = gradients(0, tensors=[A, reduction("b"), reduction("c")], groups=[*norm(3.0, 0.5), *norm(2.0, 0.75)])
+    late = gradients(
+        5, tensors=[A, unlike(5e-4, baseline_max_abs=0.25), reduction("c", digest="other", max_abs_difference=4e-4)]
+    )
+    verdict = matched(claim=GRADIENTS_WITHIN, execution={"gradients": [late, early], "active": [1] * 9 + [0]})
+    assert verdict.reason == "held"
+    assert verdict.denominators == {"steps": 2, "tensors": 3, "groups": 3}
+    assert figures(verdict) == {
+        "max_abs_difference": (5e-4, "gradient"),
+        "max_abs_difference_tensor": ("b", ""),
+        "max_abs_difference_step": (5, "step"),
+        "max_relative_difference": (0.002, ""),
+        "tensors_differing": (2, "tensors"),
+        "largest_clipped_norm": (1.0, "norm"),
+        "clip_threshold": (1.0, "norm"),
+        "clip_active_steps": (9, "steps"),
+    }
+
+
+def test_gradients_that_differ() -> None:
+    verdict = matched(execution=all_steps(A, unlike(2e-5)))
+    assert figures(verdict) == {
+        "max_abs_difference": (2e-5, "gradient"),
+        "max_abs_difference_tensor": ("b", ""),
+        "max_abs_difference_step": (0, "step"),
+        "max_relative_difference": (4e-5, ""),
+        "tensors_differing": (1, "tensors"),
+        "within_upstream_tolerance": (False, ""),
+        "first_differing_step": (0, "step"),
+        "first_differing_tensor": ("b", ""),
+    }
+
+
+def test_gradients_and_norms_that_are_not_finite() -> None:
+    tensor = figures(matched(A, unlike(math.inf)))
+    assert tensor["first_non_finite_step"] == (5, "step")
+    assert tensor["first_non_finite_tensor"] == ("b", "")
+    group = figures(matched(groups=[GroupNorm(group="layer0", before=math.inf, after=1.0)]))
+    assert group["first_non_finite_step"] == (5, "step")
+    assert "first_non_finite_tensor" not in group
+
+
+def test_a_capture_of_three_shapes() -> None:
+    last = last_shape(kernels={"gemm": 12, "clip": 4}, by_type={"kernel": 16, "event_record": 2})
+    verdict = captured(
+        {"captures": 3, "nodes_at_most": 18, "skipped_steps_at_most": 1},
+        {"skipped": 1},
+        **last | {"warmup_steps": 7, "observed_steps": 4, "observed_graph_launches": 4},
+    )
+    assert verdict.reason == "held"
+    assert verdict.denominators == {
+        "nodes": 44, "captures": 3, "observed_steps": 4, "buffers": 5, "steps": 10, "layers": 2,
+    }  # fmt: skip
+    assert figures(verdict) == {
+        "replays": (10, "replays"),
+        "warmup_steps": (7, "steps"),
+        "uncaptured_steps": (0, "steps"),
+        "nodes.a.kernel": (12, "nodes"),
+        "nodes.a.memset": (1, "nodes"),
+        "nodes.b.kernel": (12, "nodes"),
+        "nodes.b.memset": (1, "nodes"),
+        "nodes.c.kernel": (16, "nodes"),
+        "nodes.c.event_record": (2, "nodes"),
+        "observed_launches": (4, "graph launches"),
+        "kernels_per_layer": (6.0, "kernels"),
+        "clipped_tensors": (12, "tensors"),
+        "skipped_steps": (1, "steps"),
+    }
+
+
+def test_a_traced_capture() -> None:
+    verdict = retraced({"captures": 3}, captures=3, recorded_operations=121)
+    assert verdict.denominators == {"nodes": 40, "captures": 3, "observed_steps": 3, "buffers": 5, "steps": 10}
+    assert figures(verdict) == {
+        "replays": (10, "replays"),
+        "warmup_steps": (3, "steps"),
+        "uncaptured_steps": (0, "steps"),
+        "observed_launches": (126, "replayed operations"),
+        "skipped_steps": (0, "steps"),
+    }
+
+
+def test_host_syncs_of_both_arms() -> None:
+    readings = [
+        *syncs("synchronizing", {"dispatch_mode": 48}, steps=4).readings,
+        *syncs("synchronizing", {"profiler": 36, "fake_pass": 36}, steps=3).readings,
+    ]
+    verdict = watched(
+        replays({"profiler": 10, "sync_debug_mode": 10}, steps=5),
+        syncs("synchronizing", {}, readings=readings),
+        claim={"candidate": {"arm": "graphed", "exactly": 2}},
+    )
+    assert verdict.reason == "held"
+    assert verdict.denominators == {
+        "candidate_steps": 5, "candidate_detectors": 2, "control_steps": 3, "control_detectors": 3,
+    }  # fmt: skip
+    assert figures(verdict) == {
+        "candidate_syncs_per_step": (2.0, "syncs"),
+        "control_syncs_per_step": (12.0, "syncs"),
+    }
+
+
+def test_growing_memory() -> None:
+    samples = memory([100, 200, 100, 202, 90], [400, 500, 502, 505, 504])
+    verdict = verdict_of(MEMORY, paired(graphed(memory=[memory([1], per="recapture"), samples])))
+    assert verdict.reason == "held"
+    assert verdict.denominators == {"samples": 3}
+    assert figures(verdict) == {
+        "allocated_growth": (pytest.approx(0.01), ""),
+        "allocated_peak_bytes": (202, "bytes"),
+        "reserved_growth": (pytest.approx(0.01), ""),
+        "reserved_peak_bytes": (505, "bytes"),
+    }

@@ -1,0 +1,215 @@
+"""Figures of the kernel judges, of throughput and of composite claims: see `test_figures`."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from evidence_builders import sample, timed_run, trajectory_run, verdict_of
+from judge_cases import figures
+from judge_cases_capture import CAPTURE
+from judge_cases_kernel_match import GRID, agreed, compared
+from judge_cases_kernels import WARM, compiled, covered, kernel, prewarmed, targeted
+from judge_cases_throughput import composite, processes, timed
+
+from harness.evidence.model import RunEvidence, Telemetry
+
+
+def test_kernels_that_fit_a_device() -> None:
+    verdict = targeted(planned=[kernel(targets=["compute_80", "sm_90a"])], used=[kernel("clip"), kernel("norm")])
+    assert verdict.denominators == {"kernels": 3}
+    assert figures(verdict) == {
+        "target": ("sm_90", ""),
+        "kernels.compute_80": (1, "kernels"),
+        "kernels.sm_90a": (3, "kernels"),
+        "kernels_mismatched": (0, "kernels"),
+        "driver_ptx_version": ("9.0", ""),
+    }
+
+
+def test_kernels_that_do_not_fit() -> None:
+    verdict = targeted(
+        planned=[kernel("norm", targets=["sm_100"]), kernel("clip", targets=["sm_120"])], used=[kernel()]
+    )
+    assert verdict.denominators == {"kernels": 3}
+    assert verdict.message == "2 kernels of 3 do not fit sm_90 (loadable): clip (sm_120), norm (sm_100)"
+    assert figures(verdict) == {
+        "target": ("sm_90", ""),
+        "kernels.sm_100": (1, "kernels"),
+        "kernels.sm_120": (1, "kernels"),
+        "kernels.sm_90a": (1, "kernels"),
+        "kernels_mismatched": (2, "kernels"),
+        "first_mismatched_key": ("clip", ""),
+    }
+
+
+def test_a_warm_start_in_full_memory() -> None:
+    verdict = prewarmed({"used": [kernel()]}, handles={"cublas": 0.5, "cudnn": 2.5})
+    assert verdict.reason == "held"
+    assert verdict.denominators == {
+        "planned_kernels": 2, "used_kernels": 1, "jit_events": 2, "steps_after_fill": 2,
+    }  # fmt: skip
+    assert figures(verdict) == {
+        "keys_missing": (0, "keys"),
+        "late_jit_events": (0, "events"),
+        "handles": (2, "handles"),
+        "free_bytes_after_fill": (3 * 2**20, "bytes"),
+    }
+
+
+def test_keys_that_were_not_prewarmed() -> None:
+    planned = covered(planned=[kernel("norm")])
+    assert planned.denominators == {"planned_kernels": 1, "used_kernels": 2}
+    assert figures(planned) == {"keys_missing": (2, "keys"), "first_missing_key": ("clip", "")}
+    never_compiled = figures(prewarmed(events=[]))
+    assert never_compiled["keys_missing"] == (0, "keys")
+    assert never_compiled["first_missing_key"] == ("clip", "")
+
+
+def test_keys_with_other_ptx() -> None:
+    used = [kernel(key, ptx_digest="other") for key in ("gemm", "clip")]
+    assert figures(covered(used=used)) == {"keys_missing": (0, "keys"), "first_differing_key": ("clip", "")}
+
+
+def test_late_compilations() -> None:
+    late = [compiled("norm", phase="train", seconds=3.5), compiled("clip", phase="upload", seconds=2.5)]
+    verdict = prewarmed(events=[*WARM, *late])
+    assert verdict.denominators == {"planned_kernels": 2, "used_kernels": 2, "jit_events": 4}
+    assert figures(verdict) == {
+        "keys_missing": (0, "keys"),
+        "late_jit_events": (2, "events"),
+        "first_late_key": ("norm", ""),
+    }
+
+
+def test_kernels_that_agree() -> None:
+    errors = [(1e-6, 2e-6, 3e-6), (4e-6, 1e-6, 2e-6), (1e-3, 2e-3, 3e-3), (2e-3, 1e-3, 4e-3)]
+    names = ("error_vs_fp64", "error_vs_naive", "naive_error_vs_fp64")
+    wrong: list[dict[str, Any]] = [dict(zip(names, each, strict=True)) for each in errors]
+    cases = [compared(*point, **changes) for point, changes in zip(GRID, wrong, strict=True)]
+    verdict = agreed(
+        {"operations": ["gemm", "clip"], "magnitudes": [1.0]},
+        cases=[*cases, compared(operation="clip"), compared("bfloat16", operation="clip"), compared(operation="norm")],
+        compiled=[kernel(), kernel("clip")],
+    )
+    assert verdict.reason == "held"
+    assert verdict.denominators == {"cases": 6, "operations": 2}
+    assert figures(verdict) == {
+        "max_error_vs_fp64.float32": (4e-6, ""),
+        "max_error_vs_naive.float32": (2e-6, ""),
+        "max_naive_error_vs_fp64.float32": (3e-6, ""),
+        "max_error_vs_fp64.bfloat16": (2e-3, ""),
+        "max_error_vs_naive.bfloat16": (2e-3, ""),
+        "max_naive_error_vs_fp64.bfloat16": (4e-3, ""),
+        "compiled_kernels": (2, "kernels"),
+    }
+
+
+def test_a_kernel_that_is_not_finite() -> None:
+    verdict = agreed(last={"finite": False})
+    assert verdict.denominators == {"cases": 4, "operations": 1}
+    assert figures(verdict) == {"first_non_finite_case": ("gemm bfloat16 16x16 at magnitude 1e+05", "")}
+
+
+CANDIDATE = [0.010, 0.0101, 0.0102, 0.010]
+BASELINE = [0.012, 0.0118, 0.0121, 0.0122]
+SPREAD = [1.0, 1.002, 0.998, 1.001, 0.999, 1.003, 0.997, 1.0]
+
+
+def eight_processes() -> list[RunEvidence]:
+    """A machine with something of everything, within wide limits; the last process saw the most of it."""
+    quiet = Telemetry(samples=[sample(), sample(throttle_reasons=["sw_power_cap"])])
+    busy = Telemetry(
+        samples=[
+            sample(throttle_reasons=["sw_power_cap"]),
+            sample(throttle_reasons=["hw_slowdown"], foreign_processes=2),
+            sample(host_load_per_core=0.75, sm_clock_mhz=1881.0),
+            sample(throttle_reasons=["sw_power_cap", "hw_slowdown"]),
+        ]
+    )
+    return [
+        timed_run(index, CANDIDATE, [factor * each for each in BASELINE], telemetry=busy if index == 7 else quiet)
+        for index, factor in enumerate(SPREAD)
+    ]
+
+
+def t_interval(logs: list[float], confidence: float) -> tuple[float, float]:
+    """Two-sided t interval of the mean, by scipy's own words."""
+    from scipy import stats
+
+    low, high = stats.t.interval(confidence, len(logs) - 1, loc=np.mean(logs), scale=stats.sem(logs))
+    return float(low), float(high)
+
+
+def test_timings() -> None:
+    limits = {"foreign_gpu_processes": 2, "throttled_share": 0.5, "host_load_per_core": 0.8}
+    verdict = timed(eight_processes(), {"limits": limits, "at_least": 1.125})
+    assert verdict.reason == "held"
+    assert verdict.denominators == {"processes": 8, "blocks": 64, "telemetry_samples": 18}
+    # medians: 0.01005 and 0.01205 times the factor
+    logs = [math.log(factor * 0.01205 / 0.01005) for factor in SPREAD]
+    low, high = t_interval(logs, 0.98)
+    ratios = {f"ratio.process_{index}": (pytest.approx(math.exp(each)), "x") for index, each in enumerate(logs)}
+    # first blocks of a round against the second: 0.0101 / 0.01005 and 0.01205 / 0.0120; the same in every process
+    candidate, baseline = 0.0101 / 0.01005, 0.01205 / 0.012
+    assert figures(verdict) == {
+        "mean_ratio": (pytest.approx(math.exp(np.mean(logs))), "x"),
+        "lower_bound": (pytest.approx(math.exp(low)), "x"),
+        "upper_bound": (pytest.approx(math.exp(high)), "x"),
+        "demanded_ratio": (1.125, "x"),
+        "missed_bias": (pytest.approx(candidate), "x"),
+        "log_ratio_deviation": (pytest.approx(np.std(logs, ddof=1)), ""),
+        "self_ratio_candidate_low": (pytest.approx(candidate), "x"),
+        "self_ratio_candidate_high": (pytest.approx(candidate), "x"),
+        "self_ratio_baseline_low": (pytest.approx(baseline), "x"),
+        "self_ratio_baseline_high": (pytest.approx(baseline), "x"),
+        "candidate_step_ms": (pytest.approx(10.05), "ms"),
+        "baseline_step_ms": (pytest.approx(12.05), "ms"),
+        **ratios,
+        "power_capped_share": (0.5, ""),
+        "foreign_gpu_processes": (2.0, ""),
+        "throttled_share": (0.5, ""),
+        "sm_clock_spread": (0.05, ""),
+        "host_load_per_core": (0.75, ""),
+        "baseline_idle_share": (0.0, ""),
+    }
+
+
+def test_the_ends_of_an_arms_ratio_with_itself() -> None:
+    runs = [
+        timed_run(index, [0.01, 0.01, 0.01 * factor, 0.01], [0.012, 0.012, 0.012, 0.012 * factor])
+        for index, factor in enumerate(SPREAD)
+    ]
+    seen = figures(timed(runs))
+    halves = [math.log((1 + factor) / 2) for factor in SPREAD]
+    low, high = t_interval(halves, 0.95)
+    ends = [seen[f"self_ratio_{name}"] for name in ("candidate_low", "candidate_high", "baseline_low", "baseline_high")]
+    expected = [low, high, -high, -low]
+    assert ends == [(pytest.approx(math.exp(end), abs=1e-9), "x") for end in expected]
+    assert seen["missed_bias"] == (pytest.approx(math.exp(max(abs(low), abs(high))), abs=1e-9), "x")
+
+
+def test_a_composite_has_its_parts_figures() -> None:
+    parts = {"capture": verdict_of(CAPTURE, trajectory_run())}
+    verdict = composite(trajectory_run())
+    seen = figures(verdict)
+    assert seen["capture.status"] == ("PASS", "")
+    assert seen["trajectory_match.status"] == ("PASS", "")
+    assert seen["trajectory_match.max_abs_difference"] == (0.0, "loss")
+    of_capture = {name: figure for name, figure in seen.items() if name.startswith("capture.")}
+    own = {f"capture.{name}": figure for name, figure in figures(parts["capture"]).items()}
+    assert of_capture == own | {"capture.status": ("PASS", "")}
+    assert verdict.denominators == {
+        "capture.nodes": 13, "capture.captures": 1, "capture.observed_steps": 3, "capture.buffers": 5,
+        "capture.steps": 10, "capture.layers": 2, "trajectory_match.steps": 10,
+    }  # fmt: skip
+
+
+def test_processes_that_cannot_reach_the_confidence() -> None:
+    assert figures(timed(processes(1.2)[:6], {"processes": 6}))["processes_to_decide"] == (7, "processes")
+
+
+@pytest.mark.parametrize(("last", "needed"), [(0.91, 9), (0.8, None)])
+def test_processes_that_would_decide(last: float, needed: int | None) -> None:
+    verdict = timed(processes(1.2, [*SPREAD[:7], last]))
+    assert (verdict.reason, figures(verdict)["processes_to_decide"]) == ("undecided_ratio", (needed, "processes"))

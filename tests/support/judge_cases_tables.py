@@ -1,0 +1,24 @@
+"""Every table of cases by the kind of claim, and `any`: cases of no one kind."""
+
+from __future__ import annotations
+
+from judge_cases_capture import CAPTURE_CASES, MEMORY_CASES, SYNC_CASES
+from judge_cases_gradients import GRADIENT_CASES
+from judge_cases_kernel_match import MATCH_CASES
+from judge_cases_kernels import PREWARM_CASES, PTX_CASES
+from judge_cases_throughput import OTHER_CASES, THROUGHPUT_CASES
+from judge_cases_training import REPEATABILITY_CASES, TRAJECTORY_CASES
+
+TABLES = {
+    "trajectory_match": TRAJECTORY_CASES,
+    "repeatability": REPEATABILITY_CASES,
+    "gradient_match": GRADIENT_CASES,
+    "capture": CAPTURE_CASES,
+    "host_syncs": SYNC_CASES,
+    "memory_steady": MEMORY_CASES,
+    "ptx_target": PTX_CASES,
+    "prewarm": PREWARM_CASES,
+    "kernel_match": MATCH_CASES,
+    "throughput_ratio": THROUGHPUT_CASES,
+}
+EVERYTHING = TABLES | {"any": OTHER_CASES}
