@@ -10,10 +10,11 @@ from typing import Any
 
 from harness import console, session
 from harness.contract.load import LoadedContract, load_contracts
-from harness.drill.record import read_record
+from harness.drill.recheck import Recheck, recheck
+from harness.drill.record import read_record, record_text
 from harness.errors import EvidenceError, ExitCode, UsageError
 from harness.evidence import layout
-from harness.evidence.bundle import Bundle, read_bundle
+from harness.evidence.bundle import Bundle, read_bundle, write_text
 from harness.evidence.verdict_file import verdict_text, write_verdicts
 
 
@@ -60,21 +61,36 @@ def judge(directories: Sequence[Path], *, contracts: Path | None, gate: bool, as
 
 
 def check(directories: Sequence[Path], *, as_json: bool) -> int:
-    """0 when every directory's verdicts are, byte for byte, those in its `verdicts.json`; 12 otherwise."""
+    """0 when every directory's verdicts are, byte for byte, those in its `verdicts.json`; 12 otherwise.
+
+    Of a fire drill the rows are judged again too; those that could not be are told and counted.
+    """
     differing = 0
     for directory in directories:
         [bundle], outcome = judged([directory])
+        drill = _drill_again(bundle, outcome)
         if as_json:
             print(session.outcome_json(outcome))
         problems = [*outcome.altered, *([] if bundle.complete else ["the run did not finish"])]
         if not _same(directory, outcome):
             problems.append(f"{directory / layout.VERDICTS}: the evidence gives other verdicts")
-        for problem in problems:
-            print(f"{directory}: {problem}", file=sys.stderr)
+        counts = outcome.counts.line()
+        if drill is not None:
+            problems += drill.differences
+            counts += f" · {drill.count_line()}"
+        for line in [*problems, *(drill.not_judged if drill is not None else [])]:
+            print(f"{directory}: {line}", file=sys.stderr)
         differing += bool(problems)
         if not as_json:
-            print(f"{'differs' if problems else 'same   '}  {directory}: {outcome.counts.line()}")
+            print(f"{'differs' if problems else 'same   '}  {directory}: {counts}")
     return ExitCode.ERROR if differing else ExitCode.HELD
+
+
+def _drill_again(bundle: Bundle, outcome: session.Outcome) -> Recheck | None:
+    """A fire drill's rows by today's judges; None for any other directory."""
+    if bundle.header.fault != layout.DRILL_MARK:
+        return None
+    return recheck(bundle, outcome.view.contracts, outcome.verdicts, session.describe)
 
 
 def _same(directory: Path, outcome: session.Outcome) -> bool:
@@ -88,11 +104,15 @@ def _same(directory: Path, outcome: session.Outcome) -> bool:
 def write(directories: Sequence[Path]) -> int:
     """Replace verdicts and reports by what today's judges say; evidence stays as it is."""
     for directory in directories:
-        _, outcome = judged([directory])
+        [bundle], outcome = judged([directory])
         if outcome.altered:
             raise EvidenceError("evidence is as it was recorded", where=str(directory), got="; ".join(outcome.altered))
+        view, drill = outcome.view, _drill_again(bundle, outcome)
+        if drill is not None:
+            write_text(directory / layout.DRILL, record_text(drill.record))
+            view = replace(view, drill=drill.record.model_dump(mode="json"))
         write_verdicts(directory, outcome.verdicts)
-        session.write_reports(directory, outcome.view)
+        session.write_reports(directory, view)
         print(f"written  {directory}: {outcome.counts.line()}")
     return ExitCode.HELD
 
@@ -118,7 +138,6 @@ def compare(before: Path, after: Path) -> str:
 
 def history(reports: Path, out: Path) -> str:
     """Write the page of a folder's runs; one line that says so. Unfinished runs are left out and named."""
-    from harness.evidence.bundle import write_text
     from harness.report.history import render_history
 
     directories = sorted(path.parent for path in reports.glob(f"*/{layout.HEADER}"))

@@ -9,15 +9,14 @@ from pathlib import Path
 
 from harness import session
 from harness.contract.load import LoadedContract, load_contracts
-from harness.drill.execution import evidence_of, runs_of
-from harness.drill.expectations import is_killed, seen_figures, upstream_alone_passes
-from harness.drill.plan import Case, DrillPlan, plan_drill
-from harness.drill.record import FILE, Control, DrillRecord, NotDrilled, Row, Source, Triple, record_text
+from harness.drill.execution import runs_of
+from harness.drill.plan import DrillPlan, plan_drill
+from harness.drill.record import FILE, Control, DrillRecord, NotDrilled, Row, Source, record_text
+from harness.drill.rows import controls_of, row_of
 from harness.errors import ExitCode
 from harness.evidence import environment, layout
 from harness.evidence.bundle import Bundle, BundleWriter, Header, read_bundle, write_text
 from harness.evidence.environment import Machine
-from harness.judge.registry import judge_unit
 from harness.judge.verdict import Status
 from harness.runners.plan import Plan
 from harness.system.resolve import describe
@@ -86,40 +85,10 @@ def _judge(
     contracts: Sequence[LoadedContract], planned: DrillPlan, bundle: Bundle, machine: Machine, started: datetime
 ) -> DrillRecord:
     """Controls and rows from the evidence on disk alone."""
-    controls = [
-        Control(
-            contract=verdict.contract,
-            claim=verdict.claim,
-            workload=verdict.workload,
-            status=verdict.status.value,
-            reason=verdict.reason,
-            message=verdict.message,
-        )
-        for verdict in session.judge_bundles([bundle], contracts).verdicts
-    ]
-    rows = [_row(case, contracts, planned, bundle) for case in planned.cases]
+    models, sources = [loaded.contract for loaded in contracts], _sources(planned)
+    controls = controls_of(session.judge_bundles([bundle], contracts).verdicts)
+    rows = [row_of(case, models, sources, bundle) for case in planned.cases]
     return _record(contracts, planned, controls, rows, machine, started)
-
-
-def _row(case: Case, contracts: Sequence[LoadedContract], planned: DrillPlan, bundle: Bundle) -> Row:
-    unit, expected = case.unit, case.expected
-    contract = next(loaded.contract for loaded in contracts if loaded.contract.id == unit.contract)
-    claim = next(claim for claim in contract.claims if claim.id == unit.claim)
-    evidence = [evidence_of(name, planned, bundle, case.fault) for name in unit.runs]
-    verdict = judge_unit(contract, claim, unit.workload, evidence, unit.obstacle)
-    figures = seen_figures(verdict, expected.figures)
-    return Row(
-        contract=unit.contract,
-        claim=unit.claim,
-        workload=unit.workload,
-        fault=case.fault,
-        expected=Triple(status=expected.status, reason=expected.reason, figures=dict(expected.figures)),
-        seen=Triple(status=verdict.status.value, reason=verdict.reason, figures=figures),
-        killed=is_killed(expected, verdict),
-        upstream_alone_passes=upstream_alone_passes(claim, verdict),
-        message=verdict.message,
-        runs=unit.runs,
-    )
 
 
 def _record(
@@ -138,16 +107,20 @@ def _record(
         controls=controls,
         rows=rows,
         not_run=[NotDrilled(**vars(each)) for each in planned.not_run],
-        sources={
-            name: Source(
-                probe=each.planned.probe,
-                executed_arms=list(each.executed.arms) if each.executed is not None else [],
-                faulted_arms=each.planned.fault_arms,
-                donor=each.donor,
-            )
-            for name, each in planned.faulted.items()
-        },
+        sources=_sources(planned),
     )
+
+
+def _sources(planned: DrillPlan) -> dict[str, Source]:
+    return {
+        name: Source(
+            probe=each.planned.probe,
+            executed_arms=list(each.executed.arms) if each.executed is not None else [],
+            faulted_arms=each.planned.fault_arms,
+            donor=each.donor,
+        )
+        for name, each in planned.faulted.items()
+    }
 
 
 def _write(directory: Path, contracts: Sequence[LoadedContract], record: DrillRecord) -> None:

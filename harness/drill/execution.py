@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from harness.drill.evidence_faults import EVIDENCE_CHANGES
 from harness.drill.merge import merged
-from harness.drill.plan import DrillPlan, FaultedRun
+from harness.drill.plan import DrillPlan
+from harness.drill.record import Source
+from harness.evidence import layout
 from harness.evidence.bundle import Bundle
+from harness.evidence.files import Damaged, read_model
 from harness.evidence.model import Run, RunEvidence
 
 
@@ -19,17 +22,16 @@ def runs_of(planned: DrillPlan) -> list[Run]:
     return [*planned.controls.runs, *faulted]
 
 
-def evidence_of(name: str, planned: DrillPlan, bundle: Bundle, fault: str) -> RunEvidence:
+def evidence_of(name: str, source: Source, bundle: Bundle, fault: str) -> RunEvidence:
     """The evidence of one faulted run, joined with its control's arms or planted with a fault of the evidence."""
-    faulted = planned.faulted[name]
     change = EVIDENCE_CHANGES.get(fault)
-    if change is not None and faulted.donor is not None:
-        return change(bundle.evidence(faulted.donor))
-    return _joined(faulted, bundle)
-
-
-def _joined(faulted: FaultedRun, bundle: Bundle) -> RunEvidence:
-    seen = bundle.evidence(faulted.planned.id)
-    if faulted.executed is None or faulted.donor is None:
+    if change is not None and source.donor is not None:
+        return change(bundle.evidence(source.donor))
+    seen = bundle.evidence(name)
+    if not source.executed_arms or source.donor is None:
         return seen  # a run that was planned and never executed reads as one that left nothing
-    return merged(faulted.planned, seen, bundle.evidence(faulted.donor))
+    try:
+        executed = read_model(bundle.path / layout.EVIDENCE / name / layout.RUN, Run)
+    except Damaged:
+        return seen  # which reads as a death for the same reason
+    return merged(executed, seen, bundle.evidence(source.donor))

@@ -66,12 +66,13 @@ def _changed(run: Run) -> set[str]:
 
 
 def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
-    """The evidence of `run` (as planned, all arms): what the fault can change from `faulted`, the rest from `control`.
+    """The evidence of `run` with all arms: what the fault can change from `faulted`, the rest from `control`.
 
-    The death of either is the death of both: half the evidence decides nothing.
+    `run` may be the reduced one: it has every comparison that the fault can change. The control's arms that no claim
+    of the run reads do no harm. The death of either is the death of both: half the evidence decides nothing.
     """
     changed = _changed(run)
-    arms = {arm: control.arms[arm] for arm in run.arms if arm in control.arms and arm not in changed}
+    arms = {arm: executions for arm, executions in control.arms.items() if arm not in changed}
     arms |= {arm: executions for arm, executions in faulted.arms.items() if arm in changed}
     return replace(
         faulted, arms=arms, death=faulted.death or control.death, obstacle=faulted.obstacle or control.obstacle

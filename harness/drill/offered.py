@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from harness.contract.schema import Contract
 from harness.drill.evidence_faults import EVIDENCE_FAULTS
 from harness.system.protocol import FaultDescription, SystemDescription
 from harness.system.wrappers import HARNESS_FAULTS
@@ -18,3 +19,9 @@ def offered_faults(systems: Iterable[SystemDescription]) -> dict[str, FaultDescr
     for system in reversed(list(systems)):
         offered |= system.faults
     return offered
+
+
+def offered_by(contract: Contract, describe: Callable[[str], SystemDescription]) -> dict[str, FaultDescription]:
+    """The faults that a contract may name, of its system and of its arms' own; raises what `describe` raises."""
+    systems = [contract.system, *(arm.system for arm in contract.arms.values() if arm.system is not None)]
+    return offered_faults([describe(system) for system in systems])

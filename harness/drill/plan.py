@@ -14,7 +14,7 @@ from harness.contract.schema import AnyClaim, Workload
 from harness.drill.evidence_faults import EVIDENCE_CHANGES
 from harness.drill.expectations import expectation_for
 from harness.drill.merge import arms_to_execute, donor_for, reduced
-from harness.drill.offered import offered_faults
+from harness.drill.offered import offered_by
 from harness.errors import ContractError, UsageError
 from harness.evidence.environment import Machine
 from harness.evidence.model import Run, Unit
@@ -97,7 +97,7 @@ class _ContractPlanner:
     ) -> None:
         self._loaded, self._faults, self._machine, self._describe = loaded, faults, machine, describe
         self._units = [unit for unit in units if unit.contract == loaded.contract.id]
-        self._offered = _offered(loaded, describe)
+        self._offered = offered_by(loaded.contract, describe)
         self._drilled = drilled
 
     def add(self) -> None:
@@ -196,12 +196,6 @@ def _faulted_run(run: Run, controls: Sequence[Run], *, in_evidence: bool) -> Fau
     if control is None or arms_to_execute(run) == set(run.arms):
         return FaultedRun(run, run, None)
     return FaultedRun(run, reduced(run), control.id)
-
-
-def _offered(loaded: LoadedContract, describe: Describe) -> dict[str, FaultDescription]:
-    contract = loaded.contract
-    systems = [contract.system, *(arm.system for arm in contract.arms.values() if arm.system is not None)]
-    return offered_faults([describe(system) for system in systems])
 
 
 def size_of(workload: Workload) -> tuple[float, float, bool]:

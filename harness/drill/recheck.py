@@ -1,0 +1,165 @@
+"""Judge a drill's directory again: every control and every row, from the evidence that it holds.
+
+Of the record nothing is believed but which runs a row reads and which of their arms were executed. What is seen comes
+from the evidence, the contract from the directory's copy, the expectation from what the fault declares today.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from harness.contract.schema import AnyClaim, Contract
+from harness.drill.expectations import expectation_for
+from harness.drill.offered import offered_by
+from harness.drill.plan import Case
+from harness.drill.record import FILE, DrillRecord, Row, read_record
+from harness.drill.rows import controls_of, row_of
+from harness.errors import SystemResolutionError
+from harness.evidence import layout
+from harness.evidence.bundle import Bundle
+from harness.evidence.model import Unit
+from harness.evidence.numbers import dump_json
+from harness.judge.verdict import Verdict
+from harness.system.protocol import Expectation, SystemDescription
+
+Describe = Callable[[str], SystemDescription]
+
+
+@dataclass(frozen=True)
+class RowAgain:
+    """A row as today's judges fill it. `difference`: how it departs from the recorded one. `not_judged`: why it could
+    not be judged again, or not wholly; without evidence it stands as it was recorded.
+    """
+
+    row: Row
+    difference: str | None = None
+    not_judged: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.row.claim} on {self.row.workload}: {self.row.fault}"
+
+
+@dataclass(frozen=True)
+class Recheck:
+    """A drill judged again. `record` has today's controls and rows; `of_the_whole` is what is wrong beside rows."""
+
+    record: DrillRecord
+    of_the_whole: list[str]
+    rows: list[RowAgain]
+
+    @property
+    def differences(self) -> list[str]:
+        """Everything that is not as recorded, one line each."""
+        rows = [f"{each.name}: {each.difference}" for each in self.rows if each.difference]
+        return [f"{FILE}: {line}" for line in [*self.of_the_whole, *rows]]
+
+    @property
+    def not_judged(self) -> list[str]:
+        """The rows that could not be judged again, with the reason, one line each."""
+        return [f"{each.name}: not judged again: {each.not_judged}" for each in self.rows if each.not_judged]
+
+    def count_line(self) -> str:
+        """`65 rows: 64 same · 0 differ · 1 not judged again`."""
+        differ, not_judged = sum(each.difference is not None for each in self.rows), len(self.not_judged)
+        same = len(self.rows) - differ - not_judged
+        return f"{len(self.rows)} rows: {same} same · {differ} differ · {not_judged} not judged again"
+
+
+def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Verdict], describe: Describe) -> Recheck:
+    """Hold `drill.json` against the evidence. `verdicts` are those of the directory's units, the controls.
+
+    Raises EvidenceError when there is no readable record.
+    """
+    record = read_record(bundle.path / FILE)
+    controls = controls_of(verdicts)
+    of_the_whole = [] if record.controls == controls else ["the evidence gives other controls"]
+    if record.contracts != bundle.header.digests.contracts:
+        of_the_whole.append("the record is of other contracts")
+    of_the_whole += [*_miscounted_rows(record, bundle, contracts), *_unread_runs(record, bundle)]
+    rows = [_again(row, record, bundle, contracts, describe) for row in record.rows]
+    today = record.model_copy(update={"controls": controls, "rows": [each.row for each in rows]})
+    return Recheck(today, of_the_whole, rows)
+
+
+def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Contract]) -> list[str]:
+    """To leave a survivor out is the easiest way to hide it. (A drill may be of some faults and claims only.)"""
+    listed = [(row.contract, row.claim, row.fault) for row in record.rows]
+    listed += [(each.contract, each.claim, each.fault) for each in record.not_run]
+    drilled, narrowed = {fault for _, _, fault in listed}, bundle.header.narrowed.claims
+    demanded = [
+        (contract.id, claim.id, fault)
+        for contract in contracts
+        for claim in contract.claims
+        for fault in claim.falsified_by
+        if fault in drilled and (not narrowed or claim.id in narrowed)
+    ]
+    return [
+        f"{claim}: {fault}: {number} rows, the contract demands one"
+        for contract, claim, fault in demanded
+        if (number := listed.count((contract, claim, fault))) != 1
+    ]
+
+
+def _unread_runs(record: DrillRecord, bundle: Bundle) -> list[str]:
+    read = {run for unit in bundle.header.units for run in unit.runs} | {run for row in record.rows for run in row.runs}
+    return [f"run {run} was planned, and no row reads it" for run in bundle.header.runs if run not in read]
+
+
+def _again(
+    row: Row, record: DrillRecord, bundle: Bundle, contracts: Sequence[Contract], describe: Describe
+) -> RowAgain:
+    contract = next((contract for contract in contracts if contract.id == row.contract), None)
+    claim = next((claim for claim in contract.claims if claim.id == row.claim), None) if contract else None
+    if contract is None or claim is None or row.fault not in claim.falsified_by or row.workload not in claim.on:
+        return RowAgain(row, difference="the directory's contracts demand no such row")
+    if not row.runs:
+        return RowAgain(row, not_judged="the record does not say which runs it reads")
+    unknown = [run for run in row.runs if run not in record.sources or run not in bundle.header.runs]
+    if unknown:
+        return RowAgain(row, difference=f"run {unknown[0]} was not planned")
+    needed = [needed for run in row.runs for needed in _evidence_needed(run, record)]
+    lost = [run for run in needed if not (bundle.path / layout.EVIDENCE / run).is_dir()]
+    if any(_was_recorded(run, bundle) for run in lost):
+        return RowAgain(row, difference=f"the evidence of {', '.join(lost)} is missing")
+    if lost:
+        return RowAgain(row, not_judged=f"run {lost[0]} left no evidence in this directory")
+    expected, undeclared = _expectation(row, contract, claim, describe)
+    unit = Unit(contract=row.contract, claim=row.claim, workload=row.workload, runs=row.runs)
+    today = row_of(Case(unit, row.fault, expected), contracts, record.sources, bundle)
+    difference = _difference(row, today)
+    return RowAgain(today, difference, undeclared if difference is None else None)
+
+
+def _evidence_needed(run: str, record: DrillRecord) -> list[str]:
+    """The runs whose evidence a faulted run's is made of; one that was never executed has none of its own to lose."""
+    source = record.sources[run]
+    return [*([run] if source.executed_arms else []), *([source.donor] if source.donor is not None else [])]
+
+
+def _was_recorded(run: str, bundle: Bundle) -> bool:
+    return any(name.startswith(f"{layout.EVIDENCE}/{run}/") for name in bundle.header.digests.evidence)
+
+
+def _expectation(row: Row, contract: Contract, claim: AnyClaim, describe: Describe) -> tuple[Expectation, str | None]:
+    """What the fault declares today; where that cannot be known the recorded expectation, and why."""
+    status = cast('Literal["FAIL", "INCONCLUSIVE", "ERROR"]', row.expected.status)
+    figures = {name: value for name, value in row.expected.figures.items() if value is not None}
+    recorded = Expectation(status, row.expected.reason, figures)
+    try:
+        offered = offered_by(contract, describe)
+    except SystemResolutionError as error:
+        return recorded, f"what the fault declares is not known here: {error}"
+    declared = expectation_for(claim, offered[row.fault]) if row.fault in offered else None
+    return (recorded, "nothing declares this fault any more") if declared is None else (declared, None)
+
+
+def _difference(recorded: Row, today: Row) -> str | None:
+    """Every field that differs, with both values; None: none does. As text True is no 1, and a NaN equals itself."""
+    before, now = (
+        {key: dump_json(value) for key, value in row.model_dump(mode="json").items()} for row in (recorded, today)
+    )
+    changed = [f"{key} is recorded as {before[key]}, and is {now[key]}" for key in now if before[key] != now[key]]
+    return "; ".join(changed) or None

@@ -1,0 +1,51 @@
+"""Controls and rows of a drill's record from the evidence on disk alone, for the drill and for judging it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from harness.contract.schema import Contract
+from harness.drill.execution import evidence_of
+from harness.drill.expectations import is_killed, seen_figures, upstream_alone_passes
+from harness.drill.plan import Case
+from harness.drill.record import Control, Row, Source, Triple
+from harness.evidence.bundle import Bundle
+from harness.judge.registry import judge_unit
+from harness.judge.verdict import Verdict
+
+
+def controls_of(verdicts: Sequence[Verdict]) -> list[Control]:
+    """The verdicts of the units without a fault, as the record holds them."""
+    return [
+        Control(
+            contract=verdict.contract,
+            claim=verdict.claim,
+            workload=verdict.workload,
+            status=verdict.status.value,
+            reason=verdict.reason,
+            message=verdict.message,
+        )
+        for verdict in verdicts
+    ]
+
+
+def row_of(case: Case, contracts: Sequence[Contract], sources: Mapping[str, Source], bundle: Bundle) -> Row:
+    """What the judges say of a case. Its contract is among `contracts`, its runs are among `sources`."""
+    unit, expected = case.unit, case.expected
+    contract = next(contract for contract in contracts if contract.id == unit.contract)
+    claim = next(claim for claim in contract.claims if claim.id == unit.claim)
+    evidence = [evidence_of(name, sources[name], bundle, case.fault) for name in unit.runs]
+    verdict = judge_unit(contract, claim, unit.workload, evidence, unit.obstacle)
+    figures = seen_figures(verdict, expected.figures)
+    return Row(
+        contract=unit.contract,
+        claim=unit.claim,
+        workload=unit.workload,
+        fault=case.fault,
+        expected=Triple(status=expected.status, reason=expected.reason, figures=dict(expected.figures)),
+        seen=Triple(status=verdict.status.value, reason=verdict.reason, figures=figures),
+        killed=is_killed(expected, verdict),
+        upstream_alone_passes=upstream_alone_passes(claim, verdict),
+        message=verdict.message,
+        runs=unit.runs,
+    )

@@ -1,0 +1,211 @@
+"""`harness judge --check` of a drill's directory: rows are judged again, and whatever was changed is found."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_drill import execute_here, write_contract
+
+from harness import rejudge, session
+from harness.drill import drill as fire_drill
+from harness.drill.record import FILE
+from harness.errors import SystemResolutionError
+from harness.runners import supervisor
+
+FAULTS = ("lost_first_update", "dropped_step", "no_steps", "missing_run")
+CONTROL = "short-v1+short+paired"
+FAULTED = f"{CONTROL}+lost_first_update"
+
+
+@pytest.fixture(scope="module")
+def drilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a drill executed in this process; nothing changes it."""
+    folder = tmp_path_factory.mktemp("drill")
+    path = write_contract(folder, ", ".join(FAULTS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervisor, "execute", execute_here)
+        patch.setattr(session, "SIDE_BY_SIDE", 1)
+        outcome = fire_drill.drill([path], fire_drill.Options(reports=folder / "reports", name="drilled"))
+    assert outcome.run_directory is not None
+    return outcome.run_directory
+
+
+@pytest.fixture
+def directory(drilled: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return Path(shutil.copytree(drilled, tmp_path / "copy"))
+
+
+def change(path: Path, edit: Callable[[Any], None]) -> None:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    edit(content)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def row_of(record: dict[str, Any], fault: str) -> dict[str, Any]:
+    return next(row for row in record["rows"] if row["fault"] == fault)
+
+
+def check(directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Exit code, the directory's line without its name and verdicts, what was told beside it."""
+    code = rejudge.check([directory], as_json=False)
+    told = capsys.readouterr()
+    word, _, rest = told.out.strip().partition("  ")
+    return code, f"{word}: {rest.rpartition(' errors · ')[2]}", told.err
+
+
+def test_rows_are_judged_again_those_without_a_run_too(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(directory, capsys) == (0, "same: 4 rows: 4 same · 0 differ · 0 not judged again", "")
+
+
+def survived(record: dict[str, Any]) -> None:
+    row_of(record, "lost_first_update")["killed"] = False
+
+
+def other_figure(record: dict[str, Any]) -> None:
+    row_of(record, "dropped_step")["seen"]["figures"] = {"first_differing_step": 3}
+
+
+def softer_expectation(record: dict[str, Any]) -> None:
+    row_of(record, "no_steps")["expected"]["reason"] = "differs"
+
+
+def other_message(record: dict[str, Any]) -> None:
+    row_of(record, "missing_run")["message"] = "all is well"
+
+
+def foreign_run(record: dict[str, Any]) -> None:
+    row_of(record, "missing_run")["runs"] = ["short-v1+short+paired+elsewhere"]
+
+
+def unnamed_fault(record: dict[str, Any]) -> None:
+    row_of(record, "missing_run")["fault"] = "stale_batch"
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (survived, "lost_first_update: killed is recorded as false, and is true"),
+        (other_figure, "dropped_step: seen is recorded as"),
+        (softer_expectation, "no_steps: expected is recorded as"),
+        (other_message, 'missing_run: message is recorded as "all is well", and is "the worker of run'),
+        (foreign_run, "missing_run: run short-v1+short+paired+elsewhere was not planned"),
+        (unnamed_fault, "stale_batch: the directory's contracts demand no such row"),
+    ],
+)
+def test_a_changed_row_differs(
+    edit: Callable[[dict[str, Any]], None], told: str, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(directory / FILE, edit)
+    code, line, problems = check(directory, capsys)
+    assert (code, line) == (12, "differs: 4 rows: 3 same · 1 differ · 0 not judged again")
+    assert f"{directory}: {FILE}: SHORT-001 on short: {told}" in problems
+
+
+def left_out(record: dict[str, Any]) -> None:
+    record["rows"].remove(row_of(record, "dropped_step"))
+
+
+def twice(record: dict[str, Any]) -> None:
+    record["rows"].append(row_of(record, "dropped_step"))
+
+
+def other_control(record: dict[str, Any]) -> None:
+    record["controls"][0]["status"] = "FAIL"
+
+
+def other_contract(record: dict[str, Any]) -> None:
+    record["contracts"]["short-v1"] = "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (left_out, "run short-v1+short+paired+dropped_step was planned, and no row reads it"),
+        (twice, "SHORT-001: dropped_step: 2 rows, the contract demands one"),
+        (other_control, "the evidence gives other controls"),
+        (other_contract, "the record is of other contracts"),
+    ],
+)
+def test_a_record_changed_beside_its_rows_differs(
+    edit: Callable[[dict[str, Any]], None], told: str, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(directory / FILE, edit)
+    code, line, problems = check(directory, capsys)
+    assert (code, problems.strip()) == (12, f"{directory}: {FILE}: {told}")
+    assert " 0 differ " in line
+
+
+def test_changed_evidence_of_a_fault_differs(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    series = directory / "evidence" / FAULTED / "traced.0.csv"
+    shutil.copy(directory / "evidence" / CONTROL / "traced.0.csv", series)
+    code, line, problems = check(directory, capsys)
+    assert (code, line) == (12, "differs: 4 rows: 3 same · 1 differ · 0 not judged again")
+    assert f"evidence/{FAULTED}/traced.0.csv: changed" in problems
+    assert "; killed is recorded as true, and is false" in problems
+
+
+@pytest.mark.parametrize("lost", [FAULTED, CONTROL])
+def test_lost_evidence_differs_the_controls_as_the_faults_own(
+    lost: str, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(directory / "evidence" / lost)
+    code, _, problems = check(directory, capsys)
+    assert code == 12
+    assert f"SHORT-001 on short: lost_first_update: the evidence of {lost} is missing" in problems
+
+
+def never_left(header: dict[str, Any]) -> None:
+    evidence = header["digests"]["evidence"]
+    header["digests"]["evidence"] = {name: evidence[name] for name in evidence if f"/{FAULTED}/" not in name}
+
+
+def test_a_row_whose_run_left_nothing_is_told_and_counted(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(directory / "evidence" / FAULTED)
+    change(directory / "run.json", never_left)
+    code, line, told = check(directory, capsys)
+    assert (code, line) == (0, "same: 4 rows: 3 same · 0 differ · 1 not judged again")
+    assert told == (
+        f"{directory}: SHORT-001 on short: lost_first_update: not judged again: "
+        f"run {FAULTED} left no evidence in this directory\n"
+    )
+
+
+def nameless(record: dict[str, Any]) -> None:
+    row_of(record, "dropped_step")["runs"] = []
+
+
+def test_a_row_that_names_no_run_is_told_and_counted(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(directory / FILE, nameless)
+    change(directory / "run.json", lambda header: header["runs"].pop(f"{CONTROL}+dropped_step"))
+    code, line, told = check(directory, capsys)
+    assert (code, line) == (0, "same: 4 rows: 3 same · 0 differ · 1 not judged again")
+    assert "dropped_step: not judged again: the record does not say which runs it reads" in told
+
+
+def test_without_the_system_the_recorded_expectation_stands_and_that_is_told(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_system(name: str) -> None:
+        raise SystemResolutionError("the system's module must be importable", where=name)
+
+    monkeypatch.setattr(session, "describe", no_system)
+    code, line, told = check(directory, capsys)
+    assert (code, line) == (0, "same: 4 rows: 0 same · 0 differ · 4 not judged again")
+    assert told.count("what the fault declares is not known here: reference_impl.system:QLoRASystem") == 4
+    change(directory / FILE, survived)
+    assert check(directory, capsys)[0] == 12
+
+
+def test_written_anew_the_record_is_what_the_judges_say(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    published = (directory / FILE).read_bytes()
+    change(directory / FILE, survived)
+    rejudge.write([directory])
+    capsys.readouterr()
+    assert (directory / FILE).read_bytes() == published
+    assert check(directory, capsys)[0] == 0
