@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, parts_of
 from harness.contract.lint import Finding, lint, lint_drill
 from harness.contract.load import ContractErrors, LoadedContract, load_contracts
-from harness.contract.schema import AnyClaim, AnyPart, CompositeClaim, parts_of
 from harness.contract.waivers import find_waivers, unmatched
 from harness.drill.record import read_record, records_below
 from harness.errors import ExitCode, UsageError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.contract.schema import AnyClaim, parts_of
+from harness.contract.claims import AnyClaim, parts_of
 from harness.evidence.model import RunEvidence
 from harness.judge.verdict import Verdict
 from harness.report.text import figure, line, words

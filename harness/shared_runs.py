@@ -11,8 +11,8 @@ from pathlib import Path
 from filelock import FileLock
 
 from harness import session
+from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract, load_contract
-from harness.contract.schema import AnyClaim
 from harness.contract.waivers import Waiver, find_waivers
 from harness.evidence import environment
 from harness.evidence.bundle import BundleWriter, read_bundle

@@ -10,7 +10,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from harness.contract import schema
+from harness.contract.claims import AnyClaim, AnyPart
+from harness.contract.schema import Contract, Workload
 from harness.contract.strict_yaml import Document, Key, nearest
 from harness.errors import ContractError
 
@@ -136,17 +137,17 @@ def _by_kind() -> tuple[dict[str, type[BaseModel]], dict[str, type[BaseModel]]]:
     """The models of claims, and of parts, by their kind."""
     claims, parts = (
         {get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(union)}
-        for union in (schema.AnyClaim, schema.AnyPart)
+        for union in (AnyClaim, AnyPart)
     )
     return claims, parts
 
 
 def _keys(location: Path) -> list[str]:
     """The keys that the model at `location` (pydantic's, with its tags) knows."""
-    model: type[BaseModel] = schema.Contract
+    model: type[BaseModel] = Contract
     rest = list(location)
     if rest[:1] == ["workloads"]:
-        model, rest = schema.Workload, rest[2:]
+        model, rest = Workload, rest[2:]
     elif rest[:1] == ["claims"]:
         model, rest = _by_kind()[0][str(rest[2])], rest[3:]
         if rest[:1] == ["parts"]:

@@ -10,9 +10,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from harness.contract import schema
+from harness.contract import base, claims, schema
+from harness.contract.kinds import kernels, replay, throughput, training
 from harness.evidence.numbers import dump_json
 
+MODULES = (base, kernels, replay, throughput, training, claims, schema)
 SCHEMA_PATH = Path(__file__).with_name("contract.schema.json")
 
 
@@ -20,7 +22,7 @@ def contract_json_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of a contract file; descriptions are the docstrings of models and of their fields."""
     generated = schema.Contract.model_json_schema(by_alias=True)
     for name, definition in {"Contract": generated, **generated.get("$defs", {})}.items():
-        _describe_fields(definition, getattr(schema, name))
+        _describe_fields(definition, next(getattr(module, name) for module in MODULES if hasattr(module, name)))
     generated["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return generated
 
@@ -46,9 +48,8 @@ def _describe_fields(definition: dict[str, Any], model: type[BaseModel]) -> None
 def _field_docstrings() -> dict[tuple[str, str], str]:
     """The string below each field of each model, from the source: Python itself drops it."""
     docstrings = {}
-    for model in ast.walk(ast.parse(inspect.getsource(schema))):
-        if not isinstance(model, ast.ClassDef):
-            continue
+    trees = [ast.parse(inspect.getsource(module)) for module in MODULES]
+    for model in (node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)):
         for field, following in zip(model.body, model.body[1:], strict=False):
             if (
                 isinstance(field, ast.AnnAssign)

@@ -8,15 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from harness.contract.base import Scalar
+from harness.contract.claims import AnyPart, CompositeClaim, arms_of, parts_of
+from harness.contract.kinds.throughput import ThroughputRatio
 from harness.contract.load import LoadedContract
-from harness.contract.schema import (
-    AnyPart,
-    CompositeClaim,
-    Scalar,
-    ThroughputRatio,
-    arms_of,
-    parts_of,
-)
 from harness.contract.strict_yaml import nearest
 from harness.errors import HarnessError
 from harness.system.protocol import SystemDescription

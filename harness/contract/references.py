@@ -5,23 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.contract.schema import (
-    AnyClaim,
-    AnyPart,
-    Capture,
-    CompositeClaim,
-    Contract,
-    GradientMatch,
-    HostSyncs,
-    MemorySteady,
-    Prewarm,
-    Repeatability,
-    ThroughputRatio,
-    TrajectoryMatch,
-    Workload,
-    arms_of,
-    parts_of,
-)
+from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, arms_of, parts_of
+from harness.contract.kinds.kernels import Prewarm
+from harness.contract.kinds.replay import Capture, HostSyncs, MemorySteady
+from harness.contract.kinds.throughput import ThroughputRatio
+from harness.contract.kinds.training import GradientMatch, Repeatability, TrajectoryMatch
+from harness.contract.schema import Contract, Workload
 from harness.contract.strict_yaml import Key, nearest
 
 Path = tuple[Key, ...]

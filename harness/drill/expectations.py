@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.contract.schema import AnyClaim, CompositeClaim, parts_of
+from harness.contract.claims import AnyClaim, CompositeClaim, parts_of
 from harness.judge.verdict import WORST_FIRST, Figure, Status, Verdict
 from harness.system.protocol import Expectation, FaultDescription
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract
-from harness.contract.schema import AnyClaim, Workload
+from harness.contract.schema import Workload
 from harness.drill.evidence_faults import EVIDENCE_CHANGES
 from harness.drill.expectations import expectation_for
 from harness.drill.merge import arms_to_execute, donor_for, reduced

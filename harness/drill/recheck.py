@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from harness.contract.schema import AnyClaim, Contract
+from harness.contract.claims import AnyClaim
+from harness.contract.schema import Contract
 from harness.drill.expectations import expectation_for
 from harness.drill.offered import offered_by
 from harness.drill.plan import Case

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.contract.schema import Capture
+from harness.contract.kinds.replay import Capture
 from harness.evidence.model import ArmEvidence, CaptureEvidence, GraphNodes
 from harness.judge import reasons
 from harness.judge.context import Context, capture_of, end_of, executed

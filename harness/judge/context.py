@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.contract.schema import AnyClaim, AnyPart, Contract
+from harness.contract.claims import AnyClaim, AnyPart
+from harness.contract.schema import Contract
 from harness.evidence.model import ArmEnd, ArmEvidence, CaptureEvidence, Obstacle, Probe, RunEvidence
 from harness.judge import reasons
 from harness.judge.sheet import Sheet, settle

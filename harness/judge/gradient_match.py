@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.contract.schema import ClippedNorm, GradientMatch
+from harness.contract.kinds.training import ClippedNorm, GradientMatch
 from harness.evidence.model import ArmEvidence, Gradients, TensorReduction
 from harness.judge import reasons
 from harness.judge.context import Context, executed, require_captured, require_uncaptured

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from harness.contract.schema import Guards, TrainingEffect
+from harness.contract.kinds.training import Guards, TrainingEffect
 from harness.evidence.digest_column import distinct
 from harness.evidence.model import ArmEvidence, RunEvidence
 from harness.judge import reasons

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.contract.schema import HostSyncs, SyncCount
+from harness.contract.kinds.replay import HostSyncs, SyncCount
 from harness.evidence.model import ArmEvidence, DetectorReading, HostSyncEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, executed, require_captured

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from itertools import product
 
-from harness.contract.schema import KernelDemands, KernelMatch
+from harness.contract.kinds.kernels import KernelDemands, KernelMatch
 from harness.evidence.model import KernelCase, KernelMatchEvidence, KernelRecord
 from harness.judge import reasons
 from harness.judge.context import Context

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.contract.schema import Prewarm, PtxTarget
+from harness.contract.kinds.kernels import Prewarm, PtxTarget
 from harness.evidence.model import KernelRecord, KernelsEvidence, Probe, RunEvidence
 from harness.judge import reasons
 from harness.judge.context import Context

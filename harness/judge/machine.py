@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from harness.contract.schema import Limits
+from harness.contract.kinds.throughput import Limits
 from harness.evidence.model import RunEvidence, TelemetrySample
 from harness.judge import reasons
 from harness.judge.sheet import Sheet, number, settle

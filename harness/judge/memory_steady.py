@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from harness.contract.schema import MemorySteady
+from harness.contract.kinds.replay import MemorySteady
 from harness.evidence.model import MemoryEvidence, MemorySample
 from harness.judge import reasons
 from harness.judge.context import Context, executed, require_captured

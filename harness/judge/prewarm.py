@@ -6,7 +6,7 @@ of the JIT ledger that nothing was compiled or loaded after prewarm, and that li
 
 from __future__ import annotations
 
-from harness.contract.schema import Prewarm
+from harness.contract.kinds.kernels import Prewarm
 from harness.evidence.model import KernelsEvidence, PrewarmEvidence
 from harness.judge import reasons
 from harness.judge.context import Context

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from harness.contract.schema import PtxTarget
+from harness.contract.kinds.kernels import PtxTarget
 from harness.evidence.model import KernelRecord, KernelsEvidence
 from harness.judge import reasons
 from harness.judge.context import Context

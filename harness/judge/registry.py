@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness.contract.schema import AnyClaim, AnyPart, CompositeClaim, Contract, part_on
+from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, part_on
+from harness.contract.schema import Contract
 from harness.evidence.model import Obstacle, RunEvidence
 from harness.judge import (
     capture,

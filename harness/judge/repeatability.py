@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from harness.contract.schema import Repeatability
+from harness.contract.kinds.training import Repeatability
 from harness.judge.context import Context, replicas, require_captured
 from harness.judge.guards import require_guards
 from harness.judge.series import (

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.contract.schema import ThroughputRatio, TrajectoryMatch, parts_of
+from harness.contract.claims import parts_of
+from harness.contract.kinds.throughput import ThroughputRatio
+from harness.contract.kinds.training import TrajectoryMatch
 from harness.evidence.model import ArmEvidence, RunEvidence, TimingEvidence
 from harness.judge import reasons, statistics
 from harness.judge.capture import graphs_per_step

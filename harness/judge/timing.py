@@ -9,7 +9,7 @@ from itertools import groupby
 
 import numpy as np
 
-from harness.contract.schema import ThroughputRatio
+from harness.contract.kinds.throughput import ThroughputRatio
 from harness.evidence.model import Block, TimingEvidence
 from harness.judge import reasons
 from harness.judge.sheet import settle

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from harness.contract.schema import TrajectoryMatch
+from harness.contract.kinds.training import TrajectoryMatch
 from harness.evidence.model import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, end_of, executed, replicas, require_captured, require_uncaptured

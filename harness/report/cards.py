@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.contract.schema import AnyClaim, parts_of
+from harness.contract.claims import AnyClaim, parts_of
 from harness.judge.reasons import REASONS
 from harness.judge.verdict import WORST_FIRST, Status, Verdict
 from harness.report.blocks import Section

@@ -25,7 +25,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.contract.schema import AnyClaim, AnyPart, Contract, Workload, parts_of
+from harness.contract.claims import AnyClaim, AnyPart, parts_of
+from harness.contract.schema import Contract, Workload
 from harness.evidence import layout
 from harness.evidence.model import RunEvidence
 from harness.judge.verdict import Status, Verdict, count

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.contract.schema import AnyClaim, AnyPart, HostSyncs, arms_of, parts_of
+from harness.contract.claims import AnyClaim, AnyPart, arms_of, parts_of
+from harness.contract.kinds.replay import HostSyncs
 from harness.system.protocol import FaultDescription
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-from harness.contract.schema import AnyClaim, Contract, Workload, parts_of
+from harness.contract.claims import AnyClaim, parts_of
+from harness.contract.schema import Contract, Workload
 from harness.errors import UsageError
 from harness.evidence.environment import Machine
 from harness.evidence.model import Obstacle, Run, Unit

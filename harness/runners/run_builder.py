@@ -5,21 +5,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
-from harness.contract.schema import (
-    AnyClaim,
-    AnyPart,
-    Contract,
-    GradientMatch,
-    HostSyncs,
-    KernelMatch,
-    MemorySteady,
-    Prewarm,
-    PtxTarget,
-    Repeatability,
-    ThroughputRatio,
-    TrajectoryMatch,
-    arms_of,
-)
+from harness.contract.claims import AnyClaim, AnyPart, arms_of
+from harness.contract.kinds.kernels import KernelMatch, Prewarm, PtxTarget
+from harness.contract.kinds.replay import HostSyncs, MemorySteady
+from harness.contract.kinds.throughput import ThroughputRatio
+from harness.contract.kinds.training import GradientMatch, Repeatability, TrajectoryMatch
+from harness.contract.schema import Contract
 from harness.evidence.model import PlannedArm, Probe, Run
 from harness.runners.faults import PlannedFault
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.contract.claims import AnyClaim, parts_of
+from harness.contract.kinds.kernels import Prewarm, PtxTarget
 from harness.contract.load import load_contracts
-from harness.contract.schema import AnyClaim, Contract, Prewarm, PtxTarget, parts_of
+from harness.contract.schema import Contract
 from harness.evidence.model import RunEvidence
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from harness.contract.schema import GradientMatch
+from harness.contract.kinds.training import GradientMatch
 from harness.evidence.model import Gradients, RunEvidence
 from harness.report import plots
 from harness.report.blocks import Part, Section, Table, table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import median
 
-from harness.contract.schema import ThroughputRatio
+from harness.contract.kinds.throughput import ThroughputRatio
 from harness.evidence.model import RunEvidence, Telemetry, TimingEvidence
 from harness.judge.verdict import Verdict
 from harness.report import plots_machine

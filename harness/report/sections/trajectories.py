@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.contract.schema import Repeatability, TrajectoryMatch
+from harness.contract.kinds.training import Repeatability, TrajectoryMatch
 from harness.evidence.model import ArmEvidence, RunEvidence
 from harness.report import plots
 from harness.report.blocks import Part, Section, Table, table

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.contract.claims import TrajectoryMatchClaim
 from harness.contract.load import ContractErrors, load_contract, load_contracts
-from harness.contract.schema import TrajectoryMatchClaim
 from harness.errors import ContractError
 
 Toy = Callable[..., Path]

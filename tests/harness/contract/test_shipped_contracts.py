@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.contract.load import LoadedContract, load_contract, load_contracts
-from harness.contract.schema import (
+from harness.contract.claims import (
     AnyClaim,
     CaptureClaim,
     CompositeClaim,
@@ -22,6 +21,7 @@ from harness.contract.schema import (
     TrajectoryMatchClaim,
     parts_of,
 )
+from harness.contract.load import LoadedContract, load_contract, load_contracts
 
 FOLDER = Path(__file__).parents[3] / "contracts"
 # The claims of the mission that are decided by running a trainer or reading its kernels.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from run_builders import make_contract
 
-from harness.contract.schema import AnyClaim
+from harness.contract.claims import AnyClaim
 from harness.drill.expectations import expectation_for, is_killed, seen_figures, upstream_alone_passes
 from harness.judge.verdict import Figure, Status, Verdict
 from harness.system.protocol import Expectation, FaultDescription

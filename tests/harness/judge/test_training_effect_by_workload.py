@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from harness.contract.schema import TrainingEffect, TrajectoryMatch, part_on
+from harness.contract.claims import part_on
+from harness.contract.kinds.training import TrainingEffect, TrajectoryMatch
 
 
 def trajectory() -> TrajectoryMatch:

@@ -1,0 +1,71 @@
+"""Kinds of judgement about kernels: their targets, their readiness, their results."""
+
+# ruff: noqa: RUF012 - pydantic copies defaults, and ruff knows its models in the file of their base only
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from harness.contract.base import Count, Judged, Name, Positive, Strict
+
+
+class PtxTarget(Judged):
+    """Every kernel's PTX target fits the device (`target: device`) or a named one (`sm_NN`)."""
+
+    kind: Literal["ptx_target"]
+    """Judges the architecture that kernels are compiled for."""
+    candidate: Name
+    """The arm whose kernels are read."""
+    policy: Literal["exact", "loadable"]
+    """`exact`: the same architecture; `loadable`: one that the target can load."""
+    target: Annotated[str, Field(pattern=r"^(device|sm_[1-9][0-9]{1,2}[af]?)$")]
+    """The device found, or a named architecture such as `sm_90`."""
+
+
+class Prewarm(Judged):
+    """Every kernel a run needs is compiled before the weights arrive, under the key the run asks for."""
+
+    kind: Literal["prewarm"]
+    """Judges that kernels are ready before the weights arrive."""
+    candidate: Name
+    """The arm whose kernels are planned and used."""
+    scope: Literal["device", "coverage"]
+    """`device`: events on a GPU; `coverage`: planned keys against used keys, on any machine."""
+    target: Annotated[str, Field(pattern=r"^(device|sm_[1-9][0-9]{1,2}[af]?)$")] = "device"
+    """The device found, or the architecture to compile for."""
+    handles: list[Name] = []
+    """Library handles that must exist before the upload."""
+    memory_filled: bool = False
+    """Fill the device's memory after the upload."""
+
+
+class KernelDemands(Strict):
+    """What the compiled kernel's metadata and source must show."""
+
+    shared_memory_bytes: Count | None = None
+    """Shared memory of a block, in bytes."""
+    threads: Count | None = None
+    """Threads of a block."""
+    unroll: Count | None = None
+    """Factor by which the inner loop is unrolled; it divides the tile."""
+    tile: Count | None = None
+    """Edge of a tile."""
+
+
+class KernelMatch(Judged):
+    """A kernel agrees with its naive twin and an fp64 reference over a grid of shapes and magnitudes."""
+
+    kind: Literal["kernel_match"]
+    """Judges a kernel's results, and what it was compiled to."""
+    candidate: Name
+    """The arm whose system offers the kernels."""
+    operations: Annotated[list[Name], Field(min_length=1)]
+    """Operations compared."""
+    max_relative_error: dict[Literal["float32", "bfloat16", "float16"], Positive]
+    """Largest error relative to the reference's largest value, by data type."""
+    magnitudes: Annotated[list[Positive], Field(min_length=1)] = [1.0]
+    """Magnitudes of the inputs."""
+    demands: KernelDemands = KernelDemands()
+    """Demands on the compiled kernels."""
