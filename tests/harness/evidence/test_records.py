@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from run_builders import stand_in_run
+from recorded import end, read, start
 
 from harness.errors import EvidenceError
-from harness.evidence.files import Damaged
 from harness.evidence.model import (
     ArmEnd,
     ArmStart,
@@ -22,68 +18,12 @@ from harness.evidence.model import (
     MemoryEvidence,
     Obstacle,
     Raised,
-    RunEvidence,
     TelemetrySample,
     Unavailable,
 )
 from harness.evidence.numbers import dump_json
 from harness.evidence.records import read_run
-from harness.evidence.series_file import read_series
 from harness.runners.recorder import Recorder
-
-HEADER = "step,loss,batch_digest,clip_active_groups,tokens\n"
-RUN = stand_in_run("one_arm")
-
-
-def start(arm: str = "plain", replica: int = 0) -> ArmStart:
-    return ArmStart(
-        arm=arm, replica=replica, trainable_digest="a", frozen_digest="f", trainable_tensors=1, facts={"layers": 2}
-    )
-
-
-def end(arm: str = "plain", replica: int = 0) -> ArmEnd:
-    return ArmEnd(arm=arm, replica=replica, trainable_digest="b", frozen_digest="f", skipped_steps=0, steps_called=1)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    (tmp_path / "run.json").write_text(dump_json(RUN.model_dump()))
-    return tmp_path
-
-
-def read(directory: Path) -> RunEvidence:
-    return read_run(directory)[1]
-
-
-UGLY = [0.1, -0.0, 5e-324, 1.7976931348623157e308, math.nan, math.inf, -math.inf, 12.372831344604492]
-
-
-def test_every_bit_of_a_loss_survives(directory: Path) -> None:
-    with Recorder(directory) as recorder:
-        recorder.write(start())
-        count = len(UGLY)
-        recorder.series("plain", 0).rows(range(count), UGLY, ["d"] * count, [0] * count, [64] * count)
-        recorder.write(Complete(seconds=1.0))
-    [arm] = read(directory).arms["plain"]
-    assert arm.series.loss.view(np.int64).tolist() == np.array(UGLY).view(np.int64).tolist()
-
-
-def test_non_finite_losses_are_tagged_in_the_file(directory: Path) -> None:
-    with Recorder(directory) as recorder:
-        recorder.series("plain", 0).rows([0, 1, 2], [math.nan, math.inf, -math.inf], [""] * 3, [-1] * 3, [1] * 3)
-    rows = (directory / "plain.0.csv").read_text().splitlines()[1:]
-    assert rows == ["0,NaN,,-1,1", "1,Infinity,,-1,1", "2,-Infinity,,-1,1"]
-
-
-@pytest.mark.parametrize("digest", ["a,b", "a\nb", 'a"b', "é"])
-def test_a_digest_that_breaks_the_csv_is_refused(directory: Path, digest: str) -> None:
-    with Recorder(directory) as recorder, pytest.raises(ValueError, match="batch digest"):
-        recorder.series("plain", 0).row(0, 1.0, digest, 0, 1)
-
-
-def test_blocks_of_unequal_lengths_are_refused(directory: Path) -> None:
-    with Recorder(directory) as recorder, pytest.raises(ValueError, match="zip"):
-        recorder.series("plain", 0).rows([0, 1], [1.0], ["a"], [0], [1])
 
 
 def test_records_are_ordered_by_arm_and_replica(directory: Path) -> None:
@@ -201,29 +141,6 @@ def test_records_that_do_not_fit_together(directory: Path, records: list[ArmStar
     assert (death.cause, death.detail) == ("garbage", detail)
 
 
-@pytest.mark.parametrize(
-    ("text", "detail"),
-    [
-        ("", "the header is not"),
-        ("step,loss\n", "the header is not"),
-        (HEADER + "0,1.0,a,0\n", "1 rows hold 4 fields"),
-        (HEADER + "0,1.0,a,0,1,\n1,a,0,1\n", "invalid literal for int"),
-        (HEADER + "0,one,a,0,1\n", "could not convert"),
-        (HEADER + "0,1.0,a,0,1\n0,1.0,a,0,1\n", "steps do not increase"),
-        (HEADER + f"0,1.0,a,0,{2**70}\n", "too large"),
-    ],
-)
-def test_a_damaged_series_is_a_garbage_death(directory: Path, text: str, detail: str) -> None:
-    with Recorder(directory) as recorder:
-        recorder.write(start())
-        recorder.write(Complete(seconds=1.0))
-    (directory / "plain.0.csv").write_text(text)
-    death = read(directory).death
-    assert death is not None
-    assert death.cause == "garbage"
-    assert detail in death.detail
-
-
 def test_an_exception_outweighs_the_missing_end(directory: Path) -> None:
     with Recorder(directory) as recorder:
         recorder.write(Raised(error="ValueError: no", stack="in step"))
@@ -250,25 +167,6 @@ def test_a_damaged_death_is_garbage(directory: Path) -> None:
     death = read(directory).death
     assert death is not None
     assert death.cause == "garbage"
-
-
-def test_a_link_is_not_followed(directory: Path) -> None:
-    (directory / "elsewhere.csv").write_text(HEADER)
-    (directory / "plain.0.csv").symlink_to(directory / "elsewhere.csv")
-    with pytest.raises(Damaged, match="not a plain file"):
-        read_series(directory / "plain.0.csv")
-
-
-def test_a_million_steps_are_read_in_about_a_second(tmp_path: Path) -> None:
-    losses = np.random.default_rng(0).normal(2.0, 1.0, 1_000_000).tolist()
-    path = tmp_path / "plain.0.csv"
-    path.write_text(HEADER + "".join(f"{step},{loss!r},b{step:016x},6,256\n" for step, loss in enumerate(losses)))
-    started = time.process_time()
-    series = read_series(path)
-    seconds = time.process_time() - started
-    assert series.loss.tolist() == losses
-    assert series.batch_digest[-1] == "b00000000000f423f"
-    assert seconds < 3.0, f"{seconds:.2f} s"  # 0.9 s on an idle core; the bound leaves room for a busy one
 
 
 @pytest.mark.parametrize("what", ["phase", "write", "row", "heartbeat"])

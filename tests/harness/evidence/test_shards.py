@@ -1,0 +1,67 @@
+"""Run directories joined: the earliest attempt counts, and shards that do not belong together are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bundle_builders import LOADED, RUN_ID, Loaded, finished, header, unit
+
+from harness.errors import EvidenceError
+from harness.evidence.bundle import Header
+from harness.evidence.model import Obstacle
+from harness.evidence.shards import attempts
+
+EARLY, LATE = "2026-11-20T10:00:00Z", "2026-11-20T11:00:00Z"
+
+
+def test_a_merged_gate_plans_every_unit_of_the_contracts(tmp_path: Path) -> None:
+    shards = [finished(tmp_path / str(n), header(started_at=at)) for n, at in enumerate((LATE, EARLY))]
+    first, second = attempts(shards, [LOADED.contract])
+    assert first.unit == unit("C")
+    assert first.bundle == shards[1]  # the earliest attempt, whatever the order on the command line
+    assert second.unit.claim == "D"
+    assert second.unit.obstacle is not None
+    assert second.unit.obstacle.reason == "not_planned"
+    assert (second.evidence, second.bundle) == ([], None)
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_machine_that_could_not_run_it_made_no_attempt(tmp_path: Path, *, planned: bool) -> None:
+    obstacle = Obstacle(reason="needs_cuda", message="needs CUDA")
+    early = header(unit(obstacle=obstacle) if planned else unit(), started_at=EARLY)
+    without = finished(tmp_path / "cpu", early, obstacle=None if planned else obstacle)
+    with_gpu = finished(tmp_path / "gpu", header(started_at=LATE))
+    assert attempts([without, with_gpu], [LOADED.contract])[0].bundle == with_gpu
+
+
+def test_a_dead_first_attempt_is_not_replaced_by_a_repeat(tmp_path: Path) -> None:
+    died = finished(tmp_path / "died", header(started_at=EARLY))
+    (died.path / "evidence" / RUN_ID / "records.jsonl").unlink()
+    repeat = finished(tmp_path / "repeat", header(started_at=LATE))
+    attempt = attempts([repeat, died], [LOADED.contract])[0]
+    assert attempt.bundle == died
+    assert attempt.evidence[0].death is not None
+
+
+@pytest.mark.parametrize(
+    ("second", "loaded", "rule"),
+    [
+        (header(source="t"), LOADED, "shards come from the same sources"),
+        (header(fault="stale"), LOADED, "a shard of a gate plants no fault"),
+        (
+            header(loaded=Loaded(LOADED.contract, "id: c\n")),
+            Loaded(LOADED.contract, "id: c\n"),
+            "shards judge the same contracts",
+        ),
+    ],
+)
+def test_shards_that_do_not_belong_together(tmp_path: Path, second: Header, loaded: Loaded, rule: str) -> None:
+    shards = [finished(tmp_path / "one", header()), finished(tmp_path / "two", second, loaded=loaded)]
+    with pytest.raises(EvidenceError, match=rule):
+        attempts(shards, [LOADED.contract])
+
+
+def test_a_drill_alone_can_be_judged_again(tmp_path: Path) -> None:
+    bundle = finished(tmp_path / "drill", header(fault="stale"))
+    assert len(attempts([bundle], [LOADED.contract])) == 1

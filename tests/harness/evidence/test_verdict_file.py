@@ -1,0 +1,47 @@
+"""`verdicts.json`: the same bytes everywhere, a gate, damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import EvidenceError
+from harness.evidence.verdict_file import read_verdicts, verdict_text, write_verdicts
+from harness.judge.verdict import Figure, Status, Verdict
+
+
+def verdict(status: Status = Status.PASS) -> Verdict:
+    figures = {"difference": Figure(value=float("inf"), unit="nats"), "bound": Figure(value=0.1)}
+    return Verdict(status=status, reason="r", message="m é", contract="c", claim="C", workload="w", figures=figures)
+
+
+def test_verdicts_read_back_as_written_and_byte_for_byte(tmp_path: Path) -> None:
+    verdicts = [verdict(), verdict(Status.NOT_RUN)]
+    write_verdicts(tmp_path, verdicts)
+    read = read_verdicts(tmp_path)
+    assert read.claims == verdicts
+    assert (read.counts.planned, read.counts.held, read.counts.not_run) == (2, 1, 1)
+    assert verdict_text(read.claims).encode() == (tmp_path / "verdicts.json").read_bytes()
+    assert '"value": "Infinity"' in (tmp_path / "verdicts.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("statuses", "gate"),
+    [
+        ([Status.PASS], True),
+        ([Status.PASS, Status.NOT_RUN], False),
+        ([Status.INCONCLUSIVE], False),
+        ([], False),
+    ],
+)
+def test_a_gate_opens_when_every_unit_holds(tmp_path: Path, statuses: list[Status], *, gate: bool) -> None:
+    write_verdicts(tmp_path, [verdict(status) for status in statuses])
+    assert read_verdicts(tmp_path).gate.open is gate
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format_version": 2}', "[" * 50_000])
+def test_damaged_verdicts_are_an_evidence_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "verdicts.json").write_text(text)
+    with pytest.raises(EvidenceError, match="holds its verdicts"):
+        read_verdicts(tmp_path)

@@ -1,0 +1,127 @@
+"""Planning: what the machine or the system lacks is an obstacle, with its reason, and nothing is run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from planning import CAPTURE, GRADIENTS, H200, NO_GPU, PTX, THROUGHPUT, TRAJECTORY, WORKLOADS, describe, planned
+
+from harness.evidence.environment import Machine
+from harness.system.protocol import CAPABILITIES, SystemDescription
+
+
+def on(**needs: Any) -> dict[str, Any]:
+    return {"w": {**WORKLOADS["small"], "needs": needs}}
+
+
+@pytest.mark.parametrize(
+    ("claim", "needs", "machine", "reason", "message"),
+    [
+        (CAPTURE, {"device": "cuda"}, NO_GPU, "needs_cuda", "needs CUDA: this machine has no CUDA device"),
+        (
+            {**CAPTURE, "mechanism": "cuda_graph"},
+            {},
+            NO_GPU,
+            "needs_cuda",
+            "needs CUDA: this machine has no CUDA device",
+        ),
+        ({**PTX, "target": "device"}, {}, NO_GPU, "needs_cuda", "needs CUDA: this machine has no CUDA device"),
+        (
+            CAPTURE,
+            {"device": "cuda", "memory_gib": 200},
+            H200,
+            "needs_memory",
+            "needs 200 GiB of GPU memory: this machine has 139.8 GiB",
+        ),
+        (
+            CAPTURE,
+            {"memory_gib": 32},
+            NO_GPU,
+            "needs_memory",
+            "needs 32 GiB of host memory: this machine has 16.0 GiB",
+        ),
+        (
+            CAPTURE,
+            {"modules": ["json", "no_such_module"]},
+            NO_GPU,
+            "module_missing",
+            "needs no_such_module: not installed here",
+        ),
+    ],
+)
+def test_what_a_machine_lacks_is_an_obstacle_and_nothing_is_run(
+    claim: dict[str, Any], needs: dict[str, Any], machine: Machine, reason: str, message: str
+) -> None:
+    result = planned(claim, machine=machine, workloads_=on(**needs))
+    [unit] = result.units
+    assert unit.obstacle is not None
+    assert (unit.obstacle.reason, unit.obstacle.message) == (reason, message)
+    assert (unit.runs, result.runs) == ([], [])
+
+
+def test_an_obstacle_to_one_claim_leaves_the_others_their_run() -> None:
+    result = planned({**CAPTURE, "mechanism": "cuda_graph"}, TRAJECTORY)
+    assert [unit.obstacle is None for unit in result.units] == [False, True]
+    assert [run.id for run in result.runs] == ["c+w+paired"]
+
+
+def test_what_the_machine_has_is_no_obstacle() -> None:
+    workloads = on(device="cuda", memory_gib=12, modules=["json"])
+    result = planned({**CAPTURE, "mechanism": "cuda_graph"}, machine=H200, workloads_=workloads)
+    assert result.units[0].obstacle is None
+
+
+def test_an_unreadable_gpu_goes_to_the_ptx_judge_and_not_to_not_run() -> None:
+    broken = replace(NO_GPU, gpu_unreadable=True)
+    result = planned({**PTX, "target": "device"}, {**CAPTURE, "mechanism": "cuda_graph"}, machine=broken)
+    assert [unit.obstacle is None for unit in result.units] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("claim", "missing"),
+    [
+        (TRAJECTORY, "inputs"),
+        (TRAJECTORY, "parameters"),
+        ({**TRAJECTORY, "guards": {"steps": 3, "clip_active_steps": 2}}, "gradient_norms"),
+        (GRADIENTS, "gradients"),
+        ({**GRADIENTS, "clipped_norm": {"at_most": 1.0, "relative_rounding": 1e-6}}, "gradient_norms"),
+        (CAPTURE, "capture"),
+        (THROUGHPUT, "parameters"),
+        (PTX, "kernels"),
+        (
+            {
+                "id": "K",
+                "kind": "kernel_match",
+                "candidate": "graphed",
+                "operations": ["clip"],
+                "max_relative_error": {"float32": 1e-5},
+            },
+            "kernel_cases",
+        ),
+    ],
+)
+def test_a_capability_that_the_system_lacks_is_named(claim: dict[str, Any], missing: str) -> None:
+    lacking = replace(describe(""), capabilities=frozenset(CAPABILITIES) - {missing})
+    result = planned(claim, describe=lambda _system: lacking)
+    [unit] = result.units
+    assert unit.obstacle is not None
+    assert unit.obstacle.reason == "capability_missing"
+    assert unit.obstacle.message == f"system lacks the capability `{missing}` that {claim['kind']} needs"
+
+
+def test_a_capture_scope_that_the_system_does_not_understand() -> None:
+    plain = replace(describe(""), captures=frozenset({"none"}))
+    [unit] = planned(CAPTURE, describe=lambda _system: plain).units
+    assert unit.obstacle is not None
+    assert unit.obstacle.message == "system does not understand `capture: step` of arm graphed"
+
+
+def test_a_system_that_cannot_describe_itself_is_left_to_its_worker() -> None:
+    def broken(system: str) -> SystemDescription:
+        raise ImportError(system)
+
+    result = planned(CAPTURE, describe=broken)
+    assert result.units[0].obstacle is None
+    assert len(result.runs) == 1

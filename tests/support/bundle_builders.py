@@ -1,0 +1,72 @@
+"""Run directories of one run, written by the real writer."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from run_builders import make_contract, stand_in_run
+
+from harness.contract.schema import Contract
+from harness.evidence.bundle import Bundle, BundleWriter, Digests, Header, contract_digests, read_bundle
+from harness.evidence.model import Complete, Obstacle, Unavailable, Unit
+from harness.evidence.numbers import dump_json
+from harness.runners.recorder import Recorder
+
+CAPTURE = {"id": "C", "kind": "capture", "candidate": "graphed"}
+OTHER = {"id": "D", "kind": "capture", "candidate": "plain"}
+RUN_ID = "c+w+one_arm"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    contract: Contract
+    text: str = "id: c  # é\n"
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+LOADED = Loaded(make_contract(CAPTURE, OTHER))
+
+
+def unit(claim: str = "C", obstacle: Obstacle | None = None) -> Unit:
+    runs = [] if obstacle else [RUN_ID]
+    return Unit(contract="c", claim=claim, workload="w", runs=runs, obstacle=obstacle)
+
+
+def header(
+    *units: Unit,
+    started_at: str = "2026-11-20T12:00:00Z",
+    fault: str | None = None,
+    source: str = "s",
+    loaded: Loaded = LOADED,
+) -> Header:
+    return Header(
+        started_at=started_at,
+        command=["harness", "verify"],
+        fault=fault,
+        environment={"cpu": {"cores": 2}},
+        units=list(units) or [unit()],
+        runs={RUN_ID: "paired"},
+        digests=Digests(contracts=contract_digests([loaded]), source=source),
+    )
+
+
+def write_evidence(writer: BundleWriter, *, obstacle: Obstacle | None = None) -> None:
+    directory = writer.evidence_directory(RUN_ID)
+    directory.mkdir(parents=True)
+    (directory / "run.json").write_text(dump_json(stand_in_run("one_arm").model_dump()))
+    with Recorder(directory) as recorder:
+        if obstacle is not None:
+            recorder.write(Unavailable(obstacle=obstacle))
+        recorder.write(Complete(seconds=1.0))
+
+
+def finished(path: Path, described: Header, *, obstacle: Obstacle | None = None, loaded: Loaded = LOADED) -> Bundle:
+    writer = BundleWriter(path, described, [loaded])
+    write_evidence(writer, obstacle=obstacle)
+    writer.seal()
+    return read_bundle(writer.finish())
