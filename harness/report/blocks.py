@@ -14,7 +14,10 @@ CELL = 160
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a caption. `numeric` names the columns set right-aligned; `folded` hides it until asked for."""
+    """A table with a caption. `numeric` names the columns set right-aligned; `folded` hides it until asked for.
+
+    The style knows the first ten columns.
+    """
 
     caption: str
     columns: list[str]

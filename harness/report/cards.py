@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.contract.claims import AnyClaim, parts_of
 from harness.judge.reasons import REASONS
@@ -36,33 +36,63 @@ _SIGNS = {"held": "✓", "violated": "✗", "undecided": "?", "not run": "–", 
 
 
 @dataclass(frozen=True)
-class Card:
-    """Everything the report says of one unit."""
+class Seen:
+    """What one unit, a claim on one workload, showed."""
 
     anchor: str
+    workload: str
+    message: str
+    figures: dict[str, str]
+    denominators: dict[str, str]
+    waiver: str | None
+    links: list[tuple[str, str]]  # anchor and heading of the evidence
+
+
+@dataclass(frozen=True)
+class Card:
+    """Everything the report says of one unit; or of a claim's units on several workloads that ended alike."""
+
     word: str  # held, violated, undecided, not run, error, waived
     status: str
     contract: str
     claim: str
-    workload: str
     mechanism: str | None
     title: str
-    message: str
     reason: str
     explanation: str | None
-    figures: list[tuple[str, str]]
-    denominators: list[tuple[str, str]]
     why: str | None
     if_fails: str | None
     upstream: str | None
     falsified_by: list[str]
     drill: list[str]
-    waiver: str | None
-    links: list[tuple[str, str]]  # anchor and heading of the evidence
+    units: list[Seen]
+    grounds: tuple[str, str] | None = None  # anchor and workload of the card that has this claim's why; None: this one
 
     @property
     def sign(self) -> str:
         return _SIGNS[self.word]
+
+    @property
+    def links(self) -> bool:
+        return any(unit.links for unit in self.units)
+
+    @property
+    def workloads(self) -> list[str]:
+        return [unit.workload for unit in self.units]
+
+    @property
+    def figures(self) -> list[tuple[str, list[str]]]:
+        """Each figure's name, with its value on each workload."""
+        return _rows([unit.figures for unit in self.units])
+
+    @property
+    def denominators(self) -> list[tuple[str, list[str]]]:
+        return _rows([unit.denominators for unit in self.units])
+
+
+def _rows(columns: list[dict[str, str]]) -> list[tuple[str, list[str]]]:
+    names = dict.fromkeys(name for column in columns for name in column)
+    return [(name, [column.get(name, "–") for column in columns]) for name in names]
 
 
 def word(view: RunView, verdict: Verdict) -> str:
@@ -76,39 +106,60 @@ def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 
 def cards(view: RunView, sections: list[Section]) -> list[Card]:
-    """A card for every verdict: what broke or is violated first, then by plan."""
+    """A card for every verdict, what broke or is violated first, then by plan.
+
+    A claim that held, or was not run, on several workloads for one reason has one card for all of them.
+    """
     places = [
         (f"{section.anchor}-{at}", section.title, set(part.runs))
         for section in sections
         for at, part in enumerate(section.parts, start=1)
     ]
-    built = [_card(view, verdict, f"unit-{at}", places) for at, verdict in enumerate(view.verdicts, start=1)]
-    return sorted(built, key=lambda card: WORST_FIRST.index(Status(card.status)))
+    groups: dict[tuple[str | None, ...], Card] = {}
+    for at, verdict in enumerate(view.verdicts, start=1):
+        card = _card(view, verdict, f"unit-{at}", places)
+        alone = verdict.status not in {Status.PASS, Status.NOT_RUN}
+        key = (card.contract, card.claim, card.status, card.reason, card.mechanism, f"unit-{at}" if alone else None)
+        groups[key] = replace(card, units=[*groups[key].units, *card.units]) if key in groups else card
+    return _grounded_once(sorted(groups.values(), key=lambda card: WORST_FIRST.index(Status(card.status))))
+
+
+def _grounded_once(ordered: list[Card]) -> list[Card]:
+    """A claim's grounds stand on its first card; its other cards lead there."""
+    first: dict[tuple[str, str], Seen] = {}
+    kept = []
+    for card in ordered:
+        unit = first.setdefault((card.contract, card.claim), card.units[0])
+        kept.append(card if unit is card.units[0] else replace(card, grounds=(unit.anchor, unit.workload)))
+    return kept
 
 
 def _card(view: RunView, verdict: Verdict, anchor: str, places: list[tuple[str, str, set[str]]]) -> Card:
     claim = view.claim(verdict.contract, verdict.claim)
-    return Card(
+    unit = Seen(
         anchor=anchor,
+        workload=line(verdict.workload),
+        message=sentence(clean(verdict.message, 1200)),
+        figures=dict(rows(verdict.figures)),
+        denominators={words(name): f"{value:,}" for name, value in verdict.denominators.items()},
+        waiver=waiver_line(view, verdict),
+        links=_links(view, verdict, claim, places),
+    )
+    return Card(
         word=word(view, verdict),
         status=verdict.status.value,
         contract=line(verdict.contract),
         claim=line(verdict.claim),
-        workload=line(verdict.workload),
         mechanism=line(verdict.mechanism.replace("_", " ")) if verdict.mechanism else None,
         title=clean(claim.title, 400) if claim else "This claim is not in the contract any more.",
-        message=sentence(clean(verdict.message, 1200)),
         reason=line(verdict.reason, 80),
         explanation=explanation(verdict.reason),
-        figures=rows(verdict.figures),
-        denominators=[(words(name), f"{value:,}") for name, value in verdict.denominators.items()],
         why=_said(claim, "why"),
         if_fails=_said(claim, "if_fails"),
         upstream=_said(claim, "upstream"),
         falsified_by=[line(name, 80) for name in claim.falsified_by] if claim else [],
         drill=_drill(view, verdict),
-        waiver=waiver_line(view, verdict),
-        links=_links(view, verdict, claim, places),
+        units=[unit],
     )
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 Doubles = NDArray[np.float64]
 
 
-def decimate(values: Doubles, points: int = 600) -> tuple[Doubles, Doubles]:
+def decimate(values: Doubles, points: int = 400) -> tuple[Doubles, Doubles]:
     """Indices and values [<= points], finite ones only: the smallest and the largest of each bucket, in order.
 
     values: [T] by step. A series of at most `points` finite values comes back whole.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +59,10 @@ def difference(values: Doubles, *, tolerance: float, floor: float | None, first:
         axis = axes[0]
         steps, shown = decimate(values)
         heights = [math.log10(value) if value > 0 else bottom for value in shown.tolist()]
-        marker = "o" if len(steps) <= 120 else None
-        axis.plot(steps, heights, color=SERIES[0], lw=1.0, marker=marker, ms=2.5, label=label(name, 60))
+        axis.plot(steps, heights, color=SERIES[0], lw=1.0, label=label(name, 60))
+        if len(steps) <= 120:
+            seen = [(at, height) for at, height in zip(steps, heights, strict=True) if height > bottom]
+            axis.plot([at for at, _ in seen], [height for _, height in seen], "o", color=SERIES[0], ms=2.5)
         axis.axhline(math.log10(tolerance), color=LIMIT, lw=1.3, ls="--", label=f"tolerance {tolerance:g}")
         if floor is not None:
             height = math.log10(floor) if floor > 0 else bottom
@@ -102,19 +104,26 @@ def gradients(points: Sequence[tuple[int, str, float]], tolerance: float | None)
     return draw(paint, alt=f"Largest gradient difference by layer and tensor; the worst is {number(worst)}.")
 
 
-def memory(allocated: Doubles, reserved: Doubles, *, per: str) -> Plot:
-    """Allocated and reserved memory, MiB, by sample."""
+def memory(arms: Mapping[str, Mapping[str, Doubles]], *, per: str) -> Plot:
+    """Growth of each arm's allocated and reserved memory [T] since its first sample, MiB."""
 
     def paint(axes: list[Axes]) -> None:
-        for place, (name, values) in enumerate((("reserved", reserved), ("allocated", allocated))):
-            at, shown = decimate(values / 2**20)
-            axes[0].plot(at, shown, color=SERIES[place], lw=1.5, ls=("--", "-")[place], label=name)
-        axes[0].set(xlabel=per, ylabel="MiB")
+        for place, (arm, levels) in enumerate(list(arms.items())[: len(SERIES)]):
+            for name, values in levels.items():
+                at, shown = decimate((values - values[0]) / 2**20)
+                allocated = name == "allocated"
+                style: dict[str, Any] = {"lw": 1.5, "label": label(arm, 30)} if allocated else {"lw": 1.0, "ls": "--"}
+                axes[0].plot(at, shown, color=SERIES[place], **style)
+        axes[0].set(xlabel=per, ylabel="growth, MiB")
         _ticks(axes[0])
-        axes[0].legend(loc="best")
+        axes[0].legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, borderaxespad=0.2)
 
-    ends = f"from {allocated[0] / 2**20:.1f} to {allocated[-1] / 2**20:.1f} MiB allocated"
-    return draw(paint, alt=f"Device memory by {per}, {ends}.", heights=(2.0,))
+    ends = "; ".join(
+        f"{label(arm)}: allocated {number((levels['allocated'][-1] - levels['allocated'][0]) / 2**20)} MiB"
+        for arm, levels in arms.items()
+    )
+    text = f"Growth of device memory by {per} since the first sample, allocated solid and reserved dashed. {ends}."
+    return draw(paint, alt=text, heights=(2.0,))
 
 
 def _whole_numbers(axis: Axes) -> None:

@@ -7,11 +7,12 @@ drawing code uses the placeholder colours of `INK`, `SERIES` and so on, which be
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+from harness.report.compact import compact
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +34,7 @@ _COLOURS = {
     SERIES[5]: ("#59616b", "#a3abb4"),
 }
 _SETTINGS: dict[Any, Any] = {
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",
     "svg.hashsalt": "contract-harness",
     "text.parse_math": False,
     "text.usetex": False,
@@ -53,8 +54,9 @@ _SETTINGS: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 8.5,
     "text.color": INK,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
+    # The lines of the grid mark the places already.
+    "xtick.bottom": False,
+    "ytick.left": False,
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
     "path.simplify": True,
@@ -93,62 +95,20 @@ def draw(paint: Callable[[list[Axes]], None], *, alt: str, heights: tuple[float,
 
 
 def themed(svg: str) -> str:
-    """Placeholder colours made variables with a light and a dark value, and the text made small.
-
-    The metadata goes: it holds the date, and equal runs must give equal bytes.
-    """
-    svg = re.sub(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = _shortened(svg)
-    rules: dict[str, str] = {}
-
-    def name(found: re.Match[str]) -> str:
-        return f"class='{rules.setdefault(found[1].replace(': ', ':').replace('; ', ';'), f'k{len(rules)}')}'"
-
-    svg = re.sub(r"style='([^']*)'", name, svg)
-    sheet = "".join(f".{key}{{{rule}}}" for rule, key in rules.items())
+    """Placeholder colours made variables with a light and a dark value, and the image made small."""
+    image, rules = compact(svg)
+    used = [place for place, colour in enumerate(_COLOURS) if colour in rules]
     for place, colour in enumerate(_COLOURS):
-        sheet = sheet.replace(colour, f"var(--{place})")
-    style = (
-        f"<style>:root{{{_variables(0)}}}@media (prefers-color-scheme:dark){{:root{{{_variables(1)}}}}}{sheet}</style>"
-    )
-    start = svg.index(">", svg.index("<svg")) + 1
-    return svg[:start] + style + svg[start:]
+        rules = rules.replace(colour, f"var(--{place})")
+    light, dark = (_variables(used, scheme) for scheme in (0, 1))
+    style = f"<style>:root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}{rules}</style>"
+    start = image.index(">") + 1
+    return image[:start] + style + image[start:]
 
 
-def _variables(scheme: int) -> str:
-    return ";".join(f"--{place}:{pair[scheme]}" for place, pair in enumerate(_COLOURS.values()))
-
-
-def _shortened(svg: str) -> str:
-    """Coordinates to a tenth of a point, paths without needless spaces, no names that nothing refers to.
-
-    Scales are left alone: a glyph's (0.015625) rounded would change the size of every letter.
-    """
-    svg = re.sub(r"\s+", " ", svg).replace("> <", "><").replace("xlink:href", "href")
-    svg = svg.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "").replace(' style=""', "")
-    svg = re.sub(r'<g id="[^"]*">', "<g>", svg)
-    svg = re.sub(r'\b(d|x|y|transform)="([^"]*)"', lambda found: f'{found[1]}="{_coordinates(found[2])}"', svg)
-    svg = re.sub(r'transform="translate\((-?[\d.]+) 0\)"', r'x="\1"', svg)
-    names: dict[str, str] = {}
-    for found in re.findall(r'(?<=[ ]id=")[^"]*(?=")', svg):
-        names.setdefault(found, f"i{len(names)}")
-    svg = re.sub(r'(?<= id=")[^"]*|(?<=href="#)[^"]*|(?<=url\(#)[^)]*', lambda found: names[found[0]], svg)
-    return svg.strip().replace('"', "'")
-
-
-def _coordinates(text: str) -> str:
-    parts = re.split(r"(scale\([^)]*\))", text)
-    parts[::2] = [re.sub(r"(-?\d+)\.(\d)\d*", _tenth, part) for part in parts[::2]]
-    return (
-        re.sub(r" ?([A-Za-z]) ?(?=[-\d]|$|[A-Za-z])", r"\1", "".join(parts)).strip()
-        if len(parts) == 1
-        else "".join(parts)
-    )
-
-
-def _tenth(found: re.Match[str]) -> str:
-    """A coordinate to one decimal, without a trailing zero."""
-    return f"{float(found[0]):.1f}".removesuffix(".0")
+def _variables(used: list[int], scheme: int) -> str:
+    pairs = list(_COLOURS.values())
+    return ";".join(f"--{place}:{pairs[place][scheme]}" for place in used)
 
 
 def data_uri(svg: str) -> str:

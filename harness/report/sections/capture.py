@@ -13,22 +13,23 @@ from harness.report.decimate import Doubles
 from harness.report.text import line, size
 from harness.report.view import RunView
 
+MEMORY = "Memory held by the process, sample by sample: what each arm has more or less than at its first sample."
+KERNELS = 15  # of a graph, the most launched first; the run directory holds all
+
 
 def sections(view: RunView) -> list[Section]:
     """Captured work, host syncs and memory, each left out when nothing of it was seen."""
     captured: list[Part] = []
     synced: list[Part] = []
-    steady: list[Part] = []
     for title, run_id, arm in _arms(view):
         if arm.capture is not None and (arm.capture.requested or arm.capture.captured):
             captured.append(_capture(title, run_id, arm.capture))
         if arm.syncs is not None:
             synced.append(_syncs(title, run_id, arm.syncs))
-        steady.extend(_memory(title, run_id, record) for record in arm.memory if record.samples)
     found = [
         Section("graph", "Captured work", "What was captured, and what the harness itself saw replayed.", captured),
         Section("syncs", "Host syncs", "How often the host waited for the device, by detector and place.", synced),
-        Section("memory", "Device memory", "Memory held by the process, sample by sample.", steady),
+        Section("memory", "Device memory", MEMORY, list(_memory(view))),
     ]
     return [section for section in found if section.parts]
 
@@ -72,7 +73,7 @@ def _capture(title: str, run_id: str, seen: CaptureEvidence) -> Part:
         part.tables.append(table(f"Graph {graph.label}: {total:,} nodes by type", ["node", "count"], nodes))
         kernels = sorted(graph.kernels.items(), key=lambda item: (-item[1], item[0]))
         caption = f"Graph {graph.label}: {len(kernels)} kernels, {sum(graph.kernels.values()):,} launches"
-        part.tables.append(table(caption, ["kernel", "launches"], kernels, folded=len(kernels) > 8))
+        part.tables.append(table(caption, ["kernel", "launches"], kernels, folded=len(kernels) > 8, shown=KERNELS))
     return part
 
 
@@ -104,15 +105,42 @@ def _syncs(title: str, run_id: str, seen: HostSyncEvidence) -> Part:
     return part
 
 
-def _memory(title: str, run_id: str, seen: MemoryEvidence) -> Part:
-    allocated = np.array([sample.allocated_bytes for sample in seen.samples], dtype=np.float64)
-    reserved = np.array([sample.reserved_bytes for sample in seen.samples], dtype=np.float64)
-    rows = [
-        [name, size(values[0]), size(values[-1]), size(values.max()), _growth(values)]
-        for name, values in (("allocated", allocated), ("reserved", reserved))
+def _memory(view: RunView) -> Iterator[Part]:
+    """A part for each run whose memory a claim judged, all arms in one plot; one table for all other runs."""
+    asked = [runs for _, parts, runs in view.judged() if any(part.kind == "memory_steady" for part in parts)]
+    judged = {run.run_id for runs in asked for run in runs}
+    others: list[list[object]] = []
+    columns = ["arm", "memory", "samples", "first", "last", "most", "growth"]
+    for run_id, run in view.evidence.items():
+        firsts = {arm: items[0] for arm, items in run.arms.items() if items}
+        seen = {arm: record for arm, item in firsts.items() for record in item.memory if record.samples}
+        for per in dict.fromkeys(record.per for record in seen.values()):
+            arms = {arm: _levels(record) for arm, record in seen.items() if record.per == per}
+            rows = [[arm, *row] for arm, levels in arms.items() for row in _level_rows(levels)]
+            if run_id in judged:
+                tables = [table(f"Memory by {per}", columns, rows)]
+                yield Part(view.title_of(run_id), [], [plots.memory(arms, per=per)], tables, [run_id])
+            else:
+                others.extend([f"{view.title_of(run_id)} · {row[0]}", *row[1:]] for row in rows)
+    if others:
+        yield Part(
+            "Runs whose memory no claim judges", [], [], [table("Memory", columns, others, folded=True, shown=60)]
+        )
+
+
+def _level_rows(levels: dict[str, Doubles]) -> list[list[object]]:
+    return [
+        [name, len(values), size(values[0]), size(values[-1]), size(values.max()), _growth(values)]
+        for name, values in levels.items()
     ]
-    tables = [table(f"{len(seen.samples)} samples, one a {seen.per}", ["", "first", "last", "most", "growth"], rows)]
-    return Part(title, [], [plots.memory(allocated, reserved, per=seen.per)], tables, [run_id])
+
+
+def _levels(seen: MemoryEvidence) -> dict[str, Doubles]:
+    """Bytes by sample, allocated and reserved."""
+    return {
+        "allocated": np.array([sample.allocated_bytes for sample in seen.samples], dtype=np.float64),
+        "reserved": np.array([sample.reserved_bytes for sample in seen.samples], dtype=np.float64),
+    }
 
 
 def _growth(values: Doubles) -> str:

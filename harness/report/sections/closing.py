@@ -69,17 +69,31 @@ def environment(view: RunView) -> Section | None:
         facts = list(flatten(view.run.get(title)))
         if facts:
             tables.append(table(title.capitalize(), ["", "value"], facts, shown=80, folded=title == "digests"))
-    stated = [
-        [f"{run.run_id} · {arm}", key, value if isinstance(value, str) else number(value)]
-        for run in view.evidence.values()
-        for arm, replicas in run.arms.items()
-        for item in replicas[:1]
-        for key, value in item.start.facts.items()
-    ]
+    stated = _stated(view)
     if stated:
-        tables.append(table("Stated by the system", ["run and arm", "fact", "value"], stated, folded=True, shown=120))
+        tables.append(table("Stated by the system", ["fact", "value", "by"], stated, folded=True, shown=60))
     lead = "The machine and its software, as collected when the run began."
     return Section("environment", "Environment", lead, [Part("Fingerprint", [], [], tables)]) if tables else None
+
+
+def _stated(view: RunView) -> list[list[object]]:
+    """Facts of the arms' systems, each value once: those all arms share first, the others with the arms that say so."""
+    speakers: dict[tuple[str, str], list[str]] = {}
+    arms = [(run, arm, items[0]) for run in view.evidence.values() for arm, items in run.arms.items() if items]
+    for run, arm, item in arms:
+        for key, value in item.start.facts.items():
+            fact = (key, value if isinstance(value, str) else number(value))
+            speakers.setdefault(fact, []).append(f"{view.title_of(run.run_id)} · {arm}")
+    ordered = sorted(speakers.items(), key=lambda item: len(item[1]) != len(arms))
+    return [[*fact, _named(said, len(arms))] for fact, said in ordered]
+
+
+def _named(said: list[str], of: int) -> str:
+    different = list(dict.fromkeys(said))
+    if len(said) == of > 1:
+        return f"all {of} arms of all runs"
+    more = f" and {len(different) - 2} more" if len(different) > 2 else ""
+    return "; ".join(different[:2]) + more
 
 
 def flatten(value: Any, path: str = "", depth: int = 0) -> Iterator[list[object]]:

@@ -11,6 +11,7 @@ from harness.report import plots
 from harness.report.blocks import Part, Section, Table, table
 from harness.report.view import RunView
 
+SHOWN = 12  # rows of a table; the run directory holds all
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.(\d{1,4})\.(.+)$")
 
 
@@ -52,12 +53,13 @@ def _part(title: str, run: RunEvidence, arm: str, claim: GradientMatch) -> Part 
         equal = sum(1 for row in compared if row[3])
         steps = ", ".join(str(step) for step in sorted({row[1] for row in compared})[:20])
         part.text.append(f"{equal} of {len(compared)} compared tensors are equal in every bit, at steps {steps}.")
-        points = _points([(name, value) for name, _, value, _, _ in compared])
-        part.plots.append(plots.gradients(points, claim.max_abs_difference))
+        if equal < len(compared):
+            points = _points([(name, value) for name, _, value, _, _ in compared])
+            part.plots.append(plots.gradients(points, claim.max_abs_difference))
         # A difference that is not a number is the worst there is.
         worst = sorted(compared, key=lambda row: -row[2] if math.isfinite(row[2]) else -math.inf)
         columns = ["tensor", "step", "largest difference", "equal bits", "largest gradient"]
-        part.tables.append(table("Tensors, largest difference first", columns, worst, folded=len(worst) > 12, shown=40))
+        part.tables.append(table("Tensors, largest difference first", columns, worst, folded=True, shown=SHOWN))
     norms = _norms(records, claim)
     part.tables.extend([norms] if norms else [])
     return part
@@ -85,4 +87,4 @@ def _norms(records: list[Gradients], claim: GradientMatch) -> Table | None:
     ordered = sorted(found, key=lambda row: -row[3] if math.isfinite(row[3]) else -math.inf)
     demanded = f"; at most {limit:g}" if limit else ""
     caption = f"Norms of the clipping groups, largest after clipping first{demanded}"
-    return table(caption, ["group", "step", "before", "after"], ordered, folded=len(ordered) > 12, shown=40)
+    return table(caption, ["group", "step", "before", "after"], ordered, folded=True, shown=SHOWN)

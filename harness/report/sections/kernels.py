@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 
-from harness.evidence.model import KernelMatchEvidence, KernelRecord, KernelsEvidence, PrewarmEvidence
+from harness.evidence.model import KernelMatchEvidence, KernelsEvidence, PrewarmEvidence
 from harness.report import plots_machine
-from harness.report.blocks import Part, Section, table
+from harness.report.blocks import Part, Section, Table, table
 from harness.report.text import size
 from harness.report.view import RunView
 
@@ -15,18 +16,21 @@ from harness.report.view import RunView
 def sections(view: RunView) -> list[Section]:
     """JIT timeline, PTX targets and kernel errors, each left out when nothing of it was seen."""
     prewarms: list[Part] = []
-    targets: list[Part] = []
     matches: list[Part] = []
     for run_id, run in view.evidence.items():
         title = view.title_of(run_id)
         prewarms.extend(_prewarm(run_id, f"{title} · {arm}", seen) for arm, seen in run.prewarm.items())
-        targets.extend(_targets(run_id, f"{title} · {arm}", seen) for arm, seen in run.kernels.items())
         matches.extend(_match(run_id, f"{title} · {arm}", seen) for arm, seen in run.kernel_match.items())
     found = [
         Section(
             "jit", "JIT timeline", "When kernels were compiled and loaded, against the phases of the run.", prewarms
         ),
-        Section("ptx", "PTX targets", "The architecture each kernel was compiled for, kernel by kernel.", targets),
+        Section(
+            "ptx",
+            "PTX targets",
+            "The architecture each kernel was compiled for, kernel by kernel.",
+            list(_targets(view)),
+        ),
         Section("accuracy", "Kernel accuracy", "Each kernel against its naive twin and an fp64 reference.", matches),
     ]
     return [section for section in found if section.parts]
@@ -57,34 +61,50 @@ def _prewarm(run_id: str, title: str, seen: PrewarmEvidence) -> Part:
     return part
 
 
-def _targets(run_id: str, title: str, seen: KernelsEvidence) -> Part:
-    part = Part(title, runs=[run_id])
-    compiled = f"Compiled for {seen.compiled_for}, without a device." if seen.compiled_for else None
-    device = (
-        f"Device: {seen.device}."
-        if seen.device
-        else "No device."
-        if seen.device_readable
-        else "The device could not be read."
-    )
-    driver = f"The driver knows PTX up to {seen.driver_ptx_version}." if seen.driver_ptx_version else None
-    part.text.extend(text for text in (compiled or device, driver) if text)
-    by_target = Counter(" ".join(kernel.targets) or "no .target line" for kernel in [*seen.used, *seen.planned])
-    part.tables.append(table("Kernels by target", ["target", "kernels"], by_target.most_common()))
-    used, planned = {kernel.key for kernel in seen.used}, {kernel.key for kernel in seen.planned}
-    kernels = {kernel.key: kernel for kernel in [*seen.planned, *seen.used]}
-    # One without a target is what the reader looks for.
-    ordered = sorted(kernels.values(), key=lambda kernel: (bool(kernel.targets), kernel.key))
-    rows = [_kernel(kernel, used, planned) for kernel in ordered]
-    columns = ["kernel", "key", "target", "PTX version", "used in", "digest", "loaded by"]
-    part.tables.append(table(f"{len(kernels)} kernels by key", columns, rows, folded=len(rows) > 8, shown=80))
-    return part
+def _targets(view: RunView) -> Iterator[Part]:
+    """A part for each workload: its runs compile mostly the same kernels, so a kernel stands there once."""
+    found: dict[str, list[tuple[str, str, KernelsEvidence]]] = {}
+    for run_id, run in view.evidence.items():
+        mine = found.setdefault(view.title_of(run_id), [])
+        mine.extend((run_id, arm, seen) for arm, seen in run.kernels.items())
+    for title, records in found.items():
+        if not records:
+            continue
+        part = Part(title, runs=[run_id for run_id, _, _ in records])
+        part.text.extend(dict.fromkeys(f"{arm}: {_machine(seen)}" for _, arm, seen in records))
+        for _, arm, seen in records:
+            by_target = Counter(" ".join(kernel.targets) or "no .target line" for kernel in [*seen.used, *seen.planned])
+            part.tables.append(table(f"{arm}: kernels by target", ["target", "kernels"], by_target.most_common()))
+        part.tables.append(_kernels([(arm, seen) for _, arm, seen in records]))
+        yield part
 
 
-def _kernel(kernel: KernelRecord, used: set[str], planned: set[str]) -> list[object]:
-    where = " and ".join(name for name, keys in (("plan", planned), ("run", used)) if kernel.key in keys)
-    targets, versions = " ".join(kernel.targets) or "none", " ".join(kernel.versions) or "none"
-    return [kernel.name, kernel.key, targets, versions, where, kernel.ptx_digest[:12], kernel.load_route or "–"]
+def _machine(seen: KernelsEvidence) -> str:
+    """What the kernels were compiled for, and what the driver takes."""
+    if seen.compiled_for:
+        compiled = f"compiled for {seen.compiled_for}, without a device"
+    elif seen.device:
+        compiled = f"device {seen.device}"
+    else:
+        compiled = "no device" if seen.device_readable else "the device could not be read"
+    driver = f"; the driver knows PTX up to {seen.driver_ptx_version}" if seen.driver_ptx_version else ""
+    return f"{compiled}{driver}."
+
+
+def _kernels(records: list[tuple[str, KernelsEvidence]]) -> Table:
+    """Each kernel once, with the arms that have it; one without a target, which the reader looks for, first."""
+    arms: dict[tuple[str, ...], list[str]] = {}
+    for arm, seen in records:
+        used, planned = {kernel.key for kernel in seen.used}, {kernel.key for kernel in seen.planned}
+        for kernel in {kernel.key: kernel for kernel in [*seen.planned, *seen.used]}.values():
+            where = " and ".join(name for name, keys in (("plan", planned), ("run", used)) if kernel.key in keys)
+            targets, versions = " ".join(kernel.targets) or "none", " ".join(kernel.versions) or "none"
+            row = (kernel.key, targets, versions, where, kernel.load_route or "–")
+            arms.setdefault(row, []).append(arm)
+    ordered = sorted(arms.items(), key=lambda item: (item[0][1] != "none", item[0]))
+    rows = [[*row, ", ".join(dict.fromkeys(having))] for row, having in ordered]
+    columns = ["kernel", "target", "PTX version", "found in", "loaded by", "arms"]
+    return table(f"{len(rows)} kernels by key", columns, rows, folded=len(rows) > 8, shown=40)
 
 
 def _match(run_id: str, title: str, seen: KernelMatchEvidence) -> Part:

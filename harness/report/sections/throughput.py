@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from statistics import median
 
 from harness.contract.kinds.throughput import ThroughputRatio
-from harness.evidence.model import RunEvidence, Telemetry, TimingEvidence
+from harness.evidence.model import RunEvidence, Telemetry
 from harness.judge.verdict import Verdict
-from harness.report import plots_machine
+from harness.report import plots_throughput
 from harness.report.blocks import Part, Section, Table, table
-from harness.report.plots_machine import ProcessTiming
+from harness.report.time_axis import ProcessTiming, side_by_side
 from harness.report.view import RunView
+
+UNCLOCKED = (
+    "This run did not record when its blocks began: they are drawn end to end, and what the machine did is laid "
+    "beside them from the first block on, right to about a second."
+)
 
 
 def section(view: RunView) -> Section | None:
@@ -31,13 +36,16 @@ def section(view: RunView) -> Section | None:
 
 
 def _part(verdict: Verdict, claim: ThroughputRatio, runs: list[RunEvidence]) -> Part:
-    timings = sorted((run.timing for run in runs if run.timing), key=lambda timing: timing.process)
-    processes = [timing for timing in map(process_timing, timings) if timing is not None]
+    processes = side_by_side(runs)
     part = Part(f"{verdict.claim} · {verdict.workload}", runs=[run.run_id for run in runs])
     if processes:
-        part.plots.append(plots_machine.ratios(processes, demanded=claim.at_least, interval=_interval(verdict)))
-        part.plots.append(plots_machine.block_times(processes))
-        rows = [_row(item, timing) for item, timing in zip(processes, timings, strict=False)]
+        clocked = all(item.clocked for item in processes)
+        if not clocked:
+            part.text.append(UNCLOCKED)
+        plot = plots_throughput.timing(
+            processes, demanded=claim.at_least, interval=_interval(verdict), shares_clock=clocked
+        )
+        part.plots.append(plot)
         columns = [
             "process",
             "ratio",
@@ -47,53 +55,20 @@ def _part(verdict: Verdict, claim: ThroughputRatio, runs: list[RunEvidence]) -> 
             "A/A baseline",
             "blocks",
         ]
-        part.tables.append(table(f"Processes; demanded at least {claim.at_least:g}", columns, rows))
+        part.tables.append(
+            table(f"Processes; demanded at least {claim.at_least:g}", columns, list(map(_row, processes)))
+        )
     telemetry = {
         run.timing.process: run.telemetry for run in runs if run.timing and run.telemetry and run.telemetry.samples
     }
     if telemetry:
-        measured = any(
-            value is not None
-            for one in telemetry.values()
-            for item in one.samples
-            for value in (item.sm_clock_mhz, item.power_w, item.temperature_c)
-        )
-        part.plots.extend([plots_machine.telemetry(telemetry)] if measured else [])
         part.tables.append(_machine(telemetry))
     return part
 
 
-def process_timing(timing: TimingEvidence) -> ProcessTiming | None:
-    """Ratio of the median step times, and each arm's first blocks against its second; None if an arm is missing."""
-    blocks = [(block.arm, block.round, 1000 * float(block.seconds) / max(block.steps, 1)) for block in timing.blocks]
-    names = {timing.candidate: "candidate", timing.baseline: "baseline"}
-    times = {name: [value for arm, _, value in blocks if arm == key] for key, name in names.items()}
-    if not all(times.values()) or min(map(min, times.values())) <= 0:
-        return None
-    return ProcessTiming(
-        timing.process,
-        median(times["baseline"]) / median(times["candidate"]),
-        _self_ratio(timing, timing.candidate),
-        _self_ratio(timing, timing.baseline),
-        [(names[arm], value) for arm, _, value in blocks if arm in names],
-    )
-
-
-def _self_ratio(timing: TimingEvidence, arm: str) -> float:
-    """Median of an arm's first block of each round, over that of its second; NaN when it had no second."""
-    rounds: dict[int, list[float]] = {}
-    for block in sorted(timing.blocks, key=lambda block: (block.round, block.position)):
-        if block.arm == arm:
-            rounds.setdefault(block.round, []).append(float(block.seconds) / max(block.steps, 1))
-    pairs = [values for values in rounds.values() if len(values) == 2 and min(values) > 0]
-    if not pairs:
-        return float("nan")
-    return median(pair[0] for pair in pairs) / median(pair[1] for pair in pairs)
-
-
-def _row(item: ProcessTiming, timing: TimingEvidence) -> list[object]:
-    medians = [median(value for name, value in item.blocks if name == arm) for arm in ("candidate", "baseline")]
-    return [item.process, item.ratio, *medians, item.candidate_aa, item.baseline_aa, len(timing.blocks)]
+def _row(item: ProcessTiming) -> list[object]:
+    medians = [median(block.step_ms for block in item.blocks if block.arm == arm) for arm in ("candidate", "baseline")]
+    return [item.process, item.ratio, *medians, item.candidate_aa, item.baseline_aa, len(item.blocks)]
 
 
 def _interval(verdict: Verdict) -> tuple[float, float] | None:

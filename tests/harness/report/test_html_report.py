@@ -237,7 +237,7 @@ def test_headings_never_skip_a_level(full: tuple[str, Page]) -> None:
 
 def test_images_have_words_and_are_sound_svg_without_outside_references(full: tuple[str, Page]) -> None:
     found = full[1].all("img")
-    assert len(found) == 10
+    assert len(found) == 6
     assert all(len(str(image["alt"])) > 30 for image in found)
     for svg in images(full[1]):
         assert parsed(svg).tag == "{http://www.w3.org/2000/svg}svg"
@@ -429,13 +429,13 @@ def test_100_kb_strings_do_not_swell_the_page() -> None:
 
 @pytest.mark.parametrize("name", ["$", r"$\frac{$", r"$x^2$", "a$b$c"])
 def test_dollars_in_a_label_are_letters_and_not_mathematics(name: str) -> None:
-    plain = Page(render(_with_losses(**{name.replace("$", "S"): loss_curve(20)})))
-    hostile = Page(render(_with_losses(**{name: loss_curve(20)})))
-    # A label read as mathematics fails, or loses its dollars and so some of its letters.
-    assert [svg.count("<use") for svg in images(hostile)] == [svg.count("<use") for svg in images(plain)]
+    [image] = images(Page(render(_with_losses(**{name: loss_curve(20)}))))
+    # A label read as mathematics fails, or loses its dollars.
+    assert name in [text.text for text in parsed(image).iter("{http://www.w3.org/2000/svg}text")]
 
 
 def test_hostile_arm_names_are_drawn_as_plain_letters() -> None:
     loss = loss_curve(20)
-    page = Page(render(_with_losses(**{HOSTILE: loss, "_x": loss, "日本": loss, "graphed": loss, "ungraphed": loss})))
+    arms = {HOSTILE: loss, "_x": loss, "日本": loss, "graphed": loss + 0.01, "ungraphed": loss}
+    page = Page(render(_with_losses(**arms)))
     assert len(images(page)) == 2

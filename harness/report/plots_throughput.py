@@ -1,0 +1,134 @@
+"""The plot of a timing comparison: ratios, step times, clocks and throttling over one time axis."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from harness.evidence.model import TelemetrySample
+from harness.report.svg import GRID, INK, LIMIT, MUTED, SERIES, Plot, draw, plain
+from harness.report.text import label
+from harness.report.time_axis import ProcessTiming
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Reading = Callable[[TelemetrySample], float | None]
+READINGS: dict[str, Reading] = {
+    "SM clock, MHz": lambda sample: sample.sm_clock_mhz,
+    "power, W": lambda sample: sample.power_w,
+    "temperature, °C": lambda sample: sample.temperature_c,
+}
+
+
+def timing(
+    processes: Sequence[ProcessTiming], *, demanded: float, interval: tuple[float, float] | None, shares_clock: bool
+) -> Plot:
+    """Each process's ratio, A/A ratios and blocks, and the machine's clocks and throttle reasons, in one figure.
+
+    demanded: the least ratio that the claim allows; interval: of the mean ratio; shares_clock: the blocks said when
+    they began, so the time axis holds gaps too.
+    """
+    samples = [pair for item in processes for pair in item.samples]
+    reasons = sorted({reason for _, sample in samples for reason in sample.throttle_reasons})
+    readings = [name for name, read in READINGS.items() if any(read(sample) is not None for _, sample in samples)]
+    heights = (1.9, 1.0, 1.2, *(0.9 for _ in readings), *([0.35 + 0.17 * len(reasons)] if readings else []))
+
+    def paint(axes: list[Axes]) -> None:
+        _ratios(axes[0], processes, demanded, interval)
+        _selves(axes[1], processes)
+        _blocks(axes[2], processes)
+        for axis, name in zip(axes[3:], readings, strict=False):
+            _reading(axis, processes, name)
+        if readings:
+            _throttled(axes[-1], processes, reasons)
+        for axis in axes:
+            axis.set_xlim(-0.01 * processes[-1].end, 1.01 * processes[-1].end)
+            axis.xaxis.set_major_formatter(plain)
+            axis.tick_params(axis="x", labelbottom=axis is axes[-1])
+            axis.grid(visible=False, axis="x")  # the lines between the processes lead the eye
+            for before, after in itertools.pairwise(processes):
+                axis.axvline((before.end + after.start) / 2, color=GRID, lw=0.8)
+        whole = "seconds since the first block" if shares_clock else "seconds of timed blocks, end to end"
+        axes[-1].set_xlabel(f"{whole}; processes side by side")
+
+    values = ", ".join(f"{item.ratio:.4g}" for item in processes)
+    said = f"Speed ratio of each process: {values}; demanded {demanded:g}. Over the same time: ms a step by block"
+    said += "".join(f", {name}" for name in readings)
+    said += f"; throttled: {', '.join(map(label, reasons)) or 'never'}." if readings else "."
+    return draw(paint, alt=said, heights=heights)
+
+
+def _ratios(
+    axis: Axes, processes: Sequence[ProcessTiming], demanded: float, interval: tuple[float, float] | None
+) -> None:
+    if interval is not None:
+        low, high = interval[0], interval[1] if math.isfinite(interval[1]) else max(interval[0], demanded)
+        axis.axhspan(low, high, color=SERIES[0], alpha=0.18, lw=0, label="interval of the mean")
+    _spans(axis, [(item.start, item.end, item.ratio) for item in processes], SERIES[0], 3.0, "candidate : baseline")
+    middles = [(item.start + item.end) / 2 for item in processes]
+    axis.axhline(demanded, color=LIMIT, lw=1.3, ls="--", label=f"demanded {demanded:g}")
+    axis.axhline(1.0, color=MUTED, lw=0.8)
+    axis.set_ylabel("speed ratio")
+    axis.yaxis.set_major_formatter(plain)
+    axis.margins(y=0.2)  # the processes' numbers stand below everything
+    for item, middle in zip(processes, middles, strict=True):
+        axis.annotate(
+            str(item.process), (middle, 0.01), xycoords=("data", "axes fraction"), ha="center", va="bottom", color=MUTED
+        )
+    axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.2)
+
+
+def _selves(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
+    """Each arm against itself, on a scale of its own: beside a large ratio nothing would be seen of it."""
+    middles = [(item.start + item.end) / 2 for item in processes]
+    axis.plot(middles, [item.candidate_aa for item in processes], "^", color=SERIES[0], ms=4, label="A/A candidate")
+    axis.plot(middles, [item.baseline_aa for item in processes], "v", color=SERIES[1], ms=4, label="A/A baseline")
+    axis.axhline(1.0, color=MUTED, lw=0.8)
+    axis.margins(y=0.15)
+    axis.set_title("an arm against itself", loc="left", fontsize=8.5)
+    axis.yaxis.set_major_formatter(plain)
+    axis.legend(loc="lower right", bbox_to_anchor=(1, 0.95), ncols=2, borderaxespad=0)
+
+
+def _blocks(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
+    """Every block as long as it ran, at its milliseconds a step."""
+    for place, arm in enumerate(("candidate", "baseline")):
+        blocks = [block for item in processes for block in item.blocks if block.arm == arm]
+        _spans(axis, [(block.start, block.end, block.step_ms) for block in blocks], SERIES[place], 2.2, arm)
+    axis.set_ylim(bottom=0)
+    axis.set_title("ms a step", loc="left", fontsize=8.5)
+    axis.yaxis.set_major_formatter(plain)
+    axis.legend(loc="lower right", bbox_to_anchor=(1, 0.95), ncols=2, borderaxespad=0)
+
+
+def _reading(axis: Axes, processes: Sequence[ProcessTiming], name: str) -> None:
+    moments: list[float] = []
+    values: list[float] = []
+    for item in processes:
+        seen = [(at, value) for at, sample in item.samples if (value := READINGS[name](sample)) is not None]
+        moments.extend([*(at for at, _ in seen), math.nan])  # no line from one process to the next
+        values.extend([*(value for _, value in seen), math.nan])
+    axis.plot(moments, values, color=SERIES[0], lw=1.1)
+    axis.set_title(name, loc="left", fontsize=8.5)
+    axis.yaxis.set_major_formatter(plain)
+
+
+def _throttled(axis: Axes, processes: Sequence[ProcessTiming], reasons: Sequence[str]) -> None:
+    """A lane for each throttle reason, marked at the samples that gave it."""
+    for lane, reason in enumerate(reasons):
+        seen = [at for item in processes for at, sample in item.samples if reason in sample.throttle_reasons]
+        strokes = [(at, at, math.nan) for at in seen], [(lane - 0.3, lane + 0.3, math.nan)] * len(seen)
+        axis.plot(*(list(itertools.chain(*part)) for part in strokes), color=LIMIT, lw=1.2)
+    axis.set_title(f"throttled{'' if reasons else ': never'}", loc="left", fontsize=8.5)
+    axis.set_yticks(range(len(reasons)), [label(reason, 20) for reason in reasons], color=INK)
+    axis.set_ylim(-0.6, max(len(reasons), 1) - 0.4)
+
+
+def _spans(axis: Axes, spans: Sequence[tuple[float, float, float]], colour: str, width: float, name: str) -> None:
+    """Level strokes (from, to, height) as one line."""
+    across = list(itertools.chain(*((start, end, math.nan) for start, end, _ in spans)))
+    heights = list(itertools.chain(*((height, height, math.nan) for _, _, height in spans)))
+    axis.plot(across, heights, color=colour, lw=width, solid_capstyle="butt", label=name)
