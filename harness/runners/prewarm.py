@@ -27,10 +27,6 @@ _MEASURING_LIMIT_S = 600.0
 # One part of so many is reserved beside what was measured: torch may cut one block into parts that fit worse than
 # the many blocks that it made when memory was free.
 _SPARE_PARTS = 8
-# The plain part of a captured step keeps one block from going back to the driver: of 9 blocks that was as much as the
-# spare part. Smaller blocks did not suffice yet: on an H200 a 28-layer capture ran out with 61 MiB left of the 70 that
-# it asked for with 9 blocks, and with 75 of 76 with 32. What it needs beside the measured peak is not understood.
-_BLOCKS_FOR_A_CAPTURE = 32
 
 
 def execute(run: Run, recorder: Recorder) -> None:
@@ -50,7 +46,7 @@ def _execute_arm(run: Run, arm: str, training: TrainingRun, memory: StepMemory |
     if not isinstance(training, HasKernels):
         raise NotAvailable("a JIT ledger needs the system's capability `kernels`")
     steps, failure = 0, None
-    with full_memory(memory, captured=run.arms[arm].arm.capture != "none") as free:
+    with full_memory(memory) as free:
         recorder.phase(f"{arm}: steps")
         try:
             for index in range(shapes_of(run) * ROUNDS):
@@ -109,7 +105,7 @@ def measured_elsewhere(run: Run, arm: str) -> StepMemory:
 
 
 @contextmanager
-def full_memory(memory: StepMemory | None, *, captured: bool) -> Iterator[int | None]:
+def full_memory(memory: StepMemory | None) -> Iterator[int | None]:
     """Reserve `memory` in torch's cache and take the rest from the driver; yields the bytes that are left.
 
     None fills nothing and yields None.
@@ -117,23 +113,35 @@ def full_memory(memory: StepMemory | None, *, captured: bool) -> Iterator[int | 
     if memory is None:
         yield None
         return
-    reserve(memory, blocks=_BLOCKS_FOR_A_CAPTURE if captured else 1)
+    reserve(memory)
     with device_memory.full(but=memory.outside_bytes):
         free, _total = torch.cuda.mem_get_info()
         yield free
 
 
-def reserve(memory: StepMemory, *, blocks: int) -> None:
-    """Leave that much unused in torch's cache: one block, and small ones, which torch keeps apart.
+def reserve(memory: StepMemory) -> None:
+    """Leave that much unused in torch's cache: the segments that were measured, the rest of the peak, small ones.
 
-    A captured step takes its memory on another stream and in a pool of its own, which get none of the cache: torch
-    then gives whole unused blocks back to the driver and asks again. With several, the plain part of the step (it
-    saves the state) takes from one of them and leaves the others whole.
+    A captured step takes its memory in a pool of its own, which gets none of the cache: before the capture torch gives
+    whole unused segments back to the driver. What else the step keeps holds the segment that it was cut from; with
+    the segments of a run that had all memory, it holds as little as there.
     """
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    size = -(-(memory.large_bytes + memory.large_bytes // _SPARE_PARTS) // blocks)
-    large = [torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(blocks)]
-    count = -(-memory.small_bytes // SMALL_ALLOCATION)
-    small = [torch.empty(SMALL_ALLOCATION, dtype=torch.uint8, device="cuda") for _ in range(count)]
-    del large, small
+    rest = memory.large_bytes - sum(memory.segments) + memory.large_bytes // _SPARE_PARTS
+    held = [_grow_cache(size, size) for size in (*memory.segments, max(rest, 0))]
+    held.append(_grow_cache(memory.small_bytes, SMALL_ALLOCATION))
+    del held
+
+
+def _grow_cache(size: int, part: int) -> list[torch.Tensor]:
+    """Tensors of `part` bytes until torch holds `size` bytes more of the driver's memory than before.
+
+    The first ones may fit into gaps of what the upload left: no graph's pool gets those, so they don't count. On an
+    H200 such gaps swallowed 386 of 3320 MiB, and a capture of 28 layers failed for want of 23.
+    """
+    goal = torch.cuda.memory_reserved() + size
+    tensors: list[torch.Tensor] = []
+    while torch.cuda.memory_reserved() < goal:
+        tensors.append(torch.empty(part, dtype=torch.uint8, device="cuda"))
+    return tensors

@@ -16,11 +16,15 @@ SMALL_ALLOCATION = 2**20
 
 
 class StepMemory(Record):
-    """Bytes that steps need beside an opened run: torch's reserve at its peak, by pool, and a graph's own memory."""
+    """Bytes that steps need beside an opened run: torch's reserve at its peak, by pool, and a graph's own memory.
+
+    `segments` are the sizes of the large pool's driver allocations that were there at the end, captures included.
+    """
 
     large_bytes: int
     small_bytes: int
     outside_bytes: int  # what the driver gave beside torch's pools; 0 for an arm that captures nothing
+    segments: list[int]
 
 
 def main() -> None:
@@ -34,8 +38,10 @@ def main() -> None:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before, free_before = torch.cuda.memory_stats(), torch.cuda.mem_get_info()[0]
+        known = _large_segments()
         train(training, shapes_of(run) * ROUNDS)
         after, free_after = torch.cuda.memory_stats(), torch.cuda.mem_get_info()[0]
+        segments = [size for address, size in _large_segments().items() if address not in known]
     growth = {
         pool: after[f"reserved_bytes.{pool}_pool.peak"] - before[f"reserved_bytes.{pool}_pool.current"]
         for pool in ("large", "small")
@@ -43,8 +49,18 @@ def main() -> None:
     # An instantiated graph lives outside torch's pools. Without one, whatever the driver gives is made too late.
     reserved = sum(figures["reserved_bytes.all.current"] * sign for figures, sign in ((after, 1), (before, -1)))
     outside = max(0, free_before - free_after - reserved) if run.arms[arm].arm.capture != "none" else 0
-    memory = StepMemory(large_bytes=growth["large"], small_bytes=growth["small"], outside_bytes=outside)
+    memory = StepMemory(
+        large_bytes=growth["large"], small_bytes=growth["small"], outside_bytes=outside, segments=segments
+    )
     sys.stdout.write(f"\n{memory.model_dump_json()}\n")
+
+
+def _large_segments() -> dict[int, int]:
+    """Bytes by address of what torch's large pools, those of graphs too, hold of the driver's memory."""
+    import torch
+
+    snapshot = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+    return {one["address"]: one["total_size"] for one in snapshot if one["segment_type"] == "large"}
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from harness.runners.step_memory import StepMemory
 from harness.system.protocol import CaptureRecord, NotAvailable
 
 MIB = 2**20
-MEMORY = StepMemory(large_bytes=1, small_bytes=2, outside_bytes=3)
+MEMORY = StepMemory(large_bytes=1, small_bytes=2, outside_bytes=3, segments=[])
 
 
 def make_run(system: str, *, memory_filled: bool = True) -> Run:
@@ -42,8 +42,7 @@ def filled(monkeypatch: pytest.MonkeyPatch) -> list[StepMemory | None]:
     asked: list[StepMemory | None] = []
 
     @contextmanager
-    def full_memory(memory: StepMemory | None, *, captured: bool) -> Iterator[int | None]:
-        assert not captured
+    def full_memory(memory: StepMemory | None) -> Iterator[int | None]:
         asked.append(memory)
         yield None if memory is None else 3 * MIB
 
@@ -131,6 +130,46 @@ def test_the_measuring_process_gets_no_fault(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("subprocess.run", run_process)
     assert prewarm.measured_elsewhere(make_run("Healthy"), "nf4") == MEMORY
     assert (asked[0].fault, asked[0].fault_arms, list(asked[0].arms)) == (None, [], ["nf4"])
+
+
+class Cache:
+    """torch's cache: a tensor goes where it fits into a gap, else the driver gives a segment of its size."""
+
+    def __init__(self, gap: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gap, self.reserved = gap, gap
+        self.made: list[int] = []
+        monkeypatch.setattr("torch.empty", self.empty)
+        monkeypatch.setattr("torch.cuda.memory_reserved", lambda: self.reserved)
+        monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+        monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
+
+    def empty(self, size: int, **_options: object) -> None:
+        self.made.append(size)
+        if size <= self.gap:
+            self.gap -= size
+        else:
+            self.reserved += size
+
+
+@pytest.mark.parametrize(
+    ("memory", "sizes"),
+    [
+        (StepMemory(large_bytes=80, small_bytes=0, outside_bytes=0, segments=[20, 30]), [20, 30, 40]),
+        (StepMemory(large_bytes=80, small_bytes=MIB + 1, outside_bytes=0, segments=[80]), [80, 10, MIB, MIB]),
+        (StepMemory(large_bytes=80, small_bytes=0, outside_bytes=0, segments=[90, 10]), [90, 10]),
+    ],
+    ids=["the rest of the peak in one block", "small ones apart", "more at the end than the spare part"],
+)
+def test_what_is_reserved(memory: StepMemory, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(0, monkeypatch)
+    prewarm.reserve(memory)
+    assert cache.made == sizes
+
+
+def test_gaps_of_the_upload_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(45, monkeypatch)
+    prewarm.reserve(StepMemory(large_bytes=80, small_bytes=0, outside_bytes=0, segments=[20, 60]))
+    assert (cache.made, cache.reserved) == ([20, 20, 20, 60, 10], 45 + 90)
 
 
 class Driver:
