@@ -139,7 +139,6 @@ class TrainConfig:
     ``weight_decay`` acts on every trainable tensor, as in one parameter group of `torch.optim.AdamW`.
     ``data`` is a text file or folder; None is the text of CPython's `pydoc_data.topics`.
     ``loss_chunk`` is the number of tokens whose logits exist at one time.
-    ``overlap`` dequantizes ahead and computes LoRA gradients on a second CUDA stream, with the same results.
     ``gemm`` is the path of the backward products, see `reference_impl.gemm`.
     """
 
@@ -164,7 +163,6 @@ class TrainConfig:
     device: str = "auto"
     data: str | None = None
     loss_chunk: int = 512
-    overlap: bool = False
     gemm: GemmPath = "cublas"
 
     @classmethod

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -24,6 +25,9 @@ from reference_impl.errors import ReferenceImplError
 from reference_impl.trainer import Trainer
 
 SCOPES = ("none", "step", "backward")
+# More tokens a step fill the GPU by themselves: at 2048 a second stream gained 0.17 of 26.8 ms on an H200 and took
+# 0.19 GiB; at 512 it gained 0.6 of 10.2 ms.
+MOST_TOKENS_OVERLAPPED = 1024
 
 
 class GraphKey(NamedTuple):
@@ -102,7 +106,8 @@ class CapturingTrainer:
         self._on_gpu = trainer.device.type == "cuda"
         self._cache: OrderedDict[GraphKey, CapturedStep | TracedReplay] = OrderedDict()
         if self._on_gpu and self.scope != "none":
-            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            # Above the priority of a stream beside it, see `StepStreams.overlapped`.
+            self._stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
             self._pool = graph_pool_handle()
 
     def key(self) -> GraphKey:
@@ -159,7 +164,9 @@ class CapturingTrainer:
         captured = CapturedStep(
             bodies, trainer.state_tensors, self._static_of_current_shape(), pool=self._pool, stream=self._stream
         )
-        captured.capture()
+        tokens = trainer.static.tokens.numel()
+        with trainer.model.streams.overlapped() if tokens <= MOST_TOKENS_OVERLAPPED else nullcontext():
+            captured.capture()
         self.warmup_steps += captured.warmup_steps
         return captured
 

@@ -74,7 +74,7 @@ class Model:
     ) -> None:
         self.config = model_config
         self.dtype = dtype
-        self.streams = StepStreams(device, overlap=config.overlap)
+        self.streams = StepStreams(device)
         self._chunk = config.loss_chunk
         self.trainable = Trainable(model_config, config.rank, config.alpha, config.seed, device, dtype)
         self._load_gains(source)

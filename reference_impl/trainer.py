@@ -121,22 +121,20 @@ class Trainer:
     def body(self) -> Tensor:
         """One whole step on the static tensors; the loss before the update, 0-d."""
         static = self.static
-        with self.model.streams.step():
-            loss, context = self.model.forward(static.tokens, static.targets, static.shape)
-            self._finish(context, consume=True)
+        loss, context = self.model.forward(static.tokens, static.targets, static.shape)
+        self._finish(context, consume=True)
         return loss
 
     @torch.no_grad()
     def forward_body(self) -> Tensor:
         """The step's first half: forward, loss, and the head's gradient, left in static activations."""
         static = self.static
-        with self.model.streams.step():
-            loss, context = self.model.forward(static.tokens, static.targets, static.shape)
-            if static.context is None:
-                static.context = context
-            else:
-                for kept, fresh in zip(static.context.tensors(), context.tensors(), strict=True):
-                    kept.copy_(fresh)
+        loss, context = self.model.forward(static.tokens, static.targets, static.shape)
+        if static.context is None:
+            static.context = context
+        else:
+            for kept, fresh in zip(static.context.tensors(), context.tensors(), strict=True):
+                kept.copy_(fresh)
         return loss
 
     @torch.no_grad()
@@ -144,8 +142,7 @@ class Trainer:
         """The step's second half: backward, clip and optimizer, from the static activations."""
         if self.static.context is None:
             raise RuntimeError("backward_body() needs the activations of forward_body(): call it first")
-        with self.model.streams.step():
-            self._finish(self.static.context, consume=False)
+        self._finish(self.static.context, consume=False)
 
     def _finish(self, context: ModelContext, *, consume: bool) -> None:
         self.model.backward(context, self.static.shape, consume=consume)

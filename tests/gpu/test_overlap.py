@@ -1,4 +1,4 @@
-"""A step with a second stream computes the same bits as one without, uncaptured and captured."""
+"""A captured step with a parallel branch computes the same bits as one launched kernel by kernel."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 
+from reference_impl import cuda_graph
 from reference_impl.config import ModelConfig, TrainConfig
 from reference_impl.cuda_graph import CapturingTrainer
 from reference_impl.trainer import Trainer
@@ -21,31 +22,38 @@ CONFIG = TrainConfig(model=SHAPE, device="cuda", seq_len=128, max_norm=0.05, ste
 STEPS = 20
 
 
-def assert_same_run(one: CapturingTrainer, other: CapturingTrainer) -> None:
+@pytest.mark.parametrize("scope", ["step", "backward"])
+@pytest.mark.parametrize("seq_len", [128, 512])
+def test_overlapped_captures_equal_plain_steps(scope: str, seq_len: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graph, "MOST_TOKENS_OVERLAPPED", 4 * seq_len)
+    config = dataclasses.replace(CONFIG, seq_len=seq_len)
+    overlapped, plain = CapturingTrainer(Trainer(config), scope), CapturingTrainer(Trainer(config), "none")
     for index in range(STEPS):
-        assert torch.equal(one.step(index), other.step(index)), index
-    for name, tensor in one.trainer.state_tensors().items():
-        assert torch.equal(tensor, other.trainer.state_tensors()[name]), name
-
-
-def arm(scope: str, *, overlap: bool) -> CapturingTrainer:
-    return CapturingTrainer(Trainer(dataclasses.replace(CONFIG, overlap=overlap)), scope)
-
-
-@pytest.mark.parametrize("scope", ["none", "step", "backward"])
-def test_overlapped_steps_equal_plain_ones(scope: str) -> None:
-    overlapped = arm(scope, overlap=True)
-    assert_same_run(overlapped, arm("none", overlap=False))
+        assert torch.equal(overlapped.step(index), plain.step(index)), index
+    for name, tensor in overlapped.trainer.state_tensors().items():
+        assert torch.equal(tensor, plain.trainer.state_tensors()[name]), name
     assert overlapped.record().failure is None
 
 
-def test_overlapped_steps_keep_their_memory() -> None:
-    trainer = Trainer(dataclasses.replace(CONFIG, overlap=True))
-    peaks = []
-    for first in (0, 5):
-        torch.cuda.reset_peak_memory_stats()
-        for index in range(first, first + 5):
-            trainer.step(index)
-        torch.cuda.synchronize()
-        peaks.append(torch.cuda.max_memory_allocated())
-    assert peaks[0] >= peaks[1]
+def test_only_captures_of_few_tokens_have_a_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+    widths = []
+    for most in (4 * CONFIG.seq_len - 1, 4 * CONFIG.seq_len):
+        monkeypatch.setattr(cuda_graph, "MOST_TOKENS_OVERLAPPED", most)
+        arm = CapturingTrainer(Trainer(CONFIG), "step")
+        arm.step(0)
+        (graph,) = arm.record().graphs.values()
+        widths.append(_widest_fork(graph))
+    assert widths[0] == 1
+    assert widths[1] > 1
+
+
+def _widest_fork(graph: int) -> int:
+    """The most nodes that follow directly on one node of a `cudaGraph_t`."""
+    from collections import Counter
+
+    from cuda.bindings import runtime
+
+    _, *counts = runtime.cudaGraphGetEdges(graph, 0)
+    error, sources, *_ = runtime.cudaGraphGetEdges(graph, counts[-1])
+    assert int(error) == 0
+    return max(Counter(int(source) for source in sources).values())

@@ -43,13 +43,13 @@ def test_full_matrices_are_passed_through() -> None:
 
 def test_groups_are_taken_in_order_and_asking_ahead_changes_nothing() -> None:
     weights = [random(2, 2, seed) for seed in range(3)]
-    dense = DenseWeights([MatrixGroup([FullMatrix(w)]) for w in weights], torch.float32, StepStreams(CPU, overlap=True))
+    dense = DenseWeights([MatrixGroup([FullMatrix(w)]) for w in weights], torch.float32, StepStreams(CPU))
     dense.ahead(5)  # more than there are
     assert [dense.take()[0] is weight for weight in weights] == [True] * 3
 
 
 def test_without_a_second_stream_work_runs_at_once_and_values_when_taken() -> None:
-    streams, done = StepStreams(CPU, overlap=True), []
+    streams, done = StepStreams(CPU), []
     branch = streams.branch(lambda: done.append("branch"))
     value = streams.beside(lambda: done.append("value"))
     value.start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 import torch
@@ -47,11 +46,12 @@ class StandInStream:
 
 
 class StandIns:
-    """The three streams of an overlapped step, in the place of CUDA's."""
+    """The two streams of an overlapped step, in the place of CUDA's."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.caller, self.main, self.side = (StandInStream(name) for name in ("caller", "main", "side"))
-        self._current = self.caller
+        self.main, self.side = StandInStream("main"), StandInStream("side")
+        self._current = self.main
+        monkeypatch.setattr(torch.cuda, "Stream", lambda _device, **_options: self.side)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda _device=None: self._current)
         monkeypatch.setattr(torch.cuda, "stream", self._within)
 
@@ -61,33 +61,38 @@ class StandIns:
         yield
         self._current = before
 
-    def install(self, trainer: Trainer) -> None:
-        streams: Any = trainer.model.streams
-        streams._main, streams._side = self.main, self.side
-
 
 def test_a_step_waits_for_all_that_its_second_stream_does(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, overlapped = Trainer(CONFIG), Trainer(CONFIG)
     stand_ins = StandIns(monkeypatch)
-    stand_ins.install(overlapped)
     for index in range(2):
-        assert torch.equal(plain.step(index), overlapped.step(index))
+        with overlapped.model.streams.overlapped():
+            loss = overlapped.step(index)
+        assert torch.equal(plain.step(index), loss)
     assert torch.equal(plain.trainable.flat, overlapped.trainable.flat)
     side, main = stand_ins.side, stand_ins.main
     # Forward: all but the first of 3 x 3 groups. Backward: all but the first 3 of 9, and 3 LoRA branches. Two steps.
     assert side.recorded == 2 * (8 + 6 + 3)
     assert sorted(main.waited) == list(range(1, side.recorded + 1))
-    # Each piece of work beside starts after the main line; the step starts after its caller, who waits for it.
+    # Each piece of work beside starts after the main line.
     assert side.joined == ["main"] * side.recorded
-    assert (main.joined, stand_ins.caller.joined) == (["caller"] * 2, ["main"] * 2)
+
+
+def test_a_step_launched_by_itself_uses_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(CONFIG)
+    stand_ins = StandIns(monkeypatch)
+    with trainer.model.streams.overlapped():
+        pass
+    trainer.step(0)
+    assert (stand_ins.side.recorded, stand_ins.side.joined) == (0, [])
 
 
 def test_the_halves_of_a_split_step_wait_for_their_own_work(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(CONFIG)
     stand_ins = StandIns(monkeypatch)
-    stand_ins.install(trainer)
     trainer.prepare(0)
     for half, recorded in ((trainer.forward_body, 8), (trainer.backward_body, 8 + 6 + 3)):
-        half()
+        with trainer.model.streams.overlapped():
+            half()
         assert stand_ins.side.recorded == recorded
         assert sorted(stand_ins.main.waited) == list(range(1, recorded + 1))

@@ -176,13 +176,14 @@ def warm_up(stream: torch.cuda.Stream, function: Callable[[], object], times: in
 
 
 def bind_cublas(stream: torch.cuda.Stream) -> None:
-    """Make the cuBLAS handles of this thread and of the backward thread allocate their workspaces for `stream`.
+    """Make this thread's cuBLAS handle allocate its workspace for `stream`.
 
-    Allocated inside a capture they would live in the graph's pool, and fail with memory nearly full (PMAT-063).
+    Allocated inside a capture it would live in the graph's pool, and fail with memory nearly full (PMAT-063). That of
+    autograd's thread, where a step uses autograd, is made by the warm-up, on the same stream.
     """
-    with torch.cuda.stream(stream), torch.enable_grad():
-        x = torch.ones(16, 16, device=stream.device, requires_grad=True)
-        torch.autograd.grad((x @ x).sum(), x)
+    with torch.cuda.stream(stream), torch.no_grad():
+        x = torch.ones(16, 16, device=stream.device)
+        torch.mm(x, x)
     stream.synchronize()
 
 

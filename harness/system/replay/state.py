@@ -81,10 +81,10 @@ class StateGuard:
         if id(tensor) in self._values:
             return
         with _disable_current_modes(), torch.no_grad():
-            self._values[id(tensor)] = (tensor, tensor.detach().clone())
+            self._values[id(tensor)] = (tensor, _saved(tensor))
             if tensor.is_leaf and tensor.requires_grad:
                 gradient = tensor.grad if known_gradient else None
-                value = None if gradient is None else gradient.detach().clone()
+                value = None if gradient is None else _saved(gradient)
                 self._grads[id(tensor)] = (tensor, gradient, value)
 
     def _before_optimizer_step(self, optimizer: Optimizer, _args: object, _kwargs: object) -> None:
@@ -99,12 +99,17 @@ class StateGuard:
         with _disable_current_modes(), torch.no_grad():
             known = {
                 parameter: {
-                    key: (value, value.detach().clone() if isinstance(value, Tensor) else value)
+                    key: (value, _saved(value) if isinstance(value, Tensor) else value)
                     for key, value in entry.items()
                 }
                 for parameter, entry in optimizer.state.items()
             }
         self._optimizers[id(optimizer)] = (optimizer, known)
+
+
+def _saved(tensor: Tensor) -> Tensor:
+    """A copy on the host: it lives through warm-up and capture, when the device's memory is at its peak."""
+    return tensor.detach().to("cpu", copy=True)
 
 
 def _restore_optimizer(
