@@ -10,6 +10,10 @@ from reference_impl.cuda_graph import CapturingTrainer
 from reference_impl.trainer import Trainer
 
 
+# Tokens whose logits exist at one time: the model preset's, which a checkpoint folder does not name.
+LOSS_CHUNK = 256
+
+
 def open_ours(job: Job) -> OpenedArm:
     """Raises RuntimeError after the first step if the step was to be captured and was not."""
     config = TrainConfig.preset(
@@ -22,6 +26,7 @@ def open_ours(job: Job) -> OpenedArm:
         max_norm=MAX_NORM,
         seed=SEED,
         device=job.device,
+        loss_chunk=LOSS_CHUNK,
     )
     trainer = Trainer(config)
     capturing = CapturingTrainer(trainer, "step" if job.arm == "graphed" else "none")
