@@ -9,7 +9,6 @@ from reference_impl.config import TrainConfig
 from reference_impl.cuda_graph import CapturingTrainer
 from reference_impl.trainer import Trainer
 
-
 # Tokens whose logits exist at one time: the model preset's, which a checkpoint folder does not name.
 LOSS_CHUNK = 256
 

@@ -99,8 +99,7 @@ class StateGuard:
         with _disable_current_modes(), torch.no_grad():
             known = {
                 parameter: {
-                    key: (value, _saved(value) if isinstance(value, Tensor) else value)
-                    for key, value in entry.items()
+                    key: (value, _saved(value) if isinstance(value, Tensor) else value) for key, value in entry.items()
                 }
                 for parameter, entry in optimizer.state.items()
             }
