@@ -45,6 +45,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "synchronizing": {"capture": "none", "clip_mode": "synchronizing"},
     "untrained": {"capture": "none", "learning_rate": 0},
     "other_system": {"capture": "none", "system": "elsewhere:System"},
+    "same_system": {"capture": "none", "system": "some.system:System"},
 }
 TEXT = {"title": "a title", "on": ["w"], "why": "a reason", "if_fails": "a cause"}
 TRAJECTORY = {

@@ -165,7 +165,6 @@ def blind(evidence: HostSyncEvidence) -> HostSyncEvidence:
 
 
 AT_MOST_ONE: dict[str, Any] = {"claim": {"candidate": {"arm": "graphed", "at_most": 1}}}
-UNCAPTURED: dict[str, Any] = {"claim": {"candidate": {"arm": "ungraphed", "exactly": 0}}}
 SYNC_CASES = [
     Case("none in a replay", "held", watched),
     Case(

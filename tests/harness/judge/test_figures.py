@@ -3,7 +3,19 @@
 import math
 
 import pytest
-from evidence_builders import LOSSES, arm, gradients, graphed, memory, paired, reduction, syncs, untrained, verdict_of
+from evidence_builders import (
+    LOSSES,
+    TRAJECTORY,
+    arm,
+    gradients,
+    graphed,
+    memory,
+    paired,
+    reduction,
+    syncs,
+    untrained,
+    verdict_of,
+)
 from judge_cases import figures
 from judge_cases_capture import MEMORY, captured, last_shape, replays, retraced, watched
 from judge_cases_gradients import GRADIENTS_WITHIN, A, all_steps, matched, norm, unlike
@@ -57,6 +69,42 @@ def test_a_trajectory_that_differs_at_its_end() -> None:
         "final_loss_baseline": (2.0, "loss"),
         "final_parameters_equal": (True, ""),
     }
+
+
+def test_a_trajectory_beyond_a_bound_at_its_final_step() -> None:
+    verdict = trajectory(
+        graphed(changed(9, 5.0)),
+        repetition=arm("ungraphed", changed(4, 9.0), replica=1),
+        claim={"equality": "within", "compare": "final"},
+    )
+    assert verdict.denominators == {"steps": 1}
+    assert figures(verdict) == {
+        "max_abs_difference": (3.0, "loss"),
+        "max_abs_difference_step": (9, "step"),
+        "tolerance": (0.1, "loss"),
+        "steps_differing": (1, "steps"),
+        "first_differing_step": (9, "step"),
+        "first_exceeding_step": (9, "step"),
+        "noise_floor": (0.0, "loss"),
+        "multiple_of_noise_floor": (math.inf, ""),
+        "final_loss_candidate": (5.0, "loss"),
+        "final_loss_baseline": (2.0, "loss"),
+        "final_parameters_equal": (True, ""),
+    }
+
+
+def test_the_first_step_that_is_not_comparable() -> None:
+    tokens = figures(trajectory(graphed(tokens=[256] * 3 + [128] * 7)))
+    assert tokens["first_unequal_step"] == (3, "step")
+    batches = figures(trajectory(graphed(batches=[f"batch{step % 6}" for step in range(10)])))
+    assert batches["first_unequal_step"] == (6, "step")
+    losses = figures(trajectory(graphed(changed(4, math.nan))))
+    assert losses["first_non_finite_step"] == (4, "step")
+
+
+def test_upstreams_bound_over_one_step() -> None:
+    verdict = verdict_of(TRAJECTORY | {"guards": {"steps": 1}}, paired(arm("ungraphed", [2.0]), graphed([2.0])))
+    assert figures(verdict)["within_upstream_tolerance"] == (True, "")
 
 
 def test_series_without_a_step() -> None:
@@ -124,6 +172,17 @@ def test_gradients_that_differ() -> None:
         "first_differing_step": (0, "step"),
         "first_differing_tensor": ("b", ""),
     }
+
+
+def test_gradients_at_upstreams_bound() -> None:
+    seen = figures(matched(A, unlike(1e-5)))
+    assert seen["within_upstream_tolerance"] == (True, "")
+
+
+@pytest.mark.parametrize(("absolute", "relative"), [(0.0, 0.0), (1e-6, math.inf)])
+def test_gradients_over_a_baseline_of_zeros(absolute: float, relative: float) -> None:
+    seen = figures(matched(A, unlike(absolute, max_abs=absolute, baseline_max_abs=0.0)))
+    assert seen["max_relative_difference"] == (relative, "")
 
 
 def test_gradients_and_norms_that_are_not_finite() -> None:

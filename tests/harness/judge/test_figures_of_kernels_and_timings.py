@@ -123,7 +123,7 @@ def eight_processes() -> list[RunEvidence]:
         samples=[
             sample(throttle_reasons=["sw_power_cap"]),
             sample(throttle_reasons=["hw_slowdown"], foreign_processes=2),
-            sample(host_load_per_core=0.75, sm_clock_mhz=1881.0),
+            sample(host_load_per_core=0.75, sm_clock_mhz=1881.0, throttle_reasons=["sw_power_cap"]),
             sample(throttle_reasons=["sw_power_cap", "hw_slowdown"]),
         ]
     )
@@ -166,7 +166,7 @@ def test_timings() -> None:
         "candidate_step_ms": (pytest.approx(10.05), "ms"),
         "baseline_step_ms": (pytest.approx(12.05), "ms"),
         **ratios,
-        "power_capped_share": (0.5, ""),
+        "power_capped_share": (0.75, ""),
         "foreign_gpu_processes": (2.0, ""),
         "throttled_share": (0.5, ""),
         "sm_clock_spread": (0.05, ""),

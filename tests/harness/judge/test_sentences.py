@@ -19,5 +19,5 @@ def test_a_verdict_says_its_sentence(kind: str, case: Case) -> None:
 
 
 def test_every_sentence_belongs_to_a_case() -> None:
-    written = {(kind, name) for kind, sentences in SENTENCES.items() for name in sentences}
-    assert written == {(kind, case.name) for kind, cases in EVERYTHING.items() for case in cases}
+    written = sorted((kind, name) for kind, sentences in SENTENCES.items() for name in sentences)
+    assert written == sorted((kind, case.name) for kind, cases in EVERYTHING.items() for case in cases)

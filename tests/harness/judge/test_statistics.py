@@ -18,6 +18,11 @@ def test_a_ratio_of_medians_ignores_one_slow_block() -> None:
     assert statistics.log_ratio(baseline, candidate) == pytest.approx(math.log(2))
 
 
+def test_medians_are_taken_of_each_experiment() -> None:
+    baseline, candidate = np.array([[2.0, 2.0, 9.0], [8.0, 8.0, 1.0]]), np.array([[1.0, 1.0, 7.0], [2.0, 2.0, 5.0]])
+    assert statistics.log_ratio(baseline, candidate) == pytest.approx(np.log([2.0, 4.0]))
+
+
 def test_bounds_are_students() -> None:
     lower, upper = statistics.one_sided_bounds(RATIOS, 0.99)
     expected = stats.t.interval(0.98, 7, loc=RATIOS.mean(), scale=stats.sem(RATIOS))
@@ -28,6 +33,22 @@ def test_the_missed_bias_is_the_worst_end_of_either_arm() -> None:
     selves = np.stack([np.full(8, 0.01), RATIOS - RATIOS.mean() - 0.02])
     low, _ = stats.t.interval(0.95, 7, loc=selves[1].mean(), scale=stats.sem(selves[1]))
     assert statistics.missed_bias(selves) == pytest.approx(-low)
+
+
+def test_the_missed_bias_is_each_experiments_own() -> None:
+    selves = np.stack([np.full((2, 8), 0.25), np.full((2, 8), -0.5)])
+    assert statistics.missed_bias(selves).tolist() == [0.25, 0.5]
+
+
+def test_a_ratio_that_is_the_demanded_one_in_every_process_is_proven() -> None:
+    decision = statistics.decide(np.full(8, 0.5), QUIET, 0.5, 0.99)
+    assert decision == 1
+    assert decision.dtype == np.int8
+
+
+def test_a_ratio_that_a_missed_bias_would_make_the_demanded_one_is_not_refuted() -> None:
+    assert statistics.decide(np.full(8, 0.25), np.full((2, 8), 0.25), 0.5, 0.99) == 0
+    assert statistics.decide(np.full(8, 0.25), np.full((2, 8), 0.125), 0.5, 0.99) == -1
 
 
 def test_decisions() -> None:
@@ -104,3 +125,18 @@ def test_no_number_is_named_when_the_arms_are_biased() -> None:
 
 def test_without_any_spread_the_sign_test_alone_sets_the_number() -> None:
     assert statistics.processes_to_decide(np.full(3, 0.2), np.zeros((2, 3)), DEMANDED, 0.99) == 7
+
+
+def test_processes_that_agree_exactly_are_no_division_by_zero() -> None:
+    assert statistics.processes_to_decide(np.full(8, 0.5), np.zeros((2, 8)), 0.25, 0.99) == 9
+
+
+def test_a_margin_that_is_just_the_bias_decides() -> None:
+    assert statistics.processes_to_decide(np.full(8, 0.5), np.full((2, 8), 0.25), 0.25, 0.99) == 9
+
+
+@pytest.mark.parametrize(("clears_with", "needed"), [(63, 63), (64, 64), (65, None)])
+def test_no_more_processes_are_named_than_a_contract_may_ask_for(clears_with: int, needed: int | None) -> None:
+    # the bias, of a spread of one, falls with the processes: the margin lies just above that of `clears_with`
+    margin = float(stats.t.ppf(0.975, clears_with - 1)) / math.sqrt(clears_with) * (1 + 1e-9)
+    assert statistics.processes_to_decide(np.full(8, margin), np.stack([UNIT, UNIT]), 0.0, 0.99) == needed

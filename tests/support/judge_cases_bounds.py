@@ -1,0 +1,176 @@
+"""Cases exactly at a bound, and one beyond: on which side of it the verdict falls, by kind of claim."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from evidence_builders import (
+    STEPS,
+    TRAJECTORY,
+    arm,
+    blocks,
+    graph,
+    graphed,
+    memory,
+    paired,
+    sample,
+    syncs,
+    verdict_of,
+)
+from judge_cases import Case
+from judge_cases_capture import CONTROL, MEMORY, captured, replays, retraced, sampled, watched
+from judge_cases_gradients import GRADIENTS_WITHIN, A, all_steps, matched, norm, unlike
+from judge_cases_kernel_match import GRID, agreed, compared
+from judge_cases_kernels import odd, prewarmed, targeted
+from judge_cases_throughput import machine, processes, sleeping, timed
+from judge_cases_training import EXECUTIONS, changed, trajectory
+
+from harness.evidence.model import KernelCase, Telemetry
+from harness.judge.verdict import Verdict
+
+WITHIN_A_HALF: dict[str, Any] = {"equality": "within", "max_abs_difference": 0.5}
+FLAT = {"steps": STEPS}
+
+
+def flat(ours: float, repetition: float, effect: float = 0.25) -> Verdict:
+    """Constant losses: the baseline's 1, the control's 3."""
+    control = {"control": "untrained", "last": 2, "at_least": effect}
+    return trajectory(
+        graphed(np.full(STEPS, ours)),
+        arm("ungraphed", np.full(STEPS, 1.0)),
+        repetition=arm("ungraphed", np.full(STEPS, repetition), replica=1),
+        claim=WITHIN_A_HALF | {"guards": FLAT | {"training_effect": control}},
+    )
+
+
+def one_step(**claim: Any) -> Verdict:
+    run = paired(arm("ungraphed", [2.0]), graphed([2.0]))
+    return verdict_of(TRAJECTORY | {"guards": {"steps": 1}} | claim, run)
+
+
+def without_norms(demanded: int) -> Verdict:
+    """No arm says whether its clip was active."""
+    guards = FLAT | {"clip_active_steps": demanded}
+    return trajectory(*(execution(active=-1) for execution in EXECUTIONS), claim={"guards": guards})
+
+
+def erring(*errors: float) -> list[KernelCase]:
+    """The grid's bfloat16 cases err by these, its bound being 0.01."""
+    exact = [compared(*point) for point in GRID[:2]]
+    return exact + [compared(*point, error_vs_naive=error) for point, error in zip(GRID[2:], errors, strict=True)]
+
+
+def clipped(*after: float) -> Verdict:
+    """Norms after clipping at 1, with a quarter for rounding."""
+    groups = [group for value in after for group in norm(4.0, value)]
+    return matched(groups=groups, claim={"clipped_norm": {"at_most": 1.0, "relative_rounding": 0.25}})
+
+
+def one_block_of_a_round() -> dict[str, Any]:
+    first, *_ = made = blocks([0.01] * 4, [0.012] * 4, steps=2)
+    return {"timing": {"blocks": [*made[4:], first]}}
+
+
+def clocks(*mhz: float | None) -> dict[str, Any]:
+    return {"telemetry": Telemetry(samples=[sample(sm_clock_mhz=each) for each in mhz])}
+
+
+def by_one_layer() -> dict[str, Any]:
+    return {"execution": {"facts": {"layers": 1}}, "nodes": [graph(kernels={"gemm": 6}, clipped_tensors=6)]}
+
+
+BOUNDS: dict[str, list[Case]] = {
+    "trajectory_match": [
+        Case("the noise at the tolerance", "held", lambda: flat(1.0, 1.5)),
+        Case("the noise beyond the tolerance", "noise_above_tolerance", lambda: flat(1.0, 1.75)),
+        Case("the effect demanded", "held", lambda: flat(1.0, 1.0, effect=2.0)),
+        Case("less than the effect demanded", "vacuous_training_effect", lambda: flat(1.25, 1.0, effect=2.0)),
+        Case("one step", "held", one_step),
+        Case("one step, the final one", "held", lambda: one_step(compare="final")),
+        Case("no norms where no clip is demanded", "held", lambda: without_norms(0)),
+        Case("no norms where one clip is demanded", "capability_missing", lambda: without_norms(1)),
+        Case(
+            "infinity in both",
+            "non_finite",
+            lambda: trajectory(graphed(changed(4, math.inf)), arm("ungraphed", changed(4, math.inf))),
+        ),
+    ],
+    "gradient_match": [
+        Case("at the bound", "held", lambda: matched(A, unlike(1e-3), claim=GRADIENTS_WITHIN)),
+        Case(
+            "at the relative bound",
+            "held",
+            lambda: matched(A, unlike(5e-4), claim=GRADIENTS_WITHIN | {"max_relative_difference": 1e-3}),
+        ),
+        Case("norms within the rounding", "held", lambda: clipped(1.25, 1.0)),
+        Case("one norm beyond the rounding", "clipped_norm_exceeded", lambda: clipped(1.25, 1.5)),
+        Case(
+            "norms at the threshold before",
+            "vacuous_clip_inactive",
+            lambda: matched(execution=all_steps(A, unlike(0.0, digest="same"), groups=norm(1.0, 1.0))),
+        ),
+        Case(
+            "one clip demanded and nothing clipped",
+            "vacuous_clip_inactive",
+            lambda: matched(
+                claim={"clip_active_steps": 1},
+                execution=all_steps(A, unlike(0.0, digest="same"), groups=norm(0.5, 0.5)),
+            ),
+        ),
+    ],
+    "capture": [
+        Case("one layer", "held", lambda: captured({"nodes_at_least": 1}, **by_one_layer())),
+        Case("as many operations as recorded", "held", lambda: retraced(observed_replayed_operations=120)),
+        Case("one operation short of twice", "held", lambda: retraced(observed_replayed_operations=239)),
+    ],
+    "host_syncs": [
+        Case("one step watched", "held", lambda: watched(replays({"profiler": 0, "sync_debug_mode": 0}, steps=1))),
+        Case(
+            "one layer",
+            "held",
+            lambda: watched(control=syncs("synchronizing", CONTROL, layers=1, steps=4)),
+        ),
+    ],
+    "memory_steady": [
+        Case("one kind of memory is zero", "held", lambda: sampled([5, 5, 5], [0, 0, 0])),
+        Case("too few samples for a second comparison", "held", lambda: sampled([100, 900, 110, 140, 160])),
+        Case("a hump in between", "held", lambda: sampled([100, 900, 100, 100, 150, 150, 100, 100])),
+        Case(
+            "another kind of sample before",
+            "held",
+            lambda: verdict_of(MEMORY, paired(graphed(memory=[memory([1, 2, 9], per="recapture"), memory([5] * 3)]))),
+        ),
+    ],
+    "ptx_target": [
+        Case("as old as its target", "held", lambda: targeted(**odd(versions=["8.0"]))),
+        Case("as new as the driver", "held", lambda: targeted(**odd(versions=["9.0"]))),
+    ],
+    "prewarm": [
+        Case("a handle born with the upload", "handle_late", lambda: prewarmed(handles={"cublas": 2.0})),
+        Case("one byte short of a workspace", "held", lambda: prewarmed(free_bytes_after_fill=32 * 2**20 - 1)),
+    ],
+    "kernel_match": [
+        Case("errs by the bound", "held", lambda: agreed(cases=erring(1e-2, 1e-6))),
+        Case("one errs by the bound, one by more", "exceeds_tolerance", lambda: agreed(cases=erring(1e-2, 2e-2))),
+        Case("one element unwritten", "unwritten_elements", lambda: agreed(last={"unwritten": 1})),
+    ],
+    "throughput_ratio": [
+        Case("the fewest processes", "held", lambda: timed(processes(1.2)[:7], {"processes": 7})),
+        Case(
+            "idle for as long as allowed",
+            "held",
+            lambda: timed(claim={"limits": {"baseline_idle_share": 0.25}}, timing={"blocks": sleeping(0.25)}),
+        ),
+        Case(
+            "two limits exceeded",
+            "limits_exceeded",
+            lambda: timed(**machine(foreign_processes=1, host_load_per_core=1.5)),
+        ),
+        Case("no clock", "held", lambda: timed(**clocks(None, None))),
+        Case("a clock that reads zero", "held", lambda: timed(**clocks(0.0, 0.0))),
+        Case("a clock in GHz", "limits_exceeded", lambda: timed(**clocks(0.8, 1.0))),
+        Case("a round of one block", "evidence_inconsistent", lambda: timed(**one_block_of_a_round())),
+    ],
+}
