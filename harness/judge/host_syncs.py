@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.contract.kinds.replay import HostSyncs, SyncCount
-from harness.evidence.model import ArmEvidence, DetectorReading, HostSyncEvidence
+from harness.evidence.model import ArmEvidence, DetectorReading
 from harness.judge import reasons
 from harness.judge.context import Context, executed, require_captured
 from harness.judge.sheet import Sheet, settle, some
@@ -24,7 +24,6 @@ class Counted:
 
     demand: SyncCount
     bound: int  # a step
-    evidence: HostSyncEvidence
     readings: list[DetectorReading]
 
     def per_step(self) -> float:
@@ -67,13 +66,12 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
 def _require_replayed(context: Context, part: HostSyncs, execution: ArmEvidence, sheet: Sheet) -> str | None:
     """The mechanism whose replay was observed; None for an arm that is declared uncaptured."""
     arm = part.candidate.arm
-    demanded = context.mechanism(part)
     if context.contract.arms[arm].capture == "none":
         return None
     require_captured(context, part, arm, execution, sheet)
     if execution.syncs is not None and not execution.syncs.replayed:
         settle(reasons.CANDIDATE_NOT_CAPTURED, f"the steps of {arm} that were observed were no replays")
-    return execution.capture.mechanism if execution.capture is not None else demanded
+    return sheet.mechanism
 
 
 def _counted(demand: SyncCount, execution: ArmEvidence, mechanism: str | None) -> Counted:
@@ -91,7 +89,7 @@ def _counted(demand: SyncCount, execution: ArmEvidence, mechanism: str | None) -
         if evidence.layers < 1:
             settle(reasons.EVIDENCE_MISSING, f"the system of {demand.arm} does not state its number of layers")
         bound *= evidence.layers
-    return Counted(demand, bound, evidence, readings)
+    return Counted(demand, bound, readings)
 
 
 def _places(counted: Counted) -> str:
