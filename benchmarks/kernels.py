@@ -183,8 +183,8 @@ def attention_cases(seq_len: int) -> list[Case]:
 
         def plain() -> Tensor:
             grads = torch.autograd.grad(out, parts, grad_heads, retain_graph=True)
-            rows = (part.transpose(1, 2).reshape(tokens, -1) for part in grads)
-            packed: Tensor = rope.backward(*rows, cos, sin, seq_len, HEAD_DIM)
+            packed = torch.cat([part.transpose(1, 2).reshape(tokens, -1) for part in grads], dim=1)
+            rope.apply_(packed, cos, sin, seq_len, HEADS + KV_HEADS, HEAD_DIM, True)
             return packed
 
         return lambda: attention.backward(grad, qkv, *saved, cos, sin, *sizes), plain

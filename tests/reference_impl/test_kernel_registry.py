@@ -33,7 +33,7 @@ def planned_specs(dtype: str = "bf16", tokens: int = 6) -> list[KernelSpec]:
         *load("nf4").specializations(rows=8, cols=64, dtype=dtype),
         *load("nf4").specializations(rows=8, cols=64, dtype=dtype, double=True),
         *load("rms_norm").specializations(tokens=tokens, hidden=64, eps=1e-6, dtype=dtype),
-        *load("rope").specializations(tokens=tokens, seq_len=3, heads=2, kv_heads=1, head_dim=16, dtype=dtype),
+        load("rope").apply_spec(tokens, 64, 3, 3, 16, dtype, inverse=False),
         *load("attention").specializations(batch=tokens // 3, seq_len=3, heads=2, kv_heads=1, head_dim=16, dtype=dtype),
         *load("swiglu").specializations(tokens=tokens, intermediate=48, dtype=dtype),
         *load("swiglu").specializations(tokens=tokens, intermediate=48, dtype=dtype, gated=False),
@@ -59,9 +59,6 @@ def call_every_wrapper(dtype: torch.dtype, tokens: int) -> None:
     load("rms_norm").reduce_gains(load("rms_norm").gain_partials(x, 2), torch.zeros(2, 64))
     table = torch.zeros(3, 8)
     load("rope").apply_(x, table, table, 3, 3, 16, False)
-    load("rope").backward(
-        torch.zeros(tokens, 32, dtype=dtype), *torch.zeros(2, tokens, 16, dtype=dtype), table, table, 3, 16
-    )
     qkv, sizes = torch.zeros(tokens, 64, dtype=dtype), (tokens // 3, 3, 2, 1, 16)
     output, log_sum_exp = load("attention").forward(qkv, *sizes)
     load("attention").backward(output, qkv, output, log_sum_exp, table, table, *sizes)

@@ -106,17 +106,6 @@ def test_rope_inverse_is_the_transpose() -> None:
     assert_equal((rotated * grad).sum(), (x * pulled_back).sum())
 
 
-def test_rope_backward_packs_what_the_rotation_pulls_back() -> None:
-    cos, sin = rope.tables(6, 8, 1e4, torch.device("cpu"))
-    qkv, weight = random(12, 4 * 8), random(12, 4 * 8, seed=1)  # two query heads, one key head, one value head
-    rotated = qkv.clone()
-    rope.apply_(rotated, cos, sin, 6, 3, 8, inverse=False)
-    query, key, value = torch.split(weight, [16, 8, 8], dim=1)
-    grad_qkv = rope.backward(query, key, value, cos, sin, 6, 8)
-    assert_equal((rotated * weight).sum(), (qkv * grad_qkv).sum())
-    assert torch.equal(grad_qkv[:, 24:], weight[:, 24:])
-
-
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (3, 1), (2, 2)])
 def test_attention(heads: int, kv_heads: int) -> None:
     batch, seq_len, head_dim = 2, 6, 8

@@ -26,13 +26,3 @@ def apply_(
     cosine = cos[:, None, :]
     sine = -sin[:, None, :] if inverse else sin[:, None, :]
     heads.copy_(torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1))
-
-
-def backward(
-    grad_query: Tensor, grad_key: Tensor, grad_value: Tensor, cos: Tensor, sin: Tensor, seq_len: int, head_dim: int
-) -> Tensor:
-    """Gradients of rotated query [T, N*D], rotated key [T, Nkv*D], value [T, Nkv*D] -> that of qkv before rotation."""
-    grad_qkv = torch.cat((grad_query, grad_key, grad_value), dim=1)
-    rotated = (grad_query.shape[1] + grad_key.shape[1]) // head_dim
-    apply_(grad_qkv, cos, sin, seq_len, rotated, head_dim, inverse=True)
-    return grad_qkv
