@@ -103,7 +103,8 @@ def run_arms(base: Job, seq_lens: list[int], folder: Path) -> list[Running]:
         _in_parallel(arms)
         for number in range(ROUNDS):
             for arm in arms:
-                arm.measure()
+                with arm.worker.alone(other.worker for other in arms):
+                    arm.measure()
             print(f"round {number + 1} of {ROUNDS} measured", file=sys.stderr, flush=True)
         for arm in arms:
             arm.finish = arm.ask({"do": "finish"}, MEASURE_LIMIT_S)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -87,6 +88,23 @@ class WorkerProcess:
         self.send(request)
         return self.receive(timeout_s)
 
+    @contextlib.contextmanager
+    def alone(self, others: Iterable[WorkerProcess]) -> Iterator[None]:
+        """Nothing of the others runs in the body of a `with`: their threads and children are stopped meanwhile."""
+        stopped = [other for other in others if other is not self and other._signal(signal.SIGSTOP)]
+        try:
+            yield
+        finally:
+            for other in stopped:
+                other._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> bool:
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
     def _how_it_died(self) -> str:
         code = self._process.wait(timeout=10)
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -97,8 +115,7 @@ class WorkerProcess:
 
     def close(self) -> None:
         """End the worker and its children; waits until it is gone."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         self._process.wait()
         self._reader.join()
         self._stdout.close()

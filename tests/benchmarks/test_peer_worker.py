@@ -73,3 +73,13 @@ def test_a_silent_worker_is_given_up(worker: WorkerProcess) -> None:
 def test_measuring_before_opening_is_refused(worker: WorkerProcess) -> None:
     with pytest.raises(WorkerFailedError, match="'measure' is unknown, or comes before 'open'"):
         worker.ask({"do": "measure", "steps": 1}, LIMIT_S)
+
+
+def test_what_is_timed_is_alone(worker: WorkerProcess, tmp_path: Path, job: Job) -> None:
+    with WorkerProcess("other", tmp_path / "other") as other:
+        other.ask({"do": "open", "job": replace(job, arm="gemm_floor").as_dict()}, LIMIT_S)
+        with worker.alone([worker, other]):
+            other.send({"do": "finish"})
+            with pytest.raises(WorkerFailedError, match="no answer within 1 s"):
+                other.receive(1.0)
+        assert other.receive(LIMIT_S)["steps"] == 6
