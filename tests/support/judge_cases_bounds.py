@@ -24,7 +24,7 @@ from judge_cases_capture import CONTROL, MEMORY, captured, replays, retraced, sa
 from judge_cases_gradients import GRADIENTS_WITHIN, A, all_steps, matched, norm, unlike
 from judge_cases_kernel_match import GRID, agreed, compared
 from judge_cases_kernels import odd, prewarmed, targeted
-from judge_cases_throughput import machine, processes, sleeping, timed
+from judge_cases_throughput import machine, processes, timed
 from judge_cases_training import EXECUTIONS, changed, trajectory
 
 from harness.evidence.model import KernelCase, Telemetry
@@ -75,6 +75,15 @@ def one_block_of_a_round() -> dict[str, Any]:
 
 def clocks(*mhz: float | None) -> dict[str, Any]:
     return {"telemetry": Telemetry(samples=[sample(sm_clock_mhz=each) for each in mhz])}
+
+
+def idle_for_a_quarter(allowed: float) -> Verdict:
+    """Baseline blocks of one second, of which the processor worked three quarters."""
+    made = [
+        block.model_copy(update={"processor_seconds": 0.75 * block.seconds})
+        for block in blocks([0.5 / 1.2] * 4, [0.5] * 4, steps=2)
+    ]
+    return timed(claim={"limits": {"baseline_idle_share": allowed}}, timing={"blocks": made})
 
 
 def by_one_layer() -> dict[str, Any]:
@@ -158,11 +167,8 @@ BOUNDS: dict[str, list[Case]] = {
     ],
     "throughput_ratio": [
         Case("the fewest processes", "held", lambda: timed(processes(1.2)[:7], {"processes": 7})),
-        Case(
-            "idle for as long as allowed",
-            "held",
-            lambda: timed(claim={"limits": {"baseline_idle_share": 0.25}}, timing={"blocks": sleeping(0.25)}),
-        ),
+        Case("idle for as long as allowed", "held", lambda: idle_for_a_quarter(0.25)),
+        Case("idle for longer than allowed", "baseline_idle", lambda: idle_for_a_quarter(0.125)),
         Case(
             "two limits exceeded",
             "limits_exceeded",
