@@ -29,6 +29,7 @@ from judge_cases_throughput import LOSSES as TIMED_LOSSES
 from harness.evidence.model import ArmEvidence, RunEvidence
 from harness.judge.verdict import Verdict
 
+HARMLESS = ("kernel", "memcpy", "memset", "graph", "empty", "wait_event", "event_record", "conditional")
 BLIND_BESIDE_TWO = {"dispatch_mode": 0, "profiler": 24, "sync_debug_mode": 24}
 
 
@@ -90,6 +91,11 @@ def by_workload(at_least: float) -> dict[str, Any]:
 TRACED_RUN = trajectory_run(graphed(capture=traced()))
 MECHANISMS: dict[str, list[Case]] = {
     "capture": [
+        Case(
+            "every node that only works or orders",
+            "held",
+            lambda: captured({"nodes_at_most": None}, nodes=[graph(by_type=dict.fromkeys(HARMLESS, 2))]),
+        ),
         Case("two wrong nodes", "forbidden_node", lambda: captured(nodes=[graph(by_type={"host": 1, "mem_free": 2})])),
     ],
     "host_syncs": [

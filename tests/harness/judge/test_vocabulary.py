@@ -39,6 +39,40 @@ def test_a_code_is_listed_with_its_status_and_explanation(
     assert {"some_code": Reason("some_code", status, "A sentence.")} == reasons.REASONS
 
 
+STATUSES = {
+    Status.PASS: "held",
+    Status.INCONCLUSIVE: """baseline_idle candidate_not_captured detectors_disagree driver_version_unknown
+        launches_unobserved limits_exceeded missing_cases noise_above_tolerance one_detector telemetry_missing
+        too_few_processes undecided_ratio unknown_node_type""",
+    Status.NOT_RUN: """capability_missing fault_not_offered judge_missing mechanism_missing module_missing needs_cuda
+        needs_memory not_available not_in_contract not_planned""",
+    Status.ERROR: """evidence_inconsistent evidence_missing judge_error worker_exception worker_exit_code worker_garbage
+        worker_heartbeat worker_incomplete worker_output_limit worker_signal worker_wall_limit""",
+}
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_a_status_has_these_codes_and_every_other_code_fails(status: Status) -> None:
+    assert sorted(code for code, reason in reasons.REASONS.items() if reason.status is status) == (
+        STATUSES[status].split()
+    )
+    assert {reason.status for reason in reasons.REASONS.values()} - set(STATUSES) == {Status.FAIL}
+
+
+ORDER = ["evidence_missing", "differs", "one_detector", "needs_cuda", "held"]  # ERROR, FAIL, undecided, not run, PASS
+
+
+@pytest.mark.parametrize(("worse", "better"), [(a, b) for index, a in enumerate(ORDER) for b in ORDER[index + 1 :]])
+def test_the_worse_of_two_parts_is_the_verdict(worse: str, better: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge_as(reason: str) -> registry.Judge:
+        return lambda _part, _context, sheet: sheet.conclude(reason, reason)
+
+    for first, second in ((worse, better), (better, worse)):
+        monkeypatch.setitem(registry.JUDGES, "capture", judge_as(first))
+        monkeypatch.setitem(registry.JUDGES, "ptx_target", judge_as(second))
+        assert composed(bare(CAPTURE), bare(PTX), run=paired()).reason == worse
+
+
 def verdicts(**numbers: int) -> list[Verdict]:
     """So many verdicts of each status."""
     return [
