@@ -1,0 +1,116 @@
+"""Write the tables of docs/mutation.md from reports/mutation: the counts, and why each survivor lives.
+
+    python scripts/mutation_page.py
+
+`judge.json` is what scripts/mutation_run.py found; `survivors.yaml` explains, by function and mutated line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+RESULT = ROOT / "reports" / "mutation" / "judge.json"
+EXPLAINED = RESULT.with_name("survivors.yaml")
+PAGE = ROOT / "docs" / "mutation.md"
+BEGIN, END = "<!-- tables: scripts/mutation_page.py -->", "<!-- end of tables -->"
+STATUSES = ("killed", "timeout", "survived", "no tests", "suspicious")
+FOUND = ("killed", "timeout")  # a mutant that never ends is one that a test run shows
+
+
+def counts(result: Mapping[str, Any]) -> dict[str, Counter[str]]:
+    """Mutants by module and status. Raises ValueError for a status that this page has no column for."""
+    modules: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for function, numbers in result["functions"].items():
+        if strange := set(numbers) - set(STATUSES):
+            raise ValueError(f"{function} has mutants that are {', '.join(sorted(strange))}; run them again")
+        modules[function.partition(".")[0]].update(numbers)
+    return dict(sorted(modules.items()))
+
+
+def share(numbers: Counter[str]) -> float:
+    """Share of mutants that were found, 0 to 1."""
+    return sum(numbers[status] for status in FOUND) / numbers.total()
+
+
+def row(name: str, numbers: Counter[str]) -> str:
+    cells = [name, numbers.total(), *(numbers[status] for status in STATUSES), f"{100 * share(numbers):.1f} %"]
+    return f"| {' | '.join(str(cell) for cell in cells)} |"
+
+
+def count_table(modules: Mapping[str, Counter[str]]) -> str:
+    """One row a module, and their sum."""
+    head = ("module", "mutants", *STATUSES, "found")
+    total = sum(modules.values(), Counter[str]())
+    rows = [row(f"`{name}`", numbers) for name, numbers in modules.items()]
+    return "\n".join([f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *rows, row("all", total)])
+
+
+def short(mutant: Mapping[str, str]) -> str:
+    """A mutant's id, as mutmut takes it after `harness.judge.`."""
+    return mutant["mutant"].removeprefix("harness.judge.")
+
+
+def survivors(alive: Iterable[Mapping[str, str]], explained: Sequence[Mapping[str, Any]]) -> str:
+    """Each mutant that was not found under its explanation.
+
+    Raises ValueError for one that is not explained, and for an explanation of one that is gone.
+    """
+    left: defaultdict[tuple[str, str], list[Mapping[str, str]]] = defaultdict(list)
+    for each in alive:
+        if each["status"] not in FOUND:
+            left[each["function"], each["becomes"]].append(each)
+    lines: list[str] = []
+    for group in explained:
+        lines += ["", f"**{group['what']}.** {group['why']}", ""]
+        for function, mutated in group["survivors"].items():
+            for becomes in mutated:
+                if (function, becomes) not in left:
+                    raise ValueError(f"no survivor of {function} reads: {becomes}")
+                lines += [f"- `{short(each)}`: `{each['was']}` → `{becomes}`" for each in left.pop((function, becomes))]
+    if left:
+        raise ValueError(f"not explained: {', '.join(each['mutant'] for same in left.values() for each in same)}")
+    return "\n".join(lines)
+
+
+def tables(result: Mapping[str, Any], explained: Sequence[Mapping[str, Any]]) -> str:
+    """The text between the marks."""
+    modules = counts(result)
+    total = sum(modules.values(), Counter[str]())
+    head = (
+        f"{result['date']}, {result['tool']}, Python {result['python']}, commit `{result['commit'][:12]}`, "
+        f"{result['minutes']} minutes: of {total.total()} mutants {sum(total[status] for status in FOUND)} were found, "
+        f"{100 * share(total):.1f} %."
+    )
+    timeouts = [each for each in result["alive"] if each["status"] == "timeout"]
+    endless = [f"- `{short(each)}`: `{each['was']}` → `{each['becomes']}`" for each in timeouts]
+    parts = [head, count_table(modules), "## Survivors", survivors(result["alive"], explained).strip()]
+    if endless:
+        parts += ["## Timeouts", "\n".join(endless)]
+    return "\n\n".join(parts)
+
+
+def with_tables(page: str, text: str) -> str:
+    """The page with its tables made anew."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}"
+
+
+def current() -> str:
+    """The text between the marks, from what lies in reports/mutation."""
+    result = json.loads(RESULT.read_text(encoding="utf-8"))
+    return tables(result, yaml.safe_load(EXPLAINED.read_text(encoding="utf-8")))
+
+
+def main() -> None:
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), current()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Run mutmut over harness/judge, in a copy of the last commit, and write reports/mutation and docs/mutation.md.
+
+    pip install mutmut==3.8.1
+    python scripts/mutation_run.py
+
+Takes about ten minutes on two cores. `[tool.mutmut]` in pyproject.toml says what is mutated and which tests count.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import json
+import platform
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections import Counter, defaultdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import mutation_page
+
+ROOT = Path(__file__).parents[1]
+COPIED = ("harness", "tests", "pyproject.toml")
+PROCESSES = "2"
+PACKAGE = "harness.judge."
+
+
+def copy_of_the_commit(folder: Path) -> str:
+    """Write what a run needs into the folder; the commit. Mutants never touch the checkout."""
+    archive = subprocess.run(["git", "archive", "HEAD", *COPIED], cwd=ROOT, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        files.extractall(folder, filter="data")
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return head.stdout.strip()
+
+
+def mutmut(folder: Path, *arguments: str) -> str:
+    """What a mutmut command printed. Raises CalledProcessError when it fails."""
+    command = [sys.executable, "-m", "mutmut", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def statuses(results: str) -> dict[str, str]:
+    """Status by mutant, from `mutmut results --all true`: lines of `harness.judge.idle.x_share__mutmut_1: killed`."""
+    return dict(re.findall(r"^\s*(\S+__mutmut_\d+): (.+?)\s*$", results, re.MULTILINE))
+
+
+def function_of(mutant: str) -> str:
+    """`idle.idle_share`, or `sheet.Sheet.held` of `harness.judge.sheet.xǁSheetǁheld__mutmut_3`."""
+    module, _, name = mutant.removeprefix(PACKAGE).partition(".")
+    return f"{module}.{name.rpartition('__mutmut_')[0].removeprefix('x_').removeprefix('xǁ').replace('ǁ', '.')}"
+
+
+def change(shown: str) -> tuple[str, str]:
+    """The lines that a mutant takes away and those that it puts there, from `mutmut show`."""
+    lines = [line for line in shown.splitlines() if not line.startswith(("---", "+++", "#"))]
+    was, becomes = (" ".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+")
+    return was, becomes
+
+
+def record(folder: Path, seconds: float, commit: str) -> dict[str, Any]:
+    """What the run found: counts by function, and each mutant that was not killed with its change."""
+    found = statuses(mutmut(folder, "results", "--all", "true"))
+    functions: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for mutant, status in found.items():
+        functions[function_of(mutant)][status] += 1
+    alive = []
+    for mutant, status in found.items():
+        if status != "killed":
+            was, becomes = change(mutmut(folder, "show", mutant))
+            alive.append(
+                {"mutant": mutant, "function": function_of(mutant), "status": status, "was": was, "becomes": becomes}
+            )
+    return {
+        "tool": f"mutmut {importlib.metadata.version('mutmut')}",
+        "python": platform.python_version(),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "commit": commit,
+        "minutes": round(seconds / 60, 1),
+        "functions": {name: dict(counts) for name, counts in functions.items()},
+        "alive": alive,
+    }
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        commit = copy_of_the_commit(folder)
+        began = time.monotonic()
+        mutmut(folder, "run", "--max-children", PROCESSES)
+        found = record(folder, time.monotonic() - began, commit)
+    text = json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False)
+    mutation_page.RESULT.write_text(text + "\n", encoding="utf-8")
+    mutation_page.main()
+
+
+if __name__ == "__main__":
+    main()
