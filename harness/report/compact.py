@@ -1,4 +1,4 @@
-"""Matplotlib's SVG written small: a flat list of shapes, one class a style, relative coordinates of a tenth of a point.
+"""Matplotlib's SVG written small, to stand inside a page: a flat list of shapes, classes for looks, relative paths.
 
 A report holds dozens of images and must stay small enough to mail, and most of what matplotlib writes is nesting,
 names that nothing refers to, and digits that no screen shows.
@@ -6,131 +6,157 @@ names that nothing refers to, and digits that no screen shows.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
-_LETTERS = "Verdana,DejaVu Sans,sans-serif"  # of the widths that the layout was made for, where there is one
-_LONG = 100  # characters of a path that are worth a name
+ID = "\ue000"  # stands before every id; who places the image puts what is unique on its page
+_SVG = "{http://www.w3.org/2000/svg}"
 _INHERITED = ("class", "clip-path")
+UNITS = 8 / 3  # of the image in a point: two in a CSS pixel, so that whole numbers are exact enough
+_LONG = 100  # characters of a path that are worth a name
 
 
 @dataclass
-class _Names:
-    """Short names, given out in order of first use."""
+class _Looks:
+    """Styles by the name of their class, which is made of the style: one look has one name on a whole page."""
 
-    prefix: str
+    rules: dict[str, str] = field(default_factory=dict)
+
+    def of(self, style: str) -> str:
+        said = [part.strip().replace(": ", ":").replace(", ", ",") for part in style.split(";")]
+        # the page sets the family of letters
+        rule = ";".join(_scaled(part) for part in said if part and not part.startswith("font-family"))
+        name = f"s{hashlib.sha256(rule.encode()).hexdigest()[:5]}"
+        self.rules[name] = rule
+        return name
+
+
+def _scaled(rule: str) -> str:
+    """One declaration with its lengths, if it has any, in units of the image."""
+    name, _, value = rule.partition(":")
+    if name not in {"stroke-width", "stroke-dasharray", "stroke-dashoffset", "font-size"}:
+        return rule
+    return f"{name}:{re.sub(r'[0-9.]+', lambda found: f'{float(found[0]) * UNITS:.3g}', value)}"
+
+
+@dataclass
+class _Ids:
+    """Short ids, given out in order of first use."""
+
     given: dict[str, str] = field(default_factory=dict)
 
     def of(self, what: str) -> str:
-        return self.given.setdefault(what, f"{self.prefix}{len(self.given)}")
+        return self.given.setdefault(what, f"{ID}{len(self.given)}")
 
 
 @dataclass(frozen=True)
 class _Leaf:
-    """Something drawn: a tag, its attributes, its text."""
+    """Something drawn: a tag, its attributes, its text; lines and marks of one look may share a path."""
 
     tag: str
     attributes: dict[str, str]
     text: str = ""
+    joins: bool = False
 
     @property
     def look(self) -> tuple[str | None, ...]:
         return tuple(self.attributes.get(name) for name in _INHERITED)
 
 
-def compact(svg: str) -> tuple[str, str]:
-    """An image of matplotlib as (the same image without its style rules, the rules as CSS), in single quotes.
+def compact(svg: str) -> tuple[str, str, dict[str, str]]:
+    """An image of matplotlib as (its view box, what stands inside the `svg` element, the styles of its classes).
 
-    The metadata goes: it holds the date, and equal runs must give equal bytes.
+    Attributes are in single quotes, and ids begin with `ID`. The metadata goes: it holds the date, and equal runs must
+    give equal bytes.
     """
     root = ET.fromstring(svg)  # noqa: S314 - matplotlib's own output
-    classes, ids = _Names("k"), _Names("i")
-    leaves = list(_leaves(root, {}, classes, ids))
-    courses, shapes = _once(_joined([leaf for leaf in leaves if leaf.tag != "text"], classes), ids)
+    looks, ids = _Looks(), _Ids()
+    marks = {node.get("id", ""): node.get("d", "") for node in root.iter(f"{_SVG}path") if node.get("id")}
+    leaves = [_placed(leaf, marks, looks) for leaf in _leaves(root, {}, looks, ids)]
+    courses, shapes = _once(_joined([leaf for leaf in leaves if leaf.tag != "text"]), ids)
     texts = [leaf for leaf in leaves if leaf.tag == "text"]  # last: a line never runs over a letter
-    head = " ".join(f"{name}='{root.attrib[name]}'" for name in ("width", "height", "viewBox"))
-    defs = "".join([*_definitions(root, classes, ids), *courses])
     body = "".join(_grouped(shapes)) + "".join(_grouped(texts))
-    image = f"<svg {head} xmlns='http://www.w3.org/2000/svg'><defs>{defs}</defs>{body}</svg>"
-    rules = "".join(f".{name}{{{rule}}}" for rule, name in classes.given.items())
-    return image, f"*{{stroke-linejoin:round}}text{{font-family:{_LETTERS}}}{rules}"
+    used = {name: rule for name, rule in looks.rules.items() if name in body}
+    box = " ".join(str(_units(value)) for value in root.attrib["viewBox"].split())
+    return box, f"<defs>{''.join([*_clips(root, ids), *courses])}</defs>{body}", used
 
 
-def _leaves(node: ET.Element, inherited: Mapping[str, str], classes: _Names, ids: _Names) -> Iterator[_Leaf]:
+def _leaves(node: ET.Element, inherited: Mapping[str, str], looks: _Looks, ids: _Ids) -> Iterator[_Leaf]:
     """What is drawn, in order, each with all its attributes: groups only pass theirs on."""
     for child in node:
-        tag, attributes = _tag(child), {**inherited, **_attributes(child, classes, ids)}
+        tag, attributes = child.tag.removeprefix(_SVG), {**inherited, **_attributes(child, looks, ids)}
         if tag == "g":
-            yield from _leaves(child, attributes, classes, ids)
+            yield from _leaves(child, attributes, looks, ids)
         elif tag not in {"defs", "metadata"}:
-            yield _Leaf(tag, attributes, child.text or "" if tag == "text" else "")
+            line = "fill: none" in child.get("style", "")
+            yield _Leaf(tag, attributes, child.text or "" if tag == "text" else "", joins=line)
 
 
-def _tag(node: ET.Element) -> str:
-    return node.tag.rpartition("}")[2]
-
-
-def _attributes(node: ET.Element, classes: _Names, ids: _Names) -> dict[str, str]:
+def _attributes(node: ET.Element, looks: _Looks, ids: _Ids) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, value in node.attrib.items():
         match key.rpartition("}")[2]:
             case "style" if value:
-                found["class"] = classes.of(_rule(value))
+                found["class"] = looks.of(value)
             case "clip-path":
                 found["clip-path"] = f"url(#{ids.of(value[5:-1])})"
             case "href":
-                found["href"] = f"#{ids.of(value[1:])}"
+                found["href"] = value[1:]
             case "d":
                 found["d"] = _path(value)
-            case "transform" if "rotate(-0" not in value:
-                found["transform"] = _rounded(value)
+            case "transform" if turned := re.fullmatch(r"rotate\((-90) (\S+) (\S+)\)", value):
+                found["transform"] = f"rotate(-90 {_units(turned[2])} {_units(turned[3])})"
             case "x" | "y" | "width" | "height" as name:
-                found[name] = _rounded(value)
+                found[name] = str(_units(value))
             case _:
                 pass  # ids of groups: nothing refers to them
     return found
 
 
-def _rule(style: str) -> str:
-    """A style as CSS without spaces; the family of letters is the same for all."""
-    said = [part.strip().replace(": ", ":").replace(", ", ",") for part in style.split(";")]
-    return ";".join(part for part in said if part and not part.startswith("font-family"))
+def _placed(leaf: _Leaf, marks: Mapping[str, str], looks: _Looks) -> _Leaf:
+    """A mark as a path of its own at its place, instead of a reference; a round one as a dot of a round stroke."""
+    if leaf.tag != "use":
+        return leaf
+    mark, rule = marks[leaf.attributes["href"]], looks.rules[leaf.attributes.get("class", "")]
+    x, y = float(leaf.attributes["x"]), float(leaf.attributes["y"])
+    rest = {key: value for key, value in leaf.attributes.items() if key not in {"href", "x", "y"}}
+    if "C" in mark:
+        colour, radius = re.search(r"fill:([^;]+)", rule), abs(float(mark.split()[2]))
+        stroke = colour[1] if colour else "none"
+        rest["class"] = looks.of(f"fill:none;stroke:{stroke};stroke-width:{2 * radius + 1:.2g};stroke-linecap:round")
+        return _Leaf("path", {**rest, "d": f"M{_units(x)} {_units(y)}h0"}, joins=True)
+    moved = re.sub(r"(-?[\d.]+) (-?[\d.]+)", lambda found: f"{float(found[1]) + x} {float(found[2]) + y}", mark)
+    return _Leaf("path", {**rest, "d": _path(moved)}, joins=True)
 
 
-def _definitions(root: ET.Element, classes: _Names, ids: _Names) -> Iterator[str]:
-    """The marks and clipping rectangles that something drawn refers to."""
-    for defs in root.iter("{http://www.w3.org/2000/svg}defs"):
-        for node in defs:
-            name = node.get("id", "")
-            if name not in ids.given:
-                continue
-            inner = "".join(_written(_Leaf(_tag(part), _attributes(part, classes, ids))) for part in node)
-            node.attrib.pop("style", None)  # a mark takes its colours from where it is used
-            start = _start(_tag(node), {"id": ids.of(name), **_attributes(node, classes, ids)})
-            yield f"{start}>{inner}</{_tag(node)}>" if inner else f"{start}/>"
+def _clips(root: ET.Element, ids: _Ids) -> Iterator[str]:
+    """The clipping rectangles that something drawn refers to."""
+    for clip in root.iter(f"{_SVG}clipPath"):
+        name = clip.get("id", "")
+        if name in ids.given:
+            inner = "".join(_written(_Leaf("rect", _attributes(part, _Looks(), ids))) for part in clip)
+            yield f"<clipPath id='{ids.of(name)}'>{inner}</clipPath>"
 
 
-def _joined(shapes: list[_Leaf], classes: _Names) -> list[_Leaf]:
-    """Lines of one look that follow each other as one path."""
-    lines = {name for rule, name in classes.given.items() if "fill:none" in rule}
+def _joined(shapes: list[_Leaf]) -> list[_Leaf]:
+    """Lines and marks of one look that follow each other as one path."""
     joined: list[_Leaf] = []
     for leaf in shapes:
         last = joined[-1] if joined else None
-        like = last is not None and leaf.tag == last.tag == "path" and leaf.look == last.look
-        if like and last is not None and leaf.attributes.get("class") in lines:
-            path = last.attributes["d"] + leaf.attributes["d"]
-            joined[-1] = _Leaf("path", {**last.attributes, "d": path})
+        if last is not None and leaf.tag == last.tag == "path" and leaf.joins and last.joins and leaf.look == last.look:
+            joined[-1] = replace(last, attributes={**last.attributes, "d": last.attributes["d"] + leaf.attributes["d"]})
         else:
             joined.append(leaf)
     return joined
 
 
-def _once(shapes: list[_Leaf], ids: _Names) -> tuple[list[str], list[_Leaf]]:
+def _once(shapes: list[_Leaf], ids: _Ids) -> tuple[list[str], list[_Leaf]]:
     """Arms that train alike give one curve in several looks: its path is defined once and drawn by reference."""
     times = Counter(leaf.attributes.get("d", "") for leaf in shapes)
     often = {path: ids.of(path) for path, count in times.items() if count > 1 and len(path) > _LONG}
@@ -152,7 +178,7 @@ def _grouped(leaves: list[_Leaf]) -> Iterator[str]:
             continue
         shared = {name: value for name, value in zip(_INHERITED, look, strict=True) if value is not None}
         bare = [
-            _Leaf(leaf.tag, {key: value for key, value in leaf.attributes.items() if key not in shared}, leaf.text)
+            replace(leaf, attributes={key: value for key, value in leaf.attributes.items() if key not in shared})
             for leaf in members
         ]
         yield f"{_start('g', shared)}>{''.join(map(_written, bare))}</g>"
@@ -167,34 +193,23 @@ def _start(tag: str, attributes: Mapping[str, str]) -> str:
     return " ".join([f"<{tag}", *(f"{key}='{value}'" for key, value in attributes.items())])
 
 
-def _rounded(text: str) -> str:
-    return re.sub(r"-?\d+\.\d+", lambda found: _tenths(round(10 * float(found[0]))), text)
-
-
-def _tenths(value: int) -> str:
-    """A number of tenths as SVG's shortest decimal: `.3`, `-1.2`, `4`."""
-    return f"{value / 10:.1f}".removesuffix(".0").replace("-0.", "-.").removeprefix("0") or "0"
+def _units(points: str | float) -> int:
+    """A length or coordinate of matplotlib, in points, in whole units of the image."""
+    return round(float(points) * UNITS)
 
 
 def _path(text: str) -> str:
-    """A path of straight lines in steps from point to point; one with curves is only rounded."""
-    tokens = text.split()
-    if set(re.findall(r"[A-Za-z]", text)) - set("MLz"):
-        return re.sub(r" ?([A-Za-z]) ?", r"\1", _rounded(" ".join(tokens)))
+    """A path of straight lines: each start as it is, then steps from point to point."""
     written: list[str] = []
     points: list[tuple[int, int]] = []
-    place = 0
-    while place < len(tokens):
-        command = tokens[place]
+    for command, x, y in re.findall(r"([MLz])(?:\s*(-?[\d.]+)\s+(-?[\d.]+))?", text):
         if command in "Mz" and points:
             written.append(_steps(points))
             points = []
         if command == "z":
             written.append("z")
-            place += 1
-            continue
-        points.append((round(10 * float(tokens[place + 1])), round(10 * float(tokens[place + 2]))))
-        place += 3
+        else:
+            points.append((_units(x), _units(y)))
     return "".join([*written, _steps(points) if points else ""])
 
 
@@ -207,6 +222,5 @@ def _steps(points: list[tuple[int, int]]) -> str:
             steps[-1] = (steps[-1][0] + right, steps[-1][1] + down)
         else:
             steps.append((right, down))
-    pairs = (f"{_tenths(right)} {_tenths(down)}".replace(" -", "-") for right, down in steps)
-    start = f"M{_tenths(points[0][0])} {_tenths(points[0][1])}"
-    return start + (f"l{' '.join(pairs).replace(' -', '-')}" if steps else "")
+    start = f"M{points[0][0]} {points[0][1]}".replace(" -", "-")
+    return start + (f"l{' '.join(f'{right} {down}' for right, down in steps)}".replace(" -", "-") if steps else "")

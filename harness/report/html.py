@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+from harness.judge.verdict import Status
 from harness.report import cards as unit_cards
 from harness.report.blocks import Section
+from harness.report.budget import BYTES, page_within
 from harness.report.outcome import outcome, undecided
 from harness.report.page import render_page
 from harness.report.sections import capture, closing, gradients, kernels, throughput, trajectories
@@ -16,25 +18,31 @@ from harness.report.view import RunView
 def render(run: RunView) -> str:
     """The whole report of one run as a self-contained HTML page. Pure: equal views give equal bytes."""
     evidence = _evidence(run)
-    shown = unit_cards.cards(run, evidence)
-    return render_page(
-        "report.html.j2",
-        title=_title(run),
-        warnings=[clean(warning, 3000) for warning in run.warnings()],
-        fault=line(run.fault) if run.fault else None,
-        of_controls=run.of_controls,
-        outcome=outcome(run),
-        gate=run.gate,
-        count_line=run.count_line(),
-        contracts=[(line(item.id), clean(item.title, 400)) for item in run.contracts],
-        facts=_facts(run),
-        undecided=undecided(list(run.verdicts)),
-        narrowed=_narrowed(run),
-        cards=shown,
-        sections=evidence,
-        environment=closing.environment(run),
-        command=closing.command(run),
+    values = {
+        "title": _title(run),
+        "warnings": [clean(warning, 3000) for warning in run.warnings()],
+        "fault": line(run.fault) if run.fault else None,
+        "of_controls": run.of_controls,
+        "outcome": outcome(run),
+        "gate": run.gate,
+        "count_line": run.count_line(),
+        "contracts": [(line(item.id), clean(item.title, 400)) for item in run.contracts],
+        "facts": _facts(run),
+        "undecided": undecided(list(run.verdicts)),
+        "narrowed": _narrowed(run),
+        "cards": unit_cards.cards(run, evidence),
+        "environment": closing.environment(run),
+        "command": closing.command(run),
+    }
+    return page_within(
+        BYTES, evidence, _in_question(run), lambda sections: render_page("report.html.j2", sections, **values)
     )
+
+
+def _in_question(run: RunView) -> set[str]:
+    """The runs of units that did not hold."""
+    units = [item for item in run.verdicts if item.status is not Status.PASS]
+    return {seen.run_id for item in units for seen in run.runs_of(item.contract, item.claim, item.workload)}
 
 
 def _evidence(run: RunView) -> list[Section]:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from harness.report.blocks import Section
+from harness.report.svg import stylesheet
 from harness.report.text import clean, line, sentence
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-def render_page(template: str, **values: Any) -> str:
+def render_page(template: str, sections: Sequence[Section], **values: Any) -> str:
     """Render a template of this package. A name the template lacks a value for raises `jinja2.UndefinedError`."""
-    style = _template_text("style.css")
+    plots = (plot for section in sections for part in section.parts for plot in part.plots)
+    style = _template_text("style.css") + stylesheet(plots)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return _environment().get_template(template).render(style=style, style_digest=digest, **values)
+    return _environment().get_template(template).render(style=style, style_digest=digest, sections=sections, **values)
 
 
 @cache

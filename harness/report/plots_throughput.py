@@ -117,14 +117,23 @@ def _reading(axis: Axes, processes: Sequence[ProcessTiming], name: str) -> None:
 
 
 def _throttled(axis: Axes, processes: Sequence[ProcessTiming], reasons: Sequence[str]) -> None:
-    """A lane for each throttle reason, marked at the samples that gave it."""
+    """A lane for each throttle reason, marked while samples gave it."""
     for lane, reason in enumerate(reasons):
-        seen = [at for item in processes for at, sample in item.samples if reason in sample.throttle_reasons]
-        strokes = [(at, at, math.nan) for at in seen], [(lane - 0.3, lane + 0.3, math.nan)] * len(seen)
-        axis.plot(*(list(itertools.chain(*part)) for part in strokes), color=LIMIT, lw=1.2)
+        spans = [(start, end, float(lane)) for item in processes for start, end in _stretches(item, reason)]
+        _spans(axis, spans, LIMIT, 7.0, reason)
     axis.set_title(f"throttled{'' if reasons else ': never'}", loc="left", fontsize=8.5)
     axis.set_yticks(range(len(reasons)), [label(reason, 20) for reason in reasons], color=INK)
     axis.set_ylim(-0.6, max(len(reasons), 1) - 0.4)
+
+
+def _stretches(item: ProcessTiming, reason: str) -> list[tuple[float, float]]:
+    """From when to when the reason was given, sample after sample; a single sample is seen for a quarter second."""
+    stretches = []
+    for given, run in itertools.groupby(item.samples, key=lambda pair: reason in pair[1].throttle_reasons):
+        moments = [at for at, _ in run]
+        if given:
+            stretches.append((moments[0], max(moments[-1], moments[0] + 0.25)))
+    return stretches
 
 
 def _spans(axis: Axes, spans: Sequence[tuple[float, float, float]], colour: str, width: float, name: str) -> None:

@@ -1,20 +1,19 @@
-"""Matplotlib figures as small, deterministic SVG images in data URIs that follow the page's colour scheme.
+"""Matplotlib figures as small, deterministic SVG inside the page, in the page's colour scheme.
 
-An image in a data URI reads `prefers-color-scheme` like the page around it, so one image serves light and dark: the
-drawing code uses the placeholder colours of `INK`, `SERIES` and so on, which become CSS variables here.
+The drawing code uses the placeholder colours of `INK`, `SERIES` and so on, which become CSS variables here.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
-from harness.report.compact import compact
+from harness.report.compact import ID, compact
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.axes import Axes
 
 PAPER, INK, MUTED, GRID, LIMIT = "#010101", "#010102", "#010103", "#010104", "#010105"
@@ -66,12 +65,23 @@ _SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Plot:
-    """An image and what it shows in words; width and height in CSS pixels."""
+    """An image and what it shows in words; width and height in CSS pixels.
 
-    uri: str
+    `body` is markup, with `ID` before each of its ids; `looks` holds the styles of its classes.
+    """
+
+    box: str
+    body: str
+    looks: Mapping[str, str]
     alt: str
     width: int
     height: int
+
+    def markup(self, name: str) -> Markup:
+        """What stands inside the `svg` element; `name`, unique on the page, begins its ids."""
+        from markupsafe import Markup
+
+        return Markup(self.body.replace(ID, name))  # noqa: S704 - matplotlib's own output, text escaped
 
 
 def draw(paint: Callable[[list[Axes]], None], *, alt: str, heights: tuple[float, ...] = (2.6,)) -> Plot:
@@ -91,29 +101,21 @@ def draw(paint: Callable[[list[Axes]], None], *, alt: str, heights: tuple[float,
         grid = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
         paint(list(grid[:, 0]))
         figure.savefig(stream, format="svg")
-    return Plot(data_uri(themed(stream.getvalue())), alt, round(width * 96), round(height * 96))
+    return Plot(*compact(stream.getvalue()), alt, round(width * 96), round(height * 96))
 
 
-def themed(svg: str) -> str:
-    """Placeholder colours made variables with a light and a dark value, and the image made small."""
-    image, rules = compact(svg)
-    used = [place for place, colour in enumerate(_COLOURS) if colour in rules]
+def stylesheet(plots: Iterable[Plot]) -> str:
+    """What the images of a page need of its style: a light and a dark value for each colour, and every look."""
+    looks = {name: rule for plot in plots for name, rule in plot.looks.items()}
+    if not looks:
+        return ""
+    rules = "".join(f".{name}{{{rule}}}" for name, rule in sorted(looks.items()))
     for place, colour in enumerate(_COLOURS):
-        rules = rules.replace(colour, f"var(--{place})")
-    light, dark = (_variables(used, scheme) for scheme in (0, 1))
-    style = f"<style>:root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}{rules}</style>"
-    start = image.index(">") + 1
-    return image[:start] + style + image[start:]
-
-
-def _variables(used: list[int], scheme: int) -> str:
-    pairs = list(_COLOURS.values())
-    return ";".join(f"--{place}:{pairs[place][scheme]}" for place in used)
-
-
-def data_uri(svg: str) -> str:
-    """An SVG as a data URI without a character that HTML reads as markup: no &, <, > or double quote."""
-    return "data:image/svg+xml," + quote(svg, safe=" /:;,=()[]*!@?+-._~{}|^'")
+        rules = rules.replace(colour, f"var(--p{place})")
+    light, dark = (
+        ";".join(f"--p{place}:{pair[scheme]}" for place, pair in enumerate(_COLOURS.values())) for scheme in (0, 1)
+    )
+    return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}{rules}\n"
 
 
 def decade(value: float, _position: float = 0) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.evidence.model import ArmEvidence, CaptureEvidence, HostSyncEvidence, MemoryEvidence
+from harness.evidence.model import ArmEvidence, CaptureEvidence, GraphNodes, HostSyncEvidence, MemoryEvidence
 from harness.report import plots
 from harness.report.blocks import Part, Section, table
 from harness.report.decimate import Doubles
@@ -14,7 +14,7 @@ from harness.report.text import line, size
 from harness.report.view import RunView
 
 MEMORY = "Memory held by the process, sample by sample: what each arm has more or less than at its first sample."
-KERNELS = 15  # of a graph, the most launched first; the run directory holds all
+KERNELS = 12  # of a graph, the most launched first; the run directory holds all
 
 
 def sections(view: RunView) -> list[Section]:
@@ -67,7 +67,7 @@ def _capture(title: str, run_id: str, seen: CaptureEvidence) -> Part:
     )
     if seen.moved_buffers:
         part.tables.append(table("Buffers that moved", ["buffer"], [[name] for name in seen.moved_buffers], shown=20))
-    for graph in seen.nodes:
+    for graph in _different(seen.nodes):
         total = sum(graph.by_type.values())
         nodes = sorted(graph.by_type.items(), key=lambda item: -item[1])
         part.tables.append(table(f"Graph {graph.label}: {total:,} nodes by type", ["node", "count"], nodes))
@@ -75,6 +75,17 @@ def _capture(title: str, run_id: str, seen: CaptureEvidence) -> Part:
         caption = f"Graph {graph.label}: {len(kernels)} kernels, {sum(graph.kernels.values()):,} launches"
         part.tables.append(table(caption, ["kernel", "launches"], kernels, folded=len(kernels) > 8, shown=KERNELS))
     return part
+
+
+def _different(graphs: list[GraphNodes]) -> list[GraphNodes]:
+    """Graphs of one census, as those of several shapes often are, under all their labels."""
+    labels: dict[str, list[str]] = {}
+    first: dict[str, GraphNodes] = {}
+    for graph in graphs:
+        census = graph.model_copy(update={"label": ""}).model_dump_json()
+        labels.setdefault(census, []).append(graph.label)
+        first.setdefault(census, graph)
+    return [graph.model_copy(update={"label": ", ".join(labels[census])}) for census, graph in first.items()]
 
 
 def _syncs(title: str, run_id: str, seen: HostSyncEvidence) -> Part:
@@ -124,7 +135,7 @@ def _memory(view: RunView) -> Iterator[Part]:
                 others.extend([f"{view.title_of(run_id)} · {row[0]}", *row[1:]] for row in rows)
     if others:
         yield Part(
-            "Runs whose memory no claim judges", [], [], [table("Memory", columns, others, folded=True, shown=60)]
+            "Runs whose memory no claim judges", [], [], [table("Memory", columns, others, folded=True, shown=20)]
         )
 
 

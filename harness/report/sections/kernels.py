@@ -72,11 +72,17 @@ def _targets(view: RunView) -> Iterator[Part]:
             continue
         part = Part(title, runs=[run_id for run_id, _, _ in records])
         part.text.extend(dict.fromkeys(f"{arm}: {_machine(seen)}" for _, arm, seen in records))
-        for _, arm, seen in records:
-            by_target = Counter(" ".join(kernel.targets) or "no .target line" for kernel in [*seen.used, *seen.planned])
-            part.tables.append(table(f"{arm}: kernels by target", ["target", "kernels"], by_target.most_common()))
+        rows = [[target, count, arm] for _, arm, seen in records for target, count in _by_target(seen)]
+        columns = ["target", "kernels", "arm"][: 3 if len(records) > 1 else 2]
+        part.tables.append(table("Kernels by target", columns, [row[: len(columns)] for row in rows]))
         part.tables.append(_kernels([(arm, seen) for _, arm, seen in records]))
         yield part
+
+
+def _by_target(seen: KernelsEvidence) -> list[tuple[str, int]]:
+    """How many kernels, planned and used counted apart, have each target."""
+    targets = (" ".join(kernel.targets) or "no .target line" for kernel in [*seen.used, *seen.planned])
+    return Counter(targets).most_common()
 
 
 def _machine(seen: KernelsEvidence) -> str:
@@ -104,7 +110,13 @@ def _kernels(records: list[tuple[str, KernelsEvidence]]) -> Table:
     ordered = sorted(arms.items(), key=lambda item: (item[0][1] != "none", item[0]))
     rows = [[*row, ", ".join(dict.fromkeys(having))] for row, having in ordered]
     columns = ["kernel", "target", "PTX version", "found in", "loaded by", "arms"]
-    return table(f"{len(rows)} kernels by key", columns, rows, folded=len(rows) > 8, shown=40)
+    # What all kernels share is said once.
+    shared = [place for place in range(3, len(columns)) if len(rows) > 1 and len({row[place] for row in rows}) == 1]
+    said = "".join(f"; {columns[place]}: {rows[0][place]}" for place in shared)
+    kept = [place for place in range(len(columns)) if place not in shared]
+    cells = [[row[place] for place in kept] for row in rows]
+    caption = f"{len(rows)} kernels by key{said}"
+    return table(caption, [columns[place] for place in kept], cells, folded=len(rows) > 8, shown=40)
 
 
 def _match(run_id: str, title: str, seen: KernelMatchEvidence) -> Part:
@@ -136,7 +148,13 @@ def _match(run_id: str, title: str, seen: KernelMatchEvidence) -> Part:
             for item in seen.compiled
         ]
         part.tables.append(
-            table("Compiled kernels", ["kernel", "key", "shared memory, B", "threads", "target"], compiled, folded=True)
+            table(
+                "Compiled kernels",
+                ["kernel", "key", "shared memory, B", "threads", "target"],
+                compiled,
+                folded=True,
+                shown=12,
+            )
         )
     if seen.constants:
         part.tables.append(table("Constants of the source", ["constant", "value"], sorted(seen.constants.items())))

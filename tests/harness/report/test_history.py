@@ -55,9 +55,9 @@ def test_no_runs_give_an_empty_table_and_a_page() -> None:
 
 
 def test_a_figure_that_moved_is_drawn_and_one_that_did_not_is_not() -> None:
-    assert "<img" not in render_history([run_of(1, 1.2), run_of(2, 1.2)])
+    assert "<svg" not in render_history([run_of(1, 1.2), run_of(2, 1.2)])
     page = render_history([run_of(1, 1.2), run_of(2, 1.4)])
-    assert page.count("<img") == 1
+    assert page.count("<svg") == 1
     assert "mean ratio over 2 runs; the latest: 1.2, 1.4." in page
 
 
