@@ -7,9 +7,11 @@ from pathlib import Path
 from harness.contract.load import LoadedContract, load_contracts
 from harness.contract.schema import Contract
 from harness.evidence import layout
+from harness.evidence.arm_records import ArmEnd, ArmStart
 from harness.evidence.bundle import BundleWriter, Digests, Header, contract_digests
-from harness.evidence.model import ArmEnd, ArmStart, Complete, PlannedArm, Run, Unit
+from harness.evidence.model import PlannedArm, Run, Unit
 from harness.evidence.numbers import dump_json
+from harness.evidence.run_records import Complete
 from harness.runners.recorder import Recorder
 
 CLAIM = "COST-001"

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from harness.errors import EvidenceError
 from harness.evidence import layout
+from harness.evidence.base import Record
 from harness.evidence.files import Damaged, read_model
-from harness.evidence.model import Record
 from harness.evidence.numbers import Real, dump_json
 
 FILE = layout.DRILL

@@ -20,8 +20,9 @@ from pydantic import Field
 from harness.contract.schema import Contract
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
+from harness.evidence.base import Probe, Record
 from harness.evidence.files import Damaged, read_bytes, read_model
-from harness.evidence.model import Death, Probe, Record, RunEvidence, Unit
+from harness.evidence.model import Death, RunEvidence, Unit
 from harness.evidence.numbers import dump_json
 from harness.evidence.records import read_run
 

@@ -10,27 +10,18 @@ from pydantic import ValidationError
 
 from harness.errors import EvidenceError
 from harness.evidence import layout
+from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Gradients, HostSyncEvidence, MemoryEvidence
 from harness.evidence.files import Damaged, first_error, read_bytes, read_model
-from harness.evidence.model import (
+from harness.evidence.model import ArmEvidence, Death, Run, RunEvidence, Series
+from harness.evidence.run_records import (
     RECORD,
     AnyRecord,
-    ArmEnd,
-    ArmEvidence,
-    ArmStart,
-    CaptureEvidence,
     Complete,
-    Death,
-    Gradients,
-    HostSyncEvidence,
     KernelMatchEvidence,
     KernelsEvidence,
-    MemoryEvidence,
     Phase,
     PrewarmEvidence,
     Raised,
-    Run,
-    RunEvidence,
-    Series,
     Telemetry,
     TimingEvidence,
     Unavailable,

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from harness.contract.schema import Contract
 from harness.errors import EvidenceError
+from harness.evidence.base import Obstacle
 from harness.evidence.bundle import Bundle
-from harness.evidence.model import Obstacle, RunEvidence, Unit
+from harness.evidence.model import RunEvidence, Unit
 
 NOT_IN_ANY_SHARD = Obstacle(reason="not_planned", message="no shard of this gate planned this unit")
 

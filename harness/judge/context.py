@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from harness.contract.claims import AnyClaim, AnyPart
 from harness.contract.schema import Contract
-from harness.evidence.model import ArmEnd, ArmEvidence, CaptureEvidence, Obstacle, Probe, RunEvidence
+from harness.evidence.arm_records import ArmEnd, CaptureEvidence
+from harness.evidence.base import Obstacle, Probe
+from harness.evidence.model import ArmEvidence, RunEvidence
 from harness.judge import reasons
 from harness.judge.sheet import Sheet, settle
 from harness.judge.verdict import Status

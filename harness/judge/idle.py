@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.evidence.model import TimingEvidence
+from harness.evidence.run_records import TimingEvidence
 from harness.judge import reasons
 from harness.judge.sheet import Sheet, number, settle
 

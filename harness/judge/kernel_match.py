@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import product
 
 from harness.contract.kinds.kernels import KernelDemands, KernelMatch
-from harness.evidence.model import KernelCase, KernelMatchEvidence, KernelRecord
+from harness.evidence.run_records import KernelCase, KernelMatchEvidence, KernelRecord
 from harness.judge import reasons
 from harness.judge.context import Context
 from harness.judge.sheet import Sheet, number, settle, some

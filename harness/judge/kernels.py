@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.contract.kinds.kernels import Prewarm, PtxTarget
-from harness.evidence.model import KernelRecord, KernelsEvidence, Probe, RunEvidence
+from harness.evidence.base import Probe
+from harness.evidence.model import RunEvidence
+from harness.evidence.run_records import KernelRecord, KernelsEvidence
 from harness.judge import reasons
 from harness.judge.context import Context
 from harness.judge.sheet import settle, some

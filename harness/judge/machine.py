@@ -5,7 +5,8 @@ from __future__ import annotations
 from statistics import median
 
 from harness.contract.kinds.throughput import Limits
-from harness.evidence.model import RunEvidence, TelemetrySample
+from harness.evidence.model import RunEvidence
+from harness.evidence.run_records import TelemetrySample
 from harness.judge import reasons
 from harness.judge.sheet import Sheet, number, settle
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from harness.contract.kinds.replay import MemorySteady
-from harness.evidence.model import MemoryEvidence, MemorySample
+from harness.evidence.arm_records import MemoryEvidence, MemorySample
 from harness.judge import reasons
 from harness.judge.context import Context, executed, require_captured
 from harness.judge.sheet import Sheet, number, settle

@@ -7,7 +7,7 @@ of the JIT ledger that nothing was compiled or loaded after prewarm, and that li
 from __future__ import annotations
 
 from harness.contract.kinds.kernels import Prewarm
-from harness.evidence.model import KernelsEvidence, PrewarmEvidence
+from harness.evidence.run_records import KernelsEvidence, PrewarmEvidence
 from harness.judge import reasons
 from harness.judge.context import Context
 from harness.judge.kernels import by_key, required_target, run_with_inventory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from harness.contract.kinds.kernels import PtxTarget
-from harness.evidence.model import KernelRecord, KernelsEvidence
+from harness.evidence.run_records import KernelRecord, KernelsEvidence
 from harness.judge import reasons
 from harness.judge.context import Context
 from harness.judge.kernels import required_target, run_with_inventory

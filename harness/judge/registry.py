@@ -8,7 +8,8 @@ from typing import Any
 
 from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, part_on
 from harness.contract.schema import Contract
-from harness.evidence.model import Obstacle, RunEvidence
+from harness.evidence.base import Obstacle
+from harness.evidence.model import RunEvidence
 from harness.judge import (
     capture,
     gradient_match,

@@ -10,7 +10,7 @@ from itertools import groupby
 import numpy as np
 
 from harness.contract.kinds.throughput import ThroughputRatio
-from harness.evidence.model import Block, TimingEvidence
+from harness.evidence.run_records import Block, TimingEvidence
 from harness.judge import reasons
 from harness.judge.sheet import settle
 from harness.judge.statistics import Array, log_ratio

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from harness.evidence.model import JitEvent
+from harness.evidence.run_records import JitEvent
 from harness.report.svg import GRID, INK, SERIES, Plot, draw, plain
 from harness.report.text import label, number
 

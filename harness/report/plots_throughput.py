@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from harness.evidence.model import TelemetrySample
+from harness.evidence.run_records import TelemetrySample
 from harness.report.svg import GRID, INK, LIMIT, MUTED, SERIES, Plot, draw, plain
 from harness.report.text import label
 from harness.report.time_axis import ProcessTiming

@@ -12,7 +12,8 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.evidence.model import CaptureEvidence, PlannedArm
+from harness.evidence.arm_records import CaptureEvidence
+from harness.evidence.model import PlannedArm
 from harness.runners.census import census
 from harness.system.protocol import CaptureRecord, CountsClippedTensors, HasCapture, TrainingRun
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.errors import HarnessError
-from harness.evidence.model import GraphNodes
+from harness.evidence.arm_records import GraphNodes
 
 _DEVICE_TO_HOST, _DEFAULT_KIND = 2, 4  # cudaMemcpyKind
 _MAX_ARGUMENTS = 256

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from harness.evidence.model import DetectorReading, HostSyncEvidence, SyncPlace
+from harness.evidence.arm_records import DetectorReading, HostSyncEvidence, SyncPlace
 from harness.runners.sync_detectors import (
     Execute,
     Syncs,

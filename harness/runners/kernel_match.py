@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from harness.evidence.model import KernelCase, KernelMatchEvidence, Run
+from harness.evidence.model import Run
+from harness.evidence.run_records import KernelCase, KernelMatchEvidence
 from harness.runners.kernels import records
 from harness.runners.recorder import Recorder
 from harness.system.protocol import HasKernelCases, KernelCases, KernelComparison, NotAvailable

@@ -8,8 +8,8 @@ from harness.contract.claims import AnyClaim, AnyPart, arms_of, parts_of
 from harness.contract.kinds.kernels import Prewarm, PtxTarget
 from harness.contract.kinds.training import GradientMatch, Repeatability, TrajectoryMatch
 from harness.contract.schema import Contract, Workload
+from harness.evidence.base import Obstacle
 from harness.evidence.environment import Machine
-from harness.evidence.model import Obstacle
 from harness.system.protocol import SystemDescription
 
 

@@ -15,8 +15,9 @@ from typing import Protocol
 from harness.contract.claims import AnyClaim, parts_of
 from harness.contract.schema import Contract, Workload
 from harness.errors import UsageError
+from harness.evidence.base import Obstacle
 from harness.evidence.environment import Machine
-from harness.evidence.model import Obstacle, Run, Unit
+from harness.evidence.model import Run, Unit
 from harness.runners.faults import PlannedFault, plan_fault
 from harness.runners.obstacles import find_obstacle
 from harness.runners.run_builder import RunBuilder

@@ -16,7 +16,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from harness.evidence.model import GroupNorm, TensorReduction
+from harness.evidence.arm_records import GroupNorm, TensorReduction
 
 _CHUNK = 1 << 24  # words hashed at a time: 128 MiB of positions
 _KEEP = 1 << 16  # positions of at most so many words are cached: batches are hashed at every step

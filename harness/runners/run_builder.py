@@ -11,7 +11,8 @@ from harness.contract.kinds.replay import HostSyncs, MemorySteady
 from harness.contract.kinds.throughput import ThroughputRatio
 from harness.contract.kinds.training import GradientMatch, Repeatability, TrajectoryMatch
 from harness.contract.schema import Contract
-from harness.evidence.model import PlannedArm, Probe, Run
+from harness.evidence.base import Probe
+from harness.evidence.model import PlannedArm, Run
 from harness.runners.faults import PlannedFault
 
 ID_LIMIT = 150  # characters; a run's id names a directory

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from harness.evidence.model import Block, PlannedArm, Run, TimingEvidence
+from harness.evidence.model import PlannedArm, Run
+from harness.evidence.run_records import Block, TimingEvidence
 from harness.runners.capture import Watched, capture_evidence, capture_record, graph_launches
 from harness.runners.opening import opened
 from harness.runners.paired import arm_end, arm_start

@@ -15,7 +15,9 @@ import sys
 import traceback
 from pathlib import Path
 
-from harness.evidence.model import Complete, Obstacle, Raised, Run, Unavailable
+from harness.evidence.base import Obstacle
+from harness.evidence.model import Run
+from harness.evidence.run_records import Complete, Raised, Unavailable
 from harness.runners.folders import without_folders
 from harness.runners.recorder import Recorder
 from harness.system.protocol import NotAvailable

@@ -11,7 +11,9 @@ from step_function_systems import Chooses, Regression, Waits
 from torch import Tensor, nn
 
 from harness.contract.schema import Arm, Needs, Workload
-from harness.evidence.model import RECORD, CaptureEvidence, HostSyncEvidence, MemoryEvidence, PlannedArm, Run
+from harness.evidence.arm_records import CaptureEvidence, HostSyncEvidence, MemoryEvidence
+from harness.evidence.model import PlannedArm, Run
+from harness.evidence.run_records import RECORD
 from harness.runners import paired
 from harness.runners.census import census, clipped_by
 from harness.runners.host_sync import observe_syncs

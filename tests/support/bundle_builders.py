@@ -9,9 +9,11 @@ from pathlib import Path
 from run_builders import make_contract, stand_in_run
 
 from harness.contract.schema import Contract
+from harness.evidence.base import Obstacle
 from harness.evidence.bundle import Bundle, BundleWriter, Digests, Header, contract_digests, read_bundle
-from harness.evidence.model import Complete, Obstacle, Unavailable, Unit
+from harness.evidence.model import Unit
 from harness.evidence.numbers import dump_json
+from harness.evidence.run_records import Complete, Unavailable
 from harness.runners.recorder import Recorder
 
 CAPTURE = {"id": "C", "kind": "capture", "candidate": "graphed"}

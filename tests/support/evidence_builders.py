@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 
 from harness.contract.schema import Contract
-from harness.evidence.model import (
+from harness.evidence.arm_records import (
     ArmEnd,
-    ArmEvidence,
     ArmStart,
-    Block,
     CaptureEvidence,
     DetectorReading,
     Gradients,
@@ -24,14 +22,11 @@ from harness.evidence.model import (
     HostSyncEvidence,
     MemoryEvidence,
     MemorySample,
-    RunEvidence,
-    Series,
     SyncPlace,
-    Telemetry,
-    TelemetrySample,
     TensorReduction,
-    TimingEvidence,
 )
+from harness.evidence.model import ArmEvidence, RunEvidence, Series
+from harness.evidence.run_records import Block, Telemetry, TelemetrySample, TimingEvidence
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict
 

@@ -27,7 +27,7 @@ from judge_cases_kernels import odd, prewarmed, targeted
 from judge_cases_throughput import machine, processes, timed
 from judge_cases_training import EXECUTIONS, changed, trajectory
 
-from harness.evidence.model import KernelCase, Telemetry
+from harness.evidence.run_records import KernelCase, Telemetry
 from harness.judge.verdict import Verdict
 
 WITHIN_A_HALF: dict[str, Any] = {"equality": "within", "max_abs_difference": 0.5}

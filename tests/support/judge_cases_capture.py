@@ -19,7 +19,7 @@ from evidence_builders import (
 )
 from judge_cases import Case
 
-from harness.evidence.model import HostSyncEvidence
+from harness.evidence.arm_records import HostSyncEvidence
 from harness.judge.verdict import Verdict
 
 CAPTURE: dict[str, Any] = {

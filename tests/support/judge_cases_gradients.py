@@ -9,7 +9,8 @@ from evidence_builders import STEPS, arm, cuda_graph, gradients, graphed, paired
 from judge_cases import Case
 from judge_cases_training import changed
 
-from harness.evidence.model import ArmEvidence, GroupNorm, RunEvidence
+from harness.evidence.arm_records import GroupNorm
+from harness.evidence.model import ArmEvidence, RunEvidence
 from harness.judge.verdict import Verdict
 
 GRADIENTS: dict[str, Any] = {

@@ -24,7 +24,9 @@ from evidence_builders import (
 from judge_cases import Case
 from judge_cases_capture import CAPTURE
 
-from harness.evidence.model import Block, Obstacle, RunEvidence, Telemetry
+from harness.evidence.base import Obstacle
+from harness.evidence.model import RunEvidence
+from harness.evidence.run_records import Block, Telemetry
 from harness.judge.reasons import REASONS
 from harness.judge.registry import judge_unit, not_in_contract
 from harness.judge.verdict import Status, Verdict

@@ -24,7 +24,8 @@ from evidence_builders import (
 )
 from judge_cases import Case
 
-from harness.evidence.model import ArmEvidence, Death, Obstacle
+from harness.evidence.base import Obstacle
+from harness.evidence.model import ArmEvidence, Death
 from harness.judge.verdict import Verdict
 
 

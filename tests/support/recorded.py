@@ -6,7 +6,8 @@ from pathlib import Path
 
 from run_builders import stand_in_run
 
-from harness.evidence.model import ArmEnd, ArmStart, RunEvidence
+from harness.evidence.arm_records import ArmEnd, ArmStart
+from harness.evidence.model import RunEvidence
 from harness.evidence.records import read_run
 
 RUN = stand_in_run("one_arm")

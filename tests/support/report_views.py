@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from harness.contract.schema import Contract
-from harness.evidence import model
+from harness.evidence import arm_records, model, run_records
 from harness.judge.verdict import Figure, Status, Verdict
 from harness.report.view import RunView
 
@@ -122,7 +122,7 @@ def series(loss: Any) -> model.Series:
 
 
 def arm(name: str, loss: Any, replica: int = 0, **seen: Any) -> model.ArmEvidence:
-    start = model.ArmStart(
+    start = arm_records.ArmStart(
         arm=name,
         replica=replica,
         trainable_digest="a",
@@ -309,10 +309,10 @@ def _paired(run_id: str) -> model.RunEvidence:
         f"void at::native::vectorized_elementwise_kernel<4, functor_{place}, array<char*, 3>>": 400 - 9 * place
         for place in range(45)
     }
-    nodes = model.GraphNodes(
+    nodes = arm_records.GraphNodes(
         label="step", by_type={"kernel": 3328, "memset": 141}, kernels=kernels, device_to_host_copies=0
     )
-    capture = model.CaptureEvidence(
+    capture = arm_records.CaptureEvidence(
         arm="graphed",
         replica=0,
         mechanism="cuda_graph",
@@ -332,17 +332,19 @@ def _paired(run_id: str) -> model.RunEvidence:
         observed_graph_launches=4,
         observed_replayed_operations=None,
     )
-    place = model.SyncPlace(file="reference_impl/clip.py", line=41, operation="aten._local_scalar_dense", count=168)
+    place = arm_records.SyncPlace(
+        file="reference_impl/clip.py", line=41, operation="aten._local_scalar_dense", count=168
+    )
     readings = [
-        model.DetectorReading(detector=name, steps=1, count=168, places=[place], sees_planted=True)
+        arm_records.DetectorReading(detector=name, steps=1, count=168, places=[place], sees_planted=True)
         for name in ("dispatch_mode", "profiler")
     ]
-    syncs = model.HostSyncEvidence(arm="ungraphed", replica=0, layers=28, replayed=False, readings=readings)
+    syncs = arm_records.HostSyncEvidence(arm="ungraphed", replica=0, layers=28, replayed=False, readings=readings)
     samples = [
-        model.MemorySample(step=step, allocated_bytes=9_600_000_000 + 4096 * step, reserved_bytes=10_200_000_000)
+        arm_records.MemorySample(step=step, allocated_bytes=9_600_000_000 + 4096 * step, reserved_bytes=10_200_000_000)
         for step in range(100)
     ]
-    memory = model.MemoryEvidence(arm="graphed", replica=0, per="replay", samples=samples)
+    memory = arm_records.MemoryEvidence(arm="graphed", replica=0, per="replay", samples=samples)
     arms = {
         "ungraphed": [arm("ungraphed", curve, syncs=syncs), arm("ungraphed", curve, 1)],
         "graphed": [arm("graphed", curve, capture=capture, memory=[memory], gradients=_gradients())],
@@ -351,12 +353,12 @@ def _paired(run_id: str) -> model.RunEvidence:
     return model.RunEvidence(run_id, "paired", arms)
 
 
-def _gradients() -> list[model.Gradients]:
+def _gradients() -> list[arm_records.Gradients]:
     draw = np.random.default_rng(1)
     records = []
     for step in (0, 50, 99):
         tensors = [
-            model.TensorReduction(
+            arm_records.TensorReduction(
                 name=f"model.layers.{layer}.{name}",
                 digest="x",
                 elements=1536,
@@ -368,9 +370,13 @@ def _gradients() -> list[model.Gradients]:
             for layer in range(28)
             for name in TENSORS
         ]
-        groups = [model.GroupNorm(group=f"layer {layer}", before=2.0 + layer / 10, after=1.0) for layer in range(28)]
+        groups = [
+            arm_records.GroupNorm(group=f"layer {layer}", before=2.0 + layer / 10, after=1.0) for layer in range(28)
+        ]
         records.append(
-            model.Gradients(arm="graphed", replica=0, step=step, baseline="ungraphed", tensors=tensors, groups=groups)
+            arm_records.Gradients(
+                arm="graphed", replica=0, step=step, baseline="ungraphed", tensors=tensors, groups=groups
+            )
         )
     return records
 
@@ -391,7 +397,7 @@ def _diverging(run_id: str) -> model.RunEvidence:
 def _timing(process: int) -> model.RunEvidence:
     draw = np.random.default_rng(process)
     blocks = [
-        model.Block(
+        run_records.Block(
             arm=name,
             round=place // 4,
             position=place % 4,
@@ -401,7 +407,7 @@ def _timing(process: int) -> model.RunEvidence:
         )
         for place, name in enumerate(["graphed", "ungraphed", "ungraphed", "graphed"] * 4)
     ]
-    timing = model.TimingEvidence(
+    timing = run_records.TimingEvidence(
         process=process,
         candidate="graphed",
         baseline="ungraphed",
@@ -410,7 +416,7 @@ def _timing(process: int) -> model.RunEvidence:
         observed_graph_launches={"graphed": 4, "ungraphed": 0},
     )
     samples = [
-        model.TelemetrySample(
+        run_records.TelemetrySample(
             seconds=float(second),
             sm_clock_mhz=1980.0 - 15 * (second % 7 == process),
             power_w=420.0 + second,
@@ -422,21 +428,21 @@ def _timing(process: int) -> model.RunEvidence:
         for second in range(30)
     ]
     return model.RunEvidence(
-        f"throughput-{process}", "throughput", {}, timing=timing, telemetry=model.Telemetry(samples=samples)
+        f"throughput-{process}", "throughput", {}, timing=timing, telemetry=run_records.Telemetry(samples=samples)
     )
 
 
 def _prewarm(run_id: str) -> model.RunEvidence:
     events = [
-        model.JitEvent(key=f"lora_{place}", event="compile", phase="prewarm", seconds=0.4 + place * 0.11)
+        run_records.JitEvent(key=f"lora_{place}", event="compile", phase="prewarm", seconds=0.4 + place * 0.11)
         for place in range(30)
     ]
     events += [
-        model.JitEvent(key=f"lora_{place}", event="load", phase="prewarm", seconds=0.45 + place * 0.11)
+        run_records.JitEvent(key=f"lora_{place}", event="load", phase="prewarm", seconds=0.45 + place * 0.11)
         for place in range(30)
     ]
-    events.append(model.JitEvent(key="cross_entropy", event="compile", phase="train", seconds=7.3))
-    seen = model.PrewarmEvidence(
+    events.append(run_records.JitEvent(key="cross_entropy", event="compile", phase="train", seconds=7.3))
+    seen = run_records.PrewarmEvidence(
         arm="graphed",
         events=events,
         phases={"prewarm": 0.3, "upload": 4.0, "train": 6.2},
@@ -449,7 +455,7 @@ def _prewarm(run_id: str) -> model.RunEvidence:
 
 def _kernels(run_id: str) -> model.RunEvidence:
     records = [
-        model.KernelRecord(
+        run_records.KernelRecord(
             key=f"rms_norm(1536,{place})",
             name="rms_norm",
             ptx_digest="ab" * 32,
@@ -459,7 +465,7 @@ def _kernels(run_id: str) -> model.RunEvidence:
         )
         for place in range(24)
     ]
-    seen = model.KernelsEvidence(
+    seen = run_records.KernelsEvidence(
         arm="graphed",
         device="sm_90",
         device_readable=True,
@@ -469,7 +475,7 @@ def _kernels(run_id: str) -> model.RunEvidence:
         used=records,
     )
     cases = [
-        model.KernelCase(
+        run_records.KernelCase(
             operation="rms_norm",
             dtype="float32",
             shape="4x64x256",
@@ -482,5 +488,5 @@ def _kernels(run_id: str) -> model.RunEvidence:
             repeat_equal=True,
         )
     ]
-    match = model.KernelMatchEvidence(arm="graphed", cases=cases, compiled=records[:2], constants={"tile": 16})
+    match = run_records.KernelMatchEvidence(arm="graphed", cases=cases, compiled=records[:2], constants={"tile": 16})
     return model.RunEvidence(run_id, "kernels", {}, kernels={"graphed": seen}, kernel_match={"graphed": match})

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.evidence.model import ArmEvidence, CaptureEvidence, GraphNodes, HostSyncEvidence, MemoryEvidence
+from harness.evidence.arm_records import CaptureEvidence, GraphNodes, HostSyncEvidence, MemoryEvidence
+from harness.evidence.model import ArmEvidence
 from harness.report import plots
 from harness.report.blocks import Part, Section, table
 from harness.report.decimate import Doubles

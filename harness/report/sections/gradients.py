@@ -6,7 +6,8 @@ import math
 import re
 
 from harness.contract.kinds.training import GradientMatch
-from harness.evidence.model import Gradients, RunEvidence
+from harness.evidence.arm_records import Gradients
+from harness.evidence.model import RunEvidence
 from harness.report import plots
 from harness.report.blocks import Part, Section, Table, table
 from harness.report.view import RunView

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from harness.evidence.model import KernelMatchEvidence, KernelsEvidence, PrewarmEvidence
+from harness.evidence.run_records import KernelMatchEvidence, KernelsEvidence, PrewarmEvidence
 from harness.report import plots_machine
 from harness.report.blocks import Part, Section, Table, table
 from harness.report.text import size

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from statistics import median
 
 from harness.contract.kinds.throughput import ThroughputRatio
-from harness.evidence.model import RunEvidence, Telemetry
+from harness.evidence.model import RunEvidence
+from harness.evidence.run_records import Telemetry
 from harness.judge.verdict import Verdict
 from harness.report import plots_throughput
 from harness.report.blocks import Part, Section, Table, table

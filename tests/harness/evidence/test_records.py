@@ -9,20 +9,11 @@ import pytest
 from recorded import end, read, start
 
 from harness.errors import EvidenceError
-from harness.evidence.model import (
-    ArmEnd,
-    ArmStart,
-    Complete,
-    Gradients,
-    KernelsEvidence,
-    MemoryEvidence,
-    Obstacle,
-    Raised,
-    TelemetrySample,
-    Unavailable,
-)
+from harness.evidence.arm_records import ArmEnd, ArmStart, Gradients, MemoryEvidence
+from harness.evidence.base import Obstacle
 from harness.evidence.numbers import dump_json
 from harness.evidence.records import read_run
+from harness.evidence.run_records import Complete, KernelsEvidence, Raised, TelemetrySample, Unavailable
 from harness.runners.recorder import Recorder
 
 

@@ -11,7 +11,7 @@ import pytest
 from recorded import read, start
 
 from harness.evidence.files import Damaged
-from harness.evidence.model import Complete
+from harness.evidence.run_records import Complete
 from harness.evidence.series_file import read_series
 from harness.runners.recorder import Recorder
 

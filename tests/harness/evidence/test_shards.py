@@ -8,8 +8,8 @@ import pytest
 from bundle_builders import LOADED, RUN_ID, Loaded, finished, header, unit
 
 from harness.errors import EvidenceError
+from harness.evidence.base import Obstacle
 from harness.evidence.bundle import Header
-from harness.evidence.model import Obstacle
 from harness.evidence.shards import attempts
 
 EARLY, LATE = "2026-11-20T10:00:00Z", "2026-11-20T11:00:00Z"

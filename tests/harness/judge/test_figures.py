@@ -18,7 +18,7 @@ from judge_cases import figures
 from judge_cases_gradients import GRADIENTS_WITHIN, A, all_steps, matched, norm, unlike
 from judge_cases_training import changed, nudged, repeated, trajectory
 
-from harness.evidence.model import GroupNorm
+from harness.evidence.arm_records import GroupNorm
 
 
 def test_a_trajectory_within_a_bound() -> None:

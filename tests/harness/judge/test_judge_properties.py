@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from judge_cases_capture import sampled
 from judge_cases_throughput import FASTER
 
-from harness.evidence.model import Telemetry
+from harness.evidence.run_records import Telemetry
 from harness.judge.series import difference
 from harness.judge.verdict import Status, Verdict
 

@@ -19,7 +19,8 @@ from judge_cases_capture import captured, replays, retraced, sampled, watched
 from judge_cases_kernels import covered, kernel, odd, prewarmed, targeted
 from judge_cases_throughput import FASTER, LOSSES, composite, processes, timed
 
-from harness.evidence.model import Obstacle, Telemetry
+from harness.evidence.base import Obstacle
+from harness.evidence.run_records import Telemetry
 from harness.judge import registry
 from harness.judge.reasons import REASONS
 from harness.judge.registry import judge_unit

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from harness.contract.schema import Arm, Workload
-from harness.evidence.model import KernelCase, PlannedArm, Run
+from harness.evidence.model import PlannedArm, Run
+from harness.evidence.run_records import KernelCase
 from harness.runners import kernel_match
 from harness.runners.kernel_match import compare, poisoned_like
 from harness.runners.recorder import Recorder

@@ -14,17 +14,10 @@ from torch import Tensor
 
 from harness.contract.schema import Arm, Workload
 from harness.errors import UsageError
-from harness.evidence.model import (
-    RECORD,
-    ArmEnd,
-    ArmStart,
-    CaptureEvidence,
-    Gradients,
-    HostSyncEvidence,
-    PlannedArm,
-    Record,
-    Run,
-)
+from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Gradients, HostSyncEvidence
+from harness.evidence.base import Record
+from harness.evidence.model import PlannedArm, Run
+from harness.evidence.run_records import RECORD
 from harness.runners import paired
 from harness.runners.recorder import Recorder
 from harness.system.wrappers import FAULTY_STEP

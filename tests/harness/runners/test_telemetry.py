@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.evidence.model import Telemetry
+from harness.evidence.run_records import Telemetry
 from harness.runners import telemetry
 from harness.runners.telemetry import Gpu, Sampler
 

@@ -12,7 +12,8 @@ import pytest
 from step_function_systems import Regression
 
 from harness.contract.schema import Arm, Workload
-from harness.evidence.model import PlannedArm, Run, TimingEvidence
+from harness.evidence.model import PlannedArm, Run
+from harness.evidence.run_records import TimingEvidence
 from harness.runners import throughput
 from harness.runners.recorder import Recorder
 

@@ -11,8 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-from harness.evidence.model import ArmEnd, ArmStart, CaptureEvidence, Complete, Death, Run
+from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence
+from harness.evidence.model import Death, Run
 from harness.evidence.numbers import dump_json
+from harness.evidence.run_records import Complete
 from harness.runners.recorder import Recorder
 from harness.system.protocol import Arm, FaultDescription, SystemDescription, TrainingRun, Workload
 

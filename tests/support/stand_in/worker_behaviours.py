@@ -8,7 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from harness.evidence.model import ArmEnd, ArmStart, Run
+from harness.evidence.arm_records import ArmEnd, ArmStart
+from harness.evidence.model import Run
 from harness.runners.recorder import Recorder
 from harness.system.protocol import NotAvailable
 

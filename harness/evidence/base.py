@@ -1,0 +1,23 @@
+"""What plans, records and evidence are made of."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from harness.evidence.numbers import Real
+
+Scalar = bool | int | Real | str
+Probe = Literal["paired", "throughput", "recapture", "kernels", "prewarm", "kernel_match"]
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Obstacle(Record):
+    """Why a unit is NOT_RUN: a stable reason code, and a sentence that says what is missing."""
+
+    reason: str
+    message: str

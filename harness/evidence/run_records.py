@@ -1,0 +1,173 @@
+"""Records that a worker writes of its whole run: phases, timings, telemetry, kernels, and how it ended."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Gradients, HostSyncEvidence, MemoryEvidence
+from harness.evidence.base import Obstacle, Record
+from harness.evidence.numbers import Real
+
+
+class Phase(Record):
+    """Where the worker is; the last one names the place of a death."""
+
+    record: Literal["phase"] = "phase"
+    name: str
+    seconds: Real  # since the worker's start
+
+
+class Block(Record):
+    """One timed block: `steps` steps bounded by device synchronization and the host clock."""
+
+    arm: str
+    round: int
+    position: int  # 0..3 in its ABBA round
+    steps: int
+    seconds: Real
+    first_step: int
+    processor_seconds: Real | None = None  # processor time of the whole process in the block
+    began: Real | None = None  # seconds by the machine's monotonic clock
+
+
+class TelemetrySample(Record):
+    seconds: Real
+    sm_clock_mhz: Real | None
+    power_w: Real | None
+    temperature_c: Real | None
+    throttle_reasons: list[str]
+    foreign_processes: int
+    host_load_per_core: Real
+
+
+class Telemetry(Record):
+    record: Literal["telemetry"] = "telemetry"
+    samples: list[TelemetrySample]
+    began: Real | None = None  # when `seconds` was 0, by the clock of `Block.began`
+
+
+class TimingEvidence(Record):
+    """One process of a timing comparison. Losses and digests of the timed steps are in the arms' series."""
+
+    record: Literal["timing"] = "timing"
+    process: int
+    candidate: str
+    baseline: str
+    blocks: list[Block]
+    observed_steps: int
+    observed_graph_launches: dict[str, int]  # by arm, in one untimed block
+    # by arm: kernel time a step in that block; empty without CUDA
+    observed_device_seconds: dict[str, Real] = Field(default_factory=dict)
+
+
+class JitEvent(Record):
+    """A compile, disk-cache hit or module load. `phase` is prewarm, upload or train."""
+
+    key: str
+    event: Literal["compile", "disk_hit", "load"]
+    phase: str
+    seconds: Real
+
+
+class KernelRecord(Record):
+    """One kernel of a run or a plan."""
+
+    key: str
+    name: str
+    ptx_digest: str
+    targets: list[str]  # every `.target` line's architecture; empty when there is none
+    versions: list[str]
+    entries: list[str]
+    load_route: str | None = None
+    shared_memory_bytes: int | None = None
+    threads: int | None = None
+
+
+class KernelsEvidence(Record):
+    record: Literal["kernels"] = "kernels"
+    arm: str
+    device: str | None  # "sm_90", or None when there is no device
+    device_readable: bool
+    driver_ptx_version: str | None
+    compiled_for: str | None  # the named target of an offline compile
+    planned: list[KernelRecord]
+    used: list[KernelRecord]
+
+
+class PrewarmEvidence(Record):
+    record: Literal["prewarm"] = "prewarm"
+    arm: str
+    events: list[JitEvent]
+    phases: dict[str, Real]  # phase -> seconds since start when it began
+    handles: dict[str, Real]  # library handle -> seconds since start when it came to be
+    free_bytes_after_fill: int | None
+    steps_after_fill: int
+    failure: str | None = None  # the error of the step that failed once memory was full
+
+
+class KernelCase(Record):
+    """One comparison: kernel against naive and against fp64, relative to the reference's largest value."""
+
+    operation: str
+    dtype: str
+    shape: str
+    magnitude: Real
+    error_vs_naive: Real
+    error_vs_fp64: Real
+    naive_error_vs_fp64: Real
+    finite: bool
+    unwritten: int  # poisoned elements left in the outputs
+    repeat_equal: bool
+
+
+class KernelMatchEvidence(Record):
+    record: Literal["kernel_match"] = "kernel_match"
+    arm: str
+    cases: list[KernelCase]
+    compiled: list[KernelRecord]
+    constants: dict[str, int]  # tile, unroll, … as the source's constants say
+
+
+class Unavailable(Record):
+    """The machine or system cannot do what the run asks (`NotAvailable` was raised): its units are NOT_RUN."""
+
+    record: Literal["unavailable"] = "unavailable"
+    obstacle: Obstacle
+
+
+class Raised(Record):
+    """An exception that ended the worker, as the worker itself saw it."""
+
+    record: Literal["raised"] = "raised"
+    error: str  # type and message
+    stack: str
+
+
+class Complete(Record):
+    """The last record of a worker that did all it was asked."""
+
+    record: Literal["complete"] = "complete"
+    seconds: Real
+
+
+AnyRecord = Annotated[
+    Phase
+    | ArmStart
+    | ArmEnd
+    | Gradients
+    | CaptureEvidence
+    | HostSyncEvidence
+    | MemoryEvidence
+    | TimingEvidence
+    | Telemetry
+    | KernelsEvidence
+    | PrewarmEvidence
+    | KernelMatchEvidence
+    | Unavailable
+    | Raised
+    | Complete,
+    Field(discriminator="record"),
+]
+RECORD = TypeAdapter[AnyRecord](AnyRecord)
