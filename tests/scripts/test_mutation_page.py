@@ -1,0 +1,89 @@
+"""The page on mutants says what the last run found, explains every survivor, and is current."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import mutation_page
+import mutation_run
+import pytest
+
+SURVIVOR = {
+    "mutant": "harness.judge.idle.x_share__mutmut_2",
+    "function": "idle.share",
+    "status": "survived",
+    "was": "a > b",
+    "becomes": "a >= b",
+}
+ENDLESS = SURVIVOR | {"mutant": "harness.judge.idle.x_share__mutmut_9", "status": "timeout", "becomes": "a = 1"}
+EXPLAINED = [{"what": "A bound", "why": "Never met.", "survivors": {"idle.share": ["a >= b"]}}]
+
+
+def result(**changes: Any) -> dict[str, Any]:
+    """Of ten mutants eight were killed, one survived, one never ended."""
+    return {
+        "tool": "mutmut 9",
+        "python": "3.99",
+        "date": "2026-01-02",
+        "commit": "0123456789abcdef",
+        "minutes": 1.5,
+        "functions": {"idle.share": {"killed": 5, "survived": 1, "timeout": 1}, "sheet.Sheet.held": {"killed": 3}},
+        "alive": [SURVIVOR, ENDLESS],
+        **changes,
+    }
+
+
+def test_modules_are_counted_and_summed() -> None:
+    lines = mutation_page.tables(result(), EXPLAINED).splitlines()
+    assert lines[0] == (
+        "2026-01-02, mutmut 9, Python 3.99, commit `0123456789ab`, 1.5 minutes: of 10 mutants 9 were found, 90.0 %."
+    )
+    assert "| `idle` | 7 | 5 | 1 | 1 | 0 | 0 | 85.7 % |" in lines
+    assert "| `sheet` | 3 | 3 | 0 | 0 | 0 | 0 | 100.0 % |" in lines
+    assert "| all | 10 | 8 | 1 | 1 | 0 | 0 | 90.0 % |" in lines
+
+
+def test_a_survivor_stands_under_its_explanation_and_an_endless_one_apart() -> None:
+    _, _, text = mutation_page.tables(result(), EXPLAINED).partition("## Survivors\n\n")
+    assert text == (
+        "**A bound.** Never met.\n\n- `idle.x_share__mutmut_2`: `a > b` → `a >= b`\n\n"
+        "## Timeouts\n\n- `idle.x_share__mutmut_9`: `a > b` → `a = 1`"
+    )
+
+
+def test_a_survivor_without_explanation_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"not explained: harness\.judge\.idle\.x_share__mutmut_2"):
+        mutation_page.tables(result(), [])
+
+
+def test_an_explanation_without_survivor_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no survivor of idle\.share reads: a >= b"):
+        mutation_page.tables(result(alive=[ENDLESS]), EXPLAINED)
+
+
+def test_a_run_that_did_not_come_to_its_end_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"idle\.share has mutants that are not checked"):
+        mutation_page.counts({"functions": {"idle.share": {"killed": 5, "not checked": 1}}})
+
+
+def test_mutmuts_answers_are_read() -> None:
+    printed = "    harness.judge.idle.x_share__mutmut_1: killed\n    harness.judge.idle.x_share__mutmut_2: no tests\n"
+    assert mutation_run.statuses(printed) == {
+        "harness.judge.idle.x_share__mutmut_1": "killed",
+        "harness.judge.idle.x_share__mutmut_2": "no tests",
+    }
+    assert mutation_run.function_of("harness.judge.idle.x_share__mutmut_1") == "idle.share"
+    assert mutation_run.function_of("harness.judge.idle.x__share__mutmut_1") == "idle._share"
+    assert mutation_run.function_of("harness.judge.sheet.xǁSheetǁ__init____mutmut_11") == "sheet.Sheet.__init__"
+    shown = "# name: survived\n--- a.py\n+++ a.py\n@@ -1,2 +1,2 @@\n same\n-    if a > b:\n+    if a >= b:\n same"
+    assert mutation_run.change(shown) == ("if a > b:", "if a >= b:")
+
+
+def test_the_page_is_current_and_the_published_run_found_what_it_must() -> None:
+    assert f"{mutation_page.BEGIN}\n\n{mutation_page.current()}\n\n{mutation_page.END}" in mutation_page.PAGE.read_text(
+        encoding="utf-8"
+    )
+    published = json.loads(mutation_page.RESULT.read_text(encoding="utf-8"))
+    for module, numbers in mutation_page.counts(published).items():
+        assert mutation_page.share(numbers) >= 0.85, module
