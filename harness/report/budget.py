@@ -12,10 +12,7 @@ BYTES = 396_000  # of a page; a little below the 400 KB that a report may have
 ROWS = 5  # of a folded table on a page that would be larger
 # Whose plots go first: those whose tables say most of it. Only the plot lays timings over one time axis: it goes last.
 ORDER = ("memory", "jit", "trajectories", "gradients", "throughput")
-NOT_DRAWN = (
-    "Not drawn: the page would be too large, and what was judged from this held. "
-    "A run narrowed with `--claim` or `--workload` draws it."
-)
+NOT_DRAWN = "Not drawn, to keep the page small; a run narrowed with `--claim` or `--workload` has it."
 
 Render = Callable[[Sequence[Section]], str]
 
@@ -23,8 +20,8 @@ Render = Callable[[Sequence[Section]], str]
 def page_within(size: int, sections: Sequence[Section], in_question: AbstractSet[str], render: Render) -> str:
     """The page of these sections, made smaller if it has more than `size` bytes.
 
-    First the folded tables are cut short; then plots go, by `ORDER` and the largest of a section first, but none that
-    was made from the runs `in_question`: those of units that did not hold. What is left may still be too large.
+    First the folded tables are cut short; then plots go, by `ORDER` and the largest of a section first, those made from
+    the runs `in_question`, of units that did not hold, after all others.
     """
     page = render(sections)
     if len(page.encode()) > size:
@@ -46,14 +43,14 @@ def _cut(table: Table) -> Table:
 
 def _with_fewer_plots(sections: Sequence[Section], in_question: AbstractSet[str], surplus: int) -> list[Section]:
     """Without the plots of as many parts as it takes to save so many bytes."""
-    settled = [
-        (ORDER.index(section.anchor), -_drawn(part), part)
+    ranked = [
+        (not in_question.isdisjoint(part.runs), ORDER.index(section.anchor), -_drawn(part), part)
         for section in sections
         for part in section.parts
-        if part.plots and not in_question & set(part.runs)
+        if part.plots
     ]
     undrawn: set[int] = set()
-    for _, _, part in sorted(settled, key=lambda item: item[:2]):
+    for *_, part in sorted(ranked, key=lambda item: item[:3]):
         if surplus <= 0:
             break
         undrawn.add(id(part))

@@ -124,14 +124,15 @@ def _placed(leaf: _Leaf, marks: Mapping[str, str], looks: _Looks) -> _Leaf:
     if leaf.tag != "use":
         return leaf
     mark, rule = marks[leaf.attributes["href"]], looks.rules[leaf.attributes.get("class", "")]
-    x, y = float(leaf.attributes["x"]), float(leaf.attributes["y"])
+    x, y = int(leaf.attributes["x"]), int(leaf.attributes["y"])
     rest = {key: value for key, value in leaf.attributes.items() if key not in {"href", "x", "y"}}
     if "C" in mark:
         colour, radius = re.search(r"fill:([^;]+)", rule), abs(float(mark.split()[2]))
         stroke = colour[1] if colour else "none"
         rest["class"] = looks.of(f"fill:none;stroke:{stroke};stroke-width:{2 * radius + 1:.2g};stroke-linecap:round")
-        return _Leaf("path", {**rest, "d": f"M{_units(x)} {_units(y)}h0"}, joins=True)
-    moved = re.sub(r"(-?[\d.]+) (-?[\d.]+)", lambda found: f"{float(found[1]) + x} {float(found[2]) + y}", mark)
+        return _Leaf("path", {**rest, "d": f"M{x} {y}h0"}, joins=True)
+    at = (x / UNITS, y / UNITS)
+    moved = re.sub(r"(-?[\d.]+) (-?[\d.]+)", lambda found: f"{float(found[1]) + at[0]} {float(found[2]) + at[1]}", mark)
     return _Leaf("path", {**rest, "d": _path(moved)}, joins=True)
 
 

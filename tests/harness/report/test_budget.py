@@ -1,0 +1,85 @@
+"""What a page that would be too large leaves out, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.report.blocks import Part, Section, Table
+from harness.report.budget import NOT_DRAWN, ROWS, page_within
+from harness.report.svg import Plot
+
+ROW = 100  # bytes of a table's row on the pages made here
+
+
+def plot(size: int) -> Plot:
+    return Plot("0 0 1 1", "p" * size, {}, "", 1, 1)
+
+
+def table(rows: int, *, folded: bool) -> Table:
+    return Table("rows", ["a"], [["r"]] * rows, folded=folded)
+
+
+def part(name: str, plot_bytes: int = 0, rows: int = 0, *, folded: bool = True) -> Part:
+    plots = [plot(plot_bytes)] if plot_bytes else []
+    return Part(name, [], plots, [table(rows, folded=folded)] if rows else [], [f"run of {name}"])
+
+
+class Pages:
+    """Renders sections as so many bytes, and remembers the last ones."""
+
+    def __init__(self) -> None:
+        self.shown: Sequence[Section] = []
+
+    def __call__(self, sections: Sequence[Section]) -> str:
+        self.shown = sections
+        parts = [part for section in sections for part in section.parts]
+        rows = sum(len(table.rows) for part in parts for table in part.tables)
+        return "x" * (rows * ROW + sum(len(plot.body) for part in parts for plot in part.plots))
+
+    def drawn(self) -> list[str]:
+        return [part.title for section in self.shown for part in section.parts if part.plots]
+
+
+def section(anchor: str, *parts: Part) -> Section:
+    return Section(anchor, anchor, "", list(parts))
+
+
+def test_a_page_that_fits_is_left_alone() -> None:
+    sections = [section("memory", part("a", 1000, rows=20))]
+    pages = Pages()
+    assert len(page_within(3000, sections, set(), pages)) == 3000
+    assert pages.shown == sections
+
+
+def test_folded_tables_go_first_and_say_how_many_rows_they_lost() -> None:
+    pages = Pages()
+    sections = [section("memory", part("a", 1000, rows=20), part("b", rows=20, folded=False))]
+    assert len(page_within(4000, sections, set(), pages)) == 1000 + (ROWS + 20) * ROW
+    [short], [whole] = (shown.tables for shown in pages.shown[0].parts)
+    assert (len(short.rows), short.left_out) == (ROWS, 20 - ROWS)
+    assert (len(whole.rows), whole.left_out) == (20, 0)
+
+
+def test_plots_of_timings_go_last_and_of_memory_first() -> None:
+    pages = Pages()
+    kinds = ("throughput", "gradients", "trajectories", "jit", "memory")
+    sections = [section(kind, part(kind, 1000)) for kind in kinds]
+    page_within(3000, sections, set(), pages)
+    assert pages.drawn() == ["throughput", "gradients"]
+    assert pages.shown[4].parts[0].text == [NOT_DRAWN]
+    assert pages.shown[0].parts[0].text == []
+
+
+def test_of_a_section_the_largest_plots_go_first() -> None:
+    pages = Pages()
+    page_within(2600, [section("trajectories", part("a", 1000), part("b", 2000), part("c", 500))], set(), pages)
+    assert pages.drawn() == ["a", "c"]
+
+
+def test_what_did_not_hold_goes_after_all_that_held() -> None:
+    pages = Pages()
+    sections = [section("memory", part("a", 2000), part("b", 1000)), section("throughput", part("c", 1000))]
+    page_within(2500, sections, {"run of a"}, pages)
+    assert pages.drawn() == ["a"]
+    page_within(1500, sections, {"run of a"}, pages)
+    assert pages.drawn() == []

@@ -1,0 +1,111 @@
+"""Images written small: what is drawn stays, what nobody sees goes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from harness.report.compact import ID, UNITS, compact
+
+LINE = "fill: none; stroke: #010201; stroke-width: 1.5; stroke-linecap: square"
+MARK = "fill: #010202; stroke: #010202"
+
+
+def image(drawn: str, defs: str = "") -> str:
+    return (
+        '<svg xmlns:xlink="http://www.w3.org/1999/xlink" width="30pt" height="15pt" viewBox="0 0 30 15" '
+        f'xmlns="http://www.w3.org/2000/svg"><metadata>2026</metadata><g id="figure_1">{drawn}</g>'
+        f"<defs>{defs}</defs></svg>"
+    )
+
+
+def body(drawn: str, defs: str = "") -> str:
+    """What is drawn, without the definitions before it."""
+    return compact(image(drawn, defs))[1].partition("</defs>")[2]
+
+
+def path(d: str, style: str = LINE) -> str:
+    return f'<g id="line2d_1"><path d="{d}" clip-path="url(#p1)" style="{style}"/></g>'
+
+
+def test_lengths_are_whole_units_two_a_css_pixel() -> None:
+    box, _, looks = compact(image(path("M 0 0 L 3 6")))
+    assert box == "0 0 80 40"
+    assert round(72 / 96 * 2 * UNITS) == 4  # a CSS pixel is 72/96 of a point
+    assert list(looks.values()) == ["fill:none;stroke:#010201;stroke-width:4;stroke-linecap:square"]
+
+
+def test_a_path_goes_step_by_step_and_a_straight_way_is_one_step() -> None:
+    assert "d='M0 0l24 48 8-16'" in body(path("M 0 0 L 3 6 L 6 12 L 9 18 L 12 12"))
+
+
+def test_a_step_back_on_a_straight_way_stays() -> None:
+    assert "d='M0 0l0 24 0-16'" in body(path("M 0 0 L 0 9 L 0 3"))
+
+
+def test_a_closed_shape_stays_closed_and_a_new_start_stays_absolute() -> None:
+    assert "d='M0 0l24 0 0 24zM3 3l8 0'" in body(path("M 0 0 L 9 0 L 9 9 z M 1 1 L 4 1"))
+
+
+def test_lines_of_one_look_share_a_path_and_others_do_not() -> None:
+    one = body(path("M 0 0 L 3 0") + path("M 0 3 L 3 3") + path("M 0 6 L 3 6", LINE.replace("1.5", "3")))
+    assert re.findall(r" d='([^']*)'", one) == ["M0 0l8 0M0 8l8 0", "M0 16l8 0"]
+
+
+def test_filled_shapes_of_one_look_stay_apart() -> None:
+    filled = "fill: #010201; opacity: 0.2"
+    assert body(path("M 0 0 L 3 0 L 3 3 z", filled) * 2).count("<path") == 2
+
+
+def test_one_curve_in_two_looks_is_defined_once() -> None:
+    zigzag = "M 0 0 " + " ".join(f"L {place} {place % 2 * 5}" for place in range(1, 40))
+    markup = compact(image(path(zigzag) + path(zigzag, LINE.replace("#010201", "#010202"))))[1]
+    assert markup.count(" d='") == 1
+    assert markup.count(f"href='#{ID}") == 2
+
+
+MARKS = {
+    "square": ("M -1 1 L 1 1 L 1 -1 L -1 -1 z", "M24 19l6 0 0-6-6 0z"),
+    "round": ("M 0 1.5 C 0.4 1.5 0.8 1.3 1.1 1.1 z", "M27 16h0"),
+}
+
+
+@pytest.mark.parametrize("name", list(MARKS))
+def test_a_mark_stands_at_its_place(name: str) -> None:
+    shape, drawn = MARKS[name]
+    use = f'<use xlink:href="#m1" x="10" y="6" style="{MARK}"/>'
+    assert f"d='{drawn}'" in body(f'<defs><path id="m1" d="{shape}" style="stroke: #010202"/></defs><g>{use}</g>')
+
+
+def test_a_round_mark_is_a_dot_of_its_own_width() -> None:
+    use = f'<use xlink:href="#m1" x="10" y="6" style="{MARK}"/>'
+    looks = compact(image(f'<defs><path id="m1" d="{MARKS["round"][0]}"/></defs>{use}'))[2]
+    assert list(looks.values()) == [f"fill:none;stroke:#010202;stroke-width:{4 * UNITS:.3g};stroke-linecap:round"]
+
+
+def test_letters_stand_over_lines_and_are_escaped() -> None:
+    place = 'x="3" y="3" transform="rotate(-0 3 3)"'
+    letters = f'<text style="font-size: 9px; text-anchor: end" {place}>a &lt;b&gt; &amp; "c"</text>'
+    drawn = body(letters + path("M 0 0 L 3 0"))
+    assert drawn.index("<path") < drawn.index("<text")
+    assert """x='8' y='8'>a &lt;b&gt; &amp; "c"</text>""" in drawn
+
+
+def test_upright_letters_stay_turned() -> None:
+    letters = '<text style="font-size: 9px" x="3" y="6" transform="rotate(-90 3 6)">loss</text>'
+    assert "transform='rotate(-90 8 16)'" in body(letters)
+
+
+def test_what_is_clipped_stays_clipped() -> None:
+    clip = (
+        '<clipPath id="p1"><rect x="3" y="3" width="9" height="6"/></clipPath><clipPath id="unused"><rect/></clipPath>'
+    )
+    markup = compact(image(path("M 0 0 L 3 0"), clip))[1]
+    assert f"<clipPath id='{ID}0'><rect x='8' y='8' width='24' height='16'/></clipPath>" in markup
+    assert f"clip-path='url(#{ID}0)'" in markup
+    assert markup.count("<clipPath") == 1
+
+
+def test_the_date_goes() -> None:
+    assert "2026" not in compact(image(path("M 0 0 L 3 0")))[1]

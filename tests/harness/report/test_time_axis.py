@@ -1,0 +1,121 @@
+"""One time axis for ratios, blocks and clocks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from evidence_builders import sample, timed_run
+
+from harness.evidence.model import RunEvidence
+from harness.evidence.run_records import Telemetry
+from harness.report.plots_throughput import timing
+from harness.report.time_axis import GAP, ProcessTiming, side_by_side
+
+
+def clocked(run: RunEvidence, *, first: float, pause: float, sampler: float) -> RunEvidence:
+    """The run with moments: its first block at `first`, `pause` seconds between them, telemetry's 0 s at `sampler`."""
+    assert run.timing is not None
+    at, blocks = first, []
+    for block in run.timing.blocks:
+        blocks.append(block.model_copy(update={"began": at}))
+        at += float(block.seconds) + pause
+    telemetry = Telemetry(samples=[sample(seconds=second) for second in (1.0, 2.0, 4.0, 90.0)], began=sampler)
+    return replace(run, timing=run.timing.model_copy(update={"blocks": blocks}), telemetry=telemetry)
+
+
+def slow_run(process: int) -> RunEvidence:
+    """Blocks of 1 s for the candidate and 2 s for the baseline: candidate, baseline, baseline, candidate."""
+    return timed_run(process, [0.5, 0.5], [1.0, 1.0])
+
+
+def spans(process: ProcessTiming) -> list[tuple[str, float, float]]:
+    return [(block.arm, block.start, block.end) for block in process.blocks]
+
+
+def test_recorded_moments_keep_the_gaps_between_blocks() -> None:
+    [found] = side_by_side([clocked(slow_run(0), first=100.0, pause=0.5, sampler=99.0)])
+    assert found.clocked
+    assert spans(found) == [
+        ("candidate", 0.0, 1.0),
+        ("baseline", 1.5, 3.5),
+        ("baseline", 4.0, 6.0),
+        ("candidate", 6.5, 7.5),
+    ]
+
+
+def test_samples_stand_at_their_moment_beside_the_blocks() -> None:
+    [found] = side_by_side([clocked(slow_run(0), first=100.0, pause=0.5, sampler=99.0)])
+    assert [at for at, _ in found.samples] == [0.0, 1.0, 3.0]  # the one a minute later saw something else
+
+
+def test_without_recorded_moments_blocks_stand_end_to_end_from_the_first_sample_on() -> None:
+    seen = Telemetry(samples=[sample(seconds=second) for second in (40.0, 40.5, 46.5)])
+    [found] = side_by_side([replace(slow_run(0), telemetry=seen)])
+    assert not found.clocked
+    assert spans(found)[1:3] == [("baseline", 1.0, 3.0), ("baseline", 3.0, 5.0)]
+    assert [at for at, _ in found.samples] == [0.0, 0.5, 6.5]
+    assert found.end == 6.5
+
+
+def test_processes_stand_side_by_side_by_their_number() -> None:
+    second, first = side_by_side([slow_run(1), slow_run(0)])[::-1]
+    assert (first.process, first.start, first.end) == (0, 0.0, 6.0)
+    assert second.process == 1
+    assert second.start == pytest.approx(6.0 + GAP * 12.0)
+
+
+def test_ratios_are_those_of_the_medians() -> None:
+    [found] = side_by_side([timed_run(0, [0.01, 0.01, 0.01, 0.02], [0.03, 0.02, 0.03, 0.02])])
+    assert found.ratio == pytest.approx(2.5)
+    assert found.candidate_aa == pytest.approx(0.01 / 0.015)
+    assert found.baseline_aa == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("seconds", [0.0, float("nan"), float("inf")])
+def test_a_process_with_a_block_of_no_time_is_left_out(seconds: float) -> None:
+    run = slow_run(0)
+    assert run.timing is not None
+    torn = [block.model_copy(update={"seconds": seconds}) for block in run.timing.blocks[:1]] + run.timing.blocks[1:]
+    assert side_by_side([replace(run, timing=run.timing.model_copy(update={"blocks": torn}))]) == []
+
+
+def test_a_process_that_timed_one_arm_is_left_out() -> None:
+    run = slow_run(0)
+    assert run.timing is not None
+    alone = [block for block in run.timing.blocks if block.arm == "graphed"]
+    assert side_by_side([replace(run, timing=run.timing.model_copy(update={"blocks": alone}))]) == []
+
+
+def drawn(runs: list[RunEvidence]) -> tuple[list[str], str]:
+    """The words of the plot, and what it is said to show."""
+    processes = side_by_side(runs)
+    plot = timing(processes, demanded=1.1, interval=(1.9, 2.1), shares_clock=processes[0].clocked)
+    return re.findall(r">([^<]+)</text>", plot.body), plot.alt
+
+
+def test_everything_is_drawn_over_one_axis() -> None:
+    throttled = [sample(seconds=second, throttle_reasons=["sw_power_cap"]) for second in (0.0, 0.5)]
+    words, alt = drawn([replace(slow_run(process), telemetry=Telemetry(samples=throttled)) for process in (0, 1)])
+    for word in ("candidate : baseline", "interval of the mean", "demanded 1.1", "A/A candidate", "A/A baseline"):
+        assert word in words
+    for word in ("ms a step", "SM clock, MHz", "power, W", "temperature, °C", "throttled", "sw_power_cap"):
+        assert word in words
+    assert [word for word in words if "seconds" in word] == [
+        "seconds of timed blocks, end to end; processes side by side"
+    ]
+    assert "Speed ratio of each process: 2, 2; demanded 1.1." in alt
+    assert "throttled: sw_power_cap." in alt
+
+
+def test_recorded_moments_are_named_on_the_axis() -> None:
+    words, alt = drawn([clocked(slow_run(0), first=5.0, pause=0.1, sampler=4.0)])
+    assert "seconds since the first block; processes side by side" in words
+    assert alt.endswith("throttled: never.")
+
+
+def test_a_machine_without_clocks_has_no_empty_lanes() -> None:
+    quiet = Telemetry(samples=[sample(sm_clock_mhz=None, power_w=None, temperature_c=None)])
+    words, _ = drawn([replace(slow_run(0), telemetry=quiet)])
+    assert not [word for word in words if "clock" in word or "throttled" in word]
