@@ -119,20 +119,21 @@ def _reading(axis: Axes, processes: Sequence[ProcessTiming], name: str) -> None:
 def _throttled(axis: Axes, processes: Sequence[ProcessTiming], reasons: Sequence[str]) -> None:
     """A lane for each throttle reason, marked while samples gave it."""
     for lane, reason in enumerate(reasons):
-        spans = [(start, end, float(lane)) for item in processes for start, end in _stretches(item, reason)]
+        least = 0.006 * processes[-1].end  # a single sample must be seen too
+        spans = [(start, end, float(lane)) for item in processes for start, end in _stretches(item, reason, least)]
         _spans(axis, spans, LIMIT, 7.0, reason)
     axis.set_title(f"throttled{'' if reasons else ': never'}", loc="left", fontsize=8.5)
     axis.set_yticks(range(len(reasons)), [label(reason, 20) for reason in reasons], color=INK)
     axis.set_ylim(-0.6, max(len(reasons), 1) - 0.4)
 
 
-def _stretches(item: ProcessTiming, reason: str) -> list[tuple[float, float]]:
-    """From when to when the reason was given, sample after sample; a single sample is seen for a quarter second."""
+def _stretches(item: ProcessTiming, reason: str, least: float) -> list[tuple[float, float]]:
+    """From when to when the reason was given, sample after sample, drawn for `least` seconds at least."""
     stretches = []
     for given, run in itertools.groupby(item.samples, key=lambda pair: reason in pair[1].throttle_reasons):
         moments = [at for at, _ in run]
         if given:
-            stretches.append((moments[0], max(moments[-1], moments[0] + 0.25)))
+            stretches.append((moments[0], max(moments[-1], moments[0] + least)))
     return stretches
 
 
