@@ -54,9 +54,8 @@ def _part(title: str, run: RunEvidence, arm: str, claim: GradientMatch) -> Part 
         equal = sum(1 for row in compared if row[3])
         steps = ", ".join(str(step) for step in sorted({row[1] for row in compared})[:20])
         part.text.append(f"{equal} of {len(compared)} compared tensors are equal in every bit, at steps {steps}.")
-        if equal < len(compared):
-            points = _points([(name, value) for name, _, value, _, _ in compared])
-            part.plots.append(plots.gradients(points, claim.max_abs_difference))
+        points = _points([(name, value) for name, _, value, _, _ in compared])
+        part.plots.append(plots.gradients(points, claim.max_abs_difference))
         # A difference that is not a number is the worst there is.
         worst = sorted(compared, key=lambda row: -row[2] if math.isfinite(row[2]) else -math.inf)
         columns = ["tensor", "step", "largest difference", "equal bits", "largest gradient"]

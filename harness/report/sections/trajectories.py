@@ -45,8 +45,7 @@ def section(view: RunView) -> Section | None:
     if not parts_shown:
         return None
     lead = (
-        "Loss of every arm by training step. Differences are drawn where there are any; steps that agree exactly "
-        "lie on the line marked 0. "
+        "Loss of every arm by training step. In the difference, steps that agree exactly lie on the line marked 0. "
         "The noise floor is the largest difference between two runs of the same baseline. "
         "Long series are drawn by the extremes of each stretch; the run directory holds every step."
     )
@@ -95,7 +94,7 @@ def _part(title: str, run: RunEvidence, comparisons: list[Comparison]) -> Part:
     drawn = [curve for curve in curves if curve.name in run.arms]
     images: list[Plot] = [plots.trajectories(drawn)] if drawn else []
     rows: list[list[object]] = []
-    equal: list[str] = []  # a difference of nothing needs no picture
+    equal: list[str] = []
     for item in comparisons:
         values = absolute_difference(item.candidate, item.baseline)
         if not len(values):
@@ -104,8 +103,7 @@ def _part(title: str, run: RunEvidence, comparisons: list[Comparison]) -> Part:
         name = item.name
         if first is None:
             equal.append(f"{line(name)}: equal in every bit at all {len(values):,} steps.")
-        else:
-            images.append(plots.difference(values, tolerance=item.tolerance, floor=item.floor, first=first, name=name))
+        images.append(plots.difference(values, tolerance=item.tolerance, floor=item.floor, first=first, name=name))
         finite = values[np.isfinite(values)]
         largest = float(finite.max()) if len(finite) else None
         at = int(np.argmax(np.where(np.isfinite(values), values, -1.0))) if largest else None
