@@ -59,14 +59,15 @@ def difference(values: Doubles, *, tolerance: float, floor: float | None, first:
         axis = axes[0]
         steps, shown = decimate(values)
         heights = [math.log10(value) if value > 0 else bottom for value in shown.tolist()]
-        axis.plot(steps, heights, color=SERIES[0], lw=1.0, label=label(name, 60))
+        axis.plot(steps, heights, color=SERIES[0], lw=1.2, label=label(name, 60), zorder=3)
         if len(steps) <= 120:
             seen = [(at, height) for at, height in zip(steps, heights, strict=True) if height > bottom]
-            axis.plot([at for at, _ in seen], [height for _, height in seen], "o", color=SERIES[0], ms=2.5)
+            axis.plot([at for at, _ in seen], [height for _, height in seen], "o", color=SERIES[0], ms=2.5, zorder=3)
         axis.axhline(math.log10(tolerance), color=LIMIT, lw=1.3, ls="--", label=f"tolerance {tolerance:g}")
         if floor is not None:
             height = math.log10(floor) if floor > 0 else bottom
-            axis.axhline(height, color=SERIES[2], lw=1.3, ls="-.", label=f"noise floor {number(floor)}")
+            # a band below, since a difference often lies on it
+            axis.axhline(height, color=SERIES[2], lw=4.0, alpha=0.45, label=f"noise floor {number(floor)}")
         if first is not None:
             axis.axvline(first, color=INK, lw=1.0, ls=":", label=f"first differing step {first}")
         _decades(axis, bottom, max([*heights, math.log10(tolerance)]))
