@@ -1,0 +1,141 @@
+"""What sections say once, and what they leave to the run directory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from report_views import CONTRACT, arm, contract, full_view, loss_curve, small_view
+
+from harness.evidence import model
+from harness.evidence.arm_records import CaptureEvidence, GraphNodes, MemoryEvidence, MemorySample
+from harness.evidence.run_records import KernelRecord, KernelsEvidence
+from harness.report.blocks import Part, Section
+from harness.report.sections import capture, closing, kernels, trajectories
+from harness.report.view import RunView
+
+MIB = 2**20
+STEADY = {
+    "id": "F-GRAPH-BWD-001",
+    "title": "Memory stays",
+    "kind": "memory_steady",
+    "candidate": "graphed",
+    "per": "replay",
+    "after": 1,
+    "growth_at_most": 0.01,
+    "on": ["tiny"],
+    "why": "It must.",
+    "if_fails": "It leaks.",
+}
+
+
+def run_with(**seen: Any) -> model.RunEvidence:
+    return model.RunEvidence("tiny-paired", "paired", {"graphed": [arm("graphed", loss_curve(5), **seen)]})
+
+
+def of(run: model.RunEvidence, **changes: Any) -> RunView:
+    return small_view(evidence={run.run_id: run}, **changes)
+
+
+def the(sections: list[Section], anchor: str) -> list[Part]:
+    [found] = [section for section in sections if section.anchor == anchor]
+    return found.parts
+
+
+def growing(per_sample: int) -> MemoryEvidence:
+    samples = [
+        MemorySample(step=step, allocated_bytes=(100 + per_sample * step) * MIB, reserved_bytes=200 * MIB)
+        for step in range(5)
+    ]
+    return MemoryEvidence(arm="graphed", replica=0, per="replay", samples=samples)
+
+
+def test_memory_that_a_claim_judges_is_drawn_as_growth() -> None:
+    view = of(run_with(memory=[growing(2)]), contracts=[contract(claims=[STEADY])])
+    [part] = the(capture.sections(view), "memory")
+    assert "graphed: allocated 8 MiB." in part.plots[0].alt
+    assert part.tables[0].rows == [
+        ["graphed", "allocated", "5", "100 MiB", "108 MiB", "108 MiB", "+8 %"],
+        ["graphed", "reserved", "5", "200 MiB", "200 MiB", "200 MiB", "+0 %"],
+    ]
+
+
+def test_memory_that_no_claim_judges_is_a_row_of_a_table() -> None:
+    [part] = the(capture.sections(of(run_with(memory=[growing(0)]))), "memory")
+    assert part.plots == []
+    assert part.tables[0].rows[0][:2] == [f"{CONTRACT['id']} · tiny · graphed", "allocated"]
+
+
+def graph(label: str, launches: int) -> GraphNodes:
+    return GraphNodes(label=label, by_type={"kernel": launches}, kernels={"k": launches}, device_to_host_copies=0)
+
+
+def test_graphs_of_one_census_are_listed_once_under_all_their_names() -> None:
+    [taken] = [item for run in full_view().evidence.values() for item in _captures(run)][:1]
+    seen = taken.model_copy(update={"nodes": [graph("short", 7), graph("long", 7), graph("other", 9)]})
+    [part] = the(capture.sections(of(run_with(capture=seen))), "graph")
+    assert [table.caption for table in part.tables if "nodes" in table.caption] == [
+        "Graph short, long: 7 nodes by type",
+        "Graph other: 9 nodes by type",
+    ]
+
+
+def _captures(run: model.RunEvidence) -> list[CaptureEvidence]:
+    return [item.capture for items in run.arms.values() for item in items if item.capture]
+
+
+def kernel(key: str, *targets: str) -> KernelRecord:
+    return KernelRecord(
+        key=key, name="k", ptx_digest="d", targets=list(targets), versions=["8.7"], entries=["k"], load_route="cubin"
+    )
+
+
+def compiled(*records: KernelRecord) -> KernelsEvidence:
+    return KernelsEvidence(
+        arm="a",
+        device="sm_90",
+        device_readable=True,
+        driver_ptx_version=None,
+        compiled_for=None,
+        planned=list(records),
+        used=[],
+    )
+
+
+def test_a_kernel_of_several_arms_stands_once_and_what_all_share_in_the_caption() -> None:
+    run = replace(
+        run_with(),
+        kernels={
+            "plain": compiled(kernel("add", "sm_90a"), kernel("mul")),
+            "tiled": compiled(kernel("add", "sm_90a")),
+        },
+    )
+    [part] = the(kernels.sections(of(run)), "ptx")
+    by_target, listed = part.tables
+    assert by_target.rows == [["sm_90a", "1", "plain"], ["no .target line", "1", "plain"], ["sm_90a", "1", "tiled"]]
+    assert listed.caption == "2 kernels by key; found in: plan; loaded by: cubin"
+    assert listed.rows == [["mul", "none", "8.7", "plain"], ["add", "sm_90a", "8.7", "plain, tiled"]]
+
+
+def test_facts_that_all_arms_state_stand_first_and_once() -> None:
+    one, other = arm("graphed", loss_curve(5)), arm("ungraphed", loss_curve(5))
+    other = replace(other, start=other.start.model_copy(update={"facts": {**other.start.facts, "device": "cpu"}}))
+    section = closing.environment(
+        of(model.RunEvidence("tiny-paired", "paired", {"graphed": [one], "ungraphed": [other]}))
+    )
+    assert section is not None
+    [stated] = [table for table in section.parts[0].tables if table.caption == "Stated by the system"]
+    where = f"{CONTRACT['id']} · tiny · "
+    assert stated.rows == [
+        ["layers", "28", "all 2 arms of all runs"],
+        ["text_digest", "5f3c9e", "all 2 arms of all runs"],
+        ["device", "cuda", f"{where}graphed"],
+        ["device", "cpu", f"{where}ungraphed"],
+    ]
+
+
+def test_equal_trajectories_are_said_to_be_equal() -> None:
+    section = trajectories.section(small_view())
+    assert section is not None
+    assert "graphed against ungraphed: equal in every bit at all 100 steps." in section.parts[0].text
+    assert len(section.parts[0].plots) == 2
