@@ -105,7 +105,10 @@ def _start(executable: str, profile: str) -> Browser:
     command = [executable, *FLAGS, f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"]
     shell = f'exec "$@" 3<&{their_read} 4>&{their_write}'
     process = subprocess.Popen(
-        ["bash", "-c", shell, "bash", *command], pass_fds=(their_read, their_write), stderr=subprocess.DEVNULL
+        ["bash", "-c", shell, "bash", *command],
+        pass_fds=(their_read, their_write),
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": profile},  # what it leaves there goes with the profile
     )
     os.close(their_read)
     os.close(their_write)
