@@ -27,14 +27,19 @@ def timeline(events: Sequence[JitEvent], phases: Mapping[str, float], handles: M
         for place, (at, name) in enumerate(starts):
             until = starts[place + 1][0] if place + 1 < len(starts) else end
             axis.axvspan(at, until, color=GRID, alpha=(0.9, 0.3)[place % 2], lw=0, zorder=0)
-            axis.text(at, len(rows) - 0.45, label(name, 16), fontsize=8.5, color=INK)
+            # at heights of their own: a phase may be shorter than its name
+            axis.text(at, len(rows) - 0.45 + 0.5 * place, label(name, 16), fontsize=8.5, color=INK)
         for place, row in enumerate(rows):
             seen = [float(event.seconds) for event in events if event.event == row]
             moments = list(handles.values()) if row == "handle" else seen
             strokes = [(at, at, math.nan) for at in moments], [(place - 0.25, place + 0.25, math.nan)] * len(moments)
             axis.plot(*(list(itertools.chain(*values)) for values in strokes), lw=1.3, color=SERIES[place])
         axis.set_yticks(range(len(rows)), [row.replace("_", " ") for row in rows])
-        axis.set(xlabel="seconds since the worker started", xlim=(0, end), ylim=(-0.6, len(rows) - 0.1))
+        axis.set(
+            xlabel="seconds since the worker started",
+            xlim=(0, end),
+            ylim=(-0.6, len(rows) - 0.6 + 0.5 * max(len(starts), 1)),
+        )
         axis.xaxis.set_major_formatter(plain)
 
     bands = ", ".join(f"{label(name)} from {number(at)} s" for at, name in starts)
