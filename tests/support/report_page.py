@@ -1,0 +1,60 @@
+"""A report's page as a browser would read it."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from report_views import arm, small_view
+
+from harness.evidence import model
+from harness.report.view import RunView
+
+VOID = {"meta", "link", "img", "br"}
+
+
+class Page(HTMLParser):
+    """What a browser would read: tags in order, attributes, text; and whether every tag closes in its place."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.open: list[str] = []
+        self.plots = re.findall(r"<svg .*?</svg>", html, re.DOTALL)
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    def words(self) -> str:
+        return " ".join(" ".join(self.text).split())
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def images(page: Page) -> list[str]:
+    return page.plots
+
+
+def parsed(svg: str) -> ET.Element:
+    """The image's root element; raises when it is not sound XML."""
+    return ET.fromstring(svg)  # noqa: S314 - our own output
+
+
+def with_losses(**losses: Any) -> RunView:
+    """A run of arms with these losses."""
+    run = model.RunEvidence("tiny-paired", "paired", {name: [arm(name, loss)] for name, loss in losses.items()})
+    return small_view(evidence={run.run_id: run})
