@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness import session
 from harness.contract.load import LoadedContract, load_contracts
+from harness.drill import interrupted
 from harness.drill.execution import runs_of
 from harness.drill.plan import DrillPlan, plan_drill
 from harness.drill.record import FILE, Control, DrillRecord, NotDrilled, Row, Source, record_text
@@ -51,7 +52,10 @@ class DrillOutcome:
 
 
 def drill(paths: Sequence[Path], options: Options, watch: session.Watch | None = None) -> DrillOutcome:
-    """Plan, execute, judge, write a drill directory. Raises ContractError, UsageError."""
+    """Plan, execute, judge, write a drill directory. Raises ContractError, UsageError.
+
+    KeyboardInterrupt, and SystemExit on SIGTERM, leave a directory of the rows whose runs had ended; a note says where.
+    """
     contracts = load_contracts(paths)
     machine = environment.machine()
     planned = plan_drill(contracts, claims=options.claims, faults=options.faults, machine=machine, describe=describe)
@@ -61,8 +65,14 @@ def drill(paths: Sequence[Path], options: Options, watch: session.Watch | None =
     header = _header(contracts, planned, options, started)
     directory = session.directory_name(started, session.Options())
     writer = BundleWriter(options.reports / (options.name or f"{directory}-drill"), header, contracts)
+    stopped: KeyboardInterrupt | SystemExit | None = None
     try:
-        session.execute(runs_of(planned), writer, watch)
+        try:
+            session.execute(runs_of(planned), writer, watch)
+        except (KeyboardInterrupt, SystemExit) as error:
+            stopped, planned = error, _keep_what_ended(planned, header, writer)
+            if not planned.cases:
+                raise
         writer.seal()
         record = _judge(contracts, planned, read_bundle(writer.path), machine, started)
         _write(writer.path, contracts, record)
@@ -70,7 +80,19 @@ def drill(paths: Sequence[Path], options: Options, watch: session.Watch | None =
     except BaseException as error:
         error.add_note(f"kept what there is, marked {layout.INCOMPLETE}: {writer.abandon()}")
         raise
+    if stopped is not None:
+        stopped.add_note(f"kept the {len(record.rows)} rows whose runs had ended: {final}")
+        raise stopped
     return DrillOutcome(record, final)
+
+
+def _keep_what_ended(planned: DrillPlan, header: Header, writer: BundleWriter) -> DrillPlan:
+    bundle = read_bundle(writer.path)
+    part = interrupted.ended_part(planned, bundle)
+    narrowed = interrupted.narrowed_to(part, header)
+    interrupted.remove_unread(bundle, narrowed)
+    writer.narrow(narrowed)
+    return part
 
 
 def _header(contracts: Sequence[LoadedContract], planned: DrillPlan, options: Options, started: datetime) -> Header:

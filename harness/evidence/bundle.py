@@ -105,6 +105,11 @@ class BundleWriter:
         """Where the supervisor puts the evidence of a run."""
         return self.path / layout.EVIDENCE / run_id
 
+    def narrow(self, header: Header) -> None:
+        """Write another header: the run was cut short, and its units and runs are fewer than planned."""
+        self._header = header
+        self._write_header()
+
     def seal(self) -> None:
         """Record the evidence's digests, once every run has been executed."""
         digests = self._header.digests.model_copy(update={"evidence": _digests(self.path)})

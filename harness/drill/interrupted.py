@@ -1,0 +1,69 @@
+"""What an interrupted drill can still say: the cases whose runs had all ended; the others are counted as not run."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+from harness.drill.execution import runs_of
+from harness.drill.plan import Case, DrillPlan, NotRun
+from harness.evidence import layout
+from harness.evidence.bundle import Bundle, Header
+from harness.runners.plan import Plan
+
+REASON = "interrupted"
+MESSAGE = "the drill was ended before all runs of this row had"
+
+
+def ended_part(planned: DrillPlan, bundle: Bundle) -> DrillPlan:
+    """The plan's cases and controls of which every run ended, whatever it ended with; the other cases as not run."""
+    ended = {run.id for run in runs_of(planned) if _has_ended(run.id, bundle)}
+    controls = [unit for unit in planned.controls.units if ended.issuperset(unit.runs)]
+    judged = {(unit.contract, unit.claim, unit.workload) for unit in controls}
+    cases = [
+        case
+        for case in planned.cases
+        if (case.unit.contract, case.unit.claim, case.unit.workload) in judged and _executed(case, planned) <= ended
+    ]
+    left = [case for case in planned.cases if case not in cases]
+    not_run = [NotRun(case.unit.contract, case.unit.claim, case.fault, REASON, MESSAGE) for case in left]
+    read = {run for case in cases for run in case.unit.runs}
+    return replace(
+        planned,
+        controls=Plan(controls, [run for run in planned.controls.runs if run.id in ended]),
+        cases=cases,
+        faulted={name: faulted for name, faulted in planned.faulted.items() if name in read},
+        not_run=[*planned.not_run, *not_run],
+    )
+
+
+def narrowed_to(part: DrillPlan, header: Header) -> Header:
+    """The header of a drill of which this part is left."""
+    read = {run for unit in part.controls.units for run in unit.runs}
+    read |= part.faulted.keys() | {each.donor for each in part.faulted.values() if each.donor is not None}
+    return header.model_copy(
+        update={
+            "units": part.controls.units,
+            "runs": {name: probe for name, probe in header.runs.items() if name in read},
+        }
+    )
+
+
+def remove_unread(bundle: Bundle, header: Header) -> None:
+    """Take away the evidence that no row and no control reads: of a run that was cut off, or whose row was."""
+    for directory in (bundle.path / layout.EVIDENCE).iterdir():
+        if directory.name not in header.runs:
+            shutil.rmtree(directory)
+
+
+def _has_ended(run: str, bundle: Bundle) -> bool:
+    """A run that its supervisor saw end has its `complete` record, or the death that the supervisor wrote."""
+    directory = bundle.path / layout.EVIDENCE / run
+    return (directory / layout.DEATH).exists() or (directory.is_dir() and bundle.evidence(run).death is None)
+
+
+def _executed(case: Case, planned: DrillPlan) -> set[str]:
+    """The runs whose evidence the case is judged from."""
+    faulted = [planned.faulted[run] for run in case.unit.runs]
+    own = {each.executed.id for each in faulted if each.executed is not None}
+    return own | {each.donor for each in faulted if each.donor is not None}

@@ -1,0 +1,63 @@
+"""A drill that is ended early keeps the rows whose runs had ended, and says of the others that they did not run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_drill import execute_here, write_contract
+
+from harness import rejudge, session
+from harness.drill import drill as fire_drill
+from harness.drill.record import read_record
+from harness.evidence.bundle import read_bundle
+from harness.evidence.model import Run
+from harness.runners import supervisor
+
+FAULTS = "lost_first_update, doubled_step, missing_run, nan_tail"
+
+
+def drilled(folder: Path, patch: pytest.MonkeyPatch, *, stop_at: str) -> fire_drill.DrillOutcome:
+    """A drill that is ended by SIGTERM while the run whose id ends with `stop_at` is under way."""
+
+    def execute(run: Run, directory: Path, *arguments: object, **options: object) -> None:
+        if run.id.endswith(stop_at):
+            directory.mkdir()
+            (directory / "records.jsonl").write_text('{"record": "phase", "name": "plain.0: steps", "seconds": 0.1}\n')
+            raise SystemExit(143)
+        execute_here(run, directory, *arguments, **options)
+
+    patch.setattr(supervisor, "execute", execute)
+    patch.setattr(session, "SIDE_BY_SIDE", 1)
+    return fire_drill.drill(
+        [write_contract(folder, FAULTS)], fire_drill.Options(reports=folder / "reports", name="drilled")
+    )
+
+
+def test_the_rows_whose_runs_ended_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        drilled(tmp_path, monkeypatch, stop_at="+nan_tail")
+    directory = tmp_path / "reports" / "drilled"
+    assert stopped.value.code == 143
+    assert stopped.value.__notes__ == [f"kept the 3 rows whose runs had ended: {directory}"]
+    record = read_record(directory / "drill.json")
+    assert {row.fault: row.killed for row in record.rows} == {
+        "lost_first_update": True,
+        "doubled_step": True,
+        "missing_run": True,
+    }
+    assert [(each.fault, each.reason) for each in record.not_run] == [("nan_tail", "interrupted")]
+    assert [each.status for each in record.controls] == ["PASS"]
+    assert read_bundle(directory).complete
+    assert not list(directory.glob("evidence/*+nan_tail"))
+    assert rejudge.check([directory], as_json=False) == 0
+    assert "3 rows: 3 same" in capsys.readouterr().out
+
+
+def test_without_its_control_no_row_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        drilled(tmp_path, monkeypatch, stop_at="+paired")
+    assert "marked INCOMPLETE" in stopped.value.__notes__[0]
+    assert (tmp_path / "reports" / "drilled" / "INCOMPLETE").exists()
