@@ -95,7 +95,9 @@ def check(
 @app.command()
 def judge(
     run_directories: RunDirectories,
-    check: Annotated[bool, typer.Option("--check", help="Exit 0 when verdicts, and a drill's rows, are as recorded.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit 0 when verdicts, and a drill's rows, are as recorded.")
+    ] = False,
     write: Annotated[
         bool, typer.Option("--write", help="Replace verdicts.json and the reports, never evidence.")
     ] = False,
