@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.contract.load import load_contracts
 from harness.drill import matrix
 from harness.drill.record import DrillRecord, read_record
 from harness.evidence import layout
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 REPORTS = ROOT / "reports"
 PAGE = REPORTS / "README.md"
 BEGIN, END = "<!-- tables: scripts/index_reports.py -->", "<!-- end of tables -->"
+MOST_NAMED = 12
 RUNS = ("run", "machine", "software", "sources", "verdicts")
 OPEN = ("run", "claim", "workload", "verdict", "what was seen")
 RATIOS = (
@@ -71,7 +73,37 @@ def tables(runs: Sequence[Published]) -> str:
     ratios = [_ratio(run, verdict) for run, verdict in verdicts if "mean_ratio" in verdict.figures]
     if ratios:
         found += ["Every ratio that was measured, decided or not:", _table(RATIOS, ratios)]
+    drills = [run.drill for run in runs if run.drill is not None]
+    if drills:
+        found.append(coverage(drills, demanded([ROOT / "contracts"])))
     return "\n\n".join(found)
+
+
+def demanded(contracts: Sequence[Path]) -> set[tuple[str, str]]:
+    """Claim and fault, for every fault that a claim names."""
+    claims = [claim for loaded in load_contracts(contracts) for claim in loaded.contract.claims]
+    return {(claim.id, fault) for claim in claims for fault in claim.falsified_by}
+
+
+def coverage(drills: Sequence[DrillRecord], demanded: set[tuple[str, str]]) -> str:
+    """What became of every demanded fault, on machines with a GPU and on all; a survivor anywhere is a survivor."""
+    lines = []
+    for where, records in (("a GPU machine", [one for one in drills if one.machine["cuda"]]), ("any machine", drills)):
+        rows = [row for record in records for row in record.rows]
+        survived = {(row.claim, row.fault) for row in rows if not row.killed} & demanded
+        killed = {(row.claim, row.fault) for row in rows} & demanded - survived
+        left = demanded - killed - survived
+        said = (
+            f"{len(killed)} killed, {len(survived)} survived{_names(survived)}, {len(left)} not planted{_names(left)}"
+        )
+        lines.append(f"- in drills on {where}: {said}")
+    return "\n".join([f"Of the {len(demanded)} pairs of a claim and a fault that it names:", "", *lines])
+
+
+def _names(faults: set[tuple[str, str]]) -> str:
+    """The few that a reader must know of; what only a CPU drill plants are many."""
+    few = 0 < len(faults) <= MOST_NAMED
+    return f" ({', '.join(f'{claim} `{fault}`' for claim, fault in sorted(faults))})" if few else ""
 
 
 def _run(run: Published) -> list[str]:

@@ -45,7 +45,7 @@ def test_every_run_has_a_row_with_its_count_line_and_a_drill_its_matrix(reports:
 def test_what_did_not_hold_is_named_with_what_was_seen(reports: Path) -> None:
     text = index_reports.tables(index_reports.published(reports))
     _, _, left = text.partition("What did not hold, or was not decided, in these runs:\n\n")
-    [row] = left.splitlines()[2:]
+    [row] = left.partition("\n\n")[0].splitlines()[2:]
     assert row.startswith("| 1-plain | SCRIPT-001 | violated | FAIL differs | the losses of ")
 
 
@@ -53,6 +53,20 @@ def test_a_directory_without_verdicts_is_not_listed_as_if_it_had_them(reports: P
     (reports / "1-plain" / "verdicts.json").unlink()
     with pytest.raises(EvidenceError, match="holds its verdicts"):
         index_reports.published(reports)
+
+
+def test_faults_are_counted_over_all_drills(reports: Path) -> None:
+    (drill,) = [run.drill for run in index_reports.published(reports) if run.drill is not None]
+    demanded = {("SCRIPT-001", "no_steps"), ("SCRIPT-001", "missing_run"), ("SCRIPT-001", "nan_tail")}
+    every = "SCRIPT-001 `missing_run`, SCRIPT-001 `nan_tail`, SCRIPT-001 `no_steps`"
+    assert index_reports.coverage([drill], demanded).splitlines() == [
+        "Of the 3 pairs of a claim and a fault that it names:",
+        "",
+        f"- in drills on a GPU machine: 0 killed, 0 survived, 3 not planted ({every})",
+        "- in drills on any machine: 2 killed, 0 survived, 1 not planted (SCRIPT-001 `nan_tail`)",
+    ]
+    survivor = drill.model_copy(update={"rows": [drill.rows[0].model_copy(update={"killed": False})]})
+    assert "1 killed, 1 survived (SCRIPT-001 `no_steps`), 1 not" in index_reports.coverage([drill, survivor], demanded)
 
 
 def test_the_index_is_current() -> None:
