@@ -148,23 +148,40 @@ def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, Syste
 
 
 def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[Finding]:
-    """Warnings from the newest drill record (`records` are oldest first) that the contract took part in."""
+    """Warnings from the drill records (oldest first) that the contract took part in.
+
+    A drill may be of some claims, faults or machines only, so what counts of each fault in a claim is the newest record
+    that planted it on a workload.
+    """
     from harness.drill.record import last_of
 
     contract = loaded.contract
-    record = last_of(contract.id, records)
-    if record is None:
+    newest = last_of(contract.id, records)
+    if newest is None:
         return []
+    rows = {
+        (row.claim, row.fault, row.workload): (row, record)
+        for record in records
+        for row in record.rows
+        if row.contract == contract.id
+    }
+    named = {(claim.id, fault): index for index, claim in enumerate(contract.claims) for fault in claim.falsified_by}
+    last = [(row, record) for (claim, fault, _), (row, record) in rows.items() if (claim, fault) in named]
     findings = []
-    if record.contracts[contract.id] != loaded.digest:
-        message = f"the contract has changed since its last drill ({record.recorded_at}): drill it again"
+    older = [(row, record) for row, record in last if record.contracts.get(contract.id) != loaded.digest]
+    if newest.contracts[contract.id] != loaded.digest:
+        message = f"the contract has changed since its last drill ({newest.recorded_at}): drill it again"
         findings.append(Finding("warning", loaded.where("id"), message))
-    for index, claim in enumerate(contract.claims):
-        rows = [row for row in record.rows if (row.contract, row.claim) == (contract.id, claim.id)]
-        for row in rows:
-            if row.fault in claim.falsified_by and not row.killed:
-                message = f"fault '{row.fault}' survived the last drill ({record.recorded_at}) on {row.workload}"
-                findings.append(Finding("warning", loaded.where("claims", index, "id"), message))
+    elif older:
+        (row, record), count = older[0], len(older)
+        message = (
+            f"{count} of its drilled faults are older than the contract: '{row.fault}' ({record.recorded_at}) first"
+        )
+        findings.append(Finding("warning", loaded.where("id"), message))
+    for row, record in last:
+        if not row.killed:
+            message = f"fault '{row.fault}' survived the last drill ({record.recorded_at}) on {row.workload}"
+            findings.append(Finding("warning", loaded.where("claims", named[row.claim, row.fault], "id"), message))
     return findings
 
 

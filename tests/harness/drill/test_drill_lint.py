@@ -90,6 +90,28 @@ def test_a_contract_that_changed_since_its_drill_is_a_warning(loaded: LoadedCont
     assert finding.message.startswith("the contract has changed since its last drill")
 
 
+def test_a_newer_record_that_did_not_plant_a_fault_does_not_hide_its_survival(loaded: LoadedContract) -> None:
+    survived = record(loaded, killed=False)
+    other = record(loaded, fault="no_steps").model_copy(update={"recorded_at": "2026-01-02T00:00:00+00:00"})
+    (finding,) = lint_drill(loaded, [survived, other])
+    assert finding.message == "fault 'stale_batch' survived the last drill (2026-01-01T00:00:00+00:00) on short"
+
+
+def test_a_fault_killed_on_another_workload_survived_where_it_did(loaded: LoadedContract) -> None:
+    elsewhere = record(loaded)
+    elsewhere = elsewhere.model_copy(update={"rows": [elsewhere.rows[0].model_copy(update={"workload": "long"})]})
+    assert [each.level for each in lint_drill(loaded, [record(loaded, killed=False), elsewhere])] == ["warning"]
+
+
+def test_faults_drilled_before_the_contract_changed_are_counted(loaded: LoadedContract) -> None:
+    (finding,) = lint_drill(loaded, [record(loaded, digest="1" * 64), record(loaded, fault="no_steps")])
+    assert finding == Finding(
+        "warning",
+        "short-v1.yaml:2:5",
+        "1 of its drilled faults are older than the contract: 'stale_batch' (2026-01-01T00:00:00+00:00) first",
+    )
+
+
 def test_check_reads_the_records_below_reports_or_the_one_it_is_given(
     loaded: LoadedContract, capsys: pytest.CaptureFixture[str]
 ) -> None:
