@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from harness.evidence.environment import git_commit
+
 GIB = 1024**3
 PACKAGES = ("torch", "triton", "transformers", "peft", "bitsandbytes", "accelerate", "unsloth", "trl")
 
@@ -67,9 +69,10 @@ def peak_memory_gib(device: torch.device) -> tuple[float | None, float | None]:
 
 
 def environment() -> dict[str, Any]:
-    """Device, driver's view of it, and the version of every package that an arm uses (None: not installed)."""
+    """Commit, device, driver's view of it, and the version of every package that an arm uses (None: not installed)."""
     cuda = torch.cuda.is_available()
     return {
+        "commit": git_commit(),
         "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
         "capability": list(torch.cuda.get_device_capability()) if cuda else None,
         "device_memory_gib": torch.cuda.get_device_properties(0).total_memory / GIB if cuda else None,

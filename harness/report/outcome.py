@@ -21,7 +21,7 @@ _REMEDIES = {
     "not_available": "provide what the system says is missing",
     "not_in_contract": "judge it by the contract that it was run under",
     "not_planned": "plan the unit without narrowing, or run its shard",
-    "limits_exceeded": "repeat it on an otherwise idle machine",
+    "limits_exceeded": "repeat it on an otherwise idle machine whose GPU holds its clock",
     "launches_unobserved": "repeat it where the profiler sees graph launches",
     "capability_missing": "give the system's adapter the capability that is named",
     "module_missing": "install the module that is named",
