@@ -1,10 +1,13 @@
-"""The whole gate on all GPUs of one machine: a process a GPU takes shard after shard, then all are judged together.
+"""The whole gate, or the whole fire drill, on all GPUs of one machine: each GPU takes shard after shard.
 
-    python scripts/gate_on_gpus.py OUT_DIRECTORY [CONTRACT ...] [--gpus 0 1 2 3]
+    python scripts/gate_on_gpus.py OUT_DIRECTORY [CONTRACT ...] [--drill] [--gpus 0 1 2 3]
 
-A shard is one timing claim, or the other claims of a contract. Timings first: they take longest. On eight H200s the
-contracts of this repository but capture-cost-v1 took seven and a half minutes, 24 minutes of one GPU. Exit code: that
-of `harness judge --gate` over all shards; 12 when a shard left no run directory.
+A shard of the gate is one timing claim, or the other claims of a contract; of the drill, one fault of a timing claim,
+or some claims' other faults. Timings first: they take longest. On eight H200s the contracts of this repository but
+capture-cost-v1 took seven and a half minutes, 24 minutes of one GPU.
+
+Exit code: that of `harness judge --gate` over all shards, 12 when a shard left no run directory; of a drill, the first
+of 12, 1 and 10 that a shard ended with, else 0.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,18 +29,34 @@ from harness.evidence.cuda_driver import devices
 ROOT = Path(__file__).parents[1]
 
 
+MOST_FAULTS = 16  # of a drill's shard: an untimed fault takes about ten seconds
+WORST_FIRST = (12, 1, 10)  # exit codes of `harness drill`
+
+
 @dataclass(frozen=True)
 class Shard:
-    """One call of `harness verify`, and the name of its run directory."""
+    """One call of `harness verify`, or, with `drill`, of `harness drill`; `faults` empty: all."""
 
     name: str
     contract: Path
     claims: tuple[str, ...]
+    faults: tuple[str, ...] = ()
+    drill: bool = False
 
     def command(self, out: Path) -> list[str]:
-        claims = [word for claim in self.claims for word in ("--claim", claim)]
-        call = ["verify", str(self.contract), *claims, "--reports", str(out), "--name", self.name]
-        return [sys.executable, "-m", "harness", *call]
+        """A drill names its own directory, below one of the shard's name."""
+        narrowed = [word for claim in self.claims for word in ("--claim", claim)]
+        narrowed += [word for fault in self.faults for word in ("--fault", fault)]
+        where = ["--reports", str(out / self.name)] if self.drill else ["--reports", str(out), "--name", self.name]
+        return [
+            sys.executable,
+            "-m",
+            "harness",
+            "drill" if self.drill else "verify",
+            str(self.contract),
+            *narrowed,
+            *where,
+        ]
 
 
 def shards(contracts: Sequence[Path]) -> list[Shard]:
@@ -53,6 +72,35 @@ def shards(contracts: Sequence[Path]) -> list[Shard]:
         if rest:
             others.append(Shard(loaded.contract.id, loaded.path, tuple(rest)))
     return timed + sorted(others, key=lambda shard: -len(shard.claims))
+
+
+def drill_shards(contracts: Sequence[Path]) -> list[Shard]:
+    """Every fault of every claim once, those of timings first, each in a shard of its own beside its control."""
+    timed, others = [], []
+    for loaded in load_contracts(contracts):
+        rest: list[list[str]] = []
+        planted = MOST_FAULTS
+        for claim in loaded.contract.claims:
+            faults = claim.falsified_by
+            if any(part.kind == "throughput_ratio" for part in parts_of(claim)):
+                timed += [
+                    Shard(f"{claim.id}-{fault}", loaded.path, (claim.id,), (fault,), drill=True) for fault in faults
+                ]
+                continue
+            if planted + len(faults) > MOST_FAULTS:
+                rest.append([])
+                planted = 0
+            rest[-1].append(claim.id)
+            planted += len(faults)
+        name = loaded.contract.id
+        others += [Shard(f"{name}-{number}", loaded.path, tuple(ids), drill=True) for number, ids in enumerate(rest)]
+    return timed + others
+
+
+def worst(codes: Iterable[int]) -> int:
+    """The exit code of several drills; one that nobody knows counts as an error."""
+    seen = set(codes) - {0}
+    return next((code for code in WORST_FIRST if code in seen), 12 if seen else 0)
 
 
 def run_all(work: Sequence[Shard], gpus: Sequence[str], run: Callable[[Shard, str], None]) -> None:
@@ -86,6 +134,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="a new folder: a run directory a shard, and its output beside it")
     parser.add_argument("contracts", type=Path, nargs="*", default=[ROOT / "contracts"])
+    parser.add_argument("--drill", action="store_true", help="plant every fault instead of verifying")
     parser.add_argument("--gpus", nargs="+", help="indices or UUIDs; all by default")
     arguments = parser.parse_args()
     gpus = arguments.gpus or [gpu.uuid for gpu in devices().gpus]
@@ -94,14 +143,19 @@ def main() -> int:
     out = arguments.out.resolve()
     out.mkdir(parents=True)
 
+    codes: dict[str, int] = {}
+
     def run(shard: Shard, gpu: str) -> None:
         with (out / f"{shard.name}.txt").open("wb") as log:
             environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
-            code = subprocess.call(shard.command(out), env=environment, stdout=log, stderr=log, cwd=ROOT)
-        print(f"{shard.name} on {gpu}: exit code {code}", flush=True)
+            codes[shard.name] = subprocess.call(shard.command(out), env=environment, stdout=log, stderr=log, cwd=ROOT)
+        print(f"{shard.name} on {gpu}: exit code {codes[shard.name]}", flush=True)
 
-    planned = shards([path.resolve() for path in arguments.contracts])
+    contracts = [path.resolve() for path in arguments.contracts]
+    planned = drill_shards(contracts) if arguments.drill else shards(contracts)
     run_all(planned, gpus, run)
+    if arguments.drill:
+        return worst(codes.values())
     missing = [shard.name for shard in planned if not (out / shard.name / "run.json").is_file()]
     if missing:
         print(f"these shards left no run directory, see their output: {', '.join(missing)}", file=sys.stderr)

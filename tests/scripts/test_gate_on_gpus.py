@@ -26,6 +26,35 @@ def test_a_shard_names_its_contract_claims_and_directory() -> None:
     assert " ".join(words) == ("verify contracts/a.yaml --claim A-001 --claim A-002 --reports out --name one")
 
 
+def test_a_drill_plants_every_fault_of_every_claim_once() -> None:
+    planned = gate_on_gpus.drill_shards([CONTRACTS])
+    demanded = [
+        (claim.id, fault)
+        for loaded in load_contracts([CONTRACTS])
+        for claim in loaded.contract.claims
+        for fault in claim.falsified_by
+    ]
+    named = {claim.id: claim.falsified_by for loaded in load_contracts([CONTRACTS]) for claim in loaded.contract.claims}
+    planted = [(claim, fault) for shard in planned for claim in shard.claims for fault in shard.faults or named[claim]]
+    assert sorted(planted) == sorted(demanded)
+    assert len({shard.name for shard in planned}) == len(planned)
+    assert all(shard.claims and shard.drill for shard in planned)
+    untimed = [sum(len(named[claim]) for claim in shard.claims) for shard in planned if not shard.faults]
+    assert max(untimed) <= gate_on_gpus.MOST_FAULTS
+
+
+def test_a_drills_shard_has_a_folder_of_its_own() -> None:
+    words = gate_on_gpus.Shard("one", Path("a.yaml"), ("A-001",), ("stale_batch",), drill=True).command(Path("out"))[3:]
+    assert " ".join(words) == "drill a.yaml --claim A-001 --fault stale_batch --reports out/one"
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"), [([0, 0], 0), ([0, 10], 10), ([10, 1, 0], 1), ([1, 12], 12), ([0, -9], 12), ([], 0)]
+)
+def test_the_worst_shard_decides_a_drill(codes: list[int], code: int) -> None:
+    assert gate_on_gpus.worst(codes) == code
+
+
 @pytest.mark.parametrize("gpus", [["0"], ["0", "1", "2"]])
 def test_each_shard_runs_once_whatever_becomes_of_another(gpus: list[str]) -> None:
     work = [gate_on_gpus.Shard(str(number), Path("a.yaml"), ()) for number in range(7)]
