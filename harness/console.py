@@ -13,13 +13,14 @@ def print_outcome(outcome: session.Outcome, *, as_json: bool) -> None:
     if as_json:
         print(session.outcome_json(outcome))
         return
-    from harness.report.annotations import github_annotations
     from harness.report.terminal import print_results
 
     print_results(outcome.view)
     if outcome.run_directory is not None and (outcome.run_directory / "report.html").exists():
         print(f"report: {outcome.run_directory / 'report.html'}")
     if os.environ.get("GITHUB_ACTIONS") == "true":
+        from harness.report.annotations import github_annotations
+
         for annotation in github_annotations(outcome.view):
             print(annotation)
 

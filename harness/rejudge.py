@@ -6,16 +6,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness import console, session
 from harness.contract.load import LoadedContract, load_contracts
-from harness.drill.recheck import Recheck, recheck
 from harness.drill.record import read_record, record_text
 from harness.errors import EvidenceError, ExitCode, UsageError
 from harness.evidence import layout
 from harness.evidence.bundle import Bundle, read_bundle, write_text
 from harness.evidence.verdict_file import verdict_text, write_verdicts
+
+if TYPE_CHECKING:
+    from harness.drill.recheck import Recheck
 
 
 def judged(
@@ -90,6 +92,8 @@ def _drill_again(bundle: Bundle, outcome: session.Outcome) -> Recheck | None:
     """A fire drill's rows by today's judges; None for any other directory."""
     if bundle.header.fault != layout.DRILL_MARK:
         return None
+    from harness.drill.recheck import recheck
+
     return recheck(bundle, outcome.view.contracts, outcome.verdicts, session.describe)
 
 

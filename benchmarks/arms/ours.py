@@ -9,9 +9,6 @@ from reference_impl.config import TrainConfig
 from reference_impl.cuda_graph import CapturingTrainer
 from reference_impl.trainer import Trainer
 
-# Tokens whose logits exist at one time: the model preset's, which a checkpoint folder does not name.
-LOSS_CHUNK = 256
-
 
 def open_ours(job: Job) -> OpenedArm:
     """Raises RuntimeError after the first step if the step was to be captured and was not."""
@@ -25,7 +22,7 @@ def open_ours(job: Job) -> OpenedArm:
         max_norm=MAX_NORM,
         seed=SEED,
         device=job.device,
-        loss_chunk=LOSS_CHUNK,
+        loss_chunk=TrainConfig.preset(job.model).loss_chunk,  # a checkpoint folder does not name it
     )
     trainer = Trainer(config)
     capturing = CapturingTrainer(trainer, "step" if job.arm == "graphed" else "none")

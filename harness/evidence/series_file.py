@@ -14,17 +14,19 @@ from harness.evidence.digest_column import DigestColumn
 from harness.evidence.files import Damaged, read_bytes
 from harness.evidence.model import Series
 
+_HEADER = ",".join(layout.SERIES_COLUMNS).encode()
+
 
 def read_series(path: Path) -> Series:
     """A series, every bit of its losses kept; raises `Damaged`. A million rows take about half a second."""
     text = read_bytes(path)
-    header, _, body = text.partition(b"\n")
-    if header.decode("ascii", "replace") != ",".join(layout.SERIES_COLUMNS):
-        raise Damaged(f"{path.name}: the header is not {','.join(layout.SERIES_COLUMNS)}")
-    body = body[: body.rfind(b"\n") + 1]  # a line that a death cut off is left out
-    rows = body.count(b"\n")
-    read = _read_whole(path, body, rows) or _read_field_by_field(path.name, body, rows)
-    if np.any(np.diff(read.steps) <= 0):
+    end = text.find(b"\n")
+    if text[: end if end >= 0 else None] != _HEADER:
+        raise Damaged(f"{path.name}: the header is not {_HEADER.decode()}")
+    text = text[: text.rfind(b"\n") + 1]  # a line that a death cut off is left out
+    rows = max(0, text.count(b"\n") - 1)
+    read = _read_whole(path, text, rows) or _read_field_by_field(path.name, text[len(_HEADER) + 1 :], rows)
+    if np.any(read.steps[1:] <= read.steps[:-1]):
         raise Damaged(f"{path.name}: steps do not increase")
     return read.series
 
@@ -34,12 +36,13 @@ class _Read(NamedTuple):
     series: Series
 
 
-def _read_whole(path: Path, body: bytes, rows: int) -> _Read | None:
+def _read_whole(path: Path, text: bytes, rows: int) -> _Read | None:
     """The rows by numpy's own reader, which rounds correctly; None where anything is unusual, damage included."""
     # numpy would take a carriage return for a line end, and drop what stands after the last row that was counted
-    if rows == 0 or not body.isascii() or b"\0" in body or b"\r" in body:
+    if rows == 0 or not text.isascii() or b"\0" in text or b"\r" in text:
         return None
-    first = body[: body.index(b"\n")].split(b",")
+    start = len(_HEADER) + 1
+    first = text[start : text.index(b"\n", start)].split(b",")
     width = len(first[2]) + 1 if len(first) == len(layout.SERIES_COLUMNS) else 1  # one more than the first digest's
     kinds = (np.int64, np.float64, f"S{width}", np.int64, np.int64)
     columns = np.dtype(list(zip(layout.SERIES_COLUMNS, kinds, strict=True)))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from harness.contract.claims import AnyClaim, parts_of
 from harness.judge.reasons import REASONS
 from harness.judge.verdict import WORST_FIRST, Status, Verdict
-from harness.report.blocks import Section
 from harness.report.text import clean, line, rows, sentence, words
 from harness.report.view import RunView, mappings
+
+if TYPE_CHECKING:  # it brings the plots, which a terminal does not draw
+    from harness.report.blocks import Section
 
 _WORDS = {
     Status.PASS: "held",

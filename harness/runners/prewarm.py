@@ -25,8 +25,8 @@ from harness.runners.step_memory import SMALL_ALLOCATION, StepMemory
 from harness.system.protocol import HasCapture, HasKernels, KernelLedger, NotAvailable, TrainingRun
 
 _MEASURING_LIMIT_S = 600.0
-# One part of so many is reserved beside what was measured: torch may cut one block into parts that fit worse than
-# the many blocks that it made when memory was free.
+# One part of so many is reserved beside what was measured: in full memory torch may fit parts into blocks in another
+# order than where it got a new block for each.
 _SPARE_PARTS = 8
 
 

@@ -50,14 +50,13 @@ class TimedArm:
         shows_inputs = self.training if isinstance(self.training, HasInputs) else None
         self._losses, self._inputs = [], []
         _synchronize()
-        began = time.monotonic()
-        started, worked = time.perf_counter(), time.process_time()
+        began, worked = time.monotonic(), time.process_time()
         for index in range(self.next_index, self.next_index + steps):
             self._losses.append(self.training.step(index))
             if shows_inputs is not None:
                 self._inputs.append({name: tensor.clone() for name, tensor in shows_inputs.inputs().items()})
         _synchronize()
-        seconds, processor_seconds = time.perf_counter() - started, time.process_time() - worked
+        seconds, processor_seconds = time.monotonic() - began, time.process_time() - worked
         self.next_index += steps
         return seconds, processor_seconds, began
 
