@@ -33,6 +33,7 @@ Claims = Annotated[list[str] | None, typer.Option("--claim", help="Only this cla
 Workloads = Annotated[list[str] | None, typer.Option("--workload", help="Only this workload; may be repeated.")]
 Data = Annotated[Path | None, typer.Option("--data", help="A text file or folder to train on.")]
 Waivers = Annotated[Path | None, typer.Option("--waivers", help="A waiver file, not `waivers.yaml` beside contracts.")]
+Name = Annotated[str | None, typer.Option("--name", help="The run directory's name; by default date and GPU.")]
 Model = Annotated[Path | None, typer.Option("--model", help="A checkpoint directory in Hugging Face layout.")]
 
 
@@ -45,9 +46,7 @@ def verify(
     gate: Gate = False,
     json: Json = False,
     reports: Reports = Path("harness-reports"),
-    name: Annotated[
-        str | None, typer.Option("--name", help="The run directory's name; by default date and GPU.")
-    ] = None,
+    name: Name = None,
     data: Data = None,
     model: Model = None,
     waivers: Waivers = None,
@@ -141,6 +140,7 @@ def drill(
     fault: Annotated[list[str] | None, typer.Option("--fault", help="Only this fault; may be repeated.")] = None,
     json: Json = False,
     reports: Reports = Path("harness-reports"),
+    name: Name = None,
 ) -> None:
     """Plant every fault that the claims name, and see that each is caught for the declared reason."""
     from harness.drill import drill as fire_drill
@@ -148,7 +148,11 @@ def drill(
     from harness.report.terminal import Progress
 
     options = fire_drill.Options(
-        claims=tuple(claim or ()), faults=tuple(fault or ()), reports=reports, command=("harness", *sys.argv[1:])
+        claims=tuple(claim or ()),
+        faults=tuple(fault or ()),
+        reports=reports,
+        name=name,
+        command=("harness", *sys.argv[1:]),
     )
     with interruptible():
         outcome = fire_drill.drill(paths, options, Progress())

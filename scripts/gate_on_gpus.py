@@ -3,8 +3,7 @@
     python scripts/gate_on_gpus.py OUT_DIRECTORY [CONTRACT ...] [--drill] [--gpus 0 1 2 3]
 
 A shard of the gate is one timing claim, or the other claims of a contract; of the drill, one fault of a timing claim,
-or some claims' other faults. Timings first: they take longest. On eight H200s the contracts of this repository but
-capture-cost-v1 took seven and a half minutes, 24 minutes of one GPU.
+or some claims' other faults. Timings first: they take longest.
 
 Exit code: that of `harness judge --gate` over all shards, 12 when a shard left no run directory; of a drill, the first
 of 12, 1 and 10 that a shard ended with, else 0.
@@ -27,9 +26,7 @@ from harness.contract.load import load_contracts
 from harness.evidence.cuda_driver import devices
 
 ROOT = Path(__file__).parents[1]
-
-
-MOST_FAULTS = 16  # of a drill's shard: an untimed fault takes about ten seconds
+MOST_FAULTS = 16  # of a drill's shard: an untimed fault took about twelve seconds on an H200
 WORST_FIRST = (12, 1, 10)  # exit codes of `harness drill`
 
 
@@ -44,19 +41,10 @@ class Shard:
     drill: bool = False
 
     def command(self, out: Path) -> list[str]:
-        """A drill names its own directory, below one of the shard's name."""
         narrowed = [word for claim in self.claims for word in ("--claim", claim)]
         narrowed += [word for fault in self.faults for word in ("--fault", fault)]
-        where = ["--reports", str(out / self.name)] if self.drill else ["--reports", str(out), "--name", self.name]
-        return [
-            sys.executable,
-            "-m",
-            "harness",
-            "drill" if self.drill else "verify",
-            str(self.contract),
-            *narrowed,
-            *where,
-        ]
+        call = ["drill" if self.drill else "verify", str(self.contract), *narrowed]
+        return [sys.executable, "-m", "harness", *call, "--reports", str(out), "--name", self.name]
 
 
 def shards(contracts: Sequence[Path]) -> list[Shard]:

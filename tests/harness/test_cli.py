@@ -189,6 +189,19 @@ def test_the_step_summary_and_annotations_under_github_actions(
     assert summary.startswith("what another step wrote\n2 planned · 1 held · 1 violated")
 
 
+def test_a_drill_is_told_and_kept_under_its_name(contracts: Path) -> None:
+    write_contract(contracts, "held")
+    path = contracts / "scripted-v1.yaml"
+    path.write_text(path.read_text().replace("[nan_tail]", "[no_steps, missing_run]"))
+    drilled = harness("drill", contracts, "--fault", "no_steps", "--name", "here")
+    assert (drilled.returncode, drilled.stderr.count("Traceback")) == (0, 0)
+    assert drilled.stdout.splitlines()[0] == (
+        "1 faults planted · 1 killed · 0 survived · 1 of 1 controls held · 0 not run"
+    )
+    record = json.loads(Path("harness-reports/here/drill.json").read_text())
+    assert [(row["fault"], row["seen"]["reason"]) for row in record["rows"]] == [("no_steps", "vacuous_steps")]
+
+
 def test_compare_and_history(contracts: Path) -> None:
     write_contract(contracts, "held")
     harness("verify", contracts, "--reports", "before")

@@ -43,9 +43,9 @@ def test_a_drill_plants_every_fault_of_every_claim_once() -> None:
     assert max(untimed) <= gate_on_gpus.MOST_FAULTS
 
 
-def test_a_drills_shard_has_a_folder_of_its_own() -> None:
+def test_a_shard_of_a_drill_names_its_fault_and_directory() -> None:
     words = gate_on_gpus.Shard("one", Path("a.yaml"), ("A-001",), ("stale_batch",), drill=True).command(Path("out"))[3:]
-    assert " ".join(words) == "drill a.yaml --claim A-001 --fault stale_batch --reports out/one"
+    assert " ".join(words) == "drill a.yaml --claim A-001 --fault stale_batch --reports out --name one"
 
 
 @pytest.mark.parametrize(
