@@ -9,12 +9,13 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.evidence.model import Run
-from harness.judge.verdict import Verdict
+from harness.judge.verdict import Status, Verdict
 from harness.report import cards
-from harness.report.outcome import outcome, undecided
+from harness.report.outcome import Undecided, outcome, undecided
 from harness.report.text import figure, line, words
 from harness.report.view import RunView
 
+FEW = 5  # units that were not run for one reason, and have a line each
 _STYLES = {
     "held": "green",
     "violated": "bold red",
@@ -26,28 +27,50 @@ _STYLES = {
 
 
 def print_results(run: RunView, stream: TextIO | None = None) -> None:
-    """Count line, a line a unit (worst first), what usually causes each failure, what would decide the rest."""
+    """Count line, a line a unit (worst first), what usually causes each failure, what would decide the rest.
+
+    Units that were not run for one reason share a line where they are many: on a machine without a GPU, most.
+    """
     console = _console(stream or sys.stdout)
     _say(console, run.count_line(), "bold")
     for warning in run.warnings():
         _say(console, f"WARNING: {line(warning, 2000)}", "bold red")
     if run.fault:
         _say(console, f"FIRE DRILL: the fault {line(run.fault)} was planted in this run on purpose.", "bold yellow")
+    groups = undecided(list(run.verdicts))
+    many = [group for group in groups if len(group.units) > FEW and group.units[0].status is Status.NOT_RUN]
+    told = {id(unit): group for group in many for unit in group.units}
     for verdict in cards.worst_first(run.verdicts):
-        word = cards.word(run, verdict)
-        unit = f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}"
-        console.print(Text(f"{word:>9}  ", _STYLES[word]) + Text(f"{unit}: {line(verdict.message, 400)}"))
-        signed = cards.waiver_line(run, verdict)
-        if signed:
-            _say(console, f"           {signed}")
-        if word in {"violated", "error"}:
-            _explain(console, run, verdict)
-    for group in undecided(list(run.verdicts)):
+        group = told.get(id(verdict))
+        if group is None:
+            _print_unit(console, run, verdict)
+        elif verdict is group.units[0]:
+            _print_together(console, group)
+    for group in groups:
         if group.remedy:
             units = "1 unit" if len(group.units) == 1 else f"{len(group.units)} units"
             _say(console, f"To decide {units} ({line(group.units[0].reason, 60)}): {group.remedy}.")
     result = outcome(run)
     _say(console, f"{result.word}: {result.sentence}", "bold")
+
+
+def _print_unit(console: Console, run: RunView, verdict: Verdict) -> None:
+    word = cards.word(run, verdict)
+    unit = f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}"
+    console.print(Text(f"{word:>9}  ", _STYLES[word]) + Text(f"{unit}: {line(verdict.message, 400)}"))
+    signed = cards.waiver_line(run, verdict)
+    if signed:
+        _say(console, f"           {signed}")
+    if word in {"violated", "error"}:
+        _explain(console, run, verdict)
+
+
+def _print_together(console: Console, group: Undecided) -> None:
+    """How many units were not run and why, then their claims, each once."""
+    claims = ", ".join(line(claim, 80) for claim in dict.fromkeys(unit.claim for unit in group.units))
+    told = f"{len(group.units)} units: {line(group.message, 400)}"
+    console.print(Text(f"{'not run':>9}  ", _STYLES["not run"]) + Text(told))
+    _say(console, f"           {claims}", "dim")
 
 
 def _explain(console: Console, run: RunView, verdict: Verdict) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 from report_views import drill_view, full_view, verdict, view_of
@@ -43,6 +44,22 @@ def test_a_failure_reads_like_an_assertion() -> None:
 
 def test_what_would_decide_the_rest_is_said() -> None:
     assert "To decide 1 unit (needs_cuda): run it on a machine with a CUDA device." in printed(full_view())
+
+
+@pytest.mark.parametrize(("units", "lines"), [(5, 5), (6, 2)])
+def test_many_units_that_were_not_run_for_one_reason_share_a_line(units: int, lines: int) -> None:
+    why: dict[str, Any] = {"status": Status.NOT_RUN, "reason": "needs_cuda", "message": "needs CUDA: none here"}
+    items = [verdict("F-GRAPH-BWD-001", workload=f"w{number}", **why) for number in range(units - 1)]
+    items += [verdict("F-GRAPH-BWD-002", workload="w0", **why), verdict("F-GRAPH-BWD-003", message="fast")]
+    said = printed(RunView({}, [], items, {}))
+    assert said[1 + lines] == "     held  F-GRAPH-BWD-003 on tiny: fast"
+    if units == 6:
+        assert said[1:3] == [
+            "  not run  6 units: needs CUDA: none here",
+            "           F-GRAPH-BWD-001, F-GRAPH-BWD-002",
+        ]
+    else:
+        assert said[1] == "  not run  F-GRAPH-BWD-001 on w0: needs CUDA: none here"
 
 
 def test_a_drill_is_marked() -> None:
