@@ -6,6 +6,7 @@ speed-up over it means nothing. (One that is slowed by useless work cannot be to
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,8 +21,10 @@ def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limi
     shares = [share for timing in timings if (share := idle_share(timing, baseline)) is not None]
     if not shares:
         settle(reasons.TELEMETRY_MISSING, "no process recorded the processor time of its blocks")
-    worst = max(shares)
+    worst = float(np.max(shares))  # unlike `max`, NaN when one is
     sheet.figure("baseline_idle_share", worst)
+    if math.isnan(worst):
+        settle(reasons.TELEMETRY_MISSING, "the processor or device time of a process's blocks is no number")
     if worst > limit:
         settle(
             reasons.BASELINE_IDLE,
@@ -31,11 +34,14 @@ def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limi
 
 
 def idle_share(timing: TimingEvidence, arm: str) -> float | None:
-    """Median over an arm's blocks of the share of a block that is neither processor nor device time; at least 0."""
+    """Median over an arm's blocks of the share of a block that is neither processor nor device time; at least 0.
+
+    NaN when a time is.
+    """
     device = float(timing.observed_device_seconds.get(arm, 0.0))
     shares = [
-        1 - max(block.processor_seconds, device * block.steps) / block.seconds
+        1 - np.maximum(block.processor_seconds, device * block.steps) / block.seconds
         for block in timing.blocks
         if block.arm == arm and block.processor_seconds is not None
     ]
-    return max(0.0, float(np.median(shares))) if shares else None
+    return float(np.maximum(0.0, np.median(shares))) if shares else None

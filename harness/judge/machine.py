@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from statistics import median
 
 from harness.contract.kinds.throughput import Limits
@@ -26,8 +28,8 @@ def require_quiet_machine(limits: Limits, runs: list[RunEvidence], sheet: Sheet)
     seen = {
         "foreign_gpu_processes": max(float(max(each.foreign_processes for each in samples)) for samples in sampled),
         "throttled_share": max(_throttled_share(samples) for samples in sampled),
-        "sm_clock_spread": max(_clock_spread(samples) for samples in sampled),
-        "host_load_per_core": max(max(each.host_load_per_core for each in samples) for samples in sampled),
+        "sm_clock_spread": _highest(_clock_spread(samples) for samples in sampled),
+        "host_load_per_core": _highest(each.host_load_per_core for samples in sampled for each in samples),
     }
     sheet.figure("power_capped_share", max(_power_capped_share(samples) for samples in sampled))
     sheet.count("telemetry_samples", sum(len(samples) for samples in sampled))
@@ -55,7 +57,15 @@ def _power_capped_share(samples: list[TelemetrySample]) -> float:
 
 
 def _clock_spread(samples: list[TelemetrySample]) -> float:
-    """(highest - lowest) / median SM clock under load; 0 on a machine that has no such clock."""
+    """(highest - lowest) / median SM clock under load; 0 on a machine that has no such clock, NaN when one is NaN."""
     clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]
+    if not all(math.isfinite(clock) for clock in clocks):
+        return math.nan
     middle = median(clocks) if clocks else 0.0
     return (max(clocks) - min(clocks)) / middle if middle > 0 else 0.0
+
+
+def _highest(values: Iterable[float]) -> float:
+    """The largest; NaN when one is, where `max` would depend on the order."""
+    found = list(values)
+    return math.nan if any(math.isnan(value) for value in found) else max(found)

@@ -177,6 +177,14 @@ THROUGHPUT_CASES = [
         lambda: timed(timing={"blocks": sleeping(0.5), "observed_device_seconds": {"ungraphed": 0.0115}}),
     ),
     Case("processor times unseen", "telemetry_missing", unwatched_processor),
+    Case(
+        "a processor time that is no number", "telemetry_missing", lambda: timed(timing={"blocks": sleeping(math.nan)})
+    ),
+    Case(
+        "a device time that is no number",
+        "telemetry_missing",
+        lambda: timed(timing={"observed_device_seconds": {"ungraphed": math.nan}}),
+    ),
 ]
 
 
