@@ -18,6 +18,7 @@ from harness.evidence.model import ArmEvidence, RunEvidence
 from harness.evidence.run_records import TimingEvidence
 from harness.judge import reasons, statistics
 from harness.judge.capture import graphs_per_step
+from harness.judge.clocks import require_no_clock_advantage
 from harness.judge.context import Context, executed
 from harness.judge.guards import require_trained
 from harness.judge.idle import require_busy_baseline
@@ -50,7 +51,9 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     require_quiet_machine(part.limits, [process.run for process in processes], sheet)
     timings = [process.timing for process in processes]
     require_busy_baseline(timings, part.baseline, part.limits.baseline_idle_share, sheet)
-    return _decision(part, log_ratios, self_logs, sheet)
+    answer = _answer(part, log_ratios, self_logs, sheet)
+    _require_fair_clocks(part, answer, processes, sheet)
+    return _decision(part, answer, log_ratios, sheet)
 
 
 def _processes(part: ThroughputRatio, context: Context) -> list[Process]:
@@ -156,9 +159,8 @@ def _note(
         sheet.figure(f"ratio.process_{process.timing.process}", math.exp(value), "x")
 
 
-def _decision(
-    part: ThroughputRatio, log_ratios: statistics.Array, self_logs: statistics.Array, sheet: Sheet
-) -> Judgement:
+def _answer(part: ThroughputRatio, log_ratios: statistics.Array, self_logs: statistics.Array, sheet: Sheet) -> int:
+    """1 for the candidate, -1 for the baseline. Settles INCONCLUSIVE when the ratios decide nothing."""
     demanded = math.log(part.at_least)
     fewest = statistics.fewest_processes(part.confidence)
     processes = len(log_ratios)
@@ -169,18 +171,37 @@ def _decision(
             f"{processes} processes cannot reach a confidence of {part.confidence:g}; at least {fewest} can",
         )
     answer = int(statistics.decide(log_ratios, self_logs, demanded, part.confidence))
-    mean, low, high = (float(math.exp(value)) for value in (log_ratios.mean(), log_ratios.min(), log_ratios.max()))
-    measured = (
-        f"{part.candidate} is {mean:.3f} times as fast as {part.baseline} "
-        f"({low:.3f} to {high:.3f} over {processes} processes)"
-    )
     if answer == 0:
         needed = statistics.processes_to_decide(log_ratios, self_logs, demanded, part.confidence)
         sheet.figure("processes_to_decide", needed, "processes")
         remedy = (
             f"about {needed} processes would probably decide it" if needed else "more processes would not decide it"
         )
+        measured = _measured(part, log_ratios)
         settle(reasons.UNDECIDED_RATIO, f"{measured}, too close to {number(part.at_least)} to decide; {remedy}")
+    return answer
+
+
+def _require_fair_clocks(part: ThroughputRatio, answer: int, processes: list[Process], sheet: Sheet) -> None:
+    """Where the contract lets the clock move further than it may favour anybody: whom it favoured."""
+    limit, spread = part.limits.clock_advantage, sheet.figures["sm_clock_spread"].value
+    if limit is None or not isinstance(spread, float) or spread <= limit:
+        return
+    winner, loser = (part.candidate, part.baseline)[::answer]
+    timed = [(each.timing, each.run.telemetry) for each in processes if each.run.telemetry is not None]
+    require_no_clock_advantage(winner, loser, limit, timed, sheet)
+
+
+def _decision(part: ThroughputRatio, answer: int, log_ratios: statistics.Array, sheet: Sheet) -> Judgement:
+    measured = _measured(part, log_ratios)
     if answer < 0:
         settle(reasons.TOO_SLOW, f"{measured}, and {number(part.at_least)} is demanded")
     return sheet.held(f"{measured}; at least {number(part.at_least)} is demanded")
+
+
+def _measured(part: ThroughputRatio, log_ratios: statistics.Array) -> str:
+    mean, low, high = (float(math.exp(value)) for value in (log_ratios.mean(), log_ratios.min(), log_ratios.max()))
+    return (
+        f"{part.candidate} is {mean:.3f} times as fast as {part.baseline} "
+        f"({low:.3f} to {high:.3f} over {len(log_ratios)} processes)"
+    )

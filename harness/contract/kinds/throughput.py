@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from harness.contract.base import Judged, Name, Positive, Strict
+from harness.contract.base import Judged, Name, Positive, Strict, refuse
+
+SM_CLOCK_SPREAD = 0.05
 
 
 class Limits(Strict):
@@ -16,12 +18,25 @@ class Limits(Strict):
     """Processes of others on the GPU."""
     throttled_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of telemetry samples with a throttle reason other than the power cap, 0 to 1."""
-    sm_clock_spread: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """Spread of the SM clock relative to its highest, 0 to 1; bounds what a power cap may do."""
+    sm_clock_spread: Annotated[float, Field(ge=0, le=1)] = SM_CLOCK_SPREAD
+    """Highest minus lowest SM clock of a process, relative to its median, 0 to 1; bounds what a power cap may do.
+    More than 0.05 may be declared together with `clock_advantage` only."""
+    clock_advantage: Annotated[float, Field(ge=0, le=0.05)] | None = None
+    """By which share the mean SM clock of the arm that wins may exceed the other's, 0 to 0.05. Asked for, and evidence
+    demanded of it, where the clock's spread is larger than this share."""
     host_load_per_core: Positive = 1.0
     """Load average of the host for each core."""
     baseline_idle_share: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Share of the baseline's time in which neither the host nor the device worked, 0 to 1: it was being slowed."""
+
+    @model_validator(mode="after")
+    def _a_moving_clock_favours_nobody(self) -> Limits:
+        if self.sm_clock_spread > SM_CLOCK_SPREAD and self.clock_advantage is None:
+            refuse(
+                f"a spread above {SM_CLOCK_SPREAD} needs `clock_advantage`, how much the clock may favour the winner",
+                "sm_clock_spread",
+            )
+        return self
 
 
 class ThroughputRatio(Judged):

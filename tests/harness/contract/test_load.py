@@ -140,6 +140,17 @@ def _parts(*parts: str) -> str:
             _claim("gradient_match", "candidate: fast", "baseline: plain", "steps: [1]"),
             "toy.yaml:28:15: with a baseline, say `equality` and, for `within`, a bound",
         ),
+        (
+            _claim(
+                "throughput_ratio",
+                "candidate: fast",
+                "baseline: plain",
+                "at_least: 1",
+                "trajectory: TOY-01",
+                "limits: {sm_clock_spread: 0.06}",
+            ),
+            "toy.yaml:31:31: a spread above 0.05 needs `clock_advantage`, how much the clock may favour the winner",
+        ),
     ],
 )
 def test_bad_claim(toy: Toy, claim: str, message: str) -> None:
