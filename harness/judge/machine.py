@@ -28,7 +28,7 @@ def require_quiet_machine(limits: Limits, runs: list[RunEvidence], sheet: Sheet)
     seen = {
         "foreign_gpu_processes": max(float(max(each.foreign_processes for each in samples)) for samples in sampled),
         "throttled_share": max(_throttled_share(samples) for samples in sampled),
-        "smclock_spread": _highest(clock_spread(samples) for samples in sampled),
+        "sm_clock_spread": _highest(clock_spread(samples) for samples in sampled),
         "host_load_per_core": _highest(each.host_load_per_core for samples in sampled for each in samples),
     }
     sheet.figure("power_capped_share", max(_power_capped_share(samples) for samples in sampled))
@@ -47,7 +47,7 @@ def _throttled_share(samples: list[TelemetrySample]) -> float:
     """Share of samples with a throttle reason other than the power cap.
 
     A dense step draws what the card may draw, so the cap is part of the workload; what it does to the clock is bounded
-    by `smclock_spread`, and how often it was there is a figure of its own.
+    by `sm_clock_spread`, and how often it was there is a figure of its own.
     """
     return sum(bool(set(sample.throttle_reasons) - {POWER_CAP}) for sample in samples) / len(samples)
 
