@@ -28,6 +28,7 @@ from reference_impl.kernels.softmax import naive as softmax_naive
 from reference_impl.kernels.swiglu import naive as swiglu_naive
 
 HIDDEN, INTERMEDIATE, VOCABULARY, HEADS, KV_HEADS, HEAD_DIM, LAYERS = 1536, 8960, 151936, 12, 2, 128, 28
+FACTORS = 32  # rank 16, of q and of v
 SEQ_LEN, EPS, REPLAYS = 512, 1e-6, 20
 ROTATION_BYTES = 512 * 2**20
 WEIGHTS = {"qkv": (2048, 1536), "o": (1536, 1536), "gate_up": (17920, 1536), "down": (1536, 8960)}
@@ -133,9 +134,10 @@ def block_cases(tokens: int) -> list[Case]:
 
     def rotate() -> tuple[Body, Body]:
         qkv = bf16(tokens, width)
+        low_rank, b = bf16(tokens, FACTORS), bf16(width, FACTORS)
         cos, sin = rope_naive.tables(SEQ_LEN, HEAD_DIM, 1e6, torch.device("cuda"))
-        arguments = (qkv, cos, sin, SEQ_LEN, rotated, HEAD_DIM, False)
-        return lambda: rope.apply_(*arguments), lambda: rope_naive.apply_(*arguments)
+        arguments = (qkv, low_rank, b, cos, sin, SEQ_LEN, rotated, HEAD_DIM)
+        return lambda: rope.add_rotate_(*arguments), lambda: rope_naive.add_rotate_(*arguments)
 
     def forward() -> tuple[Body, Body]:
         gate_up = bf16(tokens, 2 * INTERMEDIATE)
@@ -147,7 +149,7 @@ def block_cases(tokens: int) -> list[Case]:
         return lambda: swiglu.backward(grad, gate_up), lambda: swiglu_naive.backward(grad, gate_up)
 
     return [
-        Case(f"rope.apply T={tokens}", 2 * tokens * rotated * HEAD_DIM * 2, rotate),
+        Case(f"rope.add_rotate T={tokens}", 2 * tokens * width * 2, rotate),
         Case(f"swiglu.forward T={tokens}", 3 * tokens * INTERMEDIATE * 2, forward),
         Case(f"swiglu.backward T={tokens}", 5 * tokens * INTERMEDIATE * 2, backward),
     ]
@@ -177,6 +179,7 @@ def attention_cases(seq_len: int) -> list[Case]:
     def backward() -> tuple[Body, Body]:
         qkv, grad = bf16(tokens, (HEADS + 2 * KV_HEADS) * HEAD_DIM), bf16(tokens, HEADS * HEAD_DIM)
         cos, sin = rope_naive.tables(seq_len, HEAD_DIM, 1e6, torch.device("cuda"))
+        nothing, b = torch.zeros_like(qkv[:, :FACTORS]), bf16(qkv.shape[1], FACTORS)
         saved, parts = attention.forward(qkv, *sizes), heads(qkv)
         out = torch_attention(parts)
         grad_heads = grad.view(4, seq_len, HEADS, HEAD_DIM).transpose(1, 2)
@@ -184,7 +187,7 @@ def attention_cases(seq_len: int) -> list[Case]:
         def plain() -> Tensor:
             grads = torch.autograd.grad(out, parts, grad_heads, retain_graph=True)
             packed = torch.cat([part.transpose(1, 2).reshape(tokens, -1) for part in grads], dim=1)
-            rope.apply_(packed, cos, sin, seq_len, HEADS + KV_HEADS, HEAD_DIM, True)
+            rope.add_rotate_(packed, nothing, b, cos, -sin, seq_len, HEADS + KV_HEADS, HEAD_DIM)
             return packed
 
         return lambda: attention.backward(grad, qkv, *saved, cos, sin, *sizes), plain

@@ -27,10 +27,13 @@ class StepShape:
         return self.batch_size * self.seq_len
 
 
-def rotate_(qkv: Tensor, shape: StepShape, config: ModelConfig) -> None:
-    """Rotary embedding of the query and key heads of qkv [T, (N + 2*Nkv) * D], in place."""
+def add_rotate_(qkv: Tensor, low_rank: Tensor, b: Tensor, shape: StepShape, config: ModelConfig) -> None:
+    """qkv [T, QKV] += low_rank [T, 2r] @ b [QKV, 2r]^T, and rotary embedding of its query and key heads, in place.
+
+    QKV = (N + 2*Nkv) * D.
+    """
     heads = config.num_heads + config.num_kv_heads
-    ops.rope_apply_(qkv, shape.cos, shape.sin, shape.seq_len, heads, config.head_dim, inverse=False)
+    ops.rope_add_rotate_(qkv, low_rank, b, shape.cos, shape.sin, shape.seq_len, heads, config.head_dim)
 
 
 def _sizes(shape: StepShape, config: ModelConfig) -> tuple[int, int, int, int, int]:

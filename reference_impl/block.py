@@ -107,7 +107,7 @@ class Block:
         qkv, low_rank = self._project(normed, qkv_weight)
         # The kernels of attention leave memory idle: the time to make this block's other weights and the next one's.
         dense.ahead(3)
-        attention.rotate_(qkv, shape, config)
+        attention.add_rotate_(qkv, low_rank, trainable.b, shape, config)
         attended, log_sum_exp = attention.forward(qkv, shape, config)
         residual_mid, normed_mid, rstd_mid = ops.rms_norm_add_forward(
             attended @ output_weight.t(), residual_in, trainable.post_attn_norm, eps
@@ -120,11 +120,10 @@ class Block:
         return residual_mid, branch_out, context
 
     def _project(self, normed: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """normed [T, H], weight [QKV, H] -> qkv [T, QKV] with LoRA on q and v, and the low-rank activations [T, 2r]."""
+        """normed [T, H], weight [QKV, H] -> qkv [T, QKV] without LoRA, and the low-rank activations [T, 2r]."""
         bias = self.weights.qkv_bias
         qkv = normed @ weight.t() if bias is None else torch.addmm(bias, normed, weight.t())
-        low_rank = normed @ self.trainable.scaled_a.t()
-        return qkv.addmm_(low_rank, self.trainable.b.t()), low_rank
+        return qkv, normed @ self.trainable.scaled_a.t()
 
     def backward(
         self,

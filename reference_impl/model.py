@@ -119,10 +119,12 @@ class Model:
         return residual if branch is None else residual + branch, contexts
 
     def _loss(self, final: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """final [T, H], targets [T] -> mean loss and its gradient [T, H]; logits exist for one chunk of tokens."""
+        """final [T, H], targets [T] -> mean loss and its gradient [T, H]; logits exist for one chunk of tokens.
+
+        The gradient takes the place of ``final``, chunk by chunk.
+        """
         tokens = targets.numel()
         scale = torch.full((), 1.0 / tokens, dtype=torch.float32, device=final.device)
-        grad_final = torch.empty_like(final)
         # One buffer for all chunks: a new one would be made while the last chunk's is still there.
         buffer = final.new_empty(min(self._chunk, tokens), self.head.shape[0])
         losses: list[Tensor] = []
@@ -130,8 +132,8 @@ class Model:
             rows = slice(start, min(start + self._chunk, tokens))
             logits = torch.mm(final[rows], self.head.t(), out=buffer[: rows.stop - start])
             losses.append(ops.cross_entropy_forward_backward_(logits, targets[rows], scale))
-            torch.mm(logits, self.head, out=grad_final[rows])
-        return torch.cat(losses).sum() * scale, grad_final
+            torch.mm(logits, self.head, out=final[rows])
+        return torch.cat(losses).sum() * scale, final
 
     def backward(self, context: ModelContext, shape: StepShape, *, consume: bool) -> None:
         """Write every trainable gradient into the flat gradient buffer.

@@ -73,10 +73,17 @@ def rope_tables(seq_len: int, head_dim: int, theta: float, device: torch.device)
     return result
 
 
-def rope_apply_(
-    qkv: Tensor, cos: Tensor, sin: Tensor, seq_len: int, heads_to_rotate: int, head_dim: int, inverse: bool
+def rope_add_rotate_(
+    qkv: Tensor,
+    low_rank: Tensor,
+    b: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    seq_len: int,
+    heads_to_rotate: int,
+    head_dim: int,
 ) -> None:
-    _pick("rope", qkv).apply_(qkv, cos, sin, seq_len, heads_to_rotate, head_dim, inverse)
+    _pick("rope", qkv).add_rotate_(qkv, low_rank, b, cos, sin, seq_len, heads_to_rotate, head_dim)
 
 
 def attention_forward(

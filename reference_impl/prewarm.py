@@ -68,8 +68,8 @@ def _activations(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: i
         tokens=tokens, hidden=model.hidden_size, eps=model.rms_norm_eps, dtype=dtype
     )
     rotated = model.num_heads + model.num_kv_heads
-    yield registry.load("rope").apply_spec(
-        tokens, model.qkv_dim, seq_len, rotated, model.head_dim, dtype, inverse=False
+    yield registry.load("rope").add_rotate_spec(
+        tokens, model.qkv_dim, 2 * config.rank, seq_len, rotated, model.head_dim, dtype
     )
     yield from registry.load("attention").specializations(
         batch=config.batch_size,

@@ -51,8 +51,8 @@ CHECKS: dict[str, tuple[str, tuple[int, ...]]] = {
     "nf4-R1536-C8960": ("check_nf4", (1536, 8960)),
     "rms_norm-T5-H100": ("check_rms_norm", (5, 100)),
     "rms_norm-T2048-H1536": ("check_rms_norm", (2048, 1536)),
-    "rope-B2-S5-N3-Nkv1-D24": ("check_rope", (2, 5, 3, 1, 24)),
-    "rope-B4-S512-N12-Nkv2-D128": ("check_rope", (4, 512, 12, 2, 128)),
+    "rope-B2-S5-N3-Nkv1-D24-R6": ("check_rope", (2, 5, 3, 1, 24, 6)),
+    "rope-B4-S512-N12-Nkv2-D128-R32": ("check_rope", (4, 512, 12, 2, 128, 32)),
     "swiglu-T3-I100": ("check_swiglu", (3, 100)),
     "swiglu-T512-I8960": ("check_swiglu", (512, 8960)),
     "cross_entropy-T4-V37": ("check_cross_entropy", (4, 37)),
@@ -190,8 +190,9 @@ def test_kernels_agree_with_their_naive_twins() -> None:
     qkv = random(64, 16 * 128)
     cos, sin = rope_naive.tables(32, 128, 1e6, CUDA)
     twin = qkv.clone()
-    registry.load("rope").apply_(qkv, cos, sin, 32, 14, 128, False)
-    rope_naive.apply_(twin, cos, sin, 32, 14, 128, False)
+    low_rank, b = random(64, 32), random(16 * 128, 32)
+    registry.load("rope").add_rotate_(qkv, low_rank, b, cos, sin, 32, 14, 128)
+    rope_naive.add_rotate_(twin, low_rank, b, cos, sin, 32, 14, 128)
     _close("qkv", qkv, twin, floor=CANCELLING)
     logits, targets = random(8, 151936), torch.arange(8, device=CUDA) * 1000
     twin = logits.clone()

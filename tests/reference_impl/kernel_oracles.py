@@ -204,29 +204,39 @@ def check_rms_norm(device: torch.device, dtype: torch.dtype, tokens: int, hidden
 
 
 def check_rope(
-    device: torch.device, dtype: torch.dtype, batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int
+    device: torch.device,
+    dtype: torch.dtype,
+    batch: int,
+    seq_len: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    factors: int,
 ) -> list[Comparison]:
-    """Two products and a sum: 3u of the products' magnitudes. Heads that are not rotated keep their bits."""
+    """A sum of `factors` products and one addend, then two products and a sum, in fp32; rounded once to the dtype."""
     generator = _generator(device)
     tokens, width, rotated = batch * seq_len, (heads + 2 * kv_heads) * head_dim, heads + kv_heads
     qkv = _random(generator, tokens, width, dtype=dtype)
+    low_rank, b = _random(generator, tokens, factors, dtype=dtype), _random(generator, width, factors, dtype=dtype)
     angles = torch.rand(seq_len, head_dim // 2, generator=generator, device=device) * 6.3
     cos, sin = angles.cos(), angles.sin()
-    comparisons = []
-    for inverse in (False, True):
-        with guarded_outputs() as guards:
-            got = guards.copy(qkv)
-            rope.apply_(got, cos, sin, seq_len, rotated, head_dim, inverse)
-        half = qkv[:, : rotated * head_dim].double().view(batch, seq_len, rotated, 2, head_dim // 2)
-        a, b = half.unbind(dim=3)
-        c, s = cos.double()[:, None, :], (-sin if inverse else sin).double()[:, None, :]
-        expected = torch.stack((a * c - b * s, b * c + a * s), dim=3).reshape(tokens, -1)
-        magnitude = torch.stack(((a * c).abs() + (b * s).abs(), (b * c).abs() + (a * s).abs()), dim=3)
-        name = "inverse" if inverse else "forward"
-        comparisons.append(compare(name, got[:, : rotated * head_dim], expected, 3 * U * magnitude.reshape(tokens, -1)))
-        kept = qkv[:, rotated * head_dim :].double()
-        comparisons.append(Comparison(f"{name} kept", got[:, rotated * head_dim :], kept, torch.zeros_like(kept)))
-    return comparisons
+    with guarded_outputs() as guards:
+        got = guards.copy(qkv)
+        rope.add_rotate_(got, low_rank, b, cos, sin, seq_len, rotated, head_dim)
+    summed = qkv.double() + low_rank.double() @ b.double().t()
+    summed_magnitude = qkv.double().abs() + low_rank.double().abs() @ b.double().abs().t()
+    split, magnitudes = (
+        each.view(batch, seq_len, heads + 2 * kv_heads, 2, head_dim // 2) for each in (summed, summed_magnitude)
+    )
+    x, y = split.unbind(dim=3)
+    x_magnitude, y_magnitude = magnitudes.unbind(dim=3)
+    c, s = (table.double()[:, None, :].expand_as(x[0]).clone() for table in (cos, sin))
+    c[:, rotated:], s[:, rotated:] = 1.0, 0.0
+    expected = torch.stack((x * c - y * s, y * c + x * s), dim=3).reshape(tokens, -1)
+    magnitude = torch.stack(
+        (x_magnitude * c.abs() + y_magnitude * s.abs(), y_magnitude * c.abs() + x_magnitude * s.abs()), dim=3
+    ).reshape(tokens, -1)
+    return [compare("qkv", got, expected, (factors + 4) * U * magnitude)]
 
 
 def check_swiglu(device: torch.device, dtype: torch.dtype, tokens: int, intermediate: int) -> list[Comparison]:

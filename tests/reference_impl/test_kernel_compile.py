@@ -27,7 +27,7 @@ def qwen2_specs() -> list[KernelSpec]:
         *load("nf4").specializations(rows=17920, cols=1536, dtype="bf16"),
         *load("nf4").specializations(rows=17920, cols=1536, dtype="bf16", double=True),
         *load("rms_norm").specializations(tokens=2048, hidden=1536, eps=1e-6, dtype="bf16"),
-        load("rope").apply_spec(2048, 2048, 512, 14, 128, "bf16", inverse=False),
+        load("rope").add_rotate_spec(2048, 2048, 32, 512, 14, 128, "bf16"),
         *load("attention").specializations(batch=4, seq_len=512, heads=12, kv_heads=2, head_dim=128, dtype="bf16"),
         *load("swiglu").specializations(tokens=2048, intermediate=8960, dtype="bf16"),
         *load("swiglu").specializations(tokens=2048, intermediate=8960, dtype="bf16", gated=False),
@@ -101,7 +101,7 @@ def test_bf16_data_moves_in_16_byte_vectors() -> None:
     data = (
         "rms_norm.forward",
         "rms_norm.add_forward",
-        "rope.apply",
+        "rope.add_rotate",
         "swiglu.forward",
         "swiglu.backward",
     )

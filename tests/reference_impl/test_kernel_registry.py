@@ -33,7 +33,7 @@ def planned_specs(dtype: str = "bf16", tokens: int = 6) -> list[KernelSpec]:
         *load("nf4").specializations(rows=8, cols=64, dtype=dtype),
         *load("nf4").specializations(rows=8, cols=64, dtype=dtype, double=True),
         *load("rms_norm").specializations(tokens=tokens, hidden=64, eps=1e-6, dtype=dtype),
-        load("rope").apply_spec(tokens, 64, 3, 3, 16, dtype, inverse=False),
+        load("rope").add_rotate_spec(tokens, 64, 8, 3, 3, 16, dtype),
         *load("attention").specializations(batch=tokens // 3, seq_len=3, heads=2, kv_heads=1, head_dim=16, dtype=dtype),
         *load("swiglu").specializations(tokens=tokens, intermediate=48, dtype=dtype),
         *load("swiglu").specializations(tokens=tokens, intermediate=48, dtype=dtype, gated=False),
@@ -58,7 +58,7 @@ def call_every_wrapper(dtype: torch.dtype, tokens: int) -> None:
     load("rms_norm").backward(x, x, gain, rstd, x)
     load("rms_norm").reduce_gains(load("rms_norm").gain_partials(x, 2), torch.zeros(2, 64))
     table = torch.zeros(3, 8)
-    load("rope").apply_(x, table, table, 3, 3, 16, False)
+    load("rope").add_rotate_(x, x[:, :8].contiguous(), torch.zeros(64, 8, dtype=dtype), table, table, 3, 3, 16)
     qkv, sizes = torch.zeros(tokens, 64, dtype=dtype), (tokens // 3, 3, 2, 1, 16)
     output, log_sum_exp = load("attention").forward(qkv, *sizes)
     load("attention").backward(output, qkv, output, log_sum_exp, table, table, *sizes)
@@ -122,9 +122,9 @@ def test_eps_and_sequence_length_are_part_of_the_key() -> None:
     rms_norm, rope = registry.load("rms_norm"), registry.load("rope")
     assert rms_norm.forward_spec(6, 64, 1e-6, "bf16").key == "rms_norm.forward/6x64/bf16/eps=1e-06/w1s1"
     assert rms_norm.forward_spec(6, 64, 1e-5, "bf16").key == "rms_norm.forward/6x64/bf16/eps=1e-05/w1s1"
-    short = rope.apply_spec(6, 64, 3, 3, 16, "bf16", inverse=False)
-    assert short.key == "rope.apply/6x64x3x3x16/bf16/inverse=False/w1s1"
-    assert short != rope.apply_spec(6, 64, 6, 3, 16, "bf16", inverse=False)
+    short = rope.add_rotate_spec(6, 64, 8, 3, 3, 16, "bf16")
+    assert short.key == "rope.add_rotate/6x64x8x3x3x16/bf16/-/w4s1"
+    assert short != rope.add_rotate_spec(6, 64, 8, 6, 3, 16, "bf16")
 
 
 def test_what_the_compiler_reads_beside_the_key_is_the_identity() -> None:
@@ -209,8 +209,16 @@ ARGUMENT_ERRORS: dict[str, tuple[Callable[[], object], str]] = {
         "gemm.backward_b: argument 'out' is missing; pass the tensor to accumulate into",
     ),
     "sequence": (
-        lambda: registry.load("rope").apply_(torch.zeros(4, 32), torch.zeros(3, 8), torch.zeros(3, 8), 3, 1, 16, False),
-        "rope.apply: argument 'qkv' is .* pass whole sequences",
+        lambda: registry.load("rope").add_rotate_(
+            torch.zeros(4, 32), torch.zeros(4, 8), torch.zeros(32, 8), torch.zeros(3, 8), torch.zeros(3, 8), 3, 1, 16
+        ),
+        "rope.add_rotate: argument 'qkv' is .* pass whole sequences",
+    ),
+    "factors": (
+        lambda: registry.load("rope").add_rotate_(
+            torch.zeros(3, 32), torch.zeros(3, 8), torch.zeros(32, 6), torch.zeros(3, 8), torch.zeros(3, 8), 3, 1, 16
+        ),
+        r"rope.add_rotate: argument 'b' is of shape \[32, 6\]; pass shape \[32, 8\]",
     ),
     "groups": (
         lambda: registry.load("attention").forward(torch.zeros(4, 56), 1, 4, 3, 2, 8),

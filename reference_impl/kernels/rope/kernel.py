@@ -1,10 +1,12 @@
-"""Rotary position embedding, rotate-half convention, in place on the packed query-key-value matrix.
+"""LoRA's addition to the packed query-key-value matrix and rotary position embedding (rotate-half), in one pass.
 
-Legend: T = batch * S tokens, S sequence length, N query heads, Nkv key and value heads, D head_dim.
+Legend: T = batch * S tokens, S sequence length, N query heads, Nkv key and value heads, D head_dim, R columns of the
+low-rank activations (q's and v's side by side).
 
-    (a, b) = halves of a head:  a, b = a * cos - b * sin, b * cos + a * sin      fp32, rounded once; inverse negates sin
+    qkv += low_rank @ b^T,    then for the query and key heads, whose halves are (x, y):
+    x, y = x * cos - y * sin, y * cos + x * sin               all of it in fp32, rounded once
 
-One program rotates all heads of one token.
+One program takes one head of BLOCK tokens. A value head has the angle 0.
 """
 
 from __future__ import annotations
@@ -25,81 +27,108 @@ from reference_impl.kernels.registry import (
     require_shape,
 )
 
-# Elements of each half that a thread holds: one 16-byte load of bf16.
-_ELEMENTS_PER_THREAD = 8
+_BLOCK = 32
+# tl.dot needs 16 columns and 16 summands at least.
+_FEWEST = 16
 
 
 @kernel()
-def _apply_kernel(
+def _add_rotate_kernel(
     qkv: tl.tensor,
+    low_rank: tl.tensor,
+    b: tl.tensor,
     cos: tl.tensor,
     sin: tl.tensor,
+    T: tl.constexpr,
     S: tl.constexpr,
     WIDTH: tl.constexpr,
     HEADS: tl.constexpr,
     HALF: tl.constexpr,
-    HEAD_BLOCK: tl.constexpr,
     HALF_BLOCK: tl.constexpr,
-    INVERSE: tl.constexpr,
+    R: tl.constexpr,
+    R_BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:
-    token = tl.program_id(0)
-    head = tl.arange(0, HEAD_BLOCK)
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    head = tl.program_id(1)
     lane = tl.arange(0, HALF_BLOCK)
-    table = (token % S) * HALF + lane
-    cosine = tl.load(cos + table, mask=lane < HALF, other=0.0)[None, :]
-    sine = tl.load(sin + table, mask=lane < HALF, other=0.0)[None, :]
-    if INVERSE:
-        sine = -sine
-    first = token.to(tl.int64) * WIDTH + head[:, None] * (2 * HALF) + lane[None, :]
-    inside = (head < HEADS)[:, None] & (lane < HALF)[None, :]
-    a = tl.load(qkv + first, mask=inside, other=0.0).to(tl.float32)
-    b = tl.load(qkv + first + HALF, mask=inside, other=0.0).to(tl.float32)
-    tl.store(qkv + first, (a * cosine - b * sine).to(qkv.dtype.element_ty), mask=inside)
-    tl.store(qkv + first + HALF, (b * cosine + a * sine).to(qkv.dtype.element_ty), mask=inside)
+    rank = tl.arange(0, R_BLOCK)
+    inside = (row < T)[:, None] & (lane < HALF)[None, :]
+    rotated = inside & (head < HEADS)
+    angle = (row % S)[:, None] * HALF + lane[None, :]
+    cosine = tl.load(cos + angle, mask=rotated, other=1.0)
+    sine = tl.load(sin + angle, mask=rotated, other=0.0)
+    low = tl.load(low_rank + row[:, None] * R + rank[None, :], mask=(row < T)[:, None] & (rank < R)[None, :], other=0.0)
+    column = head * (2 * HALF) + lane
+    factors = (rank < R)[:, None] & (lane < HALF)[None, :]
+    first_b = tl.load(b + column[None, :] * R + rank[:, None], mask=factors, other=0.0)
+    second_b = tl.load(b + (column + HALF)[None, :] * R + rank[:, None], mask=factors, other=0.0)
+    first = row[:, None].to(tl.int64) * WIDTH + column[None, :]
+    x = tl.load(qkv + first, mask=inside, other=0.0).to(tl.float32) + tl.dot(low, first_b, input_precision="ieee")
+    y = tl.load(qkv + first + HALF, mask=inside, other=0.0).to(tl.float32) + tl.dot(
+        low, second_b, input_precision="ieee"
+    )
+    tl.store(qkv + first, (x * cosine - y * sine).to(qkv.dtype.element_ty), mask=inside)
+    tl.store(qkv + first + HALF, (y * cosine + x * sine).to(qkv.dtype.element_ty), mask=inside)
 
 
 @functools.cache
-def apply_spec(
-    tokens: int, width: int, seq_len: int, heads_to_rotate: int, head_dim: int, dtype: str, *, inverse: bool
+def add_rotate_spec(
+    tokens: int, width: int, factors: int, seq_len: int, heads_to_rotate: int, head_dim: int, dtype: str
 ) -> KernelSpec:
-    """Kernel of `apply_` for qkv [tokens, width] of `dtype`."""
-    head_block = triton.next_power_of_2(heads_to_rotate)
-    half_block = triton.next_power_of_2(head_dim // 2)
+    """Kernel of `add_rotate_` for qkv [tokens, width] and low-rank activations [tokens, factors] of `dtype`."""
     return KernelSpec(
-        op="rope.apply",
-        shape=(tokens, width, seq_len, heads_to_rotate, head_dim),
+        op="rope.add_rotate",
+        shape=(tokens, width, factors, seq_len, heads_to_rotate, head_dim),
         dtype=dtype,
-        constants=(("inverse", inverse),),
-        num_warps=max(1, min(8, head_block * half_block // (32 * _ELEMENTS_PER_THREAD))),
+        constants=(),
+        num_warps=4,
         num_stages=1,
-        function=_apply_kernel,
-        pointers=(Pointer("qkv", dtype), Pointer("cos", "fp32"), Pointer("sin", "fp32")),
+        function=_add_rotate_kernel,
+        pointers=(
+            *(Pointer(name, dtype) for name in ("qkv", "low_rank", "b")),
+            Pointer("cos", "fp32"),
+            Pointer("sin", "fp32"),
+        ),
         constexprs={
+            "T": tokens,
             "S": seq_len,
             "WIDTH": width,
             "HEADS": heads_to_rotate,
             "HALF": head_dim // 2,
-            "HEAD_BLOCK": head_block,
-            "HALF_BLOCK": half_block,
-            "INVERSE": inverse,
+            "HALF_BLOCK": max(_FEWEST, triton.next_power_of_2(head_dim // 2)),
+            "R": factors,
+            "R_BLOCK": max(_FEWEST, triton.next_power_of_2(factors)),
+            "BLOCK": _BLOCK,
         },
-        grid=(tokens,),
+        grid=(triton.cdiv(tokens, _BLOCK), width // head_dim),
     )
 
 
-def apply_(
-    qkv: Tensor, cos: Tensor, sin: Tensor, seq_len: int, heads_to_rotate: int, head_dim: int, inverse: bool
+def add_rotate_(
+    qkv: Tensor,
+    low_rank: Tensor,
+    b: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    seq_len: int,
+    heads_to_rotate: int,
+    head_dim: int,
 ) -> None:
-    """Rotate the first `heads_to_rotate` heads of qkv [T, (N + 2 * Nkv) * D] in place; cos, sin f32 [S, D/2].
+    """Add low_rank [T, R] @ b^T to qkv [T, (N + 2 * Nkv) * D] and rotate its first heads, in place.
 
-    `inverse` rotates back. T must be a multiple of `seq_len`, `head_dim` even.
+    b [(N + 2 * Nkv) * D, R]; cos, sin f32 [S, D/2]. T must be a multiple of `seq_len`, `head_dim` even and a divisor of
+    the width.
     """
     tokens, width = qkv.shape
-    dtype = dtype_name("rope.apply", "qkv", qkv.dtype)
-    spec = apply_spec(tokens, width, seq_len, heads_to_rotate, head_dim, dtype, inverse=inverse)
-    if tokens % seq_len or head_dim % 2 or heads_to_rotate * head_dim > width:
+    dtype = dtype_name("rope.add_rotate", "qkv", qkv.dtype)
+    factors = low_rank.shape[-1]
+    spec = add_rotate_spec(tokens, width, factors, seq_len, heads_to_rotate, head_dim, dtype)
+    if tokens % seq_len or head_dim % 2 or width % head_dim or heads_to_rotate * head_dim > width:
         found = f"[{tokens}, {width}] for seq_len {seq_len}, {heads_to_rotate} heads of {head_dim}"
         raise KernelArgumentError(spec.op, "qkv", found, "pass whole sequences, an even head_dim and as many heads")
+    require_shape(spec.op, "low_rank", low_rank, (tokens, factors))
+    require_shape(spec.op, "b", b, (width, factors))
     require_shape(spec.op, "cos", cos, (seq_len, head_dim // 2))
     require_shape(spec.op, "sin", sin, (seq_len, head_dim // 2))
-    launch(spec, qkv, cos, sin)
+    launch(spec, qkv, low_rank, b, cos, sin)

@@ -1,6 +1,6 @@
 """Rotary position embedding, rotate-half convention, in plain torch.
 
-T = batch * seq_len tokens, N query heads, Nkv key and value heads, D head_dim.
+T = batch * seq_len tokens, N query heads, Nkv key and value heads, D head_dim, R columns of the low-rank activations.
 """
 
 from __future__ import annotations
@@ -26,3 +26,23 @@ def apply_(
     cosine = cos[:, None, :]
     sine = -sin[:, None, :] if inverse else sin[:, None, :]
     heads.copy_(torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1))
+
+
+def add_rotate_(
+    qkv: Tensor,
+    low_rank: Tensor,
+    b: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    seq_len: int,
+    heads_to_rotate: int,
+    head_dim: int,
+) -> None:
+    """qkv [T, (N + 2*Nkv) * D] += low_rank [T, R] @ b [(N + 2*Nkv) * D, R]^T, and its first heads rotated, in place.
+
+    Sum and rotation are computed in fp32 (fp64 for fp64) and rounded once.
+    """
+    inner = torch.float64 if qkv.dtype == torch.float64 else torch.float32
+    summed = torch.addmm(qkv.to(inner), low_rank.to(inner), b.t().to(inner))
+    apply_(summed, cos, sin, seq_len, heads_to_rotate, head_dim, inverse=False)
+    qkv.copy_(summed)
