@@ -6,12 +6,13 @@ low-rank activations (q's and v's side by side).
     qkv += low_rank @ b^T,    then for the query and key heads, whose halves are (x, y):
     x, y = x * cos - y * sin, y * cos + x * sin               all of it in fp32, rounded once
 
-One program takes one head of BLOCK tokens. A value head has the angle 0.
+One program takes EACH heads of BLOCK tokens, for which it reads the angles once. A value head has the angle 0.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 
 import triton
 import triton.language as tl
@@ -28,6 +29,7 @@ from reference_impl.kernels.registry import (
 )
 
 _BLOCK = 32
+_MOST_HEADS = 4  # of a program: the tables are twice as large as a head's rows, which are bf16
 # tl.dot needs 16 columns and 16 summands at least.
 _FEWEST = 16
 
@@ -48,28 +50,31 @@ def _add_rotate_kernel(
     R: tl.constexpr,
     R_BLOCK: tl.constexpr,
     BLOCK: tl.constexpr,
+    EACH: tl.constexpr,
 ) -> None:
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    head = tl.program_id(1)
     lane = tl.arange(0, HALF_BLOCK)
     rank = tl.arange(0, R_BLOCK)
     inside = (row < T)[:, None] & (lane < HALF)[None, :]
-    rotated = inside & (head < HEADS)
     angle = (row % S)[:, None] * HALF + lane[None, :]
-    cosine = tl.load(cos + angle, mask=rotated, other=1.0)
-    sine = tl.load(sin + angle, mask=rotated, other=0.0)
+    cosine = tl.load(cos + angle, mask=inside, other=0.0)
+    sine = tl.load(sin + angle, mask=inside, other=0.0)
     low = tl.load(low_rank + row[:, None] * R + rank[None, :], mask=(row < T)[:, None] & (rank < R)[None, :], other=0.0)
-    column = head * (2 * HALF) + lane
     factors = (rank < R)[:, None] & (lane < HALF)[None, :]
-    first_b = tl.load(b + column[None, :] * R + rank[:, None], mask=factors, other=0.0)
-    second_b = tl.load(b + (column + HALF)[None, :] * R + rank[:, None], mask=factors, other=0.0)
-    first = row[:, None].to(tl.int64) * WIDTH + column[None, :]
-    x = tl.load(qkv + first, mask=inside, other=0.0).to(tl.float32) + tl.dot(low, first_b, input_precision="ieee")
-    y = tl.load(qkv + first + HALF, mask=inside, other=0.0).to(tl.float32) + tl.dot(
-        low, second_b, input_precision="ieee"
-    )
-    tl.store(qkv + first, (x * cosine - y * sine).to(qkv.dtype.element_ty), mask=inside)
-    tl.store(qkv + first + HALF, (y * cosine + x * sine).to(qkv.dtype.element_ty), mask=inside)
+    for offset in tl.static_range(EACH):
+        head = tl.program_id(1) * EACH + offset
+        column = head * (2 * HALF) + lane
+        first_b = tl.load(b + column[None, :] * R + rank[:, None], mask=factors, other=0.0)
+        second_b = tl.load(b + (column + HALF)[None, :] * R + rank[:, None], mask=factors, other=0.0)
+        first = row[:, None].to(tl.int64) * WIDTH + column[None, :]
+        x = tl.load(qkv + first, mask=inside, other=0.0) + tl.dot(low, first_b, input_precision="ieee")
+        y = tl.load(qkv + first + HALF, mask=inside, other=0.0) + tl.dot(low, second_b, input_precision="ieee")
+        if head < HEADS:
+            tl.store(qkv + first, (x * cosine - y * sine).to(qkv.dtype.element_ty), mask=inside)
+            tl.store(qkv + first + HALF, (y * cosine + x * sine).to(qkv.dtype.element_ty), mask=inside)
+        else:
+            tl.store(qkv + first, x.to(qkv.dtype.element_ty), mask=inside)
+            tl.store(qkv + first + HALF, y.to(qkv.dtype.element_ty), mask=inside)
 
 
 @functools.cache
@@ -77,6 +82,8 @@ def add_rotate_spec(
     tokens: int, width: int, factors: int, seq_len: int, heads_to_rotate: int, head_dim: int, dtype: str
 ) -> KernelSpec:
     """Kernel of `add_rotate_` for qkv [tokens, width] and low-rank activations [tokens, factors] of `dtype`."""
+    heads = width // head_dim
+    each = math.gcd(heads, _MOST_HEADS)
     return KernelSpec(
         op="rope.add_rotate",
         shape=(tokens, width, factors, seq_len, heads_to_rotate, head_dim),
@@ -100,8 +107,9 @@ def add_rotate_spec(
             "R": factors,
             "R_BLOCK": max(_FEWEST, triton.next_power_of_2(factors)),
             "BLOCK": _BLOCK,
+            "EACH": each,
         },
-        grid=(triton.cdiv(tokens, _BLOCK), width // head_dim),
+        grid=(triton.cdiv(tokens, _BLOCK), heads // each),
     )
 
 
