@@ -43,7 +43,8 @@ class Shard:
     def command(self, out: Path) -> list[str]:
         narrowed = [word for claim in self.claims for word in ("--claim", claim)]
         narrowed += [word for fault in self.faults for word in ("--fault", fault)]
-        call = ["drill" if self.drill else "verify", str(self.contract), *narrowed]
+        contract = self.contract.relative_to(ROOT) if self.contract.is_relative_to(ROOT) else self.contract
+        call = ["drill" if self.drill else "verify", str(contract), *narrowed]  # a run directory tells its command
         return [sys.executable, "-m", "harness", *call, "--reports", str(out), "--name", self.name]
 
 

@@ -26,6 +26,12 @@ def test_a_shard_names_its_contract_claims_and_directory() -> None:
     assert " ".join(words) == ("verify contracts/a.yaml --claim A-001 --claim A-002 --reports out --name one")
 
 
+def test_a_run_directory_does_not_tell_where_the_checkout_lies() -> None:
+    """Every command stands in its run directory; shards run in the checkout's root."""
+    shard = gate_on_gpus.Shard("one", CONTRACTS.resolve() / "a.yaml", ("A-001",))
+    assert shard.command(Path("out"))[4] == str(Path("contracts", "a.yaml"))
+
+
 def test_a_drill_plants_every_fault_of_every_claim_once() -> None:
     planned = gate_on_gpus.drill_shards([CONTRACTS])
     demanded = [
