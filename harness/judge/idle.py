@@ -18,13 +18,18 @@ from harness.judge.sheet import Sheet, number, settle
 
 def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limit: float, sheet: Sheet) -> None:
     """Settle INCONCLUSIVE when in any process the baseline's median block was idle for more than `limit` of it."""
+    for timing in timings:
+        device = timing.observed_device_seconds.get(baseline, 0.0)
+        if not 0 <= device < math.inf:
+            settle(
+                reasons.TELEMETRY_MISSING,
+                f"process {timing.process} saw the device work for {device} s in a step of {baseline}",
+            )
     shares = [share for timing in timings if (share := idle_share(timing, baseline)) is not None]
     if not shares:
         settle(reasons.TELEMETRY_MISSING, "no process recorded the processor time of its blocks")
-    worst = float(np.max(shares))  # unlike `max`, NaN when one is
+    worst = max(shares)
     sheet.figure("baseline_idle_share", worst)
-    if math.isnan(worst):
-        settle(reasons.TELEMETRY_MISSING, "the processor or device time of a process's blocks is no number")
     if worst > limit:
         settle(
             reasons.BASELINE_IDLE,
@@ -34,14 +39,11 @@ def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limi
 
 
 def idle_share(timing: TimingEvidence, arm: str) -> float | None:
-    """Median over an arm's blocks of the share of a block that is neither processor nor device time; at least 0.
-
-    NaN when a time is.
-    """
+    """Median over an arm's blocks of the share of a block that is neither processor nor device time; at least 0."""
     device = float(timing.observed_device_seconds.get(arm, 0.0))
     shares = [
-        1 - np.maximum(block.processor_seconds, device * block.steps) / block.seconds
+        1 - max(block.processor_seconds, device * block.steps) / block.seconds
         for block in timing.blocks
         if block.arm == arm and block.processor_seconds is not None
     ]
-    return float(np.maximum(0.0, np.median(shares))) if shares else None
+    return max(0.0, float(np.median(shares))) if shares else None

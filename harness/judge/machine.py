@@ -66,6 +66,6 @@ def clock_spread(samples: list[TelemetrySample]) -> float:
 
 
 def _highest(values: Iterable[float]) -> float:
-    """The largest; NaN when one is, where `max` would depend on the order."""
+    """The largest; NaN when one is not finite. `max` alone keeps a number that stands before a NaN."""
     found = list(values)
-    return math.nan if any(math.isnan(value) for value in found) else max(found)
+    return max(found) if all(math.isfinite(value) for value in found) else math.nan

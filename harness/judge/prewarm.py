@@ -6,6 +6,8 @@ of the JIT ledger that nothing was compiled or loaded after prewarm, and that li
 
 from __future__ import annotations
 
+import math
+
 from harness.contract.kinds.kernels import Prewarm
 from harness.evidence.run_records import KernelsEvidence, PrewarmEvidence
 from harness.judge import reasons
@@ -66,6 +68,7 @@ def _require_coverage(part: Prewarm, inventory: KernelsEvidence, sheet: Sheet) -
 
 
 def _require_no_late_jit(ledger: PrewarmEvidence, keys: list[str], sheet: Sheet) -> None:
+    _require_finite_times(ledger)
     times = [ledger.phases.get(phase) for phase in _PHASES]
     known = [time for time in times if time is not None]
     if len(known) != len(_PHASES) or known != sorted(known):
@@ -86,6 +89,16 @@ def _require_no_late_jit(ledger: PrewarmEvidence, keys: list[str], sheet: Sheet)
             reasons.PREWARM_MISSING_KEY,
             f"{len(cold)} of {len(keys)} keys that the run uses were never compiled in the prewarm: {some(cold)}",
         )
+
+
+def _require_finite_times(ledger: PrewarmEvidence) -> None:
+    """A NaN is neither before nor after anything, so nothing would be late."""
+    times = {f"phase {name}": time for name, time in ledger.phases.items()}
+    times |= {f"handle {name}": time for name, time in ledger.handles.items()}
+    times |= {f"{event.event} of {event.key}": event.seconds for event in ledger.events}
+    unknown = sorted(what for what, time in times.items() if not math.isfinite(time))
+    if unknown:
+        settle(reasons.EVIDENCE_INCONSISTENT, f"{len(unknown)} times are no number: {some(unknown)}")
 
 
 def _require_handles(part: Prewarm, ledger: PrewarmEvidence, sheet: Sheet) -> None:

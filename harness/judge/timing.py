@@ -37,6 +37,12 @@ def step_times(timing: TimingEvidence, part: ThroughputRatio) -> StepTimes:
                 reasons.EVIDENCE_INCONSISTENT,
                 f"process {timing.process} has a block of {block.steps} steps in {block.seconds} s",
             )
+        worked = block.processor_seconds
+        if worked is not None and not 0 <= worked < math.inf:
+            settle(
+                reasons.EVIDENCE_INCONSISTENT,
+                f"process {timing.process} has a block with {worked} s of processor time",
+            )
         if block.steps < part.block_steps:
             settle(
                 reasons.EVIDENCE_MISSING,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from evidence_builders import verdict_of
@@ -174,6 +175,17 @@ PREWARM_CASES = [
     ),
     Case(
         "compiled after the upload began", "late_jit", lambda: prewarmed(events=[*WARM, compiled("clip", seconds=2.0)])
+    ),
+    Case(
+        "an event at no time",
+        "evidence_inconsistent",
+        lambda: prewarmed(events=[*WARM, compiled("clip", seconds=math.nan)]),
+    ),
+    Case("a handle at no time", "evidence_inconsistent", lambda: prewarmed(handles={"cublas": math.nan})),
+    Case(
+        "phases at no time",
+        "evidence_inconsistent",
+        lambda: prewarmed(phases={"prewarm": math.nan, "upload": math.inf, "train": -math.inf}),
     ),
     Case("no handle", "handle_late", lambda: prewarmed(handles={})),
     Case("a late handle", "handle_late", lambda: prewarmed(handles={"cublas": 2.5})),

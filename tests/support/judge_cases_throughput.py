@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,15 @@ def torn(**changes: Any) -> dict[str, Any]:
     return {"timing": {"blocks": [first.model_copy(update=changes), *others]}}
 
 
+def wrong_number(what: str, number: float) -> Verdict:
+    """The last process with a number that cannot be one."""
+    if what == "a processor time":
+        return timed(**torn(processor_seconds=number))
+    if what == "a device time":
+        return timed(timing={"observed_device_seconds": {"ungraphed": number}})
+    return timed(**machine(host_load_per_core=number))
+
+
 def first_round(*positions: int, arm: str = "ungraphed") -> dict[str, Any]:
     """The first round's blocks (candidate, `arm`, `arm`, candidate) at these positions."""
     made = blocks([0.01] * 4, [0.012] * 4, steps=2)
@@ -177,13 +187,14 @@ THROUGHPUT_CASES = [
         lambda: timed(timing={"blocks": sleeping(0.5), "observed_device_seconds": {"ungraphed": 0.0115}}),
     ),
     Case("processor times unseen", "telemetry_missing", unwatched_processor),
-    Case(
-        "a processor time that is no number", "telemetry_missing", lambda: timed(timing={"blocks": sleeping(math.nan)})
-    ),
-    Case(
-        "a device time that is no number",
-        "telemetry_missing",
-        lambda: timed(timing={"observed_device_seconds": {"ungraphed": math.nan}}),
+    *(
+        Case(f"{what} of {number}", reason, partial(wrong_number, what, number))
+        for what, reason, numbers in (
+            ("a processor time", "evidence_inconsistent", (math.nan, math.inf, -1e-9)),
+            ("a device time", "telemetry_missing", (math.nan, math.inf, -1e-9)),
+            ("a load", "limits_exceeded", (math.nan, math.inf, -math.inf)),
+        )
+        for number in numbers
     ),
 ]
 
