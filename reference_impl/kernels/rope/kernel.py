@@ -6,7 +6,7 @@ low-rank activations (q's and v's side by side).
     qkv += low_rank @ b^T,    then for the query and key heads, whose halves are (x, y):
     x, y = x * cos - y * sin, y * cos + x * sin               all of it in fp32, rounded once
 
-One program takes EACH heads of BLOCK tokens, for which it reads the angles once. A value head has the angle 0.
+One program takes EACH heads of BLOCK tokens, for which it reads the angles once; value heads are not rotated.
 """
 
 from __future__ import annotations
