@@ -1,4 +1,4 @@
-"""`harness check` and `harness explain`: read contracts, lint them, say what a claim demands. Nothing is run."""
+"""`harness check`: read contracts and lint them. Nothing is run."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, parts_of
 from harness.contract.lint import Finding, lint, lint_drill
 from harness.contract.load import ContractErrors, LoadedContract, load_contracts
 from harness.contract.waivers import find_waivers, unmatched
 from harness.drill.record import read_record, records_below
-from harness.errors import ExitCode, UsageError
+from harness.errors import ExitCode
 from harness.evidence.numbers import dump_json
 from harness.system.resolve import describe
 
@@ -55,41 +54,3 @@ def check(paths: Sequence[Path], *, waivers: Path | None = None, drill: Path | N
 
 def _without_place(text: str, where: str) -> str:
     return text.removeprefix(f"{where}: ")
-
-
-def explain(claim_id: str, contracts: Path) -> str:
-    """What a claim demands, in plain lines. Raises UsageError for an unknown id."""
-    known: list[str] = []
-    for loaded in load_contracts([contracts]):
-        for claim in loaded.contract.claims:
-            if claim.id == claim_id:
-                return _explanation(loaded, claim)
-            known.append(claim.id)
-    raise UsageError(
-        "no contract has this claim", where=str(contracts), got=claim_id, remedy=f"known claims: {', '.join(known)}"
-    )
-
-
-def _explanation(loaded: LoadedContract, claim: AnyClaim) -> str:
-    lines = [f"{claim.id}: {claim.title}", f"  contract   {loaded.contract.id} ({loaded.path})"]
-    lines += [f"  workload   {name}: {_workload(loaded, name)}" for name in claim.on]
-    for part in parts_of(claim):
-        label = f"{part.kind}" if isinstance(claim, CompositeClaim) else "demands"
-        lines.append(f"  {label:<10} {_demands(part)}")
-    if claim.upstream:
-        lines.append(f"  upstream   {claim.upstream}")
-    lines.append(f"  why        {claim.why}")
-    lines.append(f"  if it fails {claim.if_fails}")
-    lines.append(f"  faults     {', '.join(claim.falsified_by) or 'none: nothing has shown that this claim can fail'}")
-    return "\n".join(lines)
-
-
-def _workload(loaded: LoadedContract, name: str) -> str:
-    workload = loaded.contract.workloads[name]
-    return f"{workload.model}, batch {workload.batch_size}, sequence length {workload.seq_len}, {workload.steps} steps"
-
-
-def _demands(part: AnyPart) -> str:
-    text_fields = {"id", "title", "on", "why", "if_fails", "falsified_by", "upstream", "parts"}
-    values = part.model_dump(exclude_defaults=True, exclude=text_fields)
-    return ", ".join(f"{key}: {value}" for key, value in values.items())

@@ -128,9 +128,9 @@ def explain(
     contracts: Annotated[Path, typer.Option("--contracts", help="Where to look for it.")] = Path("contracts"),
 ) -> None:
     """Say what a claim demands, where its numbers come from, and what usually breaks it."""
-    from harness import checking
+    from harness import explanation
 
-    typer.echo(checking.explain(claim, contracts))
+    typer.echo(explanation.explain(claim, contracts))
 
 
 @app.command()

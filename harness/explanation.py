@@ -1,0 +1,88 @@
+"""`harness explain`: what a claim demands, where its numbers come from and what usually breaks it. Nothing is run."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from harness.contract.claims import AnyClaim, AnyPart, parts_of
+from harness.contract.load import LoadedContract, load_contracts
+from harness.errors import UsageError
+
+WIDTH = 100
+LABEL_WIDTH = 13
+TEXTS = {"id", "title", "on", "why", "if_fails", "falsified_by", "upstream", "parts", "kind"}
+
+
+def explain(claim_id: str, contracts: Path) -> str:
+    """What a claim demands, in plain lines. Raises UsageError for an unknown id."""
+    known: list[str] = []
+    for loaded in load_contracts([contracts]):
+        for claim in loaded.contract.claims:
+            if claim.id == claim_id:
+                return _explanation(loaded, claim)
+            known.append(claim.id)
+    raise UsageError(
+        "no contract has this claim", where=str(contracts), got=claim_id, remedy=f"known claims: {', '.join(known)}"
+    )
+
+
+def _explanation(loaded: LoadedContract, claim: AnyClaim) -> str:
+    contract = loaded.contract
+    sections = [
+        ("contract", [f"{contract.id} ({loaded.path})"]),
+        ("workloads", [_workload(loaded, name) for name in claim.on]),
+        *((part.kind, _demands(part)) for part in parts_of(claim)),
+        ("upstream", [claim.upstream] if claim.upstream else []),
+        ("why", [claim.why]),
+        ("if it fails", [claim.if_fails]),
+        ("faults", [", ".join(claim.falsified_by) or "none: nothing has shown that this claim can fail"]),
+    ]
+    return "\n".join([f"{claim.id}: {claim.title}", *(line for section in sections for line in _section(*section))])
+
+
+def _section(label: str, texts: Iterable[str]) -> list[str]:
+    """The label before the first of its lines, or above them when it is too long to stand there."""
+    margin = " " * (2 + LABEL_WIDTH)
+    lines = [
+        line
+        for text in texts
+        for line in textwrap.wrap(
+            text,
+            WIDTH,
+            initial_indent=margin,
+            subsequent_indent=margin,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    ]
+    if not lines:
+        return []
+    if len(label) >= LABEL_WIDTH:
+        return [f"  {label}", *lines]
+    return [f"  {label:<{LABEL_WIDTH}}{lines[0].lstrip()}", *lines[1:]]
+
+
+def _workload(loaded: LoadedContract, name: str) -> str:
+    workload = loaded.contract.workloads[name]
+    lengths = workload.seq_len
+    length = f"lengths {_value(lengths)} in turn" if isinstance(lengths, list) else f"length {lengths}"
+    return f"{name}: {workload.model}, batch {workload.batch_size}, sequence {length}, {workload.steps} steps"
+
+
+def _demands(part: AnyPart) -> list[str]:
+    """A line for each number or name that the claim is judged by, those that the contract leaves to the default too."""
+    values: dict[str, Any] = part.model_dump(exclude_none=True, exclude=TEXTS)
+    return [f"{name}: {_value(value)}" for name, value in values.items() if value not in ({}, [])]
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(
+            f"{name} {f'({_value(each)})' if isinstance(each, dict) else _value(each)}" for name, each in value.items()
+        )
+    if isinstance(value, list):
+        return ", ".join(_value(each) for each in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,52 @@
+"""`harness explain` says all that a claim demands, in lines that fit a terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.contract.claims import AnyClaim
+from harness.contract.load import load_contracts
+from harness.errors import UsageError
+from harness.explanation import WIDTH, explain
+
+CONTRACTS = Path(__file__).parents[2] / "contracts"
+CLAIMS = [claim for loaded in load_contracts([CONTRACTS]) for claim in loaded.contract.claims]
+
+
+def test_a_timing_names_the_numbers_that_the_contract_leaves_out() -> None:
+    text = explain("F-CGT-001", CONTRACTS)
+    lines = [line.strip() for line in text.splitlines()]
+    assert lines[0] == "F-CGT-001: The captured step is at least 3 times as fast at a launch-bound shape"
+    assert "throughput_ratio" in lines
+    for line in ("at_least: 3.0", "processes: 8", "confidence: 0.99", "trajectory: F-CGT-002"):
+        assert line in lines
+    assert "sm_clock_spread 0.05" in " ".join(lines)  # a default
+
+
+def test_each_part_of_a_composite_stands_for_itself() -> None:
+    lines = explain("F-CGT-006", CONTRACTS).splitlines()
+    assert "  capture      mechanism: cuda_graph" in lines
+    assert "  host_syncs   mechanism: cuda_graph" in lines
+    assert "               control: arm synchronizing, exactly 6, per_layer true" in lines
+
+
+def test_sequence_lengths_are_taken_in_turn() -> None:
+    text = explain("F-GRAPH-BWD-002-shapes", CONTRACTS)
+    assert "tiny-shapes: tiny, batch 4, sequence lengths 32, 64, 48 in turn, 300 steps" in text
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
+def test_every_claim_is_explained_whole_and_fits(claim: AnyClaim) -> None:
+    text = explain(claim.id, CONTRACTS)
+    assert max(len(line) for line in text.splitlines()[1:]) <= WIDTH
+    assert "{'" not in text  # a dictionary as Python writes it
+    said = " ".join(text.split())
+    for words in (claim.why, claim.if_fails, ", ".join(claim.falsified_by)):
+        assert " ".join(words.split()) in said
+
+
+def test_an_unknown_claim_is_told_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"no contract has this claim.*F-CGT-009.*F-CGT-001"):
+        explain("F-CGT-009", CONTRACTS)
