@@ -6,7 +6,8 @@ A shard of the gate is one timing claim, or the other claims of a contract; of t
 or some claims' other faults. Timings first: they take longest.
 
 Exit code: that of `harness judge --gate` over all shards, 12 when a shard left no run directory; of a drill, the first
-of 12, 1 and 10 that a shard ended with, else 0.
+of 12, 1 and 10 that a shard ended with, else 0. SIGINT and SIGTERM end the shards under way, which keep their evidence
+so far, and start no others: 130, 143.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from __future__ import annotations
 import argparse
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 from harness.contract.claims import parts_of
 from harness.contract.load import load_contracts
@@ -92,6 +96,34 @@ def worst(codes: Iterable[int]) -> int:
     return next((code for code in WORST_FIRST if code in seen), 12 if seen else 0)
 
 
+class Calls:
+    """The commands under way, so that a signal ends them all."""
+
+    def __init__(self) -> None:
+        self.ended_by: int | None = None
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+
+    def call(self, command: Sequence[str], **options: Any) -> int:
+        """The exit code of a command; negative when a signal ended it. -SIGTERM, and nothing run, after `end`."""
+        with self._lock:
+            if self.ended_by is not None:
+                return -signal.SIGTERM
+            # in a session of its own, so that Ctrl-C reaches it once, through `end`
+            process = subprocess.Popen(command, start_new_session=True, **options)
+            self._running.add(process)
+        code = process.wait()
+        with self._lock:
+            self._running.discard(process)
+        return code
+
+    def end(self, number: int, _frame: FrameType | None = None) -> None:
+        """Signal handler: end what runs, and let nothing else begin."""
+        self.ended_by = number
+        for process in list(self._running):
+            process.terminate()
+
+
 def run_all(work: Sequence[Shard], gpus: Sequence[str], run: Callable[[Shard, str], None]) -> None:
     """Each GPU takes the next shard when it is free. An error of `run` is raised when all are done."""
     waiting: queue.SimpleQueue[Shard] = queue.SimpleQueue()
@@ -133,16 +165,24 @@ def main() -> int:
     out.mkdir(parents=True)
 
     codes: dict[str, int] = {}
+    calls = Calls()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, calls.end)
 
     def run(shard: Shard, gpu: str) -> None:
+        if calls.ended_by is not None:
+            return
         with (out / f"{shard.name}.txt").open("wb") as log:
             environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
-            codes[shard.name] = subprocess.call(shard.command(out), env=environment, stdout=log, stderr=log, cwd=ROOT)
+            codes[shard.name] = calls.call(shard.command(out), env=environment, stdout=log, stderr=log, cwd=ROOT)
         print(f"{shard.name} on {gpu}: exit code {codes[shard.name]}", flush=True)
 
     contracts = [path.resolve() for path in arguments.contracts]
     planned = drill_shards(contracts) if arguments.drill else shards(contracts)
     run_all(planned, gpus, run)
+    if calls.ended_by is not None:
+        print(f"interrupted: what the shards had seen is kept in {out}", file=sys.stderr)
+        return 128 + calls.ended_by
     if arguments.drill:
         return worst(codes.values())
     missing = [shard.name for shard in planned if not (out / shard.name / "run.json").is_file()]

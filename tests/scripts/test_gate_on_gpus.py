@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import gate_on_gpus
@@ -10,6 +16,7 @@ import pytest
 from harness.contract.load import load_contracts
 
 CONTRACTS = Path(__file__).parents[2] / "contracts"
+SCRIPT = Path(gate_on_gpus.__file__)
 
 
 def test_every_claim_is_in_one_shard_and_timings_come_first() -> None:
@@ -75,3 +82,37 @@ def test_each_shard_runs_once_whatever_becomes_of_another(gpus: list[str]) -> No
         gate_on_gpus.run_all(work, gpus, run)
     assert sorted(name for name, _ in seen) == [shard.name for shard in work]
     assert {gpu for _, gpu in seen} <= set(gpus)
+
+
+def test_a_signal_ends_what_runs_and_nothing_else_begins() -> None:
+    calls = gate_on_gpus.Calls()
+    codes: list[int] = []
+    waiting = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+    reading, writing = os.pipe()
+    thread = threading.Thread(target=lambda: codes.append(calls.call(waiting, stdout=writing)))
+    thread.start()
+    assert os.read(reading, 2) == b"up"
+    calls.end(signal.SIGINT)
+    thread.join(timeout=20)
+    os.close(reading)
+    os.close(writing)
+    assert codes == [-signal.SIGTERM]
+    assert calls.ended_by == signal.SIGINT
+    assert calls.call(["no such program"]) == -signal.SIGTERM
+
+
+def test_a_terminated_gate_keeps_what_its_shards_saw(tmp_path: Path) -> None:
+    """The whole script, on this machine's CPU: a shard under way leaves its evidence, the others never begin."""
+    out = tmp_path / "out"
+    command = [sys.executable, str(SCRIPT), str(out), str(CONTRACTS / "traced-step-v1.yaml")]
+    command += [str(CONTRACTS / "repeatability-v1.yaml"), "--gpus", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        until = time.monotonic() + 60
+        while not list(out.glob("*/evidence/*")) and time.monotonic() < until:
+            time.sleep(0.05)
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert errors == f"interrupted: what the shards had seen is kept in {out}\n"
+    assert [path.name for path in out.glob("*.txt")] == ["traced-step-v1.txt"]
+    assert len(list(out.glob("traced-step-v1*/run.json"))) == 1
