@@ -19,8 +19,8 @@ from harness.judge.sheet import Sheet, number, settle
 def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limit: float, sheet: Sheet) -> None:
     """Settle INCONCLUSIVE when in any process the baseline's median block was idle for more than `limit` of it."""
     for timing in timings:
-        device = timing.observed_device_seconds.get(baseline, 0.0)
-        if not 0 <= device < math.inf:
+        device = timing.observed_device_seconds.get(baseline)
+        if device is not None and not 0 <= device < math.inf:
             settle(
                 reasons.TELEMETRY_MISSING,
                 f"process {timing.process} saw the device work for {device} s in a step of {baseline}",

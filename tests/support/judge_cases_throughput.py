@@ -187,6 +187,8 @@ THROUGHPUT_CASES = [
         lambda: timed(timing={"blocks": sleeping(0.5), "observed_device_seconds": {"ungraphed": 0.0115}}),
     ),
     Case("processor times unseen", "telemetry_missing", unwatched_processor),
+    Case("a block without processor time", "held", lambda: timed(**torn(processor_seconds=0.0))),
+    Case("no time on the device", "held", lambda: wrong_number("a device time", 0.0)),
     *(
         Case(f"{what} of {number}", reason, partial(wrong_number, what, number))
         for what, reason, numbers in (

@@ -58,6 +58,8 @@ def test_a_clock_against_the_faster_arm_takes_nothing_from_it() -> None:
     assert figures(verdict)["sm_clock.graphed"] == 1700.0
     assert figures(verdict)["sm_clock.ungraphed"] == 1900.0
     assert figures(verdict)["clock_advantage"] == pytest.approx(1700 / 1900 - 1)
+    units = [verdict.figures[name].unit for name in ("sm_clock.graphed", "sm_clock.ungraphed", "clock_advantage")]
+    assert units == ["MHz", "MHz", ""]
 
 
 def test_a_clock_for_the_faster_arm_decides_nothing() -> None:
