@@ -25,10 +25,15 @@ def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limi
                 reasons.TELEMETRY_MISSING,
                 f"process {timing.process} saw the device work for {device} s in a step of {baseline}",
             )
-    shares = [share for timing in timings if (share := idle_share(timing, baseline)) is not None]
-    if not shares:
-        settle(reasons.TELEMETRY_MISSING, "no process recorded the processor time of its blocks")
-    worst = max(shares)
+    worst = 0.0
+    for timing in timings:
+        share = idle_share(timing, baseline)
+        if share is None:
+            settle(
+                reasons.TELEMETRY_MISSING,
+                f"process {timing.process} did not record the processor time of every block of {baseline}",
+            )
+        worst = max(worst, share)
     sheet.figure("baseline_idle_share", worst)
     if worst > limit:
         settle(
@@ -39,11 +44,16 @@ def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limi
 
 
 def idle_share(timing: TimingEvidence, arm: str) -> float | None:
-    """Median over an arm's blocks of the share of a block that is neither processor nor device time; at least 0."""
+    """Median over an arm's blocks of the share of a block that is neither processor nor device time; at least 0.
+
+    None when a block's processor time is unknown.
+    """
     device = float(timing.observed_device_seconds.get(arm, 0.0))
-    shares = [
-        1 - max(block.processor_seconds, device * block.steps) / block.seconds
-        for block in timing.blocks
-        if block.arm == arm and block.processor_seconds is not None
-    ]
+    shares = []
+    for block in timing.blocks:
+        if block.arm != arm:
+            continue
+        if block.processor_seconds is None:
+            return None
+        shares.append(1 - max(block.processor_seconds, device * block.steps) / block.seconds)
     return max(0.0, float(np.median(shares))) if shares else None

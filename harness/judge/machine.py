@@ -25,6 +25,8 @@ def require_quiet_machine(limits: Limits, runs: list[RunEvidence], sheet: Sheet)
         # a negative count: the driver did not say which processes use the GPU
         if any(each.foreign_processes < 0 for each in samples):
             settle(reasons.TELEMETRY_MISSING, f"other processes on the GPU could not be seen during run {run.run_id}")
+        if sheet.mechanism == "cuda_graph" and all(each.sm_clock_mhz is None for each in samples):
+            settle(reasons.TELEMETRY_MISSING, f"the GPU's SM clock could not be seen during run {run.run_id}")
     seen = {
         "foreign_gpu_processes": max(float(max(each.foreign_processes for each in samples)) for samples in sampled),
         "throttled_share": max(_throttled_share(samples) for samples in sampled),

@@ -174,7 +174,6 @@ BOUNDS: dict[str, list[Case]] = {
             "limits_exceeded",
             lambda: timed(**machine(foreign_processes=1, host_load_per_core=1.5)),
         ),
-        Case("no clock", "held", lambda: timed(**clocks(None, None))),
         Case("a clock that reads zero", "held", lambda: timed(**clocks(0.0, 0.0))),
         Case("a clock in GHz", "limits_exceeded", lambda: timed(**clocks(0.8, 1.0))),
         Case("a round of one block", "evidence_inconsistent", lambda: timed(**one_block_of_a_round())),

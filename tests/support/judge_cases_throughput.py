@@ -67,13 +67,12 @@ def sleeping(share: float) -> list[Block]:
     ]
 
 
-def unwatched_processor() -> Verdict:
-    """No block of any process says what the processor did."""
+def unwatched(process: int, block: int) -> Verdict:
+    """One block of one process does not say what the processor did; blocks 1 and 2 of four are the baseline's."""
     runs = processes(1.2)
-    for run in runs:
-        assert run.timing is not None
-        for block in run.timing.blocks:
-            object.__setattr__(block, "processor_seconds", None)
+    timing = runs[process].timing
+    assert timing is not None
+    object.__setattr__(timing.blocks[block], "processor_seconds", None)
     return timed(runs)
 
 
@@ -96,6 +95,10 @@ def torn(**changes: Any) -> dict[str, Any]:
     """The first timed block changed."""
     first, *others = blocks([0.01] * 4, [0.012] * 4, steps=2)
     return {"timing": {"blocks": [first.model_copy(update=changes), *others]}}
+
+
+def machine_without_clock() -> dict[str, Any]:
+    return {"telemetry": Telemetry(samples=[sample(sm_clock_mhz=None), sample(sm_clock_mhz=None)])}
 
 
 def wrong_number(what: str, number: float) -> Verdict:
@@ -186,7 +189,11 @@ THROUGHPUT_CASES = [
         "held",
         lambda: timed(timing={"blocks": sleeping(0.5), "observed_device_seconds": {"ungraphed": 0.0115}}),
     ),
-    Case("processor times unseen", "telemetry_missing", unwatched_processor),
+    Case("the baseline's processor unseen in the first process", "telemetry_missing", lambda: unwatched(0, 1)),
+    Case("the baseline's processor unseen in the last process", "telemetry_missing", lambda: unwatched(7, 2)),
+    Case("the candidate's processor unseen", "held", lambda: unwatched(0, 0)),
+    Case("no clock of the GPU", "telemetry_missing", lambda: timed(**machine_without_clock())),
+    Case("a clock seen at times", "held", lambda: timed(**machine(sm_clock_mhz=None))),
     Case("a block without processor time", "held", lambda: timed(**torn(processor_seconds=0.0))),
     Case("no time on the device", "held", lambda: wrong_number("a device time", 0.0)),
     *(

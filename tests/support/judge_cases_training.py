@@ -133,6 +133,11 @@ TRAJECTORY_CASES = [
         "traced", "mechanism_missing", lambda: trajectory(graphed(capture=traced()), claim={"mechanism": "cuda_graph"})
     ),
     Case(
+        "captured by who knows what",
+        "mechanism_missing",
+        lambda: trajectory(graphed(capture=cuda_graph(mechanism=None)), claim={"mechanism": "cuda_graph"}),
+    ),
+    Case(
         "noisy baseline",
         "noise_above_tolerance",
         lambda: trajectory(repetition=arm("ungraphed", LOSSES + 0.2, replica=1)),

@@ -1,4 +1,7 @@
-"""Each float of passing evidence in turn is made NaN or infinite: the verdict is then no PASS."""
+"""Passing evidence with one thing taken from it: a float made NaN or infinite, a list emptied, a value left out.
+
+The verdict is then no PASS, but for what no judgement rests on, which is listed here with what it is for.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import evidence_builders
 import numpy as np
@@ -31,6 +34,37 @@ SHOWN = {
     "telemetry.began": "likewise",
     "timing.blocks.began": "places a block, likewise",
 }
+ABSENT = {
+    "any": {
+        "start.facts": "the system's own words; layers are asked for where a bound is per layer",
+        "targets": "PTX declarations, which ptx_target judges",
+        "versions": "likewise",
+        "entries": "entry names, shown",
+        "shared_memory_bytes": "asked for where a claim demands a number",
+        "threads": "likewise",
+        "syncs.readings.places": "where the control's syncs were, shown",
+        "telemetry.samples.power_w": "shown over time",
+        "telemetry.samples.temperature_c": "likewise",
+        "telemetry.samples.sm_clock_mhz": "of one sample: an idle moment has no clock under load",
+        "driver_ptx_version": "what the driver reads, for ptx_target",
+    },
+    # What the harness saw of a capture is the claim of kind `capture`; the others rest on its record.
+    "a capture's record": {
+        "capture.mechanism": "asked for where a claim names one",
+        "capture.nodes": "the census",
+        "capture.nodes.by_type": "likewise",
+        "capture.nodes.kernels": "likewise",
+        "capture.nodes.clipped_tensors": "likewise",
+        "capture.observed_graph_launches": "launches that the harness saw",
+    },
+    "ptx_target": {
+        "kernels.graphed.planned": "the used ones remain",
+        "kernels.graphed.used": "the planned ones remain",
+    },
+    "gradient_match": {"gradients.groups": "asked for where the claim bounds clipped norms"},
+    "throughput_ratio": {"timing.blocks.processor_seconds": "of the candidate: the baseline must not idle"},
+}
+JUDGED_WHOLE = {"ptx_target": ("targets", "versions", "driver_ptx_version"), "capture": ("start.facts",)}
 # Claims about how a step was run; what it computed is the trajectory's claim.
 WITHOUT_LOSSES = ("capture", "host_syncs", "memory_steady")
 
@@ -90,22 +124,26 @@ def step_into(value: Any, key: Any) -> Any:
     return value[key] if isinstance(value, dict | list | tuple | np.ndarray) else getattr(value, str(key))
 
 
-def poisoned(evidence: list[Any], path: Path, number: float) -> list[Any]:
-    """A copy in which one float is `number`."""
+def poisoned(evidence: list[Any], path: Path, other: object) -> list[Any]:
+    """A copy in which one thing is another."""
     changed = copy.deepcopy(evidence)
     parent: Any = changed
     for key in path[:-1]:
         parent = step_into(parent, key)
     last = path[-1]
     if isinstance(parent, dict | list | np.ndarray):
-        parent[last] = number
+        parent[last] = other
     else:
-        object.__setattr__(parent, str(last), number)
+        object.__setattr__(parent, str(last), other)
     return changed
 
 
+def name_of(path: Path) -> str:
+    return ".".join(key for key in path if isinstance(key, str))
+
+
 def rests_on(path: Path, kind: str) -> bool:
-    name = ".".join(str(key) for key in path if isinstance(key, str))
+    name = name_of(path)
     if kind in WITHOUT_LOSSES and name.endswith("series.loss"):
         return False
     return not any(name.endswith(shown) for shown in SHOWN)
@@ -131,4 +169,39 @@ def test_what_is_no_number_never_passes(kind: str, monkeypatch: pytest.MonkeyPat
             evidence = poisoned(case.evidence, path, number)
             if judge_unit(case.contract, case.claim, case.workload, evidence, *case.rest).status is Status.PASS:
                 passed.append((".".join(map(str, path)), number))
+    assert passed == []
+
+
+def things(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """What could be absent: paths to lists and dictionaries, with an empty one, and to optional values, with None."""
+    for key, entry in inside(value):
+        if isinstance(entry, dict | list | tuple) and entry:
+            yield (*path, key), type(entry)()
+        if isinstance(value, BaseModel) and entry is not None:
+            annotation = type(value).model_fields[key].annotation
+            if type(None) in get_args(annotation):
+                yield (*path, key), None
+        yield from things(entry, (*path, key))
+
+
+def may_be_absent(path: Path, kind: str) -> bool:
+    name = name_of(path)
+    if any(name.endswith(judged) for judged in JUDGED_WHOLE.get(kind, ())):
+        return False
+    lists = ["any", kind] if kind == "capture" else ["any", "a capture's record", kind]
+    return any(name.endswith(listed) for each in lists for listed in ABSENT.get(each, {}))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_absent_never_passes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = recorded(passing(kind), monkeypatch)
+    passed = []
+    for path, nothing in things(case.evidence):
+        if may_be_absent(path, kind) or (
+            "synchronizing" in path and kind == "gradient_match"
+        ):  # an arm of other claims
+            continue
+        evidence = poisoned(case.evidence, path, nothing)
+        if judge_unit(case.contract, case.claim, case.workload, evidence, *case.rest).status is Status.PASS:
+            passed.append(".".join(map(str, path)))
     assert passed == []
