@@ -133,6 +133,13 @@ TRAJECTORY_CASES = [
         "traced", "mechanism_missing", lambda: trajectory(graphed(capture=traced()), claim={"mechanism": "cuda_graph"})
     ),
     Case(
+        "never captured, so by nothing",
+        "candidate_not_captured",
+        lambda: trajectory(
+            graphed(capture=cuda_graph(captured=False, mechanism=None)), claim={"mechanism": "cuda_graph"}
+        ),
+    ),
+    Case(
         "captured by who knows what",
         "mechanism_missing",
         lambda: trajectory(graphed(capture=cuda_graph(mechanism=None)), claim={"mechanism": "cuda_graph"}),

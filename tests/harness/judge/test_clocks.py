@@ -11,6 +11,8 @@ from judge_cases_throughput import STEADY, timed
 
 from harness.evidence.model import RunEvidence
 from harness.evidence.run_records import Telemetry
+from harness.judge.idle import idle_share
+from harness.judge.machine import clock_spread
 from harness.judge.verdict import Verdict
 
 MOVING = {"limits": {"sm_clock_spread": 0.3, "clock_advantage": 0.02}}
@@ -161,3 +163,14 @@ def test_a_spread_at_the_advantage_is_steady() -> None:
 def test_without_the_limit_the_spread_alone_decides() -> None:
     assert judged(1980.0, 1890.0, limits={}).reason == "held"
     assert judged(1700.0, 1900.0, limits={}).reason == "limits_exceeded"
+
+
+def test_a_machine_without_a_clock_has_no_spread() -> None:
+    assert clock_spread([sample(sm_clock_mhz=None)]) == 0.0
+
+
+def test_an_arm_without_blocks_has_no_idle_share() -> None:
+    timing = timed_run(0).timing
+    assert timing is not None
+    assert idle_share(timing, "ungraphed") == 0.0
+    assert idle_share(timing, "another") is None
