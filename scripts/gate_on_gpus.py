@@ -119,9 +119,10 @@ class Calls:
 
     def end(self, number: int, _frame: FrameType | None = None) -> None:
         """Signal handler: end what runs, and let nothing else begin."""
-        self.ended_by = number
-        for process in list(self._running):
-            process.terminate()
+        with self._lock:  # a command that is about to begin is then among those under way, or does not begin
+            self.ended_by = number
+            for process in self._running:
+                process.terminate()
 
 
 def run_all(work: Sequence[Shard], gpus: Sequence[str], run: Callable[[Shard, str], None]) -> None:

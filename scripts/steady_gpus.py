@@ -1,6 +1,6 @@
 """Which GPU of this machine keeps its clock while the reference trainer is timed: look before a throughput claim runs.
 
-    python scripts/steady_gpus.py [--gpus UUID ...] [--model qwen2-1.5b] [--seq-len 128] [--seconds 8]
+    python scripts/steady_gpus.py [--seq-len 128]
 
 Each GPU, all at once, takes turns between captured and uncaptured steps as the throughput probe does; its SM clock is
 sampled as the probe's is. Prints a line a GPU, the steadiest first: UUID, (highest - lowest) / median clock, the two
@@ -28,7 +28,7 @@ from harness.runners.recorder import TIMED_PHASE
 from harness.runners.telemetry import Sampler
 from reference_impl.system import QLoRASystem
 
-BLOCK_STEPS = 20
+MODEL, BLOCK_STEPS, SECONDS = "qwen2-1.5b", 20, 8.0
 
 
 def watch(uuid: str | None, model: str, seq_len: int, seconds: float) -> dict[str, Any]:
@@ -64,32 +64,28 @@ def watch(uuid: str | None, model: str, seq_len: int, seconds: float) -> dict[st
     }
 
 
-def watch_elsewhere(uuid: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """`watch` in a process that sees this GPU alone."""
-    command = [sys.executable, __file__, "--alone", uuid, "--model", arguments.model]
-    command += ["--seq-len", str(arguments.seq_len), "--seconds", str(arguments.seconds)]
+def watch_elsewhere(uuid: str, seq_len: int) -> dict[str, Any]:
+    """`watch` in a process that sees this GPU alone; what that process complains of goes to the terminal."""
+    command = [sys.executable, __file__, "--alone", uuid, "--seq-len", str(seq_len)]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": uuid}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpus", nargs="+", metavar="UUID", help="all by default")
-    parser.add_argument("--model", default="qwen2-1.5b")
-    parser.add_argument("--seq-len", type=int, default=128)
-    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--seq-len", type=int, default=128, help="tokens of each of the batch's four sequences")
     parser.add_argument("--alone", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.alone is not None:
-        print(json.dumps(watch(arguments.alone or None, arguments.model, arguments.seq_len, arguments.seconds)))
+        print(json.dumps(watch(arguments.alone, MODEL, arguments.seq_len, SECONDS)))
         return 0
-    gpus = arguments.gpus or [gpu.uuid for gpu in devices().gpus]
+    gpus = [gpu.uuid for gpu in devices().gpus]
     if not gpus:
         parser.error("no CUDA device was found")
     with ThreadPoolExecutor(len(gpus)) as pool:
-        found = list(pool.map(lambda uuid: watch_elsewhere(uuid, arguments), gpus))
+        found = list(pool.map(lambda uuid: watch_elsewhere(uuid, arguments.seq_len), gpus))
     for gpu in sorted(found, key=lambda each: float(each["spread"])):
         clocks = f"{gpu['lowest_mhz']:.0f} to {gpu['highest_mhz']:.0f} MHz"
         print(f"{gpu['uuid']}  spread {gpu['spread']:.4f}  {clocks}  {gpu['power_w']:.0f} W")

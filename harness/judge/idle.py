@@ -18,6 +18,7 @@ from harness.judge.sheet import Sheet, number, settle
 
 def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limit: float, sheet: Sheet) -> None:
     """Settle INCONCLUSIVE when in any process the baseline's median block was idle for more than `limit` of it."""
+    worst = 0.0
     for timing in timings:
         device = timing.observed_device_seconds.get(baseline)
         if device is not None and not 0 <= device < math.inf:
@@ -25,8 +26,6 @@ def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limi
                 reasons.TELEMETRY_MISSING,
                 f"process {timing.process} saw the device work for {device} s in a step of {baseline}",
             )
-    worst = 0.0
-    for timing in timings:
         share = idle_share(timing, baseline)
         if share is None:
             settle(

@@ -15,8 +15,11 @@ from harness.judge.sheet import Sheet, number, settle
 POWER_CAP = "sw_power_cap"
 
 
-def require_quiet_machine(limits: Limits, runs: list[RunEvidence], sheet: Sheet) -> None:
-    """Settle INCONCLUSIVE when a limit was exceeded in any process, or nothing was recorded of one."""
+def require_quiet_machine(limits: Limits, runs: list[RunEvidence], sheet: Sheet) -> float:
+    """Settle INCONCLUSIVE when a limit was exceeded in any process, or nothing was recorded of one.
+
+    The largest spread of the SM clock within a process.
+    """
     for run in runs:
         if run.telemetry is None or not run.telemetry.samples:
             settle(reasons.TELEMETRY_MISSING, f"nothing was recorded of the machine during run {run.run_id}")
@@ -43,6 +46,7 @@ def require_quiet_machine(limits: Limits, runs: list[RunEvidence], sheet: Sheet)
             exceeded.append(f"{name.replace('_', ' ')} {number(value)} (limit {number(limit)})")
     if exceeded:
         settle(reasons.LIMITS_EXCEEDED, f"the machine was not quiet while it was timed: {', '.join(exceeded)}")
+    return seen["sm_clock_spread"]
 
 
 def _throttled_share(samples: list[TelemetrySample]) -> float:

@@ -93,10 +93,10 @@ def _require_no_late_jit(ledger: PrewarmEvidence, keys: list[str], sheet: Sheet)
 
 def _require_finite_times(ledger: PrewarmEvidence) -> None:
     """A NaN is neither before nor after anything, so nothing would be late."""
-    times = {f"phase {name}": time for name, time in ledger.phases.items()}
-    times |= {f"handle {name}": time for name, time in ledger.handles.items()}
-    times |= {f"{event.event} of {event.key}": event.seconds for event in ledger.events}
-    unknown = sorted(what for what, time in times.items() if not math.isfinite(time))
+    times = [(f"phase {name}", time) for name, time in ledger.phases.items()]
+    times += [(f"handle {name}", time) for name, time in ledger.handles.items()]
+    times += [(f"{event.event} of {event.key}", event.seconds) for event in ledger.events]
+    unknown = sorted(what for what, time in times if not math.isfinite(time))
     if unknown:
         settle(reasons.EVIDENCE_INCONSISTENT, f"{len(unknown)} times are no number: {some(unknown)}")
 

@@ -48,11 +48,13 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     log_ratios = np.array([statistics.log_ratio(each.baseline.ravel(), each.candidate.ravel()) for each in times])
     self_logs = np.stack([np.array([each.self_logs() for each in times])[:, arm] for arm in (0, 1)])
     _note(part, processes, times, log_ratios, self_logs, sheet)
-    require_quiet_machine(part.limits, [process.run for process in processes], sheet)
+    spread = require_quiet_machine(part.limits, [process.run for process in processes], sheet)
     timings = [process.timing for process in processes]
     require_busy_baseline(timings, part.baseline, part.limits.baseline_idle_share, sheet)
     answer = _answer(part, log_ratios, self_logs, sheet)
-    _require_fair_clocks(part, answer, processes, sheet)
+    limit = part.limits.clock_advantage
+    if limit is not None and spread > limit:
+        _require_fair_clocks(part, answer, limit, processes, sheet)
     return _decision(part, answer, log_ratios, sheet)
 
 
@@ -182,12 +184,11 @@ def _answer(part: ThroughputRatio, log_ratios: statistics.Array, self_logs: stat
     return answer
 
 
-def _require_fair_clocks(part: ThroughputRatio, answer: int, processes: list[Process], sheet: Sheet) -> None:
-    """Where the contract lets the clock move further than it may favour anybody: whom it favoured."""
-    limit, spread = part.limits.clock_advantage, sheet.figures["sm_clock_spread"].value
-    if limit is None or not isinstance(spread, float) or spread <= limit:
-        return
-    winner, loser = (part.candidate, part.baseline)[::answer]
+def _require_fair_clocks(
+    part: ThroughputRatio, answer: int, limit: float, processes: list[Process], sheet: Sheet
+) -> None:
+    """The contract lets the clock move further than it may favour anybody: whom it favoured."""
+    winner, loser = (part.candidate, part.baseline) if answer > 0 else (part.baseline, part.candidate)
     timed = [(each.timing, each.run.telemetry) for each in processes if each.run.telemetry is not None]
     require_no_clock_advantage(winner, loser, limit, timed, sheet)
 

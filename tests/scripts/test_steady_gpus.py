@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import steady_gpus
 
-from harness.evidence.cuda_driver import Devices
+from harness.evidence.cuda_driver import Devices, Gpu
 
 SPREADS = {"GPU-a": 0.0606, "GPU-b": 0.0455, "GPU-c": 0.0682}
 
@@ -22,7 +21,9 @@ def seen(uuid: str) -> dict[str, Any]:
 
 
 def test_the_steadiest_gpu_stands_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["steady_gpus.py", "--gpus", *SPREADS])
+    monkeypatch.setattr(sys, "argv", ["steady_gpus.py"])
+    present = tuple(Gpu("NVIDIA H200", uuid, "sm_90", 139.8) for uuid in SPREADS)
+    monkeypatch.setattr(steady_gpus, "devices", lambda: Devices(present))
     monkeypatch.setattr(steady_gpus, "watch_elsewhere", lambda uuid, _: seen(uuid))
     assert steady_gpus.main() == 0
     lines = capsys.readouterr().out.splitlines()
@@ -38,11 +39,8 @@ def test_each_gpu_is_watched_by_a_process_that_sees_it_alone(monkeypatch: pytest
         return subprocess.CompletedProcess(command, 0, stdout="noise\n" + json.dumps(seen("GPU-a")) + "\n")
 
     monkeypatch.setattr(subprocess, "run", run)
-    arguments = argparse.Namespace(model="tiny", seq_len=32, seconds=1.5)
-    assert steady_gpus.watch_elsewhere("GPU-a", arguments) == seen("GPU-a")
-    assert calls == [
-        (["--alone", "GPU-a", "--model", "tiny", "--seq-len", "32", "--seconds", "1.5"], "GPU-a"),
-    ]
+    assert steady_gpus.watch_elsewhere("GPU-a", 32) == seen("GPU-a")
+    assert calls == [(["--alone", "GPU-a", "--seq-len", "32"], "GPU-a")]
 
 
 def test_both_arms_run_and_the_host_has_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,6 +181,11 @@ PREWARM_CASES = [
         "evidence_inconsistent",
         lambda: prewarmed(events=[*WARM, compiled("clip", seconds=math.nan)]),
     ),
+    Case(
+        "an event at no time before its like",
+        "evidence_inconsistent",
+        lambda: prewarmed(events=[compiled("clip", seconds=math.nan), *WARM, compiled("clip", seconds=0.5)]),
+    ),
     Case("a handle at no time", "evidence_inconsistent", lambda: prewarmed(handles={"cublas": math.nan})),
     Case(
         "phases at no time",

@@ -155,9 +155,10 @@ def test_a_steady_clock_is_not_asked_whom_it_favours() -> None:
     assert "clock_advantage" not in verdict.figures
 
 
-def test_a_spread_at_the_advantage_is_steady() -> None:
-    assert judged(None, 2000.0, between=1960.4).reason == "telemetry_missing"
-    assert judged(None, 2000.0, between=2000.0 / 1.02).reason == "held"
+@pytest.mark.parametrize(("theirs", "reason"), [(1056.0, "held"), (1056.1, "telemetry_missing")])
+def test_a_spread_at_the_advantage_is_steady(theirs: float, reason: str) -> None:
+    limits = {"limits": {"sm_clock_spread": 0.3, "clock_advantage": 0.03125}}
+    assert judged(None, theirs, between=1024.0, limits=limits).reason == reason
 
 
 def test_without_the_limit_the_spread_alone_decides() -> None:
