@@ -73,15 +73,18 @@ def _run(process: int, seconds: NDArray[np.float64]) -> RunEvidence:
             )
             for position, (arm, time) in enumerate(order)
         ]
-    quiet = TelemetrySample(
-        seconds=0.0,
-        sm_clock_mhz=None,
-        power_w=None,
-        temperature_c=None,
-        throttle_reasons=[],
-        foreign_processes=0,
-        host_load_per_core=0.0,
-    )
+    quiet = [
+        TelemetrySample(
+            seconds=float(second),
+            sm_clock_mhz=None,
+            power_w=None,
+            temperature_c=None,
+            throttle_reasons=[],
+            foreign_processes=0,
+            host_load_per_core=0.0,
+        )
+        for second in range(int(seconds.sum()) + 1)
+    ]
     return RunEvidence(
         run_id=f"process{process}",
         probe="throughput",
@@ -92,9 +95,9 @@ def _run(process: int, seconds: NDArray[np.float64]) -> RunEvidence:
             baseline="baseline",
             blocks=blocks,
             observed_steps=1,
-            observed_graph_launches={},
+            observed_graph_launches={"baseline": 0},
         ),
-        telemetry=Telemetry(samples=[quiet]),
+        telemetry=Telemetry(samples=quiet),
     )
 
 

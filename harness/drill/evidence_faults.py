@@ -28,7 +28,7 @@ KINDS = (
 
 
 def without_steps(evidence: RunEvidence) -> RunEvidence:
-    """The run as if no step of any arm had been recorded."""
+    """The run as if no arm had been asked for a step."""
     arms = {arm: [_emptied(each) for each in executions] for arm, executions in evidence.arms.items()}
     return replace(evidence, arms=arms)
 
@@ -37,7 +37,8 @@ def _emptied(execution: ArmEvidence) -> ArmEvidence:
     import numpy as np  # `check` reads the faults' descriptions and must start fast
 
     series = Series(np.empty(0), [], np.empty(0, np.int64), np.empty(0, np.int64))
-    return replace(execution, series=series)
+    end = None if execution.end is None else execution.end.model_copy(update={"steps_called": 0})
+    return replace(execution, series=series, end=end)
 
 
 # None: the run is planned and never executed, so that its directory is not there when the evidence is read
@@ -48,7 +49,7 @@ EVIDENCE_CHANGES: dict[str, Callable[[RunEvidence], RunEvidence] | None] = {
 EVIDENCE_FAULTS: dict[str, FaultDescription] = {
     NO_STEPS: FaultDescription(
         NO_STEPS,
-        "the series of every arm is empty: a comparison over zero steps",
+        "no arm is asked for a step: a comparison over zero steps",
         "both",
         {
             "trajectory_match": Expectation("FAIL", "vacuous_steps", {"steps_run": 0}),

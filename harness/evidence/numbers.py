@@ -10,7 +10,7 @@ import json
 import math
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 _TAGS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -27,7 +27,15 @@ def decode(value: object) -> object:
     return _TAGS.get(value, value) if isinstance(value, str) else value
 
 
+def _not_negative(value: float) -> float:
+    if value < 0:  # a NaN is neither, and is for the judges
+        raise ValueError(f"{value} is below zero")
+    return value
+
+
 Real = Annotated[float, BeforeValidator(decode), PlainSerializer(encode, return_type=float | str)]
+Amount = Annotated[Real, AfterValidator(_not_negative)]  # a duration, an error, a norm
+Count = Annotated[int, Field(ge=0)]
 
 
 def rounded(value: float) -> float:

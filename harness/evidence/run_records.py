@@ -8,7 +8,7 @@ from pydantic import Field, TypeAdapter
 
 from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Gradients, HostSyncEvidence, MemoryEvidence
 from harness.evidence.base import Obstacle, Record
-from harness.evidence.numbers import Real
+from harness.evidence.numbers import Amount, Count, Real
 
 
 class Phase(Record):
@@ -16,30 +16,30 @@ class Phase(Record):
 
     record: Literal["phase"] = "phase"
     name: str
-    seconds: Real  # since the worker's start
+    seconds: Amount  # since the worker's start
 
 
 class Block(Record):
     """One timed block: `steps` steps bounded by device synchronization and the host clock."""
 
     arm: str
-    round: int
-    position: int  # 0..3 in its ABBA round
-    steps: int
-    seconds: Real
-    first_step: int
-    processor_seconds: Real | None = None  # processor time of the whole process in the block
+    round: Count
+    position: Count  # 0..3 in its ABBA round
+    steps: Count
+    seconds: Amount
+    first_step: Count
+    processor_seconds: Amount | None = None  # processor time of the whole process in the block
     began: Real | None = None  # seconds by the machine's monotonic clock
 
 
 class TelemetrySample(Record):
-    seconds: Real
-    sm_clock_mhz: Real | None
-    power_w: Real | None
+    seconds: Amount
+    sm_clock_mhz: Amount | None
+    power_w: Amount | None
     temperature_c: Real | None
     throttle_reasons: list[str]
     foreign_processes: int
-    host_load_per_core: Real
+    host_load_per_core: Amount
 
 
 class Telemetry(Record):
@@ -52,14 +52,14 @@ class TimingEvidence(Record):
     """One process of a timing comparison. Losses and digests of the timed steps are in the arms' series."""
 
     record: Literal["timing"] = "timing"
-    process: int
+    process: Count
     candidate: str
     baseline: str
     blocks: list[Block]
-    observed_steps: int
-    observed_graph_launches: dict[str, int]  # by arm, in one untimed block
+    observed_steps: Count
+    observed_graph_launches: dict[str, Count]  # by arm, in one untimed block
     # by arm: kernel time a step in that block; empty without CUDA
-    observed_device_seconds: dict[str, Real] = Field(default_factory=dict)
+    observed_device_seconds: dict[str, Amount] = Field(default_factory=dict)
 
 
 class JitEvent(Record):
@@ -68,7 +68,7 @@ class JitEvent(Record):
     key: str
     event: Literal["compile", "disk_hit", "load"]
     phase: str
-    seconds: Real
+    seconds: Amount
 
 
 class KernelRecord(Record):
@@ -81,8 +81,8 @@ class KernelRecord(Record):
     versions: list[str]
     entries: list[str]
     load_route: str | None = None
-    shared_memory_bytes: int | None = None
-    threads: int | None = None
+    shared_memory_bytes: Count | None = None
+    threads: Count | None = None
 
 
 class KernelsEvidence(Record):
@@ -100,10 +100,10 @@ class PrewarmEvidence(Record):
     record: Literal["prewarm"] = "prewarm"
     arm: str
     events: list[JitEvent]
-    phases: dict[str, Real]  # phase -> seconds since start when it began
-    handles: dict[str, Real]  # library handle -> seconds since start when it came to be
-    free_bytes_after_fill: int | None
-    steps_after_fill: int
+    phases: dict[str, Amount]  # phase -> seconds since start when it began
+    handles: dict[str, Amount]  # library handle -> seconds since start when it came to be
+    free_bytes_after_fill: Count | None
+    steps_after_fill: Count
     failure: str | None = None  # the error of the step that failed once memory was full
 
 
@@ -113,12 +113,12 @@ class KernelCase(Record):
     operation: str
     dtype: str
     shape: str
-    magnitude: Real
-    error_vs_naive: Real
-    error_vs_fp64: Real
-    naive_error_vs_fp64: Real
+    magnitude: Amount
+    error_vs_naive: Amount
+    error_vs_fp64: Amount
+    naive_error_vs_fp64: Amount
     finite: bool
-    unwritten: int  # poisoned elements left in the outputs
+    unwritten: Count  # poisoned elements left in the outputs
     repeat_equal: bool
 
 
@@ -127,7 +127,7 @@ class KernelMatchEvidence(Record):
     arm: str
     cases: list[KernelCase]
     compiled: list[KernelRecord]
-    constants: dict[str, int]  # tile, unroll, … as the source's constants say
+    constants: dict[str, Count]  # tile, unroll, … as the source's constants say
 
 
 class Unavailable(Record):
@@ -149,7 +149,7 @@ class Complete(Record):
     """The last record of a worker that did all it was asked."""
 
     record: Literal["complete"] = "complete"
-    seconds: Real
+    seconds: Amount
 
 
 AnyRecord = Annotated[

@@ -28,6 +28,7 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
     _require_contents(capture, nodes)
     if capture.captures != part.captures:
         settle(reasons.WRONG_CAPTURE_COUNT, f"{capture.captures} captures were made, {part.captures} are demanded")
+    _require_census(capture)
     _require_every_step(capture, execution, sheet)
     _require_launches(capture, sheet)
     if capture.moved_buffers:
@@ -88,6 +89,15 @@ def _require_contents(capture: CaptureEvidence, nodes: int) -> None:
             settle(reasons.SYNC_IN_CAPTURE, "the step waited for the device under fake tensors")
     for graph in capture.nodes:
         _require_device_work(graph)
+
+
+def _require_census(capture: CaptureEvidence) -> None:
+    """Every capture has as many pieces, so a graph whose nodes nobody counted leaves a remainder."""
+    if capture.mechanism != "traced" and len(capture.nodes) % capture.captures:
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"the nodes of {len(capture.nodes)} graphs were counted, and {capture.captures} captures were made",
+        )
 
 
 def _require_device_work(graph: GraphNodes) -> None:

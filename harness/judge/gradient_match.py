@@ -52,6 +52,7 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
     require_comparable(named, sheet, frozen=same_system)
     _require_agreement(part, compared, sheet)
     if part.clipped_norm is not None:
+        _require_same_groups(records)
         _require_clipped(part.clipped_norm, records, sheet)
     _require_guards(part, context, named, records, sheet)
     return sheet.held(_sentence(part, records, compared))
@@ -160,6 +161,17 @@ def _require_agreement(part: GradientMatch, compared: list[Compared], sheet: She
         f"{len(tensors)} gradients differ {demand}, first {first.tensor} at step {first.step} by "
         f"{number(first.absolute)}: {some(tensors)}",
     )
+
+
+def _require_same_groups(records: list[Gradients]) -> None:
+    first = {group.group for group in records[0].groups}
+    for record in records[1:]:
+        other = first ^ {group.group for group in record.groups}
+        if other:
+            settle(
+                reasons.EVIDENCE_MISSING,
+                f"steps {records[0].step} and {record.step} report norms of other groups: {some(sorted(other))}",
+            )
 
 
 def _require_clipped(demand: ClippedNorm, records: list[Gradients], sheet: Sheet) -> None:

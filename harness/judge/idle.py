@@ -21,7 +21,7 @@ def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limi
     worst = 0.0
     for timing in timings:
         device = timing.observed_device_seconds.get(baseline)
-        if device is not None and not 0 <= device < math.inf:
+        if device is not None and not math.isfinite(device):
             settle(
                 reasons.TELEMETRY_MISSING,
                 f"process {timing.process} saw the device work for {device} s in a step of {baseline}",

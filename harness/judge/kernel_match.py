@@ -112,8 +112,14 @@ def _require_constant(constant: str, demanded: int, constants: dict[str, int]) -
 def _require_grid(part: KernelMatch, cases: list[KernelCase]) -> None:
     if not cases:
         settle(reasons.VACUOUS_NOTHING_COMPARED, "no case of the demanded operations and data types was tried")
-    seen = {(case.operation, case.dtype, case.magnitude) for case in cases}
-    wanted = product(part.operations, part.max_relative_error, part.magnitudes)
-    missing = [f"{entry[0]} {entry[1]} at {number(entry[2])}" for entry in wanted if entry not in seen]
+    missing = []
+    for operation, dtype in product(part.operations, part.max_relative_error):
+        here = [case for case in cases if (case.operation, case.dtype) == (operation, dtype)]
+        shapes, seen = {case.shape for case in here}, {(case.shape, case.magnitude) for case in here}
+        missing += [
+            f"{operation} {dtype} {shape} at {number(magnitude)}"
+            for shape, magnitude in product(sorted(shapes) or ["in any shape"], part.magnitudes)
+            if (shape, magnitude) not in seen
+        ]
     if missing:
         settle(reasons.MISSING_CASES, f"{len(missing)} points of the grid were not tried: {some(missing)}")

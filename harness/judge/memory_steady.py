@@ -12,7 +12,7 @@ import math
 from harness.contract.kinds.replay import MemorySteady
 from harness.evidence.arm_records import MemoryEvidence, MemorySample
 from harness.judge import reasons
-from harness.judge.context import Context, executed, require_captured
+from harness.judge.context import Context, end_of, executed, require_captured
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.verdict import Judgement
 
@@ -25,6 +25,7 @@ def judge(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
     if execution.capture is not None and execution.capture.mechanism == "traced":
         settle(reasons.MECHANISM_MISSING, "a traced replay decides nothing about device memory")
     samples = _samples(part, execution.memory)
+    _require_every_step(part, samples, end_of(execution).steps_called)
     sheet.count("samples", len(samples) - part.after)
     worst = -math.inf
     for kind in ("allocated", "reserved"):
@@ -57,6 +58,15 @@ def _samples(part: MemorySteady, memory: list[MemoryEvidence]) -> list[MemorySam
     if not any(sample.allocated_bytes or sample.reserved_bytes for sample in found.samples):
         settle(reasons.VACUOUS_NO_MEMORY, f"all {len(found.samples)} memory samples are zero bytes")
     return found.samples
+
+
+def _require_every_step(part: MemorySteady, samples: list[MemorySample], steps: int) -> None:
+    """One sample a step, in order: the growth may be in the one that is missing."""
+    if [sample.step for sample in samples] != list(range(steps)):
+        settle(
+            reasons.EVIDENCE_MISSING,
+            f"{steps} steps of {part.candidate} have {len(samples)} memory samples, not one each in their order",
+        )
 
 
 def _growth(sizes: list[int], after: int) -> float:

@@ -153,7 +153,7 @@ UNKNOWN_NODE_TYPE = _undecided(
 DETECTORS_DISAGREE = _undecided("detectors_disagree", "Two sync detectors disagree within the bound.")
 ONE_DETECTOR = _undecided("one_detector", "Fewer than two usable sync detectors gave a reading.")
 DRIVER_VERSION_UNKNOWN = _undecided("driver_version_unknown", "The newest PTX version the driver loads is unknown.")
-MISSING_CASES = _undecided("missing_cases", "Some operation, data type or magnitude of the grid was not tried.")
+MISSING_CASES = _undecided("missing_cases", "Some operation, data type, shape or magnitude of the grid was not tried.")
 
 # --- this machine or system can't --------------------------------------------------------------------------------
 NEEDS_CUDA = _not_run("needs_cuda", "The claim needs a CUDA device, and this machine has none.")

@@ -98,11 +98,11 @@ def _require_equal_training(
     require_equal(found, trajectory.equality, tolerance, f"{ours} and {theirs}")
     for name, execution in named.items():
         require_trained(name, execution)
-    if context.contract.arms[part.baseline].capture == "none" and timing.observed_graph_launches.get(part.baseline):
-        settle(
-            reasons.VACUOUS_BASELINE_CAPTURED,
-            f"{theirs}, declared uncaptured, launched {timing.observed_graph_launches[part.baseline]} graphs",
-        )
+    launches = timing.observed_graph_launches.get(part.baseline)
+    if context.contract.arms[part.baseline].capture == "none" and launches != 0:
+        if launches is None:
+            settle(reasons.LAUNCHES_UNOBSERVED, f"whether {theirs} launched graphs was not observed")
+        settle(reasons.VACUOUS_BASELINE_CAPTURED, f"{theirs}, declared uncaptured, launched {launches} graphs")
     for name, execution in ((part.candidate, candidate), (part.baseline, baseline)):
         timed = sum(block.steps for block in timing.blocks if block.arm == name)
         if len(execution.series.loss) < timed:

@@ -38,7 +38,7 @@ def step_times(timing: TimingEvidence, part: ThroughputRatio) -> StepTimes:
                 f"process {timing.process} has a block of {block.steps} steps in {block.seconds} s",
             )
         worked = block.processor_seconds
-        if worked is not None and not 0 <= worked < math.inf:
+        if worked is not None and not math.isfinite(worked):
             settle(
                 reasons.EVIDENCE_INCONSISTENT,
                 f"process {timing.process} has a block with {worked} s of processor time",

@@ -5,6 +5,7 @@ The arms: `graphed` captures its step, `ungraphed` and `synchronizing` do not, `
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -329,6 +330,13 @@ def sample(**changes: Any) -> TelemetrySample:
     )
 
 
+def watched_all_along(timed: Sequence[Block], **changes: Any) -> Telemetry:
+    """A sample a second, of a quiet machine but for the changes."""
+    seconds = sum(block.seconds for block in timed)
+    last = max(1, math.ceil(seconds)) if math.isfinite(seconds) else 1
+    return Telemetry(samples=[sample(seconds=float(second), **changes) for second in range(last + 1)])
+
+
 def timed_run(
     process: int,
     candidate: Sequence[float] = (0.01,) * 4,
@@ -358,5 +366,5 @@ def timed_run(
         probe="throughput",
         arms={"graphed": [ours or arm("graphed", losses)], "ungraphed": [theirs or arm("ungraphed", losses)]},
         timing=evidence,
-        telemetry=Telemetry(samples=[sample(), sample()]) if telemetry is None else telemetry,
+        telemetry=watched_all_along(evidence.blocks) if telemetry is None else telemetry,
     )

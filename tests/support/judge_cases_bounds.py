@@ -20,7 +20,7 @@ from evidence_builders import (
     verdict_of,
 )
 from judge_cases import Case
-from judge_cases_capture import CONTROL, MEMORY, captured, replays, retraced, sampled, watched
+from judge_cases_capture import CONTROL, captured, replays, retraced, sampled, watched
 from judge_cases_gradients import GRADIENTS_WITHIN, A, all_steps, matched, norm, unlike
 from judge_cases_kernel_match import GRID, agreed, compared
 from judge_cases_kernels import odd, prewarmed, targeted
@@ -149,7 +149,7 @@ BOUNDS: dict[str, list[Case]] = {
         Case(
             "another kind of sample before",
             "held",
-            lambda: verdict_of(MEMORY, paired(graphed(memory=[memory([1, 2, 9], per="recapture"), memory([5] * 3)]))),
+            lambda: sampled([5] * 3, memory=[memory([1, 2, 9], per="recapture"), memory([5] * 3)]),
         ),
     ],
     "ptx_target": [

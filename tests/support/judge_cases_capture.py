@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from evidence_builders import (
@@ -103,6 +104,16 @@ CAPTURE_CASES = [
     Case("sync under fake tensors", "sync_in_capture", lambda: retraced(fake_pass_clean=False)),
     Case("no fake pass", "evidence_missing", lambda: retraced(fake_pass_clean=None)),
     Case("a second capture", "wrong_capture_count", lambda: captured(captures=2, nodes=[graph(), graph()])),
+    Case(
+        "a graph whose nodes nobody counted",
+        "evidence_inconsistent",
+        lambda: captured({"captures": 2}, captures=2, nodes=[graph()]),
+    ),
+    Case(
+        "a piece of a capture whose nodes nobody counted",
+        "evidence_inconsistent",
+        lambda: captured({"captures": 2}, captures=2, nodes=[graph(), graph(), graph()]),
+    ),
     Case("a step outside", "uncaptured_steps", lambda: captured(uncaptured_steps=1, replays=STEPS - 1)),
     Case("a lost step", "lost_step", lambda: captured(replays=STEPS - 1)),
     Case("a step twice", "extra_step", lambda: captured(replays=STEPS + 1)),
@@ -229,9 +240,19 @@ MEMORY: dict[str, Any] = {
 }
 
 
-def sampled(*args: Any, claim: dict[str, Any] | None = None, probe: str = "paired", **execution: Any) -> Verdict:
-    """The verdict on memory samples in bytes."""
-    run = paired(graphed(**{"memory": [memory(*args)], **execution}), probe=probe)
+def sampled(
+    allocated: Sequence[int],
+    *rest: Any,
+    claim: dict[str, Any] | None = None,
+    probe: str = "paired",
+    steps: Sequence[int] | None = None,
+    **execution: Any,
+) -> Verdict:
+    """The verdict on memory samples in bytes, one a step; `steps`: those of the samples that are there."""
+    record = memory(allocated, *rest)
+    if steps is not None:
+        record = record.model_copy(update={"samples": [record.samples[step] for step in steps]})
+    run = paired(graphed([1.0] * len(allocated), **{"memory": [record], **execution}), probe=probe)
     return verdict_of(MEMORY | (claim or {}), run)
 
 
@@ -248,6 +269,10 @@ MEMORY_CASES = [
     Case("a leak below the warm-up's peak", "memory_grows", lambda: sampled([100, 900, 110, 120, 130, 140])),
     Case("growth from nothing", "memory_grows", lambda: sampled([0, 0, 5], [9, 9, 9])),
     Case("no later sample", "vacuous_steps", lambda: sampled([100, 200])),
+    Case("the grown sample missing", "evidence_missing", lambda: sampled([5] * 4 + [9] + [5], steps=[0, 1, 2, 3, 5])),
+    Case("the last sample missing", "evidence_missing", lambda: sampled([5] * 5, steps=[0, 1, 2, 3])),
+    Case("samples out of order", "evidence_missing", lambda: sampled([9, 5, 5, 5], steps=[1, 2, 3, 0])),
+    Case("a sample twice", "evidence_missing", lambda: sampled([5] * 4, steps=[0, 1, 2, 2, 3])),
     Case("zero bytes", "vacuous_no_memory", lambda: sampled([0, 0, 0, 0])),
     Case("not sampled", "evidence_missing", lambda: sampled([1], memory=[])),
     Case("no re-capture run", "evidence_missing", lambda: sampled([5, 5, 5], claim={"per": "recapture"})),

@@ -52,7 +52,7 @@ def all_steps(*tensors: Any, groups: Any = None) -> dict[str, Any]:
 
 
 def norm(before: float, after: float) -> list[GroupNorm]:
-    return [GroupNorm(group="layer1", before=before, after=after)]
+    return [GroupNorm(group="layer0", before=before, after=after)]
 
 
 A = reduction("a")
@@ -82,6 +82,12 @@ GRADIENT_CASES = [
     Case("another start", "unequal_start", lambda: matched(execution={"start": "elsewhere"})),
     Case("another batch", "unequal_batches", lambda: matched(execution={"batches": ["b"] * STEPS})),
     Case("norm above the threshold", "clipped_norm_exceeded", lambda: matched(groups=norm(4.0, 1.1))),
+    Case(
+        "a group missing at one step",
+        "evidence_missing",
+        lambda: matched(groups=[*norm(4.0, 1.0), GroupNorm(group="layer1", before=4.0, after=1.0)]),
+    ),
+    Case("no group at one step", "evidence_missing", lambda: matched(groups=[])),
     Case("a tensor without gradient", "tensors_missing", lambda: matched(A)),
     Case(
         "all zero",

@@ -76,6 +76,11 @@ MATCH_CASES = [
     Case("metadata unknown", "evidence_missing", lambda: agreed(compiled=[kernel(threads=None)])),
     Case("nothing compiled", "vacuous_no_kernels", lambda: agreed(compiled=[])),
     Case("a magnitude untried", "missing_cases", lambda: agreed(cases=[compared(*point) for point in GRID[:3]])),
+    Case(
+        "a shape at one magnitude alone",
+        "missing_cases",
+        lambda: agreed(cases=[compared(*point) for point in GRID] + [compared(*GRID[0], shape="other")]),
+    ),
     Case("another operation", "vacuous_nothing_compared", lambda: agreed({"operations": ["clip"]})),
     Case("not compared", "evidence_missing", lambda: verdict_of(MATCH, RunEvidence("run", "kernel_match", {}))),
 ]

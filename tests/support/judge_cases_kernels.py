@@ -190,7 +190,7 @@ PREWARM_CASES = [
     Case(
         "phases at no time",
         "evidence_inconsistent",
-        lambda: prewarmed(phases={"prewarm": math.nan, "upload": math.inf, "train": -math.inf}),
+        lambda: prewarmed(phases={"prewarm": math.nan, "upload": math.inf, "train": math.nan}),
     ),
     Case("no handle", "handle_late", lambda: prewarmed(handles={})),
     Case("a late handle", "handle_late", lambda: prewarmed(handles={"cublas": 2.5})),

@@ -150,6 +150,11 @@ THROUGHPUT_CASES = [
     Case("no launch", "candidate_not_captured", lambda: timed(**launches(0))),
     Case("a launch missing", "launches_differ", lambda: timed(**launches(3))),
     Case("no launch watched", "launches_unobserved", lambda: timed(timing={"observed_steps": 0})),
+    Case(
+        "the baseline's launches unseen",
+        "launches_unobserved",
+        lambda: timed(timing={"observed_graph_launches": {"graphed": 4}}),
+    ),
     Case("a captured baseline", "vacuous_baseline_captured", lambda: timed(**launches(4, 4))),
     Case(
         "not captured",
@@ -157,6 +162,7 @@ THROUGHPUT_CASES = [
         lambda: timed(ours=arm("graphed", LOSSES, capture=cuda_graph(captured=False))),
     ),
     Case("traced", "mechanism_missing", lambda: timed(ours=arm("graphed", LOSSES, capture=traced()))),
+    Case("steps beside the timed ones", "held", lambda: timed(ours=arm("graphed", LOSSES, steps_called=18))),
     Case("no time", "evidence_inconsistent", lambda: timed(**torn(seconds=0.0))),
     Case("NaN time", "evidence_inconsistent", lambda: timed(**torn(seconds=math.nan))),
     Case("more timed than recorded", "evidence_inconsistent", lambda: timed(**torn(arm="ungraphed"))),
@@ -199,9 +205,9 @@ THROUGHPUT_CASES = [
     *(
         Case(f"{what} of {number}", reason, partial(wrong_number, what, number))
         for what, reason, numbers in (
-            ("a processor time", "evidence_inconsistent", (math.nan, math.inf, -1e-9)),
-            ("a device time", "telemetry_missing", (math.nan, math.inf, -1e-9)),
-            ("a load", "limits_exceeded", (math.nan, math.inf, -math.inf)),
+            ("a processor time", "evidence_inconsistent", (math.nan, math.inf)),
+            ("a device time", "telemetry_missing", (math.nan, math.inf)),
+            ("a load", "limits_exceeded", (math.nan, math.inf)),
         )
         for number in numbers
     ),

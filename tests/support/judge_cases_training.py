@@ -155,6 +155,7 @@ TRAJECTORY_CASES = [
     Case("no capture record", "evidence_missing", lambda: trajectory(graphed(capture=None))),
     Case("torn columns", "evidence_inconsistent", lambda: trajectory(short_column(graphed()))),
     Case("more rows than steps", "evidence_inconsistent", lambda: trajectory(graphed(steps_called=9))),
+    Case("a step that no row tells of", "evidence_inconsistent", lambda: trajectory(graphed(steps_called=11))),
     Case(
         "worker's obstacle",
         "not_available",

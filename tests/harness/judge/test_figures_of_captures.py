@@ -74,7 +74,7 @@ def test_host_syncs_of_both_arms() -> None:
 
 def test_growing_memory() -> None:
     samples = memory([100, 200, 100, 202, 90], [400, 500, 502, 505, 504])
-    verdict = verdict_of(MEMORY, paired(graphed(memory=[memory([1], per="recapture"), samples])))
+    verdict = verdict_of(MEMORY, paired(graphed([1.0] * 5, memory=[memory([1], per="recapture"), samples])))
     assert verdict.reason == "held"
     assert verdict.denominators == {"samples": 3}
     assert figures(verdict) == {

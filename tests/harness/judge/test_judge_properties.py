@@ -5,13 +5,12 @@ import time
 
 import numpy as np
 import pytest
-from evidence_builders import TRAJECTORY, arm, graphed, paired, sample, timed_run, verdict_of
+from evidence_builders import TRAJECTORY, arm, blocks, graphed, paired, timed_run, verdict_of, watched_all_along
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_cases_capture import sampled
 from judge_cases_throughput import FASTER
 
-from harness.evidence.run_records import Telemetry
 from harness.judge.series import difference
 from harness.judge.verdict import Status, Verdict
 
@@ -84,15 +83,17 @@ def test_memory_that_never_exceeds_its_warm_up_is_steady(sizes: list[int]) -> No
 
 
 @given(
-    times=st.lists(st.lists(st.floats(1e-6, 1e3), min_size=8, max_size=8), min_size=8, max_size=8),
+    times=st.lists(st.lists(st.floats(1e-9, 1.0), min_size=8, max_size=8), min_size=8, max_size=8),
     load=st.floats(0, 2),
 )
 @settings(max_examples=60, deadline=None)
 def test_any_timings_get_a_verdict_and_pass_only_when_every_process_is_faster(
     times: list[list[float]], load: float
 ) -> None:
-    quiet = Telemetry(samples=[sample(host_load_per_core=load)])
-    runs = [timed_run(index, each[:4], each[4:], telemetry=quiet) for index, each in enumerate(times)]
+    runs = []
+    for index, each in enumerate(times):
+        telemetry = watched_all_along(blocks(each[:4], each[4:], steps=2), host_load_per_core=load)
+        runs.append(timed_run(index, each[:4], each[4:], telemetry=telemetry))
     verdict = verdict_of(FASTER, *runs, beside=[TRAJECTORY])
     assert verdict.reason in {"held", "too_slow", "undecided_ratio", "limits_exceeded"}
     if verdict.status is Status.PASS:

@@ -1,0 +1,83 @@
+"""A timing counts only if the machine was watched all along: what nobody saw may have favoured an arm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from evidence_builders import blocks, sample
+from judge_cases_throughput import timed
+
+from harness.evidence.run_records import Block, Telemetry
+from harness.judge.verdict import Verdict
+
+BEGAN, SAMPLER_BEGAN = 100.0, 90.0  # on one clock: the first block starts ten seconds after the sampler
+
+
+def back_to_back() -> list[Block]:
+    """Eight blocks of one second."""
+    made = blocks([0.5] * 4, [0.5] * 4, steps=2)
+    return [block.model_copy(update={"began": BEGAN + index}) for index, block in enumerate(made)]
+
+
+def sampled_at(seconds: Sequence[float], timed_blocks: list[Block], began: float | None = SAMPLER_BEGAN) -> Verdict:
+    telemetry = Telemetry(samples=[sample(seconds=second) for second in seconds], began=began)
+    return timed(claim={"at_least": 0.9}, timing={"blocks": timed_blocks}, telemetry=telemetry)
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        pytest.param([12, 14, 16], id="two seconds apart"),
+        pytest.param([16, 14, 12], id="in any order"),
+        pytest.param([1, 10, 12, 14, 16, 18, 30], id="before and after"),
+        pytest.param([math.nan, 12, 14, 16], id="one at no time"),
+    ],
+)
+def test_two_seconds_may_pass_between_samples(seconds: list[float]) -> None:
+    assert sampled_at(seconds, back_to_back()).reason == "held"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unseen"),
+    [
+        pytest.param([12.5, 14, 16], 2.5, id="begun late"),
+        pytest.param([12, 14, 15.5], 2.5, id="ended early"),
+        pytest.param([11, 13, 15.5, 17], 2.5, id="a gap"),
+        pytest.param([10], 8, id="one sample"),
+        pytest.param([9.75, 18.25], 8, id="beside the timing"),
+        pytest.param([math.nan], 8, id="at no time"),
+    ],
+)
+def test_what_nobody_watched_decides_nothing(seconds: list[float], unseen: float) -> None:
+    verdict = sampled_at(seconds, back_to_back())
+    assert verdict.reason == "telemetry_missing"
+    assert verdict.message == (
+        f"for {unseen} s of what run timed7 timed, nothing was recorded of the machine; "
+        "2 s may pass between two samples"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "reason"),
+    [
+        pytest.param([0, 2, 4], "held", id="four seconds of eight, two on either side"),
+        pytest.param([0, 2, 3.5], "telemetry_missing", id="fewer"),
+        pytest.param([0, 2.5, 4.5, 6], "telemetry_missing", id="a gap"),
+        pytest.param([4], "telemetry_missing", id="one sample"),
+        pytest.param([math.inf, 2], "telemetry_missing", id="at no time"),
+    ],
+)
+@pytest.mark.parametrize("clock", ["none of the sampler", "none of one block"])
+def test_without_a_common_clock_the_samples_must_span_the_timing(clock: str, seconds: list[float], reason: str) -> None:
+    made = back_to_back()
+    began = None if clock == "none of the sampler" else SAMPLER_BEGAN
+    if began is not None:
+        made[5] = made[5].model_copy(update={"began": None})
+    assert sampled_at(seconds, made, began).reason == reason
+
+
+def test_a_short_timing_needs_one_sample() -> None:
+    four_seconds = blocks([0.25] * 4, [0.25] * 4, steps=2)
+    assert sampled_at([7], four_seconds, None).reason == "held"
