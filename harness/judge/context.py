@@ -109,10 +109,13 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
     if capture is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {arm}")
     # one that captured nothing names no mechanism, and that is for `captured` to tell
-    nothing_to_name = capture.mechanism is None and not capture.captured
-    if demanded is not None and capture.mechanism != demanded and not nothing_to_name:
-        named = capture.mechanism or "a mechanism that it does not name"
-        settle(reasons.MECHANISM_MISSING, f"the claim is about {demanded}, and arm {arm} was replayed by {named}")
+    if capture.mechanism is None and capture.captured:
+        settle(reasons.MECHANISM_MISSING, f"arm {arm} was replayed by a mechanism that it does not name")
+    if demanded is not None and capture.mechanism not in (None, demanded):
+        settle(
+            reasons.MECHANISM_MISSING,
+            f"the claim is about {demanded}, and arm {arm} was replayed by {capture.mechanism}",
+        )
     sheet.mechanism = capture.mechanism or demanded
     return capture
 

@@ -84,9 +84,10 @@ def _require_demands(demands: KernelDemands, evidence: KernelMatchEvidence, shee
         demanded = getattr(demands, constant)
         if demanded is not None:
             _require_constant(constant, demanded, evidence.constants)
-    tile, unroll = (evidence.constants.get(constant) for constant in ("tile", "unroll"))
-    if demands.unroll is not None and tile is not None and unroll and tile % unroll:
-        settle(reasons.DEMAND_UNMET, f"the tile {tile} is not divisible by the unrolling {unroll}")
+    if demands.unroll:
+        tile = _constant("tile", evidence.constants)
+        if tile % demands.unroll:
+            settle(reasons.DEMAND_UNMET, f"the tile {tile} is not divisible by the unrolling {demands.unroll}")
 
 
 def _require_metadata(field: str, demanded: int, compiled: list[KernelRecord]) -> None:
@@ -102,11 +103,16 @@ def _require_metadata(field: str, demanded: int, compiled: list[KernelRecord]) -
 
 
 def _require_constant(constant: str, demanded: int, constants: dict[str, int]) -> None:
+    value = _constant(constant, constants)
+    if value != demanded:
+        settle(reasons.DEMAND_UNMET, f"the source's `{constant}` is {value}, {demanded} is demanded")
+
+
+def _constant(constant: str, constants: dict[str, int]) -> int:
     value = constants.get(constant)
     if value is None:
         settle(reasons.EVIDENCE_MISSING, f"the source states no constant `{constant}`")
-    if value != demanded:
-        settle(reasons.DEMAND_UNMET, f"the source's `{constant}` is {value}, {demanded} is demanded")
+    return value
 
 
 def _require_grid(part: KernelMatch, cases: list[KernelCase]) -> None:

@@ -31,9 +31,10 @@ def require_quiet_machine(limits: Limits, runs: list[RunEvidence], sheet: Sheet)
         # a negative count: the driver did not say which processes use the GPU
         if any(each.foreign_processes < 0 for each in samples):
             settle(reasons.TELEMETRY_MISSING, f"other processes on the GPU could not be seen during run {run.run_id}")
-        if sheet.mechanism == "cuda_graph" and all(each.sm_clock_mhz is None for each in samples):
+        clocked = [each for each in samples if each.sm_clock_mhz is not None]
+        if sheet.mechanism == "cuda_graph" and not clocked:
             settle(reasons.TELEMETRY_MISSING, f"the GPU's SM clock could not be seen during run {run.run_id}")
-        unseen = _longest_unseen(run)
+        unseen = _longest_unseen(run, clocked if sheet.mechanism == "cuda_graph" else samples)
         if unseen > LONGEST_UNSEEN_S:
             settle(
                 reasons.TELEMETRY_MISSING,
@@ -59,13 +60,13 @@ def require_quiet_machine(limits: Limits, runs: list[RunEvidence], sheet: Sheet)
     return seen["sm_clock_spread"]
 
 
-def _longest_unseen(run: RunEvidence) -> float:
-    """Seconds: the longest stretch of the timed blocks in which the machine was not sampled."""
+def _longest_unseen(run: RunEvidence, samples: list[TelemetrySample]) -> float:
+    """Seconds: the longest stretch of the timed blocks without one of these samples."""
     blocks = run.timing.blocks if run.timing is not None else []
     telemetry = run.telemetry
     if telemetry is None or not blocks:
         return math.inf
-    sampled = sorted(sample.seconds for sample in telemetry.samples if math.isfinite(sample.seconds))
+    sampled = sorted(sample.seconds for sample in samples if math.isfinite(sample.seconds))
     begins = [block.began for block in blocks if block.began is not None]
     if telemetry.began is None or len(begins) < len(blocks):  # two clocks: how long is known, not when
         between = [later - earlier for earlier, later in pairwise(sampled)]

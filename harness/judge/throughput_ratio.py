@@ -127,8 +127,10 @@ def _require_launches(
         settle(reasons.LAUNCHES_UNOBSERVED, f"{process} observed no step's graph launches")
     if launches == 0 or (capture is not None and not capture.captured):
         settle(reasons.CANDIDATE_NOT_CAPTURED, f"{part.candidate} launched no graph in {process}: it was not captured")
+    if capture is None or not capture.nodes:
+        settle(reasons.EVIDENCE_MISSING, f"the graphs that {part.candidate} captured in {process} were not counted")
     sheet.mechanism = "cuda_graph"
-    needed = timing.observed_steps * (graphs_per_step(capture) if capture is not None else 1)
+    needed = timing.observed_steps * graphs_per_step(capture)
     if launches != needed:
         settle(
             reasons.LAUNCHES_DIFFER,

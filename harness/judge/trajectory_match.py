@@ -28,7 +28,7 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     """Order: capture, finiteness, equal start and work, the difference, guards, the noise floor."""
     run = context.only_run("paired")
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
-    repetitions = replicas(run, part.baseline, len(run.arms[part.baseline]))[1:]
+    repetitions = replicas(run, part.baseline, max(2, len(run.arms[part.baseline])))[1:]
     require_captured(context, part, part.candidate, candidate, sheet)
     require_captured(context, part, part.baseline, baseline, sheet)
 
@@ -48,7 +48,7 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     )
     require_uncaptured(context, part.baseline, baseline)
     require_guards(part.guards, {ours: candidate, theirs: baseline}, run, sheet)
-    if noise is not None and noise > part.max_abs_difference:
+    if noise > part.max_abs_difference:
         settle(
             reasons.NOISE_ABOVE_TOLERANCE,
             f"{theirs} differs from its own repetition by {number(noise)}, more than the tolerance "
@@ -59,12 +59,11 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     return sheet.held(f"the losses of {ours} and {theirs} {how} {where}")
 
 
-def _noise_floor(part: TrajectoryMatch, baseline: ArmEvidence, repetitions: list[ArmEvidence]) -> float | None:
-    floors = [
+def _noise_floor(part: TrajectoryMatch, baseline: ArmEvidence, repetitions: list[ArmEvidence]) -> float:
+    return max(
         difference(losses(each), losses(baseline), part.compare, part.max_abs_difference).largest
         for each in repetitions
-    ]
-    return max(floors) if floors else None
+    )
 
 
 def multiple_of(largest: float, floor: float) -> float:
@@ -74,14 +73,12 @@ def multiple_of(largest: float, floor: float) -> float:
     return largest / floor
 
 
-def _note_noise(sheet: Sheet, noise: float | None, largest: float) -> None:
+def _note_noise(sheet: Sheet, noise: float, largest: float) -> None:
     sheet.figure("noise_floor", noise, "loss")
-    sheet.figure("multiple_of_noise_floor", None if noise is None else multiple_of(largest, noise))
+    sheet.figure("multiple_of_noise_floor", multiple_of(largest, noise))
 
 
-def _in_noise(noise: float | None, largest: float) -> str:
-    if noise is None:
-        return ""
+def _in_noise(noise: float, largest: float) -> str:
     if noise == 0:
         return "; the baseline repeats itself exactly"
     return f"; {number(multiple_of(largest, noise))} times the noise floor of {number(noise)}"

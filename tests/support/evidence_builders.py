@@ -143,6 +143,11 @@ def arm(
     )
 
 
+def twice(name: str, losses: Sequence[float] | np.ndarray[Any, Any] = LOSSES, **changes: Any) -> list[ArmEvidence]:
+    """Two executions of an arm, alike."""
+    return [arm(name, losses, replica=replica, **changes) for replica in (0, 1)]
+
+
 def graphed(losses: Sequence[float] | np.ndarray[Any, Any] = LOSSES, **changes: Any) -> ArmEvidence:
     """An execution of `graphed` that replayed its CUDA graph once a step."""
     return arm("graphed", losses, **{"capture": cuda_graph(), **changes})
@@ -364,7 +369,7 @@ def timed_run(
     return RunEvidence(
         run_id=f"timed{process}",
         probe="throughput",
-        arms={"graphed": [ours or arm("graphed", losses)], "ungraphed": [theirs or arm("ungraphed", losses)]},
+        arms={"graphed": [ours or graphed(losses)], "ungraphed": [theirs or arm("ungraphed", losses)]},
         timing=evidence,
         telemetry=watched_all_along(evidence.blocks) if telemetry is None else telemetry,
     )

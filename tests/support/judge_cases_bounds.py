@@ -17,6 +17,7 @@ from evidence_builders import (
     paired,
     sample,
     syncs,
+    twice,
     verdict_of,
 )
 from judge_cases import Case
@@ -46,7 +47,7 @@ def flat(ours: float, repetition: float, effect: float = 0.25) -> Verdict:
 
 
 def one_step(**claim: Any) -> Verdict:
-    run = paired(arm("ungraphed", [2.0]), graphed([2.0]))
+    run = paired(*twice("ungraphed", [2.0]), graphed([2.0]))
     return verdict_of(TRAJECTORY | {"guards": {"steps": 1}} | claim, run)
 
 

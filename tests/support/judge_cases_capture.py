@@ -277,5 +277,10 @@ MEMORY_CASES = [
     Case("not sampled", "evidence_missing", lambda: sampled([1], memory=[])),
     Case("no re-capture run", "evidence_missing", lambda: sampled([5, 5, 5], claim={"per": "recapture"})),
     Case("traced", "mechanism_missing", lambda: sampled([5] * 5, capture=traced())),
+    Case(
+        "captured by who knows what",
+        "mechanism_missing",
+        lambda: sampled([5] * 5, claim={"mechanism": None}, capture=cuda_graph(mechanism=None)),
+    ),
     Case("never captured", "candidate_not_captured", lambda: sampled([5] * 5, capture=cuda_graph(captured=False))),
 ]

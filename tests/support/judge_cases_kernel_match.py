@@ -73,6 +73,7 @@ MATCH_CASES = [
     Case("other tile", "demand_unmet", lambda: agreed(constants={"tile": 32, "unroll": 4})),
     Case("indivisible tile", "demand_unmet", lambda: agreed(demanding(unroll=5), constants={"tile": 16, "unroll": 5})),
     Case("constant unknown", "evidence_missing", lambda: agreed(constants={"tile": 16})),
+    Case("a tile unknown", "evidence_missing", lambda: agreed(demanding(unroll=4), constants={"unroll": 4})),
     Case("metadata unknown", "evidence_missing", lambda: agreed(compiled=[kernel(threads=None)])),
     Case("nothing compiled", "vacuous_no_kernels", lambda: agreed(compiled=[])),
     Case("a magnitude untried", "missing_cases", lambda: agreed(cases=[compared(*point) for point in GRID[:3]])),

@@ -68,7 +68,7 @@ def final_losses_alone() -> Verdict:
     """Timed losses that differ before the final step, which is all that the trajectory claim compares."""
     losses = TIMED_LOSSES.copy()
     losses[3] += 1.0
-    run = [timed_run(index, ours=arm("graphed", losses)) for index in range(8)]
+    run = [timed_run(index, ours=graphed(losses)) for index in range(8)]
     return verdict_of(FASTER, *run, beside=[TRAJECTORY | {"compare": "final"}])
 
 
@@ -172,7 +172,7 @@ MECHANISMS: dict[str, list[Case]] = {
         ),
         Case("two graphs a step", "held", lambda: timed(ours=two_pieces(), **launches(8))),
         Case("one of two graphs a step", "launches_differ", lambda: timed(ours=two_pieces(), **launches(4))),
-        Case("another frozen start", "unequal_start", lambda: timed(ours=arm("graphed", TIMED_LOSSES, frozen="x"))),
+        Case("another frozen start", "unequal_start", lambda: timed(ours=graphed(TIMED_LOSSES, frozen="x"))),
         Case("equal at the final step", "held", final_losses_alone),
     ],
     "any": [

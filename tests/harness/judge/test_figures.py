@@ -11,6 +11,7 @@ from evidence_builders import (
     graphed,
     paired,
     reduction,
+    twice,
     untrained,
     verdict_of,
 )
@@ -100,7 +101,7 @@ def test_the_first_step_that_is_not_comparable() -> None:
 
 
 def test_upstreams_bound_over_one_step() -> None:
-    verdict = verdict_of(TRAJECTORY | {"guards": {"steps": 1}}, paired(arm("ungraphed", [2.0]), graphed([2.0])))
+    verdict = verdict_of(TRAJECTORY | {"guards": {"steps": 1}}, paired(*twice("ungraphed", [2.0]), graphed([2.0])))
     assert figures(verdict)["within_upstream_tolerance"] == (True, "")
 
 

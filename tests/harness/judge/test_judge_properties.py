@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from evidence_builders import TRAJECTORY, arm, blocks, graphed, paired, timed_run, verdict_of, watched_all_along
+from evidence_builders import TRAJECTORY, arm, blocks, graphed, paired, timed_run, twice, verdict_of, watched_all_along
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_cases_capture import sampled
@@ -23,7 +23,7 @@ BARE = {"guards": {"steps": 1}, "max_abs_difference": 0.5}
 
 
 def judged(ours: list[float], theirs: list[float], equality: str) -> Verdict:
-    return verdict_of(TRAJECTORY | BARE | {"equality": equality}, paired(arm("ungraphed", theirs), graphed(ours)))
+    return verdict_of(TRAJECTORY | BARE | {"equality": equality}, paired(*twice("ungraphed", theirs), graphed(ours)))
 
 
 def bits(losses: list[float]) -> bytes:

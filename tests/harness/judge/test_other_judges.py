@@ -6,7 +6,6 @@ import pytest
 from evidence_builders import (
     LAYERS,
     TRAJECTORY,
-    arm,
     contract_of,
     graphed,
     sample,
@@ -107,7 +106,7 @@ def test_a_ratio_comes_with_its_bounds_and_every_process() -> None:
 
 
 def test_timed_losses_are_held_to_the_trajectory_claims_own_bound() -> None:
-    runs = [timed_run(index, ours=arm("graphed", LOSSES + 0.05)) for index in range(8)]
+    runs = [timed_run(index, ours=graphed(LOSSES + 0.05)) for index in range(8)]
     within = TRAJECTORY | {"equality": "within"}
     assert verdict_of(FASTER, *runs, beside=[within]).reason == "held"
     tighter = within | {"max_abs_difference": 0.04}

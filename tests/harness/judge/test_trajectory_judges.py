@@ -12,6 +12,7 @@ from evidence_builders import (
     cuda_graph,
     graphed,
     trajectory_run,
+    twice,
     untrained,
     verdict_of,
 )
@@ -82,12 +83,6 @@ def test_nan_is_no_multiple_of_a_zero_floor() -> None:
     assert math.isnan(multiple_of(math.nan, 0.0))
 
 
-def test_without_a_repetition_there_is_no_noise_floor() -> None:
-    run = trajectory_run()
-    run.arms["ungraphed"].pop()
-    assert value(verdict_of(TRAJECTORY, run), "noise_floor") is None
-
-
 def test_a_bound_is_met_by_exactly_the_bound() -> None:
     exact = {"equality": "within", "max_abs_difference": 0.5}
     ours, theirs = np.full(STEPS, 1.5), np.full(STEPS, 1.0)
@@ -115,7 +110,7 @@ def test_the_final_step_alone_is_compared_when_the_contract_says_so() -> None:
 def test_two_systems_need_not_store_frozen_weights_alike() -> None:
     other = {"baseline": "other_system"}
     run = trajectory_run()
-    run.arms["other_system"] = [arm("other_system", frozen="another format")]
+    run.arms["other_system"] = twice("other_system", frozen="another format")
     assert verdict_of(TRAJECTORY | other, run).reason == "held"
 
 

@@ -59,6 +59,15 @@ def test_what_nobody_watched_decides_nothing(seconds: list[float], unseen: float
     )
 
 
+@pytest.mark.parametrize(("blind", "reason"), [([2], "held"), ([2, 3], "telemetry_missing")])
+def test_a_gpu_whose_clock_cannot_be_read_is_not_watched(blind: list[int], reason: str) -> None:
+    samples = [sample(seconds=10.0 + second) for second in range(9)]
+    for index in blind:
+        samples[index] = sample(seconds=10.0 + index, sm_clock_mhz=None)
+    telemetry = Telemetry(samples=samples, began=SAMPLER_BEGAN)
+    assert timed(claim={"at_least": 0.9}, timing={"blocks": back_to_back()}, telemetry=telemetry).reason == reason
+
+
 @pytest.mark.parametrize(
     ("seconds", "reason"),
     [
