@@ -32,7 +32,7 @@ def compare(before: RunView, after: RunView) -> str:
     """Plain text: differences of the environment, of verdicts, and of figures, with how much of it is noise."""
     lines = [f"before: {before.count_line()}", f"after:  {after.count_line()}"]
     for name, view in (("before", before), ("after", after)):
-        lines += [f"FIRE DRILL: {name} ran with the fault {line(view.fault)} planted."] if view.fault else []
+        lines += [f"FIRE DRILL, {name}: {line(view.drill_sentence(), 400)}"] if view.fault else []
     lines += ["", "Environment", *(_environment(before.run, after.run) or ["  the same"])]
     lines += ["", "Verdicts", *(_verdicts(before, after) or ["  the same"])]
     changes = list(figure_changes(before, after))

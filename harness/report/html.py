@@ -23,6 +23,7 @@ def render(run: RunView) -> str:
         "warnings": [clean(warning, 3000) for warning in run.warnings()],
         "fault": line(run.fault) if run.fault else None,
         "of_controls": run.of_controls,
+        "drill_sentence": clean(run.drill_sentence()),
         "outcome": outcome(run),
         "gate": run.gate,
         "count_line": run.count_line(),

@@ -42,15 +42,9 @@ def escape(text: object, limit: int = 300) -> str:
     )
 
 
-def _drill(run: RunView) -> str:
-    if run.of_controls:
-        return "**A fire drill:** the units below are the unfaulted controls; the report's matrix shows the faults."
-    return f"**Fire drill:** the fault {escape(run.fault)} was planted in this run on purpose."
-
-
 def _head(run: RunView) -> str:
     result = outcome(run)
-    drill = f"> {_drill(run)}\n\n" if run.fault else ""
+    drill = f"> **Fire drill.** {escape(run.drill_sentence())}\n\n" if run.fault else ""
     warnings = "".join(f"> **Warning.** {escape(warning, 2000)}\n\n" for warning in run.warnings())
     groups = [
         f"- {len(group.units)} not decided: {escape(group.message)}"

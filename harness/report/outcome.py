@@ -53,15 +53,17 @@ def outcome(view: RunView) -> Outcome:
     if Status.ERROR in statuses or altered:
         broken = "The gate is closed: evidence differs from the digests recorded with it."
         return Outcome(ExitCode.ERROR, broken if altered else _SENTENCES[ExitCode.ERROR])
-    if Status.FAIL in statuses:
-        return Outcome(ExitCode.VIOLATED, _SENTENCES[ExitCode.VIOLATED])
+    planted, survived = view.drilled()
+    if survived or Status.FAIL in statuses:
+        lived = f"{survived} of {planted} planted faults survived: those claims prove nothing."
+        return Outcome(ExitCode.VIOLATED, lived if survived else _SENTENCES[ExitCode.VIOLATED])
     if Status.PASS not in statuses:
         waived_only = bool(view.verdicts) and not statuses
         sentence = "Nothing but waived claims was decided." if waived_only else _SENTENCES[ExitCode.UNDECIDED]
         return Outcome(ExitCode.UNDECIDED, sentence)
     if view.gate:
         return _gate(len(undecided), waived=len(view.verdicts) - len(statuses))
-    sentence = _SENTENCES[ExitCode.HELD]
+    sentence = f"All {planted} planted faults were killed." if planted else _SENTENCES[ExitCode.HELD]
     return Outcome(ExitCode.HELD, sentence + (f" {len(undecided)} not decided." if undecided else ""))
 
 
@@ -81,6 +83,11 @@ class Undecided:
     units: list[Verdict]
     message: str
     remedy: str | None
+
+    @property
+    def claims(self) -> list[str]:
+        """Each once, in the order of the units."""
+        return list(dict.fromkeys(unit.claim for unit in self.units))
 
 
 def undecided(verdicts: list[Verdict]) -> list[Undecided]:

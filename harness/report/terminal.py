@@ -36,7 +36,7 @@ def print_results(run: RunView, stream: TextIO | None = None) -> None:
     for warning in run.warnings():
         _say(console, f"WARNING: {line(warning, 2000)}", "bold red")
     if run.fault:
-        _say(console, f"FIRE DRILL: the fault {line(run.fault)} was planted in this run on purpose.", "bold yellow")
+        _say(console, f"FIRE DRILL: {line(run.drill_sentence(), 400)}", "bold yellow")
     groups = undecided(list(run.verdicts))
     many = [group for group in groups if len(group.units) > FEW and group.units[0].status is Status.NOT_RUN]
     told = {id(unit): group for group in many for unit in group.units}
@@ -67,7 +67,7 @@ def _print_unit(console: Console, run: RunView, verdict: Verdict) -> None:
 
 def _print_together(console: Console, group: Undecided) -> None:
     """How many units were not run and why, then their claims, each once."""
-    claims = ", ".join(line(claim, 80) for claim in dict.fromkeys(unit.claim for unit in group.units))
+    claims = ", ".join(line(claim, 80) for claim in group.claims)
     told = f"{len(group.units)} units: {line(group.message, 400)}"
     console.print(Text(f"{'not run':>9}  ", _STYLES["not run"]) + Text(told))
     _say(console, f"           {claims}", "dim")

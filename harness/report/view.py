@@ -54,6 +54,18 @@ class RunView:
         """Whether this is a whole fire drill: its units are the unfaulted controls, `drill` holds the faults."""
         return self.fault == layout.DRILL_MARK
 
+    def drilled(self) -> tuple[int, int]:
+        """How many faults a whole fire drill planted, and how many of them survived."""
+        rows = mappings((self.drill or {}).get("rows")) if self.of_controls else []
+        return len(rows), sum(not row.get("killed") for row in rows)
+
+    def drill_sentence(self) -> str:
+        """What a drill planted, and whose verdicts these are; empty for a run without a fault."""
+        if self.of_controls:
+            planted, survived = self.drilled()
+            return f"{planted} faults planted, {survived} survived; the units are the controls, run without a fault."
+        return f"The fault {self.fault} was planted in this run on purpose." if self.fault else ""
+
     def contract(self, name: str) -> Contract | None:
         return next((contract for contract in self.contracts if contract.id == name), None)
 

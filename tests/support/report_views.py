@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from harness.contract.schema import Contract
-from harness.evidence import arm_records, model, run_records
+from harness.evidence import arm_records, layout, model, run_records
 from harness.judge.verdict import Figure, Status, Verdict
 from harness.report.view import RunView
 
@@ -226,6 +227,13 @@ def drill_view() -> RunView:
     """The full run with a fault planted."""
     view = full_view()
     return replace(view, run=dict(view.run) | {"fault": "stale_batch"})
+
+
+def whole_drill_view(*statuses: Status, killed: Sequence[bool], gate: bool = False) -> RunView:
+    """A drill's directory: controls of these statuses (by default one that held), and a row for each fault."""
+    row = _drill()["rows"][0]
+    drill = {"rows": [row | {"fault": f"fault{index}", "killed": each} for index, each in enumerate(killed)]}
+    return replace(view_of(*(statuses or (Status.PASS,)), gate=gate, fault=layout.DRILL_MARK), drill=drill)
 
 
 def _verdicts() -> list[Verdict]:

@@ -75,4 +75,5 @@ def test_parts_of_a_composite_are_judged_by_their_own_bounds() -> None:
 
 
 def test_a_drill_among_the_two_is_told() -> None:
-    assert "FIRE DRILL: after ran with the fault stale_batch planted." in compare(full_view(), drill_view())
+    told = "FIRE DRILL, after: The fault stale_batch was planted in this run on purpose."
+    assert told in compare(full_view(), drill_view())

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 
 import pytest
 import report_views as made
@@ -142,6 +143,19 @@ def test_a_drill_is_marked_in_title_heading_and_banner() -> None:
     assert words.startswith("FIRE DRILL · ")
     assert "The fault stale_batch was planted in this run on purpose." in words
     assert "Contract verification" not in words
+
+
+def test_a_whole_drill_leads_with_its_faults() -> None:
+    words = Page(render(made.whole_drill_view(killed=[True, False]))).words()
+    assert "VIOLATED 1 of 2 planted faults survived: those claims prove nothing." in words
+    assert "2 faults planted, 1 survived; the units are the controls, run without a fault. The matrix shows" in words
+
+
+def test_units_of_one_reason_are_named_by_claim_once() -> None:
+    view = view_of(Status.NOT_RUN, Status.NOT_RUN)
+    alike = [each.model_copy(update={"reason": "needs_cuda", "message": "no device"}) for each in view.verdicts]
+    words = Page(render(replace(view, verdicts=alike))).words()
+    assert "No device To decide: run it on a machine with a CUDA device. 2 units: F-GRAPH-BWD-001 Claims" in words
 
 
 def test_a_waived_unit_shows_its_waiver_and_does_not_count_as_violated() -> None:

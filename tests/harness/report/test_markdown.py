@@ -29,7 +29,7 @@ def test_undecided_units_say_what_would_decide_them() -> None:
 
 
 def test_a_drill_is_marked() -> None:
-    assert "> **Fire drill:** the fault stale\\_batch was planted" in render_markdown(drill_view())
+    assert "> **Fire drill.** The fault stale\\_batch was planted" in render_markdown(drill_view())
 
 
 def test_the_command_is_fenced_so_that_it_cannot_close_its_fence() -> None:

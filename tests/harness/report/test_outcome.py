@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from report_views import CONTRACT, contract, verdict, view_of
+from report_views import CONTRACT, contract, verdict, view_of, whole_drill_view
 
 from harness.errors import ExitCode
 from harness.judge.verdict import Figure, Status
@@ -34,6 +36,28 @@ def test_a_closed_gate_says_how_many_units_are_open() -> None:
         outcome(view_of(PASS, OPEN, NOT_RUN, gate=True)).sentence
         == "The gate is closed: 2 planned units were not decided."
     )
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_a_survivor_of_a_drill_counts_as_a_violation_though_all_controls_held(gate: bool) -> None:
+    found = outcome(whole_drill_view(killed=[True, False, True], gate=gate))
+    assert found.code is ExitCode.VIOLATED
+    assert found.sentence == "1 of 3 planted faults survived: those claims prove nothing."
+
+
+def test_a_drill_without_survivors_says_so() -> None:
+    found = outcome(whole_drill_view(killed=[True, True]))
+    assert (found.code, found.sentence) == (ExitCode.HELD, "All 2 planted faults were killed.")
+
+
+def test_a_drill_whose_control_broke_is_an_error_whatever_survived() -> None:
+    assert outcome(whole_drill_view(ERROR, killed=[False])).code is ExitCode.ERROR
+
+
+def test_a_record_beside_an_ordinary_run_tells_of_another_one() -> None:
+    """Reports show the last drill's rows with each claim."""
+    view = whole_drill_view(killed=[False])
+    assert outcome(replace(view, run={})).code is ExitCode.HELD
 
 
 def _waived(*, expired: bool) -> RunView:

@@ -4,7 +4,7 @@ import io
 from typing import Any
 
 import pytest
-from report_views import drill_view, full_view, verdict, view_of
+from report_views import drill_view, full_view, verdict, view_of, whole_drill_view
 
 from harness.contract.schema import Workload
 from harness.evidence.model import Run
@@ -63,7 +63,13 @@ def test_many_units_that_were_not_run_for_one_reason_share_a_line(units: int, li
 
 
 def test_a_drill_is_marked() -> None:
-    assert "FIRE DRILL: the fault stale_batch was planted in this run on purpose." in printed(drill_view())
+    assert "FIRE DRILL: The fault stale_batch was planted in this run on purpose." in printed(drill_view())
+
+
+def test_a_whole_drill_says_what_it_planted_and_that_the_units_are_controls() -> None:
+    told = printed(whole_drill_view(killed=[True, False]))
+    assert "FIRE DRILL: 2 faults planted, 1 survived; the units are the controls, run without a fault." in told
+    assert "VIOLATED: 1 of 2 planted faults survived: those claims prove nothing." in told
 
 
 def test_markup_and_escape_sequences_in_messages_stay_text() -> None:
