@@ -93,7 +93,7 @@ def _require_contents(capture: CaptureEvidence, nodes: int) -> None:
 
 def _require_census(capture: CaptureEvidence) -> None:
     """Every capture has as many pieces, so a graph whose nodes nobody counted leaves a remainder."""
-    if capture.mechanism != "traced" and len(capture.nodes) % capture.captures:
+    if len(capture.nodes) % capture.captures:  # a traced capture has no graphs
         settle(
             reasons.EVIDENCE_INCONSISTENT,
             f"the nodes of {len(capture.nodes)} graphs were counted, and {capture.captures} captures were made",

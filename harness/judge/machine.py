@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import median
 
 from harness.contract.kinds.throughput import Limits
 from harness.evidence.model import RunEvidence
-from harness.evidence.run_records import TelemetrySample
+from harness.evidence.run_records import Block, TelemetrySample, TimingEvidence
 from harness.judge import reasons
 from harness.judge.sheet import Sheet, number, settle
 
@@ -18,29 +18,12 @@ POWER_CAP = "sw_power_cap"
 LONGEST_UNSEEN_S = 2.0
 
 
-def require_quiet_machine(limits: Limits, runs: list[RunEvidence], sheet: Sheet) -> float:
+def require_quiet_machine(limits: Limits, timed: Sequence[tuple[RunEvidence, TimingEvidence]], sheet: Sheet) -> float:
     """Settle INCONCLUSIVE when a limit was exceeded in any process, or one was not watched all along.
 
     The largest spread of the SM clock within a process.
     """
-    for run in runs:
-        if run.telemetry is None or not run.telemetry.samples:
-            settle(reasons.TELEMETRY_MISSING, f"nothing was recorded of the machine during run {run.run_id}")
-    sampled = [run.telemetry.samples for run in runs if run.telemetry is not None]
-    for run, samples in zip(runs, sampled, strict=True):
-        # a negative count: the driver did not say which processes use the GPU
-        if any(each.foreign_processes < 0 for each in samples):
-            settle(reasons.TELEMETRY_MISSING, f"other processes on the GPU could not be seen during run {run.run_id}")
-        clocked = [each for each in samples if each.sm_clock_mhz is not None]
-        if sheet.mechanism == "cuda_graph" and not clocked:
-            settle(reasons.TELEMETRY_MISSING, f"the GPU's SM clock could not be seen during run {run.run_id}")
-        unseen = _longest_unseen(run, clocked if sheet.mechanism == "cuda_graph" else samples)
-        if unseen > LONGEST_UNSEEN_S:
-            settle(
-                reasons.TELEMETRY_MISSING,
-                f"for {number(unseen)} s of what run {run.run_id} timed, nothing was recorded of the machine; "
-                f"{number(LONGEST_UNSEEN_S)} s may pass between two samples",
-            )
+    sampled = [_watched(run, timing, sheet) for run, timing in timed]
     seen = {
         "foreign_gpu_processes": max(float(max(each.foreign_processes for each in samples)) for samples in sampled),
         "throttled_share": max(_throttled_share(samples) for samples in sampled),
@@ -60,21 +43,41 @@ def require_quiet_machine(limits: Limits, runs: list[RunEvidence], sheet: Sheet)
     return seen["sm_clock_spread"]
 
 
-def _longest_unseen(run: RunEvidence, samples: list[TelemetrySample]) -> float:
-    """Seconds: the longest stretch of the timed blocks without one of these samples."""
-    blocks = run.timing.blocks if run.timing is not None else []
+def _watched(run: RunEvidence, timing: TimingEvidence, sheet: Sheet) -> list[TelemetrySample]:
+    """What was sampled in a process; settles when that was not all along, or not all that is to be seen."""
     telemetry = run.telemetry
-    if telemetry is None or not blocks:
-        return math.inf
+    if telemetry is None or not telemetry.samples:
+        settle(reasons.TELEMETRY_MISSING, f"nothing was recorded of the machine during run {run.run_id}")
+    samples = telemetry.samples
+    # a negative count: the driver did not say which processes use the GPU
+    if any(each.foreign_processes < 0 for each in samples):
+        settle(reasons.TELEMETRY_MISSING, f"other processes on the GPU could not be seen during run {run.run_id}")
+    clocked = [each for each in samples if each.sm_clock_mhz is not None]
+    if sheet.mechanism == "cuda_graph" and not clocked:
+        settle(reasons.TELEMETRY_MISSING, f"the GPU's SM clock could not be seen during run {run.run_id}")
+    what, looks = ("the GPU's SM clock", clocked) if sheet.mechanism == "cuda_graph" else ("the machine", samples)
+    unseen = _longest_unseen(timing.blocks, looks, telemetry.began)
+    if unseen > LONGEST_UNSEEN_S:
+        settle(
+            reasons.TELEMETRY_MISSING,
+            f"for {number(unseen)} s of what run {run.run_id} timed, {what} was not sampled; "
+            f"{number(LONGEST_UNSEEN_S)} s may pass between two samples",
+        )
+    return samples
+
+
+def _longest_unseen(blocks: list[Block], samples: list[TelemetrySample], began: float | None) -> float:
+    """Seconds: the longest stretch of the timed blocks without a sample. `began`: the sampler's start, if known."""
     sampled = sorted(sample.seconds for sample in samples if math.isfinite(sample.seconds))
     begins = [block.began for block in blocks if block.began is not None]
-    if telemetry.began is None or len(begins) < len(blocks):  # two clocks: how long is known, not when
+    if began is None or len(begins) < len(blocks):  # two clocks: how long is known, not when
         between = [later - earlier for earlier, later in pairwise(sampled)]
         beside = sum(block.seconds for block in blocks) - sum(between)
-        return max(*between, beside / 2, 0.0)
-    begin, end = min(begins), max(began + block.seconds for began, block in zip(begins, blocks, strict=True))
-    inside = [began for second in sampled if begin <= (began := telemetry.began + second) <= end]
-    return max(later - earlier for earlier, later in pairwise([begin, *inside, end]))
+        return max([*between, beside / 2])
+    begin = min(begins)
+    end = max(block.began + block.seconds for block in blocks if block.began is not None)
+    within = [min(max(began + second, begin), end) for second in sampled]
+    return max(later - earlier for earlier, later in pairwise([begin, *within, end]))
 
 
 def _throttled_share(samples: list[TelemetrySample]) -> float:

@@ -48,7 +48,7 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     log_ratios = np.array([statistics.log_ratio(each.baseline.ravel(), each.candidate.ravel()) for each in times])
     self_logs = np.stack([np.array([each.self_logs() for each in times])[:, arm] for arm in (0, 1)])
     _note(part, processes, times, log_ratios, self_logs, sheet)
-    spread = require_quiet_machine(part.limits, [process.run for process in processes], sheet)
+    spread = require_quiet_machine(part.limits, processes, sheet)
     timings = [process.timing for process in processes]
     require_busy_baseline(timings, part.baseline, part.limits.baseline_idle_share, sheet)
     answer = _answer(part, log_ratios, self_logs, sheet)

@@ -77,6 +77,7 @@ MATCH_CASES = [
     Case("metadata unknown", "evidence_missing", lambda: agreed(compiled=[kernel(threads=None)])),
     Case("nothing compiled", "vacuous_no_kernels", lambda: agreed(compiled=[])),
     Case("a magnitude untried", "missing_cases", lambda: agreed(cases=[compared(*point) for point in GRID[:3]])),
+    Case("an operation untried", "missing_cases", lambda: agreed({"operations": ["gemm", "clip"]})),
     Case(
         "a shape at one magnitude alone",
         "missing_cases",

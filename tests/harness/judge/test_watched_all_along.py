@@ -6,10 +6,13 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from evidence_builders import blocks, sample
+from evidence_builders import blocks, sample, timed_run
 from judge_cases_throughput import timed
 
+from harness.contract.kinds.throughput import Limits
 from harness.evidence.run_records import Block, Telemetry
+from harness.judge.machine import require_quiet_machine
+from harness.judge.sheet import Sheet, concluded
 from harness.judge.verdict import Verdict
 
 BEGAN, SAMPLER_BEGAN = 100.0, 90.0  # on one clock: the first block starts ten seconds after the sampler
@@ -54,9 +57,26 @@ def test_what_nobody_watched_decides_nothing(seconds: list[float], unseen: float
     verdict = sampled_at(seconds, back_to_back())
     assert verdict.reason == "telemetry_missing"
     assert verdict.message == (
-        f"for {unseen} s of what run timed7 timed, nothing was recorded of the machine; "
-        "2 s may pass between two samples"
+        f"for {unseen} s of what run timed7 timed, the GPU's SM clock was not sampled; 2 s may pass between two samples"
     )
+
+
+def test_a_machine_without_a_gpu_is_watched_without_its_clock() -> None:
+    samples = [sample(seconds=12.0 + 2 * second, sm_clock_mhz=None) for second in range(3)]
+    run = timed_run(0, timing={"blocks": back_to_back()}, telemetry=Telemetry(samples=samples, began=SAMPLER_BEGAN))
+    assert run.timing is not None
+    assert require_quiet_machine(Limits(), [(run, run.timing)], Sheet()) == 0.0
+
+
+def test_nor_is_such_a_machine_left_alone() -> None:
+    once = Telemetry(samples=[sample(seconds=12.0, sm_clock_mhz=None)], began=SAMPLER_BEGAN)
+    run = timed_run(0, timing={"blocks": back_to_back()}, telemetry=once)
+    assert run.timing is not None
+    timing = run.timing
+    verdict = concluded(lambda sheet: sheet.held(str(require_quiet_machine(Limits(), [(run, timing)], sheet))), None)
+    assert (verdict.reason, verdict.message[:61]) == (
+        "telemetry_missing", "for 6 s of what run timed0 timed, the machine was not sampled"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("blind", "reason"), [([2], "held"), ([2, 3], "telemetry_missing")])
