@@ -1,4 +1,4 @@
-"""A run directory of any length that nobody had to train: two arms of equal losses, for timing the judge."""
+"""A run directory of any length that nobody trained, for timing the judge: two arms alike, one of them repeated."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ def _header(contract: Contract, loaded: list[LoadedContract]) -> Header:
 
 def _write_evidence(contract: Contract, directory: Path, steps: int) -> None:
     directory.mkdir(parents=True)
-    arms = {name: PlannedArm(arm=arm, system=contract.system) for name, arm in contract.arms.items()}
+    arms = {
+        name: PlannedArm(arm=arm, system=contract.system, replicas=2 if name == "baseline" else 1)
+        for name, arm in contract.arms.items()
+    }
     run = Run(
         id=RUN_ID,
         contract=contract.id,
@@ -80,20 +83,21 @@ def _write_evidence(contract: Contract, directory: Path, steps: int) -> None:
     )
     (directory / layout.RUN).write_text(dump_json(run.model_dump(), indent=2, sort_keys=False) + "\n")
     with Recorder(directory) as recorder:
-        for arm in arms:
-            _write_arm(recorder, arm, steps)
+        for name, planned in arms.items():
+            for replica in range(planned.replicas):
+                _write_arm(recorder, name, replica, steps)
         recorder.write(Complete(seconds=1.0))
 
 
-def _write_arm(recorder: Recorder, arm: str, steps: int) -> None:
+def _write_arm(recorder: Recorder, arm: str, replica: int, steps: int) -> None:
     recorder.write(
-        ArmStart(arm=arm, replica=0, trainable_digest="start", frozen_digest="f", trainable_tensors=1, facts={})
+        ArmStart(arm=arm, replica=replica, trainable_digest="start", frozen_digest="f", trainable_tensors=1, facts={})
     )
     for first in range(0, steps, BLOCK):
         indices = range(first, min(first + BLOCK, steps))
         losses = [12.0 / (1 + index * 1e-5) for index in indices]
         digests = [f"{index:016x}" for index in indices]
-        recorder.series(arm, 0).rows(indices, losses, digests, [4] * len(indices), [256] * len(indices))
+        recorder.series(arm, replica).rows(indices, losses, digests, [4] * len(indices), [256] * len(indices))
     recorder.write(
-        ArmEnd(arm=arm, replica=0, trainable_digest="end", frozen_digest="f", skipped_steps=0, steps_called=steps)
+        ArmEnd(arm=arm, replica=replica, trainable_digest="end", frozen_digest="f", skipped_steps=0, steps_called=steps)
     )

@@ -105,10 +105,11 @@ def test_a_drill_directory_is_judged_the_same_again_and_its_page_says_what_it_sh
     (directory / "report.html").unlink()
     rejudge.render(directory)
     page = (directory / "report.html").read_text(encoding="utf-8")
-    assert "The page shows the unfaulted controls" in page
+    assert "5 faults planted, 0 survived; the units are the controls, run without a fault." in page
+    assert "All 5 planted faults were killed." in page
     assert "was planted in this run on purpose" not in page
     assert "5 planted faults, 5 killed, 0 survived." in page
-    assert "the units below are the unfaulted controls" in (directory / "summary.md").read_text(encoding="utf-8")
+    assert "the units are the controls" in (directory / "summary.md").read_text(encoding="utf-8")
 
 
 def test_a_drill_directory_without_its_record_is_damaged(outcome: fire_drill.DrillOutcome, tmp_path: Path) -> None:

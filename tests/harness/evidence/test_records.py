@@ -32,6 +32,18 @@ def test_records_are_ordered_by_arm_and_replica(directory: Path) -> None:
     assert evidence.death is None
 
 
+def test_each_arm_has_the_rows_of_its_own_file(directory: Path) -> None:
+    """Equal files are parsed once; files of one length that differ in one digit are not equal."""
+    with Recorder(directory) as recorder:
+        for replica, loss in enumerate((1.5, 2.5, 1.5)):
+            recorder.write(start(replica=replica))
+            recorder.series("plain", replica).rows([0], [loss], ["b"], [1], [8])
+        recorder.write(Complete(seconds=1.0))
+    first, other, again = (each.series for each in read(directory).arms["plain"])
+    assert [float(series.loss[0]) for series in (first, other, again)] == [1.5, 2.5, 1.5]
+    assert again is first
+
+
 def test_records_of_the_whole_run(directory: Path) -> None:
     kernels = KernelsEvidence(
         arm="plain",
