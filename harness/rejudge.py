@@ -28,6 +28,14 @@ def judged(
     Raises EvidenceError for directories that are damaged or do not belong together.
     """
     bundles = [read_bundle(directory) for directory in directories]
+    for bundle in bundles:
+        if gate and bundle.header.fault == layout.DRILL_MARK:
+            raise EvidenceError(
+                "a gate is judged from runs without a fault",
+                where=str(bundle.path),
+                got="a fire drill and its controls",
+                remedy="judge the directory of a `harness verify`",
+            )
     loaded = load_contracts([contracts]) if contracts is not None else _copies(bundles)
     outcome = session.judge_bundles(bundles, loaded, gate=gate)
     # only who reads a directory later can tell: while it is written, every directory carries the mark

@@ -215,6 +215,8 @@ def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]
             "units": [unit.model_dump(mode="json") for unit in units],
             "waivers": [waiver.model_dump(mode="json") for bundle in bundles for waiver in bundle.header.waivers],
             "altered": changed,
+            # shards together are the whole: what no shard planned has a verdict of its own
+            **({"narrowed": {}} if len(bundles) > 1 else {}),
         },
         contracts=models,
         verdicts=verdicts,

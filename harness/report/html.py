@@ -30,7 +30,7 @@ def render(run: RunView) -> str:
         "contracts": [(line(item.id), clean(item.title, 400)) for item in run.contracts],
         "facts": _facts(run),
         "undecided": undecided(list(run.verdicts)),
-        "narrowed": _narrowed(run),
+        "narrowed": run.narrowed(),
         "cards": unit_cards.cards(run, evidence),
         "environment": closing.environment(run),
         "command": closing.command(run),
@@ -87,12 +87,3 @@ def _facts(run: RunView) -> list[tuple[str, str]]:
 def _short(value: str) -> str:
     """A commit as people quote it; the whole of it stands in the environment."""
     return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28}\b", r"\1", value)
-
-
-def _narrowed(run: RunView) -> str | None:
-    """Which part of the contracts was asked for, if not all of it."""
-    narrowed = run.run.get("narrowed")
-    if not isinstance(narrowed, dict):
-        return None
-    said = [f"{kind}: {line(', '.join(map(str, names)), 1000)}" for kind, names in narrowed.items() if names]
-    return "; ".join(said) or None

@@ -62,18 +62,19 @@ def outcome(view: RunView) -> Outcome:
         sentence = "Nothing but waived claims was decided." if waived_only else _SENTENCES[ExitCode.UNDECIDED]
         return Outcome(ExitCode.UNDECIDED, sentence)
     if view.gate:
-        return _gate(len(undecided), waived=len(view.verdicts) - len(statuses))
+        return _gate(len(undecided), waived=len(view.verdicts) - len(statuses), part=view.narrowed())
     sentence = f"All {planted} planted faults were killed." if planted else _SENTENCES[ExitCode.HELD]
     return Outcome(ExitCode.HELD, sentence + (f" {len(undecided)} not decided." if undecided else ""))
 
 
-def _gate(undecided: int, *, waived: int) -> Outcome:
+def _gate(undecided: int, *, waived: int, part: str) -> Outcome:
     """What the gate says of a run without errors and violations in which something held."""
     if undecided:
         units = "1 planned unit was" if undecided == 1 else f"{undecided} planned units were"
         return Outcome(ExitCode.UNDECIDED, f"The gate is closed: {units} not decided.")
     signed = f", or is waived ({waived})" if waived else ""
-    return Outcome(ExitCode.HELD, f"The gate is open: every planned unit was decided and held{signed}.")
+    only = f" Only a part of the contracts was planned: {part}." if part else ""
+    return Outcome(ExitCode.HELD, f"The gate is open: every planned unit was decided and held{signed}.{only}")
 
 
 @dataclass(frozen=True)

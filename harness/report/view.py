@@ -30,6 +30,7 @@ from harness.contract.schema import Contract, Workload
 from harness.evidence import layout
 from harness.evidence.model import RunEvidence
 from harness.judge.verdict import Status, Verdict, count
+from harness.report.text import line
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,12 @@ class RunView:
     def of_controls(self) -> bool:
         """Whether this is a whole fire drill: its units are the unfaulted controls, `drill` holds the faults."""
         return self.fault == layout.DRILL_MARK
+
+    def narrowed(self) -> str:
+        """Which part of the contracts was asked for; empty for all of it."""
+        narrowed = self.run.get("narrowed")
+        asked = narrowed.items() if isinstance(narrowed, Mapping) else []
+        return "; ".join(f"{kind}: {line(', '.join(map(str, names)), 1000)}" for kind, names in asked if names)
 
     def drilled(self) -> tuple[int, int]:
         """How many faults a whole fire drill planted, and how many of them survived."""

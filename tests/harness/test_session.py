@@ -128,6 +128,7 @@ def test_shards_make_one_gate(contracts: Path) -> None:
     outcome = session.judge_bundles(bundles, load_contracts([contracts]), gate=True)
     assert [verdict.reason for verdict in outcome.verdicts] == ["held", "not_planned", "module_missing"]
     assert outcome.exit_code is ExitCode.UNDECIDED
+    assert outcome.view.narrowed() == ""  # each was of a part, both are judged over the whole
 
 
 def test_shards_with_a_drill_among_them_are_refused(contracts: Path) -> None:

@@ -112,6 +112,12 @@ def test_a_drill_directory_is_judged_the_same_again_and_its_page_says_what_it_sh
     assert "the units are the controls" in (directory / "summary.md").read_text(encoding="utf-8")
 
 
+def test_a_drill_directory_is_no_gate(outcome: fire_drill.DrillOutcome) -> None:
+    assert outcome.run_directory is not None
+    with pytest.raises(EvidenceError, match="a gate is judged from runs without a fault"):
+        rejudge.judge([outcome.run_directory], contracts=None, gate=True, as_json=False)
+
+
 def test_a_drill_directory_without_its_record_is_damaged(outcome: fire_drill.DrillOutcome, tmp_path: Path) -> None:
     assert outcome.run_directory is not None
     directory = tmp_path / "copy"

@@ -38,6 +38,20 @@ def test_a_closed_gate_says_how_many_units_are_open() -> None:
     )
 
 
+def test_a_gate_over_a_part_of_the_contracts_names_the_part() -> None:
+    narrowed = {"claims": ["A-1", "A-2"], "workloads": ["tiny"]}
+    assert outcome(view_of(PASS, gate=True, narrowed=narrowed)).sentence == (
+        "The gate is open: every planned unit was decided and held. "
+        "Only a part of the contracts was planned: claims: A-1, A-2; workloads: tiny."
+    )
+
+
+@pytest.mark.parametrize("narrowed", [None, {"claims": [], "workloads": []}])
+def test_a_gate_over_everything_names_no_part(narrowed: object) -> None:
+    told = outcome(view_of(PASS, gate=True, narrowed=narrowed)).sentence
+    assert told == "The gate is open: every planned unit was decided and held."
+
+
 @pytest.mark.parametrize("gate", [False, True])
 def test_a_survivor_of_a_drill_counts_as_a_violation_though_all_controls_held(gate: bool) -> None:
     found = outcome(whole_drill_view(killed=[True, False, True], gate=gate))
