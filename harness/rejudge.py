@@ -14,6 +14,7 @@ from harness.drill.record import read_record, record_text
 from harness.errors import EvidenceError, ExitCode, UsageError
 from harness.evidence import layout
 from harness.evidence.bundle import Bundle, read_bundle, write_text
+from harness.evidence.shards import refuse_mixed
 from harness.evidence.verdict_file import verdict_text, write_verdicts
 
 if TYPE_CHECKING:
@@ -28,14 +29,8 @@ def judged(
     Raises EvidenceError for directories that are damaged or do not belong together.
     """
     bundles = [read_bundle(directory) for directory in directories]
-    for bundle in bundles:
-        if gate and bundle.header.fault == layout.DRILL_MARK:
-            raise EvidenceError(
-                "a gate is judged from runs without a fault",
-                where=str(bundle.path),
-                got="a fire drill and its controls",
-                remedy="judge the directory of a `harness verify`",
-            )
+    if gate:
+        refuse_mixed(bundles)
     loaded = load_contracts([contracts]) if contracts is not None else _copies(bundles)
     outcome = session.judge_bundles(bundles, loaded, gate=gate)
     # only who reads a directory later can tell: while it is written, every directory carries the mark

@@ -101,7 +101,7 @@ class Calls:
 
     def __init__(self) -> None:
         self.ended_by: int | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a second signal interrupts `end` in the same thread
         self._running: set[subprocess.Popen[bytes]] = set()
 
     def call(self, command: Sequence[str], **options: Any) -> int:

@@ -101,6 +101,31 @@ def test_a_signal_ends_what_runs_and_nothing_else_begins() -> None:
     assert calls.call(["no such program"]) == -signal.SIGTERM
 
 
+def test_a_second_signal_while_the_first_ends_things(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = gate_on_gpus.Calls()
+    ended: list[int] = []
+
+    def terminate(process: subprocess.Popen[bytes]) -> None:
+        ended.append(process.pid)
+        if len(ended) == 1:
+            calls.end(signal.SIGTERM)
+        process.kill()
+
+    monkeypatch.setattr(subprocess.Popen, "terminate", terminate)
+    reading, writing = os.pipe()
+    waiting = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+    thread = threading.Thread(target=lambda: calls.call(waiting, stdout=writing), daemon=True)
+    thread.start()
+    assert os.read(reading, 2) == b"up"
+    signals = threading.Thread(target=lambda: calls.end(signal.SIGINT), daemon=True)
+    signals.start()
+    signals.join(timeout=20)
+    thread.join(timeout=20)
+    os.close(reading)
+    os.close(writing)
+    assert (len(ended), signals.is_alive(), thread.is_alive()) == (2, False, False)
+
+
 def test_a_terminated_gate_keeps_what_its_shards_saw(tmp_path: Path) -> None:
     """The whole script, on this machine's CPU: a shard under way leaves its evidence, the others never begin."""
     out = tmp_path / "out"

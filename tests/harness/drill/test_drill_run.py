@@ -114,7 +114,7 @@ def test_a_drill_directory_is_judged_the_same_again_and_its_page_says_what_it_sh
 
 def test_a_drill_directory_is_no_gate(outcome: fire_drill.DrillOutcome) -> None:
     assert outcome.run_directory is not None
-    with pytest.raises(EvidenceError, match="a gate is judged from runs without a fault"):
+    with pytest.raises(EvidenceError, match="a shard of a gate plants no fault"):
         rejudge.judge([outcome.run_directory], contracts=None, gate=True, as_json=False)
 
 
