@@ -33,7 +33,7 @@ from benchmarks.clocked_system import CLOCK_FILE
 from benchmarks.measure import environment
 from benchmarks.synthetic_run import CLAIM, write_run_directory
 from harness.evidence.environment import machine
-from harness.evidence.model import PlannedArm, Run
+from harness.evidence.plan_records import PlannedArm, Run
 from harness.runners.paired import BLOCK_STEPS
 from harness.runners.supervisor import execute
 from harness.system.protocol import Arm, Workload
@@ -142,8 +142,8 @@ def command_seconds(*arguments: str) -> tuple[float, str]:
 
 def judging(steps: int) -> list[Cost]:
     """The whole command, and beside it the judge alone, on evidence in memory."""
-    from harness.evidence.bundle import read_bundle
     from harness.judge.registry import judge_unit
+    from harness.run_directory.bundle import read_bundle
 
     with tempfile.TemporaryDirectory() as folder:
         contract, directory = write_run_directory(Path(folder), steps)

@@ -8,10 +8,10 @@ from harness.contract.load import LoadedContract, load_contracts
 from harness.contract.schema import Contract
 from harness.evidence import layout
 from harness.evidence.arm_records import ArmEnd, ArmStart
-from harness.evidence.bundle import BundleWriter, Digests, Header, contract_digests
-from harness.evidence.model import PlannedArm, Run, Unit
-from harness.evidence.numbers import dump_json
+from harness.evidence.plan_records import PlannedArm, Run, Unit
 from harness.evidence.run_records import Complete
+from harness.numbers import dump_json
+from harness.run_directory.bundle import BundleWriter, Digests, Header, contract_digests
 from harness.runners.recorder import Recorder
 
 CLAIM = "COST-001"

@@ -1,5 +1,5 @@
 """`python -m harness`: works from a source tree, without installation."""
 
-from harness.cli import main
+from harness.commands.application import main
 
 main()

@@ -14,7 +14,12 @@ from harness.contract.schema import Contract
 from harness.contract.waivers import Waiver, find_waivers
 from harness.errors import ExitCode, UsageError
 from harness.evidence import environment, layout
-from harness.evidence.bundle import (
+from harness.evidence.plan_records import Run, Unit
+from harness.evidence.run_evidence import RunEvidence
+from harness.judge.verdict import Counts, Verdict, count
+from harness.numbers import dump_json
+from harness.report.view import RunView
+from harness.run_directory.bundle import (
     Bundle,
     BundleWriter,
     Digests,
@@ -24,12 +29,8 @@ from harness.evidence.bundle import (
     contract_digests,
     read_bundle,
 )
-from harness.evidence.bundle import write_text as write_file
-from harness.evidence.model import Run, RunEvidence, Unit
-from harness.evidence.numbers import dump_json
-from harness.evidence.verdict_file import verdict_file, write_verdicts
-from harness.judge.verdict import Counts, Verdict, count
-from harness.report.view import RunView
+from harness.run_directory.bundle import write_text as write_file
+from harness.run_directory.verdict_file import verdict_file, write_verdicts
 from harness.runners.plan import Plan, plan
 from harness.system.resolve import describe as describe  # noqa: PLC0414 - part of this API
 
@@ -196,8 +197,8 @@ def directory_name(started: datetime, options: Options) -> str:
 
 def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract], *, gate: bool = False) -> Outcome:
     """Judge one run directory, or the shards of one gate, under these contracts. Pure but for reading evidence."""
-    from harness.evidence.bundle import altered
-    from harness.evidence.shards import attempts
+    from harness.run_directory.bundle import altered
+    from harness.run_directory.shards import attempts
 
     models = [loaded.contract for loaded in contracts]
     made = attempts(bundles, models)

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from simulated_evidence import contract_of, verdict_of
 
-from harness.evidence.numbers import dump_json
 from harness.judge import statistics
 from harness.judge.verdict import Status
+from harness.numbers import dump_json
 
 Array = NDArray[np.float64]
 Noise = Callable[[np.random.Generator, int, float], Array]

@@ -16,9 +16,9 @@ from harness.contract.load import load_contracts
 from harness.drill import matrix
 from harness.drill.record import DrillRecord, read_record
 from harness.evidence import layout
-from harness.evidence.bundle import Header, read_bundle, write_text
-from harness.evidence.verdict_file import VerdictFile, read_verdicts
 from harness.judge.verdict import Status, Verdict
+from harness.run_directory.bundle import Header, read_bundle, write_text
+from harness.run_directory.verdict_file import VerdictFile, read_verdicts
 
 ROOT = Path(__file__).parents[1]
 REPORTS = ROOT / "reports"

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from harness.contract.schema import Contract
 from harness.evidence.arm_records import ArmEnd, ArmStart
-from harness.evidence.model import ArmEvidence, RunEvidence, Series
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence, Series
 from harness.evidence.run_records import Block, Telemetry, TelemetrySample, TimingEvidence
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict

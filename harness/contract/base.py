@@ -21,7 +21,7 @@ Equality = Literal["bitwise", "within"]
 class Strict(BaseModel):
     """Unknown keys, coerced types, NaN and infinities are errors; instances never change."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 class Judged(Strict):

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from harness.contract import base, claims, schema
 from harness.contract.kinds import kernels, replay, throughput, training
-from harness.evidence.numbers import dump_json
+from harness.numbers import dump_json
 
 MODULES = (base, kernels, replay, throughput, training, claims, schema)
 SCHEMA_PATH = Path(__file__).with_name("contract.schema.json")

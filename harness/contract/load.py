@@ -10,9 +10,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from harness.contract import strict_yaml
-from harness.contract.explain import explain
 from harness.contract.references import problems
 from harness.contract.schema import SCHEMA_VERSION, Contract
+from harness.contract.validation_errors import explain
 from harness.errors import ContractError
 
 WAIVERS_FILE = "waivers.yaml"  # lies beside contracts and is none

@@ -52,7 +52,7 @@ class Workload(Strict):
 class Arm(BaseModel):
     """One way to train: settings handed to the system, which checks them against `describe().arm_options`."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
     __pydantic_extra__: dict[str, Scalar] = Field(init=False)
 
     capture: Literal["none", "step", "backward"] = "none"

@@ -16,9 +16,9 @@ from harness.drill.record import FILE, Control, DrillRecord, NotDrilled, Row, So
 from harness.drill.rows import controls_of, row_of
 from harness.errors import ExitCode
 from harness.evidence import environment, layout
-from harness.evidence.bundle import Bundle, BundleWriter, Header, read_bundle, write_text
 from harness.evidence.environment import Machine
 from harness.judge.verdict import Status
+from harness.run_directory.bundle import Bundle, BundleWriter, Header, read_bundle, write_text
 from harness.runners.plan import Plan
 from harness.system.resolve import describe
 

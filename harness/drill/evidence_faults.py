@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from harness.evidence.model import ArmEvidence, RunEvidence, Series
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence, Series
 from harness.system.protocol import Expectation, FaultDescription
 
 NO_STEPS = "no_steps"

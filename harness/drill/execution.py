@@ -11,9 +11,10 @@ from harness.drill.merge import merged
 from harness.drill.plan import DrillPlan
 from harness.drill.record import Source
 from harness.evidence import layout
-from harness.evidence.bundle import Bundle
 from harness.evidence.files import Damaged, read_model
-from harness.evidence.model import Run, RunEvidence
+from harness.evidence.plan_records import Run
+from harness.evidence.run_evidence import RunEvidence
+from harness.run_directory.bundle import Bundle
 
 
 def runs_of(planned: DrillPlan) -> list[Run]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from harness.drill.execution import runs_of
 from harness.drill.plan import Case, DrillPlan, NotRun
 from harness.evidence import layout
-from harness.evidence.bundle import Bundle, Header
+from harness.run_directory.bundle import Bundle, Header
 from harness.runners.plan import Plan
 
 REASON = "interrupted"

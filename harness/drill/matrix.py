@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from harness.drill.record import DrillRecord, Row, Triple
-from harness.evidence.numbers import dump_json
+from harness.numbers import dump_json
 
 
 def count_line(record: DrillRecord) -> str:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.evidence.model import Run, RunEvidence
+from harness.evidence.plan_records import Run
+from harness.evidence.run_evidence import RunEvidence
 from harness.system.wrappers import SWAPPED_ARMS
 
 

@@ -18,7 +18,7 @@ from harness.drill.merge import arms_to_execute, donor_for, reduced
 from harness.drill.offered import offered_by
 from harness.errors import ContractError, UsageError
 from harness.evidence.environment import Machine
-from harness.evidence.model import Run, Unit
+from harness.evidence.plan_records import Run, Unit
 from harness.runners.faults import plan_fault
 from harness.runners.plan import Describe, Plan, plan
 from harness.system.protocol import Expectation, FaultDescription

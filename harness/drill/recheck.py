@@ -19,10 +19,10 @@ from harness.drill.record import FILE, DrillRecord, Row, read_record
 from harness.drill.rows import controls_of, row_of
 from harness.errors import SystemResolutionError
 from harness.evidence import layout
-from harness.evidence.bundle import Bundle
-from harness.evidence.model import Unit
-from harness.evidence.numbers import dump_json
+from harness.evidence.plan_records import Unit
 from harness.judge.verdict import Verdict
+from harness.numbers import dump_json
+from harness.run_directory.bundle import Bundle
 from harness.system.protocol import Expectation, SystemDescription
 
 Describe = Callable[[str], SystemDescription]

@@ -12,7 +12,7 @@ from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.base import Record
 from harness.evidence.files import Damaged, read_model
-from harness.evidence.numbers import Real, dump_json
+from harness.numbers import Real, dump_json
 
 FILE = layout.DRILL
 Scalar = bool | int | Real | str

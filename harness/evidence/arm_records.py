@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from harness.evidence.base import Record, Scalar
-from harness.evidence.numbers import Amount, Count
+from harness.numbers import Amount, Count
 
 
 class ArmStart(Record):

@@ -6,14 +6,15 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from harness.evidence.numbers import Real
+from harness.numbers import Real
 
 Scalar = bool | int | Real | str
 Probe = Literal["paired", "throughput", "recapture", "kernels", "prewarm", "kernel_match"]
 
 
 class Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # built at first use: a command pays only for the records that it reads
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Obstacle(Record):

@@ -8,7 +8,7 @@ from pydantic import Field, TypeAdapter
 
 from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Gradients, HostSyncEvidence, MemoryEvidence
 from harness.evidence.base import Obstacle, Record
-from harness.evidence.numbers import Amount, Count, Real
+from harness.numbers import Amount, Count, Real
 
 
 class Phase(Record):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from harness.evidence import layout
 from harness.evidence.digest_column import DigestColumn
 from harness.evidence.files import Damaged, read_bytes
-from harness.evidence.model import Series
+from harness.evidence.run_evidence import Series
 
 _HEADER = ",".join(layout.SERIES_COLUMNS).encode()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.contract.kinds.replay import Capture
 from harness.evidence.arm_records import CaptureEvidence, GraphNodes
-from harness.evidence.model import ArmEvidence
+from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, capture_of, end_of, executed
 from harness.judge.sheet import Sheet, settle, some

@@ -12,7 +12,7 @@ from harness.contract.claims import AnyClaim, AnyPart
 from harness.contract.schema import Contract
 from harness.evidence.arm_records import ArmEnd, CaptureEvidence
 from harness.evidence.base import Obstacle, Probe
-from harness.evidence.model import ArmEvidence, RunEvidence
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
 from harness.judge.sheet import Sheet, settle
 from harness.judge.verdict import Status

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from harness.contract.kinds.training import ClippedNorm, GradientMatch
 from harness.evidence.arm_records import Gradients, TensorReduction
-from harness.evidence.model import ArmEvidence
+from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, executed, require_captured, require_uncaptured
 from harness.judge.guards import require_active_clip, require_trained

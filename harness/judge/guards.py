@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.contract.kinds.training import Guards, TrainingEffect
 from harness.evidence.digest_column import distinct
-from harness.evidence.model import ArmEvidence, RunEvidence
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
 from harness.judge.context import end_of, executed
 from harness.judge.series import first_unequal, losses, require_finite

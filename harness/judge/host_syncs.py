@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from harness.contract.kinds.replay import HostSyncs, SyncCount
 from harness.evidence.arm_records import DetectorReading
-from harness.evidence.model import ArmEvidence
+from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, executed, require_captured
 from harness.judge.sheet import Sheet, settle, some

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.contract.kinds.kernels import Prewarm, PtxTarget
 from harness.evidence.base import Probe
-from harness.evidence.model import RunEvidence
+from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import KernelRecord, KernelsEvidence
 from harness.judge import reasons
 from harness.judge.context import Context

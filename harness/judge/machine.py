@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import median
 
 from harness.contract.kinds.throughput import Limits
-from harness.evidence.model import RunEvidence
+from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Block, TelemetrySample, TimingEvidence
 from harness.judge import reasons
 from harness.judge.sheet import Sheet, number, settle

@@ -9,7 +9,7 @@ from typing import Any
 from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, part_on
 from harness.contract.schema import Contract
 from harness.evidence.base import Obstacle
-from harness.evidence.model import RunEvidence
+from harness.evidence.run_evidence import RunEvidence
 from harness.judge import (
     capture,
     gradient_match,

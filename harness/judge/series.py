@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.evidence.model import ArmEvidence
+from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.sheet import Sheet, number, settle
 

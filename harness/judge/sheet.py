@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
-from harness.evidence.numbers import rounded
 from harness.judge import reasons
 from harness.judge.verdict import Figure, Judgement
+from harness.numbers import rounded
 
 
 class Settled(Exception):  # noqa: N818 - it carries a conclusion, it is not an error

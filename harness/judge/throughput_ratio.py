@@ -14,7 +14,7 @@ import numpy as np
 from harness.contract.claims import parts_of
 from harness.contract.kinds.throughput import ThroughputRatio
 from harness.contract.kinds.training import TrajectoryMatch
-from harness.evidence.model import ArmEvidence, RunEvidence
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.evidence.run_records import TimingEvidence
 from harness.judge import reasons, statistics
 from harness.judge.capture import graphs_per_step

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from harness.contract.kinds.training import TrajectoryMatch
-from harness.evidence.model import ArmEvidence
+from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, end_of, executed, replicas, require_captured, require_uncaptured
 from harness.judge.guards import require_guards

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
-from harness.evidence.numbers import Real
+from harness.numbers import Real
 
 FORMAT_VERSION = 1
 

@@ -8,7 +8,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from harness.evidence.model import Run
+from harness.evidence.plan_records import Run
 from harness.judge.verdict import Status, Verdict
 from harness.report import cards
 from harness.report.outcome import Undecided, outcome, undecided

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from harness.evidence.model import RunEvidence
+from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Block, Telemetry, TelemetrySample, TimingEvidence
 
 GAP = 0.04  # between two processes, as a share of what all of them take

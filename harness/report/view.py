@@ -28,7 +28,7 @@ from typing import Any
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.schema import Contract, Workload
 from harness.evidence import layout
-from harness.evidence.model import RunEvidence
+from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Status, Verdict, count
 from harness.report.text import line
 

@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.evidence.arm_records import CaptureEvidence
-from harness.evidence.model import PlannedArm
+from harness.evidence.plan_records import PlannedArm
 from harness.runners.census import census
 from harness.system.protocol import CaptureRecord, CountsClippedTensors, HasCapture, TrainingRun
 

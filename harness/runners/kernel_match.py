@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from harness.evidence.model import Run
+from harness.evidence.plan_records import Run
 from harness.evidence.run_records import KernelCase, KernelMatchEvidence
 from harness.runners.kernels import records
 from harness.runners.recorder import Recorder

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 
 from harness.evidence.cuda_driver import Devices, devices
-from harness.evidence.model import Run
+from harness.evidence.plan_records import Run
 from harness.evidence.run_records import KernelRecord, KernelsEvidence
 from harness.ptx import newest_version, read_module
 from harness.runners.opening import opened

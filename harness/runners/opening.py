@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from harness.errors import UsageError
-from harness.evidence.model import PlannedArm, Run
+from harness.evidence.plan_records import PlannedArm, Run
 from harness.system.protocol import TrainingRun, TrainingSystem
 from harness.system.resolve import resolve
 from harness.system.wrappers import HARNESS_FAULTS, SWAPPED_ARMS, wrap

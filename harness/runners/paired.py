@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from harness.evidence.arm_records import ArmEnd, ArmStart, Gradients, GroupNorm, MemoryEvidence, MemorySample
-from harness.evidence.model import PlannedArm, Run
+from harness.evidence.plan_records import PlannedArm, Run
 from harness.runners.capture import Watched, capture_evidence, capture_record, graph_launches, watch_operations
 from harness.runners.host_sync import observe_syncs
 from harness.runners.opening import opened

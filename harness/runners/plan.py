@@ -17,7 +17,7 @@ from harness.contract.schema import Contract, Workload
 from harness.errors import UsageError
 from harness.evidence.base import Obstacle
 from harness.evidence.environment import Machine
-from harness.evidence.model import Run, Unit
+from harness.evidence.plan_records import Run, Unit
 from harness.runners.faults import PlannedFault, plan_fault
 from harness.runners.obstacles import find_obstacle
 from harness.runners.run_builder import RunBuilder

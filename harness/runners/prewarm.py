@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import torch
 
 from harness.evidence.cuda_driver import devices
-from harness.evidence.model import Run
+from harness.evidence.plan_records import Run
 from harness.evidence.run_records import JitEvent, PrewarmEvidence
 from harness.runners import device_memory
 from harness.runners.kernels import ROUNDS, evidence, shapes_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from harness.evidence.arm_records import MemoryEvidence, MemorySample
-from harness.evidence.model import PlannedArm, Run
+from harness.evidence.plan_records import PlannedArm, Run
 from harness.runners.capture import Watched, capture_evidence, capture_record
 from harness.runners.opening import opened
 from harness.runners.paired import SeriesBlock, arm_end, arm_start, memory_sample, tokens_of

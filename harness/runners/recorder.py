@@ -16,8 +16,8 @@ from typing import Self
 
 from harness.evidence.base import Record
 from harness.evidence.layout import RECORDS, SERIES_COLUMNS, series_name
-from harness.evidence.numbers import dump_json, encode
 from harness.evidence.run_records import Phase
+from harness.numbers import dump_json, encode
 
 HEARTBEAT = "heartbeat"
 TIMED_PHASE = "timed"  # a throughput probe enters it with its first timed block; telemetry is kept from it

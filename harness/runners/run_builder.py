@@ -12,7 +12,7 @@ from harness.contract.kinds.throughput import ThroughputRatio
 from harness.contract.kinds.training import GradientMatch, Repeatability, TrajectoryMatch
 from harness.contract.schema import Contract
 from harness.evidence.base import Probe
-from harness.evidence.model import PlannedArm, Run
+from harness.evidence.plan_records import PlannedArm, Run
 from harness.runners.faults import PlannedFault
 
 ID_LIMIT = 150  # characters; a run's id names a directory

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from harness.evidence.base import Record
-from harness.evidence.model import Run
+from harness.evidence.plan_records import Run
 from harness.runners.kernels import ROUNDS, shapes_of, train
 from harness.runners.opening import opened
 

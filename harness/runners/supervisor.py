@@ -22,9 +22,10 @@ from typing import IO, Literal, cast
 from harness.errors import ExitCode
 from harness.evidence import layout
 from harness.evidence.files import Damaged, read_bytes
-from harness.evidence.model import Death, Run
-from harness.evidence.numbers import dump_json
-from harness.evidence.records import death_from_records, read_records
+from harness.evidence.plan_records import Run
+from harness.evidence.read_run import death_from_records, read_records
+from harness.evidence.run_evidence import Death
+from harness.numbers import dump_json
 from harness.runners.folders import without_folders
 from harness.runners.gpu_lock import gpu_lock
 from harness.runners.leftovers import TOKEN, kill_marked, new_token

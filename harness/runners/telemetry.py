@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from harness.evidence.numbers import dump_json
 from harness.evidence.run_records import Telemetry, TelemetrySample
+from harness.numbers import dump_json
 from harness.runners.recorder import TIMED_PHASE
 
 INTERVAL_S = 0.5

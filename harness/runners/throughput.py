@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from harness.evidence.model import PlannedArm, Run
+from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import Block, TimingEvidence
 from harness.runners.capture import Watched, capture_evidence, capture_record, graph_launches
 from harness.runners.opening import opened

@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 
 from harness.evidence.base import Obstacle
-from harness.evidence.model import Run
+from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Complete, Raised, Unavailable
 from harness.runners.folders import without_folders
 from harness.runners.recorder import Recorder

@@ -32,7 +32,14 @@ class Rule:
 
 RULES = (
     Rule(
-        packages=("harness.judge", "harness.report", "harness.contract", "harness.evidence"),
+        packages=(
+            "harness.judge",
+            "harness.report",
+            "harness.contract",
+            "harness.evidence",
+            "harness.run_directory",
+            "harness.lint",
+        ),
         forbidden=("torch", "triton"),
         exempt=("harness.evidence.environment",),
     ),
@@ -104,8 +111,8 @@ def test_sources_keep_the_rules(path: Path) -> None:
     [
         ("harness.judge.capture", "import torch", "torch"),
         ("harness.report.html", "def draw():\n    from torch import nn", "torch.nn"),
-        ("harness.contract.lint", "import torch.cuda as c", "torch.cuda"),
-        ("harness.evidence.model", "if True:\n    import triton", "triton"),
+        ("harness.lint", "import torch.cuda as c", "torch.cuda"),
+        ("harness.evidence.run_evidence", "if True:\n    import triton", "triton"),
         ("harness.evidence.environment", "import torch", "torch"),
         ("harness.system.huggingface", "try:\n    import torch\nexcept ImportError:\n    pass", "torch"),
         ("reference_impl.system", "class A:\n    import torch", "torch"),
@@ -159,7 +166,7 @@ def _import_all(package: str, *, exempt: str = "") -> str:
     return "\n".join(f"import {name.removesuffix('.__init__')}" for name in modules if name != exempt)
 
 
-@pytest.mark.parametrize("package", ["harness.judge", "harness.report", "harness.contract", "harness.evidence"])
+@pytest.mark.parametrize("package", RULES[0].packages)
 def test_a_process_loads_no_torch(package: str) -> None:
     code = _import_all(package, exempt="harness.evidence.environment")
     assert _loaded_after(code, "torch", "triton", "reference_impl") == []

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from harness.contract.schema import Arm, Needs, Workload
 from harness.evidence.arm_records import CaptureEvidence, HostSyncEvidence, MemoryEvidence
-from harness.evidence.model import PlannedArm, Run
+from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import RECORD
 from harness.runners import paired
 from harness.runners.census import census, clipped_by

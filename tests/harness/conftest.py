@@ -11,7 +11,7 @@ def loaded() -> None:
     import matplotlib.pyplot as plt
     import numpy as np
 
-    import harness.contract_verifier
+    import harness.pytest_plugin.verifier
     import harness.report.html
 
     assert all((plt, np, harness))

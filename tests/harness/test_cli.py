@@ -58,7 +58,7 @@ def test_a_command_that_runs_nothing_loads_no_torch(command: str) -> None:
     heavy = ("torch", "triton", "transformers", "pandas", "matplotlib", "scipy")
     program = (
         f"import sys\nsys.argv = ['harness', {command!r}, {str(ROOT / 'contracts')!r}]\n"
-        "from harness import cli\n"
+        "from harness.commands import application as cli\n"
         "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
         f"print(sorted({set(heavy)!r} & set(sys.modules)), file=sys.stderr)"
     )
@@ -275,7 +275,7 @@ def test_a_system_that_exits_does_not_end_the_harness_in_green(contracts: Path) 
 def test_a_fault_of_ours_is_an_error_and_not_a_violated_claim(
     contracts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from harness import cli
+    from harness.commands import application as cli
 
     def break_down(*_: object) -> None:
         raise ZeroDivisionError("ours")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import cli
+from harness.commands import application as cli
 
 VERDICTS = ("held", "violated", "undecided", "not_run", "error")
 COMBINATIONS = list(chain.from_iterable(combinations(VERDICTS, size) for size in range(1, len(VERDICTS) + 1)))
@@ -96,7 +96,9 @@ def check_pytest(result: pytest.RunResult, verdicts: tuple[str, ...], *, gate: b
 def test_pytest(row: Row, contract: Callable[[tuple[str, ...]], Path], pytester: pytest.Pytester) -> None:
     verdicts, gate = row
     folder = contract(verdicts)
-    result = pytester.runpytest_inprocess("-p", "harness.plugin", str(folder), *(["--contract-gate"] if gate else []))
+    result = pytester.runpytest_inprocess(
+        "-p", "harness.pytest_plugin", str(folder), *(["--contract-gate"] if gate else [])
+    )
     check_pytest(result, verdicts, gate=gate)
 
 
@@ -106,6 +108,6 @@ def test_pytest_in_two_processes(
 ) -> None:
     verdicts, gate = row
     folder = contract(verdicts)
-    options = ["-p", "harness.plugin", "-p", "xdist.plugin", "-n", "2", *(["--contract-gate"] if gate else [])]
+    options = ["-p", "harness.pytest_plugin", "-p", "xdist.plugin", "-n", "2", *(["--contract-gate"] if gate else [])]
     result = pytester.runpytest_inprocess(*options, str(folder))
     check_pytest(result, verdicts, gate=gate)

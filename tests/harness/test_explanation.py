@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.commands.explain import WIDTH
+from harness.commands.explain import explanation_of as explain
 from harness.contract.claims import AnyClaim
 from harness.contract.load import load_contracts
 from harness.errors import UsageError
-from harness.explanation import WIDTH, explain
 
 CONTRACTS = Path(__file__).parents[2] / "contracts"
 CLAIMS = [claim for loaded in load_contracts([CONTRACTS]) for claim in loaded.contract.claims]

@@ -32,7 +32,7 @@ def project(
     if "drawn" not in request.fixturenames:
         monkeypatch.setattr("harness.session.write_reports", lambda *_: None)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # hypothesis alone takes half a second
-    pytester.makeini("[pytest]\ncontract_paths = contracts\naddopts = -p harness.plugin\n")
+    pytester.makeini("[pytest]\ncontract_paths = contracts\naddopts = -p harness.pytest_plugin\n")
     pytester.makeconftest(f"import sys\nsys.path.insert(0, {str(scripted)!r})\nimport played_runs\n")
     folder = pytester.mkdir("contracts")
 
@@ -117,14 +117,14 @@ def test_junit_carries_verdicts_and_figures(pytester: pytest.Pytester, project: 
 
 
 def test_the_run_directory_is_that_of_the_command_line(drawn: None, pytester: pytest.Pytester, project: Write) -> None:
-    from harness import rejudge
+    from harness.commands import judge
 
     project("held", "violated")
     result = pytester.runpytest_inprocess("contracts")
     directory = run_directory(pytester)
     result.stdout.fnmatch_lines([f"report: harness-reports/{directory.name}/report.html"])
     assert (directory / "report.html").exists()
-    assert rejudge.check([directory], as_json=False) == 0
+    assert judge.check_recorded([directory], as_json=False) == 0
 
 
 def test_a_workload_can_be_selected(pytester: pytest.Pytester, project: Write) -> None:

@@ -10,8 +10,8 @@ import pytest
 from harness import session
 from harness.contract.load import load_contracts
 from harness.errors import ContractError, EvidenceError, ExitCode, UsageError
-from harness.evidence.bundle import read_bundle
-from harness.evidence.model import Run
+from harness.evidence.plan_records import Run
+from harness.run_directory.bundle import read_bundle
 
 
 @pytest.fixture

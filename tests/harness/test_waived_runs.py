@@ -11,7 +11,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from harness import cli, rejudge
+from harness import rejudge
+from harness.commands import application as cli
 
 TODAY = datetime.now(tz=UTC).date()
 Call = Callable[..., tuple[int, str]]

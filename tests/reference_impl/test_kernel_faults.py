@@ -10,7 +10,7 @@ from harness.contract.claims import AnyClaim, parts_of
 from harness.contract.kinds.kernels import Prewarm, PtxTarget
 from harness.contract.load import load_contracts
 from harness.contract.schema import Contract
-from harness.evidence.model import RunEvidence
+from harness.evidence.run_evidence import RunEvidence
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict
 from harness.runners.kernels import evidence

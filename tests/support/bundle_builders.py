@@ -10,10 +10,10 @@ from run_builders import make_contract, stand_in_run
 
 from harness.contract.schema import Contract
 from harness.evidence.base import Obstacle
-from harness.evidence.bundle import Bundle, BundleWriter, Digests, Header, contract_digests, read_bundle
-from harness.evidence.model import Unit
-from harness.evidence.numbers import dump_json
+from harness.evidence.plan_records import Unit
 from harness.evidence.run_records import Complete, Unavailable
+from harness.numbers import dump_json
+from harness.run_directory.bundle import Bundle, BundleWriter, Digests, Header, contract_digests, read_bundle
 from harness.runners.recorder import Recorder
 
 CAPTURE = {"id": "C", "kind": "capture", "candidate": "graphed"}

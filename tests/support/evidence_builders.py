@@ -26,7 +26,7 @@ from harness.evidence.arm_records import (
     SyncPlace,
     TensorReduction,
 )
-from harness.evidence.model import ArmEvidence, RunEvidence, Series
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence, Series
 from harness.evidence.run_records import Block, Telemetry, TelemetrySample, TimingEvidence
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict

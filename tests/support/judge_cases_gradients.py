@@ -10,7 +10,7 @@ from judge_cases import Case
 from judge_cases_training import changed
 
 from harness.evidence.arm_records import GroupNorm
-from harness.evidence.model import ArmEvidence, RunEvidence
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge.verdict import Verdict
 
 GRADIENTS: dict[str, Any] = {

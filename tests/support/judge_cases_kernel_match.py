@@ -9,7 +9,7 @@ from evidence_builders import verdict_of
 from judge_cases import Case
 from judge_cases_kernels import kernel
 
-from harness.evidence.model import RunEvidence
+from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import KernelCase, KernelMatchEvidence
 from harness.judge.verdict import Verdict
 

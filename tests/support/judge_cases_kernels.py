@@ -8,7 +8,7 @@ from typing import Any
 from evidence_builders import verdict_of
 from judge_cases import Case
 
-from harness.evidence.model import RunEvidence
+from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import JitEvent, KernelRecord, KernelsEvidence, PrewarmEvidence
 from harness.judge.verdict import Verdict
 

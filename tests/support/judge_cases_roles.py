@@ -24,7 +24,7 @@ from judge_cases import Case
 from judge_cases_gradients import GRADIENTS, A, all_steps, matched, unlike
 from judge_cases_training import REPEATED, changed, nudged, repeated, trajectory
 
-from harness.evidence.model import ArmEvidence, Death, RunEvidence
+from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence
 from harness.judge.verdict import Verdict
 
 SWAPPED = {"candidate": "ungraphed", "baseline": "graphed"}

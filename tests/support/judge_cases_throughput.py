@@ -26,7 +26,7 @@ from judge_cases import Case
 from judge_cases_capture import CAPTURE
 
 from harness.evidence.base import Obstacle
-from harness.evidence.model import RunEvidence
+from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Block, Telemetry
 from harness.judge.reasons import REASONS
 from harness.judge.registry import judge_unit, not_in_contract

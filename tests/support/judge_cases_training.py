@@ -25,7 +25,7 @@ from evidence_builders import (
 from judge_cases import Case
 
 from harness.evidence.base import Obstacle
-from harness.evidence.model import ArmEvidence, Death
+from harness.evidence.run_evidence import ArmEvidence, Death
 from harness.judge.verdict import Verdict
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from run_builders import stand_in_run
 
 from harness.evidence.arm_records import ArmEnd, ArmStart
-from harness.evidence.model import RunEvidence
-from harness.evidence.records import read_run
+from harness.evidence.read_run import read_run
+from harness.evidence.run_evidence import RunEvidence
 
 RUN = stand_in_run("one_arm")
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 from report_views import arm, small_view
 
-from harness.evidence import model
+from harness.evidence import run_evidence
 from harness.report.view import RunView
 
 VOID = {"meta", "link", "img", "br"}
@@ -56,5 +56,5 @@ def parsed(svg: str) -> ET.Element:
 
 def with_losses(**losses: Any) -> RunView:
     """A run of arms with these losses."""
-    run = model.RunEvidence("tiny-paired", "paired", {name: [arm(name, loss)] for name, loss in losses.items()})
+    run = run_evidence.RunEvidence("tiny-paired", "paired", {name: [arm(name, loss)] for name, loss in losses.items()})
     return small_view(evidence={run.run_id: run})

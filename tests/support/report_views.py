@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.contract.schema import Contract
-from harness.evidence import arm_records, layout, model, run_records
+from harness.evidence import arm_records, layout, run_evidence, run_records
 from harness.judge.verdict import Figure, Status, Verdict
 from harness.report.view import RunView
 
@@ -115,14 +115,14 @@ def contract(**changes: Any) -> Contract:
     return Contract.model_validate(CONTRACT | changes)
 
 
-def series(loss: Any) -> model.Series:
+def series(loss: Any) -> run_evidence.Series:
     losses = np.asarray(loss, dtype=np.float64)
     count = len(losses)
     zeros = np.zeros(count, dtype=np.int64)
-    return model.Series(losses, ["d"] * count, zeros, zeros)
+    return run_evidence.Series(losses, ["d"] * count, zeros, zeros)
 
 
-def arm(name: str, loss: Any, replica: int = 0, **seen: Any) -> model.ArmEvidence:
+def arm(name: str, loss: Any, replica: int = 0, **seen: Any) -> run_evidence.ArmEvidence:
     start = arm_records.ArmStart(
         arm=name,
         replica=replica,
@@ -131,7 +131,7 @@ def arm(name: str, loss: Any, replica: int = 0, **seen: Any) -> model.ArmEvidenc
         trainable_tensors=168,
         facts={"layers": 28, "device": "cuda", "text_digest": "5f3c9e"},
     )
-    return model.ArmEvidence(start, None, series(loss), **seen)
+    return run_evidence.ArmEvidence(start, None, series(loss), **seen)
 
 
 def verdict(claim: str, workload: str = "tiny", status: Status = Status.PASS, **changes: Any) -> Verdict:
@@ -157,7 +157,7 @@ def small_view(**changes: Any) -> RunView:
     """One claim on one workload, held: two arms with equal trajectories of 100 steps."""
     curve = loss_curve(100)
     arms = {"ungraphed": [arm("ungraphed", curve), arm("ungraphed", curve, 1)], "graphed": [arm("graphed", curve)]}
-    run = model.RunEvidence("tiny-paired", "paired", arms)
+    run = run_evidence.RunEvidence("tiny-paired", "paired", arms)
     unit = {"contract": CONTRACT["id"], "claim": "F-GRAPH-BWD-001", "workload": "tiny", "runs": ["tiny-paired"]}
     record = {"command": ["harness", "verify", "contracts/"], "units": [unit]}
     values: dict[str, Any] = {
@@ -190,11 +190,11 @@ def full_view() -> RunView:
     evidence = {run.run_id: run for run in [_paired(names["paired"]), _diverging(names["tiny"]), *timing]}
     evidence[names["prewarm"]] = _prewarm(names["prewarm"])
     evidence[names["kernels"]] = _kernels(names["kernels"])
-    evidence["broken"] = model.RunEvidence(
+    evidence["broken"] = run_evidence.RunEvidence(
         "broken",
         "paired",
         {},
-        death=model.Death(
+        death=run_evidence.Death(
             cause="signal", detail="SIGKILL", phase="capture", stack='File "trainer.py", line 12 in step'
         ),
     )
@@ -311,7 +311,7 @@ def _drill() -> dict[str, Any]:
     }
 
 
-def _paired(run_id: str) -> model.RunEvidence:
+def _paired(run_id: str) -> run_evidence.RunEvidence:
     curve = loss_curve(100, 3)
     kernels = {
         f"void at::native::vectorized_elementwise_kernel<4, functor_{place}, array<char*, 3>>": 400 - 9 * place
@@ -358,7 +358,7 @@ def _paired(run_id: str) -> model.RunEvidence:
         "graphed": [arm("graphed", curve, capture=capture, memory=[memory], gradients=_gradients())],
         "untrained": [arm("untrained", loss_curve(100, 4) + 0.6)],
     }
-    return model.RunEvidence(run_id, "paired", arms)
+    return run_evidence.RunEvidence(run_id, "paired", arms)
 
 
 def _gradients() -> list[arm_records.Gradients]:
@@ -389,7 +389,7 @@ def _gradients() -> list[arm_records.Gradients]:
     return records
 
 
-def _diverging(run_id: str) -> model.RunEvidence:
+def _diverging(run_id: str) -> run_evidence.RunEvidence:
     curve = loss_curve(100, 5)
     other = curve.copy()
     other[12:] += 0.03 * np.linspace(0.1, 1, 88)
@@ -399,10 +399,10 @@ def _diverging(run_id: str) -> model.RunEvidence:
         "graphed": [arm("graphed", other)],
         "untrained": [arm("untrained", loss_curve(100, 6) + 0.5)],
     }
-    return model.RunEvidence(run_id, "paired", arms)
+    return run_evidence.RunEvidence(run_id, "paired", arms)
 
 
-def _timing(process: int) -> model.RunEvidence:
+def _timing(process: int) -> run_evidence.RunEvidence:
     draw = np.random.default_rng(process)
     blocks = [
         run_records.Block(
@@ -435,12 +435,12 @@ def _timing(process: int) -> model.RunEvidence:
         )
         for second in range(30)
     ]
-    return model.RunEvidence(
+    return run_evidence.RunEvidence(
         f"throughput-{process}", "throughput", {}, timing=timing, telemetry=run_records.Telemetry(samples=samples)
     )
 
 
-def _prewarm(run_id: str) -> model.RunEvidence:
+def _prewarm(run_id: str) -> run_evidence.RunEvidence:
     events = [
         run_records.JitEvent(key=f"lora_{place}", event="compile", phase="prewarm", seconds=0.4 + place * 0.11)
         for place in range(30)
@@ -458,10 +458,10 @@ def _prewarm(run_id: str) -> model.RunEvidence:
         free_bytes_after_fill=3_000_000,
         steps_after_fill=2,
     )
-    return model.RunEvidence(run_id, "prewarm", {}, prewarm={"graphed": seen})
+    return run_evidence.RunEvidence(run_id, "prewarm", {}, prewarm={"graphed": seen})
 
 
-def _kernels(run_id: str) -> model.RunEvidence:
+def _kernels(run_id: str) -> run_evidence.RunEvidence:
     records = [
         run_records.KernelRecord(
             key=f"rms_norm(1536,{place})",
@@ -497,4 +497,4 @@ def _kernels(run_id: str) -> model.RunEvidence:
         )
     ]
     match = run_records.KernelMatchEvidence(arm="graphed", cases=cases, compiled=records[:2], constants={"tile": 16})
-    return model.RunEvidence(run_id, "kernels", {}, kernels={"graphed": seen}, kernel_match={"graphed": match})
+    return run_evidence.RunEvidence(run_id, "kernels", {}, kernels={"graphed": seen}, kernel_match={"graphed": match})

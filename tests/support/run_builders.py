@@ -3,7 +3,7 @@
 from typing import Any
 
 from harness.contract.schema import Arm, Contract, Workload
-from harness.evidence.model import PlannedArm, Run
+from harness.evidence.plan_records import PlannedArm, Run
 
 WORKLOAD = Workload(model="m", batch_size=4, seq_len=16, steps=3)
 SYSTEM = "some.system:System"

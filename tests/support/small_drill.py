@@ -6,9 +6,9 @@ import importlib
 from pathlib import Path
 
 from harness.evidence import layout
-from harness.evidence.model import Run
-from harness.evidence.numbers import dump_json
+from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Complete
+from harness.numbers import dump_json
 from harness.runners.recorder import Recorder
 
 STEPS = 8

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.evidence.arm_records import CaptureEvidence, GraphNodes, HostSyncEvidence, MemoryEvidence
-from harness.evidence.model import ArmEvidence
+from harness.evidence.run_evidence import ArmEvidence
 from harness.report import plots
 from harness.report.blocks import Part, Section, table
 from harness.report.decimate import Doubles

@@ -7,7 +7,7 @@ import re
 
 from harness.contract.kinds.training import GradientMatch
 from harness.evidence.arm_records import Gradients
-from harness.evidence.model import RunEvidence
+from harness.evidence.run_evidence import RunEvidence
 from harness.report import plots
 from harness.report.blocks import Part, Section, Table, table
 from harness.report.view import RunView

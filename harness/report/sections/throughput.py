@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from statistics import median
 
 from harness.contract.kinds.throughput import ThroughputRatio
-from harness.evidence.model import RunEvidence
+from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Telemetry
 from harness.judge.verdict import Verdict
 from harness.report import plots_throughput

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.contract.kinds.training import Repeatability, TrajectoryMatch
-from harness.evidence.model import ArmEvidence, RunEvidence
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.report import plots
 from harness.report.blocks import Part, Section, Table, table
 from harness.report.decimate import Doubles, absolute_difference, first_differing

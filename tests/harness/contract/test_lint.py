@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.contract.lint import Finding, has_judge, lint
 from harness.contract.load import load_contract
 from harness.errors import SystemResolutionError
+from harness.lint import Finding, has_judge, lint
 from harness.system.protocol import Expectation, FaultDescription, SystemDescription
 
 Toy = Callable[..., Path]
@@ -48,7 +48,7 @@ def _findings(path: Path) -> list[Finding]:
 @pytest.fixture(autouse=True)
 def _all_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Judges are looked for by module name; these tests do not depend on which exist."""
-    monkeypatch.setattr("harness.contract.lint.has_judge", lambda _: True)
+    monkeypatch.setattr("harness.lint.has_judge", lambda _: True)
 
 
 def test_a_sound_contract_has_no_findings(toy: Toy) -> None:
@@ -177,7 +177,7 @@ def test_fewest_processes_that_can_reach_a_verdict(toy: Toy, confidence: float, 
 
 
 def test_a_kind_without_a_judge(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.contract.lint.has_judge", lambda _: False)
+    monkeypatch.setattr("harness.lint.has_judge", lambda _: False)
     message = "judge_missing: nothing judges 'trajectory_match' yet, so 'TOY-001' will be NOT_RUN"
     assert _findings(toy()) == [Finding("warning", "toy.yaml:14:11", message)]
 
@@ -209,7 +209,7 @@ def test_a_finding_as_text() -> None:
 
 def test_checking_imports_no_torch() -> None:
     code = (
-        "import sys, harness.contract.lint, harness.contract.load, harness.system.wrappers;"
+        "import sys, harness.lint, harness.contract.load, harness.system.wrappers;"
         "print(sorted({'torch', 'numpy', 'pandas', 'scipy'} & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

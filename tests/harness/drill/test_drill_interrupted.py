@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from small_drill import execute_here, write_contract
 
-from harness import rejudge, session
+from harness import session
+from harness.commands import judge
 from harness.drill import drill as fire_drill
 from harness.drill.record import read_record
-from harness.evidence.bundle import read_bundle
-from harness.evidence.model import Run
+from harness.evidence.plan_records import Run
+from harness.run_directory.bundle import read_bundle
 from harness.runners import supervisor
 
 FAULTS = "lost_first_update, doubled_step, missing_run, nan_tail"
@@ -52,7 +53,7 @@ def test_the_rows_whose_runs_ended_are_kept(
     assert [each.status for each in record.controls] == ["PASS"]
     assert read_bundle(directory).complete
     assert not list(directory.glob("evidence/*+nan_tail"))
-    assert rejudge.check([directory], as_json=False) == 0
+    assert judge.check_recorded([directory], as_json=False) == 0
     assert "3 rows: 3 same" in capsys.readouterr().out
 
 

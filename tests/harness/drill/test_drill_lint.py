@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from small_drill import write_contract
 
-from harness import checking
-from harness.contract.lint import Finding, lint, lint_drill
+from harness.commands import check
 from harness.contract.load import LoadedContract, load_contract
 from harness.drill.record import FILE, DrillRecord, Row, Triple, record_text
+from harness.lint import Finding, lint, lint_drill
 from harness.system.resolve import describe
 
 ROOT = Path(__file__).parents[3]
@@ -118,9 +118,9 @@ def test_check_reads_the_records_below_reports_or_the_one_it_is_given(
     Path("reports/a").mkdir(parents=True)
     Path("reports/a", FILE).write_text(record_text(record(loaded, killed=False)), encoding="utf-8")
     Path("good.json").write_text(record_text(record(loaded)), encoding="utf-8")
-    assert checking.check([loaded.path], as_json=False) == 0
+    assert check.print_findings([loaded.path], as_json=False) == 0
     assert "0 errors · 1 warnings" in capsys.readouterr().out
-    assert checking.check([loaded.path], drill=Path("good.json"), as_json=False) == 0
+    assert check.print_findings([loaded.path], drill=Path("good.json"), as_json=False) == 0
     assert "0 errors · 0 warnings" in capsys.readouterr().out
 
 

@@ -8,7 +8,8 @@ from evidence_builders import arm, paired
 
 from harness.contract.schema import Arm, Workload
 from harness.drill.merge import arms_to_execute, donor_for, merged, reduced
-from harness.evidence.model import Death, PlannedArm, Run
+from harness.evidence.plan_records import PlannedArm, Run
+from harness.evidence.run_evidence import Death
 from harness.system.wrappers import SWAPPED_ARMS
 
 WORKLOAD = Workload(model="m", batch_size=4, seq_len=16, steps=3)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from small_drill import execute_here, write_contract
 
-from harness import rejudge, session
+from harness import session
+from harness.commands import judge
 from harness.drill import drill as fire_drill
 from harness.drill.record import FILE
 from harness.errors import SystemResolutionError
@@ -53,7 +54,7 @@ def row_of(record: dict[str, Any], fault: str) -> dict[str, Any]:
 
 def check(directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """Exit code, the directory's line without its name and verdicts, what was told beside it."""
-    code = rejudge.check([directory], as_json=False)
+    code = judge.check_recorded([directory], as_json=False)
     told = capsys.readouterr()
     word, _, rest = told.out.strip().partition("  ")
     return code, f"{word}: {rest.rpartition(' errors · ')[2]}", told.err
@@ -205,7 +206,7 @@ def test_without_the_system_the_recorded_expectation_stands_and_that_is_told(
 def test_written_anew_the_record_is_what_the_judges_say(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     published = (directory / FILE).read_bytes()
     change(directory / FILE, survived)
-    rejudge.write([directory])
+    judge.replace_recorded([directory])
     capsys.readouterr()
     assert (directory / FILE).read_bytes() == published
     assert check(directory, capsys)[0] == 0

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from small_drill import execute_here, write_contract
 
-from harness import rejudge, session
+from harness import session
+from harness.commands import judge, report
 from harness.drill import drill as fire_drill
 from harness.drill.record import FILE, read_record
 from harness.errors import EvidenceError
 from harness.evidence import environment
-from harness.evidence.bundle import read_bundle
-from harness.evidence.shards import refuse_mixed
+from harness.run_directory.bundle import read_bundle
+from harness.run_directory.shards import refuse_mixed
 from harness.runners import supervisor
 
 # Each with the reason code, and the first step that is not as it should be. (Both arms' NaN are equal in bits.)
@@ -100,10 +101,10 @@ def test_a_drill_directory_is_judged_the_same_again_and_its_page_says_what_it_sh
     assert outcome.run_directory is not None
     directory = tmp_path / "copy"
     shutil.copytree(outcome.run_directory, directory)
-    assert rejudge.check([directory], as_json=False) == 0
+    assert judge.check_recorded([directory], as_json=False) == 0
     assert capsys.readouterr().out.startswith(f"same     {directory}: 1 planned · 1 held")
     (directory / "report.html").unlink()
-    rejudge.render(directory)
+    report.render(directory)
     page = (directory / "report.html").read_text(encoding="utf-8")
     assert "5 faults planted, 0 survived; the units are the controls, run without a fault." in page
     assert "All 5 planted faults were killed." in page
@@ -115,7 +116,7 @@ def test_a_drill_directory_is_judged_the_same_again_and_its_page_says_what_it_sh
 def test_a_drill_directory_is_no_gate(outcome: fire_drill.DrillOutcome) -> None:
     assert outcome.run_directory is not None
     with pytest.raises(EvidenceError, match="a shard of a gate plants no fault"):
-        rejudge.judge([outcome.run_directory], contracts=None, gate=True, as_json=False)
+        judge.print_verdicts([outcome.run_directory], contracts=None, gate=True, as_json=False)
 
 
 def test_a_drill_directory_without_its_record_is_damaged(outcome: fire_drill.DrillOutcome, tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_a_drill_directory_without_its_record_is_damaged(outcome: fire_drill.Dri
     directory = tmp_path / "copy"
     shutil.copytree(outcome.run_directory, directory, ignore=shutil.ignore_patterns(FILE))
     with pytest.raises(EvidenceError, match="a drill record can be read"):
-        rejudge.check([directory], as_json=False)
+        judge.check_recorded([directory], as_json=False)
 
 
 def test_a_claim_that_cannot_fail_lets_faults_survive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

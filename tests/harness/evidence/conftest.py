@@ -11,7 +11,7 @@ def directory(tmp_path: Path) -> Path:
     """An evidence directory that holds its run and no record yet."""
     from recorded import RUN  # found in the folder that this file puts on the path
 
-    from harness.evidence.numbers import dump_json
+    from harness.numbers import dump_json
 
     (tmp_path / "run.json").write_text(dump_json(RUN.model_dump()))
     return tmp_path

@@ -9,8 +9,8 @@ import pytest
 from bundle_builders import LOADED, RUN_ID, finished, header, write_evidence
 
 from harness.errors import EvidenceError, UsageError
-from harness.evidence.bundle import BundleWriter, altered, read_bundle
-from harness.evidence.shards import attempts
+from harness.run_directory.bundle import BundleWriter, altered, read_bundle
+from harness.run_directory.shards import attempts
 
 
 def test_a_finished_directory_holds_contracts_evidence_and_digests(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from recorded import end, read, start
 from harness.errors import EvidenceError
 from harness.evidence.arm_records import ArmEnd, ArmStart, Gradients, MemoryEvidence
 from harness.evidence.base import Obstacle
-from harness.evidence.numbers import dump_json
-from harness.evidence.records import read_run
+from harness.evidence.read_run import read_run
 from harness.evidence.run_records import Complete, KernelsEvidence, Raised, TelemetrySample, Unavailable
+from harness.numbers import dump_json
 from harness.runners.recorder import Recorder
 
 

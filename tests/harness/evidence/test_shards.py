@@ -9,8 +9,8 @@ from bundle_builders import LOADED, RUN_ID, Loaded, finished, header, unit
 
 from harness.errors import EvidenceError
 from harness.evidence.base import Obstacle
-from harness.evidence.bundle import Header
-from harness.evidence.shards import attempts
+from harness.run_directory.bundle import Header
+from harness.run_directory.shards import attempts
 
 EARLY, LATE = "2026-11-20T10:00:00Z", "2026-11-20T11:00:00Z"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import EvidenceError
-from harness.evidence.verdict_file import read_verdicts, verdict_text, write_verdicts
 from harness.judge.verdict import Figure, Status, Verdict
+from harness.run_directory.verdict_file import read_verdicts, verdict_text, write_verdicts
 
 
 def verdict(status: Status = Status.PASS) -> Verdict:

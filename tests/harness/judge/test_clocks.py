@@ -9,7 +9,7 @@ import pytest
 from evidence_builders import blocks, sample, timed_run
 from judge_cases_throughput import STEADY, timed
 
-from harness.evidence.model import RunEvidence
+from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Telemetry
 from harness.judge.idle import idle_share
 from harness.judge.machine import clock_spread

@@ -13,7 +13,7 @@ import pytest
 from evidence_paths import Path, changed, few, inside, name_of, recorded, things
 from judge_cases_tables import EVERYTHING
 
-from harness.evidence.model import Series
+from harness.evidence.run_evidence import Series
 from harness.judge.verdict import Status
 
 # Lists of what was seen, where nothing says how much there was to see: one entry less may be the one that was wrong.

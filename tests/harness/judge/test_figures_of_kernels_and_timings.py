@@ -12,7 +12,7 @@ from judge_cases_kernel_match import GRID, agreed, compared
 from judge_cases_kernels import WARM, compiled, covered, kernel, prewarmed, targeted
 from judge_cases_throughput import composite, processes, timed
 
-from harness.evidence.model import RunEvidence
+from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Telemetry
 
 

@@ -13,7 +13,7 @@ from judge_cases_throughput import timed
 from judge_cases_training import dead
 
 from harness.evidence.base import Obstacle
-from harness.evidence.model import RunEvidence
+from harness.evidence.run_evidence import RunEvidence
 from harness.judge import reasons, registry
 from harness.judge.capture import graphs_per_step
 from harness.judge.reasons import Reason

@@ -7,7 +7,7 @@ from typing import Any
 
 from report_views import CONTRACT, arm, contract, full_view, loss_curve, small_view
 
-from harness.evidence import model
+from harness.evidence import run_evidence
 from harness.evidence.arm_records import CaptureEvidence, GraphNodes, MemoryEvidence, MemorySample
 from harness.evidence.run_records import KernelRecord, KernelsEvidence
 from harness.report.blocks import Part, Section
@@ -29,11 +29,11 @@ STEADY = {
 }
 
 
-def run_with(**seen: Any) -> model.RunEvidence:
-    return model.RunEvidence("tiny-paired", "paired", {"graphed": [arm("graphed", loss_curve(5), **seen)]})
+def run_with(**seen: Any) -> run_evidence.RunEvidence:
+    return run_evidence.RunEvidence("tiny-paired", "paired", {"graphed": [arm("graphed", loss_curve(5), **seen)]})
 
 
-def of(run: model.RunEvidence, **changes: Any) -> RunView:
+def of(run: run_evidence.RunEvidence, **changes: Any) -> RunView:
     return small_view(evidence={run.run_id: run}, **changes)
 
 
@@ -80,7 +80,7 @@ def test_graphs_of_one_census_are_listed_once_under_all_their_names() -> None:
     ]
 
 
-def _captures(run: model.RunEvidence) -> list[CaptureEvidence]:
+def _captures(run: run_evidence.RunEvidence) -> list[CaptureEvidence]:
     return [item.capture for items in run.arms.values() for item in items if item.capture]
 
 
@@ -121,7 +121,7 @@ def test_facts_that_all_arms_state_stand_first_and_once() -> None:
     one, other = arm("graphed", loss_curve(5)), arm("ungraphed", loss_curve(5))
     other = replace(other, start=other.start.model_copy(update={"facts": {**other.start.facts, "device": "cpu"}}))
     section = closing.environment(
-        of(model.RunEvidence("tiny-paired", "paired", {"graphed": [one], "ungraphed": [other]}))
+        of(run_evidence.RunEvidence("tiny-paired", "paired", {"graphed": [one], "ungraphed": [other]}))
     )
     assert section is not None
     [stated] = [table for table in section.parts[0].tables if table.caption == "Stated by the system"]

@@ -7,7 +7,7 @@ import pytest
 from report_views import drill_view, full_view, verdict, view_of, whole_drill_view
 
 from harness.contract.schema import Workload
-from harness.evidence.model import Run
+from harness.evidence.plan_records import Run
 from harness.judge.verdict import Figure, Status
 from harness.report.terminal import Progress, print_results
 from harness.report.view import RunView

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from evidence_builders import sample, timed_run
 
-from harness.evidence.model import RunEvidence
+from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Telemetry
 from harness.report.plots_throughput import timing
 from harness.report.time_axis import GAP, ProcessTiming, side_by_side

@@ -12,7 +12,7 @@ import pytest
 from report_page import Page, images, parsed, with_losses
 from report_views import CONTRACT, contract, full_view, loss_curve, small_view, verdict
 
-from harness.evidence import model
+from harness.evidence import run_evidence
 from harness.report.html import render
 from harness.report.view import RunView
 
@@ -137,7 +137,7 @@ def hostile_view(text: str) -> RunView:
     )
 
 
-def _hostile_arm(item: model.ArmEvidence, text: str) -> model.ArmEvidence:
+def _hostile_arm(item: run_evidence.ArmEvidence, text: str) -> run_evidence.ArmEvidence:
     return replace(
         item,
         start=item.start.model_copy(update={"facts": {text: text, "text_digest": text}}),

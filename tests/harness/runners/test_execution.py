@@ -8,9 +8,9 @@ from pathlib import Path
 from run_builders import make_contract
 
 from harness.contract.schema import Contract
-from harness.evidence.bundle import BundleWriter, Digests, Header, altered, read_bundle
 from harness.evidence.environment import Machine
-from harness.evidence.shards import attempts
+from harness.run_directory.bundle import BundleWriter, Digests, Header, altered, read_bundle
+from harness.run_directory.shards import attempts
 from harness.runners.plan import plan
 from harness.runners.supervisor import execute
 from harness.system.resolve import resolve

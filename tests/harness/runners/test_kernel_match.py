@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from harness.contract.schema import Arm, Workload
-from harness.evidence.model import PlannedArm, Run
+from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import KernelCase
 from harness.runners import kernel_match
 from harness.runners.kernel_match import compare, poisoned_like

@@ -12,7 +12,7 @@ from kernel_systems import PTX
 
 from harness.contract.schema import Arm, Workload
 from harness.evidence.cuda_driver import Devices, Gpu
-from harness.evidence.model import PlannedArm, Run
+from harness.evidence.plan_records import PlannedArm, Run
 from harness.runners import kernels
 from harness.runners.recorder import Recorder
 from harness.system.protocol import NotAvailable

@@ -16,7 +16,7 @@ from harness.contract.schema import Arm, Workload
 from harness.errors import UsageError
 from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Gradients, HostSyncEvidence
 from harness.evidence.base import Record
-from harness.evidence.model import PlannedArm, Run
+from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import RECORD
 from harness.runners import paired
 from harness.runners.recorder import Recorder

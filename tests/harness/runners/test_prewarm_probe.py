@@ -12,7 +12,7 @@ import pytest
 
 from harness.contract.schema import Arm, Workload
 from harness.evidence.cuda_driver import Devices, DriverError, Gpu
-from harness.evidence.model import PlannedArm, Run
+from harness.evidence.plan_records import PlannedArm, Run
 from harness.runners import device_memory, prewarm
 from harness.runners.recorder import Recorder
 from harness.runners.step_memory import StepMemory

@@ -13,7 +13,7 @@ import pytest
 from step_function_systems import Regression
 
 from harness.contract.schema import Arm, Workload
-from harness.evidence.model import PlannedArm, Run
+from harness.evidence.plan_records import PlannedArm, Run
 from harness.runners import recapture
 from harness.runners.recorder import Recorder
 from harness.system.protocol import NotAvailable

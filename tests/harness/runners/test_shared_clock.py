@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from harness.contract.schema import Arm, Workload
-from harness.evidence.model import PlannedArm, Run
-from harness.evidence.records import read_run
+from harness.evidence.plan_records import PlannedArm, Run
+from harness.evidence.read_run import read_run
 from harness.runners.supervisor import execute
 
 SYSTEM = "step_function_systems:Regression"

@@ -15,8 +15,9 @@ from types import SimpleNamespace
 import pytest
 from run_builders import stand_in_run
 
-from harness.evidence.model import Death, Run
-from harness.evidence.records import read_run
+from harness.evidence.plan_records import Run
+from harness.evidence.read_run import read_run
+from harness.evidence.run_evidence import Death
 from harness.runners.supervisor import Progress, execute, last_phase
 
 pytestmark = pytest.mark.usefixtures("stand_in")

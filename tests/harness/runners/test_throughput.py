@@ -12,7 +12,7 @@ import pytest
 from step_function_systems import Regression
 
 from harness.contract.schema import Arm, Workload
-from harness.evidence.model import PlannedArm, Run
+from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import TimingEvidence
 from harness.runners import throughput
 from harness.runners.recorder import Recorder

@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 
 from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence
-from harness.evidence.model import Death, Run
-from harness.evidence.numbers import dump_json
+from harness.evidence.plan_records import Run
+from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import Complete
+from harness.numbers import dump_json
 from harness.runners.recorder import Recorder
 from harness.system.protocol import Arm, FaultDescription, SystemDescription, TrainingRun, Workload
 

@@ -11,7 +11,7 @@ import types
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from harness.evidence.model import Run
+    from harness.evidence.plan_records import Run
     from harness.runners.recorder import Recorder
 
 

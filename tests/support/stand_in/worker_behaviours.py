@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from harness.evidence.arm_records import ArmEnd, ArmStart
-from harness.evidence.model import Run
+from harness.evidence.plan_records import Run
 from harness.runners.recorder import Recorder
 from harness.system.protocol import NotAvailable
 

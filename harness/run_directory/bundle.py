@@ -22,9 +22,10 @@ from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
 from harness.evidence.base import Probe, Record
 from harness.evidence.files import Damaged, read_bytes, read_model
-from harness.evidence.model import Death, RunEvidence, Unit
-from harness.evidence.numbers import dump_json
-from harness.evidence.records import read_run
+from harness.evidence.plan_records import Unit
+from harness.evidence.read_run import read_run
+from harness.evidence.run_evidence import Death, RunEvidence
+from harness.numbers import dump_json
 
 
 class Narrowed(Record):

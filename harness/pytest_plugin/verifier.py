@@ -24,10 +24,10 @@ from harness.contract.schema import Contract, Workload
 from harness.contract.strict_yaml import nearest
 from harness.errors import HarnessError, UsageError
 from harness.evidence.files import first_error
-from harness.evidence.model import Unit
-from harness.failure_text import failure_text, properties
+from harness.evidence.plan_records import Unit
 from harness.judge.verdict import Status, Verdict
-from harness.shared_runs import PlannedContract, SharedRuns
+from harness.pytest_plugin.failure_text import failure_text, properties
+from harness.pytest_plugin.shared_runs import PlannedContract, SharedRuns
 
 
 class ContractVerifier:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from harness.contract_items import ContractReporter
-    from harness.contract_verifier import ContractVerifier
+    from harness.pytest_plugin.items import ContractReporter
+    from harness.pytest_plugin.verifier import ContractVerifier
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "contract(claim): a unit of a contract, or a test that verifies this claim")
     if not hasattr(config, "workerinput"):  # the controlling process, or the only one
-        from harness.contract_items import ContractReporter
+        from harness.pytest_plugin.items import ContractReporter
 
         reporter = ContractReporter(config, Path(tempfile.mkdtemp(prefix="contract-runs-")))
         config.pluginmanager.register(reporter, "contract-reporter")
@@ -51,7 +51,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     if not any(path == file_path.resolve() or path in file_path.resolve().parents for path in allowed):
         return None
     from harness.contract.load import WAIVERS_FILE
-    from harness.contract_items import ContractFile
+    from harness.pytest_plugin.items import ContractFile
 
     if file_path.name == WAIVERS_FILE:
         return None
@@ -70,6 +70,6 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
 @pytest.fixture
 def verify_contract(request: pytest.FixtureRequest, tmp_path: Path) -> ContractVerifier:
     """Verify a claim for a system of your own; see `ContractVerifier`."""
-    from harness.contract_verifier import ContractVerifier
+    from harness.pytest_plugin.verifier import ContractVerifier
 
     return ContractVerifier(request.node, tmp_path / "contract")

@@ -15,11 +15,12 @@ from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract, load_contract
 from harness.contract.waivers import Waiver, find_waivers
 from harness.evidence import environment
-from harness.evidence.bundle import BundleWriter, read_bundle
-from harness.evidence.model import Run, RunEvidence, Unit
-from harness.evidence.records import read_run
+from harness.evidence.plan_records import Run, Unit
+from harness.evidence.read_run import read_run
+from harness.evidence.run_evidence import RunEvidence
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict
+from harness.run_directory.bundle import BundleWriter, read_bundle
 from harness.runners import supervisor
 from harness.runners.plan import Plan
 

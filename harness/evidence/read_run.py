@@ -12,7 +12,8 @@ from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Gradients, HostSyncEvidence, MemoryEvidence
 from harness.evidence.files import Damaged, first_error, read_bytes, read_model
-from harness.evidence.model import ArmEvidence, Death, Run, RunEvidence, Series
+from harness.evidence.plan_records import Run
+from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence, Series
 from harness.evidence.run_records import (
     RECORD,
     AnyRecord,

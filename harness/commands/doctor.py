@@ -7,13 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from harness import session
+from harness.commands.arguments import ContractPaths, Json
 from harness.contract.load import load_contracts
 from harness.evidence import environment
-from harness.evidence.model import Unit
-from harness.evidence.numbers import dump_json
+from harness.evidence.plan_records import Unit
+from harness.numbers import dump_json
 from harness.report.outcome import remedy_for
 from harness.system.resolve import describe
+
+
+def doctor(paths: ContractPaths = None, json: Json = False) -> None:
+    """Say which units this machine can decide, and what is missing for the others; nothing is run."""
+    typer.echo(diagnosis_text(paths or [Path("contracts")], as_json=json))
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,7 @@ def _facts(collected: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def doctor(paths: Sequence[Path], *, as_json: bool) -> str:
+def diagnosis_text(paths: Sequence[Path], *, as_json: bool) -> str:
     """The diagnosis as text, or as one JSON object."""
     found = diagnose(paths)
     return _json(found) if as_json else _text(found)

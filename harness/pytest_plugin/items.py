@@ -10,10 +10,10 @@ import pytest
 
 from harness import session
 from harness.errors import ExitCode, HarnessError
-from harness.evidence.model import Unit
-from harness.failure_text import failure_text, properties
+from harness.evidence.plan_records import Unit
 from harness.judge.verdict import Status, Verdict
-from harness.shared_runs import PlannedContract, SharedRuns, plan_file
+from harness.pytest_plugin.failure_text import failure_text, properties
+from harness.pytest_plugin.shared_runs import PlannedContract, SharedRuns, plan_file
 
 UNDECIDED = (Status.INCONCLUSIVE, Status.NOT_RUN)
 _PROPERTY = "contract.unit"

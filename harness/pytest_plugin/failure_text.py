@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from harness.contract.claims import AnyClaim, parts_of
-from harness.evidence.model import RunEvidence
+from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Verdict
 from harness.report.text import figure, line, words
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.load import LoadedContract, load_contracts
@@ -16,7 +18,15 @@ LABEL_WIDTH = 13
 TEXTS = {"id", "title", "on", "why", "if_fails", "falsified_by", "upstream", "parts", "kind"}
 
 
-def explain(claim_id: str, contracts: Path) -> str:
+def explain(
+    claim: Annotated[str, typer.Argument(help="A claim's id, for example F-GRAPH-BWD-001.")],
+    contracts: Annotated[Path, typer.Option("--contracts", help="Where to look for it.")] = Path("contracts"),
+) -> None:
+    """Say what a claim demands, where its numbers come from, and what usually breaks it."""
+    typer.echo(explanation_of(claim, contracts))
+
+
+def explanation_of(claim_id: str, contracts: Path) -> str:
     """What a claim demands, in plain lines. Raises UsageError for an unknown id."""
     known: list[str] = []
     for loaded in load_contracts([contracts]):

@@ -5,16 +5,30 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from harness.contract.lint import Finding, lint, lint_drill
+import typer
+
+from harness.commands.arguments import Json, Paths, Waivers
 from harness.contract.load import ContractErrors, LoadedContract, load_contracts
 from harness.contract.waivers import find_waivers, unmatched
 from harness.drill.record import read_record, records_below
 from harness.errors import ExitCode
-from harness.evidence.numbers import dump_json
+from harness.lint import Finding, lint, lint_drill
+from harness.numbers import dump_json
 from harness.system.resolve import describe
 
 REPORTS = Path("reports")  # where published drill records are looked for, in the working directory
+
+
+def check(
+    paths: Paths,
+    waivers: Waivers = None,
+    drill: Annotated[Path | None, typer.Option("--drill", help="A drill record; by default those in reports/.")] = None,
+    json: Json = False,
+) -> None:
+    """Read contracts and lint them; nothing is run."""
+    raise typer.Exit(print_findings(paths, waivers=waivers, drill=drill, as_json=json))
 
 
 def findings_of(
@@ -32,7 +46,9 @@ def findings_of(
     return loaded, [*found, *stale]
 
 
-def check(paths: Sequence[Path], *, waivers: Path | None = None, drill: Path | None = None, as_json: bool) -> int:
+def print_findings(
+    paths: Sequence[Path], *, waivers: Path | None = None, drill: Path | None = None, as_json: bool
+) -> int:
     """Print errors and warnings; exit code 11 when there is an error, else 0."""
     try:
         loaded, findings = findings_of(paths, waivers, drill)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from harness.contract.schema import Contract
 from harness.errors import EvidenceError
 from harness.evidence.base import Obstacle
-from harness.evidence.bundle import Bundle
-from harness.evidence.model import RunEvidence, Unit
+from harness.evidence.plan_records import Unit
+from harness.evidence.run_evidence import RunEvidence
+from harness.run_directory.bundle import Bundle
 
 NOT_IN_ANY_SHARD = Obstacle(reason="not_planned", message="no shard of this gate planned this unit")
 

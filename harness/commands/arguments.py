@@ -1,0 +1,21 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Paths = Annotated[list[Path], typer.Argument(help="Contract files, or folders of them.")]
+RunDirectories = Annotated[list[Path], typer.Argument(help="Run directories; several are the shards of one gate.")]
+ContractPaths = Annotated[list[Path] | None, typer.Argument(help="Contract files, or folders of them.")]
+Gate = Annotated[bool, typer.Option("--gate", help="Fail unless every planned unit was decided and held.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Reports = Annotated[Path, typer.Option("--reports", help="Where run directories are written.")]
+Claims = Annotated[list[str] | None, typer.Option("--claim", help="Only this claim; may be repeated.")]
+Workloads = Annotated[list[str] | None, typer.Option("--workload", help="Only this workload; may be repeated.")]
+Data = Annotated[Path | None, typer.Option("--data", help="A text file or folder to train on.")]
+Waivers = Annotated[Path | None, typer.Option("--waivers", help="A waiver file, not `waivers.yaml` beside contracts.")]
+Name = Annotated[str | None, typer.Option("--name", help="The run directory's name; by default date and GPU.")]
+Model = Annotated[Path | None, typer.Option("--model", help="A checkpoint directory in Hugging Face layout.")]

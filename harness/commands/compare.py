@@ -1,0 +1,24 @@
+"""`harness compare`: what changed from one run directory to another; nothing is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.rejudge import judged
+from harness.report.compare import compare as compare_views
+
+
+def compare(
+    before: Annotated[Path, typer.Argument(help="The earlier run directory.")],
+    after: Annotated[Path, typer.Argument(help="The later run directory.")],
+) -> None:
+    """Say what changed between two runs: environment, verdicts, figures beyond noise."""
+    typer.echo(comparison(before, after), nl=False)
+
+
+def comparison(before: Path, after: Path) -> str:
+    """What changed from one run directory to another, as plain text."""
+    return compare_views(*(judged([directory])[1].view for directory in (before, after)))

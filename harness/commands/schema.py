@@ -1,0 +1,12 @@
+"""`harness schema`: the JSON Schema of contract files."""
+
+from __future__ import annotations
+
+import typer
+
+from harness.contract.json_schema import schema_text
+
+
+def schema() -> None:
+    """Print the JSON Schema of contract files."""
+    typer.echo(schema_text(), nl=False)

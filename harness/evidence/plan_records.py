@@ -1,0 +1,52 @@
+"""What is planned: units, each with one verdict, and the runs that decide them. A run is stored as its `run.json`."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from harness.contract.schema import Arm, Workload
+from harness.evidence.base import Obstacle, Probe, Record
+from harness.numbers import Real
+
+
+class PlannedArm(Record):
+    """One arm to execute: its settings, its system, how often (replicas beyond the first measure noise)."""
+
+    arm: Arm
+    system: str
+    replicas: int = 1
+    observe_syncs: bool = False
+
+
+class Run(Record):
+    """One thing to execute in a fresh process. `arms` are executed in their order, baselines first."""
+
+    id: str
+    contract: str
+    probe: Probe
+    workload_name: str
+    workload: Workload
+    arms: dict[str, PlannedArm]
+    # candidate -> the baseline its gradients are compared with
+    baseline_of: dict[str, str] = Field(default_factory=dict)
+    gradient_steps: list[int] = Field(default_factory=list)
+    gradient_arms: list[str] | None = None  # arms whose gradients some claim reads; None: all
+    process: int = 0  # which of several equal processes (throughput)
+    # the claim's numbers that the probe itself needs (blocks, operations, …)
+    settings: dict[str, object] = Field(default_factory=dict)
+    fault: str | None = None
+    fault_arms: list[str] = Field(default_factory=list)
+    wall_limit_s: Real = 900.0
+    heartbeat_s: Real = 120.0
+    data: str | None = None
+    model_directory: str | None = None
+
+
+class Unit(Record):
+    """One planned verdict: (contract, claim, workload), and the runs whose evidence decides it."""
+
+    contract: str
+    claim: str
+    workload: str
+    runs: list[str] = Field(default_factory=list)
+    obstacle: Obstacle | None = None
