@@ -76,6 +76,7 @@ class GradientClip:
         self.partials = torch.zeros(self.plan.starts.numel(), dtype=torch.float32, device=device)
         self.norms = torch.zeros(groups, dtype=torch.float32, device=device)
         self.scales = torch.ones(groups, dtype=torch.float32, device=device)
+        self.scope = config.clip_scope
         self._config = config
 
     def apply_(self, gradient: Tensor) -> None:
@@ -109,7 +110,7 @@ class GradientClip:
                 self._span(gradient, span).mul_(scales[self._group(span)])
 
     def _group(self, span: TensorSpan) -> int:
-        return span.layer if self._config.clip_scope == "per_layer" else 0
+        return span.layer if self.scope == "per_layer" else 0
 
     @staticmethod
     def _span(gradient: Tensor, span: TensorSpan) -> Tensor:

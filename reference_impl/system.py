@@ -18,9 +18,7 @@ from harness.system.protocol import (
 )
 from reference_impl.config import MODEL_PRESETS, TrainConfig, learning_rate_at
 from reference_impl.errors import ReferenceImplError
-from reference_impl.faults import FAULTS
-from reference_impl.kernel_faults import KERNEL_FAULTS
-from reference_impl.numeric_faults import TABLE_FAULTS
+from reference_impl.faults import FAULTS, KERNELS, PLAN, REPLAY, STEP, change_of, plant, plant_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -105,8 +103,7 @@ class QLoRASystem:
         from reference_impl.prewarm import RunKernels
 
         kernels = RunKernels(train_config(workload, arm, data, model_directory), _schedule(workload))
-        if fault in KERNEL_FAULTS:
-            KERNEL_FAULTS[fault].plant(kernels)
+        plant(fault, PLAN, kernels)
         return kernels.cross_compiled(target, with_used=with_used)
 
     def kernel_cases(self, workload: Workload, arm: Arm, *, fault: str | None = None) -> KernelCases:
@@ -114,7 +111,7 @@ class QLoRASystem:
         from reference_impl.kernel_cases import ReferenceKernelCases
 
         try:
-            return ReferenceKernelCases(train_config(workload, arm, None, None), TABLE_FAULTS.get(fault or ""))
+            return ReferenceKernelCases(train_config(workload, arm, None, None), change_of(fault, KERNELS))
         except ReferenceImplError as error:
             if error.argument == "device":
                 raise NotAvailable(str(error)) from error
@@ -167,17 +164,15 @@ class QLoRARun:
 
         self.schedule = tuple(schedule)
         self.kernels: RunKernels = RunKernels(config, self.schedule)
-        if fault in KERNEL_FAULTS:
-            KERNEL_FAULTS[fault].plant(self.kernels)
+        plant(fault, PLAN, self.kernels)
         try:
             self.kernels.open(prewarm=prewarm)
             self._open_trainer(config, capture)
             self.kernels.uploaded()
+            self._plant(fault)
         except BaseException:
             self.kernels.close()
             raise
-        if fault is not None and fault not in KERNEL_FAULTS:
-            FAULTS[fault].plant(self)
 
     def _open_trainer(self, config: TrainConfig, capture: str) -> None:
         from reference_impl.cuda_graph import CapturingTrainer
@@ -187,6 +182,11 @@ class QLoRARun:
         # Made once by a fill on the device: a copy from the host at every step would wait for it.
         self._max_norm = self.trainer.clip.norms.new_full((), config.max_norm)
         self.capturing: CapturingTrainer = CapturingTrainer(self.trainer, capture)
+
+    def _plant(self, fault: str | None) -> None:
+        plant(fault, STEP, self.trainer)
+        plant(fault, REPLAY, self.capturing)
+        plant_kernels(fault, self.capturing)
 
     def step(self, index: int) -> Tensor:
         self.select_shape(index)
@@ -231,7 +231,7 @@ class QLoRARun:
 
     def gradient_groups(self) -> dict[str, list[str]]:
         slots = self.trainer.trainable.slots
-        if self.trainer.config.clip_scope == "global":
+        if self.trainer.clip.scope == "global":
             return {"all": [slot.name for slot in slots]}
         groups: dict[str, list[str]] = {}
         for slot in slots:

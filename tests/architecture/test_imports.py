@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from import_statements import ROOT, SOURCES, import_statements, module_name
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ def violations(module: str, source: str) -> list[str]:
     """`module:line imports name` for every import in `source` that a rule forbids to `module`."""
     return [
         f"{module}:{line} imports {name}"
-        for name, line, deferred in _imports(module, ast.parse(source), deferred=False)
+        for name, line, deferred in import_statements(module, source)
         for rule in RULES
         if _under(module, rule.packages) and not _under(module, rule.exempt)
         if _under(name, rule.forbidden) and not _under(name, rule.allowed)
@@ -73,37 +70,9 @@ def _under(name: str, packages: tuple[str, ...]) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
-def _imports(module: str, node: ast.AST, *, deferred: bool) -> Iterator[tuple[str, int, bool]]:
-    """Imported names with their line, and whether the import waits for a call or for a type checker."""
-    for child in ast.iter_child_nodes(node):
-        inside = deferred or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        if isinstance(child, ast.Import):
-            yield from ((alias.name, child.lineno, deferred) for alias in child.names)
-        elif isinstance(child, ast.ImportFrom):
-            base = child.module or ""
-            if child.level:
-                parents = module.split(".")[: -child.level]
-                base = ".".join([*parents, base]).rstrip(".")
-            # `from harness import judge` imports harness.judge: the name counts too.
-            yield from ((f"{base}.{alias.name}", child.lineno, deferred) for alias in child.names)
-        elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
-            yield from _imports(module, ast.Module(child.body, []), deferred=True)
-            yield from _imports(module, ast.Module(child.orelse, []), deferred=deferred)
-        else:
-            yield from _imports(module, child, deferred=inside)
-
-
-SOURCES = sorted(path for package in ("harness", "reference_impl") for path in (ROOT / package).rglob("*.py"))
-
-
-def _module(path: Path) -> str:
-    """The dotted name; a package's own file keeps its `__init__`, so that relative imports count from it."""
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
-
-
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_sources_keep_the_rules(path: Path) -> None:
-    assert violations(_module(path), path.read_text(encoding="utf-8")) == []
+    assert violations(module_name(path), path.read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize(
@@ -162,7 +131,7 @@ def _loaded_after(code: str, *names: str) -> list[str]:
 
 
 def _import_all(package: str, *, exempt: str = "") -> str:
-    modules = [_module(path) for path in SOURCES if _under(_module(path), (package,))]
+    modules = [module_name(path) for path in SOURCES if _under(module_name(path), (package,))]
     return "\n".join(f"import {name.removesuffix('.__init__')}" for name in modules if name != exempt)
 
 

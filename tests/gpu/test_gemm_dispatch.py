@@ -15,8 +15,8 @@ from harness.runners.kernel_match import compare
 from harness.system.protocol import Arm, Workload
 from reference_impl.config import GemmPath
 from reference_impl.errors import ReferenceImplError
+from reference_impl.faults import FAULTS, KERNELS
 from reference_impl.gemm import BackwardGemm
-from reference_impl.numeric_faults import TABLE_FAULTS
 from reference_impl.system import QLoRASystem
 
 pytestmark = [
@@ -137,7 +137,7 @@ def test_the_kernel_cases_of_a_path_are_whole_repeatable_and_within_the_contract
 
 @pytest.mark.parametrize("fault", ["tf32_backward", "unwritten_tile"])
 def test_a_faulty_product_shows(fault: str) -> None:
-    assert fault in TABLE_FAULTS
+    assert FAULTS[fault].hook is KERNELS
     kernels = QLoRASystem().kernel_cases(WORKLOAD, Arm(gemm="tiled"), fault=fault)
     cases = [compare(case) for case in kernels.comparisons(["gemm.backward_a"], ["float32"], [1.0])]
     shown = [case for case in cases if case.unwritten or case.error_vs_fp64 > BOUND["tiled"]]

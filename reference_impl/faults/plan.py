@@ -1,4 +1,4 @@
-"""Planted faults of the kernel plan, its keys and its PTX; upstream's code and public threads show each of them.
+"""Faults of the kernel plan, its keys and its PTX.
 
 They change how a run's kernels are planned, named and read (`RunKernels`), so they are planted before a prewarm, and
 most can be seen on any machine. Importable without torch and Triton. Keys in the expectations are those of the
@@ -8,48 +8,22 @@ workload `tiny` of the contracts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from harness.ptx import parse_target
-from harness.system.protocol import Expectation, FaultDescription
-from reference_impl.faults import FAULTS, Fault
+from harness.system.protocol import Expectation
+from reference_impl.faults.registry import PLAN, fault
 
 if TYPE_CHECKING:
     from reference_impl.kernels.registry import KernelSpec
     from reference_impl.prewarm import RunKernels
 
-Plant = Callable[["RunKernels"], None]
-
 # What upstream's prewarm assumes where the run reads the model's own value.
 UPSTREAMS_EPS = 1e-5
 # The kernel that one PTX fault spoils: the last of every plan's clip.
 SPOILED = "clip.scale_apply"
-
-
-@dataclass(frozen=True)
-class KernelFault:
-    """A description for the harness, and the function that plants it in a run's kernels before they open."""
-
-    description: FaultDescription
-    plant: Plant
-
-
-KERNEL_FAULTS: dict[str, KernelFault] = {}
-
-
-def _fault(
-    summary: str, breaks: Mapping[str, Expectation], *, needs: Literal["any", "cuda"] = "any"
-) -> Callable[[Plant], Plant]:
-    def register(plant: Plant) -> Plant:
-        name = plant.__name__
-        description = FaultDescription(name, summary, "candidate", breaks, needs)
-        KERNEL_FAULTS[name] = KernelFault(description, plant)
-        FAULTS[name] = Fault(description, lambda run: plant(run.kernels))
-        return plant
-
-    return register
 
 
 def _coverage(reason: str, **figures: str | int) -> dict[str, Expectation]:
@@ -70,7 +44,8 @@ def _target(reason: str, part: int, **figures: str | int) -> dict[str, Expectati
     return {"PTX-TARGET-001": Expectation("FAIL", reason, named)}
 
 
-@_fault(
+@fault(
+    PLAN,
     "every shape of an operation is kept under one key, so the first one compiled answers for all",
     _coverage("duplicate_key"),
 )
@@ -78,7 +53,8 @@ def key_collision(kernels: RunKernels) -> None:
     kernels.key = lambda spec, target: f"{spec.op}@{target}"
 
 
-@_fault(
+@fault(
+    PLAN,
     "the key leaves eps out, and the prewarm compiles another eps than the run under it",
     _coverage("prewarm_ptx_differs", first_differing_key="rms_norm.add_forward/256x128/bf16/-/w1s1@sm_90"),
 )
@@ -93,7 +69,8 @@ def missing_eps_in_key(kernels: RunKernels) -> None:
     wrong_eps(kernels)
 
 
-@_fault(
+@fault(
+    PLAN,
     "the prewarm compiles the norms for eps 1e-5, the run uses the model's 1e-6",
     _missing(first_missing_key="rms_norm.add_forward/256x128/bf16/eps=1e-06/w1s1@sm_90"),
 )
@@ -101,7 +78,8 @@ def wrong_eps(kernels: RunKernels) -> None:
     kernels.model_of_plan = replace(kernels.model, rms_norm_eps=UPSTREAMS_EPS)
 
 
-@_fault(
+@fault(
+    PLAN,
     "the prewarm compiles for sequences of 1 token, the run trains on longer ones",
     # most keys are missing, and which of them is the first says nothing
     _missing(),
@@ -110,7 +88,8 @@ def sequence_length_1(kernels: RunKernels) -> None:
     kernels.seq_lens_of_plan = (1,)
 
 
-@_fault(
+@fault(
+    PLAN,
     "the second stage of the gain gradients is missing in the plan (PMAT-698h)",
     _missing(keys_missing=2),
 )
@@ -119,7 +98,8 @@ def missing_entry(kernels: RunKernels) -> None:
     kernels.plan = lambda: [spec for spec in plan() if spec.op != "rms_norm.reduce_gain"]
 
 
-@_fault(
+@fault(
+    PLAN,
     "the prewarm compiles (I, T) under the key of the run's (T, I)",
     _coverage("prewarm_ptx_differs", first_differing_key="swiglu.backward/256x384/bf16/-/w4s1@sm_90"),
 )
@@ -138,7 +118,8 @@ def swapped_dimensions(kernels: RunKernels) -> None:
     kernels.plan = lambda: [swapped(spec) for spec in plan()]
 
 
-@_fault(
+@fault(
+    PLAN,
     "one planned kernel is left to be compiled at its first launch",
     {"C-PREWARM-001": Expectation("FAIL", "late_jit")},
     needs="cuda",
@@ -147,7 +128,8 @@ def late_jit(kernels: RunKernels) -> None:
     kernels.to_prewarm = lambda: [spec for spec in kernels.plan() if spec.op != SPOILED]
 
 
-@_fault(
+@fault(
+    PLAN,
     "cuBLAS's handle and workspace are made at the first product of the first step",
     {"C-PREWARM-001": Expectation("FAIL", "handle_late")},
     needs="cuda",
@@ -178,7 +160,8 @@ def _on_device(reason: str) -> dict[str, Expectation]:
     return {"F-PTX-001": Expectation("FAIL", reason)}
 
 
-@_fault(
+@fault(
+    PLAN,
     "one kernel comes from a cache that was filled on another GPU",
     {**_target("ptx_target_mismatch", 1, kernels_mismatched=1), **_on_device("ptx_target_mismatch")},
 )
@@ -189,7 +172,8 @@ def ptx_other_architecture(kernels: RunKernels) -> None:
     _spoil(kernels, of_another_gpu)
 
 
-@_fault(
+@fault(
+    PLAN,
     "the PTX of one kernel has no .target line, which upstream's check lets pass",
     {**_target("ptx_target_missing", 1), **_on_device("ptx_target_missing")},
 )
@@ -197,7 +181,8 @@ def ptx_without_target(kernels: RunKernels) -> None:
     _spoil(kernels, lambda _spec, text, _target: re.sub(r"(?m)^\.target.*$", "", text))
 
 
-@_fault(
+@fault(
+    PLAN,
     "one kernel made for sm_90a, which loads on an sm_90 alone, is offered to an sm_80",
     _target("ptx_target_mismatch", 1, kernels_mismatched=1),
 )

@@ -11,23 +11,22 @@ from torch import Tensor
 from harness.contract.schema import Needs
 from harness.system.protocol import Arm, HasKernelCases, Workload
 from reference_impl import ops
-from reference_impl.faults import FAULTS
+from reference_impl.faults import FAULTS, KERNELS, plant
 from reference_impl.kernel_table import KernelTable, trainer_table
-from reference_impl.numeric_faults import TABLE_FAULTS
 from reference_impl.system import QLoRASystem
 
 STEP = Workload(model="tiny", batch_size=1, seq_len=20, steps=2, needs=Needs(device="cpu"))
-CPU = torch.device("cpu")
+KERNEL_FAULTS = {name: fault.description for name, fault in FAULTS.items() if fault.hook is KERNELS}
 
 
 def faulty(name: str) -> KernelTable:
     table = trainer_table("tiled")
-    TABLE_FAULTS[name](table)
+    plant(name, KERNELS, table)
     return table
 
 
 def test_every_fault_is_offered_with_the_code_it_must_give() -> None:
-    codes = {name: FAULTS[name].description.breaks["kernel_match"].reason for name in TABLE_FAULTS}
+    codes = {name: fault.breaks["kernel_match"].reason for name, fault in KERNEL_FAULTS.items()}
     assert codes == {
         "tf32_backward": "exceeds_tolerance",
         "unwritten_tile": "unwritten_elements",
@@ -108,7 +107,7 @@ def gradients_after() -> Iterator[Callable[[str | None], dict[str, Tensor]]]:
 SHOWN_ELSEWHERE = {"atomic_gain_reduction", "unwritten_tile"}
 
 
-@pytest.mark.parametrize("name", sorted(TABLE_FAULTS.keys() - SHOWN_ELSEWHERE))
+@pytest.mark.parametrize("name", sorted(KERNEL_FAULTS.keys() - SHOWN_ELSEWHERE))
 def test_a_fault_planted_in_the_trainer_changes_its_gradients(
     name: str, gradients_after: Callable[[str | None], dict[str, Tensor]]
 ) -> None:

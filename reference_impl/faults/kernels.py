@@ -1,4 +1,4 @@
-"""Planted faults of the kernels' arithmetic: backward products, fused clip, gain reduction. Importable without torch.
+"""Faults of the kernels' arithmetic: backward products, fused clip, gain reduction. Importable without torch.
 
 Each changes a `KernelTable`. `kernel_match` compares the changed table's kernels; in a training run the changed
 entries take the place of the trainer's own.
@@ -6,34 +6,19 @@ entries take the place of the trainer's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
-from harness.system.protocol import Expectation, FaultDescription
-from reference_impl.faults import FAULTS, Fault
+from harness.system.protocol import Expectation
+from reference_impl.faults.registry import KERNELS, fault
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from reference_impl.kernel_table import KernelTable, Product
-    from reference_impl.system import QLoRARun
 
-Change = Callable[["KernelTable"], None]
-TABLE_FAULTS: dict[str, Change] = {}
 TILE = 16
 _TF32_DROPPED_BITS = 13  # of fp32's 23: TF32 keeps 10
-
-
-def _fault(summary: str, breaks: Mapping[str, Expectation]) -> Callable[[Change], Change]:
-    def register(change: Change) -> Change:
-        name = change.__name__
-        TABLE_FAULTS[name] = change
-        description = FaultDescription(name, summary, "candidate", breaks)
-        FAULTS[name] = Fault(description, lambda run: _plant_in_run(run, change))
-        return change
-
-    return register
 
 
 def _kernels(reason: str) -> dict[str, Expectation]:
@@ -44,7 +29,7 @@ def _kernels_and_gradients(reason: str) -> dict[str, Expectation]:
     return _kernels(reason) | {"gradient_match": Expectation("FAIL", "exceeds_tolerance")}
 
 
-@_fault("operands of the backward products are rounded to TF32's 10 bits", _kernels("exceeds_tolerance"))
+@fault(KERNELS, "operands of the backward products are rounded to TF32's 10 bits", _kernels("exceeds_tolerance"))
 def tf32_backward(table: KernelTable) -> None:
     table.backward_a, table.backward_b = _in_tf32(table.backward_a), _in_tf32(table.backward_b)
 
@@ -66,7 +51,9 @@ def _in_tf32(product: Product) -> Product:
     return multiply
 
 
-@_fault("the last rows of a product are not written where they fill no whole tile", _kernels("unwritten_elements"))
+@fault(
+    KERNELS, "the last rows of a product are not written where they fill no whole tile", _kernels("unwritten_elements")
+)
 def unwritten_tile(table: KernelTable) -> None:
     table.backward_a, table.backward_b = _whole_tiles(table.backward_a), _whole_tiles(table.backward_b)
 
@@ -81,7 +68,8 @@ def _whole_tiles(product: Product) -> Product:
     return multiply
 
 
-@_fault(
+@fault(
+    KERNELS,
     "the gain's partial sums are added in the order in which they arrive, as an atomic addition does",
     _kernels("not_repeatable") | {"repeatability": Expectation("FAIL", "differs")},
 )
@@ -97,7 +85,7 @@ def atomic_gain_reduction(table: KernelTable) -> None:
     table.reduce_gains = in_order_of_arrival
 
 
-@_fault("the clip divides by the norm's fourth power", _kernels_and_gradients("exceeds_tolerance"))
+@fault(KERNELS, "the clip divides by the norm's fourth power", _kernels_and_gradients("exceeds_tolerance"))
 def clip_fourth_power(table: KernelTable) -> None:
     reduce = table.clip_scale_reduce
 
@@ -110,7 +98,7 @@ def clip_fourth_power(table: KernelTable) -> None:
     table.clip_scale_reduce = fourth_power
 
 
-@_fault("the clip divides by the norm without its epsilon", _kernels("exceeds_tolerance"))
+@fault(KERNELS, "the clip divides by the norm without its epsilon", _kernels("exceeds_tolerance"))
 def clip_without_epsilon(table: KernelTable) -> None:
     reduce = table.clip_scale_reduce
 
@@ -120,7 +108,8 @@ def clip_without_epsilon(table: KernelTable) -> None:
     table.clip_scale_reduce = without
 
 
-@_fault(
+@fault(
+    KERNELS,
     "the norm leaves out the last partial sum: a whole tensor of a small model, a part of a large one's",
     _kernels_and_gradients("exceeds_tolerance"),
 )
@@ -135,7 +124,7 @@ def clip_missing_tensor(table: KernelTable) -> None:
     table.squared_sum_partials = without_last
 
 
-@_fault("every layer is scaled by the last layer's clip", _kernels_and_gradients("exceeds_tolerance"))
+@fault(KERNELS, "every layer is scaled by the last layer's clip", _kernels_and_gradients("exceeds_tolerance"))
 def clip_last_layer_scale(table: KernelTable) -> None:
     apply = table.scale_apply_
 
@@ -143,56 +132,3 @@ def clip_last_layer_scale(table: KernelTable) -> None:
         apply(flat, scales[-1:].expand_as(scales).contiguous(), starts, counts, groups)
 
     table.scale_apply_ = by_last
-
-
-def _plant_in_run(run: QLoRARun, change: Change) -> None:
-    """Let the trainer use what `change` makes of its own operators."""
-    from dataclasses import replace
-
-    from reference_impl.kernel_table import trainer_table
-
-    own = trainer_table(run.trainer.config.gemm)
-    changed = replace(own)
-    change(changed)
-    if changed.backward_b is not own.backward_b:
-        _plant_product(run, changed)
-    if changed.reduce_gains is not own.reduce_gains:
-        _plant_gain_reduction(run, changed)
-    if run.trainer.config.clip_mode == "fused":
-        _plant_clip(run, changed)
-
-
-def _plant_product(run: QLoRARun, table: KernelTable) -> None:
-    def write_product_(out: Tensor, left: Tensor, right: Tensor) -> None:
-        table.backward_b(left.t().contiguous(), right.contiguous(), out, False)
-
-    for block in run.trainer.model.blocks:
-        block.write_product_ = write_product_
-
-
-def _plant_gain_reduction(run: QLoRARun, table: KernelTable) -> None:
-    """The blocks look the operator up in its module, where it stays until the run is closed."""
-    from reference_impl import ops
-
-    own, close = ops.rms_norm_reduce_gains, run.capturing.close
-    ops.rms_norm_reduce_gains = table.reduce_gains  # type: ignore[assignment]
-
-    def close_and_restore() -> None:
-        ops.rms_norm_reduce_gains = own
-        close()
-
-    run.capturing.close = close_and_restore  # type: ignore[method-assign]
-
-
-def _plant_clip(run: QLoRARun, table: KernelTable) -> None:
-    from reference_impl.clip import EPS
-
-    clip, max_norm = run.trainer.clip, run.trainer.config.max_norm
-
-    def apply_(gradient: Tensor) -> None:
-        plan = clip.plan
-        table.squared_sum_partials(gradient, plan.starts, plan.counts, clip.partials)
-        table.clip_scale_reduce(clip.partials, plan.group_starts, max_norm, EPS, clip.norms, clip.scales)
-        table.scale_apply_(gradient, clip.scales, plan.starts, plan.counts, plan.groups)
-
-    clip.apply_ = apply_  # type: ignore[method-assign]

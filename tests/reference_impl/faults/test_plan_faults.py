@@ -1,10 +1,12 @@
-"""Each planted fault of kernels that can be seen without a GPU, through probe and judge, against the shipped claims."""
+"""Each fault of the kernel plan that shows without a GPU, through probe and judge, against the shipped claims."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from harness.contract.claims import AnyClaim, parts_of
 from harness.contract.kinds.kernels import Prewarm, PtxTarget
@@ -14,18 +16,20 @@ from harness.evidence.run_evidence import RunEvidence
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict
 from harness.runners.kernels import evidence
-from reference_impl.faults import FAULTS
-from reference_impl.kernel_faults import KERNEL_FAULTS
+from reference_impl.config import TrainConfig
+from reference_impl.faults import FAULTS, PLAN, plant
+from reference_impl.prewarm import RunKernels
 from reference_impl.system import QLoRASystem
 
-CONTRACTS = [one.contract for one in load_contracts([Path(__file__).parents[2] / "contracts"])]
+CONTRACTS = [one.contract for one in load_contracts([Path(__file__).parents[3] / "contracts"])]
 CLAIMS: dict[str, tuple[Contract, AnyClaim]] = {
     claim.id: (contract, claim) for contract in CONTRACTS for claim in contract.claims
 }
+PLAN_FAULTS = {name: fault.description for name, fault in FAULTS.items() if fault.hook is PLAN}
 SEEN_ANYWHERE = [
     (name, claim)
-    for name, fault in KERNEL_FAULTS.items()
-    for claim in fault.description.breaks
+    for name, fault in PLAN_FAULTS.items()
+    for claim in fault.breaks
     if claim in {"PREWARM-COVERAGE-001", "PTX-TARGET-001"}
 ]
 
@@ -52,24 +56,46 @@ def test_the_claim_holds_without_a_fault(claim: str) -> None:
 
 @pytest.mark.parametrize(("fault", "claim"), SEEN_ANYWHERE)
 def test_a_planted_fault_breaks_its_claim_as_declared(fault: str, claim: str) -> None:
-    expected = KERNEL_FAULTS[fault].description.breaks[claim]
+    expected = PLAN_FAULTS[fault].breaks[claim]
     found = verdict(claim, fault)
     assert (found.status, found.reason) == (expected.status, expected.reason), found.message
     figures = {name: found.figures[name].value for name in expected.figures}
     assert figures == dict(expected.figures)
 
 
-def test_every_fault_is_offered_and_named_by_a_claim_it_breaks() -> None:
-    assert {name: FAULTS[name].description for name in KERNEL_FAULTS} == {
-        name: fault.description for name, fault in KERNEL_FAULTS.items()
-    }
-    for name, fault in KERNEL_FAULTS.items():
-        for claim in fault.description.breaks:
+def test_every_fault_is_named_by_a_claim_it_breaks() -> None:
+    for name, fault in PLAN_FAULTS.items():
+        for claim in fault.breaks:
             assert name in CLAIMS[claim][1].falsified_by, (name, claim)
 
 
 def test_faults_that_need_a_device_are_those_of_loading() -> None:
-    assert {name for name, fault in KERNEL_FAULTS.items() if fault.description.needs == "cuda"} == {
+    assert {name for name, fault in PLAN_FAULTS.items() if fault.needs == "cuda"} == {
         "late_jit",
         "cold_cublas",
     }
+
+
+def run_kernels(fault: str) -> RunKernels:
+    kernels = RunKernels(TrainConfig.preset("tiny", device="cpu"), (64,))
+    plant(fault, PLAN, kernels)
+    return kernels
+
+
+def test_one_planned_kernel_is_left_out_of_the_prewarm() -> None:
+    kernels = run_kernels("late_jit")
+    prewarmed = kernels.to_prewarm()
+    assert [spec.op for spec in kernels.plan() if spec not in prewarmed] == ["clip.scale_apply"]
+
+
+def test_cold_libraries_are_not_warmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    warmed: list[object] = []
+    monkeypatch.setattr("reference_impl.prewarm.make_library_handles", warmed.append)
+    monkeypatch.setattr(
+        RunKernels, "_on_device", lambda _: SimpleNamespace(ledger=SimpleNamespace(handle=warmed.append))
+    )
+    monkeypatch.setattr("reference_impl.prewarm.rehearse", lambda *_: warmed.append("rehearsal"))
+    run_kernels("late_jit").warm_libraries()
+    assert warmed == [torch.device("cpu"), "cublas", "rehearsal"]
+    run_kernels("cold_cublas").warm_libraries()
+    assert len(warmed) == 3

@@ -1,0 +1,26 @@
+"""The planted faults, off by default: each a small readable change of one opened run. Importable without torch.
+
+Every fault is one that upstream's code or its public threads show. A module holds those that change one thing: the
+`step` and its `gradients`, the `replay`, the `kernels`, the `plan` of kernels. They register themselves, so importing
+any of them imports all.
+"""
+
+from reference_impl.faults import gradients, kernels, plan, replay, step
+from reference_impl.faults.kernels_in_trainer import plant_kernels
+from reference_impl.faults.registry import FAULTS, KERNELS, PLAN, REPLAY, STEP, change_of, plant
+
+__all__ = [
+    "FAULTS",
+    "KERNELS",
+    "PLAN",
+    "REPLAY",
+    "STEP",
+    "change_of",
+    "gradients",
+    "kernels",
+    "plan",
+    "plant",
+    "plant_kernels",
+    "replay",
+    "step",
+]

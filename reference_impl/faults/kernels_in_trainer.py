@@ -1,0 +1,70 @@
+"""Let an opened trainer use kernels that a fault has changed. Importable without torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from reference_impl.faults.registry import KERNELS, change_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from reference_impl.cuda_graph import CapturingTrainer
+    from reference_impl.kernel_table import KernelTable
+    from reference_impl.trainer import Trainer
+
+
+def plant_kernels(name: str | None, capturing: CapturingTrainer) -> None:
+    """Put the kernels that the named fault changes in the place of the trainer's own; else leave all as it is."""
+    change = change_of(name, KERNELS)
+    if change is None:
+        return
+    from reference_impl.kernel_table import trainer_table
+
+    trainer = capturing.trainer
+    own = trainer_table(trainer.config.gemm)
+    changed = replace(own)
+    change(changed)
+    if changed.backward_b is not own.backward_b:
+        _use_product(trainer, changed)
+    if changed.reduce_gains is not own.reduce_gains:
+        _use_gain_reduction(capturing, changed)
+    if trainer.config.clip_mode == "fused":
+        _use_clip(trainer, changed)
+
+
+def _use_product(trainer: Trainer, table: KernelTable) -> None:
+    def write_product_(out: Tensor, left: Tensor, right: Tensor) -> None:
+        table.backward_b(left.t().contiguous(), right.contiguous(), out, False)
+
+    for block in trainer.model.blocks:
+        block.write_product_ = write_product_
+
+
+def _use_gain_reduction(capturing: CapturingTrainer, table: KernelTable) -> None:
+    """The blocks look the operator up in its module, where it stays until the run is closed."""
+    from reference_impl import ops
+
+    own, close = ops.rms_norm_reduce_gains, capturing.close
+    ops.rms_norm_reduce_gains = table.reduce_gains  # type: ignore[assignment]
+
+    def close_and_restore() -> None:
+        ops.rms_norm_reduce_gains = own
+        close()
+
+    capturing.close = close_and_restore  # type: ignore[method-assign]
+
+
+def _use_clip(trainer: Trainer, table: KernelTable) -> None:
+    from reference_impl.clip import EPS
+
+    clip, max_norm = trainer.clip, trainer.config.max_norm
+
+    def apply_(gradient: Tensor) -> None:
+        plan = clip.plan
+        table.squared_sum_partials(gradient, plan.starts, plan.counts, clip.partials)
+        table.clip_scale_reduce(clip.partials, plan.group_starts, max_norm, EPS, clip.norms, clip.scales)
+        table.scale_apply_(gradient, clip.scales, plan.starts, plan.counts, plan.groups)
+
+    clip.apply_ = apply_  # type: ignore[method-assign]

@@ -1,0 +1,89 @@
+"""What a planted fault is, the decorator that registers one, and how one is planted. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from harness.system.protocol import Expectation, FaultDescription
+from reference_impl.errors import ReferenceImplError
+
+if TYPE_CHECKING:
+    from reference_impl.cuda_graph import CapturingTrainer
+    from reference_impl.kernel_table import KernelTable
+    from reference_impl.prewarm import RunKernels
+    from reference_impl.trainer import Trainer
+
+Changed = TypeVar("Changed")
+
+
+@dataclass(frozen=True)
+class Hook(Generic[Changed]):
+    """A point at which a run hands an object of its own to a fault, which may replace methods or attributes of it."""
+
+    name: str
+
+
+STEP: Hook[Trainer] = Hook("step")
+"""What a step computes: planted in the opened trainer, before anything is captured."""
+REPLAY: Hook[CapturingTrainer] = Hook("replay")
+"""How steps are captured, kept and replayed: planted after the trainer's own faults."""
+KERNELS: Hook[KernelTable] = Hook("kernels")
+"""The kernels' arithmetic: planted in the table that `kernel_match` compares, or that a trainer uses."""
+PLAN: Hook[RunKernels] = Hook("plan")
+"""How kernels are planned, named and read: planted before a prewarm, and on any machine."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault's description for the harness, and the change that it makes to the object of its hook."""
+
+    description: FaultDescription
+    hook: Hook[Any]
+    change: Callable[[Any], None]
+
+
+FAULTS: dict[str, Fault] = {}
+
+
+def fault(
+    hook: Hook[Changed],
+    summary: str,
+    breaks: Mapping[str, Expectation],
+    *,
+    plant_in: Literal["candidate", "baseline", "both"] = "candidate",
+    needs: Literal["any", "cuda"] = "any",
+) -> Callable[[Callable[[Changed], None]], Callable[[Changed], None]]:
+    """Register the decorated change of the hook's object as a fault of its name. ValueError for a second of the name.
+
+    `breaks`: claim id or kind -> what its judge must say. `plant_in`: which arms of a comparison get it.
+    """
+
+    def register(change: Callable[[Changed], None]) -> Callable[[Changed], None]:
+        name = change.__name__
+        if name in FAULTS:
+            raise ValueError(f"two faults are named {name!r}, in {FAULTS[name].change.__module__} and here: rename one")
+        FAULTS[name] = Fault(FaultDescription(name, summary, plant_in, breaks, needs), hook, change)
+        return change
+
+    return register
+
+
+def change_of(name: str | None, hook: Hook[Changed]) -> Callable[[Changed], None] | None:
+    """What the named fault changes at `hook`; None for no fault, and for one that changes something else.
+
+    Raises `ReferenceImplError` for a name that is no fault's.
+    """
+    if name is None:
+        return None
+    if name not in FAULTS:
+        raise ReferenceImplError("fault", f"got {name!r}", f"choose one of {', '.join(FAULTS)}")
+    return FAULTS[name].change if FAULTS[name].hook is hook else None
+
+
+def plant(name: str | None, hook: Hook[Changed], target: Changed) -> None:
+    """Let the named fault change `target`, the object of `hook`; nothing happens where `change_of` is None."""
+    change = change_of(name, hook)
+    if change is not None:
+        change(target)

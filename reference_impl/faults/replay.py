@@ -1,0 +1,127 @@
+"""Faults of how steps are captured, kept and replayed. Importable without torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from harness.system.protocol import Expectation
+from reference_impl.faults.expected import trajectory
+from reference_impl.faults.registry import REPLAY, fault
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from reference_impl.cuda_graph import CapturingTrainer
+
+
+@fault(
+    REPLAY,
+    "the capture records the first step but launches nothing, so its update is lost",
+    {
+        **trajectory("differs", 1),
+        "gradient_match": Expectation("FAIL", "differs", {"first_differing_step": 0}),
+        "capture": Expectation("FAIL", "lost_step"),
+    },
+)
+def lost_first_update(capturing: CapturingTrainer) -> None:
+    step = capturing.step
+
+    def record_only_at_first(index: int) -> Tensor:
+        if index > 0:
+            return step(index)
+        capturing.prepare(index)
+        return capturing.trainer.forward_body().clone()
+
+    capturing.step = record_only_at_first  # type: ignore[method-assign]
+
+
+@fault(
+    REPLAY,
+    "an early return in mid-capture: the capture begins, and nothing ever ends it",
+    {kind: Expectation("ERROR", "worker_exception") for kind in ("capture", "trajectory_match")},
+)
+def unended_capture(capturing: CapturingTrainer) -> None:
+    open_captures = list[Any]()
+
+    def begin_and_return() -> None:
+        from harness.system.replay.graph import CaptureMode, CudaGraph
+
+        graph = CudaGraph(capturing._stream)
+        graph.capture_begin(capturing._pool, CaptureMode.THREAD_LOCAL)
+        open_captures.append(graph)
+        capturing.trainer.forward_body()
+
+    def trace_and_return() -> None:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        # the recording mode stays in force, so that later steps are recorded and not executed
+        open_captures.append(FakeTensorMode(allow_non_fake_inputs=True).__enter__())
+
+    capturing._captured_on_gpu = begin_and_return  # type: ignore[method-assign,assignment]
+    capturing._traced = trace_and_return  # type: ignore[method-assign,assignment]
+
+
+@fault(
+    REPLAY,
+    "a static buffer is replaced after the capture, so the graph reads the old one",
+    {"capture": Expectation("FAIL", "moved_buffer")},
+)
+def moved_buffer(capturing: CapturingTrainer) -> None:
+    step = capturing.step
+    kept: list[Tensor] = []
+
+    def step_after_move(index: int) -> Tensor:
+        loss = step(index)
+        if index == 0:
+            static = capturing.trainer.static
+            # The old ones stay alive: freed, their memory may hold anything, and a replay could read outside a table.
+            kept.extend((static.tokens, static.targets))
+            static.tokens, static.targets = static.tokens.clone(), static.targets.clone()
+        return loss
+
+    capturing.step = step_after_move  # type: ignore[method-assign]
+
+
+@fault(
+    REPLAY,
+    "the graph cache forgets the shape in its key, so another shape's graph is replayed",
+    {"capture": Expectation("FAIL", "wrong_capture_count")},
+    needs="cuda",
+)
+def wrong_batch_graph(capturing: CapturingTrainer) -> None:
+    key = capturing.key
+    capturing.key = lambda: key()._replace(batch_size=0, seq_len=0)  # type: ignore[method-assign]
+
+
+@fault(
+    REPLAY,
+    "every step keeps a buffer alive",
+    {"memory_steady": Expectation("FAIL", "memory_grows")},
+    needs="cuda",
+)
+def growing_memory(capturing: CapturingTrainer) -> None:
+    step, kept = capturing.step, []
+
+    def step_and_keep(index: int) -> Tensor:
+        kept.append(capturing.trainer.trainable.flat.new_empty(4 * 2**20))
+        return step(index)
+
+    capturing.step = step_and_keep  # type: ignore[method-assign]
+
+
+@fault(
+    REPLAY,
+    "every re-capture takes a new memory pool, and the old graph is never released",
+    {"memory_steady": Expectation("FAIL", "memory_grows")},
+    needs="cuda",
+)
+def leaking_recapture(capturing: CapturingTrainer) -> None:
+    from harness.system.replay.graph import graph_pool_handle
+
+    kept = list[Any]()
+
+    def keep(captured: Any) -> None:
+        kept.append(captured)
+        capturing._pool = graph_pool_handle()
+
+    capturing._drop = keep  # type: ignore[method-assign]

@@ -1,0 +1,117 @@
+"""Faults of what a step trains on, runs and updates, but for its gradients. Importable without torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.system.protocol import Expectation
+from reference_impl.config import learning_rate_at
+from reference_impl.faults.expected import trajectory, transformers_twin
+from reference_impl.faults.registry import STEP, fault
+
+if TYPE_CHECKING:
+    from reference_impl.trainer import Trainer
+
+# About a tenth of a second on any GPU of today: many steps, so that the race has one outcome.
+RACE_CYCLES = 200_000_000
+
+
+@fault(
+    STEP,
+    "the batch is rebound instead of copied, so every replay trains on batch 0",
+    {
+        **trajectory("unequal_batches", 1),
+        "gradient_match": Expectation("FAIL", "unequal_batches", {"first_unequal_step": 1}),
+    },
+)
+def stale_batch(trainer: Trainer) -> None:
+    prepare = trainer.prepare
+
+    def prepare_without_batch(index: int) -> None:
+        kept = [tensor.clone() for tensor in (trainer.static.tokens, trainer.static.targets)]
+        prepare(index)
+        if index > 0:
+            trainer.static.tokens.copy_(kept[0])
+            trainer.static.targets.copy_(kept[1])
+
+    trainer.prepare = prepare_without_batch  # type: ignore[method-assign]
+
+
+@fault(
+    STEP,
+    "the batch is copied on another stream that the step does not wait for: a race that looks like bad numerics",
+    trajectory("unequal_batches", 1),
+    needs="cuda",
+)
+def cross_stream_race(trainer: Trainer) -> None:
+    import torch
+
+    prepare, stream = trainer.prepare, torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def prepare_elsewhere(index: int) -> None:
+        if index == 0:  # the capture waits for the device, and with it for this copy
+            prepare(index)
+            return
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(RACE_CYCLES)  # type: ignore[no-untyped-call]
+            prepare(index)
+
+    trainer.prepare = prepare_elsewhere  # type: ignore[method-assign]
+
+
+@fault(
+    STEP,
+    "the learning rate is a host scalar, baked in when the step is recorded",
+    {**trajectory("differs", 2), **transformers_twin(trajectory_match__first_exceeding_step=2)},
+)
+def frozen_learning_rate(trainer: Trainer) -> None:
+    prepare = trainer.prepare
+
+    def prepare_with_first_rate(index: int) -> None:
+        prepare(index)
+        trainer.optimizer.learning_rate.fill_(learning_rate_at(trainer.config, 0))
+
+    trainer.prepare = prepare_with_first_rate  # type: ignore[method-assign]
+
+
+@fault(
+    STEP,
+    "Adam's bias corrections are host scalars, baked in when the step is recorded",
+    {**trajectory("differs", 2), **transformers_twin(trajectory_match__first_exceeding_step=2)},
+)
+def frozen_bias_correction(trainer: Trainer) -> None:
+    prepare = trainer.prepare
+
+    def prepare_at_count_zero(index: int) -> None:
+        prepare(index)
+        trainer.optimizer.step_count.zero_()
+
+    trainer.prepare = prepare_at_count_zero  # type: ignore[method-assign]
+
+
+@fault(
+    STEP,
+    "the optimizer is left out of the captured step",
+    {
+        **trajectory("differs", 1),
+        "throughput_ratio": Expectation("FAIL", "differs"),
+        **transformers_twin(gradient_match__first_differing_step=1),
+    },
+)
+def skipped_optimizer(trainer: Trainer) -> None:
+    trainer.optimizer.update_ = lambda parameters, gradient, norms: None  # type: ignore[method-assign]  # noqa: ARG005
+
+
+@fault(
+    STEP,
+    "the captured region records no work: what it should hold ran elsewhere",
+    {
+        "capture": Expectation("FAIL", "not_captured"),
+        # a recording without CUDA still holds the hand-over of the loss, so it is not empty: it is too short
+        "TRACED-STEP-001": Expectation("FAIL", "launches_differ"),
+    },
+)
+def empty_capture(trainer: Trainer) -> None:
+    loss = trainer.clip.norms.new_zeros(())
+    trainer.body = lambda: loss  # type: ignore[method-assign]
+    trainer.backward_body = lambda: None  # type: ignore[method-assign]

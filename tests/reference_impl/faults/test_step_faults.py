@@ -1,0 +1,57 @@
+"""Faults of the step that no drill on a CPU shows, or whose traces lie beside the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from harness.contract.schema import Needs
+from harness.system.protocol import Arm, Workload
+from reference_impl.faults import STEP, plant
+from reference_impl.faults.step import RACE_CYCLES
+from reference_impl.system import QLoRASystem
+
+WORKLOAD = Workload(model="tiny", batch_size=1, seq_len=8, steps=4, needs=Needs(device="cpu"))
+
+
+def test_batches_after_the_first_are_copied_on_a_stream_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+
+    @contextmanager
+    def on(stream: str) -> Iterator[None]:
+        happened.append(f"enter {stream}")
+        yield
+        happened.append(f"leave {stream}")
+
+    monkeypatch.setattr("torch.cuda.Stream", lambda: "the other stream")
+    monkeypatch.setattr("torch.cuda.stream", on)
+    monkeypatch.setattr("torch.cuda._sleep", lambda cycles: happened.append(f"sleep {cycles}"))
+    trainer = cast("Any", SimpleNamespace(prepare=lambda index: happened.append(f"batch {index}")))
+    plant("cross_stream_race", STEP, trainer)
+    trainer.prepare(0)
+    assert happened == ["batch 0"]
+    trainer.prepare(1)
+    assert happened[1:] == ["enter the other stream", f"sleep {RACE_CYCLES}", "batch 1", "leave the other stream"]
+
+
+def test_a_global_clip_has_one_group_of_all_tensors_and_the_arms_settings_stay() -> None:
+    with QLoRASystem().open(WORKLOAD, Arm()) as run:
+        names, layers = [*run.parameters()], run.trainer.model_config.num_layers
+        assert [len(group) for group in run.gradient_groups().values()] == [6] * layers
+    with QLoRASystem().open(WORKLOAD, Arm(), fault="global_clip") as run:
+        run.step(0)
+        assert run.gradient_groups() == {"all": names}
+        assert run.gradient_norms()["before"].shape == (1,)
+        assert run.facts()["clip_scope"] == "per_layer"
+
+
+def test_a_frozen_learning_rate_is_the_first_steps() -> None:
+    with QLoRASystem().open(WORKLOAD, Arm(), fault="frozen_learning_rate") as run:
+        run.step(0)
+        run.step(1)
+        assert run.trainer.optimizer.learning_rate.item() == pytest.approx(run.learning_rate_at(0))
+        assert run.learning_rate_at(1) != pytest.approx(run.learning_rate_at(0))

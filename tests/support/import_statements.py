@@ -1,0 +1,50 @@
+"""The import statements of the sources, for the rules of `tests/architecture`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(path for package in ("harness", "reference_impl") for path in (ROOT / package).rglob("*.py"))
+
+
+class ImportStatement(NamedTuple):
+    """One imported name, in full; `deferred` if it waits for a call or for a type checker."""
+
+    name: str
+    line: int
+    deferred: bool
+
+
+def module_name(path: Path) -> str:
+    """The dotted name; a package's own file keeps its `__init__`, so that relative imports count from it."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def import_statements(module: str, source: str) -> Iterator[ImportStatement]:
+    """Every import of `source`, in functions and under `if TYPE_CHECKING:` too.
+
+    `from harness import judge` imports harness.judge: the name counts as a part of what is imported.
+    """
+    return _imports(module, ast.parse(source), deferred=False)
+
+
+def _imports(module: str, node: ast.AST, *, deferred: bool) -> Iterator[ImportStatement]:
+    for child in ast.iter_child_nodes(node):
+        inside = deferred or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        if isinstance(child, ast.Import):
+            yield from (ImportStatement(alias.name, child.lineno, deferred) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            base = child.module or ""
+            if child.level:
+                parents = module.split(".")[: -child.level]
+                base = ".".join([*parents, base]).rstrip(".")
+            yield from (ImportStatement(f"{base}.{alias.name}", child.lineno, deferred) for alias in child.names)
+        elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            yield from _imports(module, ast.Module(child.body, []), deferred=True)
+            yield from _imports(module, ast.Module(child.orelse, []), deferred=deferred)
+        else:
+            yield from _imports(module, child, deferred=inside)
