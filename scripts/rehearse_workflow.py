@@ -31,7 +31,6 @@ def rehearse(
     *,
     skip: frozenset[str] = frozenset(),
     after: Mapping[str, Callable[[], object]] | None = None,
-    variables: Mapping[str, str] | None = None,
 ) -> Results:
     """Run the jobs in the file's order. `skip`: jobs, or `job.step`s, that do not run; `after`: called after a step.
 
@@ -39,7 +38,6 @@ def rehearse(
     """
     results: Results = {}
     environment = {**os.environ, "GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(folder / "step-summary.md")}
-    environment.update(variables or {})
     for name, job in workflow["jobs"].items():
         needs = job.get("needs", [])
         needed = [results[one] for one in ([needs] if isinstance(needs, str) else needs)]

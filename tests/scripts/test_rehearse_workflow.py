@@ -1,20 +1,28 @@
-"""The workflow's steps, rehearsed: open when everything held, shut for everything else."""
+"""The workflow's steps, rehearsed: open when everything held, shut for everything else. Its install step, too."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
+import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+from offline_packages import offline_checkout
+
+from harness.contract.load import load_contracts
 
 ROOT = Path(__file__).parents[2]
 SCRIPTED = ROOT / "tests" / "support" / "scripted"
 WORKFLOW = ROOT / ".github" / "workflows" / "gpu-gate.yml"
 INSTALL = frozenset({"verify.install"})  # the rehearsal brings its own
+INSTALLED_WITH_EXTRAS = re.compile(r"'\.\[([\w,-]+)\]'")
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +39,27 @@ def script() -> ModuleType:
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the harness where the workflow's install step puts it."""
     monkeypatch.syspath_prepend(str(SCRIPTED))
-    commands = tmp_path / ".venv" / "bin"
-    commands.mkdir(parents=True)
-    harness = commands / "harness"
-    harness.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m harness "$@"\n')
-    harness.chmod(0o755)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    write_harness(tmp_path)
     (tmp_path / "contracts").mkdir()
     return tmp_path
+
+
+@pytest.fixture
+def bare_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as the runner checks it out: nothing is installed, and pip finds stand-ins in place of an index."""
+    monkeypatch.syspath_prepend(str(SCRIPTED))
+    for name, value in offline_checkout(ROOT, tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    (tmp_path / "contracts").mkdir()
+    return tmp_path
+
+
+def write_harness(checkout: Path) -> None:
+    harness = checkout / ".venv" / "bin" / "harness"
+    harness.write_text(f'#!/bin/sh\nPYTHONPATH="{SCRIPTED}:{ROOT}" exec "{sys.executable}" -m harness "$@"\n')
+    harness.chmod(0o755)
 
 
 def write_contract(checkout: Path, *behaviours: str) -> None:
@@ -55,9 +77,56 @@ def write_waiver(checkout: Path, expires: str) -> None:
 
 def rehearsed(script: ModuleType, checkout: Path, skip: frozenset[str] = INSTALL, **options: Any) -> dict[str, str]:
     workflow = yaml.safe_load(WORKFLOW.read_text())
-    variables = {"PYTHONPATH": f"{SCRIPTED}:{ROOT}"}
-    results: dict[str, str] = script.rehearse(workflow, checkout, skip=skip, variables=variables, **options)
+    results: dict[str, str] = script.rehearse(workflow, checkout, skip=skip, **options)
     return results
+
+
+def needed_modules() -> set[str]:
+    """What the shipped contracts' workloads name under `needs: modules:`."""
+    contracts = [loaded.contract for loaded in load_contracts([ROOT / "contracts"])]
+    return {name for each in contracts for workload in each.workloads.values() for name in workload.needs.modules}
+
+
+def absent_modules(checkout: Path, modules: set[str]) -> list[str]:
+    """Those that the environment of the install step cannot find."""
+    look = "import importlib.util, sys; print(*[m for m in sys.argv[1:] if importlib.util.find_spec(m) is None])"
+    command = [checkout / ".venv" / "bin" / "python", "-I", "-c", look, *sorted(modules)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_the_install_step_brings_what_the_contracts_need_and_the_gate_opens(
+    script: ModuleType, bare_checkout: Path
+) -> None:
+    write_contract(bare_checkout, "held")
+    absent: list[str] = []
+
+    def look_and_replace_the_command() -> None:
+        absent.extend(absent_modules(bare_checkout, needed_modules()))
+        assert (bare_checkout / ".venv" / "bin" / "harness").exists()
+        write_harness(bare_checkout)  # the installed one would find stand-ins in place of its libraries
+
+    results = rehearsed(script, bare_checkout, frozenset(), after={"verify.install": look_and_replace_the_command})
+    assert (results["verify.install"], absent) == ("success", [])
+    assert results["gate"] == "success"
+
+
+def test_an_install_step_that_fails_shuts_the_gate(script: ModuleType, bare_checkout: Path) -> None:
+    write_contract(bare_checkout, "held")
+    (bare_checkout / "constraints.txt").write_text("pydantic==0.0.1\n")
+    results = rehearsed(script, bare_checkout, frozenset())
+    assert (results["verify.install"], results["verify.gate"], results["gate"]) == ("failure", "skipped", "failure")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*sorted((ROOT / ".github" / "workflows").glob("*.yml")), ROOT / "docs" / "ci.md", ROOT / "Makefile"],
+    ids=str,
+)
+def test_extras_that_are_installed_exist(path: Path) -> None:
+    """pip only warns of an extra that there is not, and installs the rest."""
+    existing = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {name for extras in INSTALLED_WITH_EXTRAS.findall(path.read_text()) for name in extras.split(",")}
+    assert named <= existing.keys()
 
 
 def test_everything_held_opens_the_gate(script: ModuleType, checkout: Path) -> None:

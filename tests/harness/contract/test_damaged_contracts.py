@@ -40,7 +40,7 @@ def _replaced(value: Any, path: tuple[str | int, ...], new: object, *, rename: b
     return json.dumps(damaged)  # JSON is YAML
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.sampled_from(PLACES), new=DAMAGE, rename=st.booleans())
 def test_one_damaged_value(
     tmp_path: Path,

@@ -1,19 +1,34 @@
-"""Every judge reaches every one of its reason codes, and every code is reached by some evidence."""
+"""Every judge reaches every one of its reason codes, with the sentence that people read, word for word.
+
+The sentences stand in `sentences/<kind>.yaml`; every code is reached by some evidence.
+"""
+
+from pathlib import Path
 
 import pytest
+import yaml
 from judge_cases import Case
 from judge_cases_tables import EVERYTHING, TABLES
 
 from harness.judge.reasons import REASONS
 from harness.judge.registry import JUDGES
 
-ALL = [pytest.param(case, id=f"{kind}: {case.name}") for kind, cases in EVERYTHING.items() for case in cases]
+SENTENCES: dict[str, dict[str, str]] = {
+    path.stem: yaml.safe_load(path.read_text()) for path in sorted((Path(__file__).parent / "sentences").glob("*.yaml"))
+}
+ALL = [pytest.param(kind, case, id=f"{kind}: {case.name}") for kind, cases in EVERYTHING.items() for case in cases]
 
 
-@pytest.mark.parametrize("case", ALL)
-def test_one_wrong_thing_gives_its_reason(case: Case) -> None:
+@pytest.mark.parametrize(("kind", "case"), ALL)
+def test_one_wrong_thing_gives_its_reason_and_its_sentence(kind: str, case: Case) -> None:
     verdict = case.judged()
     assert (verdict.reason, verdict.status) == (case.reason, REASONS[case.reason].status), verdict.message
+    assert verdict.message == SENTENCES[kind][case.name]
+
+
+def test_every_sentence_belongs_to_a_case() -> None:
+    written = sorted((kind, name) for kind, sentences in SENTENCES.items() for name in sentences)
+    assert written == sorted((kind, case.name) for kind, cases in EVERYTHING.items() for case in cases)
 
 
 def test_every_reason_code_is_reached() -> None:

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 from evidence_builders import TRAJECTORY, arm, blocks, graphed, paired, timed_run, twice, verdict_of, watched_all_along
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from judge_cases_capture import sampled
 from judge_cases_throughput import FASTER
@@ -31,7 +31,6 @@ def bits(losses: list[float]) -> bytes:
 
 
 @given(pair=PAIR, equality=EQUALITY)
-@settings(max_examples=300, deadline=None)
 def test_a_trajectory_passes_exactly_when_it_should(pair: tuple[list[float], list[float]], equality: str) -> None:
     ours, theirs = pair
     verdict = judged(ours, theirs, equality)
@@ -43,7 +42,6 @@ def test_a_trajectory_passes_exactly_when_it_should(pair: tuple[list[float], lis
 
 
 @given(pair=PAIR, equality=EQUALITY)
-@settings(max_examples=200, deadline=None)
 def test_a_number_that_is_not_finite_is_always_called_so(pair: tuple[list[float], list[float]], equality: str) -> None:
     ours, theirs = pair
     steps = [step for losses in pair for step, loss in enumerate(losses) if not math.isfinite(loss)]
@@ -54,7 +52,6 @@ def test_a_number_that_is_not_finite_is_always_called_so(pair: tuple[list[float]
 
 
 @given(pair=PAIR, equality=EQUALITY)
-@settings(max_examples=100, deadline=None)
 def test_a_verdict_is_written_and_read_back_and_does_not_depend_on_when(
     pair: tuple[list[float], list[float]], equality: str
 ) -> None:
@@ -65,7 +62,6 @@ def test_a_verdict_is_written_and_read_back_and_does_not_depend_on_when(
 
 
 @given(pair=PAIR)
-@settings(max_examples=100, deadline=None)
 def test_the_first_differing_step_is_the_first_with_other_bits(pair: tuple[list[float], list[float]]) -> None:
     ours, theirs = pair
     found = difference(np.array(ours, dtype=np.float64), np.array(theirs, dtype=np.float64), "every", 0.5)
@@ -75,7 +71,6 @@ def test_the_first_differing_step_is_the_first_with_other_bits(pair: tuple[list[
 
 
 @given(st.lists(st.integers(0, 2**40), max_size=8))
-@settings(max_examples=100, deadline=None)
 def test_memory_that_never_exceeds_its_warm_up_is_steady(sizes: list[int]) -> None:
     peak = max(sizes, default=0)
     verdict = sampled([peak, peak, *([peak] * len(sizes))])
@@ -86,7 +81,6 @@ def test_memory_that_never_exceeds_its_warm_up_is_steady(sizes: list[int]) -> No
     times=st.lists(st.lists(st.floats(1e-9, 1.0), min_size=8, max_size=8), min_size=8, max_size=8),
     load=st.floats(0, 2),
 )
-@settings(max_examples=60, deadline=None)
 def test_any_timings_get_a_verdict_and_pass_only_when_every_process_is_faster(
     times: list[list[float]], load: float
 ) -> None:

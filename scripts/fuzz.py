@@ -1,0 +1,37 @@
+"""Every property test with its long budget (`--hypothesis-profile=long`); the last line counts the examples.
+
+Hypothesis takes other examples each time and keeps what fails in `.hypothesis`.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+_EXAMPLES = re.compile(r"(\d+) passing examples, (\d+) failing examples, (\d+) invalid")
+
+
+def properties() -> list[str]:
+    """The test files that give examples to a property."""
+    files = sorted(ROOT.glob("tests/**/test_*.py"))
+    return [str(path.relative_to(ROOT)) for path in files if "from hypothesis import" in path.read_text()]
+
+
+def main() -> int:
+    command = [sys.executable, "-m", "pytest", "--hypothesis-profile=long", "--hypothesis-show-statistics"]
+    done = subprocess.run(
+        [*command, "--numprocesses=2", *properties()], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
+    )
+    print(done.stdout)
+    generated = re.findall(r"during generate phase.*?(?=during|Stopped)", done.stdout, re.DOTALL)
+    found = [match for text in generated if (match := _EXAMPLES.search(text))]
+    passing, failing = (sum(int(match[group]) for match in found) for group in (1, 2))
+    print(f"{len(found)} properties, {passing} examples held, {failing} failed")
+    return done.returncode or (0 if found else 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

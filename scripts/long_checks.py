@@ -1,0 +1,97 @@
+"""The long checks, `.ci/long`: each part is a process that prints its figures last; docs/long-checks.md is their table.
+
+    python scripts/long_checks.py [floors] [fuzz] [errors] [soak] [mutation]
+
+A part that fails is neither published nor does it stop the others; the exit code is then 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "long-checks.md"
+BEGIN, END = "<!-- table: .ci/long -->", "<!-- end of table -->"
+HEAD = ("part", "date", "commit", "machine", "seconds", "figures")
+PARTS: dict[str, tuple[str, ...]] = {
+    "floors": (".ci/floors",),
+    "fuzz": (sys.executable, "scripts/fuzz.py"),
+    "errors": (sys.executable, "scripts/check_error_rates.py"),
+    "soak": (sys.executable, "scripts/soak.py"),
+    "mutation": (sys.executable, "scripts/mutation_run.py"),
+}
+WITHOUT_ARGUMENTS = ("floors", "fuzz", "errors", "soak")
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a part ended: its exit code, its seconds, and the last line that it printed."""
+
+    part: str
+    code: int
+    seconds: float
+    figures: str
+
+
+def execute(part: str, command: Sequence[str]) -> Result:
+    """Run a part's command in the repository, passing on what it prints."""
+    print(f"== {part}", flush=True)
+    began, last = time.monotonic(), ""
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, errors="replace") as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            last = line.strip() or last
+    return Result(part, process.returncode, time.monotonic() - began, last)
+
+
+def row(result: Result) -> str:
+    """A line of the table, for this machine and the present commit."""
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    cells = (result.part, f"{datetime.now(UTC):%Y-%m-%d}", f"`{_commit()}`", machine, f"{result.seconds:.0f}")
+    return f"| {' | '.join((*cells, result.figures))} |"
+
+
+def published(page: str, rows: dict[str, str]) -> str:
+    """The page with these parts' rows renewed; other parts keep theirs."""
+    before, _, rest = page.partition(BEGIN)
+    table, _, after = rest.partition(END)
+    old = {line.split("|")[1].strip(): line for line in table.splitlines() if line.startswith("| ")}
+    lines = [old.get(part) if part not in rows else rows[part] for part in PARTS]
+    head = [f"| {' | '.join(HEAD)} |", f"| {' | '.join('---' for _ in HEAD)} |"]
+    return "\n".join([f"{before}{BEGIN}\n", *head, *(line for line in lines if line), f"\n{END}{after}"])
+
+
+def _commit() -> str:
+    """The present commit; `+` after it when the tree has changes that it lacks."""
+    head = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    changes = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return head.stdout.strip() + ("+" if changes.stdout.strip() else "")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=", ".join(PARTS))
+    chosen: list[str] = parser.parse_args().parts or list(WITHOUT_ARGUMENTS)
+    results = [execute(part, PARTS[part]) for part in chosen]
+    rows = {result.part: row(result) for result in results if result.code == 0}
+    PAGE.write_text(published(PAGE.read_text(), rows))
+    for result in results:
+        ended = "held" if result.code == 0 else f"FAILED with exit code {result.code}"
+        print(f"{result.part:10} {ended:8} {result.seconds:6.0f} s  {result.figures}")
+    return 0 if len(rows) == len(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

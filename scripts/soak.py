@@ -1,0 +1,100 @@
+"""The smoke verification again and again in one process: nothing may be left behind, and every verdict is the same.
+
+    python scripts/soak.py [--times 20] [--contract contracts/fused-gradient-clip-v1.yaml]
+
+Counted after each: processes that it started and that still live, wherever they went (a variable of theirs marks
+them), files in the temporary folder, open file descriptors, threads. The first two must be none, the others no more
+than after the second time; lazily opened files and thread pools are there by then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.commands.application import application
+
+ROOT = Path(__file__).parents[1]
+MARK = "HARNESS_SOAK"
+
+
+@dataclass(frozen=True)
+class Left:
+    """What is there after a verification."""
+
+    processes: int
+    files: int
+    descriptors: int
+    threads: int
+
+    def problems(self, settled: Left) -> list[str]:
+        """What must not be; `settled` is what was there after the second time."""
+        found = [
+            f"{number} {name} left" for name, number in vars(self).items() if name in {"processes", "files"} and number
+        ]
+        grown = [name for name in ("descriptors", "threads") if getattr(self, name) > getattr(settled, name)]
+        return found + [f"{name} grew from {getattr(settled, name)} to {getattr(self, name)}" for name in grown]
+
+
+def left(mark: str, folder: Path) -> Left:
+    """Count now."""
+    return Left(
+        processes=sum(_has(process, mark) for process in Path("/proc").iterdir() if process.name.isdigit()),
+        files=sum(1 for _ in folder.rglob("*")),
+        descriptors=sum(1 for _ in Path("/proc/self/fd").iterdir()),
+        threads=sum(1 for _ in Path("/proc/self/task").iterdir()),
+    )
+
+
+def _has(process: Path, mark: str) -> bool:
+    """Whether a process was started with the mark; this one was not."""
+    try:
+        return f"{MARK}={mark}".encode() in (process / "environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended, or belongs to somebody else
+        return False
+
+
+def verified(contract: str, reports: Path, number: int) -> tuple[int, bytes]:
+    """The exit code of `harness verify`, and the bytes of its verdicts; none when it was ended before."""
+    arguments = ["verify", contract, "--reports", str(reports), "--name", f"soak-{number}"]
+    code = application(arguments)(arguments, standalone_mode=False)
+    verdicts = reports / f"soak-{number}" / "verdicts.json"
+    return int(code), verdicts.read_bytes() if verdicts.exists() else b""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--contract", default="contracts/fused-gradient-clip-v1.yaml")
+    arguments = parser.parse_args()
+    os.chdir(ROOT)
+    mark = os.environ[MARK] = uuid.uuid4().hex
+    counts: list[Left] = []
+    problems: list[str] = []
+    with tempfile.TemporaryDirectory() as reports, tempfile.TemporaryDirectory() as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        expected = b""
+        for number in range(1, arguments.times + 1):
+            code, verdicts = verified(arguments.contract, Path(reports), number)
+            expected = expected or verdicts
+            counts.append(left(mark, Path(folder)))
+            seen = counts[-1].problems(counts[min(1, number - 1)])
+            seen += [f"exit code {code}"] * (code != 0) + ["other verdicts than the first"] * (verdicts != expected)
+            problems += [f"time {number}: {text}" for text in seen]
+    print(*problems, sep="\n")
+    first, last = counts[0], counts[-1]
+    print(
+        f"{len(counts)} verifications, {len(problems)} problems; after the first and the last: processes left "
+        f"{first.processes}, {last.processes}; temporary files {first.files}, {last.files}; "
+        f"descriptors {first.descriptors}, {last.descriptors}; threads {first.threads}, {last.threads}"
+    )
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
