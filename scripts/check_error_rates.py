@@ -28,7 +28,7 @@ def main() -> int:
         print(f"differs from {PUBLISHED.relative_to(ROOT)}: {json.dumps(point)}")
     wrong = max(point["passed"] for point in again["points"] if point["true_ratio"] < published["demanded"])
     print(
-        f"{len(pairs)} points of {pairs[0][0]['experiments']} comparisons, {len(differing)} differ from the published ones; "
+        f"{len(pairs)} points of {pairs[0][0]['experiments']} comparisons, {len(differing)} differ from the published; "
         f"below the demanded ratio at most {wrong:.2%} passed"
     )
     return 1 if differing or again.keys() != published.keys() else 0

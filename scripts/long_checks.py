@@ -47,8 +47,7 @@ def execute(part: str, command: Sequence[str]) -> Result:
     print(f"== {part}", flush=True)
     began, last = time.monotonic(), ""
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, errors="replace") as process:
-        assert process.stdout is not None
-        for line in process.stdout:
+        for line in process.stdout or ():
             print(line, end="", flush=True)
             last = line.strip() or last
     return Result(part, process.returncode, time.monotonic() - began, last)
