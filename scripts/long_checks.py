@@ -45,6 +45,8 @@ class Result:
 def execute(part: str, command: Sequence[str]) -> Result:
     """Run a part's command in the repository, passing on what it prints."""
     print(f"== {part}", flush=True)
+    if not (ROOT / command[0]).exists():
+        return Result(part, 127, 0.0, f"{command[0]} does not exist")
     began, last = time.monotonic(), ""
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, errors="replace") as process:
         for line in process.stdout or ():

@@ -90,7 +90,7 @@ def needed_modules() -> set[str]:
 def absent_modules(checkout: Path, modules: set[str]) -> list[str]:
     """Those that the environment of the install step cannot find."""
     look = "import importlib.util, sys; print(*[m for m in sys.argv[1:] if importlib.util.find_spec(m) is None])"
-    command = [checkout / ".venv" / "bin" / "python", "-I", "-c", look, *sorted(modules)]
+    command = [str(checkout / ".venv" / "bin" / "python"), "-I", "-c", look, *sorted(modules)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
