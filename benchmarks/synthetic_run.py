@@ -8,6 +8,7 @@ from harness.contract.load import LoadedContract, load_contracts
 from harness.contract.schema import Contract
 from harness.evidence import layout
 from harness.evidence.arm_records import ArmEnd, ArmStart
+from harness.evidence.environment_records import Environment
 from harness.evidence.plan_records import PlannedArm, Run, Unit
 from harness.evidence.run_records import Complete
 from harness.numbers import dump_json
@@ -58,9 +59,10 @@ def write_run_directory(folder: Path, steps: int) -> tuple[Contract, Path]:
 def _header(contract: Contract, loaded: list[LoadedContract]) -> Header:
     unit = Unit(contract=contract.id, claim=CLAIM, workload=WORKLOAD, runs=[RUN_ID])
     return Header(
+        purpose="verify",
         started_at="2026-01-01T00:00:00+00:00",
         command=["synthetic"],
-        environment={},
+        environment=Environment(),
         units=[unit],
         runs={RUN_ID: "paired"},
         digests=Digests(contracts=contract_digests(loaded), source="synthetic"),

@@ -17,7 +17,7 @@ from harness.errors import HarnessError
 from harness.system.protocol import SystemDescription
 
 if TYPE_CHECKING:
-    from harness.drill.record import DrillRecord
+    from harness.run_directory.drill_record import DrillRecord
 
 Describe = Callable[[str], SystemDescription]
 
@@ -153,7 +153,7 @@ def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[F
     A drill may be of some claims, faults or machines only, so what counts of each fault in a claim is the newest record
     that planted it on a workload.
     """
-    from harness.drill.record import last_of
+    from harness.run_directory.drill_record import last_of
 
     contract = loaded.contract
     newest = last_of(contract.id, records)

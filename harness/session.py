@@ -18,7 +18,7 @@ from harness.evidence.plan_records import Run, Unit
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Counts, Verdict, count
 from harness.numbers import dump_json
-from harness.report.view import RunView
+from harness.report.view import ReportView
 from harness.run_directory.bundle import (
     Bundle,
     BundleWriter,
@@ -26,6 +26,7 @@ from harness.run_directory.bundle import (
     Header,
     Narrowed,
     WaiverRecord,
+    altered,
     contract_digests,
     read_bundle,
 )
@@ -39,7 +40,7 @@ Watch = Callable[[Run, str, float], None]  # a run, its phase ("" when it ended)
 
 
 @dataclass(frozen=True)
-class Options:
+class VerifyOptions:
     """What to verify, and how. Empty `claims` and `workloads` mean all."""
 
     claims: tuple[str, ...] = ()
@@ -56,12 +57,11 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of it: verdicts in the plan's order, their count, the exit code."""
+class Judgement:
+    """A run directory, or the shards of a gate, judged: verdicts in the plan's order, their count, the exit code."""
 
-    view: RunView
+    view: ReportView
     run_directory: Path | None = None
-    altered: tuple[str, ...] = ()  # evidence that differs from its recorded digests
 
     @property
     def verdicts(self) -> Sequence[Verdict]:
@@ -73,12 +73,12 @@ class Outcome:
 
     @property
     def exit_code(self) -> ExitCode:
-        from harness.report.outcome import outcome
+        from harness.report.headline import headline
 
-        return outcome(self.view).code
+        return headline(self.view).code
 
 
-def plan_contracts(contracts: Sequence[LoadedContract], options: Options) -> Plan:
+def plan_contracts(contracts: Sequence[LoadedContract], options: VerifyOptions) -> Plan:
     """Which units there are and which runs decide them, on this machine."""
     from harness.system.wrappers import HARNESS_FAULTS
 
@@ -107,7 +107,7 @@ def _absolute(path: Path | None) -> str | None:
     return str(path.resolve())
 
 
-def verify(paths: Sequence[Path], options: Options, watch: Watch | None = None) -> Outcome:
+def verify(paths: Sequence[Path], options: VerifyOptions, watch: Watch | None = None) -> Judgement:
     """Execute every planned run, judge every unit, write the run directory. Raises ContractError, UsageError.
 
     Whatever ends it early (also KeyboardInterrupt, and SystemExit on SIGTERM) leaves the evidence so far, marked
@@ -124,13 +124,13 @@ def verify(paths: Sequence[Path], options: Options, watch: Watch | None = None) 
     try:
         execute(planned.runs, writer, watch)
         writer.seal()
-        outcome = judge_bundles([read_bundle(writer.path)], contracts, gate=options.gate)
-        write_outcome(writer.path, outcome)
+        judgement = judge_bundles([read_bundle(writer.path)], contracts, gate=options.gate)
+        write_judgement(writer.path, judgement)
         directory = writer.finish()
     except BaseException as error:
         error.add_note(f"kept what there is, marked {layout.INCOMPLETE}: {writer.abandon()}")
         raise
-    return Outcome(outcome.view, directory)
+    return Judgement(judgement.view, directory)
 
 
 def execute(runs: Sequence[Run], writer: BundleWriter, watch: Watch | None = None) -> None:
@@ -144,12 +144,12 @@ def execute(runs: Sequence[Run], writer: BundleWriter, watch: Watch | None = Non
     stop = threading.Event()
 
     def one(run: Run) -> None:
-        def tell(progress: supervisor.Progress) -> None:
+        def report_progress(progress: supervisor.Progress) -> None:
             if watch is not None:
                 watch(run, progress.phase, progress.seconds)
 
         uuid = gpus[0].uuid if gpus else None
-        supervisor.execute(run, writer.evidence_directory(run.id), tell, gpu_uuid=uuid, stop=stop)
+        supervisor.execute(run, writer.evidence_directory(run.id), report_progress, gpu_uuid=uuid, stop=stop)
 
     together = [] if gpus else [run for run in runs if run.probe != "throughput"]
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool, supervisor.sigterm_raises():
@@ -168,63 +168,67 @@ def execute(runs: Sequence[Run], writer: BundleWriter, watch: Watch | None = Non
 def header_of(
     contracts: Sequence[LoadedContract],
     planned: Plan,
-    options: Options,
+    options: VerifyOptions,
     started: datetime,
     waivers: Sequence[Waiver] = (),
 ) -> Header:
     """`run.json`, but for the digests of evidence. Waivers are judged by the day on which the run starts."""
     systems = sorted({loaded.contract.system for loaded in contracts})
-    facts = environment.collect(systems)
+    collected = environment.collect(systems)
     return Header(
+        purpose="verify" if options.fault is None else "fault",
         started_at=started.isoformat(timespec="seconds"),
         command=list(options.command),
         narrowed=Narrowed(claims=list(options.claims), workloads=list(options.workloads)),
         fault=options.fault,
-        environment=facts,
+        environment=collected,
         units=planned.units,
         runs={run.id: run.probe for run in planned.runs},
-        digests=Digests(contracts=contract_digests(contracts), source=str(facts["source_digest"])),
+        digests=Digests(contracts=contract_digests(contracts), source=collected.source_digest),
         waivers=[WaiverRecord(**waiver.record(started.date())) for waiver in waivers],
     )
 
 
-def directory_name(started: datetime, options: Options) -> str:
+def directory_name(started: datetime, options: VerifyOptions) -> str:
     gpus = environment.machine().gpus
     device = gpus[0].name.removeprefix("NVIDIA ").lower().replace(" ", "-") if gpus else "cpu"
     drill = f"-drill-{options.fault}" if options.fault else ""
     return f"{started:%Y-%m-%d-%H%M%S}-{device}{drill}"
 
 
-def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract], *, gate: bool = False) -> Outcome:
+def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract], *, gate: bool = False) -> Judgement:
     """Judge one run directory, or the shards of one gate, under these contracts. Pure but for reading evidence."""
-    from harness.run_directory.bundle import altered
     from harness.run_directory.shards import attempts
 
     models = [loaded.contract for loaded in contracts]
-    made = attempts(bundles, models)
-    verdicts = [_judge(attempt.unit, models, attempt.evidence) for attempt in made]
+    attempted = attempts(bundles, models)
+    verdicts = [_judge(attempt.unit, models, attempt.evidence) for attempt in attempted]
     evidence: dict[str, RunEvidence] = {}
     units = []
-    for attempt in made:
+    for attempt in attempted:
         prefix = f"{attempt.bundle.path.name}/" if attempt.bundle is not None and len(bundles) > 1 else ""
         evidence |= {prefix + item.run_id: item for item in attempt.evidence}
         units.append(attempt.unit.model_copy(update={"runs": [prefix + name for name in attempt.unit.runs]}))
-    changed = [f"{bundle.path.name}: {line}" for bundle in bundles for line in altered(bundle)]
-    view = RunView(
-        run={
-            **bundles[0].header.model_dump(mode="json"),
-            "units": [unit.model_dump(mode="json") for unit in units],
-            "waivers": [waiver.model_dump(mode="json") for bundle in bundles for waiver in bundle.header.waivers],
-            "altered": changed,
-            # shards together are the whole: what no shard planned has a verdict of its own
-            **({"narrowed": {}} if len(bundles) > 1 else {}),
-        },
+    view = ReportView(
+        header=_joined_header([bundle.header for bundle in bundles], units),
         contracts=models,
         verdicts=verdicts,
         evidence=evidence,
+        altered=tuple(f"{bundle.path.name}: {line}" for bundle in bundles for line in altered(bundle)),
         gate=gate,
     )
-    return Outcome(view, bundles[0].path if len(bundles) == 1 else None, tuple(changed))
+    return Judgement(view, bundles[0].path if len(bundles) == 1 else None)
+
+
+def _joined_header(headers: Sequence[Header], units: Sequence[Unit]) -> Header:
+    """The first header, with the units that were judged and the waivers of all."""
+    changes: dict[str, object] = {
+        "units": list(units),
+        "waivers": [waiver for header in headers for waiver in header.waivers],
+    }
+    if len(headers) > 1:  # shards together are the whole: what no shard planned has a verdict of its own
+        changes["narrowed"] = Narrowed()
+    return headers[0].model_copy(update=changes)
 
 
 def _judge(unit: Unit, contracts: Sequence[Contract], evidence: Sequence[RunEvidence]) -> Verdict:
@@ -237,21 +241,22 @@ def _judge(unit: Unit, contracts: Sequence[Contract], evidence: Sequence[RunEvid
     return judge_unit(contract, claim, unit.workload, evidence, unit.obstacle)
 
 
-def outcome_json(outcome: Outcome) -> str:
+def judgement_json(judgement: Judgement) -> str:
     """What `--json` prints: the content of `verdicts.json`, with the run directory and the waivers that apply."""
-    directory = str(outcome.run_directory) if outcome.run_directory else None
-    published = verdict_file(outcome.verdicts).model_dump(mode="json")
-    waived = [dict(outcome.view.waiver(verdict) or {}) for verdict in outcome.verdicts if outcome.view.waiver(verdict)]
+    directory = str(judgement.run_directory) if judgement.run_directory else None
+    published = verdict_file(judgement.verdicts).model_dump(mode="json")
+    waivers = [waiver for verdict in judgement.verdicts if (waiver := judgement.view.waiver(verdict)) is not None]
+    waived = [waiver.model_dump(mode="json") for waiver in waivers]
     return dump_json({**published, "run_directory": directory, "waived": waived}, indent=2)
 
 
-def write_outcome(directory: Path, outcome: Outcome) -> None:
+def write_judgement(directory: Path, judgement: Judgement) -> None:
     """Write verdicts, then reports, into a run directory."""
-    write_verdicts(directory, outcome.verdicts)
-    write_reports(directory, outcome.view)
+    write_verdicts(directory, judgement.verdicts)
+    write_reports(directory, judgement.view)
 
 
-def write_reports(directory: Path, view: RunView) -> None:
+def write_reports(directory: Path, view: ReportView) -> None:
     """`report.html`, `junit.xml`, `summary.md`."""
     from harness.report.html import render
     from harness.report.junit import render_junit

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.contract.load import load_contracts
 from harness.drill import matrix
-from harness.drill.record import DrillRecord, read_record
 from harness.evidence import layout
 from harness.judge.verdict import Status, Verdict
 from harness.run_directory.bundle import Header, read_bundle, write_text
+from harness.run_directory.drill_record import DrillRecord, read_record
 from harness.run_directory.verdict_file import VerdictFile, read_verdicts
 
 ROOT = Path(__file__).parents[1]
@@ -56,7 +55,7 @@ def published(reports: Path) -> list[Published]:
     found = []
     for path in sorted(path.parent for path in reports.glob(f"*/{layout.HEADER}")):
         header = read_bundle(path).header
-        drill = read_record(path / layout.DRILL) if header.fault == layout.DRILL_MARK else None
+        drill = read_record(path / layout.DRILL) if header.purpose == "drill" else None
         found.append(Published(path.name, header, read_verdicts(path), drill))
     return found
 
@@ -88,7 +87,7 @@ def demanded(contracts: Sequence[Path]) -> set[tuple[str, str]]:
 def coverage(drills: Sequence[DrillRecord], demanded: set[tuple[str, str]]) -> str:
     """What became of every demanded fault, on machines with a GPU and on all; a survivor anywhere is a survivor."""
     lines = []
-    for where, records in (("a GPU machine", [one for one in drills if one.machine["cuda"]]), ("any machine", drills)):
+    for where, records in (("a GPU machine", [one for one in drills if one.machine.cuda]), ("any machine", drills)):
         rows = [row for record in records for row in record.rows]
         survived = {(row.claim, row.fault) for row in rows if not row.killed} & demanded
         killed = {(row.claim, row.fault) for row in rows} & demanded - survived
@@ -107,17 +106,17 @@ def _names(faults: set[tuple[str, str]]) -> str:
 
 
 def _run(run: Published) -> list[str]:
-    facts = run.header.environment
-    gpu, versions = _mapping(facts, "gpu"), _mapping(facts, "versions")
-    machine = str(gpu.get("name") or _mapping(facts, "cpu").get("model") or "CPU")
-    software = ", ".join(f"{name} {versions[name]}" for name in ("torch", "cuda", "triton") if versions.get(name))
-    commit = str(_mapping(facts, "git").get("commit") or "")[:12]
-    said = run.verdicts.counts.line()
+    collected = run.header.environment
+    machine = collected.gpu.name or collected.cpu.model or "CPU"
+    versions = {name: collected.versions.get(name) for name in ("torch", "cuda", "triton")}
+    software = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    commit = (collected.git.commit or "")[:12]
+    counts = run.verdicts.counts.line()
     if run.drill is not None:
-        said = f"fire drill: {matrix.count_line(run.drill)}"
-    elif run.header.fault is not None:
-        said = f"planted fault `{run.header.fault}`: {said}"
-    return [f"[{run.name}]({run.name}/report.html)", machine, software, f"`{commit}`" if commit else "–", said]
+        counts = f"fire drill: {matrix.count_line(run.drill)}"
+    elif run.header.purpose == "fault":
+        counts = f"planted fault `{run.header.fault}`: {counts}"
+    return [f"[{run.name}]({run.name}/report.html)", machine, software, f"`{commit}`" if commit else "–", counts]
 
 
 def _open(run: Published, verdict: Verdict) -> list[str]:
@@ -138,11 +137,6 @@ def _ratio(run: Published, verdict: Verdict) -> list[str]:
 
 def _number(value: object) -> str:
     return f"{value:.2f}" if isinstance(value, int | float) else "–"
-
-
-def _mapping(facts: dict[str, Any], name: str) -> dict[str, Any]:
-    found = facts.get(name)
-    return found if isinstance(found, dict) else {}
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -102,7 +102,7 @@ def main() -> int:
         path = arguments.out / f"trial-{true_ratio:.2f}.yaml"
         path.write_text(json.dumps(contract(cycles), indent=2) + "\n")  # JSON is YAML, and has no anchors
         for attempt in range(arguments.tries):
-            options = session.Options(
+            options = session.VerifyOptions(
                 claims=("TRIAL-RATIO",), reports=arguments.out, name=f"trial-{true_ratio:.2f}-{attempt}"
             )
             verdict = session.verify([path], options).verdicts[0]

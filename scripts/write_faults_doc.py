@@ -15,7 +15,7 @@ from pathlib import Path
 from harness.contract.load import load_contracts
 from harness.drill.expectations import expectation_for
 from harness.drill.offered import offered_faults
-from harness.drill.record import read_record
+from harness.run_directory.drill_record import read_record
 from harness.system.protocol import Expectation
 from harness.system.resolve import describe
 

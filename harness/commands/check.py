@@ -12,10 +12,10 @@ import typer
 from harness.commands.arguments import Json, Paths, Waivers
 from harness.contract.load import ContractErrors, LoadedContract, load_contracts
 from harness.contract.waivers import find_waivers, unmatched
-from harness.drill.record import read_record, records_below
 from harness.errors import ExitCode
 from harness.lint import Finding, lint, lint_drill
 from harness.numbers import dump_json
+from harness.run_directory.drill_record import read_record, records_below
 from harness.system.resolve import describe
 
 REPORTS = Path("reports")  # where published drill records are looked for, in the working directory

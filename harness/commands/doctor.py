@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -13,9 +12,10 @@ from harness import session
 from harness.commands.arguments import ContractPaths, Json
 from harness.contract.load import load_contracts
 from harness.evidence import environment
+from harness.evidence.environment_records import Environment
 from harness.evidence.plan_records import Unit
 from harness.numbers import dump_json
-from harness.report.outcome import remedy_for
+from harness.report.headline import remedy_for
 from harness.system.resolve import describe
 
 
@@ -40,7 +40,7 @@ class Diagnosis:
 def diagnose(paths: Sequence[Path]) -> Diagnosis:
     """Plan the contracts for this machine. Raises ContractErrors."""
     contracts = load_contracts(paths)
-    planned = session.plan_contracts(contracts, session.Options())
+    planned = session.plan_contracts(contracts, session.VerifyOptions())
     broken = []
     for system in sorted({loaded.contract.system for loaded in contracts}):
         try:
@@ -50,28 +50,28 @@ def diagnose(paths: Sequence[Path]) -> Diagnosis:
     return Diagnosis(_facts(environment.collect()), planned.units, broken)
 
 
-def _facts(collected: dict[str, Any]) -> list[tuple[str, str]]:
-    versions, gpu, cpu = collected["versions"], collected["gpu"], collected["cpu"]
+def _facts(collected: Environment) -> list[tuple[str, str]]:
+    versions, gpu, cpu = collected.versions, collected.gpu, collected.cpu
     built = f"for CUDA {versions['cuda']}" if versions.get("cuda") else "without CUDA"
-    device = f"{gpu['name']} ({gpu['architecture']}, {gpu['memory_gib']:.0f} GiB)" if "name" in gpu else gpu["problem"]
+    device = f"{gpu.name} ({gpu.architecture}, {gpu.memory_gib:.0f} GiB)" if gpu.name else gpu.problem or "none"
     optional = ("triton", "cuda-bindings", "transformers", "peft", "bitsandbytes")
     return [
         ("GPU", device),
-        ("driver", str(gpu.get("driver") or "none")),
-        ("processor", f"{cpu['model']}, {cpu['usable_cores']} usable cores, {collected['host_memory_gib']:g} GiB"),
-        ("Python", versions["python"]),
+        ("driver", gpu.driver or "none"),
+        ("processor", f"{cpu.model}, {cpu.usable_cores} usable cores, {collected.host_memory_gib:g} GiB"),
+        ("Python", versions.get("python") or "unknown"),
         ("torch", f"{versions['torch']}, built {built}" if "torch" in versions else "not installed"),
-        *((name, versions.get(name, "not installed")) for name in optional),
+        *((name, versions.get(name) or "not installed") for name in optional),
     ]
 
 
 def diagnosis_text(paths: Sequence[Path], *, as_json: bool) -> str:
     """The diagnosis as text, or as one JSON object."""
-    found = diagnose(paths)
-    return _json(found) if as_json else _text(found)
+    diagnosis = diagnose(paths)
+    return _json(diagnosis) if as_json else _text(diagnosis)
 
 
-def _json(found: Diagnosis) -> str:
+def _json(diagnosis: Diagnosis) -> str:
     units = [
         {
             "contract": unit.contract,
@@ -81,20 +81,20 @@ def _json(found: Diagnosis) -> str:
             "reason": unit.obstacle.reason if unit.obstacle else None,
             "missing": unit.obstacle.message if unit.obstacle else None,
         }
-        for unit in found.units
+        for unit in diagnosis.units
     ]
-    broken = [{"system": system, "problem": problem} for system, problem in found.broken]
-    return dump_json({"machine": dict(found.facts), "units": units, "broken": broken}, indent=2)
+    broken = [{"system": system, "problem": problem} for system, problem in diagnosis.broken]
+    return dump_json({"machine": dict(diagnosis.facts), "units": units, "broken": broken}, indent=2)
 
 
-def _text(found: Diagnosis) -> str:
-    lines = [f"{len(found.decidable)} of {len(found.units)} units can be decided on this machine", ""]
-    lines += [f"  {name:<14}{value}" for name, value in found.facts]
-    lines += [f"BROKEN  {system}: {problem}" for system, problem in found.broken]
-    lines += ["", "Can be decided:", *(f"  {_name(unit)}" for unit in found.decidable or [])]
-    lines += [] if found.decidable else ["  nothing"]
+def _text(diagnosis: Diagnosis) -> str:
+    lines = [f"{len(diagnosis.decidable)} of {len(diagnosis.units)} units can be decided on this machine", ""]
+    lines += [f"  {name:<14}{value}" for name, value in diagnosis.facts]
+    lines += [f"BROKEN  {system}: {problem}" for system, problem in diagnosis.broken]
+    lines += ["", "Can be decided:", *(f"  {_name(unit)}" for unit in diagnosis.decidable or [])]
+    lines += [] if diagnosis.decidable else ["  nothing"]
     groups: dict[tuple[str, str], list[Unit]] = {}
-    for unit in found.units:
+    for unit in diagnosis.units:
         if unit.obstacle is not None:
             groups.setdefault((unit.obstacle.reason, unit.obstacle.message), []).append(unit)
     for (reason, message), units in groups.items():

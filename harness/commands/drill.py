@@ -24,7 +24,7 @@ def drill(
     name: Name = None,
 ) -> None:
     """Plant every fault that the claims name, and see that each is caught for the declared reason."""
-    options = fire_drill.Options(
+    options = fire_drill.DrillOptions(
         claims=tuple(claim or ()),
         faults=tuple(fault or ()),
         reports=reports,
@@ -32,7 +32,7 @@ def drill(
         command=("harness", *sys.argv[1:]),
     )
     with interruptible():
-        outcome = fire_drill.drill(paths, options, Progress())
+        result = fire_drill.drill(paths, options, Progress())
     show = matrix.as_json if json else matrix.text
-    typer.echo(show(outcome.record, outcome.run_directory))
-    raise typer.Exit(outcome.exit_code)
+    typer.echo(show(result.record, result.run_directory))
+    raise typer.Exit(result.exit_code)

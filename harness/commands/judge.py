@@ -12,12 +12,12 @@ import typer
 
 from harness import session
 from harness.commands.arguments import Gate, Json, RunDirectories
-from harness.commands.printing import print_outcome
-from harness.drill.record import record_text
+from harness.commands.printing import print_judgement
 from harness.errors import EvidenceError, ExitCode
 from harness.evidence import layout
 from harness.rejudge import judged
 from harness.run_directory.bundle import Bundle, write_text
+from harness.run_directory.drill_record import record_text
 from harness.run_directory.verdict_file import verdict_text, write_verdicts
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ def judge(
 
 def print_verdicts(directories: Sequence[Path], *, contracts: Path | None, gate: bool, as_json: bool) -> int:
     """Print the verdicts; the exit code is the table's. Nothing is written."""
-    _, outcome = judged(directories, contracts, gate=gate)
-    print_outcome(outcome, as_json=as_json)
+    _, judgement = judged(directories, contracts, gate=gate)
+    print_judgement(judgement, as_json=as_json)
     if as_json:  # text says it at its top
-        _tell_altered(outcome)
-    return outcome.exit_code
+        _print_warnings(judgement)
+    return judgement.exit_code
 
 
 def check_recorded(directories: Sequence[Path], *, as_json: bool) -> int:
@@ -60,14 +60,14 @@ def check_recorded(directories: Sequence[Path], *, as_json: bool) -> int:
     """
     differing = 0
     for directory in directories:
-        [bundle], outcome = judged([directory])
-        drill = _drill_again(bundle, outcome)
+        [bundle], judgement = judged([directory])
+        drill = _drill_again(bundle, judgement)
         if as_json:
-            print(session.outcome_json(outcome))
-        problems = [*outcome.altered, *([] if bundle.complete else ["the run did not finish"])]
-        if not _same(directory, outcome):
+            print(session.judgement_json(judgement))
+        problems = [*judgement.view.altered, *([] if bundle.complete else ["the run did not finish"])]
+        if not _same(directory, judgement):
             problems.append(f"{directory / layout.VERDICTS}: the evidence gives other verdicts")
-        counts = outcome.counts.line()
+        counts = judgement.counts.line()
         if drill is not None:
             problems += drill.differences
             counts += f" · {drill.count_line()}"
@@ -79,39 +79,41 @@ def check_recorded(directories: Sequence[Path], *, as_json: bool) -> int:
     return ExitCode.ERROR if differing else ExitCode.HELD
 
 
-def _drill_again(bundle: Bundle, outcome: session.Outcome) -> Recheck | None:
+def _drill_again(bundle: Bundle, judgement: session.Judgement) -> Recheck | None:
     """A fire drill's rows by today's judges; None for any other directory."""
-    if bundle.header.fault != layout.DRILL_MARK:
+    if bundle.header.purpose != "drill":
         return None
     from harness.drill.recheck import recheck
 
-    return recheck(bundle, outcome.view.contracts, outcome.verdicts, session.describe)
+    return recheck(bundle, judgement.view.contracts, judgement.verdicts, session.describe)
 
 
-def _same(directory: Path, outcome: session.Outcome) -> bool:
+def _same(directory: Path, judgement: session.Judgement) -> bool:
     try:
         published = (directory / layout.VERDICTS).read_bytes()
     except OSError:
         return False
-    return published == verdict_text(outcome.verdicts).encode("utf-8")
+    return published == verdict_text(judgement.verdicts).encode("utf-8")
 
 
 def replace_recorded(directories: Sequence[Path]) -> int:
     """Replace verdicts and reports by what today's judges say; evidence stays as it is."""
     for directory in directories:
-        [bundle], outcome = judged([directory])
-        if outcome.altered:
-            raise EvidenceError("evidence is as it was recorded", where=str(directory), got="; ".join(outcome.altered))
-        view, drill = outcome.view, _drill_again(bundle, outcome)
+        [bundle], judgement = judged([directory])
+        if judgement.view.altered:
+            raise EvidenceError(
+                "evidence is as it was recorded", where=str(directory), got="; ".join(judgement.view.altered)
+            )
+        view, drill = judgement.view, _drill_again(bundle, judgement)
         if drill is not None:
             write_text(directory / layout.DRILL, record_text(drill.record))
-            view = replace(view, drill=drill.record.model_dump(mode="json"))
-        write_verdicts(directory, outcome.verdicts)
+            view = replace(view, drill=drill.record)
+        write_verdicts(directory, judgement.verdicts)
         session.write_reports(directory, view)
-        print(f"written  {directory}: {outcome.counts.line()}")
+        print(f"written  {directory}: {judgement.counts.line()}")
     return ExitCode.HELD
 
 
-def _tell_altered(outcome: session.Outcome) -> None:
-    for warning in outcome.view.warnings():
+def _print_warnings(judgement: session.Judgement) -> None:
+    for warning in judgement.view.warnings():
         print(f"WARNING: {warning}", file=sys.stderr)

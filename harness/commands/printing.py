@@ -8,24 +8,24 @@ from pathlib import Path
 from harness import session
 
 
-def print_outcome(outcome: session.Outcome, *, as_json: bool) -> None:
+def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
     """Results on stdout; under GitHub Actions annotations too, but for JSON."""
     if as_json:
-        print(session.outcome_json(outcome))
+        print(session.judgement_json(judgement))
         return
     from harness.report.terminal import print_results
 
-    print_results(outcome.view)
-    if outcome.run_directory is not None and (outcome.run_directory / "report.html").exists():
-        print(f"report: {outcome.run_directory / 'report.html'}")
+    print_results(judgement.view)
+    if judgement.run_directory is not None and (judgement.run_directory / "report.html").exists():
+        print(f"report: {judgement.run_directory / 'report.html'}")
     if os.environ.get("GITHUB_ACTIONS") == "true":
         from harness.report.annotations import github_annotations
 
-        for annotation in github_annotations(outcome.view):
+        for annotation in github_annotations(judgement.view):
             print(annotation)
 
 
-def append_step_summary(outcome: session.Outcome) -> None:
+def append_step_summary(judgement: session.Judgement) -> None:
     """Under GitHub Actions: the run's Markdown onto the job's summary page."""
     place = os.environ.get("GITHUB_STEP_SUMMARY")
     if os.environ.get("GITHUB_ACTIONS") != "true" or not place:
@@ -33,4 +33,4 @@ def append_step_summary(outcome: session.Outcome) -> None:
     from harness.report.markdown import render_markdown
 
     with Path(place).open("a", encoding="utf-8") as file:
-        file.write(render_markdown(outcome.view) + "\n")
+        file.write(render_markdown(judgement.view) + "\n")

@@ -18,6 +18,6 @@ def report(run_directory: Annotated[Path, typer.Argument(help="A run directory."
 
 def render(directory: Path) -> str:
     """Draw the reports of a run directory again; the path of the page."""
-    _, outcome = judged([directory])
-    session.write_reports(directory, outcome.view)
+    _, judgement = judged([directory])
+    session.write_reports(directory, judgement.view)
     return str(directory / "report.html")

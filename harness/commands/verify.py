@@ -11,7 +11,7 @@ import typer
 from harness import session
 from harness.commands.arguments import Claims, Data, Gate, Json, Model, Name, Paths, Reports, Waivers, Workloads
 from harness.commands.interruption import interruptible
-from harness.commands.printing import append_step_summary, print_outcome
+from harness.commands.printing import append_step_summary, print_judgement
 from harness.report.terminal import Progress
 
 
@@ -32,7 +32,7 @@ def verify(
     ] = None,
 ) -> None:
     """Run the planned units, judge them, write a run directory with its report."""
-    options = session.Options(
+    options = session.VerifyOptions(
         claims=tuple(claim or ()),
         workloads=tuple(workload or ()),
         fault=fault,
@@ -46,7 +46,7 @@ def verify(
         command=("harness", *sys.argv[1:]),
     )
     with interruptible():
-        outcome = session.verify(paths, options, Progress())
-    print_outcome(outcome, as_json=json)
-    append_step_summary(outcome)
-    raise typer.Exit(outcome.exit_code)
+        judgement = session.verify(paths, options, Progress())
+    print_judgement(judgement, as_json=json)
+    append_step_summary(judgement)
+    raise typer.Exit(judgement.exit_code)

@@ -12,19 +12,28 @@ from harness.contract.load import LoadedContract, load_contracts
 from harness.drill import interrupted
 from harness.drill.execution import runs_of
 from harness.drill.plan import DrillPlan, plan_drill
-from harness.drill.record import FILE, Control, DrillRecord, NotDrilled, Row, Source, record_text
 from harness.drill.rows import controls_of, row_of
 from harness.errors import ExitCode
 from harness.evidence import environment, layout
 from harness.evidence.environment import Machine
 from harness.judge.verdict import Status
 from harness.run_directory.bundle import Bundle, BundleWriter, Header, read_bundle, write_text
+from harness.run_directory.drill_record import (
+    FILE,
+    Control,
+    DrillMachine,
+    DrillRecord,
+    NotDrilled,
+    Row,
+    Source,
+    record_text,
+)
 from harness.runners.plan import Plan
 from harness.system.resolve import describe
 
 
 @dataclass(frozen=True)
-class Options:
+class DrillOptions:
     """What to drill. Empty `claims` and `faults` mean all."""
 
     claims: tuple[str, ...] = ()
@@ -35,7 +44,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class DrillOutcome:
+class DrillResult:
     """The record, and where it lies; None when nothing could be run."""
 
     record: DrillRecord
@@ -51,7 +60,7 @@ class DrillOutcome:
         return ExitCode.HELD if self.record.rows else ExitCode.UNDECIDED
 
 
-def drill(paths: Sequence[Path], options: Options, watch: session.Watch | None = None) -> DrillOutcome:
+def drill(paths: Sequence[Path], options: DrillOptions, watch: session.Watch | None = None) -> DrillResult:
     """Plan, execute, judge, write a drill directory. Raises ContractError, UsageError.
 
     KeyboardInterrupt, and SystemExit on SIGTERM, leave a directory of the rows whose runs had ended; a note says where.
@@ -61,9 +70,9 @@ def drill(paths: Sequence[Path], options: Options, watch: session.Watch | None =
     planned = plan_drill(contracts, claims=options.claims, faults=options.faults, machine=machine, describe=describe)
     started = datetime.now(tz=UTC)
     if not planned.cases:
-        return DrillOutcome(_record(contracts, planned, [], [], machine, started))
+        return DrillResult(_record(contracts, planned, [], [], machine, started))
     header = _header(contracts, planned, options, started)
-    directory = session.directory_name(started, session.Options())
+    directory = session.directory_name(started, session.VerifyOptions())
     writer = BundleWriter(options.reports / (options.name or f"{directory}-drill"), header, contracts)
     stopped: KeyboardInterrupt | SystemExit | None = None
     try:
@@ -83,7 +92,7 @@ def drill(paths: Sequence[Path], options: Options, watch: session.Watch | None =
     if stopped is not None:
         stopped.add_note(f"kept the {len(record.rows)} rows whose runs had ended: {final}")
         raise stopped
-    return DrillOutcome(record, final)
+    return DrillResult(record, final)
 
 
 def _keep_what_ended(planned: DrillPlan, header: Header, writer: BundleWriter) -> DrillPlan:
@@ -95,12 +104,14 @@ def _keep_what_ended(planned: DrillPlan, header: Header, writer: BundleWriter) -
     return part
 
 
-def _header(contracts: Sequence[LoadedContract], planned: DrillPlan, options: Options, started: datetime) -> Header:
-    narrowed = session.Options(claims=options.claims, command=options.command)
+def _header(
+    contracts: Sequence[LoadedContract], planned: DrillPlan, options: DrillOptions, started: datetime
+) -> Header:
+    narrowed = session.VerifyOptions(claims=options.claims, command=options.command)
     controls = Plan(planned.controls.units, runs_of(planned))
     header = session.header_of(contracts, controls, narrowed, started)
     probes = {name: faulted.planned.probe for name, faulted in planned.faulted.items()}
-    return header.model_copy(update={"fault": layout.DRILL_MARK, "runs": {**header.runs, **probes}})
+    return header.model_copy(update={"purpose": "drill", "runs": {**header.runs, **probes}})
 
 
 def _judge(
@@ -124,11 +135,11 @@ def _record(
     gpus = [gpu.name for gpu in machine.gpus]
     return DrillRecord(
         recorded_at=started.isoformat(timespec="seconds"),
-        machine={"cuda": machine.cuda, "gpus": gpus, "host_memory_gib": round(machine.host_memory_gib, 1)},
+        machine=DrillMachine(cuda=machine.cuda, gpus=gpus, host_memory_gib=round(machine.host_memory_gib, 1)),
         contracts={loaded.contract.id: loaded.digest for loaded in contracts},
         controls=controls,
         rows=rows,
-        not_run=[NotDrilled(**vars(each)) for each in planned.not_run],
+        not_run=[NotDrilled(**vars(item)) for item in planned.not_run],
         sources=_sources(planned),
     )
 
@@ -136,18 +147,17 @@ def _record(
 def _sources(planned: DrillPlan) -> dict[str, Source]:
     return {
         name: Source(
-            probe=each.planned.probe,
-            executed_arms=list(each.executed.arms) if each.executed is not None else [],
-            faulted_arms=each.planned.fault_arms,
-            donor=each.donor,
+            probe=faulted.planned.probe,
+            executed_arms=list(faulted.executed.arms) if faulted.executed is not None else [],
+            faulted_arms=faulted.planned.fault_arms,
+            donor=faulted.donor,
         )
-        for name, each in planned.faulted.items()
+        for name, faulted in planned.faulted.items()
     }
 
 
 def _write(directory: Path, contracts: Sequence[LoadedContract], record: DrillRecord) -> None:
     """The record, and the controls' verdicts and report with the kill matrix."""
     write_text(directory / FILE, record_text(record))
-    outcome = session.judge_bundles([read_bundle(directory)], contracts)
-    view = replace(outcome.view, drill=record.model_dump(mode="json"))
-    session.write_outcome(directory, session.Outcome(view))
+    judgement = session.judge_bundles([read_bundle(directory)], contracts)
+    session.write_judgement(directory, session.Judgement(replace(judgement.view, drill=record)))

@@ -9,12 +9,12 @@ from __future__ import annotations
 from harness.drill.evidence_faults import EVIDENCE_CHANGES
 from harness.drill.merge import merged
 from harness.drill.plan import DrillPlan
-from harness.drill.record import Source
 from harness.evidence import layout
 from harness.evidence.files import Damaged, read_model
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import RunEvidence
 from harness.run_directory.bundle import Bundle
+from harness.run_directory.drill_record import Source
 
 
 def runs_of(planned: DrillPlan) -> list[Run]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from harness.drill.record import DrillRecord, Row, Triple
 from harness.numbers import dump_json
+from harness.run_directory.drill_record import DrillRecord, Row, Triple
 
 
 def count_line(record: DrillRecord) -> str:
@@ -21,12 +21,12 @@ def count_line(record: DrillRecord) -> str:
 
 def text(record: DrillRecord, directory: Path | None) -> str:
     """What the terminal shows, the count line first."""
-    found = lines(record)
+    shown = lines(record)
     if not record.rows:
-        found.append("NOT DECIDED: nothing here could be drilled on this machine.")
+        shown.append("NOT DECIDED: nothing here could be drilled on this machine.")
     if directory is not None:
-        found.append(f"report: {directory / 'report.html'}")
-    return "\n".join(found)
+        shown.append(f"report: {directory / 'report.html'}")
+    return "\n".join(shown)
 
 
 def as_json(record: DrillRecord, directory: Path | None) -> str:
@@ -38,24 +38,24 @@ def as_json(record: DrillRecord, directory: Path | None) -> str:
 
 def lines(record: DrillRecord) -> list[str]:
     """Everything that a person wants to know of a drill, without colours."""
-    found = [count_line(record)]
+    shown = [count_line(record)]
     for control in record.failed_controls:
         unit = f"{control.claim} on {control.workload}"
-        found.append(f"  CONTROL  {unit}: {control.status} {control.reason}: {control.message}")
+        shown.append(f"  CONTROL  {unit}: {control.status} {control.reason}: {control.message}")
     for row in sorted(record.rows, key=lambda row: row.killed):
-        found += _row(row)
-    for (reason, message), number in Counter((each.reason, each.message) for each in record.not_run).items():
-        found.append(f"  not run  {number} faults: {reason}: {message}")
-    found += _upstream(record)
-    return found
+        shown += _row(row)
+    for (reason, message), number in Counter((item.reason, item.message) for item in record.not_run).items():
+        shown.append(f"  not run  {number} faults: {reason}: {message}")
+    shown += _upstream(record)
+    return shown
 
 
 def _row(row: Row) -> list[str]:
     word = "killed  " if row.killed else "SURVIVED"
-    found = [f"  {word} {row.claim} on {row.workload}: {row.fault}: {triple(row.seen)}"]
+    shown = [f"  {word} {row.claim} on {row.workload}: {row.fault}: {triple(row.seen)}"]
     if not row.killed:
-        found += [f"             must say: {triple(row.expected)}", f"             said: {row.message}"]
-    return found
+        shown += [f"             expected: {triple(row.expected)}", f"             seen: {row.message}"]
+    return shown
 
 
 def _upstream(record: DrillRecord) -> list[str]:

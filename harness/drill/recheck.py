@@ -15,7 +15,6 @@ from harness.contract.schema import Contract
 from harness.drill.expectations import expectation_for
 from harness.drill.offered import offered_by
 from harness.drill.plan import Case
-from harness.drill.record import FILE, DrillRecord, Row, read_record
 from harness.drill.rows import controls_of, row_of
 from harness.errors import SystemResolutionError
 from harness.evidence import layout
@@ -23,6 +22,7 @@ from harness.evidence.plan_records import Unit
 from harness.judge.verdict import Verdict
 from harness.numbers import dump_json
 from harness.run_directory.bundle import Bundle
+from harness.run_directory.drill_record import FILE, DrillRecord, Row, read_record
 from harness.system.protocol import Expectation, SystemDescription
 
 Describe = Callable[[str], SystemDescription]

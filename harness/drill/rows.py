@@ -8,10 +8,10 @@ from harness.contract.schema import Contract
 from harness.drill.execution import evidence_of
 from harness.drill.expectations import is_killed, seen_figures, upstream_alone_passes
 from harness.drill.plan import Case
-from harness.drill.record import Control, Row, Source, Triple
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict
 from harness.run_directory.bundle import Bundle
+from harness.run_directory.drill_record import Control, Row, Source, Triple
 
 
 def controls_of(verdicts: Sequence[Verdict]) -> list[Control]:

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from harness.evidence.cuda_driver import Devices, Gpu, devices
+from harness.evidence.environment_records import CpuFacts, Environment, GitFacts, GpuFacts
 
 PACKAGES = ("torch", "triton", "numpy", "cuda-bindings", "pydantic", "transformers", "peft", "bitsandbytes")
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_INTERPRET")
@@ -85,36 +85,35 @@ def torch_cuda() -> str | None:
     return found.group(1) if found else None
 
 
-def collect(systems: Iterable[str] = ()) -> dict[str, Any]:
-    """The machine's fingerprint, ready for JSON. `systems` are `module:attribute` names, for the source digest."""
-    found = devices()
+def collect(systems: Iterable[str] = ()) -> Environment:
+    """The machine's fingerprint. `systems` are `module:attribute` names, for the source digest."""
     versions = {name: installed for name in PACKAGES if (installed := _version(name)) is not None}
-    return {
-        "git": {"commit": git_commit()},
-        "source_digest": source_digest(systems),
-        "platform": platform.platform(),
-        "versions": {"python": platform.python_version(), "cuda": torch_cuda(), **versions},
-        "gpu": _gpu_facts(found),
-        "cpu": {"model": cpu_model(), "cores": os.cpu_count() or 1, "usable_cores": usable_cores()},
-        "host_memory_gib": round(host_memory_gib(), 1),
-        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
-    }
+    return Environment(
+        git=GitFacts(commit=git_commit()),
+        source_digest=source_digest(systems),
+        platform=platform.platform(),
+        versions={"python": platform.python_version(), "cuda": torch_cuda(), **versions},
+        gpu=_gpu_facts(devices()),
+        cpu=CpuFacts(model=cpu_model(), cores=os.cpu_count() or 1, usable_cores=usable_cores()),
+        host_memory_gib=round(host_memory_gib(), 1),
+        variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
+    )
 
 
-def _gpu_facts(found: Devices) -> dict[str, Any]:
+def _gpu_facts(answer: Devices) -> GpuFacts:
     """The GPU that workers use, how many there are, and the driver; or why there is none."""
-    if not found.gpus:
-        return {"problem": found.problem}
-    first = found.gpus[0]
-    return {
-        "name": first.name,
-        "uuid": first.uuid,
-        "architecture": first.architecture,
-        "memory_gib": first.memory_gib,
-        "count": len(found.gpus),
-        "driver": found.driver_version,
-        "driver_cuda": found.cuda_version,
-    }
+    if not answer.gpus:
+        return GpuFacts(problem=answer.problem)
+    first = answer.gpus[0]
+    return GpuFacts(
+        name=first.name,
+        uuid=first.uuid,
+        architecture=first.architecture,
+        memory_gib=first.memory_gib,
+        count=len(answer.gpus),
+        driver=answer.driver_version,
+        driver_cuda=answer.cuda_version,
+    )
 
 
 def source_digest(systems: Iterable[str] = ()) -> str:

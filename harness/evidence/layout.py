@@ -9,7 +9,6 @@ CONTRACTS = "contracts"
 EVIDENCE = "evidence"
 VERDICTS = "verdicts.json"
 DRILL = "drill.json"  # in the directory of a fire drill: every fault with its verdict
-DRILL_MARK = "drill"  # as such a directory's `fault`: its units are the unfaulted controls
 
 # evidence/<run id>/
 RUN = "run.json"

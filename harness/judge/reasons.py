@@ -52,7 +52,7 @@ def _error(code: str, explanation: str) -> str:
 HELD = _passes("held", "Everything the claim demands was seen, over the denominators given.")
 
 # --- what two arms, or two runs of one arm, must share before their numbers mean anything -------------------
-NON_FINITE = _fails("non_finite", "A compared number is NaN or infinite; also when both arms have it.")
+NON_FINITE = _fails("non_finite", "A compared number is NaN or infinite. It counts even when both arms have it.")
 UNEQUAL_START = _fails("unequal_start", "The compared arms start from different parameters.")
 UNEQUAL_LENGTHS = _fails("unequal_lengths", "The compared arms recorded different numbers of steps.")
 UNEQUAL_BATCHES = _fails("unequal_batches", "The compared arms read different batches at one step or more.")
@@ -63,28 +63,31 @@ DIFFERS = _fails("differs", "Equality in bits was demanded, and a value differs.
 EXCEEDS_TOLERANCE = _fails("exceeds_tolerance", "A difference is larger than the contract's bound.")
 FROZEN_CHANGED = _fails("frozen_changed", "Tensors that must stay frozen changed during the run.")
 CLIPPED_NORM_EXCEEDED = _fails("clipped_norm_exceeded", "After clipping, a group's norm is above the threshold.")
-TENSORS_MISSING = _fails("tensors_missing", "Some trainable tensors showed no gradient to compare.")
+TENSORS_MISSING = _fails("tensors_missing", "Some trainable tensors have no recorded gradient to compare.")
 
 # --- guards: a comparison that shows nothing -------------------------------------------------------------------
-VACUOUS_STEPS = _fails("vacuous_steps", "Fewer steps were seen than the claim needs; none at all at worst.")
+VACUOUS_STEPS = _fails("vacuous_steps", "Fewer steps were recorded than the claim needs, perhaps none.")
 VACUOUS_NOTHING_COMPARED = _fails("vacuous_nothing_compared", "A denominator is zero: nothing was compared.")
 VACUOUS_PARAMETERS_UNCHANGED = _fails(
     "vacuous_parameters_unchanged", "The trainable parameters ended as they began: nothing was trained."
 )
 VACUOUS_SKIPPED_STEP = _fails("vacuous_skipped_step", "An update was left out, so the steps are not all training.")
 VACUOUS_BATCHES_REPEAT = _fails("vacuous_batches_repeat", "Fewer distinct batches than the guard demands.")
-VACUOUS_CLIP_INACTIVE = _fails("vacuous_clip_inactive", "The clip was hardly ever active, so it was not tested.")
+VACUOUS_CLIP_INACTIVE = _fails("vacuous_clip_inactive", "The clip was active in too few steps, so it was not tested.")
 VACUOUS_TRAINING_EFFECT = _fails(
-    "vacuous_training_effect", "The loss does not lie below the untrained control's by the demanded effect."
+    "vacuous_training_effect", "The loss is not below the untrained control's loss by the demanded amount."
 )
 VACUOUS_BASELINE_CAPTURED = _fails(
-    "vacuous_baseline_captured", "The baseline, declared uncaptured, replayed a capture: twins, not a comparison."
+    "vacuous_baseline_captured",
+    "The baseline is declared uncaptured but replayed a capture, so nothing was compared with it.",
 )
 VACUOUS_GRADIENTS_ZERO = _fails("vacuous_gradients_zero", "Every compared gradient is zero.")
 VACUOUS_CONTROL_NO_SYNC = _fails("vacuous_control_no_sync", "The synchronizing control showed no host sync.")
 VACUOUS_DETECTOR_BLIND = _fails("vacuous_detector_blind", "A sync detector did not see the planted sync.")
 VACUOUS_NO_KERNELS = _fails("vacuous_no_kernels", "A list of kernels that must not be empty is empty.")
-VACUOUS_NO_BUFFERS = _fails("vacuous_no_buffers", "No static buffer was watched, so none was seen to stay.")
+VACUOUS_NO_BUFFERS = _fails(
+    "vacuous_no_buffers", "No static buffer was watched, so nothing shows that they keep their addresses."
+)
 VACUOUS_NO_MEMORY = _fails("vacuous_no_memory", "Every memory sample is zero bytes.")
 VACUOUS_MEMORY_NOT_FILLED = _fails(
     "vacuous_memory_not_filled", "Device memory was not full, so a late allocation could not have failed."
@@ -99,7 +102,9 @@ WRONG_CAPTURE_COUNT = _fails("wrong_capture_count", "The number of captures is n
 UNCAPTURED_STEPS = _fails("uncaptured_steps", "Some steps ran outside the capture.")
 LOST_STEP = _fails("lost_step", "Fewer replays than steps: a captured step was recorded and never executed.")
 EXTRA_STEP = _fails("extra_step", "More replays than steps: a step was executed more than once.")
-LAUNCHES_DIFFER = _fails("launches_differ", "The harness saw another number of launches than the steps need.")
+LAUNCHES_DIFFER = _fails(
+    "launches_differ", "The number of graph launches that the harness saw is not the number that the steps need."
+)
 MOVED_BUFFER = _fails("moved_buffer", "A static buffer changed its address after capture.")
 NODE_COUNT = _fails("node_count", "The number of captured nodes is outside the demanded bounds.")
 KERNELS_PER_LAYER = _fails("kernels_per_layer", "Fewer kernels per layer than demanded.")
@@ -107,7 +112,9 @@ CLIPPED_TENSORS = _fails("clipped_tensors", "The captured clip covers another nu
 SKIPPED_STEPS = _fails("skipped_steps", "More updates were left out than allowed.")
 
 # --- host syncs, memory ----------------------------------------------------------------------------------------
-SYNC_COUNT = _fails("sync_count", "The candidate waits for the device oftener, or else, than demanded.")
+SYNC_COUNT = _fails(
+    "sync_count", "The candidate's number of waits for the device (host syncs) is not the demanded one."
+)
 CONTROL_SYNC_COUNT = _fails("control_sync_count", "The control arm's host syncs are not the demanded number.")
 MEMORY_GROWS = _fails("memory_grows", "Memory grew after the warm-up by more than the bound.")
 
@@ -116,7 +123,7 @@ BASELINE_IDLE = _undecided(
 )
 
 # --- kernels ---------------------------------------------------------------------------------------------------
-PTX_TARGET_MISSING = _fails("ptx_target_missing", "A kernel's PTX has no `.target` line, or one nobody can read.")
+PTX_TARGET_MISSING = _fails("ptx_target_missing", "A kernel's PTX has no `.target` line, or one that cannot be read.")
 PTX_TARGET_MISMATCH = _fails("ptx_target_mismatch", "A kernel's PTX target does not fit the device.")
 PTX_VERSION_UNSUPPORTED = _fails(
     "ptx_version_unsupported", "A kernel's PTX version is missing, newer than the driver, or older than its target."
@@ -133,29 +140,37 @@ NOT_REPEATABLE = _fails("not_repeatable", "The same kernel on the same input gav
 DEMAND_UNMET = _fails("demand_unmet", "A compiled kernel's metadata or constant is not what is demanded.")
 
 # --- throughput ------------------------------------------------------------------------------------------------
-TOO_SLOW = _fails("too_slow", "The ratio is below the demanded one in every process and beyond its interval.")
+TOO_SLOW = _fails(
+    "too_slow", "The speed ratio is below the demanded one in every process, and so is the whole interval."
+)
 UNDECIDED_RATIO = _undecided("undecided_ratio", "The measured ratios neither prove nor refute the demanded one.")
-TOO_FEW_PROCESSES = _undecided("too_few_processes", "This number of processes cannot reach the confidence.")
+TOO_FEW_PROCESSES = _undecided(
+    "too_few_processes", "So few processes cannot reach the demanded confidence, whatever they measure."
+)
 LIMITS_EXCEEDED = _undecided("limits_exceeded", "Machine load, clocks or throttling were outside the limits.")
-TELEMETRY_MISSING = _undecided("telemetry_missing", "Nothing was recorded of the machine while it was timed.")
+TELEMETRY_MISSING = _undecided("telemetry_missing", "No clocks, load or throttling were recorded during the timing.")
 
 # --- measured, not decided ---------------------------------------------------------------------------------------
 CANDIDATE_NOT_CAPTURED = _undecided(
-    "candidate_not_captured", "An arm that the claim needs captured never was; see the capture claim."
+    "candidate_not_captured", "An arm that must be captured for this claim was not; see the capture claim."
 )
 NOISE_ABOVE_TOLERANCE = _undecided(
     "noise_above_tolerance", "The baseline differs from its own repetition by more than the tolerance."
 )
-LAUNCHES_UNOBSERVED = _undecided("launches_unobserved", "The harness observed no replay with its own eyes.")
+LAUNCHES_UNOBSERVED = _undecided(
+    "launches_unobserved", "The harness itself observed no replay; there is only the system's own count."
+)
 UNKNOWN_NODE_TYPE = _undecided(
     "unknown_node_type", "The graph holds a node of a type whose effect on a replay is unknown."
 )
-DETECTORS_DISAGREE = _undecided("detectors_disagree", "Two sync detectors disagree within the bound.")
+DETECTORS_DISAGREE = _undecided(
+    "detectors_disagree", "Two sync detectors disagree, though both readings are within the bound."
+)
 ONE_DETECTOR = _undecided("one_detector", "Fewer than two usable sync detectors gave a reading.")
 DRIVER_VERSION_UNKNOWN = _undecided("driver_version_unknown", "The newest PTX version the driver loads is unknown.")
-MISSING_CASES = _undecided("missing_cases", "Some operation, data type, shape or magnitude of the grid was not tried.")
+MISSING_CASES = _undecided("missing_cases", "Some operation, data type, shape or magnitude of the grid was not run.")
 
-# --- this machine or system can't --------------------------------------------------------------------------------
+# --- this machine or system cannot decide it --------------------------------------------------------------------------------
 NEEDS_CUDA = _not_run("needs_cuda", "The claim needs a CUDA device, and this machine has none.")
 NEEDS_MEMORY = _not_run("needs_memory", "The workload needs more device memory than there is.")
 MODULE_MISSING = _not_run("module_missing", "A Python module that the workload needs is not installed.")

@@ -19,9 +19,9 @@ UNDECIDED = (Status.INCONCLUSIVE, Status.NOT_RUN)
 _PROPERTY = "contract.unit"
 
 
-def options_of(config: pytest.Config) -> session.Options:
+def options_of(config: pytest.Config) -> session.VerifyOptions:
     """The command line's options for contracts."""
-    return session.Options(
+    return session.VerifyOptions(
         workloads=tuple(config.getoption("--contract-workload")),
         gate=bool(config.getoption("--contract-gate")),
         reports=Path(config.getoption("--contract-reports")),
@@ -41,11 +41,11 @@ class ContractFile(pytest.File):
     def collect(self) -> Iterator[ContractItem]:
         options = options_of(self.config)
         try:
-            known = plan_file(self.path, session.Options())
+            known = plan_file(self.path, session.VerifyOptions())
             wanted = [name for name in options.workloads if name in known.loaded.contract.workloads]
             if options.workloads and not wanted:
                 return
-            planned = plan_file(self.path, session.Options(workloads=tuple(wanted))) if wanted else known
+            planned = plan_file(self.path, session.VerifyOptions(workloads=tuple(wanted))) if wanted else known
         except HarnessError as error:
             raise self.CollectError(str(error)) from error
         for unit in planned.plan.units:
@@ -96,7 +96,7 @@ class ContractReporter:
         self.root, self._config = root, config
         self._units: dict[str, tuple[Path, Unit]] = {}
         self._other_failed = False
-        self._outcome: session.Outcome | None = None
+        self._judgement: session.Judgement | None = None
         self._problem: str | None = None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -113,23 +113,23 @@ class ContractReporter:
             return
         options = options_of(self._config)
         files = {path for path, _ in self._units.values()}
-        planned = [plan_file(path, session.Options()) for path in sorted(files)]
+        planned = [plan_file(path, session.VerifyOptions()) for path in sorted(files)]
         units = [unit for _, unit in self._units.values()]
         try:
-            self._outcome = SharedRuns(self.root).write_directory(planned, units, options)
+            self._judgement = SharedRuns(self.root).write_directory(planned, units, options)
         except (HarnessError, OSError) as error:
             self._problem = str(error)
             pytest_session.exitstatus = ExitCode.ERROR
             return
         if pytest_session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
             other = ExitCode.VIOLATED if self._other_failed else ExitCode.HELD
-            pytest_session.exitstatus = self._outcome.exit_code or other
+            pytest_session.exitstatus = self._judgement.exit_code or other
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self._problem is not None:
             terminalreporter.write_line(f"contracts: no run directory could be written: {self._problem}", red=True)
-        if self._outcome is None:
+        if self._judgement is None:
             return
         terminalreporter.section("contracts")
-        terminalreporter.write_line(self._outcome.view.count_line(), bold=True)
-        terminalreporter.write_line(f"report: {self._outcome.run_directory}/report.html")
+        terminalreporter.write_line(self._judgement.view.count_line(), bold=True)
+        terminalreporter.write_line(f"report: {self._judgement.run_directory}/report.html")

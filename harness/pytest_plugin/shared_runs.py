@@ -37,7 +37,7 @@ class PlannedContract:
         return next(claim for claim in self.loaded.contract.claims if claim.id == name)
 
 
-def plan_file(path: Path, options: session.Options) -> PlannedContract:
+def plan_file(path: Path, options: session.VerifyOptions) -> PlannedContract:
     """Read and plan one contract file, with the waivers beside it. Raises ContractError with every error."""
     loaded = load_contract(path)
     waivers = tuple(waiver for waiver in find_waivers([path]) if waiver.contract == loaded.contract.id)
@@ -82,8 +82,8 @@ class SharedRuns:
         return next((waiver for waiver in found if not waiver.expired(self._started.date())), None)
 
     def write_directory(
-        self, planned: Sequence[PlannedContract], judged: Sequence[Unit], options: session.Options
-    ) -> session.Outcome:
+        self, planned: Sequence[PlannedContract], judged: Sequence[Unit], options: session.VerifyOptions
+    ) -> session.Judgement:
         """Make the run directory of the units that were judged, from the evidence below `root`."""
         contracts = [item.loaded for item in planned]
         names = {name for unit in judged for name in unit.runs}
@@ -95,6 +95,6 @@ class SharedRuns:
         for run in runs:
             shutil.copytree(self.root / "evidence" / run.id, writer.evidence_directory(run.id))
         writer.seal()
-        outcome = session.judge_bundles([read_bundle(writer.path)], contracts, gate=options.gate)
-        session.write_outcome(writer.path, outcome)
-        return session.Outcome(outcome.view, writer.finish(), outcome.altered)
+        judgement = session.judge_bundles([read_bundle(writer.path)], contracts, gate=options.gate)
+        session.write_judgement(writer.path, judgement)
+        return session.Judgement(judgement.view, writer.finish())

@@ -115,7 +115,7 @@ def _planned(
     if overrides:
         names = [workload] if workload is not None else list(loaded.contract.workloads)
         changed = replace(loaded, contract=_overridden(loaded.contract, names, overrides))
-    options = session.Options(claims=(claim,), workloads=(workload,) if workload is not None else ())
+    options = session.VerifyOptions(claims=(claim,), workloads=(workload,) if workload is not None else ())
     plan = session.plan_contracts([changed], options)
     if not plan.units:
         raise UsageError("a claim is verified on a workload that it names", got=f"'{workload}', which {claim} does not")

@@ -5,21 +5,21 @@ from __future__ import annotations
 from harness.judge.verdict import Status
 from harness.report import cards
 from harness.report.text import line
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 # GitHub shows ten annotations of a kind for each step, and drops the rest without a word.
 AT_MOST = 10
 
 
-def github_annotations(run: RunView) -> list[str]:
+def github_annotations(view: ReportView) -> list[str]:
     """Lines for the log of a GitHub job: errors and violations, under the gate undecided units too."""
-    wanted = {Status.ERROR, Status.FAIL} | ({Status.INCONCLUSIVE, Status.NOT_RUN} if run.gate else set())
-    worst = cards.worst_first(verdict for verdict in run.verdicts if verdict.status in wanted)
+    wanted = {Status.ERROR, Status.FAIL} | ({Status.INCONCLUSIVE, Status.NOT_RUN} if view.gate else set())
+    worst = cards.worst_first(verdict for verdict in view.verdicts if verdict.status in wanted)
     shown = worst if len(worst) <= AT_MOST else worst[: AT_MOST - 1]
     lines = [
         _command(
-            "warning" if run.waiver(verdict) else "error",
-            f"{verdict.claim} on {verdict.workload}: {cards.word(run, verdict)}",
+            "warning" if view.waiver(verdict) else "error",
+            f"{verdict.claim} on {verdict.workload}: {cards.word(view, verdict)}",
             verdict.message,
         )
         for verdict in shown

@@ -10,7 +10,7 @@ from harness.contract.claims import AnyClaim, parts_of
 from harness.judge.reasons import REASONS
 from harness.judge.verdict import WORST_FIRST, Status, Verdict
 from harness.report.text import clean, line, rows, sentence, words
-from harness.report.view import RunView, mappings
+from harness.report.view import ReportView
 
 if TYPE_CHECKING:  # it brings the plots, which a terminal does not draw
     from harness.report.blocks import Section
@@ -98,7 +98,7 @@ def _rows(columns: list[dict[str, str]]) -> list[tuple[str, list[str]]]:
     return [(name, [column.get(name, "–") for column in columns]) for name in names]
 
 
-def word(view: RunView, verdict: Verdict) -> str:
+def word(view: ReportView, verdict: Verdict) -> str:
     """How the count line names the verdict's kind."""
     return "waived" if view.waiver(verdict) else _WORDS[verdict.status]
 
@@ -108,7 +108,7 @@ def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
     return sorted(verdicts, key=lambda verdict: WORST_FIRST.index(verdict.status))
 
 
-def cards(view: RunView, sections: list[Section]) -> list[Card]:
+def cards(view: ReportView, sections: list[Section]) -> list[Card]:
     """A card for every verdict, what broke or is violated first, then by plan.
 
     A claim that held, or was not run, on several workloads for one reason has one card for all of them.
@@ -137,7 +137,7 @@ def _grounded_once(ordered: list[Card]) -> list[Card]:
     return kept
 
 
-def _card(view: RunView, verdict: Verdict, anchor: str, places: list[tuple[str, str, set[str]]]) -> Card:
+def _card(view: ReportView, verdict: Verdict, anchor: str, places: list[tuple[str, str, set[str]]]) -> Card:
     claim = view.claim(verdict.contract, verdict.claim)
     unit = Seen(
         anchor=anchor,
@@ -157,9 +157,9 @@ def _card(view: RunView, verdict: Verdict, anchor: str, places: list[tuple[str, 
         title=clean(claim.title, 400) if claim else "This claim is not in the contract any more.",
         reason=line(verdict.reason, 80),
         explanation=explanation(verdict.reason),
-        why=_said(claim, "why"),
-        if_fails=_said(claim, "if_fails"),
-        upstream=_said(claim, "upstream"),
+        why=_text_of(claim, "why"),
+        if_fails=_text_of(claim, "if_fails"),
+        upstream=_text_of(claim, "upstream"),
         falsified_by=[line(name, 80) for name in claim.falsified_by] if claim else [],
         drill=_drill(view, verdict),
         units=[unit],
@@ -167,7 +167,7 @@ def _card(view: RunView, verdict: Verdict, anchor: str, places: list[tuple[str, 
 
 
 def _links(
-    view: RunView, verdict: Verdict, claim: AnyClaim | None, places: list[tuple[str, str, set[str]]]
+    view: ReportView, verdict: Verdict, claim: AnyClaim | None, places: list[tuple[str, str, set[str]]]
 ) -> list[tuple[str, str]]:
     """The evidence of the unit's own runs that its kinds of claim are judged from; the first place in each section."""
     runs = {run.run_id for run in view.runs_of(verdict.contract, verdict.claim, verdict.workload)}
@@ -179,31 +179,30 @@ def _links(
     return [(place, title) for title, place in found.items()]
 
 
-def _said(claim: AnyClaim | None, field: str) -> str | None:
+def _text_of(claim: AnyClaim | None, field: str) -> str | None:
     text = getattr(claim, field, None)
     return clean(text, 4000) if text else None
 
 
 def explanation(reason: str) -> str | None:
     """The judge's one-line explanation of its reason code."""
-    found = REASONS.get(reason)
-    return found.explanation if found else None
+    known = REASONS.get(reason)
+    return known.explanation if known else None
 
 
-def _drill(view: RunView, verdict: Verdict) -> list[str]:
-    """The last drill's results for the claim, one phrase a fault."""
-    found = mappings((view.drill or {}).get("rows"))
-    mine = [row for row in found if (row.get("contract"), row.get("claim")) == (verdict.contract, verdict.claim)]
-    return [f"{line(row.get('fault', ''), 80)}: {'killed' if row.get('killed') else 'SURVIVED'}" for row in mine]
+def _drill(view: ReportView, verdict: Verdict) -> list[str]:
+    """The drill's results for the claim, one phrase a fault."""
+    rows = view.drill.rows if view.drill is not None else []
+    own = [row for row in rows if (row.contract, row.claim) == (verdict.contract, verdict.claim)]
+    return [f"{line(row.fault, 80)}: {'killed' if row.killed else 'SURVIVED'}" for row in own]
 
 
-def waiver_line(view: RunView, verdict: Verdict) -> str | None:
+def waiver_line(view: ReportView, verdict: Verdict) -> str | None:
     """Who signed for a violated unit, until when and why; also when that date has passed."""
-    waiver, expired = view.waiver(verdict), view.expired_waiver(verdict)
-    found = waiver or expired
-    if found is None:
-        return None
-    owner, reason, expires = (line(found.get(key, "?"), 300) for key in ("owner", "reason", "expires"))
+    waiver = view.waiver(verdict) or view.expired_waiver(verdict)
     if waiver is None:
+        return None
+    owner, reason, expires = (line(text, 300) for text in (waiver.owner, waiver.reason, waiver.expires))
+    if waiver.expired:
         return f"The waiver by {owner} ended with {expires}: {reason}"
     return f"Waived by {owner} until {expires}: {reason}"

@@ -1,15 +1,15 @@
-"""What changed from one run to another: environment first, then verdicts, then figures beyond noise."""
+"""What changed from one run directory to another: environment first, then verdicts, then figures beyond noise."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from harness.judge.verdict import Figure, Verdict
 from harness.report.sections.closing import flatten
-from harness.report.text import figure, line, words
-from harness.report.view import RunView
+from harness.report.text import figure, line, number, words
+from harness.report.view import ReportView
+from harness.run_directory.bundle import Header
 
 Unit = tuple[str, str, str]
 # Figures whose noise the run itself measured: the interval of a mean ratio, the noise floor of a trajectory.
@@ -28,12 +28,12 @@ class Change:
     beyond_noise: bool | None
 
 
-def compare(before: RunView, after: RunView) -> str:
+def compare(before: ReportView, after: ReportView) -> str:
     """Plain text: differences of the environment, of verdicts, and of figures, with how much of it is noise."""
     lines = [f"before: {before.count_line()}", f"after:  {after.count_line()}"]
     for name, view in (("before", before), ("after", after)):
-        lines += [f"FIRE DRILL, {name}: {line(view.drill_sentence(), 400)}"] if view.fault else []
-    lines += ["", "Environment", *(_environment(before.run, after.run) or ["  the same"])]
+        lines += [f"FIRE DRILL, {name}: {line(view.drill_sentence(), 400)}"] if view.is_drill else []
+    lines += ["", "Environment", *(_environment(before, after) or ["  the same"])]
     lines += ["", "Verdicts", *(_verdicts(before, after) or ["  the same"])]
     changes = list(figure_changes(before, after))
     for title, kind in (
@@ -46,7 +46,7 @@ def compare(before: RunView, after: RunView) -> str:
     return "\n".join(lines if changes else [*lines, "", "Figures", "  the same"]) + "\n"
 
 
-def figure_changes(before: RunView, after: RunView) -> Iterator[Change]:
+def figure_changes(before: ReportView, after: ReportView) -> Iterator[Change]:
     """Figures of the units that both runs decided or measured, where they differ; in the order of the later run."""
     old = _by_unit(before)
     for unit, new in _by_unit(after).items():
@@ -89,31 +89,31 @@ def _beyond(name: str, first: Mapping[str, Figure], second: Mapping[str, Figure]
 
 
 def _number(figures: Mapping[str, Figure], name: str) -> bool | float | None:
-    found = figures.get(name)
-    return found.value if found is not None and isinstance(found.value, int | float) else None
+    value = figures[name].value if name in figures else None
+    return value if isinstance(value, int | float) else None
 
 
-def _by_unit(view: RunView) -> dict[Unit, Verdict]:
+def _by_unit(view: ReportView) -> dict[Unit, Verdict]:
     return {(item.contract, item.claim, item.workload): item for item in view.verdicts}
 
 
-def _environment(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Facts that differ; a fact that one run does not know is shown as unknown."""
-    facts = [
-        {str(path): str(value) for part in ("environment", "digests") for path, value in flatten(run.get(part), part)}
-        for run in (before, after)
+def _environment(before: ReportView, after: ReportView) -> list[str]:
+    """Facts that differ; a fact that one run directory does not know is shown as unknown."""
+    old, new = _facts(before.header), _facts(after.header)
+    return [
+        f"  {line(path, 80)}: {line(old.get(path, 'unknown'), 80)} -> {line(new.get(path, 'unknown'), 80)}"
+        for path in dict.fromkeys([*old, *new])
+        if old.get(path) != new.get(path)
     ]
-    # Digests of evidence differ between any two runs and say nothing.
-    paths = [path for path in dict.fromkeys([*facts[0], *facts[1]]) if not path.startswith("digests.evidence")]
-    lines = []
-    for path in paths:
-        old, new = (line(one.get(path, "unknown"), 80) for one in facts)
-        if facts[0].get(path) != facts[1].get(path):
-            lines.append(f"  {line(path.partition('.')[2], 80)}: {old} -> {new}")
-    return lines
 
 
-def _verdicts(before: RunView, after: RunView) -> list[str]:
+def _facts(header: Header) -> dict[str, str]:
+    """What was collected of the machine, and the digests; those of evidence differ always and say nothing."""
+    digests = header.digests.model_copy(update={"evidence": {}})
+    return {path: number(value) for path, value in (flatten(header.environment) | flatten(digests)).items()}
+
+
+def _verdicts(before: ReportView, after: ReportView) -> list[str]:
     old, new = _by_unit(before), _by_unit(after)
     lines = []
     for unit in dict.fromkeys([*new, *old]):

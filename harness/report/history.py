@@ -11,7 +11,7 @@ from harness.report.blocks import Part, Section, table
 from harness.report.page import render_page
 from harness.report.svg import INK, SERIES, Plot, draw, plain
 from harness.report.text import label, line, words
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ FIGURES_SHOWN = 60
 MARKS = ("o", "s", "^", "D", "v", "P")
 
 
-def history(runs: Sequence[RunView]) -> DataFrame:
+def history(views: Sequence[ReportView]) -> DataFrame:
     """A row for each numeric figure of each unit of each run, in the order of their start; drills are left out.
 
     Columns: `COLUMNS`. A unit without numeric figures has one row whose `figure` is empty and `value` is NaN, so
@@ -34,16 +34,15 @@ def history(runs: Sequence[RunView]) -> DataFrame:
     """
     from pandas import DataFrame
 
-    rows = [row for run in runs if run.fault is None for row in _rows(run)]
+    rows = [row for view in views if not view.is_drill for row in _rows(view)]
     frame = DataFrame(rows, columns=COLUMNS)
     return frame.sort_values("started_at", kind="stable", ignore_index=True)
 
 
-def _rows(run: RunView) -> list[list[object]]:
-    started = str(run.run.get("started_at") or UNKNOWN)
-    facts = [started, (run.fact("git", "commit") or UNKNOWN)[:12], machine(run)]
+def _rows(view: ReportView) -> list[list[object]]:
+    facts = [view.header.started_at, (view.header.environment.git.commit or UNKNOWN)[:12], machine(view)]
     rows: list[list[object]] = []
-    for item in run.verdicts:
+    for item in view.verdicts:
         unit = [item.contract, item.claim, item.workload, item.mechanism or "", str(item.status), item.reason]
         figures = [
             [name, float(entry.value), entry.unit]
@@ -54,16 +53,17 @@ def _rows(run: RunView) -> list[list[object]]:
     return rows
 
 
-def machine(run: RunView) -> str:
+def machine(view: ReportView) -> str:
     """What makes two runs' timings comparable: GPU or CPU, driver and torch."""
-    device = run.fact("gpu", "name") or run.fact("cpu", "model") or UNKNOWN
-    driver = run.fact("gpu", "driver")
-    return f"{device}, {f'driver {driver}, ' if driver else ''}torch {run.fact('versions', 'torch') or UNKNOWN}"
+    collected = view.header.environment
+    device = collected.gpu.name or collected.cpu.model or UNKNOWN
+    driver = f"driver {collected.gpu.driver}, " if collected.gpu.driver else ""
+    return f"{device}, {driver}torch {collected.versions.get('torch') or UNKNOWN}"
 
 
-def render_history(runs: Sequence[RunView]) -> str:
+def render_history(views: Sequence[ReportView]) -> str:
     """The history as one self-contained HTML page: verdicts over runs, then a plot and a table for each figure."""
-    frame = history(runs)
+    frame = history(views)
     sections = [Section("verdicts", "Verdicts", "The latest run first.", [_runs(frame), _turns(frame)])]
     parts = []
     numbers = frame[frame["figure"] != ""]
@@ -77,8 +77,8 @@ def render_history(runs: Sequence[RunView]) -> str:
     sections += [Section("figures", "Figures", lead, parts[:FIGURES_SHOWN])] if parts else []
     left_out = len(parts) - FIGURES_SHOWN
     note = f"{left_out} more figures are left out." if left_out > 0 else ""
-    drills = sum(1 for run in runs if run.fault is not None)
-    count = f"{len(runs) - drills} runs" + (f", {drills} drills left out" if drills else "")
+    drills = sum(view.is_drill for view in views)
+    count = f"{len(views) - drills} runs" + (f", {drills} drills left out" if drills else "")
     return render_page("history.html.j2", title="Contract history", count_line=count, note=note, sections=sections)
 
 

@@ -8,80 +8,80 @@ from harness.judge.verdict import Status
 from harness.report import cards as unit_cards
 from harness.report.blocks import Section
 from harness.report.budget import BYTES, page_within
-from harness.report.outcome import outcome, undecided
+from harness.report.headline import headline, undecided
 from harness.report.page import render_page
 from harness.report.sections import capture, closing, gradients, kernels, throughput, trajectories
 from harness.report.text import clean, line
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 
-def render(run: RunView) -> str:
-    """The whole report of one run as a self-contained HTML page. Pure: equal views give equal bytes."""
-    evidence = _evidence(run)
+def render(view: ReportView) -> str:
+    """The whole report of one run directory as a self-contained HTML page. Pure: equal views give equal bytes."""
+    evidence = _evidence(view)
     values = {
-        "title": _title(run),
-        "warnings": [clean(warning, 3000) for warning in run.warnings()],
-        "fault": line(run.fault) if run.fault else None,
-        "of_controls": run.of_controls,
-        "drill_sentence": clean(run.drill_sentence()),
-        "outcome": outcome(run),
-        "gate": run.gate,
-        "count_line": run.count_line(),
-        "contracts": [(line(item.id), clean(item.title, 400)) for item in run.contracts],
-        "facts": _facts(run),
-        "undecided": undecided(list(run.verdicts)),
-        "narrowed": run.narrowed(),
-        "cards": unit_cards.cards(run, evidence),
-        "environment": closing.environment(run),
-        "command": closing.command(run),
+        "title": _title(view),
+        "warnings": [clean(warning, 3000) for warning in view.warnings()],
+        "is_drill": view.is_drill,
+        "fault": line(view.header.fault or ""),
+        "of_controls": view.of_controls,
+        "drill_sentence": clean(view.drill_sentence()),
+        "headline": headline(view),
+        "gate": view.gate,
+        "count_line": view.count_line(),
+        "contracts": [(line(item.id), clean(item.title, 400)) for item in view.contracts],
+        "facts": _facts(view),
+        "undecided": undecided(list(view.verdicts)),
+        "narrowed": view.narrowed(),
+        "cards": unit_cards.cards(view, evidence),
+        "environment": closing.environment(view),
+        "command": closing.command(view),
     }
     return page_within(
-        BYTES, evidence, _in_question(run), lambda sections: render_page("report.html.j2", sections, **values)
+        BYTES, evidence, _in_question(view), lambda sections: render_page("report.html.j2", sections, **values)
     )
 
 
-def _in_question(run: RunView) -> set[str]:
+def _in_question(view: ReportView) -> set[str]:
     """The runs of units that did not hold."""
-    units = [item for item in run.verdicts if item.status is not Status.PASS]
-    return {seen.run_id for item in units for seen in run.runs_of(item.contract, item.claim, item.workload)}
+    units = [item for item in view.verdicts if item.status is not Status.PASS]
+    return {seen.run_id for item in units for seen in view.runs_of(item.contract, item.claim, item.workload)}
 
 
-def _evidence(run: RunView) -> list[Section]:
-    """The sections of evidence that this run has, in reading order."""
-    found = [
-        closing.deaths(run),
-        trajectories.section(run),
-        gradients.section(run),
-        throughput.section(run),
-        *capture.sections(run),
-        *kernels.sections(run),
-        closing.kill_matrix(run),
+def _evidence(view: ReportView) -> list[Section]:
+    """The sections of evidence that there is, in reading order."""
+    sections = [
+        closing.deaths(view),
+        trajectories.section(view),
+        gradients.section(view),
+        throughput.section(view),
+        *capture.sections(view),
+        *kernels.sections(view),
+        closing.kill_matrix(view),
     ]
-    return [section for section in found if section is not None]
+    return [section for section in sections if section is not None]
 
 
-def _title(run: RunView) -> str:
-    names = ", ".join(line(contract.id, 60) for contract in run.contracts[:3])
-    more = f" and {len(run.contracts) - 3} more" if len(run.contracts) > 3 else ""
-    return f"{'FIRE DRILL · ' if run.fault else ''}{outcome(run).word} · {names or 'no contract'}{more}"
+def _title(view: ReportView) -> str:
+    names = ", ".join(line(contract.id, 60) for contract in view.contracts[:3])
+    more = f" and {len(view.contracts) - 3} more" if len(view.contracts) > 3 else ""
+    return f"{'FIRE DRILL · ' if view.is_drill else ''}{headline(view).word} · {names or 'no contract'}{more}"
 
 
-def _facts(run: RunView) -> list[tuple[str, str]]:
-    """What identifies the run at a glance; what is unknown is left out here and stands in no table."""
-    places = {
-        "commit": ("git", "commit"),
-        "GPU": ("gpu", "name"),
-        "driver": ("gpu", "driver"),
-        "CPU": ("cpu", "model"),
-        "Python": ("versions", "python"),
-        "torch": ("versions", "torch"),
-        "CUDA": ("versions", "cuda"),
-        "Triton": ("versions", "triton"),
+def _facts(view: ReportView) -> list[tuple[str, str]]:
+    """What identifies the run directory at a glance; what is unknown is left out here and stands in no table."""
+    collected = view.header.environment
+    facts = {
+        "commit": collected.git.commit,
+        "GPU": collected.gpu.name,
+        "driver": collected.gpu.driver,
+        "CPU": collected.cpu.model,
+        "Python": collected.versions.get("python"),
+        "torch": collected.versions.get("torch"),
+        "CUDA": collected.versions.get("cuda"),
+        "Triton": collected.versions.get("triton"),
+        "started": view.header.started_at,
     }
-    found = [(name, run.fact(*path)) for name, path in places.items()]
-    started = run.run.get("started_at")
-    found.append(("started", str(started) if started else None))
-    return [(name, line(_short(value), 120)) for name, value in found if value]
+    return [(name, line(_short(value), 120)) for name, value in facts.items() if value]
 
 
 def _short(value: str) -> str:

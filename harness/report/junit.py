@@ -6,39 +6,39 @@ from xml.etree import ElementTree as ET
 
 from harness.judge.verdict import Status, Verdict
 from harness.report.text import clean, figure, line
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 # Attributes stay short: some readers keep them in memory for every build, or cut them at 255.
 MESSAGE = 240
 BODY = 2000
 
 
-def render_junit(run: RunView) -> str:
+def render_junit(view: ReportView) -> str:
     """The verdicts as JUnit XML. Figures are properties.
 
     Violated is a failure, broken an error, undecided and not run are skipped; under the gate those two are failures.
     A waived violation is skipped, with its waiver as the message.
     """
     root = ET.Element("testsuites", name="contracts")
-    contracts = dict.fromkeys(verdict.contract for verdict in run.verdicts)
+    contracts = dict.fromkeys(verdict.contract for verdict in view.verdicts)
     for contract in contracts:
-        verdicts = [verdict for verdict in run.verdicts if verdict.contract == contract]
+        verdicts = [verdict for verdict in view.verdicts if verdict.contract == contract]
         suite = ET.SubElement(root, "testsuite", name=line(contract, MESSAGE))
         for verdict in verdicts:
-            _case(suite, run, verdict)
+            _case(suite, view, verdict)
         _count(suite)
     _count(root)
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _case(suite: ET.Element, run: RunView, verdict: Verdict) -> None:
+def _case(suite: ET.Element, view: ReportView, verdict: Verdict) -> None:
     name = f"{line(verdict.claim, 120)}[{line(verdict.workload, 80)}]"
-    drill = "drill." if run.fault else ""
+    drill = "drill." if view.is_drill else ""
     case = ET.SubElement(suite, "testcase", classname=f"{drill}{line(verdict.contract, 120)}", name=name, time="0")
     properties = ET.SubElement(case, "properties")
     facts = {"status": verdict.status.value, "reason": verdict.reason, "mechanism": verdict.mechanism}
-    facts |= {"fault": run.fault}
+    facts |= {"fault": view.header.fault}
     for key, value in facts.items():
         if value:
             ET.SubElement(properties, "property", name=key, value=line(value, MESSAGE))
@@ -46,19 +46,19 @@ def _case(suite: ET.Element, run: RunView, verdict: Verdict) -> None:
         ET.SubElement(properties, "property", name=line(key, 80), value=line(figure(number), MESSAGE))
     for key, count in list(verdict.denominators.items())[:60]:
         ET.SubElement(properties, "property", name=f"denominator.{line(key, 60)}", value=str(count))
-    _result(case, run, verdict)
+    _result(case, view, verdict)
 
 
-def _result(case: ET.Element, run: RunView, verdict: Verdict) -> None:
-    waiver = run.waiver(verdict)
-    tag = _tag(verdict.status, gate=run.gate, waived=waiver is not None)
+def _result(case: ET.Element, view: ReportView, verdict: Verdict) -> None:
+    waiver = view.waiver(verdict)
+    tag = _tag(verdict.status, gate=view.gate, waived=waiver is not None)
     if tag is None:
         return
     message = f"{verdict.status.value} {verdict.reason}: {verdict.message}"
     if waiver is not None:
-        message = f"waived by {waiver.get('owner')} until {waiver.get('expires')}: {waiver.get('reason')}; {message}"
+        message = f"waived by {waiver.owner} until {waiver.expires}: {waiver.reason}; {message}"
     result = ET.SubElement(case, tag, message=line(message, MESSAGE))
-    claim = run.claim(verdict.contract, verdict.claim)
+    claim = view.claim(verdict.contract, verdict.claim)
     if tag != "skipped":
         result.set("type", line(verdict.reason, 80))
         causes = f"\nWhat usually causes this: {claim.if_fails}" if claim else ""

@@ -6,23 +6,23 @@ import re
 
 from harness.judge.verdict import Status, Verdict
 from harness.report import cards
-from harness.report.outcome import outcome, undecided
+from harness.report.headline import headline, undecided
 from harness.report.sections import closing
 from harness.report.text import figure, line, words
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 # GitHub refuses a step summary above 1 MiB as a whole.
 LIMIT_BYTES = 1_000_000
 _SIGNIFICANT = re.compile(r"([\\`*_{}\[\]<>()#+!|~$&@:])")
 
 
-def render_markdown(run: RunView, limit: int = LIMIT_BYTES) -> str:
-    """The run in Markdown, at most `limit` bytes of UTF-8: whole units are left out at its end, and counted."""
-    head = _head(run)
-    ordered = cards.worst_first(run.verdicts)
-    blocks = [_row(run, verdict) for verdict in ordered]
-    details = [_details(run, verdict) for verdict in ordered if verdict.status in {Status.FAIL, Status.ERROR}]
-    tail = _tail(run)
+def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
+    """Markdown of at most `limit` bytes in UTF-8: whole units are left out at its end, and counted."""
+    head = _head(view)
+    ordered = cards.worst_first(view.verdicts)
+    blocks = [_row(view, verdict) for verdict in ordered]
+    details = [_details(view, verdict) for verdict in ordered if verdict.status in {Status.FAIL, Status.ERROR}]
+    tail = _tail(view)
     # Room for the two sentences that say what was left out.
     room = limit - len((head + tail).encode()) - 400
     table, left_rows = _fitting(blocks, room)
@@ -42,42 +42,42 @@ def escape(text: object, limit: int = 300) -> str:
     )
 
 
-def _head(run: RunView) -> str:
-    result = outcome(run)
-    drill = f"> **Fire drill.** {escape(run.drill_sentence())}\n\n" if run.fault else ""
-    warnings = "".join(f"> **Warning.** {escape(warning, 2000)}\n\n" for warning in run.warnings())
+def _head(view: ReportView) -> str:
+    result = headline(view)
+    drill = f"> **Fire drill.** {escape(view.drill_sentence())}\n\n" if view.is_drill else ""
+    warnings = "".join(f"> **Warning.** {escape(warning, 2000)}\n\n" for warning in view.warnings())
     groups = [
         f"- {len(group.units)} not decided: {escape(group.message)}"
         + (f" (to decide: {escape(group.remedy)})" if group.remedy else "")
-        for group in undecided(list(run.verdicts))[:20]
+        for group in undecided(list(view.verdicts))[:20]
     ]
     listed = "\n".join(groups) + "\n\n" if groups else ""
-    columns = "| verdict | claim | workload | what was seen |\n| --- | --- | --- | --- |\n" if run.verdicts else ""
-    return f"{run.count_line()}\n\n{warnings}{drill}**{result.word}**: {escape(result.sentence)}\n\n{listed}{columns}"
+    columns = "| verdict | claim | workload | what was seen |\n| --- | --- | --- | --- |\n" if view.verdicts else ""
+    return f"{view.count_line()}\n\n{warnings}{drill}**{result.word}**: {escape(result.sentence)}\n\n{listed}{columns}"
 
 
-def _row(run: RunView, verdict: Verdict) -> str:
-    word = cards.word(run, verdict)
+def _row(view: ReportView, verdict: Verdict) -> str:
+    word = cards.word(view, verdict)
     strong = f"**{word}**" if word in {"violated", "error"} else word
     return (
         f"| {strong} | {escape(verdict.claim, 100)} | {escape(verdict.workload, 100)} | {escape(verdict.message)} |\n"
     )
 
 
-def _details(run: RunView, verdict: Verdict) -> str:
-    claim = run.claim(verdict.contract, verdict.claim)
+def _details(view: ReportView, verdict: Verdict) -> str:
+    claim = view.claim(verdict.contract, verdict.claim)
     figures = [f"{escape(words(name))}: {escape(figure(value))}" for name, value in list(verdict.figures.items())[:12]]
     text = f"\n**{escape(verdict.claim, 100)}** on {escape(verdict.workload, 100)}: {escape(verdict.reason, 80)}\n"
     text += "".join(f"- {entry}\n" for entry in figures)
-    signed = cards.waiver_line(run, verdict)
+    signed = cards.waiver_line(view, verdict)
     text += f"- {escape(signed, 700)}\n" if signed else ""
     return text + (f"- What usually causes this: {escape(claim.if_fails, 600)}\n" if claim else "")
 
 
-def _tail(run: RunView) -> str:
-    command = closing.command(run)
-    # A fence longer than any run of backquotes inside cannot be closed by what it holds.
-    longest = max((len(run_of) for run_of in re.findall("`+", command or "")), default=0)
+def _tail(view: ReportView) -> str:
+    command = closing.command(view)
+    # A fence longer than any row of backquotes inside cannot be closed by what it holds.
+    longest = max((len(quotes) for quotes in re.findall("`+", command or "")), default=0)
     fence = "`" * max(3, longest + 1)
     return f"\nReproduce:\n\n{fence}\n{line(command, 2000)}\n{fence}\n" if command else ""
 

@@ -11,9 +11,9 @@ from rich.text import Text
 from harness.evidence.plan_records import Run
 from harness.judge.verdict import Status, Verdict
 from harness.report import cards
-from harness.report.outcome import Undecided, outcome, undecided
+from harness.report.headline import Undecided, headline, undecided
 from harness.report.text import figure, line, words
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 FEW = 5  # units that were not run for one reason, and have a line each
 _STYLES = {
@@ -26,60 +26,60 @@ _STYLES = {
 }
 
 
-def print_results(run: RunView, stream: TextIO | None = None) -> None:
+def print_results(view: ReportView, stream: TextIO | None = None) -> None:
     """Count line, a line a unit (worst first), what usually causes each failure, what would decide the rest.
 
     Units that were not run for one reason share a line where they are many: on a machine without a GPU, most.
     """
     console = _console(stream or sys.stdout)
-    _say(console, run.count_line(), "bold")
-    for warning in run.warnings():
-        _say(console, f"WARNING: {line(warning, 2000)}", "bold red")
-    if run.fault:
-        _say(console, f"FIRE DRILL: {line(run.drill_sentence(), 400)}", "bold yellow")
-    groups = undecided(list(run.verdicts))
+    _print(console, view.count_line(), "bold")
+    for warning in view.warnings():
+        _print(console, f"WARNING: {line(warning, 2000)}", "bold red")
+    if view.is_drill:
+        _print(console, f"FIRE DRILL: {line(view.drill_sentence(), 400)}", "bold yellow")
+    groups = undecided(list(view.verdicts))
     many = [group for group in groups if len(group.units) > FEW and group.units[0].status is Status.NOT_RUN]
-    told = {id(unit): group for group in many for unit in group.units}
-    for verdict in cards.worst_first(run.verdicts):
-        group = told.get(id(verdict))
+    group_of = {id(unit): group for group in many for unit in group.units}
+    for verdict in cards.worst_first(view.verdicts):
+        group = group_of.get(id(verdict))
         if group is None:
-            _print_unit(console, run, verdict)
+            _print_unit(console, view, verdict)
         elif verdict is group.units[0]:
             _print_together(console, group)
     for group in groups:
         if group.remedy:
             units = "1 unit" if len(group.units) == 1 else f"{len(group.units)} units"
-            _say(console, f"To decide {units} ({line(group.units[0].reason, 60)}): {group.remedy}.")
-    result = outcome(run)
-    _say(console, f"{result.word}: {result.sentence}", "bold")
+            _print(console, f"To decide {units} ({line(group.units[0].reason, 60)}): {group.remedy}.")
+    result = headline(view)
+    _print(console, f"{result.word}: {result.sentence}", "bold")
 
 
-def _print_unit(console: Console, run: RunView, verdict: Verdict) -> None:
-    word = cards.word(run, verdict)
+def _print_unit(console: Console, view: ReportView, verdict: Verdict) -> None:
+    word = cards.word(view, verdict)
     unit = f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}"
     console.print(Text(f"{word:>9}  ", _STYLES[word]) + Text(f"{unit}: {line(verdict.message, 400)}"))
-    signed = cards.waiver_line(run, verdict)
+    signed = cards.waiver_line(view, verdict)
     if signed:
-        _say(console, f"           {signed}")
+        _print(console, f"           {signed}")
     if word in {"violated", "error"}:
-        _explain(console, run, verdict)
+        _explain(console, view, verdict)
 
 
 def _print_together(console: Console, group: Undecided) -> None:
     """How many units were not run and why, then their claims, each once."""
     claims = ", ".join(line(claim, 80) for claim in group.claims)
-    told = f"{len(group.units)} units: {line(group.message, 400)}"
-    console.print(Text(f"{'not run':>9}  ", _STYLES["not run"]) + Text(told))
-    _say(console, f"           {claims}", "dim")
+    reason = f"{len(group.units)} units: {line(group.message, 400)}"
+    console.print(Text(f"{'not run':>9}  ", _STYLES["not run"]) + Text(reason))
+    _print(console, f"           {claims}", "dim")
 
 
-def _explain(console: Console, run: RunView, verdict: Verdict) -> None:
+def _explain(console: Console, view: ReportView, verdict: Verdict) -> None:
     """Figures and usual causes below a failure, read like an assertion's."""
     for name, value in list(verdict.figures.items())[:8]:
-        _say(console, f"           {words(name)}: {figure(value)}")
-    claim = run.claim(verdict.contract, verdict.claim)
+        _print(console, f"           {words(name)}: {figure(value)}")
+    claim = view.claim(verdict.contract, verdict.claim)
     if claim is not None:
-        _say(console, f"           what usually causes this: {line(claim.if_fails, 600)}")
+        _print(console, f"           what usually causes this: {line(claim.if_fails, 600)}")
 
 
 class Progress:
@@ -94,10 +94,10 @@ class Progress:
         if run.id not in self._numbers:
             self._numbers[run.id] = len(self._numbers) + 1
             of = f"/{self._total}" if self._total else ""
-            _say(self._console, f"[{self._numbers[run.id]}{of}] {line(run.id, 120)}")
+            _print(self._console, f"[{self._numbers[run.id]}{of}] {line(run.id, 120)}")
         # Runs may go side by side: each line says whose it is.
-        said = f"[{self._numbers[run.id]}] {seconds:6.1f} s  {line(phase, 120) or 'ended'}"
-        _say(self._console, said, "dim")
+        text = f"[{self._numbers[run.id]}] {seconds:6.1f} s  {line(phase, 120) or 'ended'}"
+        _print(self._console, text, "dim")
 
 
 def _console(stream: TextIO) -> Console:
@@ -105,5 +105,5 @@ def _console(stream: TextIO) -> Console:
     return Console(file=stream, highlight=False, soft_wrap=True, emoji=False, markup=False)
 
 
-def _say(console: Console, text: str, style: str = "") -> None:
+def _print(console: Console, text: str, style: str = "") -> None:
     console.print(Text(text, style))

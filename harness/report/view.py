@@ -1,140 +1,121 @@
-"""What a report is made from: one run's contracts, evidence and verdicts, with look-ups the renderers share.
+"""What a report is made from: the contracts, evidence and verdicts of a run directory, with look-ups for the renderers.
 
-A report is a pure function of this view. `run` is the parsed `run.json`; every key is optional for the reader here,
-so that an old or damaged run still gets its report:
-
-- `command`: list of words, or one string, that started the run
-- `started_at`: ISO 8601
-- `units`: list of `{contract, claim, workload, runs: [run ids]}`; tells which evidence belongs to a verdict
-- `fault`: name of the planted fault, or null
-- `narrowed`: `{claims: [...], workloads: [...]}` when the plan was narrowed on the command line
-- `environment`: nested mappings of facts; `git.commit`, `gpu`, `driver` and `versions` are looked for at the top
-- `digests`: nested mappings of sha256 digests (contracts, source, evidence)
-- `incomplete`: names of run directories that never finished
-- `altered`: evidence that differs from its recorded digests, one line a file
-- `waivers`: list of `{contract, claim, workload, owner, reason, expires, expired}`; the unit's own status stays
-- `reproduce`: the command that repeats the run, when it differs from `command`
-
-The drill record is `{"recorded_at": str, "rows": [row, ...]}` with rows `{contract, claim, workload, fault, expected:
-{status, reason, figures}, seen: {status, reason, figures}, killed: bool, upstream_alone_passes: bool | None}`.
+A report is a pure function of this view.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.schema import Contract, Workload
-from harness.evidence import layout
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Status, Verdict, count
 from harness.report.text import line
+from harness.run_directory.bundle import Header, WaiverRecord
+from harness.run_directory.drill_record import DrillRecord
 
 
 @dataclass(frozen=True)
-class RunView:
-    """One run, ready to be rendered. `gate` says that every planned unit must be decided and hold."""
+class ReportView:
+    """One run directory, or the shards of a gate together, ready to be rendered.
 
-    run: Mapping[str, Any]
+    `header` has the units as they were judged: a unit's runs are keys of `evidence`, unless they left none.
+    `altered` says what differs from the recorded digests, one line a file; `incomplete` names directories that never
+    finished. `gate`: every planned unit must be decided and hold.
+    """
+
+    header: Header
     contracts: Sequence[Contract]
     verdicts: Sequence[Verdict]
     evidence: Mapping[str, RunEvidence]
-    drill: Mapping[str, Any] | None = None
+    drill: DrillRecord | None = None
+    altered: tuple[str, ...] = ()
+    incomplete: tuple[str, ...] = ()
     gate: bool = False
 
     @property
-    def fault(self) -> str | None:
-        """The planted fault; a run with one is a drill."""
-        fault = self.run.get("fault")
-        return str(fault) if fault else None
+    def is_drill(self) -> bool:
+        """Whether something was broken on purpose: one fault planted, or a whole fire drill."""
+        return self.header.purpose != "verify"
 
     @property
     def of_controls(self) -> bool:
         """Whether this is a whole fire drill: its units are the unfaulted controls, `drill` holds the faults."""
-        return self.fault == layout.DRILL_MARK
+        return self.header.purpose == "drill"
 
     def narrowed(self) -> str:
         """Which part of the contracts was asked for; empty for all of it."""
-        narrowed = self.run.get("narrowed")
-        asked = narrowed.items() if isinstance(narrowed, Mapping) else []
-        return "; ".join(f"{kind}: {line(', '.join(map(str, names)), 1000)}" for kind, names in asked if names)
+        narrowed = self.header.narrowed
+        asked = (("claims", narrowed.claims), ("workloads", narrowed.workloads))
+        return "; ".join(f"{kind}: {line(', '.join(names), 1000)}" for kind, names in asked if names)
 
     def drilled(self) -> tuple[int, int]:
         """How many faults a whole fire drill planted, and how many of them survived."""
-        rows = mappings((self.drill or {}).get("rows")) if self.of_controls else []
-        return len(rows), sum(not row.get("killed") for row in rows)
+        if self.drill is None or not self.of_controls:
+            return 0, 0
+        return len(self.drill.rows), len(self.drill.survivors)
 
     def drill_sentence(self) -> str:
-        """What a drill planted, and whose verdicts these are; empty for a run without a fault."""
+        """What a drill planted, and whose verdicts these are; empty where nothing was planted."""
         if self.of_controls:
             planted, survived = self.drilled()
             return f"{planted} faults planted, {survived} survived; the units are the controls, run without a fault."
-        return f"The fault {self.fault} was planted in this run on purpose." if self.fault else ""
+        return f"The fault {self.header.fault} was planted in this run on purpose." if self.is_drill else ""
 
     def contract(self, name: str) -> Contract | None:
         return next((contract for contract in self.contracts if contract.id == name), None)
 
     def claim(self, contract: str, name: str) -> AnyClaim | None:
-        found = self.contract(contract)
-        return next((claim for claim in found.claims if claim.id == name), None) if found else None
+        known = self.contract(contract)
+        return next((claim for claim in known.claims if claim.id == name), None) if known else None
 
     def workload(self, contract: str, name: str) -> Workload | None:
-        found = self.contract(contract)
-        return found.workloads.get(name) if found else None
+        known = self.contract(contract)
+        return known.workloads.get(name) if known else None
 
     def runs_of(self, contract: str, claim: str, workload: str) -> list[RunEvidence]:
         """The evidence a unit was judged on, in the order of the plan."""
-        for unit in mappings(self.run.get("units")):
-            if (unit.get("contract"), unit.get("claim"), unit.get("workload")) == (contract, claim, workload):
-                names = unit.get("runs") or []
-                return [self.evidence[name] for name in names if name in self.evidence]
+        for unit in self.header.units:
+            if (unit.contract, unit.claim, unit.workload) == (contract, claim, workload):
+                return [self.evidence[name] for name in unit.runs if name in self.evidence]
         return []
 
     def title_of(self, run_id: str) -> str:
         """`contract · workload` of a run, for headings; the run's own id when no unit names it."""
-        for unit in mappings(self.run.get("units")):
-            if run_id in (unit.get("runs") or []):
-                return f"{unit.get('contract')} · {unit.get('workload')}"
+        for unit in self.header.units:
+            if run_id in unit.runs:
+                return f"{unit.contract} · {unit.workload}"
         return run_id
 
-    def waiver(self, verdict: Verdict) -> Mapping[str, Any] | None:
+    def waiver(self, verdict: Verdict) -> WaiverRecord | None:
         """The unexpired waiver of a violated unit."""
-        return next((waiver for waiver in self._waivers_of(verdict) if not waiver.get("expired")), None)
+        return next((waiver for waiver in self._waivers_of(verdict) if not waiver.expired), None)
 
-    def expired_waiver(self, verdict: Verdict) -> Mapping[str, Any] | None:
+    def expired_waiver(self, verdict: Verdict) -> WaiverRecord | None:
         """The waiver that a violated unit had until its date; None while one is in force."""
-        found = self._waivers_of(verdict)
-        return None if self.waiver(verdict) else next(iter(found), None)
+        return None if self.waiver(verdict) else next(iter(self._waivers_of(verdict)), None)
 
-    def _waivers_of(self, verdict: Verdict) -> list[Mapping[str, Any]]:
+    def _waivers_of(self, verdict: Verdict) -> list[WaiverRecord]:
         if verdict.status is not Status.FAIL:
             return []
-        unit = {"contract": verdict.contract, "claim": verdict.claim, "workload": verdict.workload}
-        return [
-            waiver
-            for waiver in mappings(self.run.get("waivers"))
-            if all(waiver.get(key) in {None, name} for key, name in unit.items())
-        ]
+        unit = (verdict.contract, verdict.claim, verdict.workload)
+        return [waiver for waiver in self.header.waivers if (waiver.contract, waiver.claim, waiver.workload) == unit]
 
     def warnings(self) -> list[str]:
         """What a reader must know before trusting any of it: an unfinished run, evidence that was changed."""
-        incomplete, altered = (
-            [str(item) for item in found] if isinstance(found := self.run.get(key), list | tuple) else []
-            for key in ("incomplete", "altered")
-        )
-        said = []
-        if incomplete:
-            said.append(
-                f"Incomplete: {', '.join(incomplete)} did not finish. What is missing from the evidence is an error."
+        warnings = []
+        if self.incomplete:
+            names = ", ".join(self.incomplete)
+            warnings.append(f"Incomplete: {names} did not finish. What is missing from the evidence is an error.")
+        if self.altered:
+            files = "; ".join(self.altered[:5]) + (" and more" if len(self.altered) > 5 else "")
+            warnings.append(
+                f"Altered: {len(self.altered)} files differ from the digests recorded with the run, so its verdicts "
+                f"prove nothing: {files}."
             )
-        if altered:
-            said.append(
-                f"Altered: {len(altered)} files differ from the digests recorded with the run, so its verdicts "
-                f"prove nothing: {'; '.join(altered[:5])}{' and more' if len(altered) > 5 else ''}."
-            )
-        return said
+        return warnings
 
     def judged(self) -> list[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
         """Each verdict with the parts of its claim and the runs behind it."""
@@ -152,15 +133,3 @@ class RunView:
         waived = sum(1 for verdict in self.verdicts if self.waiver(verdict))
         counts = counts.model_copy(update={"violated": counts.violated - waived})
         return counts.line() + (f" · {waived} waived" if waived else "")
-
-    def fact(self, *path: str) -> str | None:
-        """A value of `environment` by path, as text; None when it is absent or empty."""
-        value: Any = self.run.get("environment")
-        for name in path:
-            value = value.get(name) if isinstance(value, Mapping) else None
-        return None if value is None or value == "" or isinstance(value, Mapping | list) else str(value)
-
-
-def mappings(value: object) -> list[Mapping[str, Any]]:
-    """The mappings in a list that was read from a file; anything else is left out."""
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list | tuple) else []

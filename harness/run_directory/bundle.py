@@ -13,14 +13,15 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from harness.contract.schema import Contract
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
 from harness.evidence.base import Probe, Record
+from harness.evidence.environment_records import Environment
 from harness.evidence.files import Damaged, read_bytes, read_model
 from harness.evidence.plan_records import Unit
 from harness.evidence.read_run import read_run
@@ -56,18 +57,37 @@ class WaiverRecord(Record):
 
 
 class Header(Record):
-    """`run.json`."""
+    """`run.json`. Of a drill's directory the units are the controls, which run without a fault.
 
-    format_version: Literal[1] = 1
+    Version 1 had no `purpose`: `fault` was "drill" in a drill's directory. It is read as what it meant.
+    """
+
+    format_version: Literal[2] = 2
+    purpose: Literal["verify", "fault", "drill"]
     started_at: str  # ISO 8601, UTC
     command: list[str]
     narrowed: Narrowed = Narrowed()
-    fault: str | None = None
-    environment: dict[str, Any]
+    fault: str | None = None  # the planted one, where the purpose is "fault"
+    environment: Environment
     units: list[Unit]
     runs: dict[str, Probe]  # planned run -> its probe
     digests: Digests
     waivers: list[WaiverRecord] = Field(default_factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _upgrade(cls, values: object) -> object:
+        if not isinstance(values, dict) or values.get("format_version") != 1:
+            return values
+        fault = values.get("fault")
+        purpose = "verify" if fault is None else "drill" if fault == "drill" else "fault"
+        return {**values, "format_version": 2, "purpose": purpose, "fault": fault if purpose == "fault" else None}
+
+    @model_validator(mode="after")
+    def _purpose_fits_fault(self) -> Self:
+        if (self.purpose == "fault") != (self.fault is not None):
+            raise ValueError(f"the purpose {self.purpose!r} does not fit the fault {self.fault!r}")
+        return self
 
 
 class LoadedContract(Protocol):

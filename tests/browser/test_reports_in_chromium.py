@@ -15,21 +15,21 @@ from report_views import drill_view, full_view
 
 from harness.rejudge import judged
 from harness.report.html import render
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 PUBLISHED = Path(__file__).parents[2] / "reports"
 SCREENS = {variant.name: variant for variant in VARIANTS}
 
 
 @functools.cache
-def published() -> tuple[RunView, ...]:
+def published() -> tuple[ReportView, ...]:
     """Every published run, the one of most units first."""
     directories = sorted(path.parent for path in PUBLISHED.glob("*/run.json"))
     views = [judged([directory])[1].view for directory in directories]
     return tuple(sorted(views, key=lambda view: -len(view.verdicts)))
 
 
-def cpu_drill() -> RunView:
+def cpu_drill() -> ReportView:
     """The published drill of a machine without a GPU, which is packed."""
     [packed] = PUBLISHED.glob("*-cpu-drill/run.tar.xz")
     with tempfile.TemporaryDirectory() as unpacked, tarfile.open(packed) as archive:
@@ -38,7 +38,7 @@ def cpu_drill() -> RunView:
         return judged([directory])[1].view
 
 
-PAGES: dict[str, Callable[[], RunView]] = {
+PAGES: dict[str, Callable[[], ReportView]] = {
     "cpu-run": cpu_drill,
     "gpu-run": lambda: published()[0],
     "gpu-timing": lambda: next(view for view in published() if any(run.timing for run in view.evidence.values())),

@@ -27,9 +27,9 @@ def test_the_driver_and_torch_see_the_same_devices() -> None:
 
 def test_the_fingerprint_names_gpu_driver_and_cuda() -> None:
     facts = collect()
-    assert facts["gpu"]["name"] == torch.cuda.get_device_name(0)
-    assert facts["gpu"]["driver"].split(".")[0].isdigit()
-    assert facts["versions"]["cuda"] == torch.version.cuda
+    assert facts.gpu.name == torch.cuda.get_device_name(0)
+    assert str(facts.gpu.driver).split(".")[0].isdigit()
+    assert facts.versions["cuda"] == torch.version.cuda
 
 
 def test_telemetry_of_a_busy_gpu() -> None:

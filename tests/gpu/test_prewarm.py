@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.judge.verdict import Verdict
-from harness.session import Options, verify
+from harness.session import VerifyOptions, verify
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -39,7 +39,7 @@ claims:
 def verdict(folder: Path, *, capture: str = "none", fault: str | None = None) -> Verdict:
     path = folder / "one-arm.yaml"
     path.write_text(CONTRACT.replace("CAPTURE", capture), encoding="utf-8")
-    (found,) = verify([path], Options(fault=fault, reports=folder / "reports")).verdicts
+    (found,) = verify([path], VerifyOptions(fault=fault, reports=folder / "reports")).verdicts
     return found
 
 

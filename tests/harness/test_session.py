@@ -27,7 +27,7 @@ def contracts(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_verify_says_what_came_of_it(contracts: Path) -> None:
-    outcome = session.verify([contracts], session.Options(name="run"))
+    outcome = session.verify([contracts], session.VerifyOptions(name="run"))
     assert [(verdict.workload, str(verdict.status)) for verdict in outcome.verdicts] == [
         ("held", "PASS"),
         ("violated", "FAIL"),
@@ -39,7 +39,7 @@ def test_verify_says_what_came_of_it(contracts: Path) -> None:
 
 
 def test_a_plan_is_narrowed_and_says_so(contracts: Path) -> None:
-    outcome = session.verify([contracts], session.Options(name="run", workloads=("held",)))
+    outcome = session.verify([contracts], session.VerifyOptions(name="run", workloads=("held",)))
     assert outcome.exit_code is ExitCode.HELD
     header = read_bundle(Path("harness-reports/run")).header
     assert (header.narrowed.claims, header.narrowed.workloads) == ([], ["held"])
@@ -48,16 +48,16 @@ def test_a_plan_is_narrowed_and_says_so(contracts: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        (session.Options(claims=("SCRIPT-01",)), UsageError, "did you mean `SCRIPT-001`"),
-        (session.Options(workloads=("hel",)), UsageError, "did you mean `held`"),
-        (session.Options(fault="no_such_fault"), UsageError, "no contract here has this fault"),
-        (session.Options(data=Path("nowhere")), UsageError, "nowhere: the path must exist"),
-        (session.Options(waivers=Path("nowhere.yaml")), ContractError, "no such file"),
+        (session.VerifyOptions(claims=("SCRIPT-01",)), UsageError, "did you mean `SCRIPT-001`"),
+        (session.VerifyOptions(workloads=("hel",)), UsageError, "did you mean `held`"),
+        (session.VerifyOptions(fault="no_such_fault"), UsageError, "no contract here has this fault"),
+        (session.VerifyOptions(data=Path("nowhere")), UsageError, "nowhere: the path must exist"),
+        (session.VerifyOptions(waivers=Path("nowhere.yaml")), ContractError, "no such file"),
     ],
     ids=["claim", "workload", "fault", "data", "waivers"],
 )
 def test_what_does_not_exist_is_refused_before_anything_runs(
-    contracts: Path, options: session.Options, error: type[Exception], said: str
+    contracts: Path, options: session.VerifyOptions, error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):
         session.verify([contracts], options)
@@ -65,15 +65,15 @@ def test_what_does_not_exist_is_refused_before_anything_runs(
 
 
 def test_a_run_directory_is_written_once(contracts: Path) -> None:
-    session.verify([contracts], session.Options(name="run"))
+    session.verify([contracts], session.VerifyOptions(name="run"))
     with pytest.raises(UsageError, match="a run directory is written once"):
-        session.verify([contracts], session.Options(name="run"))
+        session.verify([contracts], session.VerifyOptions(name="run"))
 
 
 def test_the_wall_limit_reaches_every_run(contracts: Path) -> None:
     loaded = load_contracts([contracts])
-    planned = session.plan_contracts(loaded, session.Options())
-    limited = session.plan_contracts(loaded, session.Options(wall_limit_s=7.0))
+    planned = session.plan_contracts(loaded, session.VerifyOptions())
+    limited = session.plan_contracts(loaded, session.VerifyOptions(wall_limit_s=7.0))
     assert {run.wall_limit_s for run in limited.runs} == {7.0}
     assert 7.0 not in {run.wall_limit_s for run in planned.runs}
     assert limited.units == planned.units
@@ -91,7 +91,7 @@ def test_what_breaks_in_the_middle_keeps_the_evidence_and_says_where(
 
     monkeypatch.setattr("harness.runners.supervisor.execute", breaks_at_the_second)
     with pytest.raises(OSError, match="the disk is full") as broken:
-        session.verify([contracts], session.Options(name="run"))
+        session.verify([contracts], session.VerifyOptions(name="run"))
     assert broken.value.__notes__ == ["kept what there is, marked INCOMPLETE: harness-reports/run"]
     bundle = read_bundle(Path("harness-reports/run"))
     outcome = session.judge_bundles([bundle], load_contracts(bundle.contract_paths()))
@@ -100,8 +100,8 @@ def test_what_breaks_in_the_middle_keeps_the_evidence_and_says_where(
 
 
 def test_json_is_the_published_object(contracts: Path) -> None:
-    outcome = session.verify([contracts], session.Options(name="run"))
-    printed = json.loads(session.outcome_json(outcome))
+    outcome = session.verify([contracts], session.VerifyOptions(name="run"))
+    printed = json.loads(session.judgement_json(outcome))
     stored = json.loads(Path("harness-reports/run/verdicts.json").read_text())
     assert printed == {**stored, "run_directory": "harness-reports/run", "waived": []}
     assert set(stored) == {"format_version", "counts", "gate", "claims"}
@@ -110,7 +110,7 @@ def test_json_is_the_published_object(contracts: Path) -> None:
 def test_a_unit_that_another_contract_does_not_have_is_not_run(contracts: Path, tmp_path: Path) -> None:
     from scripted_system import contract_text
 
-    session.verify([contracts], session.Options(name="run"))
+    session.verify([contracts], session.VerifyOptions(name="run"))
     other = tmp_path / "other.yaml"
     other.write_text(contract_text("held"))
     outcome = session.judge_bundles([read_bundle(Path("harness-reports/run"))], load_contracts([other]))
@@ -123,7 +123,7 @@ def test_a_unit_that_another_contract_does_not_have_is_not_run(contracts: Path, 
 
 def test_shards_make_one_gate(contracts: Path) -> None:
     for name in ("held", "not_run"):
-        session.verify([contracts], session.Options(name=name, workloads=(name,)))
+        session.verify([contracts], session.VerifyOptions(name=name, workloads=(name,)))
     bundles = [read_bundle(Path("harness-reports") / name) for name in ("held", "not_run")]
     outcome = session.judge_bundles(bundles, load_contracts([contracts]), gate=True)
     assert [verdict.reason for verdict in outcome.verdicts] == ["held", "not_planned", "module_missing"]
@@ -132,8 +132,8 @@ def test_shards_make_one_gate(contracts: Path) -> None:
 
 
 def test_shards_with_a_drill_among_them_are_refused(contracts: Path) -> None:
-    session.verify([contracts], session.Options(name="plain", workloads=("held",)))
-    session.verify([contracts], session.Options(name="drill", workloads=("held",), fault="nan_tail"))
+    session.verify([contracts], session.VerifyOptions(name="plain", workloads=("held",)))
+    session.verify([contracts], session.VerifyOptions(name="drill", workloads=("held",), fault="nan_tail"))
     bundles = [read_bundle(Path("harness-reports") / name) for name in ("plain", "drill")]
     with pytest.raises(EvidenceError, match="a shard of a gate plants no fault"):
         session.judge_bundles(bundles, load_contracts([contracts]), gate=True)

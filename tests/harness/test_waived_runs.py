@@ -128,5 +128,5 @@ def test_json_lists_what_is_waived(harness: Call) -> None:
     _, outcome = rejudge.judged([run_directory()])
     from harness import session
 
-    [waived] = json.loads(session.outcome_json(outcome))["waived"]
+    [waived] = json.loads(session.judgement_json(outcome))["waived"]
     assert (waived["claim"], waived["workload"], waived["owner"]) == ("SCRIPT-001", "violated", "ada")

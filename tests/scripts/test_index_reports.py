@@ -26,10 +26,10 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     text = scripted_system.contract_text("held", "violated").replace("[nan_tail]", "[no_steps, missing_run]")
     contract.write_text(text, encoding="utf-8")
     folder = tmp_path / "reports"
-    session.verify([contract], session.Options(reports=folder, name="1-plain"))
-    planted = session.Options(reports=folder, name="2-planted", fault="nan_tail", workloads=("held",))
+    session.verify([contract], session.VerifyOptions(reports=folder, name="1-plain"))
+    planted = session.VerifyOptions(reports=folder, name="2-planted", fault="nan_tail", workloads=("held",))
     session.verify([contract], planted)
-    fire_drill.drill([contract], fire_drill.Options(reports=folder, name="3-drill"))
+    fire_drill.drill([contract], fire_drill.DrillOptions(reports=folder, name="3-drill"))
     return folder
 
 

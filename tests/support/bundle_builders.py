@@ -10,6 +10,7 @@ from run_builders import make_contract, stand_in_run
 
 from harness.contract.schema import Contract
 from harness.evidence.base import Obstacle
+from harness.evidence.environment_records import CpuFacts, Environment
 from harness.evidence.plan_records import Unit
 from harness.evidence.run_records import Complete, Unavailable
 from harness.numbers import dump_json
@@ -47,10 +48,11 @@ def header(
     loaded: Loaded = LOADED,
 ) -> Header:
     return Header(
+        purpose="verify" if fault is None else "fault",
         started_at=started_at,
         command=["harness", "verify"],
         fault=fault,
-        environment={"cpu": {"cores": 2}},
+        environment=Environment(cpu=CpuFacts(cores=2)),
         units=list(units) or [unit()],
         runs={RUN_ID: "paired"},
         digests=Digests(contracts=contract_digests([loaded]), source=source),

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 from report_views import arm, small_view
 
 from harness.evidence import run_evidence
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 VOID = {"meta", "link", "img", "br"}
 
@@ -54,7 +54,7 @@ def parsed(svg: str) -> ET.Element:
     return ET.fromstring(svg)  # noqa: S314 - our own output
 
 
-def with_losses(**losses: Any) -> RunView:
+def with_losses(**losses: Any) -> ReportView:
     """A run of arms with these losses."""
     run = run_evidence.RunEvidence("tiny-paired", "paired", {name: [arm(name, loss)] for name, loss in losses.items()})
     return small_view(evidence={run.run_id: run})

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from harness.contract.schema import Contract
-from harness.evidence import arm_records, layout, run_evidence, run_records
+from harness.evidence import arm_records, run_evidence, run_records
 from harness.judge.verdict import Figure, Status, Verdict
-from harness.report.view import RunView
+from harness.report.view import ReportView
+from harness.run_directory.bundle import Header
+from harness.run_directory.drill_record import DrillMachine, DrillRecord, Row, Triple
 
 CONTRACT: dict[str, Any] = {
     "schema": "contract/v1",
@@ -115,6 +117,27 @@ def contract(**changes: Any) -> Contract:
     return Contract.model_validate(CONTRACT | changes)
 
 
+def header(**changes: Any) -> Header:
+    """The header of a run directory without units, on a machine of which nothing is known; `changes` as in JSON."""
+    values = {
+        "purpose": "verify",
+        "started_at": "2026-11-20T11:00:00+00:00",
+        "command": ["harness", "verify", "contracts/"],
+        "environment": {},
+        "units": [],
+        "runs": {},
+        "digests": {"contracts": {}, "source": "0f" * 32},
+    }
+    return Header.model_validate(values | changes)
+
+
+def waiver(workload: str, **changes: Any) -> dict[str, Any]:
+    """A waiver of F-GRAPH-BWD-001 on a workload, as a header records it."""
+    values = {"contract": CONTRACT["id"], "claim": "F-GRAPH-BWD-001", "workload": workload}
+    signed = {"owner": "ada", "reason": "known", "expires": "2027-01-01", "expired": False}
+    return {**values, **signed, **changes}
+
+
 def series(loss: Any) -> run_evidence.Series:
     losses = np.asarray(loss, dtype=np.float64)
     count = len(losses)
@@ -153,32 +176,36 @@ def loss_curve(steps: int, seed: int = 0) -> Any:
     return 2.4 + 1.8 * np.exp(-np.arange(steps) / (steps / 3)) + noise
 
 
-def small_view(**changes: Any) -> RunView:
+def small_view(**changes: Any) -> ReportView:
     """One claim on one workload, held: two arms with equal trajectories of 100 steps."""
     curve = loss_curve(100)
     arms = {"ungraphed": [arm("ungraphed", curve), arm("ungraphed", curve, 1)], "graphed": [arm("graphed", curve)]}
     run = run_evidence.RunEvidence("tiny-paired", "paired", arms)
     unit = {"contract": CONTRACT["id"], "claim": "F-GRAPH-BWD-001", "workload": "tiny", "runs": ["tiny-paired"]}
-    record = {"command": ["harness", "verify", "contracts/"], "units": [unit]}
     values: dict[str, Any] = {
-        "run": record,
+        "header": header(units=[unit]),
         "contracts": [contract()],
         "verdicts": [verdict("F-GRAPH-BWD-001")],
         "evidence": {run.run_id: run},
     }
-    return RunView(**(values | changes))
+    return ReportView(**(values | changes))
 
 
-def view_of(*statuses: Status, gate: bool = False, **run: Any) -> RunView:
-    """Verdicts of these statuses on workloads w0, w1, …, without evidence."""
+def view_of(*statuses: Status, **changes: Any) -> ReportView:
+    """Verdicts of these statuses on workloads w0, w1, …, without evidence; fields of the view may be changed."""
     verdicts = [
         verdict("F-GRAPH-BWD-001", f"w{place}", status, message=f"message {place}", reason=f"reason_{place}")
         for place, status in enumerate(statuses)
     ]
-    return RunView(run, [contract()], verdicts, {}, gate=gate)
+    return replace(view_with(*verdicts, contracts=[contract()]), **changes)
 
 
-def full_view() -> RunView:
+def view_with(*verdicts: Verdict, contracts: Sequence[Contract] = (), **header_changes: Any) -> ReportView:
+    """These verdicts and nothing else; fields of the header may be changed."""
+    return ReportView(header(**header_changes), contracts, verdicts, {})
+
+
+def full_view() -> ReportView:
     """A run with every kind of evidence and every status, in the sizes of a real one."""
     names = {
         "paired": "qwen2-1.5b-paired",
@@ -208,32 +235,39 @@ def full_view() -> RunView:
         ("F-PTX-001", "tiny", [names["kernels"]]),
     ]
     planned = [{"contract": CONTRACT["id"], "claim": a, "workload": b, "runs": c} for a, b, c in units]
-    run = {
-        "command": ["harness", "verify", "contracts/", "--gate"],
-        "started_at": "2026-11-20T11:00:00Z",
-        "units": planned,
-        "environment": {
-            "git": {"commit": "4afac30f0e0c2a1d"},
-            "gpu": {"name": "NVIDIA H200", "driver": "580.65.06", "memory_gib": 139.8},
-            "versions": {"python": "3.12.3", "torch": "2.11.0+cu130", "cuda": "13.0", "triton": "3.6.0"},
-            "cpu": {"model": "Xeon", "cores": 16},
-        },
-        "digests": {"source": "0f" * 32},
+    environment = {
+        "git": {"commit": "4afac30f0e0c2a1d"},
+        "gpu": {"name": "NVIDIA H200", "driver": "580.65.06", "memory_gib": 139.8},
+        "versions": {"python": "3.12.3", "torch": "2.11.0+cu130", "cuda": "13.0", "triton": "3.6.0"},
+        "cpu": {"model": "Xeon", "cores": 16},
     }
-    return RunView(run, [contract()], _verdicts(), evidence, drill=_drill(), gate=True)
+    command = ["harness", "verify", "contracts/", "--gate"]
+    full = header(command=command, units=planned, environment=environment)
+    return ReportView(full, [contract()], _verdicts(), evidence, drill=_drill(), gate=True)
 
 
-def drill_view() -> RunView:
+def drill_view() -> ReportView:
     """The full run with a fault planted."""
-    view = full_view()
-    return replace(view, run=dict(view.run) | {"fault": "stale_batch"})
+    return planted(full_view())
 
 
-def whole_drill_view(*statuses: Status, killed: Sequence[bool], gate: bool = False) -> RunView:
+def planted(view: ReportView, fault: str = "stale_batch") -> ReportView:
+    """The view of a run directory in which this fault was planted."""
+    return replace(view, header=view.header.model_copy(update={"purpose": "fault", "fault": fault}))
+
+
+def whole_drill_view(*statuses: Status, killed: Sequence[bool], gate: bool = False) -> ReportView:
     """A drill's directory: controls of these statuses (by default one that held), and a row for each fault."""
-    row = _drill()["rows"][0]
-    drill = {"rows": [row | {"fault": f"fault{index}", "killed": each} for index, each in enumerate(killed)]}
-    return replace(view_of(*(statuses or (Status.PASS,)), gate=gate, fault=layout.DRILL_MARK), drill=drill)
+    record = _drill()
+    rows = [
+        record.rows[0].model_copy(update={"fault": f"fault{index}", "killed": one}) for index, one in enumerate(killed)
+    ]
+    return view_of(
+        *(statuses or (Status.PASS,)),
+        gate=gate,
+        header=header(purpose="drill"),
+        drill=record.model_copy(update={"rows": rows}),
+    )
 
 
 def _verdicts() -> list[Verdict]:
@@ -290,25 +324,34 @@ def _verdicts() -> list[Verdict]:
     ]
 
 
-def _drill() -> dict[str, Any]:
-    base = {"contract": CONTRACT["id"], "claim": "F-GRAPH-BWD-001", "workload": "tiny"}
-    said = {"status": "FAIL", "reason": "differs", "figures": {"first_differing_step": 1}}
-    held = {"status": "PASS", "reason": "held", "figures": {}}
-    return {
-        "recorded_at": "2026-11-20",
-        "rows": [
-            base
-            | {"fault": "stale_batch", "expected": said, "seen": said, "killed": True, "upstream_alone_passes": False},
-            base
-            | {
-                "fault": "frozen_learning_rate",
-                "expected": said,
-                "seen": held,
-                "killed": False,
-                "upstream_alone_passes": True,
-            },
+def _drill() -> DrillRecord:
+    unit = {"contract": CONTRACT["id"], "claim": "F-GRAPH-BWD-001", "workload": "tiny", "message": "what was seen"}
+    differs = Triple(status="FAIL", reason="differs", figures={"first_differing_step": 1})
+    held = Triple(status="PASS", reason="held")
+    return DrillRecord(
+        recorded_at="2026-11-20",
+        machine=DrillMachine(cuda=True, gpus=["NVIDIA H200"], host_memory_gib=200.0),
+        contracts={CONTRACT["id"]: "0d" * 32},
+        controls=[],
+        rows=[
+            Row(
+                fault="stale_batch",
+                expected=differs,
+                seen=differs,
+                killed=True,
+                upstream_alone_passes=False,
+                **unit,
+            ),
+            Row(
+                fault="frozen_learning_rate",
+                expected=differs,
+                seen=held,
+                killed=False,
+                upstream_alone_passes=True,
+                **unit,
+            ),
         ],
-    }
+    )
 
 
 def _paired(run_id: str) -> run_evidence.RunEvidence:

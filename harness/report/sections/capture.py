@@ -12,13 +12,13 @@ from harness.report import plots
 from harness.report.blocks import Part, Section, table
 from harness.report.decimate import Doubles
 from harness.report.text import line, size
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 MEMORY = "Memory held by the process, sample by sample: what each arm has more or less than at its first sample."
 KERNELS = 12  # of a graph, the most launched first; the run directory holds all
 
 
-def sections(view: RunView) -> list[Section]:
+def sections(view: ReportView) -> list[Section]:
     """Captured work, host syncs and memory, each left out when nothing of it was seen."""
     captured: list[Part] = []
     synced: list[Part] = []
@@ -35,7 +35,7 @@ def sections(view: RunView) -> list[Section]:
     return [section for section in found if section.parts]
 
 
-def _arms(view: RunView) -> Iterator[tuple[str, str, ArmEvidence]]:
+def _arms(view: ReportView) -> Iterator[tuple[str, str, ArmEvidence]]:
     """The first replica of every arm of every run, titled by workload and arm."""
     for run_id, run in view.evidence.items():
         for arm, replicas in run.arms.items():
@@ -117,7 +117,7 @@ def _syncs(title: str, run_id: str, seen: HostSyncEvidence) -> Part:
     return part
 
 
-def _memory(view: RunView) -> Iterator[Part]:
+def _memory(view: ReportView) -> Iterator[Part]:
     """A part for each run whose memory a claim judged, all arms in one plot; one table for all other runs."""
     asked = [runs for _, parts, runs in view.judged() if any(part.kind == "memory_steady" for part in parts)]
     judged = {run.run_id for runs in asked for run in runs}

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
+from pydantic import BaseModel
+
+from harness.evidence.base import Scalar
 from harness.report.blocks import Part, Section, Table, table
 from harness.report.text import clean, line, number
-from harness.report.view import RunView, mappings
+from harness.report.view import ReportView
+from harness.run_directory.drill_record import Triple
 
-_UPSTREAM = {"True": "would pass it", "False": "catches it"}
+_UPSTREAM = {True: "would pass it", False: "catches it", None: "–"}
 
 
-def deaths(view: RunView) -> Section | None:
+def deaths(view: ReportView) -> Section | None:
     """Every worker that did not complete, with the last Python stack that was seen of it."""
     parts = []
     for run in view.evidence.values():
@@ -26,49 +29,47 @@ def deaths(view: RunView) -> Section | None:
     return Section("broke", "What broke", "Workers that ended before their work was done.", parts) if parts else None
 
 
-def kill_matrix(view: RunView) -> Section | None:
+def kill_matrix(view: ReportView) -> Section | None:
     """Each planted fault against the claim it must break; survivors first."""
-    found = mappings((view.drill or {}).get("rows"))
-    if not found:
+    if view.drill is None or not view.drill.rows:
         return None
-    ordered = sorted(found, key=lambda row: bool(row.get("killed")))
-    survivors = sum(1 for row in found if not row.get("killed"))
+    planted, survivors = len(view.drill.rows), len(view.drill.survivors)
     rows = [
         [
-            "killed" if row.get("killed") else "SURVIVED",
-            str(row.get("claim", "")),
-            str(row.get("fault", "")),
-            _triple(row.get("expected")),
-            _triple(row.get("seen")),
-            _UPSTREAM.get(str(row.get("upstream_alone_passes")), "–"),
+            "killed" if row.killed else "SURVIVED",
+            row.claim,
+            row.fault,
+            _triple(row.expected),
+            _triple(row.seen),
+            _UPSTREAM[row.upstream_alone_passes],
         ]
-        for row in ordered
+        for row in sorted(view.drill.rows, key=lambda row: row.killed)
     ]
-    columns = ["result", "claim", "planted fault", "must say", "said", "upstream's number alone"]
-    recorded = (view.drill or {}).get("recorded_at")
-    text = [f"{len(found)} planted faults, {len(found) - survivors} killed, {survivors} survived."]
-    text += [f"Recorded {line(recorded, 60)}."] if recorded else []
+    columns = ["result", "claim", "planted fault", "expected", "seen", "upstream's number alone"]
+    text = [
+        f"{planted} planted faults, {planted - survivors} killed, {survivors} survived.",
+        f"Recorded {line(view.drill.recorded_at, 60)}.",
+    ]
     lead = "A check that was never seen to fail proves nothing: each claim against the faults it must catch."
     return Section(
         "drill", "Fire drill", lead, [Part("Kill matrix", text, [], [table("Faults", columns, rows, shown=300)])]
     )
 
 
-def _triple(value: object) -> str:
-    if not isinstance(value, Mapping):
-        return "–"
-    figures = value.get("figures")
-    listed = ", ".join(f"{key}={item}" for key, item in figures.items()) if isinstance(figures, Mapping) else ""
-    return " ".join(part for part in (str(value.get("status", "")), str(value.get("reason", "")), listed) if part)
+def _triple(value: Triple) -> str:
+    figures = ", ".join(f"{name}={figure}" for name, figure in value.figures.items())
+    return " ".join(part for part in (value.status, value.reason, figures) if part)
 
 
-def environment(view: RunView) -> Section | None:
+def environment(view: ReportView) -> Section | None:
     """Everything `run.json` says of the machine, its software and the digests, and the system's own facts."""
     tables: list[Table] = []
-    for title in ("environment", "digests", "narrowed"):
-        facts = list(flatten(view.run.get(title)))
+    header = view.header
+    records = {"Environment": header.environment, "Digests": header.digests, "Narrowed": header.narrowed}
+    for title, record in records.items():
+        facts = [[path, value if isinstance(value, str) else number(value)] for path, value in flatten(record).items()]
         if facts:
-            tables.append(table(title.capitalize(), ["", "value"], facts, shown=80, folded=title == "digests"))
+            tables.append(table(title, ["", "value"], facts, shown=80, folded=record is header.digests))
     stated = _stated(view)
     if stated:
         tables.append(table("Stated by the system", ["fact", "value", "by"], stated, folded=True, shown=60))
@@ -76,7 +77,7 @@ def environment(view: RunView) -> Section | None:
     return Section("environment", "Environment", lead, [Part("Fingerprint", [], [], tables)]) if tables else None
 
 
-def _stated(view: RunView) -> list[list[object]]:
+def _stated(view: ReportView) -> list[list[object]]:
     """Facts of the arms' systems, each value once: those all arms share first, the others with the arms that say so."""
     speakers: dict[tuple[str, str], list[str]] = {}
     arms = [(run, arm, items[0]) for run in view.evidence.values() for arm, items in run.arms.items() if items]
@@ -85,32 +86,33 @@ def _stated(view: RunView) -> list[list[object]]:
             fact = (key, value if isinstance(value, str) else number(value))
             speakers.setdefault(fact, []).append(f"{view.title_of(run.run_id)} · {arm}")
     ordered = sorted(speakers.items(), key=lambda item: len(item[1]) != len(arms))
-    return [[*fact, _named(said, len(arms))] for fact, said in ordered]
+    return [[*fact, _named(arms_with, len(arms))] for fact, arms_with in ordered]
 
 
-def _named(said: list[str], of: int) -> str:
-    different = list(dict.fromkeys(said))
-    if len(said) == of > 1:
+def _named(speakers: list[str], of: int) -> str:
+    different = list(dict.fromkeys(speakers))
+    if len(speakers) == of > 1:
         return f"all {of} arms of all runs"
     more = f" and {len(different) - 2} more" if len(different) > 2 else ""
     return "; ".join(different[:2]) + more
 
 
-def flatten(value: Any, path: str = "", depth: int = 0) -> Iterator[list[object]]:
-    """Nested mappings as rows of (path, text); a list becomes one row, empty values none, and depth is bounded."""
-    if isinstance(value, Mapping) and depth < 6:
+def flatten(record: BaseModel) -> dict[str, Scalar]:
+    """A record's values by their path; a list is one value, and what is empty or unknown is left out."""
+    return dict(_leaves(record.model_dump(), ""))
+
+
+def _leaves(value: object, path: str) -> Iterator[tuple[str, Scalar]]:
+    if isinstance(value, dict):
         for key, item in value.items():
-            yield from flatten(item, f"{path}.{key}" if path else str(key), depth + 1)
+            yield from _leaves(item, f"{path}.{key}" if path else str(key))
         return
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         value = ", ".join(map(str, value[:20]))
-    if value is not None and value != "":
-        yield [path, number(value) if isinstance(value, int | float) else str(value)]
+    if isinstance(value, bool | int | float | str) and value != "":
+        yield path, value
 
 
-def command(view: RunView) -> str | None:
+def command(view: ReportView) -> str | None:
     """The one command that repeats the run, as a shell takes it."""
-    found = view.run.get("reproduce") or view.run.get("command")
-    if isinstance(found, list | tuple):
-        found = shlex.join(map(str, found))
-    return clean(found, 2000) if isinstance(found, str) and found.strip() else None
+    return clean(shlex.join(view.header.command), 2000) or None

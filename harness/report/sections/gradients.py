@@ -10,13 +10,13 @@ from harness.evidence.arm_records import Gradients
 from harness.evidence.run_evidence import RunEvidence
 from harness.report import plots
 from harness.report.blocks import Part, Section, Table, table
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 SHOWN = 12  # rows of a table; the run directory holds all
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.(\d{1,4})\.(.+)$")
 
 
-def section(view: RunView) -> Section | None:
+def section(view: ReportView) -> Section | None:
     """A part for each arm of a run whose gradients a claim judged."""
     found: dict[tuple[str, str], tuple[str, GradientMatch]] = {}
     for verdict, parts, runs in view.judged():

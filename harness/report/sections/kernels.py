@@ -10,10 +10,10 @@ from harness.evidence.run_records import KernelMatchEvidence, KernelsEvidence, P
 from harness.report import plots_machine
 from harness.report.blocks import Part, Section, Table, table
 from harness.report.text import size
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 
-def sections(view: RunView) -> list[Section]:
+def sections(view: ReportView) -> list[Section]:
     """JIT timeline, PTX targets and kernel errors, each left out when nothing of it was seen."""
     prewarms: list[Part] = []
     matches: list[Part] = []
@@ -61,7 +61,7 @@ def _prewarm(run_id: str, title: str, seen: PrewarmEvidence) -> Part:
     return part
 
 
-def _targets(view: RunView) -> Iterator[Part]:
+def _targets(view: ReportView) -> Iterator[Part]:
     """A part for each workload: its runs compile mostly the same kernels, so a kernel stands there once."""
     found: dict[str, list[tuple[str, str, KernelsEvidence]]] = {}
     for run_id, run in view.evidence.items():

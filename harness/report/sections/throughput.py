@@ -12,7 +12,7 @@ from harness.judge.verdict import Verdict
 from harness.report import plots_throughput
 from harness.report.blocks import Part, Section, Table, table
 from harness.report.time_axis import ProcessTiming, side_by_side
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 UNCLOCKED = (
     "This run did not record when its blocks began: they are drawn end to end, and what the machine did is laid "
@@ -20,7 +20,7 @@ UNCLOCKED = (
 )
 
 
-def section(view: RunView) -> Section | None:
+def section(view: ReportView) -> Section | None:
     """A part for each unit with a throughput claim that was timed."""
     shown = []
     for verdict, parts, runs in view.judged():

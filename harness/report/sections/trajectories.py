@@ -13,7 +13,7 @@ from harness.report.blocks import Part, Section, Table, table
 from harness.report.decimate import Doubles, absolute_difference, first_differing
 from harness.report.svg import Plot
 from harness.report.text import line
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Comparison:
     floor: float | None
 
 
-def section(view: RunView) -> Section | None:
+def section(view: ReportView) -> Section | None:
     """A part for each run whose arms left series and that a trajectory or repeatability claim judged."""
     comparisons: dict[str, dict[str, Comparison]] = {}
     for _, parts, runs in view.judged():

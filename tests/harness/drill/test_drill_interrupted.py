@@ -10,15 +10,15 @@ from small_drill import execute_here, write_contract
 from harness import session
 from harness.commands import judge
 from harness.drill import drill as fire_drill
-from harness.drill.record import read_record
 from harness.evidence.plan_records import Run
 from harness.run_directory.bundle import read_bundle
+from harness.run_directory.drill_record import read_record
 from harness.runners import supervisor
 
 FAULTS = "lost_first_update, doubled_step, missing_run, nan_tail"
 
 
-def drilled(folder: Path, patch: pytest.MonkeyPatch, *, stop_at: str) -> fire_drill.DrillOutcome:
+def drilled(folder: Path, patch: pytest.MonkeyPatch, *, stop_at: str) -> fire_drill.DrillResult:
     """A drill that is ended by SIGTERM while the run whose id ends with `stop_at` is under way."""
 
     def execute(run: Run, directory: Path, *arguments: object, **options: object) -> None:
@@ -31,7 +31,7 @@ def drilled(folder: Path, patch: pytest.MonkeyPatch, *, stop_at: str) -> fire_dr
     patch.setattr(supervisor, "execute", execute)
     patch.setattr(session, "SIDE_BY_SIDE", 1)
     return fire_drill.drill(
-        [write_contract(folder, FAULTS)], fire_drill.Options(reports=folder / "reports", name="drilled")
+        [write_contract(folder, FAULTS)], fire_drill.DrillOptions(reports=folder / "reports", name="drilled")
     )
 
 

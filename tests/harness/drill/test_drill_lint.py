@@ -11,8 +11,8 @@ from small_drill import write_contract
 
 from harness.commands import check
 from harness.contract.load import LoadedContract, load_contract
-from harness.drill.record import FILE, DrillRecord, Row, Triple, record_text
 from harness.lint import Finding, lint, lint_drill
+from harness.run_directory.drill_record import FILE, DrillMachine, DrillRecord, Row, Triple, record_text
 from harness.system.resolve import describe
 
 ROOT = Path(__file__).parents[3]
@@ -40,7 +40,7 @@ def record(loaded: LoadedContract, *, digest: str = "", killed: bool = True, fau
     )
     return DrillRecord(
         recorded_at="2026-01-01T00:00:00+00:00",
-        machine={},
+        machine=DrillMachine(cuda=False, gpus=[], host_memory_gib=8.0),
         contracts={"short-v1": digest or loaded.digest},
         controls=[],
         rows=[row],

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from harness.drill.drill import DrillOutcome
+from harness.drill.drill import DrillResult
 from harness.drill.matrix import as_json, count_line, lines
-from harness.drill.record import (
+from harness.errors import EvidenceError
+from harness.run_directory.drill_record import (
     FILE,
     Control,
     DrillRecord,
@@ -22,7 +23,6 @@ from harness.drill.record import (
     record_text,
     records_below,
 )
-from harness.errors import EvidenceError
 
 HELD = Control(contract="c", claim="C-1", workload="w", status="PASS", reason="held", message="m")
 NOT_RUN = NotDrilled(contract="c", claim="C-2", fault="late_jit", reason="needs_cuda", message="needs CUDA")
@@ -45,7 +45,11 @@ def row(fault: str = "stale", *, killed: bool = True, upstream: bool | None = No
 
 
 def record(*rows: Row, controls: tuple[Control, ...] = (HELD,), **fields: Any) -> DrillRecord:
-    values = {"recorded_at": "2026-01-01T00:00:00+00:00", "machine": {}, "contracts": {"c": "0" * 64}}
+    values = {
+        "recorded_at": "2026-01-01T00:00:00+00:00",
+        "machine": {"cuda": False, "gpus": [], "host_memory_gib": 8.0},
+        "contracts": {"c": "0" * 64},
+    }
     return DrillRecord(**{**values, **fields}, controls=list(controls), rows=list(rows))
 
 
@@ -65,7 +69,7 @@ def control(status: str) -> Control:
     ],
 )
 def test_exit_codes(seen: DrillRecord, code: int) -> None:
-    assert DrillOutcome(seen).exit_code == code
+    assert DrillResult(seen).exit_code == code
 
 
 def test_the_first_line_counts() -> None:
@@ -76,8 +80,8 @@ def test_the_first_line_counts() -> None:
 def test_survivors_come_first_with_what_they_should_have_said() -> None:
     assert lines(record(row("good"), row("bad", killed=False)))[1:] == [
         "  SURVIVED C-1 on w: bad: PASS held first_differing_step=None",
-        "             must say: FAIL differs first_differing_step=1",
-        "             said: it held",
+        "             expected: FAIL differs first_differing_step=1",
+        "             seen: it held",
         "  killed   C-1 on w: good: FAIL differs first_differing_step=1",
     ]
 

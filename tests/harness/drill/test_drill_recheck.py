@@ -14,8 +14,8 @@ from small_drill import execute_here, write_contract
 from harness import session
 from harness.commands import judge
 from harness.drill import drill as fire_drill
-from harness.drill.record import FILE
 from harness.errors import SystemResolutionError
+from harness.run_directory.drill_record import FILE
 from harness.runners import supervisor
 
 FAULTS = ("lost_first_update", "dropped_step", "no_steps", "missing_run")
@@ -31,7 +31,7 @@ def drilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(supervisor, "execute", execute_here)
         patch.setattr(session, "SIDE_BY_SIDE", 1)
-        outcome = fire_drill.drill([path], fire_drill.Options(reports=folder / "reports", name="drilled"))
+        outcome = fire_drill.drill([path], fire_drill.DrillOptions(reports=folder / "reports", name="drilled"))
     assert outcome.run_directory is not None
     return outcome.run_directory
 

@@ -12,10 +12,10 @@ from small_drill import execute_here, write_contract
 from harness import session
 from harness.commands import judge, report
 from harness.drill import drill as fire_drill
-from harness.drill.record import FILE, read_record
 from harness.errors import EvidenceError
 from harness.evidence import environment
 from harness.run_directory.bundle import read_bundle
+from harness.run_directory.drill_record import FILE, read_record
 from harness.run_directory.shards import refuse_mixed
 from harness.runners import supervisor
 
@@ -45,16 +45,16 @@ def here(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> fire_drill.DrillOutcome:
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> fire_drill.DrillResult:
     """A drill executed in this process."""
     folder = tmp_path_factory.mktemp("drill")
     path = write_contract(folder, ", ".join(DRILLED))
     with pytest.MonkeyPatch.context() as patch:
         here(patch)
-        return fire_drill.drill([path], fire_drill.Options(reports=folder / "reports", name="drilled"))
+        return fire_drill.drill([path], fire_drill.DrillOptions(reports=folder / "reports", name="drilled"))
 
 
-def test_every_fault_is_killed_and_the_control_holds(outcome: fire_drill.DrillOutcome) -> None:
+def test_every_fault_is_killed_and_the_control_holds(outcome: fire_drill.DrillResult) -> None:
     assert {row.fault: row.seen for row in outcome.record.rows if not row.killed} == {}
     assert {row.fault for row in outcome.record.rows} == set(DRILLED)
     assert [(each.claim, each.workload, each.status) for each in outcome.record.controls] == [
@@ -63,11 +63,11 @@ def test_every_fault_is_killed_and_the_control_holds(outcome: fire_drill.DrillOu
     assert outcome.exit_code == 0
 
 
-def test_the_matrix_says_what_upstreams_number_alone_would_have_let_pass(outcome: fire_drill.DrillOutcome) -> None:
+def test_the_matrix_says_what_upstreams_number_alone_would_have_let_pass(outcome: fire_drill.DrillResult) -> None:
     assert {row.fault: row.upstream_alone_passes for row in outcome.record.rows} == DRILLED
 
 
-def test_a_faulted_run_leaves_the_unfaulted_arms_to_the_control(outcome: fire_drill.DrillOutcome) -> None:
+def test_a_faulted_run_leaves_the_unfaulted_arms_to_the_control(outcome: fire_drill.DrillResult) -> None:
     assert outcome.run_directory is not None
     evidence = outcome.run_directory / "evidence"
     assert {path.name for path in (evidence / "short-v1+short+paired+lost_first_update").glob("*.csv")} == {
@@ -83,7 +83,7 @@ def test_a_faulted_run_leaves_the_unfaulted_arms_to_the_control(outcome: fire_dr
     assert (source.executed_arms, source.donor) == (["traced"], "short-v1+short+paired")
 
 
-def test_the_directory_holds_record_report_and_the_mark_of_a_drill(outcome: fire_drill.DrillOutcome) -> None:
+def test_the_directory_holds_record_report_and_the_mark_of_a_drill(outcome: fire_drill.DrillResult) -> None:
     directory = outcome.run_directory
     assert directory is not None
     assert read_record(directory / FILE) == outcome.record
@@ -96,7 +96,7 @@ def test_the_directory_holds_record_report_and_the_mark_of_a_drill(outcome: fire
 
 
 def test_a_drill_directory_is_judged_the_same_again_and_its_page_says_what_it_shows(
-    outcome: fire_drill.DrillOutcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    outcome: fire_drill.DrillResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert outcome.run_directory is not None
     directory = tmp_path / "copy"
@@ -113,13 +113,13 @@ def test_a_drill_directory_is_judged_the_same_again_and_its_page_says_what_it_sh
     assert "the units are the controls" in (directory / "summary.md").read_text(encoding="utf-8")
 
 
-def test_a_drill_directory_is_no_gate(outcome: fire_drill.DrillOutcome) -> None:
+def test_a_drill_directory_is_no_gate(outcome: fire_drill.DrillResult) -> None:
     assert outcome.run_directory is not None
     with pytest.raises(EvidenceError, match="a shard of a gate plants no fault"):
         judge.print_verdicts([outcome.run_directory], contracts=None, gate=True, as_json=False)
 
 
-def test_a_drill_directory_without_its_record_is_damaged(outcome: fire_drill.DrillOutcome, tmp_path: Path) -> None:
+def test_a_drill_directory_without_its_record_is_damaged(outcome: fire_drill.DrillResult, tmp_path: Path) -> None:
     assert outcome.run_directory is not None
     directory = tmp_path / "copy"
     shutil.copytree(outcome.run_directory, directory, ignore=shutil.ignore_patterns(FILE))
@@ -130,7 +130,7 @@ def test_a_drill_directory_without_its_record_is_damaged(outcome: fire_drill.Dri
 def test_a_claim_that_cannot_fail_lets_faults_survive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here(monkeypatch)
     path = write_contract(tmp_path, "lost_first_update, dropped_step", equality="within", tolerance="100.0")
-    found = fire_drill.drill([path], fire_drill.Options(reports=tmp_path / "reports"))
+    found = fire_drill.drill([path], fire_drill.DrillOptions(reports=tmp_path / "reports"))
     seen = {row.fault: (row.killed, row.seen.status) for row in found.record.rows}
     assert seen == {"lost_first_update": (False, "PASS"), "dropped_step": (True, "FAIL")}
     assert found.exit_code == 1
@@ -138,7 +138,7 @@ def test_a_claim_that_cannot_fail_lets_faults_survive(tmp_path: Path, monkeypatc
 
 def test_two_workers_at_a_time_agree_with_the_control_up_to_the_faulty_step(tmp_path: Path) -> None:
     path = write_contract(tmp_path, "doubled_step, unended_capture")
-    found = fire_drill.drill([path], fire_drill.Options(reports=tmp_path / "reports"))
+    found = fire_drill.drill([path], fire_drill.DrillOptions(reports=tmp_path / "reports"))
     seen = {row.fault: (row.killed, row.seen.reason, row.seen.figures) for row in found.record.rows}
     assert seen == {
         "doubled_step": (True, "differs", {"first_differing_step": 5}),
@@ -151,7 +151,7 @@ def test_nothing_to_run_is_not_decided(tmp_path: Path) -> None:
     path.write_text(path.read_text(encoding="utf-8").replace("device: cpu", "device: cuda"), encoding="utf-8")
     if environment.machine().cuda:
         pytest.skip("this machine can run it")
-    found = fire_drill.drill([path], fire_drill.Options(reports=tmp_path / "reports"))
+    found = fire_drill.drill([path], fire_drill.DrillOptions(reports=tmp_path / "reports"))
     assert found.exit_code == 10
     assert [each.reason for each in found.record.not_run] == ["needs_cuda"]
     assert not (tmp_path / "reports").exists()
@@ -164,7 +164,7 @@ def test_verify_with_a_fault_fails_as_the_fault_declares(
     here(monkeypatch)
     monkeypatch.setattr(session, "write_reports", lambda *_: None)  # drawing takes longer than training here
     path = write_contract(tmp_path, fault)
-    options = session.Options(workloads=("short",), fault=fault, reports=tmp_path / "reports")
+    options = session.VerifyOptions(workloads=("short",), fault=fault, reports=tmp_path / "reports")
     found = session.verify([path], options)
     reason, figure, step = SEVEN[fault]
     (verdict,) = found.verdicts

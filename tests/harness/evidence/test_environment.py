@@ -142,10 +142,10 @@ def test_modules_are_found_without_being_imported(tmp_path: Path, monkeypatch: p
 
 def test_planning_imports_no_torch_and_the_fingerprint_is_json() -> None:
     program = (
-        "import sys, json\n"
+        "import sys\n"
         "from harness.evidence import environment\n"
         "environment.machine()\n"
-        "print(json.dumps(environment.collect(['reference_impl.system:QLoRASystem'])))\n"
+        "print(environment.collect(['reference_impl.system:QLoRASystem']).model_dump_json())\n"
         "assert 'torch' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

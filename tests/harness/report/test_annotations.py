@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from report_views import CONTRACT, verdict, view_of
+from report_views import header, verdict, view_of, view_with, waiver
 
 from harness.judge.verdict import Status
 from harness.report.annotations import github_annotations
-from harness.report.view import RunView
 
 
 def test_errors_and_violations_are_annotated_the_worst_first() -> None:
@@ -30,12 +29,11 @@ def test_ten_lines_at_most_and_the_last_counts_the_rest() -> None:
 
 
 def test_a_waived_violation_is_a_warning() -> None:
-    waiver = {"contract": CONTRACT["id"], "expires": "2027-01-01"}
-    (line,) = github_annotations(view_of(Status.FAIL, waivers=[waiver]))
+    (line,) = github_annotations(view_of(Status.FAIL, header=header(waivers=[waiver("w0")])))
     assert line == "::warning title=F-GRAPH-BWD-001 on w0%3A waived::message 0"
 
 
 def test_text_cannot_start_a_command_or_end_a_property() -> None:
     item = verdict("a,b::c", "w\n::error::x", Status.FAIL, message="100%\r\n::set-output name=x::y")
-    (line,) = github_annotations(RunView({}, [], [item], {}))
+    (line,) = github_annotations(view_with(item))
     assert line == "::error title=a%2Cb%3A%3Ac on w %3A%3Aerror%3A%3Ax%3A violated::100%25 ::set-output name=x::y"

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from report_views import contract, verdict
+from report_views import contract, verdict, view_with
 
 from harness.judge.verdict import Figure, Status, Verdict
 from harness.report.cards import Card, cards
 from harness.report.html import render
-from harness.report.view import RunView
 
 
 def held(workload: str, value: float, **changes: Any) -> Verdict:
     return verdict("F-GRAPH-BWD-001", workload, figures={"difference": Figure(value=value)}, **changes)
 
 
-def made(*verdicts: Verdict) -> list[Card]:
-    return cards(RunView({}, [contract()], list(verdicts), {}), [])
+def cards_of(*verdicts: Verdict) -> list[Card]:
+    return cards(view_with(*verdicts, contracts=[contract()]), [])
 
 
 def test_a_claim_that_held_on_several_workloads_has_one_card_with_a_column_for_each() -> None:
-    [card] = made(held("a", 0.5), held("b", 0.25))
+    [card] = cards_of(held("a", 0.5), held("b", 0.25))
     assert card.workloads == ["a", "b"]
     assert [unit.anchor for unit in card.units] == ["unit-1", "unit-2"]
     assert card.figures == [("difference", ["0.5", "0.25"])]
@@ -29,18 +28,18 @@ def test_a_claim_that_held_on_several_workloads_has_one_card_with_a_column_for_e
 
 
 def test_a_figure_that_one_workload_lacks_is_a_dash_there() -> None:
-    [card] = made(held("a", 0.5), verdict("F-GRAPH-BWD-001", "b"))
+    [card] = cards_of(held("a", 0.5), verdict("F-GRAPH-BWD-001", "b"))
     assert card.figures == [("difference", ["0.5", "–"])]
 
 
 def test_violated_undecided_and_broken_units_stand_alone() -> None:
     for status in (Status.FAIL, Status.INCONCLUSIVE, Status.ERROR):
-        found = made(held("a", 1.0, status=status), held("b", 2.0, status=status))
+        found = cards_of(held("a", 1.0, status=status), held("b", 2.0, status=status))
         assert [card.workloads for card in found] == [["a"], ["b"]]
 
 
 def test_units_of_other_reasons_mechanisms_or_claims_stand_apart() -> None:
-    found = made(
+    found = cards_of(
         held("a", 1.0),
         held("b", 1.0, reason="within_bound"),
         held("c", 1.0, mechanism="cuda_graph"),
@@ -55,12 +54,12 @@ def test_units_of_other_reasons_mechanisms_or_claims_stand_apart() -> None:
 
 
 def test_the_grounds_stand_on_the_first_card_and_the_others_lead_there() -> None:
-    found = made(held("a", 1.0), held("b", 1.0, status=Status.FAIL))
+    found = cards_of(held("a", 1.0), held("b", 1.0, status=Status.FAIL))
     assert [(card.workloads, card.grounds) for card in found] == [(["b"], None), (["a"], ("unit-2", "b"))]
 
 
 def test_every_unit_of_a_shared_card_can_be_linked_to() -> None:
-    view = RunView({}, [contract()], [held("a", 0.5), held("b", 0.25)], {})
+    view = view_with(held("a", 0.5), held("b", 0.25), contracts=[contract()])
     page = render(view)
     for anchor in ("unit-1", "unit-2"):
         assert page.count(f'id="{anchor}"') == 1

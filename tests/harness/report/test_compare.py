@@ -3,16 +3,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from report_views import drill_view, full_view, verdict
+from report_views import drill_view, full_view, verdict, view_with
 
 from harness.judge.verdict import Figure, Status
 from harness.report.compare import compare, figure_changes
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 
-def view_with(figures: dict[str, Any], **run: Any) -> RunView:
+def measured(figures: dict[str, Any], **header_changes: Any) -> ReportView:
     item = verdict("F-GRAPH-BWD-003", figures={name: Figure(value=value) for name, value in figures.items()})
-    return RunView(run, [], [item], {})
+    return view_with(item, **header_changes)
+
+
+def digests(evidence: str) -> dict[str, Any]:
+    return {"contracts": {"c": "1"}, "source": "s", "evidence": {"a": evidence}}
 
 
 def test_a_run_against_itself_is_the_same() -> None:
@@ -25,16 +29,16 @@ def test_a_run_against_itself_is_the_same() -> None:
 
 
 def test_the_environment_comes_before_verdicts_and_unknown_facts_are_said() -> None:
-    before = view_with({}, environment={"versions": {"torch": "2.11"}}, digests={"evidence": {"a": "1"}})
-    after = view_with({}, environment={"versions": {"torch": "2.13", "cuda": "13.0"}}, digests={"evidence": {"a": "2"}})
+    before = measured({}, environment={"versions": {"torch": "2.11"}}, digests=digests("1"))
+    after = measured({}, environment={"versions": {"torch": "2.13", "cuda": "13.0"}}, digests=digests("2"))
     text = compare(before, after)
     assert "  versions.torch: 2.11 -> 2.13\n  versions.cuda: unknown -> 13.0\n\nVerdicts" in text
     assert "evidence" not in text
 
 
 def test_a_verdict_that_changed_and_a_unit_that_came() -> None:
-    old = RunView({}, [], [verdict("A")], {})
-    new = RunView({}, [], [verdict("A", status=Status.FAIL, reason="differs"), verdict("B")], {})
+    old = view_with(verdict("A"))
+    new = view_with(verdict("A", status=Status.FAIL, reason="differs"), verdict("B"))
     text = compare(old, new)
     assert "  A on tiny: PASS held -> FAIL differs\n  B on tiny: not planned -> PASS held" in text
 
@@ -49,27 +53,27 @@ def test_a_verdict_that_changed_and_a_unit_that_came() -> None:
 )
 def test_a_ratio_changed_when_the_intervals_lie_apart(before: Any, after: Any, beyond: bool) -> None:
     names = ("mean_ratio", "lower_bound", "upper_bound")
-    first, second = (view_with(dict(zip(names, values, strict=True))) for values in (before, after))
+    first, second = (measured(dict(zip(names, values, strict=True))) for values in (before, after))
     (change,) = figure_changes(first, second)
     assert (change.name, change.beyond_noise) == ("mean_ratio", beyond)
 
 
 @pytest.mark.parametrize(("floor", "beyond"), [(0.001, True), (0.5, False)])
 def test_a_difference_changed_when_it_moved_by_more_than_the_noise_floor(floor: float, beyond: bool) -> None:
-    before = view_with({"max_abs_difference": 0.01, "noise_floor": 0.0})
-    after = view_with({"max_abs_difference": 0.02, "noise_floor": floor})
+    before = measured({"max_abs_difference": 0.01, "noise_floor": 0.0})
+    after = measured({"max_abs_difference": 0.02, "noise_floor": floor})
     (change,) = figure_changes(before, after)
     assert change.beyond_noise is beyond
 
 
 def test_counts_have_no_noise_and_other_figures_an_unknown_one() -> None:
-    changes = figure_changes(view_with({"nodes": 10, "growth": 0.1}), view_with({"nodes": 11, "growth": 0.2}))
+    changes = figure_changes(measured({"nodes": 10, "growth": 0.1}), measured({"nodes": 11, "growth": 0.2}))
     assert {change.name: change.beyond_noise for change in changes} == {"nodes": True, "growth": None}
 
 
 def test_parts_of_a_composite_are_judged_by_their_own_bounds() -> None:
-    first = view_with({"a.mean_ratio": 1.0, "a.lower_bound": 0.9, "a.upper_bound": 1.1, "b.lower_bound": 5.0})
-    second = view_with({"a.mean_ratio": 2.0, "a.lower_bound": 1.9, "a.upper_bound": 2.1, "b.lower_bound": 6.0})
+    first = measured({"a.mean_ratio": 1.0, "a.lower_bound": 0.9, "a.upper_bound": 1.1, "b.lower_bound": 5.0})
+    second = measured({"a.mean_ratio": 2.0, "a.lower_bound": 1.9, "a.upper_bound": 2.1, "b.lower_bound": 6.0})
     (change,) = figure_changes(first, second)
     assert (change.name, change.beyond_noise) == ("a.mean_ratio", True)
 

@@ -12,7 +12,7 @@ from harness.evidence.arm_records import CaptureEvidence, GraphNodes, MemoryEvid
 from harness.evidence.run_records import KernelRecord, KernelsEvidence
 from harness.report.blocks import Part, Section
 from harness.report.sections import capture, closing, kernels, trajectories
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 MIB = 2**20
 STEADY = {
@@ -33,7 +33,7 @@ def run_with(**seen: Any) -> run_evidence.RunEvidence:
     return run_evidence.RunEvidence("tiny-paired", "paired", {"graphed": [arm("graphed", loss_curve(5), **seen)]})
 
 
-def of(run: run_evidence.RunEvidence, **changes: Any) -> RunView:
+def of(run: run_evidence.RunEvidence, **changes: Any) -> ReportView:
     return small_view(evidence={run.run_id: run}, **changes)
 
 

@@ -6,19 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from report_views import drill_view, full_view, verdict
+from report_views import drill_view, full_view, verdict, view_with
 
 from harness.judge.verdict import Figure, Status
 from harness.report.history import history, machine, render_history
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 
-def run_of(day: int, ratio: float | None, gpu: str | None = "NVIDIA H200", commit: str | None = "abc") -> RunView:
+def run_of(day: int, ratio: float | None, gpu: str | None = "NVIDIA H200", commit: str | None = "abc") -> ReportView:
     environment: dict[str, Any] = {"gpu": {"name": gpu} if gpu else {}, "versions": {"torch": "2.11"}}
     environment["git"] = {"commit": commit}
     figures = {} if ratio is None else {"mean_ratio": Figure(value=ratio, unit="x"), "note": Figure(value="text")}
-    record = {"started_at": f"2026-11-{day:02}", "environment": environment}
-    return RunView(record, [], [verdict("F-GRAPH-BWD-003", figures=figures)], {})
+    item = verdict("F-GRAPH-BWD-003", figures=figures)
+    return view_with(item, started_at=f"2026-11-{day:02}", environment=environment)
 
 
 def test_a_row_for_each_numeric_figure_in_the_order_of_the_runs() -> None:
@@ -76,7 +76,7 @@ def test_only_like_machines_share_a_line_and_unknown_ones_none(
     assert drawn.count("-") == lines
 
 
-def turned(day: int, status: Status, gpu: str | None = "NVIDIA H200") -> RunView:
+def turned(day: int, status: Status, gpu: str | None = "NVIDIA H200") -> ReportView:
     run = run_of(day, None, gpu)
     return replace(run, verdicts=[run.verdicts[0].model_copy(update={"status": status})])
 

@@ -5,9 +5,9 @@ import re
 from dataclasses import replace
 
 import pytest
-import report_views as made
+import report_views as views
 from report_page import Page, images, parsed
-from report_views import CONTRACT, full_view, small_view, verdict, view_of
+from report_views import full_view, small_view, verdict, view_of
 
 from harness.judge.verdict import Figure, Status
 from harness.report.html import render
@@ -89,7 +89,7 @@ def test_a_long_list_of_figures_is_folded_after_eight() -> None:
 
 
 def test_a_commit_is_quoted_short_with_its_changes() -> None:
-    view = small_view(run={"environment": {"git": {"commit": "deb6570a964e" + "0" * 28 + "+changes"}}})
+    view = small_view(header=views.header(environment={"git": {"commit": "deb6570a964e" + "0" * 28 + "+changes"}}))
     assert "deb6570a964e+changes" in Page(render(view)).words()
 
 
@@ -113,7 +113,11 @@ def test_every_kind_of_evidence_has_its_section(full: tuple[str, Page]) -> None:
 
 def test_sections_without_evidence_are_left_out() -> None:
     page = Page(render(view_of(Status.PASS)))
-    assert re.findall(r"<h2 id=\"[^\"]+\">([^<]+)</h2>", render(view_of(Status.PASS))) == ["Claims"]
+    assert re.findall(r"<h2 id=\"[^\"]+\">([^<]+)</h2>", render(view_of(Status.PASS))) == [
+        "Claims",
+        "Environment",
+        "How to reproduce",
+    ]
     assert page.plots == []
 
 
@@ -138,7 +142,7 @@ def test_the_figures_of_a_section_stand_in_its_tables(full: tuple[str, Page], fi
 
 
 def test_a_drill_is_marked_in_title_heading_and_banner() -> None:
-    page = Page(render(made.drill_view()))
+    page = Page(render(views.drill_view()))
     words = page.words()
     assert words.startswith("FIRE DRILL · ")
     assert "The fault stale_batch was planted in this run on purpose." in words
@@ -146,7 +150,7 @@ def test_a_drill_is_marked_in_title_heading_and_banner() -> None:
 
 
 def test_a_whole_drill_leads_with_its_faults() -> None:
-    words = Page(render(made.whole_drill_view(killed=[True, False]))).words()
+    words = Page(render(views.whole_drill_view(killed=[True, False]))).words()
     assert "VIOLATED 1 of 2 planted faults survived: those claims prove nothing." in words
     assert "2 faults planted, 1 survived; the units are the controls, run without a fault. The matrix shows" in words
 
@@ -159,14 +163,15 @@ def test_units_of_one_reason_are_named_by_claim_once() -> None:
 
 
 def test_a_waived_unit_shows_its_waiver_and_does_not_count_as_violated() -> None:
-    waiver = {"contract": CONTRACT["id"], "owner": "ada", "reason": "known", "expires": "2027-01-01"}
-    words = Page(render(view_of(Status.PASS, Status.FAIL, waivers=[waiver]))).words()
+    signed = views.header(waivers=[views.waiver("w1")])
+    words = Page(render(view_of(Status.PASS, Status.FAIL, header=signed))).words()
     assert "Waived by ada until 2027-01-01: known" in words
     assert "0 violated · 0 undecided · 0 not run · 0 errors · 1 waived" in words
 
 
 def test_a_narrowed_plan_is_told() -> None:
-    words = Page(render(view_of(Status.PASS, narrowed={"claims": ["F-GRAPH-BWD-001"], "workloads": []}))).words()
+    narrowed = views.header(narrowed={"claims": ["F-GRAPH-BWD-001"], "workloads": []})
+    words = Page(render(view_of(Status.PASS, header=narrowed))).words()
     assert "Only a part of the contracts was planned: claims: F-GRAPH-BWD-001." in words
 
 

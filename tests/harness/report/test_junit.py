@@ -3,20 +3,20 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 import pytest
-from report_views import CONTRACT, drill_view, full_view, verdict, view_of
+from report_views import CONTRACT, drill_view, full_view, header, planted, verdict, view_of, view_with, waiver
 
 from harness.judge.verdict import Figure, Status
 from harness.report.junit import render_junit
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 ALL = (Status.PASS, Status.FAIL, Status.INCONCLUSIVE, Status.NOT_RUN, Status.ERROR)
 
 
-def parsed(view: RunView) -> ET.Element:
+def parsed(view: ReportView) -> ET.Element:
     return ET.fromstring(render_junit(view))  # noqa: S314 - our own output
 
 
-def results(view: RunView) -> list[str]:
+def results(view: ReportView) -> list[str]:
     return [
         next((child.tag for child in case if child.tag != "properties"), "passed")
         for case in parsed(view).iter("testcase")
@@ -50,14 +50,14 @@ def test_a_failure_says_status_reason_sentence_and_usual_causes() -> None:
 
 def test_figures_and_denominators_are_properties() -> None:
     item = verdict("F-GRAPH-BWD-001", figures={"largest": Figure(value=0.25, unit="nats")})
-    (case,) = parsed(RunView({}, [], [item], {})).iter("testcase")
+    (case,) = parsed(view_with(item)).iter("testcase")
     found = {entry.get("name"): entry.get("value") for entry in case.iter("property")}
     assert found == {"status": "PASS", "reason": "held", "largest": "0.25 nats", "denominator.steps": "100"}
 
 
 def test_a_waived_violation_is_skipped_with_its_waiver() -> None:
-    waiver = {"contract": CONTRACT["id"], "owner": "ada", "reason": "known", "expires": "2027-01-01"}
-    (skipped,) = parsed(view_of(Status.FAIL, gate=True, waivers=[waiver])).iter("skipped")
+    view = view_of(Status.FAIL, gate=True, header=header(waivers=[waiver("w0")]))
+    (skipped,) = parsed(view).iter("skipped")
     assert str(skipped.get("message")).startswith("waived by ada until 2027-01-01: known; FAIL reason_0")
 
 
@@ -70,7 +70,7 @@ def test_attributes_stay_short_and_xml_stays_sound_whatever_the_text() -> None:
     item = verdict(
         "F-GRAPH-BWD-001", status=Status.ERROR, message=text, reason=text, figures={text: Figure(value=text)}
     )
-    xml = render_junit(RunView({"fault": text}, [], [item], {}))
+    xml = render_junit(planted(view_with(item), text))
     root = ET.fromstring(xml)  # noqa: S314 - our own output
     assert max(len(value) for element in root.iter() for value in element.attrib.values()) < 320
     assert len(xml.encode("utf-8")) < 10_000

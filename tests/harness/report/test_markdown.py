@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from report_views import drill_view, full_view, verdict, view_of
+from report_views import drill_view, full_view, header, verdict, view_of, view_with
 
 from harness.judge.verdict import Status
 from harness.report.markdown import escape, render_markdown
-from harness.report.view import RunView
 
 
 def test_the_count_line_comes_first_and_the_outcome_next() -> None:
@@ -33,8 +32,8 @@ def test_a_drill_is_marked() -> None:
 
 
 def test_the_command_is_fenced_so_that_it_cannot_close_its_fence() -> None:
-    text = render_markdown(view_of(Status.PASS, command="run ```` x"))
-    assert "\n`````\nrun ```` x\n`````\n" in text
+    text = render_markdown(view_of(Status.PASS, header=header(command=["run", "````", "x"])))
+    assert "\n`````\nrun '````' x\n`````\n" in text
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,7 @@ def test_text_cannot_become_markup_mentions_or_rows(text: str, escaped: str) -> 
 @pytest.mark.parametrize("limit", [5_000, 20_000, 1_000_000])
 def test_a_huge_run_is_cut_between_units_and_says_so(limit: int) -> None:
     verdicts = [verdict("F-GRAPH-BWD-001", f"w{place}", Status.FAIL, message="é" * 300) for place in range(5000)]
-    text = render_markdown(RunView({}, [], verdicts, {}), limit)
+    text = render_markdown(view_with(*verdicts), limit)
     assert len(text.encode()) <= limit
     assert text.startswith("5000 planned · 0 held · 5000 violated")
     assert "more units are in the report." in text

@@ -6,36 +6,30 @@ import functools
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from report_views import full_view
 
 from harness.rejudge import judged
 from harness.report.html import render
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 BOUND = 400_000
 DIRECTORIES = sorted(path.parent for path in (Path(__file__).parents[3] / "reports").glob("*/run.json"))
 
 
 @functools.cache
-def view_of(directory: Path) -> RunView:
+def view_of(directory: Path) -> ReportView:
     return judged([directory])[1].view
 
 
-def joined(views: list[RunView]) -> RunView:
+def joined(views: list[ReportView]) -> ReportView:
     """All units of several runs as those of one."""
-    units = {
-        (unit["contract"], unit["claim"], unit["workload"], unit.get("fault")): unit
-        for view in views
-        for unit in view.run["units"]
-    }
+    units = {(unit.contract, unit.claim, unit.workload): unit for view in views for unit in view.header.units}
     verdicts = {(item.contract, item.claim, item.workload): item for view in views for item in view.verdicts}
-    record: dict[str, Any] = {**views[0].run, "units": list(units.values())}
     return replace(
         views[0],
-        run=record,
+        header=views[0].header.model_copy(update={"units": list(units.values())}),
         contracts=list({contract.id: contract for view in views for contract in view.contracts}.values()),
         verdicts=list(verdicts.values()),
         evidence={name: run for view in views for name, run in view.evidence.items()},
@@ -52,7 +46,7 @@ def test_a_published_run_stays_below_400_kb(directory: Path) -> None:
 
 
 def test_all_published_gpu_runs_as_one_stay_below_400_kb_and_keep_their_timings_drawn() -> None:
-    views = [view for view in map(view_of, DIRECTORIES) if view.fact("gpu", "name")]
+    views = [view for view in map(view_of, DIRECTORIES) if view.header.environment.gpu.name]
     page = render(joined(views))
     assert size(page) < BOUND
     timed = {title for view in views for title in re.findall(r"Speed ratio of each process", render(view))}
@@ -67,15 +61,15 @@ def test_a_hundred_units_of_every_kind_stay_below_400_kb() -> None:
     assert size(render(view)) < BOUND
 
 
-def renamed(view: RunView, end: str) -> RunView:
+def renamed(view: ReportView, end: str) -> ReportView:
     """The same run under other names of workloads and runs."""
     units = [
-        {**unit, "workload": unit["workload"] + end, "runs": [name + end for name in unit["runs"]]}
-        for unit in view.run["units"]
+        unit.model_copy(update={"workload": unit.workload + end, "runs": [name + end for name in unit.runs]})
+        for unit in view.header.units
     ]
     return replace(
         view,
-        run={**view.run, "units": units},
+        header=view.header.model_copy(update={"units": units}),
         verdicts=[item.model_copy(update={"workload": item.workload + end}) for item in view.verdicts],
         evidence={name + end: replace(run, run_id=name + end) for name, run in view.evidence.items()},
     )

@@ -4,13 +4,13 @@ import io
 from typing import Any
 
 import pytest
-from report_views import drill_view, full_view, verdict, view_of, whole_drill_view
+from report_views import drill_view, full_view, verdict, view_of, view_with, whole_drill_view
 
 from harness.contract.schema import Workload
 from harness.evidence.plan_records import Run
 from harness.judge.verdict import Figure, Status
 from harness.report.terminal import Progress, print_results
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 
 def run_named(name: str) -> Run:
@@ -18,7 +18,7 @@ def run_named(name: str) -> Run:
     return Run(id=name, contract="c", probe="paired", workload_name="tiny", workload=workload, arms={})
 
 
-def printed(view: RunView) -> list[str]:
+def printed(view: ReportView) -> list[str]:
     stream = io.StringIO()
     print_results(view, stream)
     return stream.getvalue().splitlines()
@@ -33,7 +33,7 @@ def test_the_count_line_comes_first_and_the_outcome_last() -> None:
 def test_a_failure_reads_like_an_assertion() -> None:
     figures = {"first_differing_step": Figure(value=12), "largest_difference": Figure(value=0.5)}
     item = verdict("F-GRAPH-BWD-001", status=Status.FAIL, message="differs from step 12", figures=figures)
-    lines = printed(RunView({}, full_view().contracts, [item], {}))
+    lines = printed(view_with(item, contracts=full_view().contracts))
     assert lines[1:4] == [
         " violated  F-GRAPH-BWD-001 on tiny: differs from step 12",
         "           first differing step: 12",
@@ -51,7 +51,7 @@ def test_many_units_that_were_not_run_for_one_reason_share_a_line(units: int, li
     why: dict[str, Any] = {"status": Status.NOT_RUN, "reason": "needs_cuda", "message": "needs CUDA: none here"}
     items = [verdict("F-GRAPH-BWD-001", workload=f"w{number}", **why) for number in range(units - 1)]
     items += [verdict("F-GRAPH-BWD-002", workload="w0", **why), verdict("F-GRAPH-BWD-003", message="fast")]
-    said = printed(RunView({}, [], items, {}))
+    said = printed(view_with(*items))
     assert said[1 + lines] == "     held  F-GRAPH-BWD-003 on tiny: fast"
     if units == 6:
         assert said[1:3] == [
@@ -74,13 +74,13 @@ def test_a_whole_drill_says_what_it_planted_and_that_the_units_are_controls() ->
 
 def test_markup_and_escape_sequences_in_messages_stay_text() -> None:
     item = verdict("F-GRAPH-BWD-001", message="[red]x[/red] \x1b[31m :smile: a\nb")
-    lines = printed(RunView({}, [], [item], {}))
+    lines = printed(view_with(item))
     assert lines[1] == "     held  F-GRAPH-BWD-001 on tiny: [red]x[/red] \ufffd[31m :smile: a b"
 
 
 def test_long_messages_stay_on_their_line() -> None:
     item = verdict("F-GRAPH-BWD-001", message="word " * 60)
-    assert len(printed(RunView({}, [], [item], {}))) == 3
+    assert len(printed(view_with(item))) == 3
 
 
 def test_results_go_to_stdout_and_progress_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:

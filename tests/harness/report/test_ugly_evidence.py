@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from report_page import Page, images, parsed, with_losses
-from report_views import CONTRACT, contract, full_view, loss_curve, small_view, verdict
+from report_views import CONTRACT, contract, full_view, loss_curve, small_view, verdict, waiver
 
 from harness.evidence import run_evidence
+from harness.evidence.environment_records import Environment, GpuFacts
 from harness.report.html import render
-from harness.report.view import RunView
+from harness.report.view import ReportView
+from harness.run_directory.bundle import Digests, Header, Narrowed, WaiverRecord
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +104,7 @@ def poison(value: Any, text: str) -> Any:
     return value
 
 
-def hostile_view(text: str) -> RunView:
+def hostile_view(text: str) -> ReportView:
     """The full run, with `text` in every field that a contract, a system, a worker or a machine may fill."""
     view = full_view()
     evidence = {
@@ -121,20 +123,35 @@ def hostile_view(text: str) -> RunView:
     claims = [
         dict(claim) | dict.fromkeys(("title", "why", "if_fails", "upstream"), short) for claim in CONTRACT["claims"]
     ]
-    run = poison(dict(view.run), text) | {"units": view.run["units"], "fault": text}
-    run |= {
-        "environment": {text: text, "gpu": {"name": text}},
-        "waivers": [{"claim": "F-GRAPH-BWD-001", "owner": text, "reason": text}],
-    }
     verdicts = [_hostile_verdict(item, text) for item in view.verdicts]
     return replace(
         view,
-        run=run,
+        header=_hostile_header(view.header, text),
+        altered=(text,),
+        incomplete=(text,),
         contracts=[contract(title=short, claims=claims)],
         verdicts=verdicts,
         evidence=evidence,
         drill=poison(view.drill, text),
     )
+
+
+def _hostile_header(header: Header, text: str) -> Header:
+    """The header with its units; not validated, for no file can hold some of these texts."""
+    signed = waiver("tiny", owner=text, reason=text, expires=text)
+    unknown: dict[str, Any] = {text: text}
+    gpu = GpuFacts.model_construct(name=text, driver=text, **unknown)
+    changes: dict[str, Any] = {
+        "purpose": "fault",
+        "fault": text,
+        "command": [text],
+        "started_at": text,
+        "narrowed": Narrowed.model_construct(claims=[text], workloads=[text]),
+        "environment": Environment.model_construct(gpu=gpu, versions={text: text, "torch": text}, **unknown),
+        "digests": Digests.model_construct(contracts={text: text}, source=text),
+        "waivers": [WaiverRecord.model_construct(**signed)],
+    }
+    return header.model_copy(update=changes)
 
 
 def _hostile_arm(item: run_evidence.ArmEvidence, text: str) -> run_evidence.ArmEvidence:

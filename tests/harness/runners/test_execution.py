@@ -9,6 +9,7 @@ from run_builders import make_contract
 
 from harness.contract.schema import Contract
 from harness.evidence.environment import Machine
+from harness.evidence.environment_records import Environment
 from harness.run_directory.bundle import BundleWriter, Digests, Header, altered, read_bundle
 from harness.run_directory.shards import attempts
 from harness.runners.plan import plan
@@ -41,9 +42,10 @@ def test_a_planned_run_leaves_the_series_of_every_replica(tmp_path: Path) -> Non
         describe=lambda name: resolve(name).describe(),
     )
     header = Header(
+        purpose="verify",
         started_at="2026-11-20T12:00:00Z",
         command=["test"],
-        environment={},
+        environment=Environment(),
         units=planned.units,
         runs={run.id: run.probe for run in planned.runs},
         digests=Digests(contracts={}, source="s"),

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence
@@ -17,7 +18,7 @@ from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import Complete
 from harness.numbers import dump_json
 from harness.runners.recorder import Recorder
-from harness.system.protocol import Arm, FaultDescription, SystemDescription, TrainingRun, Workload
+from harness.system.protocol import Arm, Expectation, FaultDescription, SystemDescription, TrainingRun, Workload
 
 STEPS = 5
 LOSSES = [2.0, 1.75, 1.5, 1.25, 1.0]
@@ -85,6 +86,17 @@ class ScriptedSystem:
         raise NotImplementedError
 
 
+class FaultySystem(ScriptedSystem):
+    """Offers faults whose names are words of the harness; each makes the candidate's losses differ."""
+
+    FAULTS = ("drill", "fault", "verify")
+
+    def describe(self) -> SystemDescription:
+        breaks = {"trajectory_match": Expectation("FAIL", "differs", {"first_differing_step": 3})}
+        faults = {name: FaultDescription(name, "a loss differs", "candidate", breaks) for name in self.FAULTS}
+        return replace(super().describe(), faults=faults)
+
+
 def execute(run: Run, recorder: Recorder) -> None:
     """The probe `paired`: misbehave as the workload says, or write the evidence of both arms."""
     behaviour = str(run.workload.options["behaviour"])
@@ -119,7 +131,8 @@ def _write(run: Run, recorder: Recorder, behaviour: str) -> None:
             recorder.write(
                 ArmStart(arm=arm, replica=replica, trainable_digest="a", trainable_tensors=2, facts={}, **digests)
             )
-            losses = DIFFERING if behaviour == "violated" and arm == "fast" else LOSSES
+            faulty = behaviour == "violated" or run.fault in FaultySystem.FAULTS
+            losses = DIFFERING if faulty and arm == "fast" else LOSSES
             batches = [f"b{step}" for step in range(STEPS)]
             recorder.series(arm, replica).rows(range(STEPS), losses, batches, [-1] * STEPS, [8] * STEPS)
             recorder.write(_capture(arm, replica, captured=arm == "fast" and behaviour != "undecided"))

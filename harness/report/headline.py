@@ -1,4 +1,4 @@
-"""What a run as a whole says: the gate's sentence, and what would decide the undecided."""
+"""The headline of a report, with the exit code that it stands for; and what would decide the undecided units."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from harness.errors import ExitCode
 from harness.judge.verdict import Status, Verdict
-from harness.report.view import RunView
+from harness.report.view import ReportView
 
 _SENTENCES = {
     ExitCode.ERROR: "The harness, a worker, the system or the machine broke: no gate may trust this run.",
@@ -32,7 +32,7 @@ _REMEDIES = {
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Headline:
     """Exit code by the table of the documentation, with the sentence that people read."""
 
     code: ExitCode
@@ -45,36 +45,36 @@ class Outcome:
         return words.get(self.code, "HELD")
 
 
-def outcome(view: RunView) -> Outcome:
+def headline(view: ReportView) -> Headline:
     """The first row of the exit-code table that applies to the verdicts; a live waiver takes a violation away."""
     statuses = [verdict.status for verdict in view.verdicts if view.waiver(verdict) is None]
     undecided = [status for status in statuses if status in {Status.INCONCLUSIVE, Status.NOT_RUN}]
-    altered = view.gate and bool(view.run.get("altered"))
+    altered = view.gate and bool(view.altered)
     if Status.ERROR in statuses or altered:
         broken = "The gate is closed: evidence differs from the digests recorded with it."
-        return Outcome(ExitCode.ERROR, broken if altered else _SENTENCES[ExitCode.ERROR])
+        return Headline(ExitCode.ERROR, broken if altered else _SENTENCES[ExitCode.ERROR])
     planted, survived = view.drilled()
     if survived or Status.FAIL in statuses:
         lived = f"{survived} of {planted} planted faults survived: those claims prove nothing."
-        return Outcome(ExitCode.VIOLATED, lived if survived else _SENTENCES[ExitCode.VIOLATED])
+        return Headline(ExitCode.VIOLATED, lived if survived else _SENTENCES[ExitCode.VIOLATED])
     if Status.PASS not in statuses:
         waived_only = bool(view.verdicts) and not statuses
         sentence = "Nothing but waived claims was decided." if waived_only else _SENTENCES[ExitCode.UNDECIDED]
-        return Outcome(ExitCode.UNDECIDED, sentence)
+        return Headline(ExitCode.UNDECIDED, sentence)
     if view.gate:
         return _gate(len(undecided), waived=len(view.verdicts) - len(statuses), part=view.narrowed())
     sentence = f"All {planted} planted faults were killed." if planted else _SENTENCES[ExitCode.HELD]
-    return Outcome(ExitCode.HELD, sentence + (f" {len(undecided)} not decided." if undecided else ""))
+    return Headline(ExitCode.HELD, sentence + (f" {len(undecided)} not decided." if undecided else ""))
 
 
-def _gate(undecided: int, *, waived: int, part: str) -> Outcome:
+def _gate(undecided: int, *, waived: int, part: str) -> Headline:
     """What the gate says of a run without errors and violations in which something held."""
     if undecided:
         units = "1 planned unit was" if undecided == 1 else f"{undecided} planned units were"
-        return Outcome(ExitCode.UNDECIDED, f"The gate is closed: {units} not decided.")
+        return Headline(ExitCode.UNDECIDED, f"The gate is closed: {units} not decided.")
     signed = f", or is waived ({waived})" if waived else ""
     only = f" Only a part of the contracts was planned: {part}." if part else ""
-    return Outcome(ExitCode.HELD, f"The gate is open: every planned unit was decided and held{signed}.{only}")
+    return Headline(ExitCode.HELD, f"The gate is open: every planned unit was decided and held{signed}.{only}")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -71,12 +71,20 @@ class Source(Record):
     donor: str | None
 
 
+class DrillMachine(Record):
+    """Where the drill ran: whether faults that need CUDA could be planted, the GPUs' names."""
+
+    cuda: bool
+    gpus: list[str]
+    host_memory_gib: Real
+
+
 class DrillRecord(Record):
     """The whole file. `contracts` are SHA-256 digests by id: a record is of these texts and of no others."""
 
     format_version: Literal[1] = 1
     recorded_at: str  # ISO 8601, UTC
-    machine: dict[str, Any]
+    machine: DrillMachine
     contracts: dict[str, str]
     controls: list[Control]
     rows: list[Row]
@@ -107,13 +115,13 @@ def read_record(path: Path) -> DrillRecord:
 
 def records_below(folder: Path) -> list[DrillRecord]:
     """Every drill record below a folder, oldest first; what cannot be read is no record."""
-    found = []
+    records = []
     for path in sorted(folder.rglob(FILE)):
         try:
-            found.append(read_record(path))
+            records.append(read_record(path))
         except EvidenceError:
             continue
-    return sorted(found, key=lambda record: record.recorded_at)
+    return sorted(records, key=lambda record: record.recorded_at)
 
 
 def last_of(contract: str, records: Sequence[DrillRecord]) -> DrillRecord | None:

@@ -1,0 +1,58 @@
+"""The machine's fingerprint as `run.json` holds it: hardware, software, sources.
+
+Each fact may be missing (no GPU, no checkout, an older version of the harness), and a fact that this version does
+not know is kept, so that a report of an older or newer run directory still shows all that was collected.
+"""
+
+from __future__ import annotations
+
+from pydantic import ConfigDict, Field
+
+from harness.evidence.base import Record
+from harness.numbers import Real
+
+
+class Facts(Record):
+    """Facts that were collected; None stands for one that is not known."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class CpuFacts(Facts):
+    """The processor; `usable_cores` are those that the process may run on."""
+
+    cores: int | None = None
+    model: str | None = None
+    usable_cores: int | None = None
+
+
+class GitFacts(Facts):
+    """The checkout: its commit, with `+changes` when the sources differ from it."""
+
+    commit: str | None = None
+
+
+class GpuFacts(Facts):
+    """The GPU that workers use, how many there are, and the driver; or the problem: why there is none."""
+
+    architecture: str | None = None
+    count: int | None = None
+    driver: str | None = None
+    driver_cuda: str | None = None
+    memory_gib: Real | None = None
+    name: str | None = None
+    problem: str | None = None
+    uuid: str | None = None
+
+
+class Environment(Facts):
+    """`versions` are of Python, of CUDA as torch is built for it, and of each installed package that matters."""
+
+    cpu: CpuFacts = CpuFacts()
+    git: GitFacts = GitFacts()
+    gpu: GpuFacts = GpuFacts()
+    host_memory_gib: Real | None = None
+    platform: str | None = None
+    source_digest: str = ""  # SHA-256, see `harness.evidence.environment.source_digest`
+    variables: dict[str, str] = Field(default_factory=dict)
+    versions: dict[str, str | None] = Field(default_factory=dict)

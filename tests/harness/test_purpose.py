@@ -1,0 +1,50 @@
+"""What a run directory is for is told by its header, whatever the fault in it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from harness.commands import judge, report
+from harness.commands.application import application
+from harness.run_directory.bundle import read_bundle
+
+
+@pytest.fixture
+def contract(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A contract of a system whose faults are named like words of the harness."""
+    from scripted_system import contract_text
+
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "scripted-v1.yaml"
+    path.write_text(contract_text("held").replace("ScriptedSystem", "FaultySystem").replace("nan_tail", "drill"))
+    return path
+
+
+@pytest.mark.parametrize("fault", ["drill", "fault", "verify"])
+def test_a_fault_may_have_any_name(fault: str, contract: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verified = CliRunner().invoke(application([]), ["verify", str(contract), "--fault", fault, "--name", "planted"])
+    directory = Path("harness-reports/planted")
+    assert verified.exit_code == 1, verified.output
+    assert f"FIRE DRILL: The fault {fault} was planted in this run on purpose." in verified.output
+    header = read_bundle(directory).header
+    assert (header.purpose, header.fault) == ("fault", fault)
+    assert judge.check_recorded([directory], as_json=False) == 0
+    assert capsys.readouterr().out.startswith("same     harness-reports/planted: 1 planned · 0 held · 1 violated")
+    report.render(directory)
+    assert f"The fault <code>{fault}</code> was planted in this run on purpose." in (
+        directory / "report.html"
+    ).read_text(encoding="utf-8")
+
+
+def test_a_drill_plants_a_fault_named_drill(contract: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drilled = CliRunner().invoke(application([]), ["drill", str(contract), "--name", "drilled"])
+    assert drilled.exit_code == 0, drilled.output
+    directory = Path("harness-reports/drilled")
+    header = read_bundle(directory).header
+    assert (header.purpose, header.fault) == ("drill", None)
+    assert judge.check_recorded([directory], as_json=False) == 0
+    assert "1 rows: 1 same" in capsys.readouterr().out
+    assert "1 faults planted, 0 survived" in (directory / "report.html").read_text(encoding="utf-8")
