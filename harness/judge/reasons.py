@@ -170,7 +170,7 @@ ONE_DETECTOR = _undecided("one_detector", "Fewer than two usable sync detectors 
 DRIVER_VERSION_UNKNOWN = _undecided("driver_version_unknown", "The newest PTX version the driver loads is unknown.")
 MISSING_CASES = _undecided("missing_cases", "Some operation, data type, shape or magnitude of the grid was not run.")
 
-# --- this machine or system cannot decide it --------------------------------------------------------------------------------
+# --- this machine or system cannot decide it ---------------------------------------------------------------------
 NEEDS_CUDA = _not_run("needs_cuda", "The claim needs a CUDA device, and this machine has none.")
 NEEDS_MEMORY = _not_run("needs_memory", "The workload needs more device memory than there is.")
 MODULE_MISSING = _not_run("module_missing", "A Python module that the workload needs is not installed.")

@@ -137,7 +137,8 @@ def hostile_view(text: str) -> ReportView:
 
 
 def _hostile_header(header: Header, text: str) -> Header:
-    """The header with its units; not validated, for no file can hold some of these texts."""
+    """The header with its units. Without lone surrogates: a `run.json` that holds one is refused."""
+    text = text.replace("\ud800", "")
     signed = waiver("tiny", owner=text, reason=text, expires=text)
     unknown: dict[str, Any] = {text: text}
     gpu = GpuFacts.model_construct(name=text, driver=text, **unknown)

@@ -1,0 +1,72 @@
+"""The header of a run directory: version 1 as it was published, what is refused, what is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundle_builders import finished, header
+
+from harness.errors import EvidenceError
+from harness.rejudge import judged
+from harness.run_directory.bundle import read_bundle
+
+
+def rewritten(directory: Path, **changes: Any) -> Path:
+    """A finished run directory whose header has other values; None takes one away."""
+    path = finished(directory, header()).path
+    document = json.loads((path / "run.json").read_text()) | changes
+    kept = {name: value for name, value in document.items() if name not in changes or changes[name] is not None}
+    (path / "run.json").write_text(json.dumps(kept))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("first", "purpose", "fault"),
+    [(None, "verify", None), ("stale_batch", "fault", "stale_batch"), ("drill", "drill", None)],
+)
+def test_version_1_told_a_drill_by_its_fault(
+    tmp_path: Path, first: str | None, purpose: str, fault: str | None
+) -> None:
+    path = rewritten(tmp_path / "run", format_version=1, purpose=None)
+    document = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps({**document, "fault": first}))
+    read = read_bundle(path).header
+    assert (read.format_version, read.purpose, read.fault) == (2, purpose, fault)
+
+
+def test_in_version_2_a_fault_may_be_named_drill(tmp_path: Path) -> None:
+    read = read_bundle(finished(tmp_path / "run", header(fault="drill")).path).header
+    assert (read.purpose, read.fault) == ("fault", "drill")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"purpose": "rehearsal"}, "purpose: Input should be 'verify', 'fault' or 'drill'"),
+        ({"purpose": "fault"}, "the purpose 'fault' does not fit the fault None"),
+        ({"purpose": "drill", "fault": "stale"}, "the purpose 'drill' does not fit the fault 'stale'"),
+        ({"command": "harness verify"}, "command: Input should be a valid"),
+        ({"environment": {"gpu": "H200"}}, "environment.gpu"),
+        ({"waivers": [{"owner": "ada"}]}, "waivers.0.contract: Field required"),
+        ({"units": {}}, "units: Input should be a valid"),
+        ({"format_version": 3}, "format_version"),
+    ],
+)
+def test_a_header_that_does_not_fit_is_an_error_that_names_the_field(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    path = rewritten(tmp_path / "run", **changes)
+    with pytest.raises(EvidenceError, match="holds a readable run") as error:
+        judged([path])
+    assert message in str(error.value)
+
+
+def test_facts_of_another_version_are_kept_and_missing_ones_are_unknown(tmp_path: Path) -> None:
+    environment = {"cpu": {"cores": 2, "sockets": 1}, "storage": {"kind": "nvme"}}
+    read = read_bundle(rewritten(tmp_path / "run", environment=environment)).header.environment
+    assert (read.cpu.cores, read.cpu.model, read.gpu.name, read.versions) == (2, None, None, {})
+    kept = read.model_dump()
+    assert (kept["cpu"]["sockets"], kept["storage"]) == (1, {"kind": "nvme"})
