@@ -52,12 +52,12 @@ class Published:
 
 def published(reports: Path) -> list[Published]:
     """Every run directory, by name, which begins with the date. Raises EvidenceError for a damaged one."""
-    found = []
+    directories = []
     for path in sorted(path.parent for path in reports.glob(f"*/{layout.HEADER}")):
         header = read_bundle(path).header
         drill = read_record(path / layout.DRILL) if header.purpose == "drill" else None
-        found.append(Published(path.name, header, read_verdicts(path), drill))
-    return found
+        directories.append(Published(path.name, header, read_verdicts(path), drill))
+    return directories
 
 
 def tables(runs: Sequence[Published]) -> str:
@@ -65,17 +65,17 @@ def tables(runs: Sequence[Published]) -> str:
     if not runs:
         return "No run is published yet."
     verdicts = [(run, verdict) for run in runs for verdict in run.verdicts.claims]
-    found = [_table(RUNS, (_run(run) for run in runs))]
+    parts = [_table(RUNS, (_run(run) for run in runs))]
     left = [_open(run, verdict) for run, verdict in verdicts if verdict.status is not Status.PASS]
     if left:
-        found += ["What did not hold, or was not decided, in these runs:", _table(OPEN, left)]
+        parts += ["What did not hold, or was not decided, in these runs:", _table(OPEN, left)]
     ratios = [_ratio(run, verdict) for run, verdict in verdicts if "mean_ratio" in verdict.figures]
     if ratios:
-        found += ["Every ratio that was measured, decided or not:", _table(RATIOS, ratios)]
+        parts += ["Every ratio that was measured, decided or not:", _table(RATIOS, ratios)]
     drills = [run.drill for run in runs if run.drill is not None]
     if drills:
-        found.append(coverage(drills, demanded([ROOT / "contracts"])))
-    return "\n\n".join(found)
+        parts.append(coverage(drills, demanded([ROOT / "contracts"])))
+    return "\n\n".join(parts)
 
 
 def demanded(contracts: Sequence[Path]) -> set[tuple[str, str]]:
@@ -92,10 +92,10 @@ def coverage(drills: Sequence[DrillRecord], demanded: set[tuple[str, str]]) -> s
         survived = {(row.claim, row.fault) for row in rows if not row.killed} & demanded
         killed = {(row.claim, row.fault) for row in rows} & demanded - survived
         left = demanded - killed - survived
-        said = (
+        counts = (
             f"{len(killed)} killed, {len(survived)} survived{_names(survived)}, {len(left)} not planted{_names(left)}"
         )
-        lines.append(f"- in drills on {where}: {said}")
+        lines.append(f"- in drills on {where}: {counts}")
     return "\n".join([f"Of the {len(demanded)} pairs of a claim and a fault that it names:", "", *lines])
 
 
@@ -125,12 +125,14 @@ def _open(run: Published, verdict: Verdict) -> list[str]:
 
 def _ratio(run: Published, verdict: Verdict) -> list[str]:
     figures = {name: figure.value for name, figure in verdict.figures.items()}
-    each = [value for name, value in figures.items() if name.startswith("ratio.process_") and isinstance(value, float)]
+    ratios = [
+        value for name, value in figures.items() if name.startswith("ratio.process_") and isinstance(value, float)
+    ]
     names = ("baseline_step_ms", "candidate_step_ms")
     return [
         *(run.name, verdict.claim, verdict.workload, str(verdict.status)),
         *(_number(figures.get(name)) for name in ("demanded_ratio", "mean_ratio")),
-        *(_number(bound(each) if each else None) for bound in (min, max)),
+        *(_number(bound(ratios) if ratios else None) for bound in (min, max)),
         *(_number(figures.get(name)) for name in names),
     ]
 

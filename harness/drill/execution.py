@@ -19,7 +19,7 @@ from harness.run_directory.drill_record import Source
 
 def runs_of(planned: DrillPlan) -> list[Run]:
     """What to execute: the controls, then the faulted runs."""
-    faulted = [each.executed for each in planned.faulted.values() if each.executed is not None]
+    faulted = [faulted_run.executed for faulted_run in planned.faulted.values() if faulted_run.executed is not None]
     return [*planned.controls.runs, *faulted]
 
 

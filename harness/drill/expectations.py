@@ -19,7 +19,7 @@ def expectation_for(claim: AnyClaim, fault: FaultDescription) -> Expectation | N
     if claim.id in fault.breaks:
         return fault.breaks[claim.id]
     declared = [fault.breaks[part.kind] for part in parts_of(claim) if part.kind in fault.breaks]
-    return min(declared, key=lambda each: WORST_FIRST.index(Status(each.status)), default=None)
+    return min(declared, key=lambda expectation: WORST_FIRST.index(Status(expectation.status)), default=None)
 
 
 def seen_figures(verdict: Verdict, names: Mapping[str, object]) -> dict[str, Scalar | None]:
@@ -40,8 +40,8 @@ def deciding_part(verdict: Verdict) -> str | None:
 
 
 def _value(figures: Mapping[str, Figure], name: str, part: str | None) -> Scalar | None:
-    found = figures.get(name) or figures.get(f"{part}.{name}")
-    return found.value if found is not None else None
+    figure = figures.get(name) or figures.get(f"{part}.{name}")
+    return figure.value if figure is not None else None
 
 
 def is_killed(expected: Expectation, verdict: Verdict) -> bool:

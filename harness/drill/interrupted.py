@@ -40,7 +40,7 @@ def ended_part(planned: DrillPlan, bundle: Bundle) -> DrillPlan:
 def narrowed_to(part: DrillPlan, header: Header) -> Header:
     """The header of a drill of which this part is left."""
     read = {run for unit in part.controls.units for run in unit.runs}
-    read |= part.faulted.keys() | {each.donor for each in part.faulted.values() if each.donor is not None}
+    read |= part.faulted.keys() | {item.donor for item in part.faulted.values() if item.donor is not None}
     return header.model_copy(
         update={
             "units": part.controls.units,
@@ -65,5 +65,5 @@ def _has_ended(run: str, bundle: Bundle) -> bool:
 def _executed(case: Case, planned: DrillPlan) -> set[str]:
     """The runs whose evidence the case is judged from."""
     faulted = [planned.faulted[run] for run in case.unit.runs]
-    own = {each.executed.id for each in faulted if each.executed is not None}
-    return own | {each.donor for each in faulted if each.donor is not None}
+    own = {item.executed.id for item in faulted if item.executed is not None}
+    return own | {item.donor for item in faulted if item.donor is not None}

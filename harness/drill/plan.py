@@ -108,9 +108,9 @@ class _ContractPlanner:
             if claim.id not in controls.setdefault(workload, []):
                 controls[workload].append(claim.id)
         planned = {workload: self._plan(workload, claims, None) for workload, claims in controls.items()}
-        for each in planned.values():
-            self._drilled.controls.units.extend(each.units)
-            self._drilled.controls.runs.extend(each.runs)
+        for control in planned.values():
+            self._drilled.controls.units.extend(control.units)
+            self._drilled.controls.runs.extend(control.runs)
         for (workload, fault, _), group in self._groups(rows).items():
             self._add_faulted(workload, fault, group, planned[workload].runs)
 

@@ -54,17 +54,17 @@ class Recheck:
     @property
     def differences(self) -> list[str]:
         """Everything that is not as recorded, one line each."""
-        rows = [f"{each.name}: {each.difference}" for each in self.rows if each.difference]
+        rows = [f"{row.name}: {row.difference}" for row in self.rows if row.difference]
         return [f"{FILE}: {line}" for line in [*self.of_the_whole, *rows]]
 
     @property
     def not_judged(self) -> list[str]:
         """The rows that could not be judged again, with the reason, one line each."""
-        return [f"{each.name}: not judged again: {each.not_judged}" for each in self.rows if each.not_judged]
+        return [f"{row.name}: not judged again: {row.not_judged}" for row in self.rows if row.not_judged]
 
     def count_line(self) -> str:
         """`65 rows: 64 same · 0 differ · 1 not judged again`."""
-        differ, not_judged = sum(each.difference is not None for each in self.rows), len(self.not_judged)
+        differ, not_judged = sum(row.difference is not None for row in self.rows), len(self.not_judged)
         same = len(self.rows) - differ - not_judged
         return f"{len(self.rows)} rows: {same} same · {differ} differ · {not_judged} not judged again"
 
@@ -81,14 +81,14 @@ def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Ve
         of_the_whole.append("the record is of other contracts")
     of_the_whole += [*_miscounted_rows(record, bundle, contracts), *_unread_runs(record, bundle)]
     rows = [_again(row, record, bundle, contracts, describe) for row in record.rows]
-    today = record.model_copy(update={"controls": controls, "rows": [each.row for each in rows]})
+    today = record.model_copy(update={"controls": controls, "rows": [item.row for item in rows]})
     return Recheck(today, of_the_whole, rows)
 
 
 def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Contract]) -> list[str]:
     """To leave a survivor out is the easiest way to hide it. (A drill may be of some faults and claims only.)"""
     listed = [(row.contract, row.claim, row.fault) for row in record.rows]
-    listed += [(each.contract, each.claim, each.fault) for each in record.not_run]
+    listed += [(item.contract, item.claim, item.fault) for item in record.not_run]
     drilled, narrowed = {fault for _, _, fault in listed}, bundle.header.narrowed.claims
     demanded = [
         (contract.id, claim.id, fault)

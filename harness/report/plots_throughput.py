@@ -55,10 +55,10 @@ def timing(
         axes[-1].set_xlabel(f"{whole}; processes side by side")
 
     values = ", ".join(f"{item.ratio:.4g}" for item in processes)
-    said = f"Speed ratio of each process: {values}; demanded {demanded:g}. Over the same time: ms a step by block"
-    said += "".join(f", {name}" for name in readings)
-    said += f"; throttled: {', '.join(map(label, reasons)) or 'never'}." if readings else "."
-    return draw(paint, alt=said, heights=heights)
+    alt = f"Speed ratio of each process: {values}; demanded {demanded:g}. Over the same time: ms a step by block"
+    alt += "".join(f", {name}" for name in readings)
+    alt += f"; throttled: {', '.join(map(label, reasons)) or 'never'}." if readings else "."
+    return draw(paint, alt=alt, heights=heights)
 
 
 def _ratios(

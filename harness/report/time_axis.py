@@ -52,7 +52,7 @@ def side_by_side(runs: Sequence[RunEvidence]) -> list[ProcessTiming]:
     """
     timed = [(run.timing, run.telemetry) for run in runs if run.timing]
     ordered = sorted(timed, key=lambda pair: pair[0].process)
-    alone = [found for timing, telemetry in ordered if (found := _alone(timing, telemetry)) is not None]
+    alone = [timing_alone for timing, telemetry in ordered if (timing_alone := _alone(timing, telemetry)) is not None]
     gap = GAP * sum(item.end for item in alone)
     placed, start = [], 0.0
     for item in alone:

@@ -27,12 +27,12 @@ def sections(view: ReportView) -> list[Section]:
             captured.append(_capture(title, run_id, arm.capture))
         if arm.syncs is not None:
             synced.append(_syncs(title, run_id, arm.syncs))
-    found = [
+    all_sections = [
         Section("graph", "Captured work", "What was captured, and what the harness itself saw replayed.", captured),
         Section("syncs", "Host syncs", "How often the host waited for the device, by detector and place.", synced),
         Section("memory", "Device memory", MEMORY, list(_memory(view))),
     ]
-    return [section for section in found if section.parts]
+    return [section for section in all_sections if section.parts]
 
 
 def _arms(view: ReportView) -> Iterator[tuple[str, str, ArmEvidence]]:

@@ -18,13 +18,13 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.(\d{1,4})\.(.+)$")
 
 def section(view: ReportView) -> Section | None:
     """A part for each arm of a run whose gradients a claim judged."""
-    found: dict[tuple[str, str], tuple[str, GradientMatch]] = {}
+    claims: dict[tuple[str, str], tuple[str, GradientMatch]] = {}
     for verdict, parts, runs in view.judged():
         for part in parts:
             if isinstance(part, GradientMatch):
                 title = f"{verdict.contract} · {verdict.workload} · {part.candidate}"
-                found.update({(run.run_id, part.candidate): (title, part) for run in runs})
-    shown = [_part(title, view.evidence[run], arm, claim) for (run, arm), (title, claim) in found.items()]
+                claims.update({(run.run_id, part.candidate): (title, part) for run in runs})
+    shown = [_part(title, view.evidence[run], arm, claim) for (run, arm), (title, claim) in claims.items()]
     kept = [part for part in shown if part is not None]
     lead = (
         "Gradients of every trainable tensor after clipping, reduced on the device and compared with the baseline arm "
@@ -76,15 +76,15 @@ def _points(values: list[tuple[str, float]]) -> list[tuple[int, str, float]]:
 
 
 def _norms(records: list[Gradients], claim: GradientMatch) -> Table | None:
-    found = [
+    norms = [
         (group.group, record.step, float(group.before), float(group.after))
         for record in records
         for group in record.groups
     ]
-    if not found:
+    if not norms:
         return None
     limit = claim.clipped_norm.at_most if claim.clipped_norm else None
-    ordered = sorted(found, key=lambda row: -row[3] if math.isfinite(row[3]) else -math.inf)
+    ordered = sorted(norms, key=lambda row: -row[3] if math.isfinite(row[3]) else -math.inf)
     demanded = f"; at most {limit:g}" if limit else ""
     caption = f"Norms of the clipping groups, largest after clipping first{demanded}"
     return table(caption, ["group", "step", "before", "after"], ordered, folded=True, shown=SHOWN)

@@ -21,7 +21,7 @@ def sections(view: ReportView) -> list[Section]:
         title = view.title_of(run_id)
         prewarms.extend(_prewarm(run_id, f"{title} · {arm}", seen) for arm, seen in run.prewarm.items())
         matches.extend(_match(run_id, f"{title} · {arm}", seen) for arm, seen in run.kernel_match.items())
-    found = [
+    all_sections = [
         Section(
             "jit", "JIT timeline", "When kernels were compiled and loaded, against the phases of the run.", prewarms
         ),
@@ -33,7 +33,7 @@ def sections(view: ReportView) -> list[Section]:
         ),
         Section("accuracy", "Kernel accuracy", "Each kernel against its naive twin and an fp64 reference.", matches),
     ]
-    return [section for section in found if section.parts]
+    return [section for section in all_sections if section.parts]
 
 
 def _prewarm(run_id: str, title: str, seen: PrewarmEvidence) -> Part:
@@ -63,11 +63,11 @@ def _prewarm(run_id: str, title: str, seen: PrewarmEvidence) -> Part:
 
 def _targets(view: ReportView) -> Iterator[Part]:
     """A part for each workload: its runs compile mostly the same kernels, so a kernel stands there once."""
-    found: dict[str, list[tuple[str, str, KernelsEvidence]]] = {}
+    by_workload: dict[str, list[tuple[str, str, KernelsEvidence]]] = {}
     for run_id, run in view.evidence.items():
-        mine = found.setdefault(view.title_of(run_id), [])
-        mine.extend((run_id, arm, seen) for arm, seen in run.kernels.items())
-    for title, records in found.items():
+        records = by_workload.setdefault(view.title_of(run_id), [])
+        records.extend((run_id, arm, seen) for arm, seen in run.kernels.items())
+    for title, records in by_workload.items():
         if not records:
             continue
         part = Part(title, runs=[run_id for run_id, _, _ in records])
@@ -110,12 +110,12 @@ def _kernels(records: list[tuple[str, KernelsEvidence]]) -> Table:
     ordered = sorted(arms.items(), key=lambda item: (item[0][1] != "none", item[0]))
     rows = [[*row, ", ".join(dict.fromkeys(having))] for row, having in ordered]
     columns = ["kernel", "target", "PTX version", "found in", "loaded by", "arms"]
-    # What all kernels share is said once.
+    # What all kernels share stands in the caption.
     shared = [place for place in range(3, len(columns)) if len(rows) > 1 and len({row[place] for row in rows}) == 1]
-    said = "".join(f"; {columns[place]}: {rows[0][place]}" for place in shared)
+    common = "".join(f"; {columns[place]}: {rows[0][place]}" for place in shared)
     kept = [place for place in range(len(columns)) if place not in shared]
     cells = [[row[place] for place in kept] for row in rows]
-    caption = f"{len(rows)} kernels by key{said}"
+    caption = f"{len(rows)} kernels by key{common}"
     return table(caption, [columns[place] for place in kept], cells, folded=len(rows) > 8, shown=40)
 
 

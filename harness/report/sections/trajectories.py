@@ -34,13 +34,13 @@ def section(view: ReportView) -> Section | None:
         for run in runs:
             if run.probe != "paired" or not any(run.arms.values()):
                 continue
-            found = comparisons.setdefault(run.run_id, {})
+            by_name = comparisons.setdefault(run.run_id, {})
             for part in parts:
                 if isinstance(part, TrajectoryMatch | Repeatability):
-                    found.update({item.name: item for item in _comparisons(part, run)})
+                    by_name.update({item.name: item for item in _comparisons(part, run)})
     parts_shown = [
-        _part(view.title_of(run_id), view.evidence[run_id], list(found.values()))
-        for run_id, found in comparisons.items()
+        _part(view.title_of(run_id), view.evidence[run_id], list(by_name.values()))
+        for run_id, by_name in comparisons.items()
     ]
     if not parts_shown:
         return None
@@ -134,5 +134,5 @@ def _courses(curves: list[plots.Curve]) -> Table:
 
 
 def _text_digests(run: RunEvidence) -> list[str]:
-    found = [item.start.facts.get("text_digest") for replicas in run.arms.values() for item in replicas]
-    return list(dict.fromkeys(str(digest) for digest in found if digest))
+    digests = [item.start.facts.get("text_digest") for replicas in run.arms.values() for item in replicas]
+    return list(dict.fromkeys(str(digest) for digest in digests if digest))
