@@ -42,9 +42,7 @@ def findings_of(
     dead = unmatched(find_waivers(paths, waivers), loaded, all_known=any(path.is_dir() for path in paths))
     stale = [Finding("error", error.where, _without_place(str(error), error.where)) for error in dead]
     records = records_below(REPORTS) if drill is None else [read_record(drill)]
-    findings = [
-        finding for contract in loaded for finding in (*lint(contract, describe), *lint_drill(contract, records))
-    ]
+    findings = [item for contract in loaded for item in (*lint(contract, describe), *lint_drill(contract, records))]
     return loaded, [*findings, *stale]
 
 

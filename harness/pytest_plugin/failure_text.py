@@ -44,7 +44,7 @@ def _both_values(claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEviden
 
 def _step(verdict: Verdict, name: str) -> int | None:
     """The figure of that name, also where a composite claim put its part's name before it."""
-    for key, figure in verdict.figures.items():
-        if key.rpartition(".")[2] == name and isinstance(figure.value, int):
-            return figure.value
+    for key, value in verdict.figures.items():
+        if key.rpartition(".")[2] == name and isinstance(value.value, int):
+            return value.value
     return None

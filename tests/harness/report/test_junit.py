@@ -3,7 +3,18 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 import pytest
-from report_views import CONTRACT, drill_view, full_view, header, planted, verdict, view_of, view_with, waiver
+from report_views import (
+    CONTRACT,
+    drill_view,
+    full_view,
+    header,
+    planted,
+    verdict,
+    view_of,
+    view_with,
+    waiver,
+    whole_drill_view,
+)
 
 from harness.judge.verdict import Figure, Status
 from harness.report.junit import render_junit
@@ -63,6 +74,14 @@ def test_a_waived_violation_is_skipped_with_its_waiver() -> None:
 
 def test_a_drill_has_a_class_name_of_its_own() -> None:
     assert {case.get("classname") for case in parsed(drill_view()).iter("testcase")} == {f"drill.{CONTRACT['id']}"}
+
+
+@pytest.mark.parametrize(
+    ("view", "faults"), [(drill_view(), {"stale_batch"}), (whole_drill_view(killed=[True]), set())]
+)
+def test_a_planted_fault_is_a_property_and_controls_have_none(view: ReportView, faults: set[str]) -> None:
+    properties = [(entry.get("name"), entry.get("value")) for entry in parsed(view).iter("property")]
+    assert {value for name, value in properties if name == "fault"} == faults
 
 
 def test_attributes_stay_short_and_xml_stays_sound_whatever_the_text() -> None:
