@@ -52,6 +52,10 @@ class ContractError(HarnessError):
     exit_code = ExitCode.INVALID_CONTRACT
 
 
+class KindError(HarnessError):
+    """A row of the table of claim kinds, or the package that brings one, is wrong."""
+
+
 class SystemResolutionError(HarnessError):
     """A `module:attribute` does not name a training system."""
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from harness.contract.base import Scalar
-from harness.contract.claims import AnyPart, CompositeClaim, arms_of, parts_of
-from harness.contract.kinds.throughput import ThroughputRatio
+from harness.contract.claims import AnyPart, CompositeClaim, parts_of
 from harness.contract.load import LoadedContract
 from harness.contract.strict_yaml import nearest
 from harness.errors import HarnessError
+from harness.kinds import kind_of
 from harness.system.protocol import SystemDescription
 
 if TYPE_CHECKING:
@@ -47,8 +46,8 @@ def lint(loaded: LoadedContract, describe: Describe) -> list[Finding]:
 
 
 def has_judge(kind: str) -> bool:
-    """Whether a module of that name judges the kind; found without importing it, since judges import numpy."""
-    return importlib.util.find_spec(f"harness.judge.{kind}") is not None
+    """Whether the kind's judge has its module; found without importing it, since judges import numpy."""
+    return importlib.util.find_spec(kind_of(kind).judge.partition(":")[0]) is not None
 
 
 def _place(finding: Finding) -> tuple[int, int]:
@@ -73,7 +72,7 @@ def _describe_all(loaded: LoadedContract, describe: Describe) -> tuple[dict[str,
 
 def _arms(loaded: LoadedContract, descriptions: Mapping[str, SystemDescription]) -> Iterator[Finding]:
     contract = loaded.contract
-    used = {arm for claim in contract.claims for part in parts_of(claim) for arm in arms_of(part).values()}
+    used = {arm for claim in contract.claims for part in parts_of(claim) for arm in part.arms().values()}
     for name, arm in contract.arms.items():
         where = loaded.where("arms", name)
         if name not in used:
@@ -122,8 +121,8 @@ def _claims(loaded: LoadedContract, descriptions: Mapping[str, SystemDescription
                 yield Finding("warning", loaded.where(*here, "kind"), message)
             if message := _twin_arms(loaded, part):
                 yield Finding("error", loaded.where(*here, "candidate"), message)
-            if isinstance(part, ThroughputRatio) and (message := _undecidable(part)):
-                yield Finding("error", loaded.where(*here, "processes"), message)
+            for problem in part.undecidable():
+                yield Finding("error", loaded.where(*here, *problem.path), problem.rule)
         yield from _faults(loaded, index, descriptions)
 
 
@@ -187,25 +186,13 @@ def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[F
 
 def _twin_arms(loaded: LoadedContract, part: AnyPart) -> str:
     """Two names for one arm compare an arm with itself."""
-    baseline = getattr(part, "baseline", None)
-    if baseline is None:
+    candidate, baseline = (part.arms().get(field) for field in ("candidate", "baseline"))
+    if candidate is None or baseline is None:
         return ""
     arms = loaded.contract.arms
-    candidate = str(part.candidate)
     if arms[candidate] != arms[baseline]:
         return ""
     return f"arms '{candidate}' and '{baseline}' have the same settings: an arm would be compared with itself"
-
-
-def _undecidable(part: ThroughputRatio) -> str:
-    """A sign test of n processes reaches 2^-n at best; that has to be within 1 - confidence."""
-    needed = math.ceil(-math.log2(1 - part.confidence) - 1e-9)
-    if part.processes >= needed:
-        return ""
-    return (
-        f"{part.processes} processes cannot reach a verdict: unanimity of {part.processes} has a chance of "
-        f"{2.0**-part.processes:.3g}, above 1 - confidence = {1 - part.confidence:.3g}; use at least {needed}"
-    )
 
 
 def _option_error(what: str, name: str, value: Scalar, known: Mapping[str, object]) -> str:

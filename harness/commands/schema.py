@@ -8,5 +8,5 @@ from harness.contract.json_schema import schema_text
 
 
 def schema() -> None:
-    """Print the JSON Schema of contract files."""
-    typer.echo(schema_text(), nl=False)
+    """Print the JSON Schema of contract files, with the claim kinds of installed packages."""
+    typer.echo(schema_text(with_packages=True), nl=False)

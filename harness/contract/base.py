@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -24,11 +26,114 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
 
 
+@dataclass(frozen=True)
+class Problem:
+    """A broken rule, at the path of the offending value, within the contract or the judgement that yields it."""
+
+    path: tuple[str | int, ...]
+    rule: str
+    got: str = ""
+    remedy: str = ""
+
+
+class GradientDemand(NamedTuple):
+    """Gradients that are reduced for a judgement, and the arm they are compared with."""
+
+    candidate: str
+    baseline: str | None
+    steps: Sequence[int]
+
+
 class Judged(Strict):
-    """Fields of one judgement, alone as a claim or as one of a claim's parts."""
+    """One judgement, alone as a claim or as one of a claim's parts: the base of every kind's model.
+
+    The methods tell the harness what follows from the fields; a kind overrides those for which the answer differs.
+    """
 
     mechanism: Mechanism | None = None
     """The kind of replay the evidence must come from; left out, any or none."""
+
+    if TYPE_CHECKING:  # declared here, it would stand before `mechanism` and in no kind's own words
+        kind: str
+
+    candidate_path: ClassVar[str] = "candidate"
+    """The field that names the arm under test."""
+    baseline_path: ClassVar[str] = "baseline"
+    """The field that names the arm that plays the baseline when a fault is planted there."""
+
+    def arms(self) -> dict[str, str]:
+        """The arms it names, by the path of the field: `candidate`, and `baseline` if it has that."""
+        named = {field: getattr(self, field, None) for field in ("candidate", "baseline")}
+        return {field: arm for field, arm in named.items() if arm is not None}
+
+    def on_workload(self, name: str) -> Judged:  # noqa: ARG002 - the same on every workload, unless a kind says otherwise
+        """The judgement as it stands on one workload."""
+        return self
+
+    # --- what a contract may demand ---------------------------------------------------------------------------
+
+    def contradictions(self) -> Iterator[Problem]:
+        """Fields that do not go together; paths are within this judgement."""
+        yield from ()
+
+    def dangling_names(
+        self,
+        on: Sequence[str],  # noqa: ARG002
+        claims: Mapping[str, Sequence[Judged]],  # noqa: ARG002
+    ) -> Iterator[Problem]:
+        """Names of workloads and claims that are none; paths are within this judgement.
+
+        `on` are its claim's workloads, `claims` the judgements of each claim of the contract.
+        """
+        yield from ()
+
+    def step_counts(self) -> dict[str, int | None]:
+        """Fields that count steps of the workload, by their path."""
+        return {}
+
+    def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """Path and rule of every value that a workload of so many steps cannot meet."""
+        for field, value in self.step_counts().items():
+            if value is not None and value > steps:
+                yield tuple(field.split(".")), f"`{field}` ({value}) is within the workload's steps"
+
+    def undecidable(self) -> Iterator[Problem]:
+        """Demands that no evidence could decide; paths are within this judgement."""
+        yield from ()
+
+    def captures_candidate(self) -> bool:
+        """Whether its candidate must ask for a capture."""
+        return self.mechanism is not None
+
+    # --- what must be run for it ------------------------------------------------------------------------------
+
+    def asks_the_device(self) -> bool:
+        """Whether it is about the CUDA device of this machine."""
+        return False
+
+    def candidate_capabilities(self) -> frozenset[str]:
+        """Capabilities that its candidate's system must have beside those of its kind."""
+        return frozenset()
+
+    def chosen_probe(self) -> str | None:
+        """Which of its kind's probes it is judged from; None: the only one."""
+        return None
+
+    def replicas(self) -> dict[str, int]:
+        """Arms that a paired run executes more than once, with how often."""
+        return {}
+
+    def sync_arms(self) -> set[str]:
+        """Arms whose host syncs a paired run observes."""
+        return set()
+
+    def gradients(self) -> GradientDemand | None:
+        """Gradients that a paired run reduces."""
+        return None
+
+    def process_count(self) -> int | None:
+        """Processes, each a run of its own, that repeat its probe; None: one run, shared where that is possible."""
+        return None
 
 
 def refuse(message: str, *path: str | int) -> None:

@@ -4,29 +4,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import new_class
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from harness.contract.base import Judged, Name, Strict, Text
-from harness.contract.kinds.kernels import KernelMatch, Prewarm, PtxTarget
-from harness.contract.kinds.replay import Capture, HostSyncs, MemorySteady
-from harness.contract.kinds.throughput import ThroughputRatio
-from harness.contract.kinds.training import GradientMatch, Guards, Repeatability, TrajectoryMatch
+from harness.kinds import kinds, resolve
 
-Part = Annotated[
-    TrajectoryMatch
-    | GradientMatch
-    | Capture
-    | ThroughputRatio
-    | HostSyncs
-    | PtxTarget
-    | Prewarm
-    | KernelMatch
-    | Repeatability
-    | MemorySteady,
-    Field(discriminator="kind"),
-]
+AnyPart = Judged
 
 
 class ClaimText(Strict):
@@ -48,110 +37,53 @@ class ClaimText(Strict):
     """The claim it comes from."""
 
 
-class TrajectoryMatchClaim(TrajectoryMatch, ClaimText): ...
+class AnyClaim(Judged, ClaimText):
+    """A claim of whatever kind."""
 
 
-class GradientMatchClaim(GradientMatch, ClaimText): ...
+class _OneOf:
+    """A union by `kind`, of the models of all kinds. The table is read when pydantic first validates."""
+
+    def __init__(self, models: Callable[[], Mapping[str, type[Judged]]]) -> None:
+        self._models = models
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        choices = {kind: handler.generate_schema(model) for kind, model in self._models().items()}
+        return core_schema.tagged_union_schema(choices, discriminator="kind")
 
 
-class CaptureClaim(Capture, ClaimText): ...
+@cache
+def part_models() -> dict[str, type[Judged]]:
+    """The model of a claim's part, by its kind. Raises KindError for one that cannot be imported."""
+    return {name: resolve(kind.model) for name, kind in kinds().items()}
 
 
-class ThroughputRatioClaim(ThroughputRatio, ClaimText): ...
+@cache
+def claim_models() -> dict[str, type[AnyClaim]]:
+    """The model of a whole claim, by its kind."""
+    return {name: _claim_of(model) for name, model in part_models().items()} | {"composite": CompositeClaim}
 
 
-class HostSyncsClaim(HostSyncs, ClaimText): ...
+def _claim_of(model: type[Judged]) -> type[AnyClaim]:
+    """The kind's model with the text of a claim; `MemorySteady` becomes `MemorySteadyClaim`."""
+    claim: type[AnyClaim] = new_class(
+        f"{model.__name__}Claim", (model, AnyClaim), exec_body=lambda body: body.update(__module__=model.__module__)
+    )
+    return claim
 
 
-class PtxTargetClaim(PtxTarget, ClaimText): ...
-
-
-class PrewarmClaim(Prewarm, ClaimText): ...
-
-
-class KernelMatchClaim(KernelMatch, ClaimText): ...
-
-
-class RepeatabilityClaim(Repeatability, ClaimText): ...
-
-
-class MemorySteadyClaim(MemorySteady, ClaimText): ...
-
-
-class CompositeClaim(Judged, ClaimText):
+class CompositeClaim(AnyClaim):
     """A claim of several parts, each of one kind; it is as good as the worst of them."""
 
     kind: Literal["composite"]
     """Joins several judgements."""
-    parts: Annotated[list[Part], Field(min_length=2)]
+    parts: Annotated[list[Annotated[AnyPart, _OneOf(part_models)]], Field(min_length=2)]
     """The judgements; the worst decides."""
 
 
-Claim = Annotated[
-    TrajectoryMatchClaim
-    | GradientMatchClaim
-    | CaptureClaim
-    | ThroughputRatioClaim
-    | HostSyncsClaim
-    | PtxTargetClaim
-    | PrewarmClaim
-    | KernelMatchClaim
-    | RepeatabilityClaim
-    | MemorySteadyClaim
-    | CompositeClaim,
-    Field(discriminator="kind"),
-]
-AnyPart = (
-    TrajectoryMatch
-    | GradientMatch
-    | Capture
-    | ThroughputRatio
-    | HostSyncs
-    | PtxTarget
-    | Prewarm
-    | KernelMatch
-    | Repeatability
-    | MemorySteady
-)
-AnyClaim = (
-    TrajectoryMatchClaim
-    | GradientMatchClaim
-    | CaptureClaim
-    | ThroughputRatioClaim
-    | HostSyncsClaim
-    | PtxTargetClaim
-    | PrewarmClaim
-    | KernelMatchClaim
-    | RepeatabilityClaim
-    | MemorySteadyClaim
-    | CompositeClaim
-)
+Claim = Annotated[AnyClaim, _OneOf(claim_models)]
 
 
 def parts_of(claim: AnyClaim) -> list[AnyPart]:
     """The judgements a claim consists of: itself, or its parts."""
     return list(claim.parts) if isinstance(claim, CompositeClaim) else [claim]
-
-
-def part_on(part: AnyPart, workload: str) -> AnyPart:
-    """The judgement as it stands on one workload: with the training effect that is demanded there."""
-    guards: Guards | None = getattr(part, "guards", None)
-    if guards is None or guards.training_effect is None or workload not in guards.training_effect.at_least_on:
-        return part
-    effect = guards.training_effect
-    own = effect.model_copy(update={"at_least": effect.at_least_on[workload]})
-    return part.model_copy(update={"guards": guards.model_copy(update={"training_effect": own})})
-
-
-def arms_of(part: AnyPart) -> dict[str, str]:
-    """The arms a judgement names, by the path of the field that names them (`candidate`, `control.arm`)."""
-    if isinstance(part, HostSyncs):
-        return {"candidate.arm": part.candidate.arm, "control.arm": part.control.arm}
-    arms = {"candidate": part.candidate}
-    baseline = getattr(part, "baseline", None)
-    if baseline is not None:
-        arms["baseline"] = baseline
-    guards = getattr(part, "guards", None)
-    if guards is not None and guards.training_effect is not None:
-        arms["guards.training_effect.control"] = guards.training_effect.control
-    return arms

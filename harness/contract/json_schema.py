@@ -1,55 +1,73 @@
-"""The JSON Schema of the contract language, generated from the models and checked in for editors."""
+"""The JSON Schema of the contract language, generated from the models; checked in for the harness's own kinds."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
-from harness.contract import base, claims, schema
-from harness.contract.kinds import kernels, replay, throughput, training
+from harness.contract.claims import part_models
+from harness.contract.schema import Contract
+from harness.kinds import BUILT_IN
 from harness.numbers import dump_json
 
-MODULES = (base, kernels, replay, throughput, training, claims, schema)
 SCHEMA_PATH = Path(__file__).with_name("contract.schema.json")
 
 
-def contract_json_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of a contract file; descriptions are the docstrings of models and of their fields."""
-    generated = schema.Contract.model_json_schema(by_alias=True)
-    for name, definition in {"Contract": generated, **generated.get("$defs", {})}.items():
-        _describe_fields(definition, next(getattr(module, name) for module in MODULES if hasattr(module, name)))
+class _Described(GenerateJsonSchema):
+    """Descriptions are the docstrings of models and of their fields."""
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        generated = super().model_schema(schema)
+        model = schema["cls"]
+        for name, field in model.model_fields.items():
+            models = (one for one in model.__mro__ if issubclass(one, BaseModel))
+            found = [text for one in models if (text := _field_docstrings(one.__module__).get((one.__name__, name)))]
+            if found:  # a package may leave its own fields without
+                generated["properties"][field.alias or name]["description"] = found[0]
+        return generated
+
+
+class _OfTheHarness(_Described):
+    """Without the kinds of installed packages."""
+
+    def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
+        foreign = part_models().keys() - BUILT_IN.keys()
+        own = {kind: choice for kind, choice in schema["choices"].items() if kind not in foreign}
+        return super().tagged_union_schema({**schema, "choices": own})
+
+
+def contract_json_schema(*, with_packages: bool) -> dict[str, Any]:
+    """JSON Schema (2020-12) of a contract file; `with_packages`: with the claim kinds of installed packages."""
+    generator = _Described if with_packages else _OfTheHarness
+    generated = Contract.model_json_schema(by_alias=True, schema_generator=generator)
     generated["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return generated
 
 
-def schema_text() -> str:
-    """What `contract.schema.json` must hold, byte for byte."""
-    return dump_json(contract_json_schema(), indent=2) + "\n"
+def schema_text(*, with_packages: bool) -> str:
+    """The schema as a file; without packages what `contract.schema.json` must hold, byte for byte."""
+    return dump_json(contract_json_schema(with_packages=with_packages), indent=2) + "\n"
 
 
 def main() -> None:
     """Write `contract.schema.json`."""
-    SCHEMA_PATH.write_text(schema_text(), encoding="utf-8")
-
-
-def _describe_fields(definition: dict[str, Any], model: type[BaseModel]) -> None:
-    docstrings = _field_docstrings()
-    for name, field in model.model_fields.items():
-        found = [docstrings[key] for one in model.__mro__ if (key := (one.__name__, name)) in docstrings]
-        definition["properties"][field.alias or name]["description"] = found[0]
+    SCHEMA_PATH.write_text(schema_text(with_packages=False), encoding="utf-8")
 
 
 @cache
-def _field_docstrings() -> dict[tuple[str, str], str]:
-    """The string below each field of each model, from the source: Python itself drops it."""
+def _field_docstrings(module: str) -> dict[tuple[str, str], str]:
+    """The string below each field of each model of a module, from the source: Python itself drops it."""
     docstrings = {}
-    trees = [ast.parse(inspect.getsource(module)) for module in MODULES]
-    for model in (node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)):
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    for model in (node for node in tree.body if isinstance(node, ast.ClassDef)):
         for field, following in zip(model.body, model.body[1:], strict=False):
             if (
                 isinstance(field, ast.AnnAssign)

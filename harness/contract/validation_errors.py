@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from harness.contract.claims import AnyClaim, AnyPart
+from harness.contract.claims import claim_models, part_models
 from harness.contract.schema import Contract, Workload
 from harness.contract.strict_yaml import Document, Key, nearest
 from harness.errors import ContractError
@@ -129,17 +128,7 @@ def _shown(value: object) -> str:
 
 def claim_kinds() -> list[str]:
     """The kinds a claim may have, `composite` included."""
-    return list(_by_kind()[0])
-
-
-@cache
-def _by_kind() -> tuple[dict[str, type[BaseModel]], dict[str, type[BaseModel]]]:
-    """The models of claims, and of parts, by their kind."""
-    claims, parts = (
-        {get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(union)}
-        for union in (AnyClaim, AnyPart)
-    )
-    return claims, parts
+    return list(claim_models())
 
 
 def _keys(location: Path) -> list[str]:
@@ -149,9 +138,9 @@ def _keys(location: Path) -> list[str]:
     if rest[:1] == ["workloads"]:
         model, rest = Workload, rest[2:]
     elif rest[:1] == ["claims"]:
-        model, rest = _by_kind()[0][str(rest[2])], rest[3:]
+        model, rest = claim_models()[str(rest[2])], rest[3:]
         if rest[:1] == ["parts"]:
-            model, rest = _by_kind()[1][str(rest[2])], rest[3:]
+            model, rest = part_models()[str(rest[2])], rest[3:]
     for key in rest:
         annotation = model.model_fields[str(key)].annotation
         candidates = (annotation, *get_args(annotation))

@@ -1,30 +1,32 @@
 """Faults of the harness's own bookkeeping: planted in evidence that was recorded, because no system can cause them.
 
-Importing this needs no torch.
+Each kind of claim lists, in its row of `harness.kinds`, those that it must notice. Importing this needs no torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
 
-from harness.evidence.run_evidence import ArmEvidence, RunEvidence, Series
+from harness.errors import KindError
+from harness.kinds import kinds, resolve
 from harness.system.protocol import Expectation, FaultDescription
 
-NO_STEPS = "no_steps"
-MISSING_RUN = "missing_run"
-KINDS = (
-    "trajectory_match",
-    "gradient_match",
-    "capture",
-    "throughput_ratio",
-    "host_syncs",
-    "ptx_target",
-    "prewarm",
-    "kernel_match",
-    "repeatability",
-    "memory_steady",
-)
+if TYPE_CHECKING:  # `check` reads the faults' descriptions and must start fast
+    from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+
+
+@dataclass(frozen=True)
+class EvidenceFault:
+    """A fault that is planted in what was recorded, and what every kind that lists it must say then."""
+
+    name: str
+    summary: str
+    change: Callable[[RunEvidence], RunEvidence] | None
+    """None: the run is planned and never executed, so that its directory is not there when the evidence is read."""
+    expected: Expectation
 
 
 def without_steps(evidence: RunEvidence) -> RunEvidence:
@@ -34,32 +36,50 @@ def without_steps(evidence: RunEvidence) -> RunEvidence:
 
 
 def _emptied(execution: ArmEvidence) -> ArmEvidence:
-    import numpy as np  # `check` reads the faults' descriptions and must start fast
+    import numpy as np
+
+    from harness.evidence.run_evidence import Series
 
     series = Series(np.empty(0), [], np.empty(0, np.int64), np.empty(0, np.int64))
     end = None if execution.end is None else execution.end.model_copy(update={"steps_called": 0})
     return replace(execution, series=series, end=end)
 
 
-# None: the run is planned and never executed, so that its directory is not there when the evidence is read
-EVIDENCE_CHANGES: dict[str, Callable[[RunEvidence], RunEvidence] | None] = {
-    NO_STEPS: without_steps,
-    MISSING_RUN: None,
-}
-EVIDENCE_FAULTS: dict[str, FaultDescription] = {
-    NO_STEPS: FaultDescription(
-        NO_STEPS,
-        "no arm is asked for a step: a comparison over zero steps",
-        "both",
-        {
-            "trajectory_match": Expectation("FAIL", "vacuous_steps", {"steps_run": 0}),
-            "repeatability": Expectation("FAIL", "vacuous_steps", {"steps_run": 0}),
-        },
-    ),
-    MISSING_RUN: FaultDescription(
-        MISSING_RUN,
-        "the run was planned and left nothing: a unit that would disappear from the table",
-        "both",
-        {kind: Expectation("ERROR", "worker_incomplete") for kind in KINDS},
-    ),
-}
+NO_STEPS = EvidenceFault(
+    "no_steps",
+    "no arm is asked for a step: a comparison over zero steps",
+    without_steps,
+    Expectation("FAIL", "vacuous_steps", {"steps_run": 0}),
+)
+MISSING_RUN = EvidenceFault(
+    "missing_run",
+    "the run was planned and left nothing: a unit that would disappear from the table",
+    None,
+    Expectation("ERROR", "worker_incomplete"),
+)
+
+
+@cache
+def evidence_faults() -> dict[str, EvidenceFault]:
+    """The faults that some kind lists, by name. Raises KindError for one that is no fault, or has another's name."""
+    found: dict[str, EvidenceFault] = {}
+    for kind in kinds().values():
+        for reference in kind.evidence_faults:
+            fault = resolve(reference)
+            if not isinstance(fault, EvidenceFault) or found.setdefault(fault.name, fault) is not fault:
+                rule = "an evidence fault is an `EvidenceFault` with a name of its own"
+                raise KindError(rule, where=f"claim kind '{kind.name}'", got=reference, remedy="correct the reference")
+    return found
+
+
+@cache
+def descriptions() -> dict[str, FaultDescription]:
+    """What a contract may name, with what it breaks: the kinds that list it."""
+    breaks: dict[str, dict[str, Expectation]] = {name: {} for name in evidence_faults()}
+    for kind in kinds().values():
+        for reference in kind.evidence_faults:
+            fault: EvidenceFault = resolve(reference)
+            breaks[fault.name][kind.name] = fault.expected
+    return {
+        name: FaultDescription(name, fault.summary, "both", breaks[name]) for name, fault in evidence_faults().items()
+    }

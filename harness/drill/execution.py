@@ -6,7 +6,7 @@ a process between faults would save about a second of imports a run; leaving out
 
 from __future__ import annotations
 
-from harness.drill.evidence_faults import EVIDENCE_CHANGES
+from harness.drill.evidence_faults import evidence_faults
 from harness.drill.merge import merged
 from harness.drill.plan import DrillPlan
 from harness.evidence import layout
@@ -25,9 +25,9 @@ def runs_of(planned: DrillPlan) -> list[Run]:
 
 def evidence_of(name: str, source: Source, bundle: Bundle, fault: str) -> RunEvidence:
     """The evidence of one faulted run, joined with its control's arms or planted with a fault of the evidence."""
-    change = EVIDENCE_CHANGES.get(fault)
-    if change is not None and source.donor is not None:
-        return change(bundle.evidence(source.donor))
+    planted = evidence_faults().get(fault)
+    if planted is not None and planted.change is not None and source.donor is not None:
+        return planted.change(bundle.evidence(source.donor))
     seen = bundle.evidence(name)
     if not source.executed_arms or source.donor is None:
         return seen  # a run that was planned and never executed reads as one that left nothing

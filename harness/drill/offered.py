@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from harness.contract.schema import Contract
-from harness.drill.evidence_faults import EVIDENCE_FAULTS
+from harness.drill.evidence_faults import descriptions
 from harness.system.protocol import FaultDescription, SystemDescription
 from harness.system.wrappers import HARNESS_FAULTS
 
@@ -15,7 +15,7 @@ def offered_faults(systems: Iterable[SystemDescription]) -> dict[str, FaultDescr
 
     A system's fault hides the harness's of the same name, and the first system's those of the others.
     """
-    offered = {**EVIDENCE_FAULTS, **HARNESS_FAULTS}
+    offered = {**descriptions(), **HARNESS_FAULTS}
     for system in reversed(list(systems)):
         offered |= system.faults
     return offered

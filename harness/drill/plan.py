@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract
 from harness.contract.schema import Workload
-from harness.drill.evidence_faults import EVIDENCE_CHANGES
+from harness.drill.evidence_faults import evidence_faults
 from harness.drill.expectations import expectation_for
 from harness.drill.merge import arms_to_execute, donor_for, reduced
 from harness.drill.offered import offered_by
@@ -158,7 +158,7 @@ class _ContractPlanner:
         return groups
 
     def _add_faulted(self, workload: str, fault: str, claims: list[str], controls: Sequence[Run]) -> None:
-        in_evidence = fault in EVIDENCE_CHANGES
+        in_evidence = fault in evidence_faults()
         planned = self._plan(workload, claims, None if in_evidence else fault)
         names = {run.id: self._name(f"{run.id}+{fault}") for run in planned.runs}
         for run in planned.runs:

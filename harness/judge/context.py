@@ -57,7 +57,7 @@ class Context:
 
 def obstacle_reason(obstacle: Obstacle) -> str:
     """The obstacle's code if it is a known NOT_RUN code, else `not_available`."""
-    known = reasons.REASONS.get(obstacle.reason)
+    known = reasons.reason_of(obstacle.reason)
     return obstacle.reason if known and known.status is Status.NOT_RUN else reasons.NOT_AVAILABLE
 
 

@@ -7,9 +7,12 @@ what was seen, never a planted fault, and they are stable across versions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
+from harness.errors import KindError
 from harness.judge.verdict import Status
+from harness.kinds import kinds
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Reason:
     explanation: str
 
 
-REASONS: Final[dict[str, Reason]] = {}
+REASONS: Final[dict[str, Reason]] = {}  # those of the harness; `reason_of` knows those of packages, too
 
 
 def _code(code: str, status: Status, explanation: str) -> str:
@@ -196,3 +199,21 @@ WORKER_EXCEPTION = _error("worker_exception", "An exception ended the worker.")
 EVIDENCE_MISSING = _error("evidence_missing", "Evidence that the claim is judged from is missing.")
 EVIDENCE_INCONSISTENT = _error("evidence_inconsistent", "Two pieces of the evidence contradict each other.")
 JUDGE_ERROR = _error("judge_error", "The judge itself failed; a defect of the harness.")
+
+
+def reason_of(code: str) -> Reason | None:
+    """The reason of that code; None when neither the harness nor a kind of claim lists it."""
+    return REASONS.get(code) or _of_kinds().get(code)
+
+
+@cache
+def _of_kinds() -> dict[str, Reason]:
+    """The codes that kinds bring. Raises KindError for one that is taken."""
+    found: dict[str, Reason] = {}
+    for kind in kinds().values():
+        for code, (status, explanation) in kind.reasons.items():
+            if code in REASONS or code in found:
+                where, remedy = f"claim kind '{kind.name}'", "rename it, or use the one that is there"
+                raise KindError("a kind's own reason code is not taken", where=where, got=f"'{code}'", remedy=remedy)
+            found[code] = Reason(code, Status(status), explanation)
+    return found

@@ -1,4 +1,4 @@
-"""All judges, and the one way from a unit and its evidence to a verdict."""
+"""The one way from a unit and its evidence to a verdict, by the judge that the table of kinds names."""
 
 from __future__ import annotations
 
@@ -6,41 +6,25 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, part_on
+from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim
 from harness.contract.schema import Contract
+from harness.errors import KindError
 from harness.evidence.base import Obstacle
 from harness.evidence.run_evidence import RunEvidence
-from harness.judge import (
-    capture,
-    gradient_match,
-    host_syncs,
-    kernel_match,
-    memory_steady,
-    prewarm,
-    ptx_target,
-    reasons,
-    repeatability,
-    throughput_ratio,
-    trajectory_match,
-)
+from harness.judge import reasons
 from harness.judge.context import Context, obstacle_reason
 from harness.judge.sheet import Sheet, concluded
 from harness.judge.verdict import WORST_FIRST, Figure, Judgement, Status, Verdict
+from harness.kinds import kind_of, resolve
 
-# The first argument is the part model of the kind, which the key ensures.
+# The first argument is the part model of the kind.
 Judge = Callable[[Any, Context, Sheet], Judgement]
-JUDGES: dict[str, Judge] = {
-    "trajectory_match": trajectory_match.judge,
-    "gradient_match": gradient_match.judge,
-    "capture": capture.judge,
-    "throughput_ratio": throughput_ratio.judge,
-    "host_syncs": host_syncs.judge,
-    "ptx_target": ptx_target.judge,
-    "prewarm": prewarm.judge,
-    "kernel_match": kernel_match.judge,
-    "repeatability": repeatability.judge,
-    "memory_steady": memory_steady.judge,
-}
+
+
+def judge_of(kind: str) -> Judge:
+    """The judge of a kind. Raises KindError when it cannot be imported."""
+    judge: Judge = resolve(kind_of(kind).judge)
+    return judge
 
 
 def judge_unit(
@@ -74,11 +58,12 @@ def not_in_contract(contract: str, claim: str, workload: str) -> Verdict:
 
 
 def _judge_part(part: AnyPart, workload_name: str, context: Context) -> Judgement:
-    part = part_on(part, workload_name)
-    judge = JUDGES.get(part.kind)
+    part = part.on_workload(workload_name)
     mechanism = context.mechanism(part)
-    if judge is None:
-        return Sheet(mechanism).conclude(reasons.JUDGE_MISSING, f"no judge for `{part.kind}` is installed")
+    try:
+        judge = judge_of(part.kind)
+    except KindError as error:  # of a package: other kinds are judged all the same
+        return Sheet(mechanism).conclude(reasons.JUDGE_MISSING, f"no judge for `{part.kind}` is installed: {error}")
     return concluded(lambda sheet: judge(part, context, sheet), mechanism)
 
 

@@ -45,9 +45,12 @@ class Sheet:
         self.denominators[name] = int(number)
 
     def conclude(self, reason: str, message: str) -> Judgement:
-        """The judgement for a reason code. Raises KeyError for a code that `reasons` does not list."""
+        """The judgement for a reason code. Raises KeyError for a code that neither `reasons` nor a kind lists."""
+        listed = reasons.reason_of(reason)
+        if listed is None:
+            raise KeyError(reason)
         return Judgement(
-            status=reasons.REASONS[reason].status,
+            status=listed.status,
             reason=reason,
             message=message,
             figures=self.figures,
@@ -67,9 +70,10 @@ def concluded(judge: Callable[[Sheet], Judgement], mechanism: str | None) -> Jud
     """Run a judge on a fresh sheet. An exception in it is ERROR `judge_error`, never a verdict."""
     sheet = Sheet(mechanism)
     try:
-        return judge(sheet)
-    except Settled as settled:
-        return sheet.conclude(settled.reason, settled.message)
+        try:
+            return judge(sheet)
+        except Settled as settled:
+            return sheet.conclude(settled.reason, settled.message)
     except Exception as error:
         return sheet.conclude(reasons.JUDGE_ERROR, f"the judge failed with {type(error).__name__}: {error}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from harness.contract.claims import AnyClaim, parts_of
+from harness.contract.kinds.training import TrajectoryMatch
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Verdict
 from harness.report.text import figure, line, words
@@ -34,7 +35,7 @@ def _both_values(claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEviden
     """The losses of both arms, in all their digits, at the step that a figure of the verdict names."""
     step = next((_step(verdict, name) for name in _STEPS if _step(verdict, name) is not None), None)
     for part in parts_of(claim):
-        if step is None or part.kind != "trajectory_match":
+        if step is None or not isinstance(part, TrajectoryMatch):
             continue
         for arm in (part.candidate, part.baseline):
             for run in evidence:

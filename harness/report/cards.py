@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.contract.claims import AnyClaim, parts_of
-from harness.judge.reasons import REASONS
+from harness.judge.reasons import reason_of
 from harness.judge.verdict import WORST_FIRST, Status, Verdict
+from harness.kinds import kind_of
 from harness.report.text import clean, line, rows, sentence, words
 from harness.report.view import ReportView
 
@@ -21,19 +22,6 @@ _WORDS = {
     Status.INCONCLUSIVE: "undecided",
     Status.NOT_RUN: "not run",
     Status.ERROR: "error",
-}
-# The sections that show what a kind of claim is judged from.
-_EVIDENCE = {
-    "trajectory_match": {"trajectories"},
-    "repeatability": {"trajectories"},
-    "gradient_match": {"gradients"},
-    "capture": {"graph", "syncs"},
-    "host_syncs": {"syncs"},
-    "memory_steady": {"memory"},
-    "throughput_ratio": {"throughput"},
-    "ptx_target": {"ptx"},
-    "prewarm": {"jit", "ptx"},
-    "kernel_match": {"accuracy"},
 }
 _SIGNS = {"held": "✓", "violated": "✗", "undecided": "?", "not run": "–", "error": "!", "waived": "~"}
 
@@ -171,7 +159,7 @@ def _links(
 ) -> list[tuple[str, str]]:
     """The evidence of the unit's own runs that its kinds of claim are judged from; the first place in each section."""
     runs = {run.run_id for run in view.runs_of(verdict.contract, verdict.claim, verdict.workload)}
-    wanted = {"broke"}.union(*(_EVIDENCE.get(part.kind, set()) for part in (parts_of(claim) if claim else [])))
+    wanted = {"broke"}.union(*(kind_of(part.kind).card for part in (parts_of(claim) if claim else [])))
     found: dict[str, str] = {}
     for place, title, made_from in places:
         if made_from & runs and place.rpartition("-")[0] in wanted:
@@ -186,7 +174,7 @@ def _text_of(claim: AnyClaim | None, field: str) -> str | None:
 
 def explanation(reason: str) -> str | None:
     """The judge's one-line explanation of its reason code."""
-    known = REASONS.get(reason)
+    known = reason_of(reason)
     return known.explanation if known else None
 
 

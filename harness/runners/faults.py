@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.contract.claims import AnyClaim, AnyPart, arms_of, parts_of
-from harness.contract.kinds.replay import HostSyncs
+from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.system.protocol import FaultDescription
 
 
@@ -42,10 +41,7 @@ def _broken_parts(claim: AnyClaim, fault: FaultDescription) -> list[AnyPart]:
 
 
 def _planted_arms(part: AnyPart, plant: Literal["candidate", "baseline", "both"]) -> list[str]:
-    candidate, baseline = "candidate", "baseline"
-    if isinstance(part, HostSyncs):
-        # the control plays the baseline: the synchronizing twin that shows what a sync looks like
-        candidate, baseline = "candidate.arm", "control.arm"
+    candidate, baseline = part.candidate_path, part.baseline_path
     roles = {"candidate": [candidate], "baseline": [baseline], "both": [candidate, baseline]}
-    named = arms_of(part)
+    named = part.arms()
     return [named[role] for role in roles[plant] if role in named]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.contract.claims import AnyClaim, AnyPart, arms_of, parts_of
-from harness.contract.kinds.kernels import Prewarm, PtxTarget
-from harness.contract.kinds.training import GradientMatch, Repeatability, TrajectoryMatch
+from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.schema import Contract, Workload
 from harness.evidence.base import Obstacle
 from harness.evidence.environment import Machine
+from harness.kinds import kind_of
 from harness.system.protocol import SystemDescription
 
 
@@ -41,22 +40,16 @@ def _missing_module(workload: Workload, machine: Machine) -> Obstacle | None:
 
 def _missing_cuda(claim: AnyClaim, workload: Workload, machine: Machine) -> Obstacle | None:
     parts = parts_of(claim)
-    # a device that is there and cannot be read is a violation of PTX parity, for its judge to say
-    reads_device = machine.gpu_unreadable and all(isinstance(part, PtxTarget) for part in parts)
+    # a device that is there and cannot be read is a violation, for a judge to say
+    reads_device = machine.gpu_unreadable and all(kind_of(part.kind).judges_unreadable_device for part in parts)
     needed = (
         workload.needs.device == "cuda"
         or "cuda_graph" in (claim.mechanism, *(part.mechanism for part in parts))
-        or any(_asks_the_device(part) for part in parts)
+        or any(part.asks_the_device() for part in parts)
     )
     if machine.cuda or reads_device or not needed:
         return None
     return Obstacle(reason="needs_cuda", message=f"needs CUDA: {machine.cuda_message}")
-
-
-def _asks_the_device(part: AnyPart) -> bool:
-    if isinstance(part, PtxTarget):
-        return part.target == "device"
-    return isinstance(part, Prewarm) and (part.scope == "device" or part.target == "device")
 
 
 def _missing_memory(workload: Workload, machine: Machine) -> Obstacle | None:
@@ -74,7 +67,7 @@ def _missing_capability(
     contract: Contract, claim: AnyClaim, describe: Callable[[str], SystemDescription | None]
 ) -> Obstacle | None:
     for part in parts_of(claim):
-        for arm_name in arms_of(part).values():
+        for arm_name in part.arms().values():
             arm = contract.arms[arm_name]
             system = describe(arm.system or contract.system)
             if system is None:
@@ -89,29 +82,7 @@ def _missing_capability(
     return None
 
 
-# equal starts and equal batches are proven by digests of parameters and inputs
-_NEEDED: dict[str, frozenset[str]] = {
-    "trajectory_match": frozenset({"parameters", "inputs"}),
-    "repeatability": frozenset({"parameters", "inputs"}),
-    "throughput_ratio": frozenset({"parameters", "inputs"}),
-    "gradient_match": frozenset({"gradients"}),
-    "capture": frozenset({"capture"}),
-    "host_syncs": frozenset(),
-    "ptx_target": frozenset({"kernels"}),
-    "prewarm": frozenset({"kernels"}),
-    "kernel_match": frozenset({"kernel_cases"}),
-    "memory_steady": frozenset(),
-}
-
-
 def capabilities_needed(part: AnyPart, arm: str) -> frozenset[str]:
     """Capabilities that an arm's system must have for this judgement to be decided."""
-    return _NEEDED[part.kind] | (
-        {"gradient_norms"} if _reads_norms(part) and arm == arms_of(part).get("candidate") else frozenset()
-    )
-
-
-def _reads_norms(part: AnyPart) -> bool:
-    if isinstance(part, TrajectoryMatch | Repeatability):
-        return bool(part.guards.clip_active_steps)
-    return isinstance(part, GradientMatch) and (part.clipped_norm is not None or part.clip_active_steps is not None)
+    is_candidate = arm == part.arms().get(part.candidate_path)
+    return kind_of(part.kind).capabilities | (part.candidate_capabilities() if is_candidate else frozenset())

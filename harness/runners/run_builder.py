@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import cast
 
-from harness.contract.claims import AnyClaim, AnyPart, arms_of
-from harness.contract.kinds.kernels import KernelMatch, Prewarm, PtxTarget
-from harness.contract.kinds.replay import HostSyncs, MemorySteady
-from harness.contract.kinds.throughput import ThroughputRatio
-from harness.contract.kinds.training import GradientMatch, Repeatability, TrajectoryMatch
+from harness.contract.claims import AnyClaim, AnyPart
 from harness.contract.schema import Contract
 from harness.evidence.base import Probe
 from harness.evidence.plan_records import PlannedArm, Run
+from harness.kinds import kind_of
 from harness.runners.faults import PlannedFault
 
 ID_LIMIT = 150  # characters; a run's id names a directory
+PAIRED = "paired"  # the probe whose runs all kinds share
 BASELINE, CANDIDATE, CONTROL = range(3)  # the order of arms in a paired run
 
 
@@ -32,10 +31,11 @@ class _PairedRun:
 
     def takes(self, part: AnyPart) -> bool:
         """Whether gradients stay unambiguous: one baseline for each candidate, and no circle."""
-        if not isinstance(part, GradientMatch) or part.baseline is None:
+        demand = part.gradients()
+        if demand is None or demand.baseline is None:
             return True
-        return self.baseline_of.get(part.candidate, part.baseline) == part.baseline and (
-            part.candidate not in self._chain(part.baseline)
+        return self.baseline_of.get(demand.candidate, demand.baseline) == demand.baseline and (
+            demand.candidate not in self._chain(demand.baseline)
         )
 
     def _chain(self, arm: str) -> list[str]:
@@ -45,21 +45,17 @@ class _PairedRun:
         return chain
 
     def add(self, part: AnyPart) -> None:
-        for field_name, arm in arms_of(part).items():
-            role = {"candidate": CANDIDATE, "candidate.arm": CANDIDATE, "baseline": BASELINE}.get(field_name, CONTROL)
+        for field_name, arm in part.arms().items():
+            role = {part.candidate_path: CANDIDATE, "baseline": BASELINE}.get(field_name, CONTROL)
             self.role[arm] = min(role, self.role.get(arm, role))
-            self._repeat(arm, 1)
-        if isinstance(part, TrajectoryMatch):
-            self._repeat(part.baseline, 2)  # two runs of the baseline show the noise floor
-        if isinstance(part, Repeatability):
-            self._repeat(part.candidate, part.runs)
-        if isinstance(part, HostSyncs):
-            self.observe_syncs |= {part.candidate.arm, part.control.arm}
-        if isinstance(part, GradientMatch):
-            self.gradient_steps |= set(part.steps)
-            self.gradient_arms |= {part.candidate} | ({part.baseline} if part.baseline is not None else set())
-            if part.baseline is not None:
-                self.baseline_of[part.candidate] = part.baseline
+            self._repeat(arm, part.replicas().get(arm, 1))
+        self.observe_syncs |= part.sync_arms()
+        demand = part.gradients()
+        if demand is not None:
+            self.gradient_steps |= set(demand.steps)
+            self.gradient_arms |= {demand.candidate} | ({demand.baseline} if demand.baseline is not None else set())
+            if demand.baseline is not None:
+                self.baseline_of[demand.candidate] = demand.baseline
 
     def _repeat(self, arm: str, times: int) -> None:
         self.replicas[arm] = max(times, self.replicas.get(arm, 0))
@@ -68,23 +64,6 @@ class _PairedRun:
         """A baseline before whatever is compared with it; then candidates; then controls."""
         as_written = list(contract.arms)
         return sorted(self.role, key=lambda arm: (self.role[arm], len(self._chain(arm)), as_written.index(arm)))
-
-
-def _single_arm_probe(part: AnyPart) -> tuple[Probe, set[str]] | None:
-    """The probe of a part that looks at one arm, and which of the part's fields it needs; None: a paired run."""
-    match part:
-        case PtxTarget():
-            return "kernels", {"target"}
-        case Prewarm(scope="coverage"):
-            return "kernels", {"target", "scope"}
-        case Prewarm():
-            return "prewarm", {"target", "handles", "memory_filled"}
-        case KernelMatch():
-            return "kernel_match", {"operations", "max_relative_error", "magnitudes"}
-        case MemorySteady(per="recapture"):
-            return "recapture", {"after"}
-        case _:
-            return None
 
 
 def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, object] | None:
@@ -114,10 +93,19 @@ class RunBuilder:
 
     def add(self, claim: AnyClaim, index: int, part: AnyPart) -> list[str]:
         """Plan one part (`index` within its claim); the ids of the runs whose evidence decides it."""
-        if isinstance(part, ThroughputRatio):
-            return self._processes(f"{claim.id}+{index}", part)
-        single = _single_arm_probe(part)
-        return [self._add_paired(part) if single is None else self._shared(part, *single)]
+        probes = kind_of(part.kind).probes
+        chosen = part.chosen_probe() or next(iter(probes))
+        probe = cast("Probe", chosen)  # a Run refuses another one
+        if probe == PAIRED:
+            return [self._add_paired(part)]
+        settings = part.model_dump(mode="json", include=set(probes[chosen]))
+        processes = part.process_count()
+        if processes is None:
+            return [self._shared(part, probe, settings)]
+        arms = dict.fromkeys(reversed(part.arms().values()), 1)  # the baseline first, as in a paired run
+        return [
+            self._other(probe, f"{claim.id}+{index}+{process}", arms, settings, process) for process in range(processes)
+        ]
 
     def runs(self) -> list[Run]:
         """Paired runs first: they take least and tell most."""
@@ -150,26 +138,17 @@ class RunBuilder:
             }
         )
 
-    def _processes(self, suffix: str, part: ThroughputRatio) -> list[str]:
-        arms = {part.baseline: 1, part.candidate: 1}
-        settings = part.model_dump(mode="json", include={"candidate", "baseline", "blocks", "block_steps"})
-        return [
-            self._other("throughput", f"{suffix}+{process}", arms, settings, process)
-            for process in range(part.processes)
-        ]
-
-    def _shared(self, part: AnyPart, probe: Probe, settings: set[str]) -> str:
+    def _shared(self, part: AnyPart, probe: Probe, values: dict[str, object]) -> str:
         """A run of one arm that every part with the same arm and settings shares; it compares all their operations."""
-        arms = arms_of(part)
-        values = part.model_dump(mode="json", include=settings)
+        candidate = part.arms()[part.candidate_path]
         for run in self._others.values():
-            if run.probe == probe and list(run.arms) == [arms["candidate"]]:
+            if run.probe == probe and list(run.arms) == [candidate]:
                 joined = _joined(run.settings, values)
                 if joined is not None:
                     self._others[run.id] = run.model_copy(update={"settings": joined})
                     return run.id
         number = sum(run.probe == probe for run in self._others.values())
-        return self._other(probe, f"{arms['candidate']}+{number}", {arms["candidate"]: 1}, values, 0)
+        return self._other(probe, f"{candidate}+{number}", {candidate: 1}, values, 0)
 
     def _other(self, probe: Probe, suffix: str, arms: dict[str, int], settings: dict[str, object], process: int) -> str:
         identity = self._id(f"{probe}+{suffix}")

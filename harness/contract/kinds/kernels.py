@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.contract.base import Count, Judged, Name, Positive, Strict
+from harness.contract.base import Count, Judged, Name, Positive, Problem, Strict
 
 
 class PtxTarget(Judged):
@@ -22,6 +23,9 @@ class PtxTarget(Judged):
     """`exact`: the same architecture; `loadable`: one that the target can load."""
     target: Annotated[str, Field(pattern=r"^(device|sm_[1-9][0-9]{1,2}[af]?)$")]
     """The device found, or a named architecture such as `sm_90`."""
+
+    def asks_the_device(self) -> bool:
+        return self.target == "device"
 
 
 class Prewarm(Judged):
@@ -39,6 +43,17 @@ class Prewarm(Judged):
     """Library handles that must exist before the upload."""
     memory_filled: bool = False
     """Fill the device's memory after the upload."""
+
+    def asks_the_device(self) -> bool:
+        return "device" in (self.scope, self.target)
+
+    def chosen_probe(self) -> str:
+        return "kernels" if self.scope == "coverage" else "prewarm"
+
+    def contradictions(self) -> Iterator[Problem]:
+        if self.scope == "device" and self.target != "device":
+            remedy = "use `scope: coverage`, or leave `target` out"
+            yield Problem(("target",), "`scope: device` is judged on the device", f"'{self.target}'", remedy)
 
 
 class KernelDemands(Strict):

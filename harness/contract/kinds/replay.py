@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from harness.contract.base import Count, Judged, Name, NonNegative, Strict, refuse
+from harness.contract.base import Count, Judged, Name, NonNegative, Problem, Strict, refuse
 
 
 class Capture(Judged):
@@ -28,6 +29,17 @@ class Capture(Judged):
     """Tensors a layer whose clip runs inside the graph, exactly."""
     skipped_steps_at_most: Annotated[int, Field(ge=0)] = 0
     """Updates that may be left out for a non-finite loss or gradient."""
+
+    def captures_candidate(self) -> bool:
+        return True
+
+    def step_counts(self) -> dict[str, int | None]:
+        return {"captures": self.captures}
+
+    def contradictions(self) -> Iterator[Problem]:
+        if self.nodes_at_most is not None and self.nodes_at_most < self.nodes_at_least:
+            rule = "`nodes_at_most` is not below `nodes_at_least`"
+            yield Problem(("nodes_at_most",), rule, f"{self.nodes_at_most} < {self.nodes_at_least}")
 
 
 class SyncCount(Strict):
@@ -59,6 +71,22 @@ class HostSyncs(Judged):
     control: SyncCount
     """An arm that synchronizes, with its exact count: the proof that syncs are seen."""
 
+    candidate_path: ClassVar[str] = "candidate.arm"
+    # the synchronizing twin, which shows what a sync looks like
+    baseline_path: ClassVar[str] = "control.arm"
+
+    def arms(self) -> dict[str, str]:
+        return {"candidate.arm": self.candidate.arm, "control.arm": self.control.arm}
+
+    def sync_arms(self) -> set[str]:
+        return {self.candidate.arm, self.control.arm}
+
+    def contradictions(self) -> Iterator[Problem]:
+        if not self.control.exactly:
+            rule = "the control shows that a sync would be seen: `exactly`, at least 1"
+            got = "no `exactly`" if self.control.exactly is None else "0"
+            yield Problem(("control",), rule, got, "name an arm that synchronizes")
+
 
 class MemorySteady(Judged):
     """Memory does not grow after the first `after` samples (a sample a step, or a re-capture)."""
@@ -73,3 +101,10 @@ class MemorySteady(Judged):
     """First samples that are left out as warm-up."""
     growth_at_most: NonNegative
     """Largest relative growth after the warm-up."""
+
+    def chosen_probe(self) -> str:
+        return "recapture" if self.per == "recapture" else "paired"
+
+    def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        if self.per == "replay" and self.after >= steps:
+            yield ("after",), f"a step follows the first {self.after} (`after`)"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from harness.contract.base import Judged, Name, Positive, Strict, refuse
+from harness.contract.base import Judged, Name, Positive, Problem, Strict, refuse
+from harness.contract.kinds.training import TrajectoryMatch
+from harness.contract.strict_yaml import nearest
 
 SM_CLOCK_SPREAD = 0.05
 
@@ -62,3 +66,26 @@ class ThroughputRatio(Judged):
     """The trajectory_match claim of this contract that the timed losses must satisfy."""
     limits: Limits = Limits()
     """Disturbances beyond which nothing is decided."""
+
+    def dangling_names(
+        self,
+        on: Sequence[str],  # noqa: ARG002
+        claims: Mapping[str, Sequence[Judged]],
+    ) -> Iterator[Problem]:
+        valid = [name for name, parts in claims.items() if any(isinstance(one, TrajectoryMatch) for one in parts)]
+        if self.trajectory not in valid:
+            rule = "`trajectory` names a trajectory_match claim of this contract"
+            yield Problem(("trajectory",), rule, f"'{self.trajectory}'", nearest(self.trajectory, valid) or "add one")
+
+    def undecidable(self) -> Iterator[Problem]:
+        # a sign test of n processes reaches 2^-n at best, and that has to be within 1 - confidence
+        needed = math.ceil(-math.log2(1 - self.confidence) - 1e-9)
+        if self.processes < needed:
+            rule = (
+                f"{self.processes} processes cannot reach a verdict: unanimity of {self.processes} has a chance of "
+                f"{2.0**-self.processes:.3g}, above 1 - confidence = {1 - self.confidence:.3g}; use at least {needed}"
+            )
+            yield Problem(("processes",), rule)
+
+    def process_count(self) -> int:
+        return self.processes

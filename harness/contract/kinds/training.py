@@ -4,11 +4,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from harness.contract.base import Count, Equality, Judged, Name, NonNegative, Positive, Strict, refuse
+from harness.contract.base import (
+    Count,
+    Equality,
+    GradientDemand,
+    Judged,
+    Name,
+    NonNegative,
+    Positive,
+    Problem,
+    Strict,
+    refuse,
+)
+from harness.contract.strict_yaml import nearest
 
 
 class TrainingEffect(Strict):
@@ -37,7 +50,49 @@ class Guards(Strict):
     """How much the training must have lowered the loss."""
 
 
-class TrajectoryMatch(Judged):
+class Guarded(Judged):
+    """What follows from the guards of a judgement that has them."""
+
+    if TYPE_CHECKING:  # each kind declares it, after its own fields
+        guards: Guards
+
+    def arms(self) -> dict[str, str]:
+        effect = self.guards.training_effect
+        return super().arms() | ({} if effect is None else {"guards.training_effect.control": effect.control})
+
+    def on_workload(self, name: str) -> Judged:
+        """With the training effect that is demanded there."""
+        effect = self.guards.training_effect
+        if effect is None or name not in effect.at_least_on:
+            return self
+        own = effect.model_copy(update={"at_least": effect.at_least_on[name]})
+        return self.model_copy(update={"guards": self.guards.model_copy(update={"training_effect": own})})
+
+    def dangling_names(
+        self,
+        on: Sequence[str],
+        claims: Mapping[str, Sequence[Judged]],  # noqa: ARG002
+    ) -> Iterator[Problem]:
+        effect = self.guards.training_effect
+        for name in effect.at_least_on if effect is not None else ():
+            if name not in on:
+                path = ("guards", "training_effect", "at_least_on", name)
+                yield Problem(path, "`at_least_on` names a workload of the claim", f"'{name}'", nearest(name, on))
+
+    def step_counts(self) -> dict[str, int | None]:
+        effect = self.guards.training_effect
+        return {
+            "guards.steps": self.guards.steps,
+            "guards.distinct_batches": self.guards.distinct_batches,
+            "guards.clip_active_steps": self.guards.clip_active_steps,
+            "guards.training_effect.last": None if effect is None else effect.last,
+        }
+
+    def candidate_capabilities(self) -> frozenset[str]:
+        return frozenset({"gradient_norms"} if self.guards.clip_active_steps else ())
+
+
+class TrajectoryMatch(Guarded):
     """Two series agree at every step (or at the final one), in bits or within a bound."""
 
     kind: Literal["trajectory_match"]
@@ -56,6 +111,9 @@ class TrajectoryMatch(Judged):
     """At every step, or at the last one only."""
     guards: Guards
     """What must be true before PASS may be said."""
+
+    def replicas(self) -> dict[str, int]:
+        return {self.baseline: 2}  # two runs of the baseline show the noise floor
 
 
 class ClippedNorm(Strict):
@@ -99,8 +157,28 @@ class GradientMatch(Judged):
                 refuse("with a baseline, say `equality` and, for `within`, a bound", "baseline")
         return self
 
+    def contradictions(self) -> Iterator[Problem]:
+        if len(set(self.steps)) < len(self.steps):
+            yield Problem(("steps",), "`steps` are distinct", str(self.steps), "remove the repeated one")
 
-class Repeatability(Judged):
+    def step_counts(self) -> dict[str, int | None]:
+        return {"clip_active_steps": self.clip_active_steps}
+
+    def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        yield from super().beyond(steps)
+        for position, step in enumerate(self.steps):
+            if step >= steps:
+                yield ("steps", position), f"step {step} is one of the workload's steps, counted from 0"
+
+    def candidate_capabilities(self) -> frozenset[str]:
+        reads_norms = self.clipped_norm is not None or self.clip_active_steps is not None
+        return frozenset({"gradient_norms"} if reads_norms else ())
+
+    def gradients(self) -> GradientDemand:
+        return GradientDemand(self.candidate, self.baseline, self.steps)
+
+
+class Repeatability(Guarded):
     """N runs of one arm with one seed agree, in bits or within a bound."""
 
     kind: Literal["repeatability"]
@@ -115,3 +193,6 @@ class Repeatability(Judged):
     """Largest absolute difference allowed; shown beside the bits under `bitwise`."""
     guards: Guards
     """What must be true before PASS may be said."""
+
+    def replicas(self) -> dict[str, int]:
+        return {self.candidate: self.runs}

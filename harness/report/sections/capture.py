@@ -8,6 +8,7 @@ import numpy as np
 
 from harness.evidence.arm_records import CaptureEvidence, GraphNodes, HostSyncEvidence, MemoryEvidence
 from harness.evidence.run_evidence import ArmEvidence
+from harness.kinds import kind_of
 from harness.report import plots
 from harness.report.blocks import Part, Section, table
 from harness.report.decimate import Doubles
@@ -119,7 +120,7 @@ def _syncs(title: str, run_id: str, seen: HostSyncEvidence) -> Part:
 
 def _memory(view: ReportView) -> Iterator[Part]:
     """A part for each run whose memory a claim judged, all arms in one plot; one table for all other runs."""
-    asked = [runs for _, parts, runs in view.judged() if any(part.kind == "memory_steady" for part in parts)]
+    asked = [runs for _, parts, runs in view.judged() if any("memory" in kind_of(part.kind).card for part in parts)]
     judged = {run.run_id for runs in asked for run in runs}
     others: list[list[object]] = []
     columns = ["arm", "memory", "samples", "first", "last", "most", "growth"]

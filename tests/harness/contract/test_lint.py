@@ -6,12 +6,14 @@ import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harness.contract.load import load_contract
 from harness.errors import SystemResolutionError
+from harness.kinds import BUILT_IN
 from harness.lint import Finding, has_judge, lint
 from harness.system.protocol import Expectation, FaultDescription, SystemDescription
 
@@ -182,9 +184,11 @@ def test_a_kind_without_a_judge(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> No
     assert _findings(toy()) == [Finding("warning", "toy.yaml:14:11", message)]
 
 
-def test_judges_are_found_by_module() -> None:
-    assert has_judge("verdict")  # any module of the package
-    assert not has_judge("clairvoyance")
+def test_a_judge_is_looked_for_in_the_module_that_the_table_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert has_judge("capture")
+    row = replace(BUILT_IN["capture"], judge="harness.judge.clairvoyance:judge")
+    monkeypatch.setattr("harness.lint.kind_of", {"capture": row}.__getitem__)
+    assert not has_judge("capture")
 
 
 def test_a_system_that_cannot_be_described(toy: Toy) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.contract.claims import TrajectoryMatchClaim
+from harness.contract.claims import parts_of
+from harness.contract.kinds.training import TrajectoryMatch
 from harness.contract.load import ContractErrors, load_contract, load_contracts
 from harness.errors import ContractError
 
@@ -179,9 +180,9 @@ def test_a_contract_is_a_mapping(toy: Toy, text: str, got: str) -> None:
 def test_a_contract_with_its_source(toy: Toy) -> None:
     path = toy("0.1", "1e-5")
     loaded = load_contract(path)
-    claim = loaded.contract.claims[0]
-    assert isinstance(claim, TrajectoryMatchClaim)
-    assert claim.max_abs_difference == 1e-5
+    (part,) = parts_of(loaded.contract.claims[0])
+    assert isinstance(part, TrajectoryMatch)
+    assert part.max_abs_difference == 1e-5
     assert loaded.digest == hashlib.sha256(path.read_bytes()).hexdigest()
     assert loaded.text.encode() == path.read_bytes()
     assert loaded.position(("claims", 0, "candidate")) == (15, 16)

@@ -10,17 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.contract.claims import (
-    AnyClaim,
-    CaptureClaim,
-    CompositeClaim,
-    HostSyncsClaim,
-    MemorySteadyClaim,
-    RepeatabilityClaim,
-    ThroughputRatioClaim,
-    TrajectoryMatchClaim,
-    parts_of,
-)
+from harness.contract.claims import AnyClaim, CompositeClaim, parts_of
+from harness.contract.kinds.replay import Capture, HostSyncs, MemorySteady
+from harness.contract.kinds.throughput import ThroughputRatio
+from harness.contract.kinds.training import Repeatability, TrajectoryMatch
 from harness.contract.load import LoadedContract, load_contract, load_contracts
 
 FOLDER = Path(__file__).parents[3] / "contracts"
@@ -56,28 +49,29 @@ def test_every_promised_claim_is_there(claims: dict[str, AnyClaim]) -> None:
 
 
 def test_upstreams_numbers_and_ours(claims: dict[str, AnyClaim]) -> None:
-    trajectory = claims["F-GRAPH-BWD-001"]
-    assert isinstance(trajectory, TrajectoryMatchClaim)
+    parts = {name: parts_of(claim)[0] for name, claim in claims.items()}
+    trajectory = parts["F-GRAPH-BWD-001"]
+    assert isinstance(trajectory, TrajectoryMatch)
     assert (trajectory.equality, trajectory.max_abs_difference, trajectory.guards.steps) == ("bitwise", 0.1, 100)
-    parity = claims["F-CGT-002"]
-    assert isinstance(parity, TrajectoryMatchClaim)
+    parity = parts["F-CGT-002"]
+    assert isinstance(parity, TrajectoryMatch)
     assert (parity.equality, parity.max_abs_difference, parity.compare) == ("bitwise", 0.01, "every")
-    clip = claims["F-GRAPH-BWD-004"]
-    assert isinstance(clip, TrajectoryMatchClaim)
+    clip = parts["F-GRAPH-BWD-004"]
+    assert isinstance(clip, TrajectoryMatch)
     assert (clip.max_abs_difference, clip.compare, clip.guards.steps) == (0.5, "final", 1000)
-    ratios = {name: claim.at_least for name, claim in claims.items() if isinstance(claim, ThroughputRatioClaim)}
+    ratios = {name: part.at_least for name, part in parts.items() if isinstance(part, ThroughputRatio)}
     assert ratios == {"F-GRAPH-BWD-003": 1.1, "F-GRAPH-BWD-003-512": 1.0, "F-CGT-001": 3.0}
-    syncs = claims["CGB-BND-004"]
-    assert isinstance(syncs, HostSyncsClaim)
+    syncs = parts["CGB-BND-004"]
+    assert isinstance(syncs, HostSyncs)
     assert (syncs.candidate.exactly, syncs.control.exactly, syncs.control.per_layer) == (0, 168, False)
-    memory = claims["F-CGT-004"]
-    assert isinstance(memory, MemorySteadyClaim)
+    memory = parts["F-CGT-004"]
+    assert isinstance(memory, MemorySteady)
     assert (memory.per, memory.growth_at_most) == ("replay", 0.01)
-    skipped = claims["F-CGT-003"]
-    assert isinstance(skipped, CaptureClaim)
+    skipped = parts["F-CGT-003"]
+    assert isinstance(skipped, Capture)
     assert skipped.skipped_steps_at_most == 0
-    same = claims["FALSIFY-GPUTRAIN-006"]
-    assert isinstance(same, RepeatabilityClaim)
+    same = parts["FALSIFY-GPUTRAIN-006"]
+    assert isinstance(same, Repeatability)
     assert (same.runs, same.equality, same.max_abs_difference) == (2, "bitwise", 1e-5)
 
 
@@ -100,8 +94,9 @@ def test_the_mechanism_of_a_composite_is_its_parts(claims: dict[str, AnyClaim]) 
 
 def test_a_captured_trajectory_guards_against_showing_nothing(claims: dict[str, AnyClaim]) -> None:
     for claim in claims.values():
-        if isinstance(claim, TrajectoryMatchClaim):
-            guards = claim.guards
+        (part, *_) = parts_of(claim)
+        if isinstance(part, TrajectoryMatch):
+            guards = part.guards
             assert guards.training_effect is not None, claim.id
             assert (guards.clip_active_steps or 0) >= 0.9 * guards.steps, claim.id
 

@@ -11,7 +11,7 @@ from judge_cases import Case
 from judge_cases_tables import EVERYTHING, TABLES
 
 from harness.judge.reasons import REASONS
-from harness.judge.registry import JUDGES
+from harness.kinds import BUILT_IN
 
 SENTENCES: dict[str, dict[str, str]] = {
     path.stem: yaml.safe_load(path.read_text()) for path in sorted((Path(__file__).parent / "sentences").glob("*.yaml"))
@@ -37,7 +37,7 @@ def test_every_reason_code_is_reached() -> None:
 
 
 def test_every_kind_has_a_judge_and_a_table() -> None:
-    assert set(TABLES) == set(JUDGES)
+    assert set(TABLES) == set(BUILT_IN)
 
 
 @pytest.mark.parametrize("kind", TABLES)

@@ -18,6 +18,8 @@ from judge_cases_capture import captured, replays, retraced, sampled, watched
 from judge_cases_kernels import covered, kernel, odd, prewarmed, targeted
 from judge_cases_throughput import FASTER, LOSSES, composite, processes, timed
 
+from harness.contract.claims import CompositeClaim
+from harness.errors import KindError
 from harness.evidence.base import Obstacle
 from harness.evidence.run_records import Telemetry
 from harness.judge import registry
@@ -140,7 +142,7 @@ def test_parts_of_one_kind_are_numbered() -> None:
     part = {key: item for key, item in TRAJECTORY.items() if key != "id"}
     capture = {"kind": "capture", "candidate": "graphed"}
     claim = contract_of({"id": "C", "kind": "composite", "parts": [part, capture, part]}).claims[0]
-    assert claim.kind == "composite"
+    assert isinstance(claim, CompositeClaim)
     assert registry.part_names(claim) == ["trajectory_match.1", "capture", "trajectory_match.2"]
 
 
@@ -153,10 +155,15 @@ def test_an_obstacle_is_not_run_whatever_the_evidence() -> None:
     )  # fmt: skip
 
 
-def test_a_kind_without_judge_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(registry.JUDGES, "capture")
+def test_a_kind_whose_judge_cannot_be_imported_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(kind: str) -> registry.Judge:
+        raise KindError("gone", where=f"the judge of {kind}")
+
+    monkeypatch.setattr(registry, "judge_of", gone)
     verdict = captured()
     assert (verdict.status, verdict.reason) == (Status.NOT_RUN, "judge_missing")
+    assert verdict.message == "no judge for `capture` is installed: the judge of capture: gone"
+    assert verdict.mechanism == "cuda_graph"
 
 
 @pytest.mark.parametrize("denominators", [{}, {"steps": 0}, {"steps": 5, "tensors": 0}])

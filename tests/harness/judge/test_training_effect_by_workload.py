@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from harness.contract.claims import part_on
 from harness.contract.kinds.training import TrainingEffect, TrajectoryMatch
 
 
@@ -21,7 +20,7 @@ def trajectory() -> TrajectoryMatch:
 
 
 def demanded(workload: str) -> float:
-    part = part_on(trajectory(), workload)
+    part = trajectory().on_workload(workload)
     assert isinstance(part, TrajectoryMatch)
     assert isinstance(part.guards.training_effect, TrainingEffect)
     return part.guards.training_effect.at_least

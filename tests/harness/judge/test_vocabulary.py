@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from evidence_builders import TRAJECTORY, contract_of, cuda_graph, graph, paired, trajectory_run
-from judge_cases_capture import CAPTURE, TRACED, captured
+from judge_cases_capture import CAPTURE, TRACED
 from judge_cases_kernels import PTX, inventory
 from judge_cases_mechanisms import TRACED_RUN, bare, composed
 from judge_cases_throughput import timed
@@ -69,8 +69,8 @@ def test_the_worse_of_two_parts_is_the_verdict(worse: str, better: str, monkeypa
         return lambda _part, _context, sheet: sheet.conclude(reason, reason)
 
     for first, second in ((worse, better), (better, worse)):
-        monkeypatch.setitem(registry.JUDGES, "capture", judge_as(first))
-        monkeypatch.setitem(registry.JUDGES, "ptx_target", judge_as(second))
+        judges = {"capture": judge_as(first), "ptx_target": judge_as(second)}
+        monkeypatch.setattr(registry, "judge_of", judges.__getitem__)
         assert composed(bare(CAPTURE), bare(PTX), run=paired()).reason == worse
 
 
@@ -140,11 +140,6 @@ def test_a_judgement_that_came_to_no_evidence_is_about_its_claims_mechanism() ->
     assert judge_unit(named, named.claims[0], "w", [], obstacle).mechanism == "cuda_graph"
     assert judge_unit(named, named.claims[0], "w", []).mechanism == "cuda_graph"
     assert dead("signal").mechanism is None
-
-
-def test_a_claim_without_judge_is_about_its_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(registry.JUDGES, "capture")
-    assert (captured().mechanism, captured().message) == ("cuda_graph", "no judge for `capture` is installed")
 
 
 def test_kernels_are_about_no_mechanism_but_the_claims() -> None:

@@ -1,0 +1,85 @@
+"""Kinds of installed packages: what a package may offer, and which error names it when it is wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import Distribution
+from pathlib import Path
+
+import pytest
+
+from harness.drill import evidence_faults
+from harness.errors import KindError
+from harness.judge import reasons
+from harness.kinds import BUILT_IN, installed, kinds
+
+Install = Callable[[str], None]
+ROW = """\
+from dataclasses import replace
+from harness.kinds import BUILT_IN
+KIND = replace(BUILT_IN["capture"], {})
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Installs a package `odd-kinds` with the given source as its module `odd_kinds`."""
+
+    def installed_with(source: str) -> None:
+        (tmp_path / "odd_kinds.py").write_text(source)
+        folder = tmp_path / "odd_kinds-3.2.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-kinds\nVersion: 3.2\n")
+        (folder / "entry_points.txt").write_text("[contract_harness.kinds]\nodd = odd_kinds:KIND\n")
+        entries = list(Distribution.at(folder).entry_points)
+        monkeypatch.setattr(installed, "entry_points", lambda group: entries if group == installed.GROUP else [])
+        monkeypatch.syspath_prepend(tmp_path)
+
+    caches = (kinds, reasons._of_kinds, evidence_faults.evidence_faults)
+    for cache in caches:
+        cache.cache_clear()
+    yield installed_with
+    sys.modules.pop("odd_kinds", None)
+    for cache in caches:
+        cache.cache_clear()
+
+
+PLACE = "entry point 'odd = odd_kinds:KIND' of odd-kinds 3.2: "
+SOUND = "an entry point of `contract_harness.kinds` names a `harness.kinds.Kind`; found "
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("import nowhere_at_all", f"{SOUND}ModuleNotFoundError: No module named 'nowhere_at_all'"),
+        ("raise SystemExit(0)", f"{SOUND}SystemExit: 0"),
+        ("OTHER = 1", f"{SOUND}AttributeError: module 'odd_kinds' has no attribute 'KIND'"),
+        ("KIND = 'capture'", f"{SOUND}a str"),
+        ("from harness.kinds import Kind\nKIND = Kind(name='odd')", f"{SOUND}KindError: claim kind 'odd': the field"),
+        (ROW.format(""), "a package's claim kind has a name of its own; found 'capture' again"),
+        (ROW.format("name='composite'"), "a package's claim kind has a name of its own; found 'composite' again"),
+    ],
+)
+def test_a_package_with_a_broken_kind_is_named(install: Install, source: str, problem: str) -> None:
+    install(source)
+    with pytest.raises(KindError) as caught:
+        kinds()
+    assert str(caught.value).startswith(f"{PLACE}{problem}")
+
+
+def test_a_packages_kind_comes_after_the_harness_own(install: Install) -> None:
+    install(ROW.format("name='odd'"))
+    assert list(kinds()) == [*BUILT_IN, "odd"]
+
+
+def test_a_reason_code_that_is_taken_is_refused(install: Install) -> None:
+    install(ROW.format("name='odd', reasons={'differs': ('FAIL', 'Another meaning.')}"))
+    with pytest.raises(KindError, match=r"claim kind 'odd': a kind's own reason code is not taken; found 'differs'"):
+        reasons.reason_of("unheard_of")
+
+
+def test_an_evidence_fault_that_is_none_is_refused(install: Install) -> None:
+    install(ROW.format("name='odd', evidence_faults=('harness.drill.evidence_faults:without_steps',)"))
+    with pytest.raises(KindError, match=r"claim kind 'odd': an evidence fault is an `EvidenceFault`"):
+        evidence_faults.evidence_faults()

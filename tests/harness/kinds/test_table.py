@@ -1,0 +1,132 @@
+"""The table of claim kinds: no field of any row can be forgotten, and every name in it is there."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from harness.contract.base import Judged
+from harness.drill.evidence_faults import EvidenceFault
+from harness.errors import KindError
+from harness.evidence.base import Probe
+from harness.kinds import BUILT_IN, Kind, resolve
+from harness.system.protocol import CAPABILITIES
+
+SECTIONS = Path(__file__).parents[3] / "harness" / "report" / "sections"
+ANCHOR = re.compile(r"\bSection\(\s*\"(\w+)\"")
+FIELDS = [field.name for field in fields(Kind)]
+EMPTY: dict[str, Any] = {
+    "name": "",
+    "model": "",
+    "judge": "",
+    "probes": {},
+    "capabilities": None,  # none is an answer: it is written `frozenset()`
+    "judges_unreadable_device": None,
+    "card": (),
+    "evidence_faults": (),
+    "reasons": None,  # none is an answer: it is written `{}`
+}
+
+
+def values(row: Kind) -> dict[str, Any]:
+    return {field: getattr(row, field) for field in FIELDS}
+
+
+def cases(rows: Iterable[Kind]) -> list[Any]:
+    return [pytest.param(row, field, id=f"{row.name}-{field}") for row in rows for field in FIELDS]
+
+
+@pytest.mark.parametrize(("row", "field"), cases(BUILT_IN.values()))
+def test_a_row_without_a_field_is_refused(row: Kind, field: str) -> None:
+    given = values(row)
+    del given[field]
+    with pytest.raises(KindError) as caught:
+        Kind(**given)
+    name = "?" if field == "name" else row.name
+    assert str(caught.value).startswith(f"claim kind '{name}': the field `{field}` must be given; found nothing")
+
+
+@pytest.mark.parametrize(("row", "field"), cases(BUILT_IN.values()))
+def test_a_row_with_an_empty_field_is_refused(row: Kind, field: str) -> None:
+    name = "" if field == "name" else row.name
+    with pytest.raises(KindError) as caught:
+        Kind(**values(row) | {field: EMPTY[field]})
+    assert str(caught.value).startswith(f"claim kind '{name}': the field `{field}` ")
+
+
+def test_an_incomplete_table_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = inspect.getsource(importlib.import_module("harness.kinds.built_in"))
+    line = '        card=("memory",),\n'
+    assert line in source
+    (tmp_path / "table_without_a_card.py").write_text(source.replace(line, ""))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KindError, match=r"claim kind 'memory_steady': the field `card` must be given"):
+        importlib.import_module("table_without_a_card")
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("name", "Memory Steady"),
+        ("model", "harness.contract.kinds.replay.MemorySteady"),
+        ("judge", "judge"),
+        ("probes", {"paired": ("after",)}),
+        ("probes", {"recapture": "after"}),
+        ("capabilities", {"parameters"}),
+        ("card", "memory"),
+        ("evidence_faults", ("missing_run",)),
+        ("reasons", {"grew": ("PASS", "It grew.")}),
+        ("reasons", {"grew": ("FAIL", "no sentence")}),
+        ("reasons", {"grew": ("FAIL",)}),
+    ],
+)
+def test_a_malformed_field_is_refused(field: str, wrong: object) -> None:
+    with pytest.raises(KindError, match=f"the field `{field}` "):
+        Kind(**values(BUILT_IN["memory_steady"]) | {field: wrong})
+
+
+@pytest.mark.parametrize("row", BUILT_IN.values(), ids=BUILT_IN)
+def test_every_name_in_a_row_is_there(row: Kind) -> None:
+    model = resolve(row.model)
+    assert issubclass(model, Judged)
+    assert get_args(model.model_fields["kind"].annotation) == (row.name,)
+    assert list(inspect.signature(resolve(row.judge)).parameters) == ["part", "context", "sheet"]
+    assert [fault for fault in row.evidence_faults if not isinstance(resolve(fault), EvidenceFault)] == []
+    assert set(row.probes) <= set(get_args(Probe))
+    assert {field for fields in row.probes.values() for field in fields} <= set(model.model_fields)
+    assert row.capabilities <= set(CAPABILITIES)
+    assert set(row.card) <= {anchor for path in SECTIONS.glob("*.py") for anchor in ANCHOR.findall(path.read_text())}
+
+
+def test_every_kind_of_the_harness_has_its_row() -> None:
+    """A model or a judge that no row names would be known to nobody."""
+    folder = Path(inspect.getfile(Judged)).parent / "kinds"
+    modules = [importlib.import_module(f"harness.contract.kinds.{path.stem}") for path in folder.glob("[a-z]*.py")]
+    models = {
+        f"{module.__name__}:{name}"
+        for module in modules
+        for name, found in inspect.getmembers(module, inspect.isclass)
+        if issubclass(found, Judged) and "kind" in found.model_fields and found.__module__ == module.__name__
+    }
+    assert {row.model for row in BUILT_IN.values()} == models
+
+
+@pytest.mark.parametrize(
+    ("reference", "found"),
+    [
+        ("harness.judge.clairvoyance:judge", "ModuleNotFoundError: No module named 'harness.judge.clairvoyance'"),
+        ("harness.judge.capture:guess", "AttributeError: module 'harness.judge.capture' has no attribute 'guess'"),
+    ],
+)
+def test_a_name_that_is_not_there(reference: str, found: str) -> None:
+    with pytest.raises(KindError) as caught:
+        resolve(reference)
+    assert str(caught.value).startswith(f"{reference}: what the table of claim kinds names must be importable; found ")
+    assert found in str(caught.value)

@@ -1,0 +1,136 @@
+"""A claim kind from another package, `tests/plugin_kind`: every command knows it, and no file of the harness does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PACKAGE = ROOT / "tests" / "plugin_kind"
+SCRIPTED = ROOT / "tests" / "support" / "scripted"
+CONTRACT = """\
+schema: contract/v1
+id: toy-v1
+title: A toy
+system: scripted_system:ScriptedSystem
+workloads:
+  five: {model: m, batch_size: 2, seq_len: 4, steps: 5, options: {behaviour: held}}
+arms:
+  fast: {capture: step}
+claims:
+  - id: TOY-001
+    title: The loss ends below one and a half
+    kind: loss_below
+    candidate: fast
+    below: 1.5
+    on: [five]
+    why: The script ends at 1.0.
+    if_fails: The script says so.
+    falsified_by: [last_loss_high, missing_run]
+"""
+Harness = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def installed_in(folder: Path) -> None:
+    """What an installer writes of the package's `pyproject.toml`: its metadata beside the module."""
+    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    metadata = folder / f"toy_kind-{project['version']}.dist-info"
+    metadata.mkdir(parents=True)
+    name, version = project["name"], project["version"]
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    groups = [
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+        for group, entries in project["entry-points"].items()
+    ]
+    (metadata / "entry_points.txt").write_text("\n".join(groups))
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Harness:
+    """Runs a command in a folder with the contract, where the package is installed unless `without` it."""
+    folder = tmp_path_factory.mktemp("toy")
+    installed_in(folder / "packages")
+    (folder / "contracts").mkdir()
+    (folder / "contracts" / "toy-v1.yaml").write_text(CONTRACT)
+
+    def run(*arguments: str, without: bool = False) -> subprocess.CompletedProcess[str]:
+        paths = [ROOT, SCRIPTED] if without else [ROOT, SCRIPTED, PACKAGE, folder / "packages"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+        command = [sys.executable, "-m", "harness", *arguments]
+        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def verified(harness: Harness, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("verified") / "run"
+    ended = harness("verify", "contracts", "--reports", str(out.parent), "--name", out.name)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return out
+
+
+def test_the_package_is_small() -> None:
+    files = [path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".toml"}]
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 120
+
+
+def test_a_contract_may_name_it(harness: Harness) -> None:
+    ended = harness("check", "contracts")
+    assert (ended.stdout, ended.stderr) == ("1 contracts · 1 claims · 0 errors · 0 warnings\n", "")
+
+
+def test_where_the_package_is_missing_the_kind_is_unknown(harness: Harness) -> None:
+    ended = harness("check", "contracts", without=True)
+    assert ended.returncode == 11
+    assert "toy-v1.yaml:12:11: error: unknown kind; found 'loss_below'" in ended.stderr
+
+
+def test_its_judge_says_pass_of_a_sound_system(verified: Path) -> None:
+    (verdict,) = json.loads((verified / "verdicts.json").read_text())["claims"]
+    assert (verdict["status"], verdict["reason"]) == ("PASS", "held")
+    assert verdict["message"] == "the last of 5 losses is below 1.5"
+    assert verdict["denominators"] == {"steps": 5}
+
+
+def test_it_is_judged_again_from_the_run_directory(harness: Harness, verified: Path) -> None:
+    ended = harness("judge", "--check", str(verified))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.startswith(f"same     {verified}: 1 planned · 1 held")
+
+
+def test_the_page_shows_its_card_and_links_its_evidence(verified: Path) -> None:
+    page = (verified / "report.html").read_text(encoding="utf-8")
+    assert "The loss ends below one and a half" in page
+    assert 'href="#trajectories-1"' in page
+    assert 'id="trajectories-1"' in page
+
+
+def test_its_own_fault_gives_its_own_reason(harness: Harness, tmp_path: Path) -> None:
+    ended = harness("drill", "contracts", "--reports", str(tmp_path), "--name", "drill")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    record = json.loads((tmp_path / "drill" / "drill.json").read_text())
+    seen = {row["fault"]: row["seen"] for row in record["rows"]}
+    assert seen == {
+        "last_loss_high": {"status": "FAIL", "reason": "loss_too_high", "figures": {"last_loss": 9.0}},
+        "missing_run": {"status": "ERROR", "reason": "worker_incomplete", "figures": {}},
+    }
+    assert [control["status"] for control in record["controls"]] == ["PASS"]
+
+
+def test_the_printed_schema_describes_it_and_the_checked_in_one_does_not(harness: Harness) -> None:
+    printed = json.loads(harness("schema").stdout)
+    assert printed["$defs"]["LossBelow"]["properties"]["below"]["description"] == (
+        "What the loss at the last step must be below."
+    )
+    assert "LossBelowClaim" in printed["$defs"]
+    assert harness("schema", without=True).stdout == (
+        (ROOT / "harness" / "contract" / "contract.schema.json").read_text(encoding="utf-8")
+    )

@@ -1,0 +1,15 @@
+"""Decides `loss_below` from the candidate's series."""
+
+from harness.judge.context import Context, executed
+from harness.judge.sheet import Sheet, settle
+from harness.judge.verdict import Judgement
+from toy_kind.model import LossBelow
+
+
+def judge(part: LossBelow, context: Context, sheet: Sheet) -> Judgement:
+    losses = executed(context.only_run("paired"), part.candidate).series.loss
+    sheet.count("steps", len(losses))
+    if len(losses) and not losses[-1] < part.below:
+        sheet.figure("last_loss", float(losses[-1]))
+        settle("loss_too_high", f"the last loss is {losses[-1]:g}, not below {part.below:g}")
+    return sheet.held(f"the last of {len(losses)} losses is below {part.below:g}")

@@ -1,0 +1,15 @@
+"""The row of `loss_below`, all that the harness imports to know of it."""
+
+from harness.kinds import Kind
+
+KIND = Kind(
+    name="loss_below",
+    model="toy_kind.model:LossBelow",
+    judge="toy_kind.judge:judge",
+    probes={"paired": ()},
+    capabilities=frozenset(),
+    judges_unreadable_device=False,
+    card=("trajectories",),
+    evidence_faults=("harness.drill.evidence_faults:MISSING_RUN", "toy_kind.fault:LAST_LOSS_HIGH"),
+    reasons={"loss_too_high": ("FAIL", "The loss at the last step is not below the demanded one.")},
+)

@@ -1,0 +1,16 @@
+"""What a contract may write under `kind: loss_below`."""
+
+from typing import Literal
+
+from harness.contract.base import Judged, Name, Positive
+
+
+class LossBelow(Judged):
+    """The loss at the last step is below a number."""
+
+    kind: Literal["loss_below"]
+    """Judges where an arm's loss ends."""
+    candidate: Name
+    """The arm whose loss is read."""
+    below: Positive
+    """What the loss at the last step must be below."""
