@@ -77,7 +77,7 @@ def _is_reference(value: object) -> bool:
     return isinstance(value, str) and _REFERENCE.fullmatch(value) is not None
 
 
-def _are_names(value: object, kind: type[tuple[Any, ...]] | type[frozenset[Any]]) -> bool:
+def _are_names(value: object, kind: type[tuple[Any, ...] | frozenset[Any]]) -> bool:
     return isinstance(value, kind) and all(isinstance(each, str) and _NAME.fullmatch(each) for each in value)
 
 

@@ -48,6 +48,8 @@ RULES = (
         lazily=True,
     ),
     Rule(packages=("harness",), forbidden=("reference_impl",)),
+    # The table of kinds names what other layers have; it imports none of them.
+    Rule(packages=("harness.kinds",), forbidden=("harness",), allowed=("harness.kinds", "harness.errors")),
     Rule(packages=("reference_impl",), forbidden=("harness",), allowed=("harness.system", "harness.ptx")),
     Rule(packages=("harness.judge",), forbidden=("harness.runners", "harness.report")),
     Rule(packages=("harness.runners",), forbidden=("harness.judge", "harness.report")),
@@ -81,6 +83,7 @@ def test_sources_keep_the_rules(path: Path) -> None:
         ("harness.judge.capture", "import torch", "torch"),
         ("harness.report.html", "def draw():\n    from torch import nn", "torch.nn"),
         ("harness.lint", "import torch.cuda as c", "torch.cuda"),
+        ("harness.kinds.built_in", "from harness.judge import capture", "harness.judge.capture"),
         ("harness.evidence.run_evidence", "if True:\n    import triton", "triton"),
         ("harness.evidence.environment", "import torch", "torch"),
         ("harness.system.huggingface", "try:\n    import torch\nexcept ImportError:\n    pass", "torch"),
