@@ -37,7 +37,7 @@ types: install
 	$(BIN)/mypy
 
 judge-published: install
-	$(BIN)/harness judge --check $(dir $(wildcard reports/*/run.json))
+	$(BIN)/harness judge --check $(dir $(wildcard reports/*/run.tar.xz)) $(filter-out %/run.tar.xz,$(wildcard reports/*/*.tar.xz))
 
 clean:
 	rm -rf .venv

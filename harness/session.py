@@ -256,11 +256,13 @@ def write_judgement(directory: Path, judgement: Judgement) -> None:
     write_reports(directory, judgement.view)
 
 
-def write_reports(directory: Path, view: ReportView) -> None:
-    """`report.html`, `junit.xml`, `summary.md`."""
+def write_reports(directory: Path, view: ReportView, *, junit: bool = True) -> None:
+    """`report.html`, `summary.md` and, but in a published folder, `junit.xml`."""
     from harness.report.html import render
     from harness.report.junit import render_junit
     from harness.report.markdown import render_markdown
 
-    for name, draw in (("summary.md", render_markdown), ("junit.xml", render_junit), ("report.html", render)):
-        write_file(directory / name, draw(view))
+    drawn = {layout.SUMMARY: render_markdown, layout.JUNIT: render_junit, layout.PAGE: render}
+    for name, draw in drawn.items():
+        if junit or name != layout.JUNIT:
+            write_file(directory / name, draw(view))

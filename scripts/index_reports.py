@@ -2,7 +2,7 @@
 
     python scripts/index_reports.py
 
-All of it comes from each directory's `run.json`, `verdicts.json` and, of a fire drill, `drill.json`; nothing is judged.
+All of it comes from each run's `run.json`, `verdicts.json` and, of a fire drill, `drill.json`; nothing is judged.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from harness.evidence import layout
 from harness.judge.verdict import Status, Verdict
 from harness.run_directory.bundle import Header, read_bundle, write_text
 from harness.run_directory.drill_record import DrillRecord, read_record
+from harness.run_directory.places import runs_in
 from harness.run_directory.verdict_file import VerdictFile, read_verdicts
 
 ROOT = Path(__file__).parents[1]
@@ -51,9 +52,9 @@ class Published:
 
 
 def published(reports: Path) -> list[Published]:
-    """Every run directory, by name, which begins with the date. Raises EvidenceError for a damaged one."""
+    """Every published run, by name, which begins with the date. Raises EvidenceError for a damaged one."""
     directories = []
-    for path in sorted(path.parent for path in reports.glob(f"*/{layout.HEADER}")):
+    for path in runs_in(reports):
         header = read_bundle(path).header
         drill = read_record(path / layout.DRILL) if header.purpose == "drill" else None
         directories.append(Published(path.name, header, read_verdicts(path), drill))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 import traceback
 
@@ -10,7 +11,7 @@ import typer
 
 from harness.errors import ExitCode, HarnessError
 
-COMMANDS = ("verify", "check", "judge", "report", "explain", "drill", "doctor", "compare", "history", "schema")
+COMMANDS = ("verify", "check", "judge", "report", "explain", "drill", "doctor", "compare", "history", "pack", "schema")
 
 
 def application(arguments: list[str]) -> typer.Typer:
@@ -33,8 +34,14 @@ def application(arguments: list[str]) -> typer.Typer:
     return app
 
 
+def _leave(_number: int, _frame: object) -> None:
+    """A terminated command removes what it unpacked."""
+    raise SystemExit(ExitCode.TERMINATED)
+
+
 def main() -> None:
     """Entry point; maps errors to exit codes in one place."""
+    signal.signal(signal.SIGTERM, _leave)
     try:
         application(sys.argv[1:])()
     except HarnessError as error:

@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 Paths = Annotated[list[Path], typer.Argument(help="Contract files, or folders of them.")]
-RunDirectories = Annotated[list[Path], typer.Argument(help="Run directories; several are the shards of one gate.")]
+RunDirectories = Annotated[
+    list[Path], typer.Argument(help="Run directories, or archives of them; several are the shards of one gate.")
+]
 ContractPaths = Annotated[list[Path] | None, typer.Argument(help="Contract files, or folders of them.")]
 Gate = Annotated[bool, typer.Option("--gate", help="Fail unless every planned unit was decided and held.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]

@@ -12,8 +12,8 @@ from harness.report.compare import compare as compare_views
 
 
 def compare(
-    before: Annotated[Path, typer.Argument(help="The earlier run directory.")],
-    after: Annotated[Path, typer.Argument(help="The later run directory.")],
+    before: Annotated[Path, typer.Argument(help="The earlier run directory, or archive.")],
+    after: Annotated[Path, typer.Argument(help="The later run directory, or archive.")],
 ) -> None:
     """Say what changed between two runs: environment, verdicts, figures beyond noise."""
     typer.echo(comparison(before, after), nl=False)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,13 +15,10 @@ from harness.commands.arguments import Gate, Json, RunDirectories
 from harness.commands.printing import print_judgement
 from harness.errors import EvidenceError, ExitCode
 from harness.evidence import layout
-from harness.rejudge import judged
-from harness.run_directory.bundle import Bundle, write_text
+from harness.rejudge import judged, rejudged
+from harness.run_directory.bundle import write_text
 from harness.run_directory.drill_record import record_text
-from harness.run_directory.verdict_file import verdict_text, write_verdicts
-
-if TYPE_CHECKING:
-    from harness.drill.recheck import Recheck
+from harness.run_directory.verdict_file import write_verdicts
 
 
 def judge(
@@ -60,57 +57,32 @@ def check_recorded(directories: Sequence[Path], *, as_json: bool) -> int:
     """
     differing = 0
     for directory in directories:
-        [bundle], judgement = judged([directory])
-        drill = _drill_again(bundle, judgement)
+        again = rejudged(directory)
         if as_json:
-            print(session.judgement_json(judgement))
-        problems = [*judgement.view.altered, *([] if bundle.complete else ["the run did not finish"])]
-        if not _same(directory, judgement):
-            problems.append(f"{directory / layout.VERDICTS}: the evidence gives other verdicts")
-        counts = judgement.counts.line()
-        if drill is not None:
-            problems += drill.differences
-            counts += f" · {drill.count_line()}"
-        for line in [*problems, *(drill.not_judged if drill is not None else [])]:
+            print(session.judgement_json(again.judgement))
+        for line in [*again.problems, *(again.drill.not_judged if again.drill is not None else [])]:
             print(f"{directory}: {line}", file=sys.stderr)
-        differing += bool(problems)
+        differing += bool(again.problems)
         if not as_json:
-            print(f"{'differs' if problems else 'same   '}  {directory}: {counts}")
+            rows = f" · {again.drill.count_line()}" if again.drill is not None else ""
+            word = "differs" if again.problems else "same   "
+            print(f"{word}  {directory}: {again.judgement.counts.line()}{rows}")
     return ExitCode.ERROR if differing else ExitCode.HELD
-
-
-def _drill_again(bundle: Bundle, judgement: session.Judgement) -> Recheck | None:
-    """A fire drill's rows by today's judges; None for any other directory."""
-    if bundle.header.purpose != "drill":
-        return None
-    from harness.drill.recheck import recheck
-
-    return recheck(bundle, judgement.view.contracts, judgement.verdicts, session.describe)
-
-
-def _same(directory: Path, judgement: session.Judgement) -> bool:
-    try:
-        published = (directory / layout.VERDICTS).read_bytes()
-    except OSError:
-        return False
-    return published == verdict_text(judgement.verdicts).encode("utf-8")
 
 
 def replace_recorded(directories: Sequence[Path]) -> int:
     """Replace verdicts and reports by what today's judges say; evidence stays as it is."""
     for directory in directories:
-        [bundle], judgement = judged([directory])
-        if judgement.view.altered:
-            raise EvidenceError(
-                "evidence is as it was recorded", where=str(directory), got="; ".join(judgement.view.altered)
-            )
-        view, drill = judgement.view, _drill_again(bundle, judgement)
-        if drill is not None:
-            write_text(directory / layout.DRILL, record_text(drill.record))
-            view = replace(view, drill=drill.record)
-        write_verdicts(directory, judgement.verdicts)
-        session.write_reports(directory, view)
-        print(f"written  {directory}: {judgement.counts.line()}")
+        again = rejudged(directory)
+        target, view = again.bundle.place.writable(), again.judgement.view
+        if view.altered:
+            raise EvidenceError("evidence is as it was recorded", where=str(directory), got="; ".join(view.altered))
+        if again.drill is not None:
+            write_text(target / layout.DRILL, record_text(again.drill.record))
+            view = replace(view, drill=again.drill.record)
+        write_verdicts(target, again.judgement.verdicts)
+        session.write_reports(target, view, junit=not again.bundle.place.published)
+        print(f"written  {directory}: {again.judgement.counts.line()}")
     return ExitCode.HELD
 
 

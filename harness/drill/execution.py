@@ -32,7 +32,7 @@ def evidence_of(name: str, source: Source, bundle: Bundle, fault: str) -> RunEvi
     if not source.executed_arms or source.donor is None:
         return seen  # a run that was planned and never executed reads as one that left nothing
     try:
-        executed = read_model(bundle.path / layout.EVIDENCE / name / layout.RUN, Run)
+        executed = read_model(bundle.root / layout.EVIDENCE / name / layout.RUN, Run)
     except Damaged:
         return seen  # which reads as a death for the same reason
     return merged(executed, seen, bundle.evidence(source.donor))

@@ -51,14 +51,14 @@ def narrowed_to(part: DrillPlan, header: Header) -> Header:
 
 def remove_unread(bundle: Bundle, header: Header) -> None:
     """Take away the evidence that no row and no control reads: of a run that was cut off, or whose row was."""
-    for directory in (bundle.path / layout.EVIDENCE).iterdir():
+    for directory in (bundle.root / layout.EVIDENCE).iterdir():
         if directory.name not in header.runs:
             shutil.rmtree(directory)
 
 
 def _has_ended(run: str, bundle: Bundle) -> bool:
     """A run that its supervisor saw end has its `complete` record, or the death that the supervisor wrote."""
-    directory = bundle.path / layout.EVIDENCE / run
+    directory = bundle.root / layout.EVIDENCE / run
     return (directory / layout.DEATH).exists() or (directory.is_dir() and bundle.evidence(run).death is None)
 
 

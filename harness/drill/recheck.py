@@ -74,7 +74,7 @@ def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Ve
 
     Raises EvidenceError when there is no readable record.
     """
-    record = read_record(bundle.path / FILE)
+    record = read_record(bundle.place.derived / FILE, shown=bundle.path / FILE)
     controls = controls_of(verdicts)
     of_the_whole = [] if record.controls == controls else ["the evidence gives other controls"]
     if record.contracts != bundle.header.digests.contracts:
@@ -122,7 +122,7 @@ def _again(
     if unknown:
         return RowAgain(row, difference=f"run {unknown[0]} was not planned")
     needed = [needed for run in row.runs for needed in _evidence_needed(run, record)]
-    lost = [run for run in needed if not (bundle.path / layout.EVIDENCE / run).is_dir()]
+    lost = [run for run in needed if not (bundle.root / layout.EVIDENCE / run).is_dir()]
     if any(_was_recorded(run, bundle) for run in lost):
         return RowAgain(row, difference=f"the evidence of {', '.join(lost)} is missing")
     if lost:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -34,11 +34,23 @@ def read_model(path: Path, model: type[Model], limit: int = 64 * 2**20) -> Model
 
 
 def parse(text: bytes, model: type[Model], name: str) -> Model:
-    """JSON text as a model; raises `Damaged` with the first error's place."""
+    """JSON text as a model; raises `Damaged` with the version that is not known, or the first error's place."""
     try:
         return model.model_validate_json(text)
     except (ValidationError, RecursionError, ValueError) as error:
-        raise Damaged(f"{name}: {first_error(error)}") from error
+        raise Damaged(_unknown_version(error, model, name) or f"{name}: {first_error(error)}") from error
+
+
+def _unknown_version(error: Exception, model: type[BaseModel], name: str) -> str | None:
+    """What is wrong with the file's version, which explains all else that is wrong with it."""
+    if not isinstance(error, ValidationError) or "format_version" not in model.model_fields:
+        return None
+    seen: list[Any] = [one["input"] for one in error.errors(include_url=False) if one["loc"] == ("format_version",)]
+    if not seen:
+        return None
+    newest = max(get_args(model.model_fields["format_version"].annotation))
+    known = f"1 to {newest}" if newest > 1 else "1"  # older ones are read for ever
+    return f"{name} has format version {str(seen[0])[:40]}, and this harness reads {known}: use the one that wrote it"
 
 
 def first_error(error: Exception) -> str:

@@ -9,6 +9,10 @@ CONTRACTS = "contracts"
 EVIDENCE = "evidence"
 VERDICTS = "verdicts.json"
 DRILL = "drill.json"  # in the directory of a fire drill: every fault with its verdict
+ARCHIVE = "run.tar.xz"  # in a published folder: header, contracts and evidence
+PAGE = "report.html"
+SUMMARY = "summary.md"
+JUNIT = "junit.xml"
 
 # evidence/<run id>/
 RUN = "run.json"

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +29,7 @@ from harness.evidence.plan_records import Unit
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import Death, RunEvidence
 from harness.numbers import dump_json
+from harness.run_directory.places import Place, place_of
 
 
 class Narrowed(Record):
@@ -162,16 +165,26 @@ class BundleWriter:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A run directory as read. `complete` is False when the run did not finish."""
+    """A run as read. `complete` is False when it did not finish. What was unpacked goes when the bundle does."""
 
-    path: Path
+    place: Place
     header: Header
     complete: bool
     _read: dict[str, RunEvidence] = field(default_factory=dict, repr=False, compare=False)
 
+    @property
+    def path(self) -> Path:
+        """The run as the caller named it."""
+        return self.place.named
+
+    @property
+    def root(self) -> Path:
+        """Where header, contracts and evidence are read."""
+        return self.place.root
+
     def contract_paths(self) -> list[Path]:
         """The copies of the contracts, by id."""
-        return [self.path / layout.CONTRACTS / f"{name}.yaml" for name in sorted(self.header.digests.contracts)]
+        return [self.root / layout.CONTRACTS / f"{name}.yaml" for name in sorted(self.header.digests.contracts)]
 
     def evidence(self, run_id: str) -> RunEvidence:
         """One run's evidence; none gives an `incomplete` death, damage a `garbage` one.
@@ -185,7 +198,7 @@ class Bundle:
     def _evidence(self, run_id: str) -> RunEvidence:
         if run_id in {".", ".."} or Path(run_id).name != run_id:
             raise EvidenceError("a run's id names a directory", where=str(self.path), got=f"{run_id!r}")
-        directory = self.path / layout.EVIDENCE / run_id
+        directory = self.root / layout.EVIDENCE / run_id
         if not directory.is_dir():
             return self._dead(run_id, "incomplete", "the run left no evidence")
         try:
@@ -202,27 +215,56 @@ class Bundle:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Open a run directory. Raises EvidenceError when it is none, or its `run.json` is damaged."""
-    if not path.is_dir():
-        raise EvidenceError("evidence is read from a run directory", where=str(path), got="no directory")
+    """Open a run: a folder, an archive, a published folder.
+
+    Raises EvidenceError when it is none, is refused, or its `run.json` is damaged.
+    """
+    place = place_of(path)
     try:
-        header = read_model(path / layout.HEADER, Header)
-    except Damaged as damage:
-        raise EvidenceError("a run directory holds a readable run.json", where=str(path), got=str(damage)) from damage
-    return Bundle(path, header, complete=not (path / layout.INCOMPLETE).exists())
+        header = read_model(place.root / layout.HEADER, Header)
+    except BaseException as error:
+        if place.temporary is not None:
+            shutil.rmtree(place.temporary, ignore_errors=True)
+        if not isinstance(error, Damaged):
+            raise
+        raise EvidenceError("a run directory holds a readable run.json", where=str(path), got=str(error)) from error
+    bundle = Bundle(place, header, complete=not (place.root / layout.INCOMPLETE).exists())
+    if place.temporary is not None:
+        weakref.finalize(bundle, shutil.rmtree, place.temporary, ignore_errors=True)
+    return bundle
 
 
 def altered(bundle: Bundle) -> list[str]:
     """What differs from the digests recorded with the run, one line a file; a run never sealed has none to differ."""
     recorded = bundle.header.digests.evidence
-    found = _contract_changes(bundle)
+    found = [*_contract_changes(bundle), *_twice(bundle)]
     if not recorded and not bundle.complete:
         return found
-    present = _digests(bundle.path)
+    present = _digests(bundle.root)
     found += [f"{name}: missing" for name in sorted(set(recorded) - set(present))]
     found += [f"{name}: not recorded with the run" for name in sorted(set(present) - set(recorded))]
     found += [f"{name}: changed" for name in sorted(recorded) if present.get(name, recorded[name]) != recorded[name]]
     return found
+
+
+def _twice(bundle: Bundle) -> list[str]:
+    """Of a published run: what lies in the archive too, and is another there."""
+    if not bundle.place.published:
+        return []
+    within = [name for name in (layout.VERDICTS, layout.DRILL) if (bundle.root / name).exists()]
+    return [
+        f"{name}: not the one in {layout.ARCHIVE}"
+        for name in within
+        if recorded_bytes(bundle.root / name) != recorded_bytes(bundle.place.derived / name)
+    ]
+
+
+def recorded_bytes(path: Path) -> bytes | None:
+    """The bytes of a small file that was recorded with the run; None when it cannot be read."""
+    try:
+        return read_bytes(path)
+    except Damaged:
+        return None
 
 
 def _contract_changes(bundle: Bundle) -> list[str]:

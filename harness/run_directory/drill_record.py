@@ -105,12 +105,12 @@ def record_text(record: DrillRecord) -> str:
     return dump_json(record.model_dump(mode="json"), indent=2) + "\n"
 
 
-def read_record(path: Path) -> DrillRecord:
-    """Raises EvidenceError for a file that is missing, damaged, or of another version."""
+def read_record(path: Path, shown: Path | None = None) -> DrillRecord:
+    """Raises EvidenceError, which names `shown`, for a file that is missing, damaged, or of another version."""
     try:
         return read_model(path, DrillRecord)
     except Damaged as damage:
-        raise EvidenceError("a drill record can be read", where=str(path), got=str(damage)) from damage
+        raise EvidenceError("a drill record can be read", where=str(shown or path), got=str(damage)) from damage
 
 
 def records_below(folder: Path) -> list[DrillRecord]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import tarfile
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from report_views import drill_view, full_view
 from harness.rejudge import judged
 from harness.report.html import render
 from harness.report.view import ReportView
+from harness.run_directory.places import runs_in
 
 PUBLISHED = Path(__file__).parents[2] / "reports"
 SCREENS = {variant.name: variant for variant in VARIANTS}
@@ -24,18 +23,13 @@ SCREENS = {variant.name: variant for variant in VARIANTS}
 @functools.cache
 def published() -> tuple[ReportView, ...]:
     """Every published run, the one of most units first."""
-    directories = sorted(path.parent for path in PUBLISHED.glob("*/run.json"))
-    views = [judged([directory])[1].view for directory in directories]
+    views = [judged([run])[1].view for run in runs_in(PUBLISHED)]
     return tuple(sorted(views, key=lambda view: -len(view.verdicts)))
 
 
 def cpu_drill() -> ReportView:
-    """The published drill of a machine without a GPU, which is packed."""
-    [packed] = PUBLISHED.glob("*-cpu-drill/run.tar.xz")
-    with tempfile.TemporaryDirectory() as unpacked, tarfile.open(packed) as archive:
-        archive.extractall(unpacked, filter="data")
-        [directory] = Path(unpacked).iterdir()
-        return judged([directory])[1].view
+    """The published drill of a machine without a GPU."""
+    return judged(list(PUBLISHED.glob("*-cpu-drill")))[1].view
 
 
 PAGES: dict[str, Callable[[], ReportView]] = {

@@ -117,7 +117,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_another_version_is_refused(tmp_path: Path) -> None:
     text = record_text(record(row())).replace('"format_version": 1', '"format_version": 2')
     (tmp_path / FILE).write_text(text, encoding="utf-8")
-    with pytest.raises(EvidenceError, match="format_version"):
+    with pytest.raises(EvidenceError, match=r"drill\.json has format version 2, and this harness reads 1"):
         read_record(tmp_path / FILE)
 
 

@@ -13,9 +13,10 @@ from report_views import full_view
 from harness.rejudge import judged
 from harness.report.html import render
 from harness.report.view import ReportView
+from harness.run_directory.places import runs_in
 
 BOUND = 400_000
-DIRECTORIES = sorted(path.parent for path in (Path(__file__).parents[3] / "reports").glob("*/run.json"))
+DIRECTORIES = runs_in(Path(__file__).parents[3] / "reports")
 
 
 @functools.cache

@@ -1,0 +1,99 @@
+"""`harness pack`: a finished run as it is published, its evidence in one archive; nothing is run."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.errors import EvidenceError, UsageError
+from harness.evidence import layout
+from harness.rejudge import Rejudged, rejudged
+from harness.run_directory.archive import write_archive
+from harness.run_directory.bundle import Bundle
+from harness.run_directory.places import SEEN
+
+PUBLISHED = Path("reports")  # where published runs are looked for, in the working directory
+_BESIDE = (layout.PAGE, layout.SUMMARY, layout.VERDICTS)
+_KNOWN = {*SEEN, *_BESIDE, layout.DRILL, layout.JUNIT}
+
+
+def pack(
+    run_directory: Annotated[Path, typer.Argument(help="A finished run directory, or an archive of one.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The folder to make; by default reports/ and the directory's name.")
+    ] = None,
+) -> None:
+    """Make the published form of a run: its page, summary and verdicts beside one archive; the source stays."""
+    typer.echo(published(run_directory, out or PUBLISHED / run_directory.name))
+
+
+def published(run: Path, out: Path) -> str:
+    """Make the published folder, judged again from its archive before it gets its name; one line that says so.
+
+    Raises UsageError when `out` exists, EvidenceError for a run that is not whole or not as it was recorded.
+    """
+    if out.exists():
+        raise UsageError("a run is published once", where=str(out), got="it exists", remedy="name another with --out")
+    source = rejudged(run)
+    _refuse_unfit(source)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        _write(source.bundle, temporary)
+        _refuse_other(source, rejudged(temporary), out)
+        temporary.chmod(0o755)
+        temporary.rename(out)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    size = sum(path.stat().st_size for path in out.iterdir())
+    return f"{out}: {size} bytes, {source.judgement.counts.line()}"
+
+
+def _refuse_unfit(source: Rejudged) -> None:
+    place = source.bundle.place
+    if source.problems:
+        raise EvidenceError(
+            "a published run is whole, and as it was recorded",
+            where=str(place.named),
+            got="; ".join(source.problems[:3]),
+            remedy="`harness judge --check` lists it all",
+        )
+    missing = [name for name in _BESIDE if not (place.derived / name).is_file()]
+    if missing:
+        raise EvidenceError(
+            "a published run shows its pages",
+            where=str(place.named),
+            got=f"no {missing[0]}",
+            remedy="`harness report` draws them",
+        )
+    more = sorted({path.name for path in place.root.iterdir()} - _KNOWN)
+    if more:
+        raise EvidenceError(
+            "a run is published with all that lies in its directory",
+            where=str(place.named / more[0]),
+            got="a file that the harness did not write",
+            remedy="move it elsewhere",
+        )
+
+
+def _write(bundle: Bundle, folder: Path) -> None:
+    root, derived = bundle.root, bundle.place.derived
+    beside = [*_BESIDE, *([layout.DRILL] if (derived / layout.DRILL).exists() else [])]
+    for name in beside:
+        (folder / name).write_bytes((derived / name).read_bytes())
+    parts = [root / layout.CONTRACTS, root / layout.EVIDENCE]
+    inside = [path for part in parts for path in [part, *part.rglob("*")]]
+    names = [layout.HEADER, *(path.relative_to(root).as_posix() for path in inside)]
+    write_archive(root, names, folder / layout.ARCHIVE)
+
+
+def _refuse_other(source: Rejudged, packed: Rejudged, out: Path) -> None:
+    """What was packed has to be what was given, header and verdicts too."""
+    if packed.problems or packed.bundle.header != source.bundle.header:
+        got = "; ".join(packed.problems[:3]) or "another header"
+        raise EvidenceError("a packed run reads as the run it was made from", where=str(out), got=got)

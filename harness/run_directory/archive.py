@@ -1,0 +1,280 @@
+"""An archive of a run directory: written so that equal runs give equal bytes, and unpacked without trusting it.
+
+Unpacking streams: nothing of an archive is believed, everything is counted before it is written, and a refusal comes
+before the first byte that breaks a rule. Python's own `data` filter is asked too, where this Python has it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import tarfile
+import unicodedata
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import IO, NoReturn, Protocol
+
+from harness.errors import EvidenceError
+from harness.evidence.files import SIZE_LIMIT
+
+SUFFIXES = (".tar", ".tar.gz", ".tar.xz", ".tgz", ".txz")
+TOP = "run"  # the one folder in an archive written here
+_BLOCK = 20 * 512  # what tarfile reads at once
+_PADDING = 2**20  # zeros after the last member: a tar file is filled up to a whole record
+_DAMAGE = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError, RecursionError, OverflowError)
+_PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
+_KINDS = {
+    tarfile.SYMTYPE: "a symbolic link",
+    tarfile.LNKTYPE: "a hard link",
+    tarfile.CHRTYPE: "a device",
+    tarfile.BLKTYPE: "a device",
+    tarfile.FIFOTYPE: "a named pipe",
+    tarfile.GNUTYPE_SPARSE: "a sparse file",
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an archive may ask of the machine that unpacks it: bytes, unless it says otherwise."""
+
+    compressed: int = 256 * 2**20
+    unpacked: int = 2**30  # of all files together
+    file: int = SIZE_LIMIT
+    members: int = 10_000  # files and folders
+    header: int = 16 * 2**10  # between two files: one header, with its long name
+    name: int = 512
+    depth: int = 8  # names in a path
+    decoder: int = 128 * 2**20  # of memory: `xz -9` asks for 65 MiB
+
+
+LIMITS = Limits()
+
+
+def is_archive(path: Path) -> bool:
+    """Whether the name is one of an archive that can be read."""
+    return path.name.lower().endswith(SUFFIXES)
+
+
+def write_archive(root: Path, names: Iterable[str], archive: Path) -> None:
+    """Write these files and folders of `root` as a `.tar.xz`: the same names and contents give the same bytes."""
+    with (
+        lzma.open(archive, "xb", preset=9 | lzma.PRESET_EXTREME) as compressed,
+        tarfile.open(fileobj=compressed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for name in sorted(names):
+            source, member = root / name, tarfile.TarInfo(f"{TOP}/{name}")
+            if source.is_dir():
+                member.type, member.mode = tarfile.DIRTYPE, 0o755
+                tar.addfile(member)
+            else:
+                member.size, member.mode = source.stat().st_size, 0o644
+                with source.open("rb") as file:
+                    tar.addfile(member, file)
+
+
+def unpack(archive: Path, folder: Path, limits: Limits = LIMITS) -> None:
+    """Unpack an archive into an empty folder.
+
+    Raises EvidenceError for whatever is not a plain file or folder below it, exceeds a limit, or is damaged; the folder
+    is then the caller's to remove.
+    """
+    if not archive.is_file():
+        raise EvidenceError("an archive of a run is a plain file", where=str(archive), got="something else")
+    size = archive.stat().st_size
+    if size > limits.compressed:
+        raise EvidenceError(
+            f"an archive of a run has at most {limits.compressed} bytes",
+            where=str(archive),
+            got=f"{size} bytes",
+            remedy="unpack it yourself, and name the folder",
+        )
+    try:
+        with archive.open("rb") as file:
+            stream = _Stream(_decompressed(file, archive, limits), archive)
+            stream.allow(limits.header)  # opening reads the first header
+            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member, bufsize=_BLOCK) as tar:  # type: ignore[call-overload]
+                _Unpacking(archive, folder, limits, tar, stream).run()
+    except _DAMAGE as error:
+        raise EvidenceError(
+            "an archive of a run can be unpacked to its end",
+            where=str(archive),
+            got=f"{type(error).__name__}: {str(error)[:200]}",
+            remedy="fetch or make the archive again",
+        ) from error
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+def _decompressed(file: IO[bytes], archive: Path, limits: Limits) -> _Readable:
+    name = archive.name.lower()
+    if name.endswith("xz"):
+        return _XzFile(file, limits.decoder)
+    return gzip.GzipFile(fileobj=file) if name.endswith("gz") else file
+
+
+class _XzFile:
+    """One xz stream, some bytes at a time. (`lzma.LZMAFile` has no limit on the memory that a stream may ask for.)"""
+
+    def __init__(self, file: IO[bytes], memory: int) -> None:
+        self._file, self._decoder = file, lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=memory)
+
+    def read(self, size: int, /) -> bytes:
+        while not self._decoder.eof:
+            chunk = self._file.read(io.DEFAULT_BUFFER_SIZE) if self._decoder.needs_input else b""
+            if self._decoder.needs_input and not chunk:
+                raise EOFError("the compressed stream ends early")
+            if data := self._decoder.decompress(chunk, size):
+                return data
+        if self._decoder.unused_data or self._file.read(1):
+            raise lzma.LZMAError("bytes after the end of the compressed stream")
+        return b""
+
+
+class _Stream:
+    """What tarfile reads from: never more than was allowed, so that no header makes it take a gigabyte."""
+
+    def __init__(self, source: _Readable, archive: Path) -> None:
+        self._source, self._archive, self._left = source, archive, 0
+
+    def allow(self, size: int) -> None:
+        """Let this many bytes be read from here, and what tarfile reads ahead."""
+        self._left = size + _BLOCK
+
+    def read(self, size: int, /) -> bytes:
+        data = self._source.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise EvidenceError(
+                "an archive of a run holds files, and little between them",
+                where=str(self._archive),
+                got="a header, or padding, that goes on and on",
+                remedy=_DISTRUST,
+            )
+        return data
+
+
+_DISTRUST = "do not unpack it; ask for one that `harness pack` made"
+
+
+class _Member(tarfile.TarInfo):
+    """A damaged header is an error everywhere: tarfile takes one after the first member for the end."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> _Member:
+        try:
+            return super().fromtarfile(tarfile_)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined] # the proper end, which typeshed does not list
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"a damaged header: {error}") from error
+
+
+@dataclass
+class _Unpacking:
+    """One archive being unpacked. `spelled`: every file and folder by a name that no file system tells apart."""
+
+    archive: Path
+    folder: Path
+    limits: Limits
+    tar: tarfile.TarFile
+    stream: _Stream
+    spelled: dict[str, str] = field(default_factory=dict)
+    listed: set[str] = field(default_factory=set)
+    files: set[str] = field(default_factory=set)
+    unpacked: int = 0
+
+    def run(self) -> None:
+        """Every member, then nothing but zeros."""
+        count = 0
+        while (member := self._next()) is not None:
+            count += 1
+            if count > self.limits.members:
+                self._refuse(member.name, f"has at most {self.limits.members} files and folders", "more")
+            self._one(member)
+        self.stream.allow(_PADDING)
+        rest = self.tar.fileobj
+        while rest is not None and (data := rest.read(_BLOCK)):
+            if data.strip(b"\0"):
+                raise tarfile.ReadError("bytes after the last member")
+
+    def _next(self) -> tarfile.TarInfo | None:
+        self.stream.allow(self.limits.header)
+        return self.tar.next()
+
+    def _one(self, member: tarfile.TarInfo) -> None:
+        path = self._inside(member.name)
+        if member.issparse() or not (member.isdir() or member.type in _PLAIN):
+            got = "a sparse file" if member.issparse() else _KINDS.get(member.type, "something else")
+            self._refuse(member.name, "holds plain files and folders only", got)
+        if hasattr(tarfile, "data_filter"):
+            tarfile.data_filter(member, str(self.folder))
+        if not path.parts and member.isdir():  # the folder itself, as `tar .` writes it
+            return
+        self._once(path, member)
+        target = self.folder / path
+        if member.isdir():
+            target.mkdir(parents=True, exist_ok=True)
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self._copy(member, target)
+
+    def _inside(self, name: str) -> PurePosixPath:
+        """The member's path below the folder, `.` left out."""
+        rule = "stays inside its folder, under names that every system can write"
+        if not name.isprintable() or "\\" in name or ":" in name:
+            self._refuse(name, rule, "a name with a control character, a backslash or a colon")
+        path = PurePosixPath(name)
+        if path.is_absolute():
+            self._refuse(name, rule, "an absolute path")
+        if ".." in path.parts:
+            self._refuse(name, rule, "a path through `..`")
+        if not path.parts and not name.startswith("."):
+            self._refuse(name, rule, "no name")
+        if len(name.encode()) > self.limits.name or len(path.parts) > self.limits.depth:
+            most = f"at most {self.limits.name} bytes and {self.limits.depth} names"
+            self._refuse(name, f"has paths of {most}", f"{len(name.encode())} bytes and {len(path.parts)} names")
+        return path
+
+    def _once(self, path: PurePosixPath, member: tarfile.TarInfo) -> None:
+        """No path twice, none that differs from another in case or composition only, none below a file."""
+        rule = "names each file once, and differently from all others on every system"
+        for part in [path, *path.parents][:-1]:
+            key = unicodedata.normalize("NFC", str(part)).casefold()
+            if self.spelled.setdefault(key, str(part)) != str(part):
+                self._refuse(member.name, rule, f"a name that differs from {_shown(self.spelled[key])} in case only")
+            if str(part) in self.files:
+                self._refuse(member.name, rule, f"{_shown(str(part))} as a file before")
+        if str(path) in self.listed or (not member.isdir() and (self.folder / path).is_dir()):
+            self._refuse(member.name, rule, "the same name before")
+        self.listed.add(str(path))
+        if not member.isdir():
+            self.files.add(str(path))
+
+    def _copy(self, member: tarfile.TarInfo, target: Path) -> None:
+        if not 0 <= member.size <= self.limits.file:
+            self._refuse(member.name, f"holds files of at most {self.limits.file} bytes", f"{member.size} bytes")
+        self.unpacked += member.size
+        if self.unpacked > self.limits.unpacked:
+            self._refuse(member.name, f"unpacks to at most {self.limits.unpacked} bytes", "more")
+        self.stream.allow(member.size + self.limits.header)
+        source = self.tar.extractfile(member)
+        left = member.size
+        with target.open("xb") as file:
+            while source is not None and left and (data := source.read(min(left, 2**20))):
+                left -= file.write(data)
+        if left:
+            raise EOFError(f"{_shown(member.name)} ends early")
+
+    def _refuse(self, name: str, rule: str, got: str) -> NoReturn:
+        where = f"{self.archive}: {_shown(name)}"
+        raise EvidenceError(f"an archive of a run {rule}", where=where, got=got, remedy=_DISTRUST)
+
+
+def _shown(name: str) -> str:
+    """A stranger's name in a message: printable, and not endless."""
+    return ascii(name)[1:-1][:120]

@@ -1,0 +1,109 @@
+"""Where a run can be read: a folder, an archive of one, or a published folder with its archive beside its pages.
+
+    report.html  summary.md  verdicts.json  (drill.json)  run.tar.xz
+
+In the archive lies what was seen (`run.json`, `contracts/`, `evidence/`), beside it what follows from that.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import EvidenceError, UsageError
+from harness.evidence import layout
+from harness.run_directory.archive import SUFFIXES, is_archive, unpack
+
+_RULE = "evidence is read from a run directory or an archive of one"
+SEEN = (layout.HEADER, layout.CONTRACTS, layout.EVIDENCE)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the parts of a run lie. `temporary` is the folder to remove once nobody reads it any more."""
+
+    named: Path  # as the caller named it: what messages and pages show
+    root: Path  # holds `run.json`, `contracts/`, `evidence/`
+    derived: Path  # holds `verdicts.json`, `drill.json` and the pages
+    temporary: Path | None = None
+
+    @property
+    def published(self) -> bool:
+        """A folder with its evidence in an archive."""
+        return self.derived == self.named and self.temporary is not None
+
+    def shown(self, text: str) -> str:
+        """A message without the temporary folder: it names what the caller named."""
+        return text.replace(str(self.root), str(self.named))
+
+    def writable(self) -> Path:
+        """Where verdicts and pages are replaced. Raises UsageError for an archive alone."""
+        if self.derived != self.named:
+            raise UsageError(
+                "verdicts and pages are written into a folder, never into an archive",
+                where=str(self.named),
+                got="an archive",
+                remedy="unpack it and name the folder",
+            )
+        return self.derived
+
+
+def place_of(path: Path) -> Place:
+    """Find a run, unpacking it where it is archived. Raises EvidenceError when there is none, or it is refused."""
+    archive = path / layout.ARCHIVE
+    if path.is_dir() and not (archive.exists() or archive.is_symlink()):
+        return Place(path, path, path)
+    if path.is_dir():
+        _refuse_ambiguous(path)
+        return _unpacked(path, archive, derived=path)
+    if not path.exists():
+        raise EvidenceError(
+            "evidence is read from a run directory or an archive of one", where=str(path), got="no directory"
+        )
+    if not is_archive(path):
+        raise EvidenceError(
+            _RULE,
+            where=str(path),
+            got="a file",
+            remedy=f"name a folder, or a file that ends in {', '.join(SUFFIXES)}",
+        )
+    return _unpacked(path, path, derived=None)
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The runs that lie in a folder, by name: folders, published ones, archives."""
+    found = [path.parent for name in (layout.HEADER, layout.ARCHIVE) for path in folder.glob(f"*/{name}")]
+    archives = [path for path in folder.glob("*") if path.is_file() and is_archive(path)]
+    return sorted({*found, *archives})
+
+
+def _refuse_ambiguous(path: Path) -> None:
+    both = [name for name in SEEN if (path / name).exists()]
+    if both or (path / layout.ARCHIVE).is_symlink():
+        got = f"{both[0]} beside it" if both else "a link"
+        raise EvidenceError(
+            f"a published run has its evidence in {layout.ARCHIVE} alone",
+            where=str(path),
+            got=got,
+            remedy=f"take away one of them, or name {path / layout.ARCHIVE}",
+        )
+
+
+def _unpacked(named: Path, archive: Path, derived: Path | None) -> Place:
+    temporary = Path(tempfile.mkdtemp(prefix="harness-run-"))
+    try:
+        unpack(archive, temporary)
+        root = _root(temporary)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return Place(named, root, derived or root, temporary)
+
+
+def _root(folder: Path) -> Path:
+    """The run directory in what was unpacked: the folder itself, or the only one in it."""
+    inside = list(folder.iterdir())
+    only = len(inside) == 1 and inside[0].is_dir() and (inside[0] / layout.HEADER).exists()
+    return inside[0] if only else folder

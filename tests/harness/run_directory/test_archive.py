@@ -1,0 +1,205 @@
+"""Archives of runs: what is refused, with which words, and that nothing is written outside the folder."""
+
+from __future__ import annotations
+
+import contextlib
+import lzma
+import tarfile
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from archive_builders import Member, archive_of, tar_bytes
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness.errors import EvidenceError
+from harness.run_directory.archive import Limits, unpack, write_archive
+
+FILE = Member("run/evidence/a/run.json", b"{}")
+SMALL = Limits(compressed=10_000, unpacked=3_000, file=2_000, members=4, name=60, depth=4)
+
+
+def refusal(archive: Path, limits: Limits = SMALL) -> str:
+    """The message, without the archive's own path."""
+    folder = archive.parent / "unpacked"
+    folder.mkdir(exist_ok=True)
+    with pytest.raises(EvidenceError) as refused:
+        unpack(archive, folder, limits)
+    assert str(refused.value).startswith(str(archive))
+    return str(refused.value).removeprefix(str(archive)).removeprefix(": ")
+
+
+HOSTILE = {
+    "absolute": (Member("/etc/x"), "/etc/x: an archive of a run stays inside its folder", "an absolute path"),
+    "parent": (Member("run/../../x"), "run/../../x: an archive", "a path through `..`"),
+    "parent folder": (Member("..", kind=tarfile.DIRTYPE), "..: an archive", "a path through `..`"),
+    "drive": (Member("C:x"), "C:x: an archive", "a colon"),
+    "backslash": (Member("..\\x"), "..\\\\x: an archive", "a backslash"),
+    "control": (Member("run/a\nb"), "run/a\\nb: an archive", "a name with a control character"),
+    "undecodable": (Member("run/a\udcff"), "run/a\\udcff: an archive", "a name with a control character"),
+    "no name": (Member(""), ": an archive", "no name"),
+    "symbolic link": (Member("run/a", kind=tarfile.SYMTYPE, link="/etc"), "run/a: an archive", "a symbolic link"),
+    "hard link": (Member("run/a", kind=tarfile.LNKTYPE, link="run/b"), "run/a: an archive", "a hard link"),
+    "pipe": (Member("run/a", kind=tarfile.FIFOTYPE), "run/a: an archive", "a named pipe"),
+    "device": (Member("run/a", kind=tarfile.CHRTYPE), "run/a: an archive", "a device"),
+    "sparse": (Member("run/a", kind=tarfile.GNUTYPE_SPARSE), "run/a: an archive", "a sparse file"),
+    "other": (Member("run/a", kind=b"Z"), "run/a: an archive", "something else"),
+    "deep": (Member("a/b/c/d/e"), "a/b/c/d/e: an archive of a run has paths of at most", "5 names"),
+    "long": (Member("a" * 61), f"{'a' * 61}: an archive of a run has paths of at most", "61 bytes"),
+    "large": (Member("a", b"x" * 2_001), "a: an archive of a run holds files of at most 2000 bytes", "2001 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", list(HOSTILE))
+def test_a_hostile_member_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    member, where, got = HOSTILE[name]
+    message = refusal(archive_of(tmp_path / "run.tar.xz", FILE, member))
+    assert message.startswith(where), message
+    assert got in message
+    assert "ask for one that `harness pack` made" in message
+    assert [path.name for path in tmp_path.iterdir() if path.name not in {"run.tar.xz", "unpacked"}] == []
+
+
+@pytest.mark.parametrize(
+    ("second", "got"),
+    [
+        (Member(FILE.name, b"[]"), "run/evidence/a/run.json as a file before"),
+        (Member("run/evidence/a/RUN.json"), "a name that differs from run/evidence/a/run.json in case only"),
+        (Member("run/Evidence/b"), "a name that differs from run/evidence in case only"),
+        (Member("run/evidence/a/run.json/b"), "run/evidence/a/run.json as a file before"),
+        (Member("run/evidence/a"), "the same name before"),
+        (Member("./run/evidence//a/run.json"), "run/evidence/a/run.json as a file before"),
+    ],
+    ids=["twice", "case", "folder's case", "below a file", "a folder as a file", "spelled otherwise"],
+)
+def test_one_path_is_written_once(tmp_path: Path, second: Member, got: str) -> None:
+    message = refusal(archive_of(tmp_path / "run.tar.xz", FILE, second), Limits())
+    assert "names each file once" in message
+    assert got in message
+
+
+def test_names_that_differ_in_composition_only_are_one_name(tmp_path: Path) -> None:
+    message = refusal(archive_of(tmp_path / "run.tar.xz", Member("run/\u00e9"), Member("run/e\u0301")))
+    assert "differs from run/\\xe9 in case only" in message
+
+
+def test_the_files_together_have_a_limit(tmp_path: Path) -> None:
+    parts = [Member(name, b"x" * 1_500) for name in "abc"]
+    assert refusal(archive_of(tmp_path / "run.tar.xz", *parts)).startswith("c: an archive of a run unpacks to at most")
+
+
+def test_the_number_of_members_has_a_limit(tmp_path: Path) -> None:
+    message = refusal(archive_of(tmp_path / "run.tar.xz", *map(Member, "abcde")))
+    assert message.startswith("e: an archive of a run has at most 4 files and folders; found more")
+
+
+def test_the_archive_itself_has_a_limit(tmp_path: Path) -> None:
+    path = tmp_path / "run.tar"
+    path.write_bytes(b"\0" * 10_001)
+    assert refusal(path).startswith("an archive of a run has at most 10000 bytes; found 10001 bytes")
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_that_goes_on_and_on_is_not_read_into_memory(tmp_path: Path, kind: bytes) -> None:
+    """tarfile reads such a header whole: 64 MB here, out of 10 KB."""
+    path = archive_of(tmp_path / "run.tar.xz", Member("run/x", b"0" * 64_000_000, kind))
+    tracemalloc.start()
+    message = refusal(path, Limits())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert message.startswith("an archive of a run holds files, and little between them; found a header")
+    assert peak < 16_000_000  # half of it is the dictionary of the stream
+
+
+def test_many_headers_before_one_file_are_no_recursion(tmp_path: Path) -> None:
+    headers = [Member("run/x", b"10 a=bcde\n", tarfile.XHDTYPE)] * 5_000
+    assert "found a header" in refusal(archive_of(tmp_path / "run.tar.xz", *headers, FILE))
+
+
+def test_a_bomb_ends_at_the_first_file_that_is_too_large(tmp_path: Path) -> None:
+    path = archive_of(tmp_path / "run.tar.xz", Member("run/a", b"\0" * 50_000_000))
+    assert path.stat().st_size < 10_000
+    assert refusal(path).startswith("run/a: an archive of a run holds files of at most 2000 bytes; found 50000000")
+    assert [path for path in (tmp_path / "unpacked").rglob("*") if path.is_file()] == []
+
+
+def test_padding_has_a_limit(tmp_path: Path) -> None:
+    path = tmp_path / "run.tar.xz"
+    path.write_bytes(lzma.compress(tar_bytes([FILE]) + b"\0" * 50_000_000))
+    assert "found a header, or padding, that goes on and on" in refusal(path)
+
+
+def test_a_stream_that_asks_for_much_memory_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.tar.xz"
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 256 * 2**20}]
+    path.write_bytes(lzma.compress(tar_bytes([FILE]), filters=filters))
+    assert "found LZMAError: Memory usage limit exceeded" in refusal(path, Limits())
+
+
+DAMAGE = {
+    "second file cut off": lambda whole: whole[: 512 * 3 + 3],
+    "no end marker": lambda whole: whole[: len(whole) - tarfile.RECORDSIZE],
+    "header of the second file": lambda whole: whole[:1024] + b"\xff" * 8 + whole[1032:],
+    "bytes after the end": lambda whole: whole + b"\0" * 512 + b"hidden",
+}
+
+
+@pytest.mark.parametrize("name", list(DAMAGE))
+def test_damage_is_never_taken_for_the_end(tmp_path: Path, name: str) -> None:
+    """tarfile alone takes three of these four for whole archives."""
+    path = tmp_path / "run.tar"
+    whole = tar_bytes([FILE, Member("run/b", b"second")])
+    path.write_bytes(DAMAGE[name](whole))
+    assert refusal(path, Limits()).startswith("an archive of a run can be unpacked to its end; found ")
+
+
+@pytest.mark.parametrize("tail", [b"x", lzma.compress(b"more")], ids=["bytes", "another stream"])
+def test_nothing_follows_the_compressed_stream(tmp_path: Path, tail: bytes) -> None:
+    path = archive_of(tmp_path / "run.tar.xz", FILE)
+    path.write_bytes(path.read_bytes() + tail)
+    assert "bytes after the end of the compressed stream" in refusal(path)
+
+
+def test_what_is_no_plain_file_is_no_archive(tmp_path: Path) -> None:
+    (tmp_path / "run.tar.xz").mkdir()
+    assert refusal(tmp_path / "run.tar.xz") == "an archive of a run is a plain file; found something else"
+
+
+WHOLE = tar_bytes([FILE, Member("run/" + "n" * 120, b"long"), Member("run/b", b"second" * 200)])
+CONTENTS = {FILE.data, b"long", b"second" * 200}
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tar.xz"])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_mutated_archive_is_refused_or_read_below_its_folder(
+    tmp_path_factory: pytest.TempPathFactory, suffix: str, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("mutated")
+    content = bytearray(WHOLE if suffix == ".tar" else lzma.compress(WHOLE))
+    for place in data.draw(st.lists(st.integers(0, min(len(content), 4_096) - 1), min_size=1, max_size=6)):
+        content[place] = data.draw(st.integers(0, 255))
+    archive = folder / f"run{suffix}"
+    archive.write_bytes(content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content)
+    (folder / "unpacked").mkdir()
+    with contextlib.suppress(EvidenceError):
+        unpack(archive, folder / "unpacked")
+    assert {path.name for path in folder.iterdir()} == {archive.name, "unpacked"}
+    assert not [path for path in folder.rglob("*") if path.is_symlink()]
+
+
+def test_equal_runs_are_packed_into_equal_bytes(tmp_path: Path) -> None:
+    archives = []
+    for name, mode in (("first", 0o600), ("second", 0o755)):
+        (tmp_path / name / "evidence" / "empty").mkdir(parents=True)
+        (tmp_path / name / "run.json").write_text("{}")
+        (tmp_path / name / "run.json").chmod(mode)
+        names = ["run.json", "evidence", "evidence/empty"]
+        write_archive(tmp_path / name, names if mode == 0o600 else names[::-1], tmp_path / f"{name}.tar.xz")
+        archives.append((tmp_path / f"{name}.tar.xz").read_bytes())
+    assert archives[0] == archives[1]
+    (tmp_path / "unpacked").mkdir()
+    unpack(tmp_path / "first.tar.xz", tmp_path / "unpacked")
+    found = sorted(path.relative_to(tmp_path / "unpacked").as_posix() for path in (tmp_path / "unpacked").rglob("*"))
+    assert found == ["run", "run/evidence", "run/evidence/empty", "run/run.json"]

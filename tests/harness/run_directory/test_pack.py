@@ -1,0 +1,103 @@
+"""`harness pack`: what it makes, and what it refuses to publish."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.commands import pack
+from harness.errors import EvidenceError, UsageError
+from harness.rejudge import Rejudged, rejudged
+from harness.run_directory.bundle import read_bundle
+
+
+def test_it_makes_the_page_summary_verdicts_and_one_archive_and_leaves_the_source(run: Path) -> None:
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    line = pack.published(run, Path("published"))
+    files = {path.name: path.read_bytes() for path in Path("published").iterdir()}
+    size = sum(map(len, files.values()))
+    assert line == f"published: {size} bytes, 2 planned · 1 held · 1 violated · 0 undecided · 0 not run · 0 errors"
+    assert sorted(files) == ["report.html", "run.tar.xz", "summary.md", "verdicts.json"]
+    assert all(files[name] == before[run / name] for name in files if name != "run.tar.xz")
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    bundle = read_bundle(Path("published"))
+    unpacked = {path.relative_to(bundle.root): path.read_bytes() for path in bundle.root.rglob("*") if path.is_file()}
+    inside = {path.relative_to(run): data for path, data in before.items()}
+    assert unpacked == {
+        path: data for path, data in inside.items() if path.parts[0] in {"run.json", "contracts", "evidence"}
+    }
+
+
+def test_the_same_run_gives_the_same_archive(run: Path) -> None:
+    pack.published(run, Path("first"))
+    for path in run.rglob("*"):
+        os.utime(path, (1, 1))
+    pack.published(run, Path("second"))
+    pack.published(Path("first"), Path("third"))
+    assert Path("first/run.tar.xz").read_bytes() == Path("second/run.tar.xz").read_bytes()
+    assert Path("first/run.tar.xz").read_bytes() == Path("third/run.tar.xz").read_bytes()
+
+
+def incomplete(run: Path) -> None:
+    (run / "INCOMPLETE").touch()
+
+
+def altered(run: Path) -> None:
+    next(run.glob("evidence/*/records.jsonl")).write_text("")
+
+
+def with_other_verdicts(run: Path) -> None:
+    (run / "verdicts.json").write_text("{}")
+
+
+def without_page(run: Path) -> None:
+    (run / "report.html").unlink()
+
+
+def with_notes(run: Path) -> None:
+    (run / "notes.txt").touch()
+
+
+@pytest.mark.parametrize(
+    ("change", "got"),
+    [
+        (incomplete, "found the run did not finish"),
+        (altered, "records.jsonl: changed"),
+        (with_other_verdicts, "verdicts.json: the evidence gives other verdicts"),
+        (without_page, "found no report.html; `harness report` draws them"),
+        (with_notes, "notes.txt: a run is published with all that lies in its directory; found a file that"),
+    ],
+)
+def test_what_is_not_whole_is_not_published(run: Path, change: Callable[[Path], None], got: str) -> None:
+    change(run)
+    with pytest.raises(EvidenceError) as refused:
+        pack.published(run, Path("out/published"))
+    assert got in str(refused.value)
+    assert not Path("out").exists()
+
+
+def test_a_published_run_is_never_replaced(run: Path) -> None:
+    Path("published").mkdir()
+    with pytest.raises(UsageError, match="published: a run is published once; found it exists"):
+        pack.published(run, Path("published"))
+
+
+def test_a_packed_run_that_reads_otherwise_gets_no_name(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoilt(path: Path) -> Rejudged:
+        for copy in path.glob("run.tar.xz"):
+            (path / "verdicts.json").write_text("{}")
+            assert copy.stat().st_size
+        return rejudged(path)
+
+    monkeypatch.setattr(pack, "rejudged", spoilt)
+    with pytest.raises(EvidenceError, match="out/published: a packed run reads as the run it was made from; found "):
+        pack.published(run, Path("out/published"))
+    assert list(Path("out").iterdir()) == []
+
+
+def test_by_default_it_goes_to_reports(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pack.pack(run)
+    assert capsys.readouterr().out.startswith("reports/1-run: ")

@@ -1,0 +1,165 @@
+"""A run reads the same as a folder, as an archive and as a published folder, and nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from archive_builders import packed
+
+from harness.commands import judge as judge_command
+from harness.commands.compare import comparison
+from harness.commands.history import write_history
+from harness.commands.pack import published
+from harness.commands.report import render
+from harness.contract.load import ContractErrors
+from harness.errors import EvidenceError, UsageError
+from harness.rejudge import judged, rejudged
+from harness.run_directory.bundle import read_bundle
+from harness.run_directory.places import runs_in
+from harness.session import judgement_json
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.tgz", "a.tar.xz", "a.txz", "A.TAR.XZ"])
+@pytest.mark.parametrize("top", [".", "1-run"])
+def test_an_archive_reads_as_its_folder_under_its_own_name(run: Path, temporary: Path, name: str, top: str) -> None:
+    archive = packed(run, Path(name), top)
+    again = rejudged(archive)
+    assert again.problems == []
+    assert again.judgement.verdicts == judged([run])[1].verdicts
+    assert json.loads(judgement_json(again.judgement))["run_directory"] == name
+
+
+def test_what_was_unpacked_goes_with_its_bundle(run: Path, temporary: Path) -> None:
+    bundle = read_bundle(packed(run, Path("a.tar"), "."))
+    assert len(list(temporary.iterdir())) == 1
+    del bundle
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["no archive", "no header", "newer header"])
+def test_nothing_stays_behind_when_a_run_is_refused(run: Path, temporary: Path, damage: str) -> None:
+    header = run / "run.json"
+    if damage == "newer header":
+        header.write_text(header.read_text().replace('"format_version": 1', '"format_version": 99'))
+    elif damage == "no header":
+        header.unlink()
+    archive = packed(run, Path("a.tar"), ".")
+    if damage == "no archive":
+        archive.write_bytes(b"nothing of the kind")
+    with pytest.raises(EvidenceError, match=r"^a\.tar: ") as refused:
+        read_bundle(archive)
+    assert str(temporary) not in str(refused.value)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_terminated_command_removes_what_it_unpacked(run: Path, temporary: Path) -> None:
+    archive = packed(run, Path("a.tar"), ".")
+    program = (
+        "import sys, time, harness.session\n"
+        "from harness.commands import application\n"
+        "harness.session.judge_bundles = lambda *_, **__: (print('reading', flush=True), time.sleep(60))\n"
+        f"sys.argv = ['harness', 'judge', {str(archive)!r}]\n"
+        "application.main()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "reading\n"
+        assert len(list(temporary.iterdir())) == 1
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 143
+    assert list(temporary.iterdir()) == []
+
+
+def test_an_error_in_an_archived_contract_names_the_archive(run: Path, temporary: Path) -> None:
+    [copy] = (run / "contracts").iterdir()
+    copy.write_text("schema: contract/v9\n", encoding="utf-8")
+    with pytest.raises(ContractErrors, match=rf"^a\.tar/contracts/{copy.name}:1:9: 'schema' names a known version"):
+        judged([packed(run, Path("a.tar"), "1-run")])
+
+
+def test_a_file_of_another_kind_is_refused_with_what_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "run.zip").touch()
+    with pytest.raises(EvidenceError, match=r"found a file; name a folder, or a file that ends in \.tar, \.tar\.gz"):
+        read_bundle(tmp_path / "run.zip")
+
+
+def test_an_archive_alone_is_never_written(run: Path, temporary: Path) -> None:
+    archive = packed(run, Path("a.tar"), ".")
+    before = archive.read_bytes()
+    for command in (render, lambda path: judge_command.replace_recorded([path])):
+        with pytest.raises(UsageError, match=r"^a\.tar: .*; unpack it and name the folder"):
+            command(archive)
+    assert archive.read_bytes() == before
+
+
+def test_shards_may_be_archives(run: Path, temporary: Path) -> None:
+    shutil.copytree(run, "other")
+    bundles, judgement = judged([packed(run, Path("a.tar"), "."), packed(Path("other"), Path("b.tar"), ".")])
+    assert [bundle.path for bundle in bundles] == [Path("a.tar"), Path("b.tar")]
+    assert {name.partition("/")[0] for name in judgement.view.evidence} == {"a.tar"}
+    assert judgement.counts.line() == judged([run])[1].counts.line()
+
+
+def test_compare_and_history_read_every_form(run: Path, temporary: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    published(run, Path("runs/2-published"))
+    archive = packed(run, Path("runs/3-archive.tar.gz"), "run")
+    (run / "INCOMPLETE").touch()
+    packed(run, Path("runs/4-unfinished.tar"), ".")
+    (run / "INCOMPLETE").unlink()
+    assert comparison(Path("runs/2-published"), archive) == comparison(run, run)
+    assert [path.name for path in runs_in(Path("runs"))] == [
+        *("1-run", "2-published", "3-archive.tar.gz", "4-unfinished.tar")
+    ]
+    assert write_history(Path("runs"), Path("page.html")) == "3 runs: page.html"
+    assert capsys.readouterr().err == "left out: runs/4-unfinished.tar did not finish\n"
+    assert str(temporary) not in Path("page.html").read_text()
+
+
+def test_check_and_write_of_a_published_run_concern_what_lies_beside_its_archive(
+    run: Path, temporary: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path("published")
+    published(run, folder)
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    (folder / "verdicts.json").write_text("{}")
+    assert judge_command.check_recorded([folder], as_json=False) == 12
+    assert "published/verdicts.json: the evidence gives other verdicts" in capsys.readouterr().err
+    for path in folder.iterdir():
+        if path.name != "run.tar.xz":
+            path.write_text("{}")
+    assert judge_command.replace_recorded([folder]) == 0
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
+    assert render(folder) == "published/report.html"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
+
+
+def test_verdicts_in_the_archive_that_are_not_those_beside_it_are_an_alteration(run: Path, temporary: Path) -> None:
+    published(run, Path("published"))
+    packed(run, Path("published/run.tar.xz"), "run")
+    assert rejudged(Path("published")).problems == []
+    (run / "verdicts.json").write_text("{}")
+    packed(run, Path("published/run.tar.xz"), "run")
+    assert rejudged(Path("published")).problems == ["published: verdicts.json: not the one in run.tar.xz"]
+
+
+@pytest.mark.parametrize(("name", "got"), [("evidence", "evidence beside it"), ("run.json", "run.json beside it")])
+def test_a_published_run_has_one_body_of_evidence(run: Path, name: str, got: str) -> None:
+    published(run, Path("published"))
+    copy = shutil.copytree if (run / name).is_dir() else shutil.copy
+    copy(run / name, Path("published") / name)
+    with pytest.raises(EvidenceError, match=f"its evidence in run.tar.xz alone; found {got}"):
+        read_bundle(Path("published"))
+
+
+def test_a_published_runs_archive_is_no_link(run: Path) -> None:
+    published(run, Path("published"))
+    Path("published/run.tar.xz").rename("elsewhere.tar.xz")
+    Path("published/run.tar.xz").symlink_to(Path("elsewhere.tar.xz").absolute())
+    with pytest.raises(EvidenceError, match="alone; found a link"):
+        read_bundle(Path("published"))

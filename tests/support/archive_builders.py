@@ -1,0 +1,55 @@
+"""Archives that no honest tool writes."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Member:
+    """One entry. `size` lies about the data where it is given."""
+
+    name: str
+    data: bytes = b""
+    kind: bytes = tarfile.REGTYPE
+    link: str = ""
+    size: int | None = None
+
+
+def header(member: Member) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(member.name)
+    info.type, info.linkname = member.kind, member.link
+    info.size = len(member.data) if member.size is None else member.size
+    return info
+
+
+def tar_bytes(members: Sequence[Member], layout: int = tarfile.PAX_FORMAT) -> bytes:
+    """A tar file of these entries, one after the other, whatever they are."""
+    parts = []
+    for member in members:
+        padding = b"\0" * (-len(member.data) % tarfile.BLOCKSIZE)
+        parts += [header(member).tobuf(layout, errors="surrogateescape"), member.data, padding]
+    return b"".join(parts) + b"\0" * tarfile.RECORDSIZE
+
+
+def archive_of(path: Path, *members: Member) -> Path:
+    """Write a `.tar.xz` of these entries."""
+    path.write_bytes(lzma.compress(tar_bytes(members)))
+    return path
+
+
+def packed(directory: Path, archive: Path, top: str) -> Path:
+    """A directory as ordinary tar packs it, under `top` ("." or a folder's name); compressed as the name says."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        tar.add(directory, arcname=top)
+    ending = archive.name.lower()[-2:]
+    whole = buffer.getvalue()
+    archive.write_bytes(gzip.compress(whole) if ending == "gz" else lzma.compress(whole) if ending == "xz" else whole)
+    return archive
