@@ -13,8 +13,11 @@ from small_drill import execute_here, write_contract
 
 from harness import session
 from harness.commands import judge
+from harness.commands.pack import published
 from harness.drill import drill as fire_drill
+from harness.errors import EvidenceError, SystemResolutionError
 from harness.errors import SystemResolutionError
+from harness.rejudge import judged
 from harness.run_directory.drill_record import FILE
 from harness.runners import supervisor
 
@@ -210,3 +213,25 @@ def test_written_anew_the_record_is_what_the_judges_say(directory: Path, capsys:
     capsys.readouterr()
     assert (directory / FILE).read_bytes() == published
     assert check(directory, capsys)[0] == 0
+
+
+def test_a_packed_drill_is_held_against_the_record_beside_its_archive(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = directory.parent / "published"
+    published(directory, folder)
+    assert (folder / FILE).read_bytes() == (directory / FILE).read_bytes()
+    assert check(folder, capsys)[0] == 0
+    change(folder / FILE, lambda record: row_of(record, "dropped_step").update(message="another"))
+    code, _, told = check(folder, capsys)
+    assert (code, "dropped_step: message is recorded as" in told) == (12, True)
+    judge.replace_recorded([folder])
+    assert (folder / FILE).read_bytes() == (directory / FILE).read_bytes()
+
+
+def test_a_packed_drill_without_its_record_names_the_archive(directory: Path) -> None:
+    folder = directory.parent / "published"
+    published(directory, folder)
+    with pytest.raises(EvidenceError, match=r"run\.tar\.xz/drill\.json: a drill record can be read") as refused:
+        judged([folder / "run.tar.xz"])
+    assert str(refused.value).startswith(str(folder))

@@ -1,22 +1,37 @@
 import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from harness import session
 
+SUPPORT = Path(__file__).parents[2] / "support"
+sys.path.insert(0, str(SUPPORT))
 
-@pytest.fixture
-def run(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A finished run directory of two units, one violated; the working directory is a folder of the test's own."""
-    from scripted_system import contract_text
 
-    monkeypatch.chdir(tmp_path)
-    contract = tmp_path / "scripted-v1.yaml"
-    contract.write_text(contract_text("held", "violated"), encoding="utf-8")
-    directory = session.verify([contract], session.Options(reports=Path("runs"), name="1-run")).run_directory
+@pytest.fixture(scope="session")
+def finished_run(loaded: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run directory of two units, one violated; nothing changes it."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SUPPORT / "scripted"))
+        import scripted_system
+
+        patch.setattr("harness.runners.supervisor.execute", scripted_system.play)
+        contract = folder / "scripted-v1.yaml"
+        contract.write_text(scripted_system.contract_text("held", "violated"), encoding="utf-8")
+        directory = session.verify([contract], session.Options(reports=folder, name="1-run")).run_directory
     assert directory is not None
     return directory
+
+
+@pytest.fixture
+def run(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, below the working directory of the test."""
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copytree(finished_run, Path("runs/1-run")))
 
 
 @pytest.fixture

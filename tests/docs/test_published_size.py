@@ -1,0 +1,24 @@
+"""Published runs stay light, as CONTRIBUTING.md promises, and each shows what a published run shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.run_directory.places import runs_in
+
+REPORTS = Path(__file__).parents[2] / "reports"
+MOST_FILES, MOST_BYTES = 300, 8_000_000
+SHOWN = {"report.html", "run.tar.xz", "summary.md", "verdicts.json"}
+
+
+def test_reports_hold_at_most_300_files_and_8_mb() -> None:
+    sizes = [path.stat().st_size for path in REPORTS.rglob("*") if path.is_file()]
+    assert len(sizes) <= MOST_FILES
+    assert sum(sizes) <= MOST_BYTES
+
+
+def test_a_published_run_is_its_pages_and_one_archive() -> None:
+    runs = runs_in(REPORTS)
+    assert len(runs) >= 40
+    other = {run.name: {path.name for path in run.iterdir()} ^ SHOWN for run in runs}
+    assert {name for name, files in other.items() if files - {"drill.json"}} == set()
