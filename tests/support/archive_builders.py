@@ -29,12 +29,12 @@ def header(member: Member) -> tarfile.TarInfo:
     return info
 
 
-def tar_bytes(members: Sequence[Member], layout: int = tarfile.PAX_FORMAT) -> bytes:
+def tar_bytes(members: Sequence[Member]) -> bytes:
     """A tar file of these entries, one after the other, whatever they are."""
     parts = []
     for member in members:
         padding = b"\0" * (-len(member.data) % tarfile.BLOCKSIZE)
-        parts += [header(member).tobuf(layout, errors="surrogateescape"), member.data, padding]
+        parts += [header(member).tobuf(tarfile.PAX_FORMAT, errors="surrogateescape"), member.data, padding]
     return b"".join(parts) + b"\0" * tarfile.RECORDSIZE
 
 
