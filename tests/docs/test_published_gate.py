@@ -15,15 +15,15 @@ ARCHIVES = re.compile(r"^harness judge --gate (\S+/\*\.tar\.xz) +# (\d+) of (\d+
 
 def test_the_published_gate_holds_as_the_page_says() -> None:
     [(prefix, names, held, planned, code)] = COMMAND.findall((REPORTS / "README.md").read_text())
-    _, outcome = judged([REPORTS / f"{prefix}{name}" for name in names.split(",")], gate=True)
-    assert outcome.counts.line() == (
+    _, judgement = judged([REPORTS / f"{prefix}{name}" for name in names.split(",")], gate=True)
+    assert judgement.counts.line() == (
         f"{planned} planned · {held} held · 0 violated · 0 undecided · 0 not run · 0 errors"
     )
-    assert outcome.exit_code == int(code)
+    assert judgement.exit_code == int(code)
 
 
 def test_the_first_gate_is_read_from_its_archives_and_holds_as_the_page_says() -> None:
     [(pattern, held, planned, code)] = ARCHIVES.findall((REPORTS / "README.md").read_text())
-    _, outcome = judged(sorted(REPORTS.glob(pattern)), gate=True)
-    assert outcome.counts.line().startswith(f"{planned} planned · {held} held · ")
-    assert outcome.exit_code == int(code)
+    _, judgement = judged(sorted(REPORTS.glob(pattern)), gate=True)
+    assert judgement.counts.line().startswith(f"{planned} planned · {held} held · ")
+    assert judgement.exit_code == int(code)

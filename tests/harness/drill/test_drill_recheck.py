@@ -16,7 +16,6 @@ from harness.commands import judge
 from harness.commands.pack import published
 from harness.drill import drill as fire_drill
 from harness.errors import EvidenceError, SystemResolutionError
-from harness.errors import SystemResolutionError
 from harness.rejudge import judged
 from harness.run_directory.drill_record import FILE
 from harness.runners import supervisor

@@ -22,7 +22,7 @@ def finished_run(loaded: None, tmp_path_factory: pytest.TempPathFactory) -> Path
         patch.setattr("harness.runners.supervisor.execute", scripted_system.play)
         contract = folder / "scripted-v1.yaml"
         contract.write_text(scripted_system.contract_text("held", "violated"), encoding="utf-8")
-        directory = session.verify([contract], session.Options(reports=folder, name="1-run")).run_directory
+        directory = session.verify([contract], session.VerifyOptions(reports=folder, name="1-run")).run_directory
     assert directory is not None
     return directory
 

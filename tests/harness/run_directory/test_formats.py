@@ -12,12 +12,14 @@ from harness.run_directory.bundle import read_bundle
 from harness.run_directory.verdict_file import read_verdicts
 
 
-@pytest.mark.parametrize(("name", "read"), [("run.json", read_bundle), ("verdicts.json", read_verdicts)])
-def test_an_unknown_version_is_named_with_the_known_ones(run: Path, name: str, read: object) -> None:
+@pytest.mark.parametrize(
+    ("name", "read", "known"), [("run.json", read_bundle, "1 to 2"), ("verdicts.json", read_verdicts, "1")]
+)
+def test_an_unknown_version_is_named_with_the_known_ones(run: Path, name: str, read: object, known: str) -> None:
     content = json.loads((run / name).read_text())
     (run / name).write_text(json.dumps({"a_newer_field": 1, **content, "format_version": 7}))
     assert callable(read)
     with pytest.raises(EvidenceError) as refused:
         read(run)
-    assert f"{name} has format version 7, and this harness reads 1" in str(refused.value)
+    assert f"{name} has format version 7, and this harness reads {known}:" in str(refused.value)
     assert "a_newer_field" not in str(refused.value)

@@ -46,7 +46,7 @@ def test_what_was_unpacked_goes_with_its_bundle(run: Path, temporary: Path) -> N
 def test_nothing_stays_behind_when_a_run_is_refused(run: Path, temporary: Path, damage: str) -> None:
     header = run / "run.json"
     if damage == "newer header":
-        header.write_text(header.read_text().replace('"format_version": 1', '"format_version": 99'))
+        header.write_text(header.read_text().replace('"format_version": 2', '"format_version": 99'))
     elif damage == "no header":
         header.unlink()
     archive = packed(run, Path("a.tar"), ".")
