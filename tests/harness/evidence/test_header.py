@@ -52,7 +52,7 @@ def test_in_version_2_a_fault_may_be_named_drill(tmp_path: Path) -> None:
         ({"environment": {"gpu": "H200"}}, "environment.gpu"),
         ({"waivers": [{"owner": "ada"}]}, "waivers.0.contract: Field required"),
         ({"units": {}}, "units: Input should be a valid"),
-        ({"format_version": 3}, "format_version"),
+        ({"format_version": 3}, "run.json has format version 3, and this harness reads 1 to 2"),
     ],
 )
 def test_a_header_that_does_not_fit_is_an_error_that_names_the_field(
