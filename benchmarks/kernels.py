@@ -1,4 +1,4 @@
-"""Time of each kernel at Qwen2-1.5B's shapes, against the copy rate and against torch: `python benchmarks/kernels.py`.
+"""Time of each kernel at Qwen2-1.5B's shapes, against the copy rate and against torch: `python -m benchmarks.kernels`.
 
 Each case is captured into a CUDA graph of launches that rotate over copies of its tensors, together larger than
 the L2 cache several times over; the time of a launch is the median of 20 replays by CUDA events, divided by the

@@ -1,6 +1,6 @@
 """Pre-train the `tiny` checkpoint: a byte-level Qwen2 of 0.8 M parameters, on the code of Python's own library.
 
-    python scripts/pretrain_tiny.py [--minutes 3] [--out reference_impl/checkpoints/tiny]
+    PYTHONPATH=. python scripts/pretrain_tiny.py [--minutes 3] [--out reference_impl/checkpoints/tiny]
 
 Docstrings and comments are taken out of the training text, so that the prose of Python's help topics, on which `tiny`
 is fine-tuned, is new to it and training has an effect to show. Every tenth file is held out, as it stands; the script

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from harness.errors import UsageError
 
 Paths = Annotated[list[Path], typer.Argument(help="Contract files, or folders of them.")]
 RunDirectories = Annotated[
@@ -21,3 +24,14 @@ Data = Annotated[Path | None, typer.Option("--data", help="A text file or folder
 Waivers = Annotated[Path | None, typer.Option("--waivers", help="A waiver file, not `waivers.yaml` beside contracts.")]
 Name = Annotated[str | None, typer.Option("--name", help="The run directory's name; by default date and GPU.")]
 Model = Annotated[Path | None, typer.Option("--model", help="A checkpoint directory in Hugging Face layout.")]
+Gpus = Annotated[
+    str | None,
+    typer.Option("--gpus", metavar="all|GPU,...", help="Share the contracts out over these GPUs: indices or UUIDs."),
+]
+
+
+def refuse_with_gpus(options: Mapping[str, object]) -> None:
+    """Raise UsageError when one of these options, by name, was given beside `--gpus`."""
+    for name, value in options.items():
+        if value:
+            raise UsageError("--gpus shares out whole contracts", got=name, remedy=f"leave out --gpus or {name}")

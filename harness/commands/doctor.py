@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness import session
 from harness.commands.arguments import ContractPaths, Json
+from harness.commands.interruption import interruptible
 from harness.contract.load import load_contracts
+from harness.errors import UsageError
 from harness.evidence import environment
 from harness.evidence.environment_records import Environment
 from harness.evidence.plan_records import Unit
@@ -18,10 +21,30 @@ from harness.numbers import dump_json
 from harness.report.headline import remedy_for
 from harness.system.resolve import describe
 
+if TYPE_CHECKING:
+    from harness.steady import Steadiness
 
-def doctor(paths: ContractPaths = None, json: Json = False) -> None:
+CONTRACTS = Path("contracts")
+
+
+def doctor(
+    paths: ContractPaths = None,
+    json: Json = False,
+    steady: Annotated[
+        int | None,
+        typer.Option("--steady", min=1, metavar="SECONDS", help="See which GPUs keep their clock under a load."),
+    ] = None,
+) -> None:
     """Say which units this machine can decide, and what is missing for the others; nothing is run."""
-    typer.echo(diagnosis_text(paths or [Path("contracts")], as_json=json))
+    if steady is not None:
+        if json:
+            raise UsageError("--steady prints lines", got="--json", remedy="leave one of them out")
+        from harness.steady import look
+
+        with interruptible():
+            typer.echo(steadiness_text(look(load_contracts(paths or [CONTRACTS]), steady)))
+        return
+    typer.echo(diagnosis_text(paths or [CONTRACTS], as_json=json))
 
 
 @dataclass(frozen=True)
@@ -106,3 +129,11 @@ def _text(diagnosis: Diagnosis) -> str:
 
 def _name(unit: Unit) -> str:
     return f"{unit.claim} on {unit.workload} ({unit.contract})"
+
+
+def steadiness_text(found: Sequence[Steadiness]) -> str:
+    """A line a GPU, in the order given."""
+    return "\n".join(
+        f"{gpu.uuid}  spread {gpu.spread:.4f}  {gpu.lowest_mhz:.0f} to {gpu.highest_mhz:.0f} MHz  {gpu.power_w:.0f} W"
+        for gpu in found
+    )

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from harness.commands.arguments import Claims, Json, Name, Paths, Reports
+from harness.commands.arguments import Claims, Gpus, Json, Name, Paths, Reports, refuse_with_gpus
 from harness.commands.interruption import interruptible
+from harness.commands.printing import print_shard
+from harness.contract.load import load_contracts
 from harness.drill import drill as fire_drill
 from harness.drill import matrix
+from harness.gpu_pool import pool
+from harness.gpu_pool.shards import drill_shards
 from harness.report.terminal import Progress
 
 
@@ -22,8 +27,13 @@ def drill(
     json: Json = False,
     reports: Reports = Path("harness-reports"),
     name: Name = None,
+    gpus: Gpus = None,
 ) -> None:
     """Plant every fault that the claims name, and see that each is caught for the declared reason."""
+    if gpus:
+        refuse_with_gpus({"--claim": claim, "--fault": fault, "--json": json})
+        with interruptible():
+            raise typer.Exit(drill_on_gpus(paths, gpus, pool.new_directory(reports, name)))
     options = fire_drill.DrillOptions(
         claims=tuple(claim or ()),
         faults=tuple(fault or ()),
@@ -36,3 +46,9 @@ def drill(
     show = matrix.as_json if json else matrix.text
     typer.echo(show(result.record, result.run_directory))
     raise typer.Exit(result.exit_code)
+
+
+def drill_on_gpus(paths: Sequence[Path], gpus: str, directory: Path) -> int:
+    """Every fault of the contracts over these GPUs; the worst exit code of a shard."""
+    names, shards = pool.gpu_names(gpus), drill_shards(load_contracts(paths))
+    return pool.worst(pool.run_shards(shards, names, directory, print_shard).values())

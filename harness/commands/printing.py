@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from harness import session
+from harness.gpu_pool.shards import Shard
 
 
 def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
@@ -34,3 +36,8 @@ def append_step_summary(judgement: session.Judgement) -> None:
 
     with Path(place).open("a", encoding="utf-8") as file:
         file.write(render_markdown(judgement.view) + "\n")
+
+
+def print_shard(shard: Shard, gpu: str, code: int) -> None:
+    """One line on stderr for a shard that ended."""
+    print(f"{shard.name} on {gpu}: exit code {code}", file=sys.stderr, flush=True)

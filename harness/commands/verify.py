@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from harness import session
-from harness.commands.arguments import Claims, Data, Gate, Json, Model, Name, Paths, Reports, Waivers, Workloads
+from harness.commands.arguments import (
+    Claims,
+    Data,
+    Gate,
+    Gpus,
+    Json,
+    Model,
+    Name,
+    Paths,
+    Reports,
+    Waivers,
+    Workloads,
+    refuse_with_gpus,
+)
 from harness.commands.interruption import interruptible
-from harness.commands.printing import append_step_summary, print_judgement
+from harness.commands.printing import append_step_summary, print_judgement, print_shard
+from harness.contract.load import load_contracts
+from harness.gpu_pool import pool
+from harness.gpu_pool.shards import gate_shards
+from harness.rejudge import judged
 from harness.report.terminal import Progress
 
 
@@ -30,6 +48,7 @@ def verify(
     wall_limit: Annotated[
         float | None, typer.Option("--wall-limit", min=1.0, metavar="SECONDS", help="End each run's worker after this.")
     ] = None,
+    gpus: Gpus = None,
 ) -> None:
     """Run the planned units, judge them, write a run directory with its report."""
     options = session.VerifyOptions(
@@ -45,8 +64,25 @@ def verify(
         wall_limit_s=wall_limit,
         command=("harness", *sys.argv[1:]),
     )
+    if gpus:
+        refuse_with_gpus({"--claim": claim, "--workload": workload, "--fault": fault})
     with interruptible():
-        judgement = session.verify(paths, options, Progress())
+        judgement = verify_on_gpus(paths, options, gpus) if gpus else session.verify(paths, options, Progress())
     print_judgement(judgement, as_json=json)
     append_step_summary(judgement)
     raise typer.Exit(judgement.exit_code)
+
+
+def verify_on_gpus(paths: Sequence[Path], options: session.VerifyOptions, gpus: str) -> session.Judgement:
+    """Every claim of the contracts over these GPUs, then all run directories judged together."""
+    names, shards = pool.gpu_names(gpus), gate_shards(load_contracts(paths))
+    directory = pool.new_directory(options.reports, options.name)
+    given = {
+        "--data": options.data,
+        "--model": options.model_directory,
+        "--waivers": options.waivers,
+        "--wall-limit": options.wall_limit_s,
+    }
+    passed_on = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    pool.run_shards(shards, names, directory, print_shard, passed_on)
+    return judged(pool.run_directories(shards, directory), gate=options.gate)[1]

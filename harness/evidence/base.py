@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from harness.numbers import Real
 
 Scalar = bool | int | Real | str
-Probe = Literal["paired", "throughput", "recapture", "kernels", "prewarm", "kernel_match"]
+Probe = Literal["paired", "throughput", "recapture", "kernels", "prewarm", "kernel_match", "steady"]
 
 
 class Record(BaseModel):

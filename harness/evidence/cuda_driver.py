@@ -108,9 +108,11 @@ def _device_files() -> bool:
 
 
 def _driver() -> str | None:
-    """The kernel driver's version, through NVML; None when NVML is not there."""
-    import pynvml
-
+    """The kernel driver's version, through NVML; None when NVML or its bindings (the extra `run`) are not there."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
     try:
         pynvml.nvmlInit()
         try:

@@ -11,7 +11,6 @@ import os
 import platform
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -175,11 +174,13 @@ def cpu_model() -> str:
 
 def usable_cores() -> int:
     """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def host_memory_gib() -> float:
-    """Physical memory of the host, in GiB."""
+    """Physical memory of the host, in GiB; 0 where the system does not tell (Windows)."""
+    if not hasattr(os, "sysconf"):
+        return 0.0
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from filelock import FileLock
-
 from harness import session
 from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract, load_contract
@@ -57,6 +55,8 @@ class SharedRuns:
 
     def evidence(self, run: Run) -> RunEvidence:
         """The run's evidence, after executing it if nobody has."""
+        from filelock import FileLock  # comes with the extra `run`, as does all that a run needs
+
         directory = self.root / "evidence" / run.id
         directory.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(self.root / f"{run.id}.lock"):

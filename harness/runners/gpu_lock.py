@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from harness.errors import HarnessError
 
 
 @contextmanager
 def gpu_lock(uuid: str, announce: Callable[[str], None]) -> Iterator[None]:
     """Hold the GPU's lock. `announce` is told, once, when another run has it and this one waits."""
+    from filelock import FileLock, Timeout  # comes with the extra `run`
+
     lock = FileLock(lock_path(uuid))
     try:
         lock.acquire(timeout=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
@@ -10,6 +12,9 @@ from harness.evidence.base import Obstacle
 from harness.evidence.environment import Machine
 from harness.kinds import kind_of
 from harness.system.protocol import SystemDescription
+
+# What the extra `run` installs; cuda-bindings exist for Linux alone (pyproject.toml).
+RUN_MODULES = ("torch", "filelock", "pynvml", *(("cuda.bindings",) if sys.platform == "linux" else ()))
 
 
 def find_obstacle(
@@ -24,11 +29,25 @@ def find_obstacle(
     `describe` gives None for a system that cannot be described: its run will say so as an ERROR.
     """
     return (
-        _missing_module(workload, machine)
+        _cannot_run(machine)
+        or _missing_module(workload, machine)
         or _missing_cuda(claim, workload, machine)
         or _missing_memory(workload, machine)
         or _missing_capability(contract, claim, describe)
     )
+
+
+def _cannot_run(machine: Machine) -> Obstacle | None:
+    """A plain install reads and judges; runs need an extra, and a system on which a process group can be ended."""
+    if not hasattr(os, "killpg"):
+        return Obstacle(reason="not_available", message="runs need Linux or macOS; evidence is judged anywhere")
+    missing = [name for name in RUN_MODULES if not machine.has_module(name)]
+    if not missing:
+        return None
+    message = (
+        f"needs {', '.join(missing)}: not installed here; `pip install 'contract-harness[run]'` adds what runs need"
+    )
+    return Obstacle(reason="module_missing", message=message)
 
 
 def _missing_module(workload: Workload, machine: Machine) -> Obstacle | None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import IO, Literal, cast
 
 from harness.errors import ExitCode
@@ -26,6 +25,7 @@ from harness.evidence.plan_records import Run
 from harness.evidence.read_run import death_from_records, read_records
 from harness.evidence.run_evidence import Death
 from harness.numbers import dump_json
+from harness.python_path import child_command, child_path
 from harness.runners.folders import without_folders
 from harness.runners.gpu_lock import gpu_lock
 from harness.runners.leftovers import TOKEN, kill_marked, new_token
@@ -60,13 +60,15 @@ def execute(
     *,
     gpu_uuid: str | None = None,
     stop: threading.Event | None = None,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Death | None:
     """Run `run` in a fresh worker process; its evidence goes into `directory`, which must not exist yet.
 
     Returns None when the evidence is complete, else how the worker died (also written to `death.json`). With
     `gpu_uuid` that GPU is locked, and its telemetry sampled; a timing's is sampled on any machine. SIGINT and
     SIGTERM kill the worker first, and are then raised as KeyboardInterrupt and SystemExit(143). They reach the main
-    thread alone: what it runs in other threads it ends by setting `stop`, which raises `Stopped` there.
+    thread alone: what it runs in other threads it ends by setting `stop`, which raises `Stopped` there. `variables`
+    stand in the worker's environment beside those of this process.
     """
     directory.mkdir(parents=True)
     # the order of the arms is the order of their execution
@@ -75,7 +77,7 @@ def execute(
     tell = on_progress or (lambda _progress: None)
     lock = gpu_lock(gpu_uuid, lambda waiting: tell(Progress(run.id, waiting, 0.0))) if gpu_uuid else nullcontext()
     with sigterm_raises(), lock:
-        death = _supervise(run, directory, tell, gpu_uuid, stop)
+        death = _supervise(run, directory, tell, gpu_uuid, stop, variables)
     if death is not None:
         (directory / layout.DEATH).write_text(dump_json(death.model_dump(), indent=2) + "\n", encoding="utf-8")
     for name in (HEARTBEAT, STACKS):
@@ -89,11 +91,12 @@ def _supervise(
     tell: Callable[[Progress], None],
     gpu_uuid: str | None,
     stop: threading.Event | None,
+    variables: Mapping[str, str],
 ) -> Death | None:
     token = new_token()
     watched = gpu_uuid is not None or run.probe == "throughput"
     with (directory / layout.RUN).open("rb") as stdin:
-        process = _start(directory, stdin.fileno(), token)
+        process = _start(directory, stdin.fileno(), token, variables)
     worker = _Worker(run, directory, process, tell)
     try:
         with Sampler(gpu_uuid, process.pid, worker.phase) if watched else nullcontext() as sampler:
@@ -111,20 +114,20 @@ def _supervise(
     return _death(run, directory, process.returncode, overrun)
 
 
-def _start(directory: Path, stdin: int, token: str) -> subprocess.Popen[bytes]:
+def _start(directory: Path, stdin: int, token: str, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
+        **variables,
         # CUBLAS_WORKSPACE_CONFIG stays as it is: set to torch's own default for sm_90, `:4096:8`, it made torch 2.11
         # parse it at every GEMM, and an eager step of 28 layers took 54 ms instead of 36 on an H200
         "PYTHONHASHSEED": "0",
         # threads that spin while they wait make a shared machine several times slower
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
-        # a worker finds what its supervisor finds, however that came to be on the path
-        "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
+        "PYTHONPATH": child_path(),
         TOKEN: token,
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "harness.runners.worker", str(directory.resolve())],
+        [*child_command("harness.runners.worker"), str(directory.resolve())],
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -49,13 +49,13 @@ class TimedArm:
         """
         shows_inputs = self.training if isinstance(self.training, HasInputs) else None
         self._losses, self._inputs = [], []
-        _synchronize()
+        synchronize()
         began, worked = time.monotonic(), time.process_time()
         for index in range(self.next_index, self.next_index + steps):
             self._losses.append(self.training.step(index))
             if shows_inputs is not None:
                 self._inputs.append({name: tensor.clone() for name, tensor in shows_inputs.inputs().items()})
-        _synchronize()
+        synchronize()
         seconds, processor_seconds = time.monotonic() - began, time.process_time() - worked
         self.next_index += steps
         return seconds, processor_seconds, began
@@ -93,7 +93,7 @@ class TimedArm:
 def execute(run: Run, recorder: Recorder) -> None:
     """Build both arms, warm up, time, then watch the launches of one untimed block."""
     candidate, baseline = str(run.settings["candidate"]), str(run.settings["baseline"])
-    block_steps, blocks = _count(run, "block_steps"), _count(run, "blocks")
+    block_steps, blocks = count_setting(run, "block_steps"), count_setting(run, "blocks")
     with ExitStack() as stack:
         arms: dict[str, TimedArm] = {}
         for name in (baseline, candidate):
@@ -105,7 +105,7 @@ def execute(run: Run, recorder: Recorder) -> None:
             recorder.phase(f"{arm.name}: warm-up")
             arm.block(WARMUP_STEPS)
             recorder.heartbeat()
-        _raise_clocks()
+        raise_clocks()
         recorder.phase(TIMED_PHASE)
         timed = _timed_rounds(arms[candidate], arms[baseline], rounds=blocks // 2, steps=block_steps)
         for arm in arms.values():
@@ -129,7 +129,7 @@ def execute(run: Run, recorder: Recorder) -> None:
         )
 
 
-def _raise_clocks() -> None:
+def raise_clocks() -> None:
     """Keep the GPU busy for a moment: a warm-up of short steps leaves it at the clocks of an idle one (345 MHz)."""
     if not torch.cuda.is_available():
         return
@@ -171,13 +171,15 @@ def _watch_and_record(arm: TimedArm) -> Watched:
     return watched
 
 
-def _count(run: Run, name: str) -> int:
+def count_setting(run: Run, name: str) -> int:
+    """A whole number among the run's settings. Raises TypeError for anything else."""
     value = run.settings[name]
     if not isinstance(value, int):
         raise TypeError(f"the setting {name!r} of a throughput run is a number, not {value!r}")
     return value
 
 
-def _synchronize() -> None:
+def synchronize() -> None:
+    """Wait for the device, where there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 from typing import Any, cast
 
 from harness.errors import SystemResolutionError
+from harness.python_path import add_working_directory
 from harness.system.protocol import SystemDescription, TrainingSystem
 
 
 def resolve(name: str) -> TrainingSystem:
     """The training system that `name` (`package.module:attribute`) names: an instance, a class or a factory.
 
-    Imports the module and calls a class or factory without arguments; it opens nothing. Raises
-    `SystemResolutionError` with the nearest attribute names where there is no such attribute.
+    Imports the module, also from the working directory, and calls a class or factory without arguments; it opens
+    nothing. Raises `SystemResolutionError` with the nearest attribute names where there is no such attribute.
     """
     module_name, _, attribute_path = name.partition(":")
     if not module_name or not attribute_path:
         raise SystemResolutionError(
             "a system is named `module:attribute`", where=name, remedy="for example `my_package.system:MySystem`"
         )
+    add_working_directory()
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:
@@ -28,7 +31,7 @@ def resolve(name: str) -> TrainingSystem:
             "the system's module must be importable",
             where=name,
             got=f"{type(error).__name__}: {error}",
-            remedy="install it, or set PYTHONPATH to its folder",
+            remedy=_import_remedy(module_name, error),
         ) from error
     for attribute in attribute_path.split("."):
         if not hasattr(found, attribute):
@@ -50,6 +53,13 @@ def describe(name: str) -> SystemDescription:
         raise SystemResolutionError(
             "a system is imported and described without ending the process", where=name, got=repr(error)
         ) from error
+
+
+def _import_remedy(module: str, error: Exception) -> str:
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing is not None and f"{module}.".startswith(f"{missing}."):
+        return f"run from the folder that holds `{missing}`, install it, or put its folder on PYTHONPATH"
+    return f"`import {module}` must work in this environment ({sys.executable}); mend it there first"
 
 
 def _instance(name: str, found: Any) -> TrainingSystem:

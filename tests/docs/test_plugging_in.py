@@ -24,10 +24,10 @@ def test_the_page_works_as_written(tmp_path: Path) -> None:
     (tmp_path / "my_trainer.py").write_text(block("python"))
     (tmp_path / "contracts").mkdir()
     (tmp_path / "contracts" / "my-step-v1.yaml").write_text(block("yaml"))
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 
     def harness(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "harness", *arguments]
+        command = [sys.executable, "-P", "-m", "harness", *arguments]  # found in the working directory, as installed
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 
     checked = harness("check", "contracts")

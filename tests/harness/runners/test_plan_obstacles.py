@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -71,6 +72,27 @@ def test_what_the_machine_has_is_no_obstacle() -> None:
     workloads = on(device="cuda", memory_gib=12, modules=["json"])
     result = planned({**CAPTURE, "mechanism": "cuda_graph"}, machine=H200, workloads_=workloads)
     assert result.units[0].obstacle is None
+
+
+def test_without_the_extra_nothing_runs_whatever_else_is_there() -> None:
+    bare = replace(H200, has_module=lambda name: name not in {"torch", "pynvml"})
+    result = planned(TRAJECTORY, machine=bare, workloads_=on(modules=["no_such_module"]))
+    assert result.units[0].obstacle is not None
+    assert (result.units[0].obstacle.reason, result.units[0].obstacle.message, result.runs) == (
+        "module_missing",
+        "needs torch, pynvml: not installed here; `pip install 'contract-harness[run]'` adds what runs need",
+        [],
+    )
+
+
+def test_a_system_without_process_groups_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "killpg")
+    [unit] = planned(TRAJECTORY).units
+    assert unit.obstacle is not None
+    assert (unit.obstacle.reason, unit.obstacle.message) == (
+        "not_available",
+        "runs need Linux or macOS; evidence is judged anywhere",
+    )
 
 
 def test_an_unreadable_gpu_goes_to_the_ptx_judge_and_not_to_not_run() -> None:

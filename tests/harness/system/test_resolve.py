@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,7 @@ def test_an_instance_is_not_called_again(module: types.ModuleType) -> None:
         ("resolve_subject:number", "found a int"),
         ("resolve_subject:needs_argument", "called without arguments; found TypeError"),
         ("no_such_module_at_all:x", "found ModuleNotFoundError: No module named 'no_such_module_at_all'"),
+        ("no_such_module_at_all.inner:x", "run from the folder that holds `no_such_module_at_all`, install it"),
     ],
 )
 def test_a_wrong_name_says_what_is_wrong(module: types.ModuleType, name: str, message: str) -> None:
@@ -66,3 +68,33 @@ def test_a_module_that_fails_to_import_is_a_resolution_error(
     monkeypatch.syspath_prepend(str(folder))
     with pytest.raises(SystemResolutionError, match="ZeroDivisionError: division by zero"):
         resolve("resolve_broken_subject:System")
+
+
+SYSTEM = "class System:\n    def describe(self): ...\n    def open(self): ...\n"
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory that nobody put on the path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    return tmp_path
+
+
+def test_a_system_is_found_in_the_working_directory(elsewhere: Path) -> None:
+    (elsewhere / "resolve_beside_subject.py").write_text(SYSTEM)
+    assert type(resolve("resolve_beside_subject:System")).__name__ == "System"
+    assert sys.path[-1] == str(elsewhere)
+
+
+def test_the_working_directory_hides_no_installed_module(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (elsewhere / "colorsys.py").write_text(SYSTEM)
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    with pytest.raises(SystemResolutionError, match="must have the attribute 'System'"):
+        resolve("colorsys:System")
+
+
+def test_what_the_systems_module_lacks_is_named(elsewhere: Path) -> None:
+    (elsewhere / "resolve_lacking_subject.py").write_text("import no_such_dependency\n")
+    with pytest.raises(SystemResolutionError, match="No module named 'no_such_dependency'; `import resolve_lacking_su"):
+        resolve("resolve_lacking_subject:System")

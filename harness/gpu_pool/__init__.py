@@ -1,0 +1,1 @@
+"""A gate or a fire drill over several GPUs of one machine, in shards."""

@@ -1,0 +1,97 @@
+"""What a plain install does, without torch and all else that the extra `run` adds; also with Windows's Python."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "tests" / "support" / "plain_install.py"
+PUBLISHED = ROOT / "reports" / "2026-11-20-h200-throughput-tiny"
+REMEDY = "`pip install 'contract-harness[run]'` adds what runs need"
+
+
+def harness(*arguments: str | Path, system: str = "posix") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(PROGRAM), *(["--windows"] if system == "windows" else []), *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (["check", "contracts"], "9 contracts · 46 claims · 0 errors · 0 warnings\n"),
+        (["judge", "--check", PUBLISHED], "same     "),
+        (["judge", PUBLISHED], "1 planned · 1 held"),
+        (["compare", PUBLISHED, PUBLISHED], "the same"),
+        (["explain", "F-GRAPH-BWD-003"], "F-GRAPH-BWD-003: The captured step is at least 1.10 times as fast"),
+        (["schema"], '"title": "Contract"'),
+    ],
+    ids=["check", "judge-check", "judge", "compare", "explain", "schema"],
+)
+def test_reading_and_judging_need_neither_torch_nor_posix(command: list[str], shown: str) -> None:
+    done = harness(*command, system="windows")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert shown in done.stdout
+
+
+def test_reports_are_drawn_without_torch_and_posix(tmp_path: Path) -> None:
+    shutil.copytree(PUBLISHED, tmp_path / "run")
+    (tmp_path / "run" / "report.html").unlink()
+    drawn = harness("report", tmp_path / "run", system="windows")
+    assert (drawn.returncode, drawn.stdout.strip()) == (0, str(tmp_path / "run" / "report.html")), drawn.stderr
+    history = harness("history", tmp_path, "--out", tmp_path / "history.html", system="windows")
+    assert (history.returncode, history.stdout) == (0, f"1 runs: {tmp_path / 'history.html'}\n"), history.stderr
+
+
+@pytest.mark.parametrize(
+    ("system", "missing"),
+    [
+        ("posix", f"needs torch, filelock, pynvml, cuda.bindings: not installed here; {REMEDY}"),
+        ("windows", "runs need Linux or macOS; evidence is judged anywhere"),
+    ],
+)
+def test_doctor_says_what_runs_need(system: str, missing: str) -> None:
+    done = harness("doctor", "contracts/traced-step-v1.yaml", system=system)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("0 of 3 units can be decided on this machine\n")
+    assert f"Cannot be decided, {missing}:" in done.stdout
+
+
+def test_a_gate_without_the_extra_decides_nothing_and_breaks_nothing(tmp_path: Path) -> None:
+    done = harness("verify", "contracts/traced-step-v1.yaml", "--gate", "--reports", tmp_path)
+    assert (done.returncode, done.stderr) == (10, "")
+    first, unit, *_ = done.stdout.splitlines()
+    assert first == "3 planned · 0 held · 0 violated · 0 undecided · 3 not run · 0 errors"
+    assert REMEDY in unit
+
+
+def test_a_drill_without_the_extra_plants_nothing(tmp_path: Path) -> None:
+    done = harness("drill", "contracts/traced-step-v1.yaml", "--reports", tmp_path)
+    assert (done.returncode, done.stderr) == (10, "")
+    assert done.stdout.startswith("0 faults planted · 0 killed")
+    assert REMEDY in done.stdout
+
+
+def test_pytest_works_without_the_extra(tmp_path: Path) -> None:
+    """A project's own tests run, and its contract's units are skipped with the remedy."""
+    (tmp_path / "test_own.py").write_text("def test_own():\n    assert True\n")
+    shutil.copy(ROOT / "contracts" / "traced-step-v1.yaml", tmp_path)
+    program = tmp_path / "run_pytest.py"
+    program.write_text(
+        "import sys\nimport plain_install\nplain_install.hide(plain_install.NOT_INSTALLED)\nimport pytest\n"
+        "sys.exit(pytest.main(['-p', 'harness.pytest_plugin', '-p', 'no:cacheprovider', '-rs', '-o', "
+        "'contract_paths=.', '.']))\n"
+    )
+    path = os.pathsep.join(map(str, (PROGRAM.parent, ROOT)))
+    environment = {**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(
+        [sys.executable, str(program)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert "1 passed, 3 skipped" in done.stdout, done.stdout + done.stderr
+    assert REMEDY in done.stdout

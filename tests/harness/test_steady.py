@@ -1,0 +1,128 @@
+"""The look for a steady GPU: GPUs in the order of how steady their clocks were, and no step timed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from planning import CAPTURE, THROUGHPUT, TRAJECTORY
+from run_builders import make_contract
+from step_function_systems import Regression
+
+from harness import steady
+from harness.commands import doctor
+from harness.contract.load import LoadedContract
+from harness.contract.schema import Arm, Workload
+from harness.errors import HarnessError, UsageError
+from harness.evidence import layout
+from harness.evidence.cuda_driver import Devices, Gpu
+from harness.evidence.plan_records import PlannedArm, Run
+from harness.evidence.run_evidence import Death
+from harness.evidence.run_records import Telemetry, TelemetrySample
+from harness.runners import steady as probe
+from harness.runners import supervisor, throughput
+from harness.runners.recorder import TIMED_PHASE, Recorder
+
+CLOCKS = {"GPU-a": (1860.0, 1980.0), "GPU-b": (1890.0, 1980.0), "GPU-c": (1845.0, 1980.0)}
+SYSTEM = "step_function_systems:Regression"
+
+
+def contracts(*claims: dict[str, Any]) -> list[LoadedContract]:
+    contract = make_contract(*claims, system=SYSTEM)
+    return [cast("LoadedContract", SimpleNamespace(contract=contract, path=Path("c.yaml")))]
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Run]]:
+    """Three GPUs whose workers are played; what each was asked to do."""
+    asked: list[tuple[str, Run]] = []
+
+    def execute(
+        run: Run, directory: Path, *, gpu_uuid: str, stop: object, variables: Mapping[str, str]
+    ) -> Death | None:
+        asked.append((variables["CUDA_VISIBLE_DEVICES"], run))
+        if gpu_uuid not in CLOCKS:
+            return Death(cause="signal", detail="SIGKILL", phase="start", stack="")
+        samples = [
+            TelemetrySample(
+                seconds=0.0,
+                host_load_per_core=0.0,
+                sm_clock_mhz=clock,
+                power_w=400.4,
+                temperature_c=50.0,
+                throttle_reasons=[],
+                foreign_processes=0,
+            )
+            for clock in CLOCKS[gpu_uuid]
+        ]
+        directory.mkdir()
+        (directory / layout.TELEMETRY).write_text(Telemetry(samples=samples, began=0.0).model_dump_json())
+        return None
+
+    monkeypatch.setattr(supervisor, "execute", execute)
+    show_gpus(monkeypatch, *CLOCKS)
+    return asked
+
+
+def show_gpus(monkeypatch: pytest.MonkeyPatch, *uuids: str) -> None:
+    present = tuple(Gpu("NVIDIA H200", uuid, "sm_90", 139.8) for uuid in uuids)
+    monkeypatch.setattr(steady, "devices", lambda: Devices(present, "" if uuids else "no NVIDIA driver"))
+
+
+def test_the_steadiest_gpu_stands_first(gpus: list[tuple[str, Run]]) -> None:
+    lines = doctor.steadiness_text(steady.look(contracts(TRAJECTORY, THROUGHPUT), 8)).splitlines()
+    assert lines[0] == "GPU-b  spread 0.0465  1890 to 1980 MHz  400 W"
+    assert [line.split()[0] for line in lines] == ["GPU-b", "GPU-a", "GPU-c"]
+
+
+def test_each_gpu_is_watched_by_a_worker_that_sees_it_alone(gpus: list[tuple[str, Run]]) -> None:
+    steady.look(contracts(TRAJECTORY, THROUGHPUT), 8)
+    assert sorted(gpu for gpu, _ in gpus) == sorted(CLOCKS)
+    [run] = {run.model_dump_json(): run for _, run in gpus}.values()
+    assert (run.probe, run.settings["seconds"], run.settings["candidate"]) == ("steady", 8, "graphed")
+    assert run.workload.steps == steady.STEPS
+
+
+def test_a_worker_that_dies_is_an_error(gpus: list[tuple[str, Run]], monkeypatch: pytest.MonkeyPatch) -> None:
+    show_gpus(monkeypatch, "GPU-a", "GPU-z")
+    with pytest.raises(HarnessError, match="GPU-z: a worker must live to be looked at; found signal: SIGKILL"):
+        steady.look(contracts(TRAJECTORY, THROUGHPUT), 8)
+
+
+def test_it_needs_a_timing(gpus: list[tuple[str, Run]]) -> None:
+    with pytest.raises(UsageError, match="the load of the look is a throughput claim"):
+        steady.look(contracts(CAPTURE), 8)
+
+
+def test_it_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    show_gpus(monkeypatch)
+    with pytest.raises(UsageError, match="needs a CUDA device; found no NVIDIA driver"):
+        steady.look(contracts(TRAJECTORY, THROUGHPUT), 8)
+
+
+def test_both_arms_take_turns_and_nothing_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same steps for both, in the order candidate, baseline, baseline, candidate; no record but the phases."""
+    seen: list[str] = []
+    monkeypatch.setattr(Regression, "before_update", lambda *_: seen.append("step"))
+    run = Run(
+        id="s",
+        contract="c",
+        probe="steady",
+        workload_name="w",
+        workload=Workload(model="any", batch_size=2, seq_len=4, steps=steady.STEPS),
+        arms={name: PlannedArm(arm=Arm(), system=SYSTEM) for name in ("plain", "other")},
+        settings={"candidate": "other", "baseline": "plain", "block_steps": 3, "seconds": 1},
+    )
+    tmp_path.joinpath("run").mkdir()
+    with Recorder(tmp_path / "run") as recorder:
+        probe.execute(run, recorder)
+        assert recorder.seconds() >= 1
+    records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
+    assert {record["record"] for record in records} == {"phase"}
+    assert [record["name"] for record in records] == ["plain: open", "other: open", TIMED_PHASE]
+    rounds, rest = divmod(len(seen) - 2 * throughput.WARMUP_STEPS, 4 * 3)
+    assert (rounds >= 1, rest) == (True, 0)

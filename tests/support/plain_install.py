@@ -1,0 +1,82 @@
+"""The command line as a plain install has it: without what the extra `run` adds, on Windows if asked for.
+
+    python tests/support/plain_install.py [--windows] COMMAND ...
+
+Modules that are not installed there are not found here, and what Python has on POSIX systems alone is taken away.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import Distribution, DistributionFinder, MetadataPathFinder
+from typing import Any
+
+NOT_INSTALLED = ("torch", "triton", "cuda", "pynvml", "filelock", "safetensors", "transformers", "peft")
+POSIX_MODULES = ("fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty")
+POSIX_OS = (
+    "fork",
+    "getgid",
+    "getloadavg",
+    "getpgid",
+    "getsid",
+    "getuid",
+    "killpg",
+    "sched_getaffinity",
+    "setsid",
+    "sysconf",  # numpy asks a Linux for os.uname, which stays
+)
+POSIX_SIGNALS = ("SIGALRM", "SIGHUP", "SIGKILL", "SIGUSR1", "pthread_sigmask", "setitimer")
+
+
+class _Without(DistributionFinder):
+    """Finds nothing itself, and lets nobody behind it find `hidden` modules."""
+
+    def __init__(self, hidden: tuple[str, ...]) -> None:
+        self._hidden = hidden
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name.partition(".")[0] in self._hidden:
+            return None
+        return PathFinder.find_spec(name, path, target)
+
+    def find_distributions(
+        self,
+        context: DistributionFinder.Context = DistributionFinder.Context(),  # noqa: B008 - as its base has it
+    ) -> Iterable[Distribution]:
+        return () if context.name in self._hidden else MetadataPathFinder.find_distributions(context)
+
+
+def hide(names: tuple[str, ...]) -> None:
+    """From now on these modules are not installed."""
+    # the other finders serve frozen and built-in modules, and editable installs
+    sys.meta_path = [finder for finder in sys.meta_path if finder is not PathFinder]
+    sys.meta_path.append(_Without(names))
+
+
+def become_windows() -> None:
+    """Take away what Python has on POSIX systems alone."""
+    for name in POSIX_MODULES:
+        sys.modules.pop(name, None)
+    for owner, names in ((os, POSIX_OS), (signal, POSIX_SIGNALS)):
+        for name in names:
+            delattr(owner, name)
+    hide((*NOT_INSTALLED, *POSIX_MODULES))
+
+
+def main() -> None:
+    if sys.argv[1] == "--windows":
+        del sys.argv[1]
+        become_windows()
+    else:
+        hide(NOT_INSTALLED)
+    from harness.commands.application import main as harness
+
+    harness()
+
+
+if __name__ == "__main__":
+    main()
