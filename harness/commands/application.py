@@ -41,7 +41,7 @@ def _leave(_number: int, _frame: object) -> None:
 
 def main() -> None:
     """Entry point; maps errors to exit codes in one place."""
-    signal.signal(signal.SIGTERM, _leave)
+    previous = signal.signal(signal.SIGTERM, _leave)
     try:
         application(sys.argv[1:])()
     except HarnessError as error:
@@ -50,6 +50,8 @@ def main() -> None:
     except Exception:  # Python's own exit code 1 would read as a violated claim
         traceback.print_exc()
         sys.exit(ExitCode.ERROR)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 if __name__ == "__main__":
