@@ -7,7 +7,7 @@ from pathlib import Path
 from harness.contract.load import LoadedContract, load_contracts
 from harness.contract.schema import Contract
 from harness.evidence import layout
-from harness.evidence.arm_records import ArmEnd, ArmStart
+from harness.evidence.arm_records import ArmEnd, ArmStart, State
 from harness.evidence.environment_records import Environment
 from harness.evidence.plan_records import PlannedArm, Run, Unit
 from harness.evidence.run_records import Complete
@@ -93,7 +93,15 @@ def _write_evidence(contract: Contract, directory: Path, steps: int) -> None:
 
 def _write_arm(recorder: Recorder, arm: str, replica: int, steps: int) -> None:
     recorder.write(
-        ArmStart(arm=arm, replica=replica, trainable_digest="start", frozen_digest="f", trainable_tensors=1, facts={})
+        ArmStart(
+            arm=arm,
+            replica=replica,
+            trainable_digest="start",
+            frozen_digest="f",
+            trainable_tensors=1,
+            facts={},
+            state=_state("start"),
+        )
     )
     for first in range(0, steps, BLOCK):
         indices = range(first, min(first + BLOCK, steps))
@@ -101,5 +109,17 @@ def _write_arm(recorder: Recorder, arm: str, replica: int, steps: int) -> None:
         digests = [f"{index:016x}" for index in indices]
         recorder.series(arm, replica).rows(indices, losses, digests, [4] * len(indices), [256] * len(indices))
     recorder.write(
-        ArmEnd(arm=arm, replica=replica, trainable_digest="end", frozen_digest="f", skipped_steps=0, steps_called=steps)
+        ArmEnd(
+            arm=arm,
+            replica=replica,
+            trainable_digest="end",
+            frozen_digest="f",
+            skipped_steps=0,
+            steps_called=steps,
+            state=_state("end"),
+        )
     )
+
+
+def _state(parameter: str) -> State:
+    return State(digests={"parameters": {"p": parameter}, "generators": {"torch.cpu": "g"}}, tensors=2)

@@ -124,6 +124,25 @@ def _claims(loaded: LoadedContract, descriptions: Mapping[str, SystemDescription
             for problem in part.undecidable():
                 yield Finding("error", loaded.where(*here, *problem.path), problem.rule)
         yield from _faults(loaded, index, descriptions)
+        yield from _numbers(loaded, index, descriptions)
+
+
+def _numbers(loaded: LoadedContract, index: int, descriptions: Mapping[str, SystemDescription]) -> Iterator[Finding]:
+    """Demanded numbers that none of the claim's faults breaks: they could be anything."""
+    from harness.drill.numbers import left_out_for, unbroken
+    from harness.drill.offered import offered_faults
+
+    claim = loaded.contract.claims[index]
+    if loaded.contract.system not in descriptions or not claim.falsified_by:
+        return
+    offered = offered_faults(descriptions.values())
+    for position, fault in enumerate(claim.falsified_by):
+        if fault in offered and (left_out := left_out_for(claim, offered[fault])):
+            message = f"fault '{fault}' breaks `{left_out}`, which '{claim.id}' does not demand: it will survive"
+            yield Finding("warning", loaded.where("claims", index, "falsified_by", position), message)
+    for number in unbroken(claim, offered):
+        here = ("claims", index, *(("parts", number.part) if isinstance(claim, CompositeClaim) else ()))
+        yield Finding("warning", loaded.where(*here, *number.path.split(".")), number.sentence(claim.id))
 
 
 def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, SystemDescription]) -> Iterator[Finding]:

@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract, load_contracts
 from harness.contract.schema import Contract
 from harness.contract.waivers import Waiver, find_waivers
@@ -31,9 +33,14 @@ from harness.run_directory.bundle import (
     read_bundle,
 )
 from harness.run_directory.bundle import write_text as write_file
+from harness.run_directory.shards import Attempt
 from harness.run_directory.verdict_file import verdict_file, write_verdicts
+from harness.runners.demanded import first_difference
 from harness.runners.plan import Plan, plan
 from harness.system.resolve import describe as describe  # noqa: PLC0414 - part of this API
+
+if TYPE_CHECKING:
+    from harness.report.headline import Headline
 
 SIDE_BY_SIDE = 2
 Watch = Callable[[Run, str, float], None]  # a run, its phase ("" when it ended), seconds so far
@@ -72,10 +79,14 @@ class Judgement:
         return count(self.view.verdicts)
 
     @property
-    def exit_code(self) -> ExitCode:
+    def headline(self) -> Headline:
         from harness.report.headline import headline
 
-        return headline(self.view).code
+        return headline(self.view)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return self.headline.code
 
 
 def plan_contracts(contracts: Sequence[LoadedContract], options: VerifyOptions) -> Plan:
@@ -202,7 +213,7 @@ def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]
 
     models = [loaded.contract for loaded in contracts]
     attempted = attempts(bundles, models)
-    verdicts = [_judge(attempt.unit, models, attempt.evidence) for attempt in attempted]
+    verdicts = [_judge(attempt, models) for attempt in attempted]
     evidence: dict[str, RunEvidence] = {}
     units = []
     for attempt in attempted:
@@ -231,20 +242,49 @@ def _joined_header(headers: Sequence[Header], units: Sequence[Unit]) -> Header:
     return headers[0].model_copy(update=changes)
 
 
-def _judge(unit: Unit, contracts: Sequence[Contract], evidence: Sequence[RunEvidence]) -> Verdict:
-    from harness.judge.registry import judge_unit, not_in_contract
+def _judge(attempt: Attempt, contracts: Sequence[Contract]) -> Verdict:
+    from harness.judge.registry import not_in_contract
 
+    unit = attempt.unit
     contract = next((contract for contract in contracts if contract.id == unit.contract), None)
     claim = next((claim for claim in contract.claims if claim.id == unit.claim), None) if contract else None
     if contract is None or claim is None or unit.workload not in claim.on:
         return not_in_contract(unit.contract, unit.claim, unit.workload)
+    fault = attempt.bundle.header.fault if attempt.bundle is not None else None  # none in a drill's controls
+    return judge_runs(contract, claim, unit, attempt.made(), attempt.evidence, fault=fault)
+
+
+def judge_runs(
+    contract: Contract,
+    claim: AnyClaim,
+    unit: Unit,
+    made: Sequence[Run | None],
+    evidence: Sequence[RunEvidence],
+    *,
+    fault: str | None = None,
+) -> Verdict:
+    """The verdict of a unit by the evidence of its runs, if those are the runs that the contract demands.
+
+    `made`: what was executed, None where nothing says it; `fault`: the one that was planted on purpose.
+    """
+    from harness.judge.registry import judge_unit, of_another_contract
+
+    known = [run for run in made if run is not None]
+    if unit.obstacle is None:
+        unread = len(made) - len(known)
+        difference = first_difference(contract, claim, unit.workload, known, unread=unread, fault=fault)
+        if difference is not None:
+            return of_another_contract(contract, claim, unit.workload, str(difference))
     return judge_unit(contract, claim, unit.workload, evidence, unit.obstacle)
 
 
 def judgement_json(judgement: Judgement) -> str:
     """What `--json` prints: the content of `verdicts.json`, with the run directory and the waivers that apply."""
+    from harness.report.headline import HELD
+
     directory = str(judgement.run_directory) if judgement.run_directory else None
     published = verdict_file(judgement.verdicts).model_dump(mode="json")
+    published["gate"]["open"] = judgement.headline.word == HELD  # altered or unfinished evidence opens nothing
     waivers = [waiver for verdict in judgement.verdicts if (waiver := judgement.view.waiver(verdict)) is not None]
     waived = [waiver.model_dump(mode="json") for waiver in waivers]
     return dump_json({**published, "run_directory": directory, "waived": waived}, indent=2)

@@ -58,6 +58,7 @@ class QLoRASystem:
                 {
                     "inputs",
                     "parameters",
+                    "state",
                     "gradients",
                     "gradient_norms",
                     "capture",
@@ -221,6 +222,11 @@ class QLoRARun:
 
     def frozen(self) -> Mapping[str, Tensor]:
         return self.trainer.frozen_tensors()
+
+    def state(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """AdamW's moments over the flat buffer of parameters, its counters and its rate; no generator is drawn from."""
+        optimizer = self.trainer.optimizer
+        return {"optimizer": {**optimizer.state_tensors(), "learning_rate": optimizer.learning_rate}}
 
     def gradients(self) -> Mapping[str, Tensor]:
         return self.trainer.gradients()

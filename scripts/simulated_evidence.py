@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.contract.schema import Contract
-from harness.evidence.arm_records import ArmEnd, ArmStart
+from harness.evidence.arm_records import ArmEnd, ArmStart, State
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence, Series
 from harness.evidence.run_records import Block, Telemetry, TelemetrySample, TimingEvidence
 from harness.judge.registry import judge_unit
@@ -103,12 +103,32 @@ def _run(process: int, seconds: NDArray[np.float64]) -> RunEvidence:
 
 def _execution(arm: str, steps: int) -> ArmEvidence:
     return ArmEvidence(
-        start=ArmStart(arm=arm, replica=0, trainable_digest="start", frozen_digest="", trainable_tensors=1, facts={}),
-        end=ArmEnd(arm=arm, replica=0, trainable_digest="end", frozen_digest="", skipped_steps=0, steps_called=steps),
+        start=ArmStart(
+            arm=arm,
+            replica=0,
+            trainable_digest="start",
+            frozen_digest="",
+            trainable_tensors=1,
+            facts={},
+            state=_state("start"),
+        ),
+        end=ArmEnd(
+            arm=arm,
+            replica=0,
+            trainable_digest="end",
+            frozen_digest="",
+            skipped_steps=0,
+            steps_called=steps,
+            state=_state("end"),
+        ),
         series=Series(
-            loss=np.ones(steps),
+            loss=np.linspace(2.0, 1.0, steps),
             batch_digest=["b"] * steps,
             clip_active_groups=np.ones(steps, dtype=np.int64),
             tokens=np.ones(steps, dtype=np.int64),
         ),
     )
+
+
+def _state(parameter: str) -> State:
+    return State(digests={"parameters": {"p": parameter}, "generators": {"torch.cpu": "g"}}, tensors=2)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from harness.commands.arguments import Json, Paths, Waivers
-from harness.contract.load import ContractErrors, LoadedContract, load_contracts
+from harness.contract.load import ContractErrors, LoadedContract, folders_read, load_contracts
 from harness.contract.waivers import find_waivers, unmatched
 from harness.errors import ExitCode
 from harness.lint import Finding, lint, lint_drill
@@ -50,6 +50,8 @@ def print_findings(
     paths: Sequence[Path], *, waivers: Path | None = None, drill: Path | None = None, as_json: bool
 ) -> int:
     """Print errors and warnings; exit code 11 when there is an error, else 0."""
+    for line in folders_read(paths):
+        print(line, file=sys.stderr)
     try:
         loaded, findings = findings_of(paths, waivers, drill)
     except ContractErrors as problem:

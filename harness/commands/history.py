@@ -25,15 +25,16 @@ def history(
 
 
 def write_history(reports: Path, out: Path) -> str:
-    """Write the page of a folder's runs; one line that says so. Unfinished runs are left out and named."""
+    """Write the page of a folder's runs; one line that says so. Unfinished and altered runs are left out and named."""
     views = []
     for run in runs_in(reports):
-        left = (run / layout.INCOMPLETE).exists()
+        left = "did not finish" if (run / layout.INCOMPLETE).exists() else ""
         if not left:
             [bundle], judgement = judged([run])
-            left = not bundle.complete
+            left = "" if bundle.complete else "did not finish"
+            left = left or ("differs from the digests recorded with it" if judgement.view.altered else "")
         if left:
-            print(f"left out: {run} did not finish", file=sys.stderr)
+            print(f"left out: {run} {left}", file=sys.stderr)
         else:
             views.append(judgement.view)
     if not views:

@@ -16,8 +16,9 @@ from harness.commands.printing import print_judgement
 from harness.errors import EvidenceError, ExitCode
 from harness.evidence import layout
 from harness.rejudge import judged, rejudged
-from harness.run_directory.bundle import write_text
+from harness.run_directory.bundle import read_bundle, write_text
 from harness.run_directory.drill_record import record_text
+from harness.run_directory.shards import refuse_mixed
 from harness.run_directory.verdict_file import write_verdicts
 
 
@@ -35,9 +36,9 @@ def judge(
 ) -> None:
     """Judge the evidence of run directories again, without a GPU."""
     if check:
-        raise typer.Exit(check_recorded(run_directories, as_json=json))
+        raise typer.Exit(check_recorded(run_directories, gate=gate, as_json=json))
     if write:
-        raise typer.Exit(replace_recorded(run_directories))
+        raise typer.Exit(replace_recorded(run_directories, gate=gate))
     raise typer.Exit(print_verdicts(run_directories, contracts=contracts, gate=gate, as_json=json))
 
 
@@ -50,9 +51,10 @@ def print_verdicts(directories: Sequence[Path], *, contracts: Path | None, gate:
     return judgement.exit_code
 
 
-def check_recorded(directories: Sequence[Path], *, as_json: bool) -> int:
+def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: bool) -> int:
     """0 when every directory's verdicts are, byte for byte, those in its `verdicts.json`; 12 otherwise.
 
+    With `gate` the same directories are the shards of a gate, too, and its exit code follows a check without findings.
     Of a fire drill the rows are judged again too; those that could not be are told and counted.
     """
     differing = 0
@@ -67,14 +69,28 @@ def check_recorded(directories: Sequence[Path], *, as_json: bool) -> int:
             rows = f" · {again.drill.count_line()}" if again.drill is not None else ""
             word = "differs" if again.problems else "same   "
             print(f"{word}  {directory}: {again.judgement.counts.line()}{rows}")
-    return ExitCode.ERROR if differing else ExitCode.HELD
+    if differing:
+        return ExitCode.ERROR
+    return _gate(directories) if gate else ExitCode.HELD
 
 
-def replace_recorded(directories: Sequence[Path]) -> int:
-    """Replace verdicts and reports by what today's judges say; evidence stays as it is."""
+def _gate(directories: Sequence[Path]) -> int:
+    """The exit code of the gate over all the directories, which says on stderr why."""
+    _, judgement = judged(directories, gate=True)
+    print(judgement.headline, file=sys.stderr)
+    return judgement.exit_code
+
+
+def replace_recorded(directories: Sequence[Path], *, gate: bool = False) -> int:
+    """Replace verdicts and reports by what today's judges say; evidence stays as it is.
+
+    0 when they are written; with `gate` the exit code of the gate over all the directories, and its pages are a gate's.
+    """
+    if gate:
+        refuse_mixed([read_bundle(directory) for directory in directories])  # before anything is written
     for directory in directories:
         again = rejudged(directory)
-        target, view = again.bundle.place.writable(), again.judgement.view
+        target, view = again.bundle.place.writable(), replace(again.judgement.view, gate=gate)
         if view.altered:
             raise EvidenceError("evidence is as it was recorded", where=str(directory), got="; ".join(view.altered))
         if again.drill is not None:
@@ -83,7 +99,7 @@ def replace_recorded(directories: Sequence[Path]) -> int:
         write_verdicts(target, again.judgement.verdicts)
         session.write_reports(target, view, junit=not again.bundle.place.published)
         print(f"written  {directory}: {again.judgement.counts.line()}")
-    return ExitCode.HELD
+    return _gate(directories) if gate else ExitCode.HELD
 
 
 def _print_warnings(judgement: session.Judgement) -> None:

@@ -26,7 +26,7 @@ from harness.commands.arguments import (
 )
 from harness.commands.interruption import interruptible
 from harness.commands.printing import append_step_summary, print_judgement, print_shard
-from harness.contract.load import load_contracts
+from harness.contract.load import folders_read, load_contracts
 from harness.gpu_pool import pool
 from harness.gpu_pool.shards import gate_shards
 from harness.rejudge import judged
@@ -66,6 +66,8 @@ def verify(
     )
     if gpus:
         refuse_with_gpus({"--claim": claim, "--workload": workload, "--fault": fault})
+    for line in folders_read(paths):
+        print(line, file=sys.stderr)
     with interruptible():
         judgement = verify_on_gpus(paths, options, gpus) if gpus else session.verify(paths, options, Progress())
     print_judgement(judgement, as_json=json)

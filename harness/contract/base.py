@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -44,6 +45,13 @@ class GradientDemand(NamedTuple):
     steps: Sequence[int]
 
 
+class Demand(NamedTuple):
+    """What shows that a demanded number bites: the judge gives one of the reasons, with these figures beside it."""
+
+    reasons: tuple[str, ...]
+    figures: Mapping[str, Scalar] = MappingProxyType({})
+
+
 class Judged(Strict):
     """One judgement, alone as a claim or as one of a claim's parts: the base of every kind's model.
 
@@ -60,6 +68,10 @@ class Judged(Strict):
     """The field that names the arm under test."""
     baseline_path: ClassVar[str] = "baseline"
     """The field that names the arm that plays the baseline when a fault is planted there."""
+    broken_by: ClassVar[Mapping[str, Demand]] = {}
+    """Every field that can turn PASS into FAIL, by its path, with what the judge says then."""
+    no_demand: ClassVar[Mapping[str, str]] = {}
+    """Every other field, by its path, with why it can turn no PASS into FAIL. A path covers what lies below it."""
 
     def arms(self) -> dict[str, str]:
         """The arms it names, by the path of the field: `candidate`, and `baseline` if it has that."""
@@ -75,6 +87,22 @@ class Judged(Strict):
     def contradictions(self) -> Iterator[Problem]:
         """Fields that do not go together; paths are within this judgement."""
         yield from ()
+
+    def demanded(self) -> dict[str, Demand]:
+        """Fields that can turn PASS into FAIL as they stand here, defaults included."""
+        return {path: demand for path, demand in self.broken_by.items() if self.can_bite(path)}
+
+    def can_bite(self, path: str) -> bool:
+        """Whether the value at a path of `broken_by` can: it is there, and not empty."""
+        value = self.value_at(path)
+        return value is not None and value is not False and value not in ([], {})
+
+    def value_at(self, path: str) -> object:
+        """The value at a path such as `guards.steps`; None where something on the way is left out."""
+        value: object = self
+        for name in path.split("."):
+            value = getattr(value, name, None)
+        return value
 
     def dangling_names(
         self,

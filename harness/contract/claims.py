@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import new_class
@@ -87,3 +88,12 @@ Claim = Annotated[AnyClaim, _OneOf(claim_models)]
 def parts_of(claim: AnyClaim) -> list[AnyPart]:
     """The judgements a claim consists of: itself, or its parts."""
     return list(claim.parts) if isinstance(claim, CompositeClaim) else [claim]
+
+
+def part_names(claim: CompositeClaim) -> list[str]:
+    """One name a part: its kind, with its number among the parts of that kind where there are several."""
+    total, seen, names = Counter(part.kind for part in claim.parts), Counter[str](), []
+    for part in claim.parts:
+        seen[part.kind] += 1
+        names.append(part.kind if total[part.kind] == 1 else f"{part.kind}.{seen[part.kind]}")
+    return names

@@ -15,7 +15,10 @@ from harness.contract.schema import SCHEMA_VERSION, Contract
 from harness.contract.validation_errors import explain
 from harness.errors import ContractError
 
-WAIVERS_FILE = "waivers.yaml"  # lies beside contracts and is none
+WAIVERS_FILE = "waivers.yaml"  # lies beside contracts and is none; in any case, and as `.yml`
+NO_CONTRACT = "a file that is no contract lies in another folder, or in a hidden one"
+SUFFIXES = frozenset({".yaml", ".yml"})
+RULE = f"every .yaml and .yml in it at any depth, but hidden ones and {WAIVERS_FILE}"
 
 
 class ContractErrors(ContractError):  # noqa: N818 - several errors, as one that can be raised
@@ -67,10 +70,72 @@ def load_contract(path: Path) -> LoadedContract:
     return LoadedContract(contract, path, document.text, digest, document.position)
 
 
-def load_contracts(paths: Sequence[Path]) -> list[LoadedContract]:
-    """Load files and directories (their `*.yaml` but `waivers.yaml`, sorted), each file once.
+@dataclass(frozen=True)
+class FolderFiles:
+    """The YAML files of a folder, each kind sorted: which are contracts, which are waivers, which are hidden."""
 
-    Raises ContractErrors with every error of every file, also when a directory holds no contract or two files
+    contracts: list[Path]
+    waivers: list[Path]
+    hidden: list[Path]
+
+
+def files_of_folder(folder: Path) -> FolderFiles:
+    """Which files below a folder are contracts: the one rule, for every command and for pytest.
+
+    Every file whose name ends in `.yaml` or `.yml`, in any case and at any depth, is a contract; but for waiver files
+    (`waivers.yaml`), and for hidden files and those in hidden folders (a name that begins with a dot). Links are
+    followed, each folder is entered once, so that a circle of links ends.
+    """
+    found = FolderFiles([], [], [])
+    entered: set[Path] = set()
+
+    def enter(directory: Path, *, hidden: bool) -> None:
+        if directory.resolve() in entered:
+            return
+        entered.add(directory.resolve())
+        try:
+            inside = sorted(directory.iterdir())
+        except OSError as error:
+            rule = "a folder of contracts can be read"
+            raise ContractError(rule, where=str(directory), got=str(error.strerror)) from error
+        for path in inside:
+            unseen = hidden or path.name.startswith(".")
+            if path.is_dir():
+                enter(path, hidden=unseen)
+            elif path.suffix.lower() in SUFFIXES:
+                _kind_of(path, found, hidden=unseen).append(path)
+
+    enter(folder, hidden=False)
+    return FolderFiles(sorted(found.contracts), sorted(found.waivers), sorted(found.hidden))
+
+
+def _kind_of(path: Path, found: FolderFiles, *, hidden: bool) -> list[Path]:
+    if hidden:
+        return found.hidden
+    return found.waivers if is_waiver_file(path) else found.contracts
+
+
+def is_waiver_file(path: Path) -> bool:
+    """Whether a file's name says that it holds waivers."""
+    return path.suffix.lower() in SUFFIXES and f"{path.stem.lower()}.yaml" == WAIVERS_FILE
+
+
+def folders_read(paths: Sequence[Path]) -> list[str]:
+    """A line for each folder among `paths`: how many contracts it holds, by which rule, and what was left out."""
+    lines = []
+    for path in paths:
+        if path.is_dir():
+            found = files_of_folder(path)
+            hidden = f"; hidden: {', '.join(map(str, found.hidden))}" if found.hidden else ""
+            number = len(found.contracts)
+            lines.append(f"{path}: {number} contract file{'' if number == 1 else 's'} ({RULE}){hidden}")
+    return lines
+
+
+def load_contracts(paths: Sequence[Path]) -> list[LoadedContract]:
+    """Load files, and the contracts of folders by the rule of `files_of_folder`, each file once.
+
+    Raises ContractErrors with every error of every file, also when a folder holds no contract or two files
     share an id.
     """
     loaded: list[LoadedContract] = []
@@ -96,9 +161,9 @@ def load_contracts(paths: Sequence[Path]) -> list[LoadedContract]:
 def _files(paths: Sequence[Path], errors: list[ContractError]) -> list[Path]:
     files: dict[Path, Path] = {}
     for path in paths:
-        found = sorted(set(path.glob("*.yaml")) - {path / WAIVERS_FILE}) if path.is_dir() else [path]
+        found = files_of_folder(path).contracts if path.is_dir() else [path]
         if not found:
-            errors.append(ContractError("a directory holds contracts (*.yaml)", where=str(path), got="none"))
+            errors.append(ContractError(f"a folder holds contracts ({RULE})", where=str(path), got="none"))
         for file in found:
             files.setdefault(file.resolve(), file)
     return list(files.values())
@@ -109,10 +174,10 @@ def _version_errors(document: strict_yaml.Document) -> list[ContractError]:
     value = document.value
     if not isinstance(value, dict):
         got = "a list" if isinstance(value, list) else "a single value"
-        return [document.error((), "a contract is a mapping of keys to values", got=got)]
+        return [document.error((), "a contract is a mapping of keys to values", got=got, remedy=NO_CONTRACT)]
     remedy = f"write `schema: {SCHEMA_VERSION}`"
     if "schema" not in value:
-        return [document.error((), "the key 'schema' is required", remedy=remedy)]
+        return [document.error((), "the key 'schema' is required", remedy=f"{remedy}; {NO_CONTRACT}")]
     if value["schema"] != SCHEMA_VERSION:
         got = repr(value["schema"])
         rule = f"'schema' names a known version of the language ('{SCHEMA_VERSION}')"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.contract import strict_yaml
-from harness.contract.load import WAIVERS_FILE, ContractErrors, LoadedContract
+from harness.contract.load import ContractErrors, LoadedContract, files_of_folder, is_waiver_file
 from harness.contract.strict_yaml import Document, nearest
 from harness.errors import ContractError
 
@@ -54,10 +54,24 @@ class Waiver:
 
 
 def find_waivers(paths: Sequence[Path], file: Path | None = None) -> list[Waiver]:
-    """The waivers of `file`, or else of every `waivers.yaml` beside the contracts. Raises ContractErrors."""
-    folders = dict.fromkeys(path if path.is_dir() else path.parent for path in paths)
-    files = [file] if file is not None else [folder / WAIVERS_FILE for folder in folders]
-    return [waiver for found in files if file is not None or found.exists() for waiver in load_waivers(found)]
+    """The waivers of `file`, or else of every waiver file in the folders, and beside the files, that hold contracts.
+
+    Raises ContractErrors.
+    """
+    if file is not None:
+        return load_waivers(file)
+    found: dict[Path, Path] = {}
+    for path in paths:
+        files = files_of_folder(path).waivers if path.is_dir() else _beside(path)
+        for waivers in files:
+            found.setdefault(waivers.resolve(), waivers)
+    return [waiver for each in found.values() for waiver in load_waivers(each)]
+
+
+def _beside(contract: Path) -> list[Path]:
+    if not contract.parent.is_dir():
+        return []
+    return sorted(path for path in contract.parent.iterdir() if path.is_file() and is_waiver_file(path))
 
 
 def load_waivers(path: Path) -> list[Waiver]:

@@ -11,12 +11,12 @@ from harness import session
 from harness.contract.load import LoadedContract, load_contracts
 from harness.drill import interrupted
 from harness.drill.execution import runs_of
+from harness.drill.matrix import headline_of
 from harness.drill.plan import DrillPlan, plan_drill
 from harness.drill.rows import controls_of, row_of
 from harness.errors import ExitCode
 from harness.evidence import environment, layout
 from harness.evidence.environment import Machine
-from harness.judge.verdict import Status
 from harness.run_directory.bundle import Bundle, BundleWriter, Header, read_bundle, write_text
 from harness.run_directory.drill_record import (
     FILE,
@@ -53,11 +53,7 @@ class DrillResult:
     @property
     def exit_code(self) -> ExitCode:
         """By the table: a broken control, a failed one or a survivor, nothing decided, all killed."""
-        if any(control.status == Status.ERROR.value for control in self.record.controls):
-            return ExitCode.ERROR
-        if self.record.survivors or self.record.failed_controls:
-            return ExitCode.VIOLATED
-        return ExitCode.HELD if self.record.rows else ExitCode.UNDECIDED
+        return headline_of(self.record).code
 
 
 def drill(paths: Sequence[Path], options: DrillOptions, watch: session.Watch | None = None) -> DrillResult:

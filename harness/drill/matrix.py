@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from harness.numbers import dump_json
+from harness.report.headline import Headline, of_drill
 from harness.run_directory.drill_record import DrillRecord, Row, Triple
 
 
@@ -19,11 +20,14 @@ def count_line(record: DrillRecord) -> str:
     )
 
 
+def headline_of(record: DrillRecord) -> Headline:
+    """Word, sentence and exit code of a drill: those that its page has."""
+    return of_drill(record, [control.status for control in record.controls])
+
+
 def text(record: DrillRecord, directory: Path | None) -> str:
-    """What the terminal shows, the count line first."""
-    shown = lines(record)
-    if not record.rows:
-        shown.append("NOT DECIDED: nothing here could be drilled on this machine.")
+    """What the terminal shows, the count line first, the headline below the rest."""
+    shown = [*lines(record), str(headline_of(record))]
     if directory is not None:
         shown.append(f"report: {directory / 'report.html'}")
     return "\n".join(shown)

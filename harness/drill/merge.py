@@ -75,6 +75,12 @@ def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
     changed = _changed(run)
     arms = {arm: executions for arm, executions in control.arms.items() if arm not in changed}
     arms |= {arm: executions for arm, executions in faulted.arms.items() if arm in changed}
+    failed = {arm: failure for arm, failure in control.failed.items() if arm not in changed}
+    failed |= {arm: failure for arm, failure in faulted.failed.items() if arm in changed}
     return replace(
-        faulted, arms=arms, death=faulted.death or control.death, obstacle=faulted.obstacle or control.obstacle
+        faulted,
+        arms=arms,
+        failed=failed,
+        death=faulted.death or control.death,
+        obstacle=faulted.obstacle or control.obstacle,
     )

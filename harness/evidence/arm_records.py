@@ -4,8 +4,29 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from harness.evidence.base import Record, Scalar
 from harness.numbers import Amount, Count
+
+NOT_FINITE = "!"  # ends the digest of a tensor that holds NaN or infinity
+
+
+class State(Record):
+    """What training may change, as digests by category and name; `tensors` is how many there are."""
+
+    digests: dict[str, dict[str, str]]
+    tensors: Count
+
+
+class EndDifference(Record):
+    """How far the trained parameters lie from those that an earlier execution of the same run ended with."""
+
+    arm: str
+    replica: Count
+    tensors: Count  # compared: of one name and shape
+    largest: Amount | None  # largest absolute difference; None where nothing could be compared
+    tensor: str | None  # where it is
 
 
 class ArmStart(Record):
@@ -16,6 +37,7 @@ class ArmStart(Record):
     frozen_digest: str
     trainable_tensors: Count
     facts: dict[str, Scalar]  # layers, device, dtype, parameters, text digest, … as the system states them
+    state: State | None = None  # None: recorded before states were
 
 
 class ArmEnd(Record):
@@ -26,6 +48,8 @@ class ArmEnd(Record):
     frozen_digest: str
     skipped_steps: Count
     steps_called: Count
+    state: State | None = None  # as in the start
+    differences: list[EndDifference] | None = None
 
 
 class TensorReduction(Record):
@@ -68,6 +92,41 @@ class GraphNodes(Record):
     clipped_tensors: Count | None = None  # read from the clip kernels' own arguments
 
 
+class Launched(Record):
+    """Launches of one graph that did equal work: its device activities by type, and its kernels by name."""
+
+    launches: Count
+    by_type: dict[str, Count]  # kernel, memcpy, memset
+    kernels: dict[str, Count]  # of one launch; under the census's name where that is the same kernel
+
+
+class OutsideWork(Record):
+    """Device activities of one name that a step began and no graph launched."""
+
+    name: str
+    count: Count
+    seconds: Amount
+
+
+class DeviceWork(Record):
+    """What the device did in some steps that were to be replays, by the profiler."""
+
+    steps: Count
+    launched: list[Launched]
+    launched_seconds: Amount
+    outside_kernel_seconds: Amount  # of kernels that a step launched by itself; copies of a batch are no kernels
+    outside: list[OutsideWork]  # copies and fills too, by name, the longest first
+
+
+class StepWatch(Record):
+    """Every step of the series but those that captured: ATen operations that reached the dispatcher."""
+
+    steps: Count
+    fewest_operations: Count  # in a step
+    most_operations: Count
+    busiest_step: Count  # the first with the most
+
+
 class CaptureEvidence(Record):
     """What the system says of its capture, and what the harness saw."""
 
@@ -90,6 +149,8 @@ class CaptureEvidence(Record):
     observed_steps: Count  # steps that the harness watched
     observed_graph_launches: Count | None  # cudaGraphLaunch calls seen in them (profiler)
     observed_replayed_operations: Count | None  # traced: operations seen by a dispatch mode in them
+    device_work: DeviceWork | None = None  # None: the profiler did not watch replays
+    every_step: StepWatch | None = None  # None: the series was not watched step by step
 
 
 class SyncPlace(Record):
@@ -102,11 +163,12 @@ class SyncPlace(Record):
 class DetectorReading(Record):
     """One detector's count of host syncs over `steps` steps, and whether it sees a planted sync."""
 
-    detector: Literal["dispatch_mode", "fake_pass", "profiler", "sync_debug_mode"]
+    detector: Literal["dispatch_mode", "fake_pass", "profiler", "sync_debug_mode", "waiting_calls"]
     steps: Count
     count: Count
     places: list[SyncPlace]
     sees_planted: bool
+    first_step: Count | None = None  # of a series: the first step with a sync
 
 
 class HostSyncEvidence(Record):
@@ -116,6 +178,8 @@ class HostSyncEvidence(Record):
     layers: Count
     replayed: bool  # the observed steps were replays of a capture
     readings: list[DetectorReading]
+    # over the steps that are judged; empty: they were not watched
+    every_step: list[DetectorReading] = Field(default_factory=list)
 
 
 class MemorySample(Record):

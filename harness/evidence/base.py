@@ -12,6 +12,10 @@ Scalar = bool | int | Real | str
 Probe = Literal["paired", "throughput", "recapture", "kernels", "prewarm", "kernel_match", "steady"]
 
 
+# How a worker, or one arm in it, came to its end before it was complete.
+Cause = Literal["signal", "exit_code", "wall_limit", "heartbeat", "incomplete", "garbage", "output_limit", "exception"]
+
+
 class Record(BaseModel):
     # built at first use: a command pays only for the records that it reads
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from pydantic import Field
 
 from harness.contract.schema import Arm, Workload
@@ -16,6 +18,7 @@ class PlannedArm(Record):
     system: str
     replicas: int = 1
     observe_syncs: bool = False
+    watch_every_step: bool = False  # its host syncs are judged, so that each of its steps is watched
 
 
 class Run(Record):
@@ -40,6 +43,16 @@ class Run(Record):
     heartbeat_s: Real = 120.0
     data: str | None = None
     model_directory: str | None = None
+    # arms that some judgement names together: one that fails costs the groups that it is in (paired runs)
+    groups: list[list[str]] = Field(default_factory=list)
+    # arms that ended an earlier worker of this run: it was made again without them
+    without: list[str] = Field(default_factory=list)
+
+    def needed(self, failed: Collection[str]) -> set[str]:
+        """The arms that some judgement needs which names no failed one."""
+        groups = self.groups or [[arm] for arm in self.arms]
+        alive = (group for group in groups if not set(group) & set(failed))
+        return {arm for group in alive for arm in group if arm in self.arms}
 
 
 class Unit(Record):

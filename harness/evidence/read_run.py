@@ -17,6 +17,7 @@ from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence, Serie
 from harness.evidence.run_records import (
     RECORD,
     AnyRecord,
+    ArmFailed,
     Complete,
     KernelMatchEvidence,
     KernelsEvidence,
@@ -123,6 +124,10 @@ def assemble(run: Run, records: list[AnyRecord], directory: Path) -> RunEvidence
             if key not in replicas:
                 raise Damaged(f"{layout.RECORDS}: `{record.record}` of arm {record.arm} before its start")
             replicas[key] = _with_arm_record(replicas[key], record)
+        elif isinstance(record, ArmFailed):
+            if record.arm not in run.arms:
+                raise Damaged(f"{layout.RECORDS}: arm {record.arm} failed and was not planned")
+            whole = replace(whole, failed={**whole.failed, record.arm: record})
         else:
             whole = _with_run_record(whole, record)
     arms: dict[str, list[ArmEvidence]] = {}

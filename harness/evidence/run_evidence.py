@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Gradients, HostSyncEvidence, MemoryEvidence
-from harness.evidence.base import Obstacle, Probe, Record
+from harness.evidence.base import Cause, Obstacle, Probe, Record
 from harness.evidence.run_records import (
+    ArmFailed,
     KernelMatchEvidence,
     KernelsEvidence,
     PrewarmEvidence,
@@ -28,9 +29,7 @@ if TYPE_CHECKING:  # commands that read no series start without numpy
 class Death(Record):
     """How a worker ended when it did not complete, as the supervisor saw it."""
 
-    cause: Literal[
-        "signal", "exit_code", "wall_limit", "heartbeat", "incomplete", "garbage", "output_limit", "exception"
-    ]
+    cause: Cause
     detail: str  # signal name, exit code, limit, exception type and message
     phase: str | None
     stack: str  # last Python stack, may be empty
@@ -71,5 +70,6 @@ class RunEvidence:
     kernels: dict[str, KernelsEvidence] = field(default_factory=dict)
     prewarm: dict[str, PrewarmEvidence] = field(default_factory=dict)
     kernel_match: dict[str, KernelMatchEvidence] = field(default_factory=dict)
+    failed: dict[str, ArmFailed] = field(default_factory=dict)  # by arm: what ended it; the others went on
     death: Death | None = None
     obstacle: Obstacle | None = None  # the worker found that this machine cannot do it: NOT_RUN

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Gradients, HostSyncEvidence, MemoryEvidence
-from harness.evidence.base import Obstacle, Record
+from harness.evidence.base import Cause, Obstacle, Record
 from harness.numbers import Amount, Count, Real
 
 
@@ -46,6 +46,7 @@ class Telemetry(Record):
     record: Literal["telemetry"] = "telemetry"
     samples: list[TelemetrySample]
     began: Real | None = None  # when `seconds` was 0, by the clock of `Block.began`
+    timed_seconds: Amount | None = None  # how long the timed phase took, by the supervisor's own clock
 
 
 class TimingEvidence(Record):
@@ -60,6 +61,7 @@ class TimingEvidence(Record):
     observed_graph_launches: dict[str, Count]  # by arm, in one untimed block
     # by arm: kernel time a step in that block; empty without CUDA
     observed_device_seconds: dict[str, Amount] = Field(default_factory=dict)
+    processors: Count | None = None  # that this process may use
 
 
 class JitEvent(Record):
@@ -137,6 +139,18 @@ class Unavailable(Record):
     obstacle: Obstacle
 
 
+class ArmFailed(Record):
+    """One arm came to no end; the others of its run are evidence all the same. It costs the claims that name it."""
+
+    record: Literal["arm_failed"] = "arm_failed"
+    arm: str
+    cause: Cause
+    detail: str  # exception type and message, signal, exit code, limit
+    phase: str | None
+    stack: str
+    obstacle: Obstacle | None = None  # the arm's system said what this machine lacks: NOT_RUN
+
+
 class Raised(Record):
     """An exception that ended the worker, as the worker itself saw it."""
 
@@ -166,6 +180,7 @@ AnyRecord = Annotated[
     | PrewarmEvidence
     | KernelMatchEvidence
     | Unavailable
+    | ArmFailed
     | Raised
     | Complete,
     Field(discriminator="record"),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from harness.contract.kinds.replay import Capture
 from harness.evidence.arm_records import CaptureEvidence, GraphNodes
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, capture_of, end_of, executed
+from harness.judge.end_state import require_finite_end, require_recorded
+from harness.judge.launched import Bounds, graphs_per_step, outside_share, plain_type, uncounted
 from harness.judge.sheet import Sheet, settle, some
 from harness.judge.verdict import Judgement
 
@@ -31,6 +35,7 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
     _require_census(capture)
     _require_every_step(capture, execution, sheet)
     _require_launches(capture, sheet)
+    _require_counted(part, capture, sheet)
     if capture.moved_buffers:
         settle(
             reasons.MOVED_BUFFER,
@@ -40,16 +45,13 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
     if capture.static_buffers == 0:
         settle(reasons.VACUOUS_NO_BUFFERS, "no static buffer was watched")
     _require_bounds(part, capture, counts, execution, sheet)
+    named = {part.candidate: execution}
+    require_finite_end(named, sheet)
+    require_recorded(named)
     return sheet.held(
         f"{capture.captures} captures of {nodes} nodes were replayed {capture.replays} times, once a step, "
         f"and {capture.static_buffers} buffers kept their addresses"
     )
-
-
-def graphs_per_step(capture: CaptureEvidence) -> int:
-    """Graphs that one step launches: 1, or more where a step is captured in pieces (a forward and a backward)."""
-    graphs = len(capture.nodes)
-    return graphs // capture.captures if capture.captures and graphs and graphs % capture.captures == 0 else 1
 
 
 def _captures(capture: CaptureEvidence) -> list[list[GraphNodes]]:
@@ -101,7 +103,7 @@ def _require_census(capture: CaptureEvidence) -> None:
 
 
 def _require_device_work(graph: GraphNodes) -> None:
-    types = {_plain(node_type): number for node_type, number in graph.by_type.items() if number}
+    types = {plain_type(node_type): number for node_type, number in graph.by_type.items() if number}
     forbidden = [f"{number} {node_type}" for node_type, number in sorted(types.items()) if node_type in _FORBIDDEN]
     if graph.device_to_host_copies:
         forbidden.append(f"{graph.device_to_host_copies} device-to-host copies")
@@ -110,11 +112,6 @@ def _require_device_work(graph: GraphNodes) -> None:
     unknown = sorted(set(types) - _KNOWN)
     if unknown:
         settle(reasons.UNKNOWN_NODE_TYPE, f"graph {graph.label} holds nodes of unknown type: {some(unknown)}")
-
-
-def _plain(node_type: str) -> str:
-    """`cudaGraphNodeTypeMemAlloc`, `MEM_ALLOC` and `mem_alloc` are one type."""
-    return node_type.lower().removeprefix("cudagraphnodetype").replace("_", "")
 
 
 def _require_every_step(capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
@@ -148,6 +145,19 @@ def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
         )
 
 
+def _require_counted(part: Capture, capture: CaptureEvidence, sheet: Sheet) -> None:
+    work, watch = capture.device_work, capture.every_step
+    sheet.count("steps_watched", watch.steps if watch is not None else 0)
+    if capture.mechanism != "traced" and work is not None:
+        sheet.count("replays_watched", work.steps)
+        sheet.figure("outside_share", outside_share(work))
+        sheet.figure("outside_operations", watch.most_operations if watch is not None else None, "operations")
+    bounds = Bounds(part.outside_share_at_most, part.outside_operations_at_most)
+    found = uncounted(part.candidate, capture, bounds)
+    if found is not None:
+        settle(found.reason, found.message)
+
+
 def _require_bounds(
     part: Capture, capture: CaptureEvidence, counts: list[int], execution: ArmEvidence, sheet: Sheet
 ) -> None:
@@ -156,7 +166,8 @@ def _require_bounds(
             bounds = f"at least {part.nodes_at_least}"
             bounds += f" and at most {part.nodes_at_most}" if part.nodes_at_most is not None else ""
             settle(reasons.NODE_COUNT, f"{count} nodes were captured, the contract demands {bounds}")
-    if part.kernels_per_layer_at_least is not None or part.clipped_tensors_per_layer is not None:
+    per_layer = (part.kernels_per_layer_at_least, part.kernels_in_every_layer, part.clipped_tensors_per_layer)
+    if any(demand is not None for demand in per_layer):
         _require_per_layer(part, capture, execution, sheet)
     skipped = end_of(execution).skipped_steps
     sheet.figure("skipped_steps", skipped, "steps")
@@ -185,6 +196,29 @@ def _require_kernels(part: Capture, captures: list[list[GraphNodes]], layers: in
             reasons.KERNELS_PER_LAYER,
             f"{fewest} kernels over {layers} layers are fewer than {part.kernels_per_layer_at_least} a layer",
         )
+    if part.kernels_in_every_layer is not None:
+        _require_every_layer(part.kernels_in_every_layer, captures, layers, sheet)
+
+
+def _require_every_layer(demanded: int, captures: list[list[GraphNodes]], layers: int, sheet: Sheet) -> None:
+    """A census has names and no layers: a kernel that is in every layer was launched at least once for each.
+
+    So of one name's launches every full set of `layers` may be one kernel of a layer, and what is left over is none.
+    """
+    fewest = min(_in_every_layer(graphs, layers) for graphs in captures)
+    sheet.figure("kernels_in_every_layer", fewest, "kernels")
+    if fewest < demanded:
+        settle(
+            reasons.KERNELS_PER_LAYER,
+            f"{fewest} kernels were launched once for each of {layers} layers, {demanded} are demanded",
+        )
+
+
+def _in_every_layer(graphs: list[GraphNodes], layers: int) -> int:
+    launches: Counter[str] = Counter()
+    for graph in graphs:
+        launches.update(graph.kernels)
+    return sum(count // layers for count in launches.values())
 
 
 def _require_clipped_tensors(needed: int, captures: list[list[GraphNodes]], sheet: Sheet) -> None:

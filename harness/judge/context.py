@@ -14,6 +14,7 @@ from harness.evidence.arm_records import ArmEnd, CaptureEvidence
 from harness.evidence.base import Obstacle, Probe
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
+from harness.judge.launched import uncounted
 from harness.judge.sheet import Sheet, settle
 from harness.judge.verdict import Status
 
@@ -63,6 +64,7 @@ def obstacle_reason(obstacle: Obstacle) -> str:
 
 def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
     """The first `number` executions of an arm; settles with ERROR when one is missing, unfinished or torn."""
+    _require_alive(run, arm)
     executions = run.arms.get(arm, [])
     if len(executions) < number:
         settle(
@@ -72,6 +74,17 @@ def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
     for execution in executions:
         _require_sound(run, arm, execution)
     return executions[:number]
+
+
+def _require_alive(run: RunEvidence, arm: str) -> None:
+    """Settle when the arm came to no end: NOT_RUN where its system says what is missing here, else ERROR."""
+    failure = run.failed.get(arm)
+    if failure is None:
+        return
+    if failure.obstacle is not None:
+        settle(obstacle_reason(failure.obstacle), f"arm {arm}: {failure.obstacle.message}")
+    where = f" in phase {failure.phase}" if failure.phase else ""
+    settle(f"worker_{failure.cause}", f"arm {arm} of run {run.run_id} failed{where}: {failure.detail}")
 
 
 def executed(run: RunEvidence, arm: str) -> ArmEvidence:
@@ -120,10 +133,13 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
     return capture
 
 
-def require_captured(context: Context, part: AnyPart, arm: str, execution: ArmEvidence, sheet: Sheet) -> None:
+def require_captured(
+    context: Context, part: AnyPart, arm: str, execution: ArmEvidence, sheet: Sheet, *, watched: bool = True
+) -> None:
     """Settle INCONCLUSIVE when an arm that must replay a capture never did.
 
-    An arm must when it declares a capture, or when it is the candidate of a claim that names a mechanism.
+    An arm must when it declares a capture, or when it is the candidate of a claim that names a mechanism. `watched`:
+    whether the probe watches what the device does in replays, so that it can be held against the census.
     """
     demanded = context.mechanism(part)
     is_candidate = getattr(part, "candidate", None) == arm
@@ -136,6 +152,11 @@ def require_captured(context: Context, part: AnyPart, arm: str, execution: ArmEv
             reasons.CANDIDATE_NOT_CAPTURED,
             f"arm {arm} never replayed a capture, so nothing about a captured step was measured{why}",
         )
+    # a traced replay that did too much or too little shows in what it trained; its number is the capture claim's
+    found = uncounted(arm, capture) if watched and capture.mechanism == "cuda_graph" else None
+    if found is not None:
+        known = reasons.REASONS[found.reason].status is Status.INCONCLUSIVE
+        settle(found.reason if known else reasons.CANDIDATE_NOT_CAPTURED, found.message)
 
 
 def require_uncaptured(context: Context, arm: str, execution: ArmEvidence) -> None:

@@ -15,6 +15,7 @@ from harness.evidence.arm_records import Gradients, TensorReduction
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, executed, require_captured, require_uncaptured
+from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
 from harness.judge.guards import require_active_clip, require_trained
 from harness.judge.series import require_comparable, require_finite
 from harness.judge.sheet import Sheet, number, settle, some
@@ -46,6 +47,7 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
     compared = list(_compared(part, records)) if part.baseline is not None else []
     _note(part, records, compared, sheet)
 
+    note_watched(named, sheet)
     require_finite(named, sheet)
     _require_finite_gradients(records, sheet)
     same_system = part.baseline is None or context.same_system(part.candidate, part.baseline)
@@ -55,6 +57,10 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
         _require_same_groups(records)
         _require_clipped(part.clipped_norm, records, sheet)
     _require_guards(part, context, named, records, sheet)
+    require_finite_end(named, sheet)
+    if part.equality == "bitwise":
+        require_equal_ends(named, sheet, same_system=same_system)
+    require_recorded(named)
     return sheet.held(_sentence(part, records, compared))
 
 

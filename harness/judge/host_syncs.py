@@ -5,13 +5,14 @@ Two independent detectors count; the larger count is judged, and disagreement wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.contract.kinds.replay import HostSyncs, SyncCount
 from harness.evidence.arm_records import DetectorReading
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, executed, require_captured
+from harness.judge.context import Context, end_of, executed, require_captured
+from harness.judge.end_state import require_finite_end, require_recorded
 from harness.judge.sheet import Sheet, settle, some
 from harness.judge.verdict import Judgement
 
@@ -58,9 +59,12 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
         sheet.figure(f"{role}_syncs_per_step", counted.per_step(), "syncs")
     if candidate.violated():
         settle(reasons.SYNC_COUNT, f"{candidate.sentence()}{_places(candidate)}")
+    _require_every_step(candidate, executions[part.candidate.arm], mechanism, sheet)
     _require_control(control)
     _require_eyesight(candidate, control)
     _require_agreement(candidate, control)
+    require_finite_end(executions, sheet)
+    require_recorded(executions)
     return sheet.held(f"{candidate.sentence()}; control {control.sentence()}")
 
 
@@ -91,6 +95,33 @@ def _counted(demand: SyncCount, execution: ArmEvidence, mechanism: str | None) -
             settle(reasons.EVIDENCE_MISSING, f"the system of {demand.arm} does not state its number of layers")
         bound *= evidence.layers
     return Counted(demand, bound, readings)
+
+
+def _require_every_step(candidate: Counted, execution: ArmEvidence, mechanism: str | None, sheet: Sheet) -> None:
+    """The judged steps themselves keep the count, and not only the few that two detectors watched beside."""
+    every_step = execution.syncs.every_step if execution.syncs is not None else []
+    steps = end_of(execution).steps_called
+    captures = execution.capture.captures if execution.capture is not None else 0
+    watched = min((reading.steps for reading in every_step), default=0)
+    if mechanism is None and not every_step:  # executed once more under a detector, where it can't be watched
+        watched = max(reading.steps for reading in candidate.readings)
+    sheet.count("every_step", watched)
+    judged = replace(candidate, readings=every_step)
+    if every_step and judged.violated():
+        first = min((reading.first_step for reading in every_step if reading.first_step is not None), default=None)
+        sheet.figure("first_sync_step", first)
+        settle(reasons.SYNC_COUNT, f"{judged.sentence()}, first in step {first}{_places(judged)}")
+    if watched < steps - max(1, captures):
+        settle(
+            reasons.STEPS_UNWATCHED,
+            f"host syncs of {candidate.demand.arm} were looked for in {watched} of its {steps} judged steps",
+        )
+    blind = [reading.detector for reading in every_step if not reading.sees_planted]
+    if blind:
+        settle(
+            reasons.VACUOUS_DETECTOR_BLIND,
+            f"{some(list(blind))} did not see a sync planted beside {candidate.demand.arm}",
+        )
 
 
 def _places(counted: Counted) -> str:

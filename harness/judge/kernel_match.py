@@ -25,6 +25,8 @@ def judge(part: KernelMatch, context: Context, sheet: Sheet) -> Judgement:
         settle(reasons.EVIDENCE_MISSING, f"there are no kernel comparisons of arm {part.candidate}")
     bounds: Mapping[str, float] = {str(dtype): bound for dtype, bound in part.max_relative_error.items()}
     cases = [case for case in evidence.cases if case.operation in part.operations and case.dtype in bounds]
+    if part.shapes is not None:
+        cases = [case for case in cases if case.shape in part.shapes]
     sheet.count("cases", len(cases))
     sheet.count("operations", len({case.operation for case in cases}))
     for case in cases:
@@ -35,8 +37,18 @@ def judge(part: KernelMatch, context: Context, sheet: Sheet) -> Judgement:
             settle(reasons.NOT_REPEATABLE, f"{_name(case)} gave other bits on the same input")
     _require_demands(part.demands, evidence, sheet)
     _require_grid(part, cases)
-    return sheet.held(
-        f"{len(cases)} cases of {len(part.operations)} operations agree with the naive twin and the fp64 reference"
+    return sheet.held(_sentence(part, cases, evidence))
+
+
+def _sentence(part: KernelMatch, cases: list[KernelCase], evidence: KernelMatchEvidence) -> str:
+    """Everything that was judged, since claims of this kind differ in their fields alone."""
+    where = f"at {len(part.shapes)} given shapes and " if part.shapes is not None else "at "
+    demands = [f"{name.replace('_', ' ')} {value}" for name, value in part.demands if value is not None]
+    compiled = f"; the {len(evidence.compiled)} compiled kernels have {', '.join(demands)}" if demands else ""
+    return (
+        f"{len(cases)} cases of {len(part.operations)} operations {where}magnitude "
+        f"{', '.join(map(number, part.magnitudes))} are finite, wholly written, equal in bits when repeated, and "
+        f"agree with the naive twin and the fp64 reference{compiled}"
     )
 
 
@@ -76,21 +88,23 @@ def _error(case: KernelCase) -> float:
 
 def _require_demands(demands: KernelDemands, evidence: KernelMatchEvidence, sheet: Sheet) -> None:
     sheet.figure("compiled_kernels", len(evidence.compiled), "kernels")
-    for field in ("shared_memory_bytes", "threads"):
-        demanded = getattr(demands, field)
-        if demanded is not None:
-            _require_metadata(field, demanded, evidence.compiled)
+    # constants first: what was compiled follows from them, and the cause says more than what it led to
     for constant in ("tile", "unroll"):
         demanded = getattr(demands, constant)
         if demanded is not None:
-            _require_constant(constant, demanded, evidence.constants)
+            _require_constant(constant, demanded, evidence.constants, sheet)
     if demands.unroll:
         tile = _constant("tile", evidence.constants)
         if tile % demands.unroll:
+            sheet.figure("unmet_demand", "unroll")
             settle(reasons.DEMAND_UNMET, f"the tile {tile} is not divisible by the unrolling {demands.unroll}")
+    for field in ("shared_memory_bytes", "threads"):
+        demanded = getattr(demands, field)
+        if demanded is not None:
+            _require_metadata(field, demanded, evidence.compiled, sheet)
 
 
-def _require_metadata(field: str, demanded: int, compiled: list[KernelRecord]) -> None:
+def _require_metadata(field: str, demanded: int, compiled: list[KernelRecord], sheet: Sheet) -> None:
     words = field.replace("_", " ")
     if not compiled:
         settle(reasons.VACUOUS_NO_KERNELS, f"no compiled kernel shows its {words}")
@@ -99,12 +113,14 @@ def _require_metadata(field: str, demanded: int, compiled: list[KernelRecord]) -
         if value is None:
             settle(reasons.EVIDENCE_MISSING, f"the compiled kernel {kernel.name} does not state its {words}")
         if value != demanded:
+            sheet.figure("unmet_demand", field)
             settle(reasons.DEMAND_UNMET, f"{kernel.name} ({kernel.key}) has {words} {value}, {demanded} is demanded")
 
 
-def _require_constant(constant: str, demanded: int, constants: dict[str, int]) -> None:
+def _require_constant(constant: str, demanded: int, constants: dict[str, int], sheet: Sheet) -> None:
     value = _constant(constant, constants)
     if value != demanded:
+        sheet.figure("unmet_demand", constant)
         settle(reasons.DEMAND_UNMET, f"the source's `{constant}` is {value}, {demanded} is demanded")
 
 
@@ -122,6 +138,7 @@ def _require_grid(part: KernelMatch, cases: list[KernelCase]) -> None:
     for operation, dtype in product(part.operations, part.max_relative_error):
         here = [case for case in cases if (case.operation, case.dtype) == (operation, dtype)]
         shapes, seen = {case.shape for case in here}, {(case.shape, case.magnitude) for case in here}
+        shapes |= set(part.shapes or ())
         missing += [
             f"{operation} {dtype} {shape} at {number(magnitude)}"
             for shape, magnitude in product(sorted(shapes) or ["in any shape"], part.magnitudes)

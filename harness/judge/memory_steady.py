@@ -13,6 +13,7 @@ from harness.contract.kinds.replay import MemorySteady
 from harness.evidence.arm_records import MemoryEvidence, MemorySample
 from harness.judge import reasons
 from harness.judge.context import Context, end_of, executed, require_captured
+from harness.judge.end_state import require_finite_end, require_recorded
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.verdict import Judgement
 
@@ -21,11 +22,13 @@ def judge(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
     """Growth of allocated and of reserved bytes, both at most `growth_at_most` (a share: 0.01 is 1 %)."""
     run = context.only_run("recapture" if part.per == "recapture" else "paired")
     execution = executed(run, part.candidate)
-    require_captured(context, part, part.candidate, execution, sheet)
+    require_captured(context, part, part.candidate, execution, sheet, watched=part.per == "replay")
     if execution.capture is not None and execution.capture.mechanism == "traced":
         settle(reasons.MECHANISM_MISSING, "a traced replay decides nothing about device memory")
     samples = _samples(part, execution.memory)
     _require_every_step(part, samples, end_of(execution).steps_called)
+    named = {part.candidate: execution}
+    require_finite_end(named, sheet)
     sheet.count("samples", len(samples) - part.after)
     worst = -math.inf
     for kind in ("allocated", "reserved"):
@@ -40,6 +43,7 @@ def judge(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
                 f"{kind} memory grew by {number(100 * growth)} % over {len(samples) - part.after} samples after the "
                 f"first {part.after} (per {part.per}), at most {number(100 * part.growth_at_most)} % may be",
             )
+    require_recorded(named)
     return sheet.held(
         f"memory grew by at most {number(100 * worst)} % over {len(samples) - part.after} samples after the first "
         f"{part.after} (per {part.per})"

@@ -56,13 +56,20 @@ HELD = _passes("held", "Everything the claim demands was seen, over the denomina
 
 # --- what two arms, or two runs of one arm, must share before their numbers mean anything -------------------
 NON_FINITE = _fails("non_finite", "A compared number is NaN or infinite. It counts even when both arms have it.")
-UNEQUAL_START = _fails("unequal_start", "The compared arms start from different parameters.")
+NON_FINITE_END = _fails("non_finite_end", "A parameter or another tensor that training changes ended NaN or infinite.")
+UNEQUAL_START = _fails("unequal_start", "The compared arms start from different parameters, buffers or generators.")
 UNEQUAL_LENGTHS = _fails("unequal_lengths", "The compared arms recorded different numbers of steps.")
 UNEQUAL_BATCHES = _fails("unequal_batches", "The compared arms read different batches at one step or more.")
 UNEQUAL_TOKENS = _fails("unequal_tokens", "The compared arms worked on different numbers of tokens.")
 
 # --- differences ---------------------------------------------------------------------------------------------
 DIFFERS = _fails("differs", "Equality in bits was demanded, and a value differs.")
+END_DIFFERS = _fails(
+    "end_differs", "Equality in bits was demanded; the losses agree, and the state at the end does not."
+)
+END_STATE_UNRECORDED = _undecided(
+    "end_state_unrecorded", "The evidence was recorded before the state at the end was; run it again."
+)
 EXCEEDS_TOLERANCE = _fails("exceeds_tolerance", "A difference is larger than the contract's bound.")
 FROZEN_CHANGED = _fails("frozen_changed", "Tensors that must stay frozen changed during the run.")
 CLIPPED_NORM_EXCEEDED = _fails("clipped_norm_exceeded", "After clipping, a group's norm is above the threshold.")
@@ -79,6 +86,13 @@ VACUOUS_BATCHES_REPEAT = _fails("vacuous_batches_repeat", "Fewer distinct batche
 VACUOUS_CLIP_INACTIVE = _fails("vacuous_clip_inactive", "The clip was active in too few steps, so it was not tested.")
 VACUOUS_TRAINING_EFFECT = _fails(
     "vacuous_training_effect", "The loss is not below the untrained control's loss by the demanded amount."
+)
+VACUOUS_CONSTANT_LOSS = _fails(
+    "vacuous_constant_loss", "The loss never moved: it is not that of a model that trains on changing batches."
+)
+VACUOUS_CONTROL_DIFFERS = _fails(
+    "vacuous_control_differs",
+    "At step 0, from one start on one batch, the untrained control has another loss than the candidate.",
 )
 VACUOUS_BASELINE_CAPTURED = _fails(
     "vacuous_baseline_captured",
@@ -107,6 +121,10 @@ LOST_STEP = _fails("lost_step", "Fewer replays than steps: a captured step was r
 EXTRA_STEP = _fails("extra_step", "More replays than steps: a step was executed more than once.")
 LAUNCHES_DIFFER = _fails(
     "launches_differ", "The number of graph launches that the harness saw is not the number that the steps need."
+)
+LAUNCHED_OTHERWISE = _fails("launched_otherwise", "What ran under a graph launch is not what the counted graphs hold.")
+WORK_OUTSIDE_GRAPHS = _fails(
+    "work_outside_graphs", "A captured step did more work outside its graphs than the claim allows."
 )
 MOVED_BUFFER = _fails("moved_buffer", "A static buffer changed its address after capture.")
 NODE_COUNT = _fails("node_count", "The number of captured nodes is outside the demanded bounds.")
@@ -160,6 +178,15 @@ CANDIDATE_NOT_CAPTURED = _undecided(
 NOISE_ABOVE_TOLERANCE = _undecided(
     "noise_above_tolerance", "The baseline differs from its own repetition by more than the tolerance."
 )
+REPLAYS_UNWATCHED = _undecided(
+    "replays_unwatched", "What the device did in the replays was not recorded: evidence of an older harness."
+)
+STEPS_UNWATCHED = _undecided(
+    "steps_unwatched", "Host syncs were looked for in some steps, and not in every judged one."
+)
+CLOCK_CONTRADICTED = _undecided(
+    "clock_contradicted", "The timed seconds contradict device time, processor time or the supervisor's clock."
+)
 LAUNCHES_UNOBSERVED = _undecided(
     "launches_unobserved", "The harness itself observed no replay; there is only the system's own count."
 )
@@ -185,6 +212,9 @@ JUDGE_MISSING = _not_run("judge_missing", "No judge for this kind of claim is in
 NOT_AVAILABLE = _not_run("not_available", "This machine cannot open the system.")
 FAULT_NOT_OFFERED = _not_run("fault_not_offered", "The system does not offer the fault that was to be planted.")
 NOT_IN_CONTRACT = _not_run("not_in_contract", "The contract that it is judged by does not have this unit.")
+EVIDENCE_OF_ANOTHER_CONTRACT = _not_run(
+    "evidence_of_another_contract", "What was run is not what the contract says, so the unit itself was not run."
+)
 NOT_PLANNED = _not_run("not_planned", "No run was made for this unit.")
 
 # --- harness, worker or system broke -----------------------------------------------------------------------------
@@ -195,7 +225,7 @@ WORKER_HEARTBEAT = _error("worker_heartbeat", "The worker made no progress for l
 WORKER_INCOMPLETE = _error("worker_incomplete", "The worker ended without its `complete` record.")
 WORKER_GARBAGE = _error("worker_garbage", "The worker's evidence cannot be read.")
 WORKER_OUTPUT_LIMIT = _error("worker_output_limit", "The worker printed more than is kept.")
-WORKER_EXCEPTION = _error("worker_exception", "An exception ended the worker.")
+WORKER_EXCEPTION = _error("worker_exception", "An exception ended the worker, or an arm that the claim names.")
 EVIDENCE_MISSING = _error("evidence_missing", "Evidence that the claim is judged from is missing.")
 EVIDENCE_INCONSISTENT = _error("evidence_inconsistent", "Two pieces of the evidence contradict each other.")
 JUDGE_ERROR = _error("judge_error", "The judge itself failed; a defect of the harness.")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim
+from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, part_names
 from harness.contract.schema import Contract
 from harness.errors import KindError
 from harness.evidence.base import Obstacle
@@ -57,6 +56,13 @@ def not_in_contract(contract: str, claim: str, workload: str) -> Verdict:
     return Verdict(contract=contract, claim=claim, workload=workload, **dict(judgement))
 
 
+def of_another_contract(contract: Contract, claim: AnyClaim, workload: str, difference: str) -> Verdict:
+    """The verdict of a unit whose runs are not those that the contract demands; `difference` names what is not."""
+    message = f"what was run is not what the contract says: {difference}"
+    judgement = Sheet(claim.mechanism).conclude(reasons.EVIDENCE_OF_ANOTHER_CONTRACT, message)
+    return Verdict(contract=contract.id, claim=claim.id, workload=workload, **dict(judgement))
+
+
 def _judge_part(part: AnyPart, workload_name: str, context: Context) -> Judgement:
     part = part.on_workload(workload_name)
     mechanism = context.mechanism(part)
@@ -91,12 +97,3 @@ def _composite(claim: CompositeClaim, workload_name: str, context: Context) -> J
             "mechanism": mechanisms.pop() if len(mechanisms) == 1 else claim.mechanism,
         }
     )
-
-
-def part_names(claim: CompositeClaim) -> list[str]:
-    """One name a part: its kind, with its number among the parts of that kind where there are several."""
-    total, seen, names = Counter(part.kind for part in claim.parts), Counter[str](), []
-    for part in claim.parts:
-        seen[part.kind] += 1
-        names.append(part.kind if total[part.kind] == 1 else f"{part.kind}.{seen[part.kind]}")
-    return names

@@ -6,7 +6,16 @@ import math
 
 from harness.contract.kinds.training import Repeatability
 from harness.judge.context import Context, replicas, require_captured
-from harness.judge.guards import require_guards
+from harness.judge.end_state import (
+    distance,
+    note_distance,
+    note_watched,
+    require_distance,
+    require_equal_ends,
+    require_finite_end,
+    require_recorded,
+)
+from harness.judge.guards import require_guards, with_control
 from harness.judge.series import (
     Difference,
     difference,
@@ -35,12 +44,24 @@ def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
 
     names = [f"run {index} of {part.candidate}" for index in range(len(executions))]
     named = dict(zip(names, executions, strict=True))
+    note_watched(named, sheet)
+    note_distance(executions[worst + 1], part.candidate, sheet)
     require_finite(named, sheet)
     require_comparable(named, sheet)
     require_equal(found[worst], part.equality, part.max_abs_difference, f"{names[worst + 1]} and {names[0]}")
-    require_guards(part.guards, named, run, sheet)
+    require_guards(part, named, run, sheet)
+    watched = with_control(part.guards, named, run)
+    require_finite_end(watched, sheet)
+    if part.equality == "bitwise":
+        require_equal_ends(named, sheet)
+    require_recorded(watched)
+    ends = ""
+    if part.equality == "within":
+        for name, execution in list(named.items())[1:]:
+            require_distance(name, execution, part.candidate)
+        ends = distance(executions[worst + 1], part.candidate)
     how = "equal in bits" if part.equality == "bitwise" else f"within {number(found[worst].largest)} of the first"
-    return sheet.held(f"{len(executions)} runs of {part.candidate} are {how} at all {found[worst].steps} steps")
+    return sheet.held(f"{len(executions)} runs of {part.candidate} are {how} at all {found[worst].steps} steps{ends}")
 
 
 def _badness(found: Difference) -> tuple[bool, float, int]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
+from harness.judge.end_state import require_equal_start_state
 from harness.judge.sheet import Sheet, number, settle
 
 Losses = NDArray[np.float64]
@@ -79,13 +80,15 @@ def require_comparable(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, f
     """Settle FAIL unless all executions start equal and did the same work on the same batches.
 
     The first entry is what the others are compared with. Names are for the message. `frozen` says whether frozen
-    tensors must start equal too (not where another system stores them in another format).
+    tensors and other state must start equal too (not where another system stores them in another format).
     """
     reference_name, reference = next(iter(executions.items()))
     others = list(executions.items())[1:]
     for name, execution in others:
         for kind in ("trainable", "frozen") if frozen else ("trainable",):
             _require_equal_start(kind, name, execution, reference_name, reference)
+        if frozen:
+            require_equal_start_state(name, execution, reference_name, reference)
     for name, execution in others:
         ours, theirs = len(execution.series.loss), len(reference.series.loss)
         if ours != theirs:

@@ -17,14 +17,16 @@ from harness.contract.kinds.training import TrajectoryMatch
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.evidence.run_records import TimingEvidence
 from harness.judge import reasons, statistics
-from harness.judge.capture import graphs_per_step
 from harness.judge.clocks import require_no_clock_advantage
 from harness.judge.context import Context, executed
+from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
 from harness.judge.guards import require_trained
 from harness.judge.idle import require_busy_baseline
+from harness.judge.launched import Bounds, graphs_per_step, uncounted
 from harness.judge.machine import require_quiet_machine
 from harness.judge.series import difference, losses, require_comparable, require_equal, require_finite
 from harness.judge.sheet import Sheet, number, settle
+from harness.judge.sound_clock import require_sound_clock
 from harness.judge.timing import StepTimes, step_times
 from harness.judge.verdict import Judgement
 
@@ -50,12 +52,17 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     _note(part, processes, times, log_ratios, self_logs, sheet)
     spread = require_quiet_machine(part.limits, processes, sheet)
     timings = [process.timing for process in processes]
+    require_sound_clock([(each.timing, each.run.telemetry) for each in processes])
     require_busy_baseline(timings, part.baseline, part.limits.baseline_idle_share, sheet)
     answer = _answer(part, log_ratios, self_logs, sheet)
     limit = part.limits.clock_advantage
     if limit is not None and spread > limit:
         _require_fair_clocks(part, answer, limit, processes, sheet)
-    return _decision(part, answer, log_ratios, sheet)
+    decision = _decision(part, answer, log_ratios, sheet)
+    for process in processes:
+        arms = (part.candidate, part.baseline)
+        require_recorded({f"{arm} in process {process.timing.process}": executed(process.run, arm) for arm in arms})
+    return decision
 
 
 def _processes(part: ThroughputRatio, context: Context) -> list[Process]:
@@ -98,6 +105,10 @@ def _require_equal_training(
     require_equal(found, trajectory.equality, tolerance, f"{ours} and {theirs}")
     for name, execution in named.items():
         require_trained(name, execution)
+    note_watched(named, sheet)
+    require_finite_end(named, sheet)
+    if trajectory.equality == "bitwise":
+        require_equal_ends(named, sheet)
     launches = timing.observed_graph_launches.get(part.baseline)
     if context.contract.arms[part.baseline].capture == "none" and launches != 0:
         if launches is None:
@@ -136,6 +147,9 @@ def _require_launches(
             reasons.LAUNCHES_DIFFER,
             f"{process} saw {launches} graph launches in {timing.observed_steps} steps, which need {needed}",
         )
+    found = uncounted(part.candidate, capture, Bounds(operations=None))
+    if found is not None:
+        settle(found.reason, f"{process}: {found.message}")
 
 
 def _note(

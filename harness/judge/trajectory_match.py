@@ -1,5 +1,6 @@
 """`trajectory_match`: two arms' losses agree at every step, or at the final one, in bits or within a bound.
 
+In bits means the state that they end with too; within a bound, how far their parameters end apart is reported.
 The noise floor is the largest absolute difference between the baseline and its own repetition.
 """
 
@@ -11,7 +12,16 @@ from harness.contract.kinds.training import TrajectoryMatch
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, end_of, executed, replicas, require_captured, require_uncaptured
-from harness.judge.guards import require_guards
+from harness.judge.end_state import (
+    distance,
+    note_distance,
+    note_watched,
+    require_distance,
+    require_equal_ends,
+    require_finite_end,
+    require_recorded,
+)
+from harness.judge.guards import require_guards, with_control
 from harness.judge.series import (
     difference,
     losses,
@@ -25,7 +35,7 @@ from harness.judge.verdict import Judgement
 
 
 def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Order: capture, finiteness, equal start and work, the difference, guards, the noise floor."""
+    """Order: capture, finiteness, equal start and work, the difference, guards, the ends, the noise floor."""
     run = context.only_run("paired")
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     repetitions = replicas(run, part.baseline, max(2, len(run.arms[part.baseline])))[1:]
@@ -37,26 +47,38 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     noise = _noise_floor(part, baseline, repetitions)
     _note_noise(sheet, noise, found.largest)
     _note_ends(sheet, candidate, baseline)
+    note_distance(candidate, part.baseline, sheet)
 
     ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
     repeated = {f"{theirs} (repetition {index})": each for index, each in enumerate(repetitions, 1)}
     compared = {theirs: baseline, ours: candidate, **repeated}
+    note_watched(compared, sheet)
     require_finite(compared, sheet)
-    require_comparable(compared, sheet, frozen=context.same_system(part.candidate, part.baseline))
+    same_system = context.same_system(part.candidate, part.baseline)
+    require_comparable(compared, sheet, frozen=same_system)
     require_equal(
         found, part.equality, part.max_abs_difference, f"{ours} and {theirs}", _in_noise(noise, found.largest)
     )
     require_uncaptured(context, part.baseline, baseline)
-    require_guards(part.guards, {ours: candidate, theirs: baseline}, run, sheet)
+    require_guards(part, {ours: candidate, theirs: baseline}, run, sheet)
+    watched = with_control(part.guards, compared, run)
+    require_finite_end(watched, sheet)
+    if part.equality == "bitwise":
+        require_equal_ends({theirs: baseline, ours: candidate}, sheet, same_system=same_system)
     if noise > part.max_abs_difference:
         settle(
             reasons.NOISE_ABOVE_TOLERANCE,
             f"{theirs} differs from its own repetition by {number(noise)}, more than the tolerance "
             f"{number(part.max_abs_difference)}",
         )
+    require_recorded(watched)
+    ends = ""
+    if part.equality == "within":
+        require_distance(ours, candidate, part.baseline)
+        ends = distance(candidate, part.baseline)
     where = "at the final step" if part.compare == "final" else f"at all {found.steps} steps"
     how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {number(found.largest)}"
-    return sheet.held(f"the losses of {ours} and {theirs} {how} {where}")
+    return sheet.held(f"the losses of {ours} and {theirs} {how} {where}{ends}")
 
 
 def _noise_floor(part: TrajectoryMatch, baseline: ArmEvidence, repetitions: list[ArmEvidence]) -> float:

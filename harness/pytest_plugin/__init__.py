@@ -45,15 +45,11 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    if file_path.suffix not in {".yaml", ".yml"}:
+    if file_path.suffix.lower() not in {".yaml", ".yml"}:
         return None
-    allowed = [Path(path).resolve() for path in parent.config.getini("contract_paths")]
-    if not any(path == file_path.resolve() or path in file_path.resolve().parents for path in allowed):
-        return None
-    from harness.contract.load import WAIVERS_FILE
-    from harness.pytest_plugin.items import ContractFile
+    from harness.pytest_plugin.items import ContractFile, contract_files
 
-    if file_path.name == WAIVERS_FILE:
+    if file_path.resolve() not in contract_files(parent.config):
         return None
     return ContractFile.from_parent(parent, path=file_path)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness import session
+from harness.contract.load import files_of_folder
 from harness.errors import ExitCode, HarnessError
 from harness.evidence.plan_records import Unit
 from harness.judge.verdict import Status, Verdict
@@ -17,6 +18,7 @@ from harness.pytest_plugin.shared_runs import PlannedContract, SharedRuns, plan_
 
 UNDECIDED = (Status.INCONCLUSIVE, Status.NOT_RUN)
 _PROPERTY = "contract.unit"
+_FILES = pytest.StashKey[dict[Path, Path]]()
 
 
 def options_of(config: pytest.Config) -> session.VerifyOptions:
@@ -33,6 +35,15 @@ def shared_runs(config: pytest.Config) -> SharedRuns:
     """The runs that this session's processes share."""
     root = getattr(config, "workerinput", {}).get("contract_runs")
     return SharedRuns(Path(root) if root else config.pluginmanager.getplugin("contract-reporter").root)
+
+
+def contract_files(config: pytest.Config) -> dict[Path, Path]:
+    """The contracts of the ini option `contract_paths`, by their real paths: what the commands would read."""
+    if _FILES not in config.stash:
+        named = [Path(path) for path in config.getini("contract_paths")]
+        found = [file for path in named for file in (files_of_folder(path).contracts if path.is_dir() else [path])]
+        config.stash[_FILES] = {file.resolve(): file for file in found}
+    return config.stash[_FILES]
 
 
 class ContractFile(pytest.File):
@@ -98,6 +109,7 @@ class ContractReporter:
         self._other_failed = False
         self._judgement: session.Judgement | None = None
         self._problem: str | None = None
+        self._not_judged: list[Path] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         properties = dict(report.user_properties)
@@ -108,28 +120,52 @@ class ContractReporter:
             self._other_failed = True
 
     def finish(self, pytest_session: pytest.Session) -> None:
-        """Write the run directory; the table's exit code replaces pytest's own when contract items ran."""
-        if not self._units:
-            return
+        """Write the run directory; the table's exit code replaces pytest's own when contract items ran.
+
+        A gate over all of `contract_paths` stays shut where a contract of it was not judged.
+        """
+        finished = pytest_session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
         options = options_of(self._config)
+        self._not_judged = self._contracts_not_judged()
+        shut = options.gate and bool(self._not_judged)
+        if not self._units:
+            if shut and pytest_session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
+                pytest_session.exitstatus = ExitCode.UNDECIDED
+            return
         files = {path for path, _ in self._units.values()}
         planned = [plan_file(path, session.VerifyOptions()) for path in sorted(files)]
         units = [unit for _, unit in self._units.values()]
         try:
-            self._judgement = SharedRuns(self.root).write_directory(planned, units, options)
+            self._judgement = SharedRuns(self.root).write_directory(planned, units, options, finished=finished)
         except (HarnessError, OSError) as error:
             self._problem = str(error)
             pytest_session.exitstatus = ExitCode.ERROR
             return
-        if pytest_session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
+        if finished:
             other = ExitCode.VIOLATED if self._other_failed else ExitCode.HELD
-            pytest_session.exitstatus = self._judgement.exit_code or other
+            undecided = ExitCode.UNDECIDED if shut else ExitCode.HELD
+            pytest_session.exitstatus = self._judgement.exit_code or other or undecided
+
+    def _contracts_not_judged(self) -> list[Path]:
+        """Files of `contract_paths` of which no unit was judged, unless the command line selects what is judged."""
+        config = self._config
+        selected = config.args_source is pytest.Config.ArgsSource.ARGS or any(
+            config.getoption(name) for name in ("keyword", "--contract-workload", "collectonly")
+        )
+        if selected or config.getoption("markexpr") not in ("", "contract"):
+            return []
+        judged = {path.resolve() for path, _ in self._units.values()}
+        return [file for real, file in contract_files(config).items() if real not in judged]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self._problem is not None:
             terminalreporter.write_line(f"contracts: no run directory could be written: {self._problem}", red=True)
+        if self._not_judged and (self._units or self._config.getoption("--contract-gate")):
+            names = ", ".join(str(file) for file in self._not_judged)
+            terminalreporter.write_line(f"contracts: of `contract_paths`, but not judged: {names}", yellow=True)
         if self._judgement is None:
             return
         terminalreporter.section("contracts")
         terminalreporter.write_line(self._judgement.view.count_line(), bold=True)
+        terminalreporter.write_line(str(self._judgement.headline), bold=True)
         terminalreporter.write_line(f"report: {self._judgement.run_directory}/report.html")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from harness.evidence import environment
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import RunEvidence
-from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict
 from harness.run_directory.bundle import BundleWriter, read_bundle
 from harness.runners import supervisor
@@ -53,8 +52,8 @@ class SharedRuns:
             begun.touch()
         self._started = datetime.fromtimestamp(begun.stat().st_mtime, UTC)
 
-    def evidence(self, run: Run) -> RunEvidence:
-        """The run's evidence, after executing it if nobody has."""
+    def evidence(self, run: Run) -> tuple[Run, RunEvidence]:
+        """What was executed under the run's name, after executing it if nobody has, and its evidence."""
         from filelock import FileLock  # comes with the extra `run`, as does all that a run needs
 
         directory = self.root / "evidence" / run.id
@@ -66,14 +65,15 @@ class SharedRuns:
                 gpus = environment.machine().gpus
                 supervisor.execute(run, directory, gpu_uuid=gpus[0].uuid if gpus else None)
                 done.touch()
-        return read_run(directory)[1]
+        return read_run(directory)
 
     def judged(self, planned: PlannedContract, unit: Unit) -> tuple[Verdict, list[RunEvidence]]:
         """Execute what the unit needs and judge it; the verdict, and the evidence it was judged from."""
         runs = {run.id: run for run in planned.plan.runs}
-        evidence = [self.evidence(runs[name]) for name in unit.runs]
+        read = [self.evidence(runs[name]) for name in unit.runs]
+        made, evidence = [run for run, _ in read], [seen for _, seen in read]
         claim = planned.claim(unit.claim)
-        return judge_unit(planned.loaded.contract, claim, unit.workload, evidence, unit.obstacle), evidence
+        return session.judge_runs(planned.loaded.contract, claim, unit, made, evidence), evidence
 
     def waiver(self, planned: PlannedContract, unit: Unit) -> Waiver | None:
         """The unit's waiver, if it holds on the day on which this session began."""
@@ -82,19 +82,45 @@ class SharedRuns:
         return next((waiver for waiver in found if not waiver.expired(self._started.date())), None)
 
     def write_directory(
-        self, planned: Sequence[PlannedContract], judged: Sequence[Unit], options: session.VerifyOptions
+        self,
+        planned: Sequence[PlannedContract],
+        judged: Sequence[Unit],
+        options: session.VerifyOptions,
+        *,
+        finished: bool,
     ) -> session.Judgement:
-        """Make the run directory of the units that were judged, from the evidence below `root`."""
+        """Make the run directory of the units that were judged, from the evidence below `root`.
+
+        A session that did not finish leaves units out: its directory stays INCOMPLETE, and says so.
+        """
         contracts = [item.loaded for item in planned]
         names = {name for unit in judged for name in unit.runs}
         runs = [run for item in planned for run in item.plan.runs if run.id in names]
         waivers = [waiver for item in planned for waiver in item.waivers]
-        header = session.header_of(contracts, Plan(list(judged), runs), options, self._started, waivers)
+        narrowed = _narrowed(planned, judged, options)
+        header = session.header_of(contracts, Plan(list(judged), runs), narrowed, self._started, waivers)
         final = options.reports / session.directory_name(self._started, options)
         writer = BundleWriter(final, header, contracts)
         for run in runs:
             shutil.copytree(self.root / "evidence" / run.id, writer.evidence_directory(run.id))
         writer.seal()
         judgement = session.judge_bundles([read_bundle(writer.path)], contracts, gate=options.gate)
-        session.write_judgement(writer.path, judgement)
-        return session.Judgement(judgement.view, writer.finish())
+        if finished:
+            session.write_judgement(writer.path, judgement)
+            return session.Judgement(judgement.view, writer.finish())
+        unfinished = session.Judgement(replace(judgement.view, incomplete=(final.name,)), writer.abandon())
+        session.write_judgement(writer.path, unfinished)
+        return unfinished
+
+
+def _narrowed(
+    planned: Sequence[PlannedContract], judged: Sequence[Unit], options: session.VerifyOptions
+) -> session.VerifyOptions:
+    """The options with the claims and workloads that were selected, where some of the contracts' were not."""
+    everything = [claim for item in planned for claim in item.loaded.contract.claims]
+    claims, workloads = {unit.claim for unit in judged}, {unit.workload for unit in judged}
+    return replace(
+        options,
+        claims=tuple(sorted(claims)) if claims != {claim.id for claim in everything} else (),
+        workloads=tuple(sorted(workloads)) if workloads != {name for claim in everything for name in claim.on} else (),
+    )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from harness.judge.verdict import Status
+from collections.abc import Sequence
+
+from harness.errors import ExitCode
+from harness.judge.verdict import Status, Verdict
 from harness.report import cards
+from harness.report.headline import PARTLY_DECIDED, headline
 from harness.report.text import line
 from harness.report.view import ReportView
 
@@ -12,11 +16,17 @@ AT_MOST = 10
 
 
 def github_annotations(view: ReportView) -> list[str]:
-    """Lines for the log of a GitHub job: errors and violations, under the gate undecided units too."""
+    """Lines for the log of a GitHub job: errors and violations, under the gate undecided units too; else the headline,
+    where it is not HELD.
+    """
+    result = headline(view)
     wanted = {Status.ERROR, Status.FAIL} | ({Status.INCONCLUSIVE, Status.NOT_RUN} if view.gate else set())
     worst = cards.worst_first(verdict for verdict in view.verdicts if verdict.status in wanted)
-    shown = worst if len(worst) <= AT_MOST else worst[: AT_MOST - 1]
-    lines = [
+    room = AT_MOST - 1 if _untold(view, worst) else AT_MOST
+    shown = worst if len(worst) <= room else worst[: room - 1]
+    level = "error" if result.code else "warning"
+    lines = [_command(level, result.word, result.sentence)] if room < AT_MOST else []
+    lines += [
         _command(
             "warning" if view.waiver(verdict) else "error",
             f"{verdict.claim} on {verdict.workload}: {cards.word(view, verdict)}",
@@ -27,6 +37,16 @@ def github_annotations(view: ReportView) -> list[str]:
     if len(shown) < len(worst):
         lines.append(_command("error", "More units", f"{len(worst) - len(shown)} more units are in the report"))
     return lines
+
+
+def _untold(view: ReportView, units: Sequence[Verdict]) -> bool:
+    """Whether the headline says something that the lines of these units do not."""
+    result = headline(view)
+    if result.code is ExitCode.ERROR:
+        return all(unit.status is not Status.ERROR for unit in units)
+    if result.code is not ExitCode.HELD:
+        return all(view.waiver(unit) is not None for unit in units)
+    return result.word == PARTLY_DECIDED
 
 
 def _command(level: str, title: str, message: str) -> str:

@@ -33,6 +33,7 @@ def compare(before: ReportView, after: ReportView) -> str:
     lines = [f"before: {before.count_line()}", f"after:  {after.count_line()}"]
     for name, view in (("before", before), ("after", after)):
         lines += [f"FIRE DRILL, {name}: {line(view.drill_sentence(), 400)}"] if view.is_drill else []
+        lines += [f"WARNING, {name}: {line(warning, 2000)}" for warning in view.warnings()]
     lines += ["", "Environment", *(_environment(before, after) or ["  the same"])]
     lines += ["", "Verdicts", *(_verdicts(before, after) or ["  the same"])]
     changes = list(figure_changes(before, after))

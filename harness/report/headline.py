@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from harness.errors import ExitCode
 from harness.judge.verdict import Status, Verdict
 from harness.report.view import ReportView
+from harness.run_directory.drill_record import DrillRecord
 
-_SENTENCES = {
-    ExitCode.ERROR: "The harness, a worker, the system or the machine broke: no gate may trust this run.",
-    ExitCode.VIOLATED: "A claim is violated.",
-    ExitCode.UNDECIDED: "Nothing at all was decided.",
-    ExitCode.HELD: "Every decided claim held.",
-}
+HELD, PARTLY_DECIDED, NOT_DECIDED, VIOLATED, ERROR = "HELD", "PARTLY DECIDED", "NOT DECIDED", "VIOLATED", "ERROR"
+_BROKE = "The harness, a worker, the system or the machine broke: no gate may trust this run."
 # What would decide a unit that this machine or this run could not, by the reason code.
 _REMEDIES = {
     "needs_cuda": "run it on a machine with a CUDA device",
     "needs_memory": "run it on a device with more free memory",
     "not_available": "provide what the system says is missing",
     "not_in_contract": "judge it by the contract that it was run under",
+    "evidence_of_another_contract": "run the contract as it stands, or judge the run by its own contract",
     "not_planned": "plan the unit without narrowing, or run its shard",
     "limits_exceeded": "repeat it on an otherwise idle machine whose GPU holds its clock",
     "launches_unobserved": "repeat it where the profiler sees graph launches",
@@ -33,48 +32,97 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class Headline:
-    """Exit code by the table of the documentation, with the sentence that people read."""
+    """What stands at the top of a report: the exit code by the table of the documentation, word and sentence.
+
+    `word` is one of the five above, or `HELD, n waived`: HELD alone is for a run of which every planned unit held.
+    """
 
     code: ExitCode
+    word: str
     sentence: str
 
     @property
-    def word(self) -> str:
-        """One word for the top of a report."""
-        words = {ExitCode.ERROR: "ERROR", ExitCode.VIOLATED: "VIOLATED", ExitCode.UNDECIDED: "NOT DECIDED"}
-        return words.get(self.code, "HELD")
+    def style(self) -> str:
+        """The word as a class of the style sheet: a waived violation is not shown in the colour of what held."""
+        return "waived" if self.word.startswith(f"{HELD},") else self.word.lower().replace(" ", "-")
+
+    def __str__(self) -> str:
+        return f"{self.word}: {self.sentence}"
 
 
 def headline(view: ReportView) -> Headline:
-    """The first row of the exit-code table that applies to the verdicts; a live waiver takes a violation away."""
-    statuses = [verdict.status for verdict in view.verdicts if view.waiver(verdict) is None]
-    undecided = [status for status in statuses if status in {Status.INCONCLUSIVE, Status.NOT_RUN}]
-    altered = view.gate and bool(view.altered)
-    if Status.ERROR in statuses or altered:
-        broken = "The gate is closed: evidence differs from the digests recorded with it."
-        return Headline(ExitCode.ERROR, broken if altered else _SENTENCES[ExitCode.ERROR])
-    planted, survived = view.drilled()
-    if survived or Status.FAIL in statuses:
-        lived = f"{survived} of {planted} planted faults survived: those claims prove nothing."
-        return Headline(ExitCode.VIOLATED, lived if survived else _SENTENCES[ExitCode.VIOLATED])
-    if Status.PASS not in statuses:
-        waived_only = bool(view.verdicts) and not statuses
-        sentence = "Nothing but waived claims was decided." if waived_only else _SENTENCES[ExitCode.UNDECIDED]
-        return Headline(ExitCode.UNDECIDED, sentence)
-    if view.gate:
-        return _gate(len(undecided), waived=len(view.verdicts) - len(statuses), part=view.narrowed())
-    sentence = f"All {planted} planted faults were killed." if planted else _SENTENCES[ExitCode.HELD]
-    return Headline(ExitCode.HELD, sentence + (f" {len(undecided)} not decided." if undecided else ""))
-
-
-def _gate(undecided: int, *, waived: int, part: str) -> Headline:
-    """What the gate says of a run without errors and violations in which something held."""
-    if undecided:
-        units = "1 planned unit was" if undecided == 1 else f"{undecided} planned units were"
-        return Headline(ExitCode.UNDECIDED, f"The gate is closed: {units} not decided.")
-    signed = f", or is waived ({waived})" if waived else ""
+    """The first row of the exit-code table that applies; the sentence names the part that was planned, if one was."""
+    result, part = _of_all(view), view.narrowed()
     only = f" Only a part of the contracts was planned: {part}." if part else ""
-    return Headline(ExitCode.HELD, f"The gate is open: every planned unit was decided and held{signed}.{only}")
+    return replace(result, sentence=result.sentence + only)
+
+
+def _of_all(view: ReportView) -> Headline:
+    shut = "The gate is closed: " if view.gate else ""
+    if view.altered:
+        broken = f"{shut}evidence differs from the digests recorded with it, so nothing here is proven."
+        return Headline(ExitCode.ERROR, ERROR, broken[0].upper() + broken[1:])
+    if view.incomplete:
+        broken = f"{shut}the run did not finish, so nothing here is proven."
+        return Headline(ExitCode.ERROR, ERROR, broken[0].upper() + broken[1:])
+    if view.drill is not None and view.of_controls:
+        return of_drill(view.drill, [verdict.status for verdict in view.verdicts])
+    # a live waiver takes a violation away
+    statuses = [verdict.status for verdict in view.verdicts if view.waiver(verdict) is None]
+    waived = len(view.verdicts) - len(statuses)
+    return _failure(statuses) or _without_failures(statuses, waived=waived, gate=view.gate)
+
+
+def _failure(statuses: Sequence[str], survivors: str = "") -> Headline | None:
+    """Of a run in which something broke, is violated, or survived."""
+    if Status.ERROR in statuses:
+        return Headline(ExitCode.ERROR, ERROR, _BROKE)
+    if survivors or Status.FAIL in statuses:
+        return Headline(ExitCode.VIOLATED, VIOLATED, survivors or "A claim is violated.")
+    return None
+
+
+def _without_failures(statuses: Sequence[Status], *, waived: int, gate: bool) -> Headline:
+    """Of a run without errors, and without violations but waived ones."""
+    counts = {
+        "undecided": statuses.count(Status.INCONCLUSIVE),
+        "not run": statuses.count(Status.NOT_RUN),
+        "waived": waived,
+    }
+    held, left = statuses.count(Status.PASS), counts["undecided"] + counts["not run"]
+    if not held:
+        sentence = "Nothing but waived claims was decided." if waived else "Nothing at all was decided."
+        return Headline(ExitCode.UNDECIDED, NOT_DECIDED, sentence)
+    if left:
+        others = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
+        partly = f"{held} of {len(statuses) + waived} planned units held ({others})."
+        if gate:
+            return Headline(ExitCode.UNDECIDED, PARTLY_DECIDED, f"The gate is closed: {partly}")
+        return Headline(ExitCode.HELD, PARTLY_DECIDED, partly)
+    signed = f", or is waived ({waived})" if waived else ""
+    sentence = "The gate is open: every planned unit was decided and held" if gate else "Every planned unit held"
+    return Headline(ExitCode.HELD, f"{HELD}, {waived} waived" if waived else HELD, f"{sentence}{signed}.")
+
+
+def of_drill(record: DrillRecord, controls: Sequence[str]) -> Headline:
+    """Of a whole fire drill; `controls`: the status of each unit that ran without a fault, which must be PASS."""
+    survived, planned = len(record.survivors), len(record.rows) + len(record.not_run)
+    lived = f"{survived} of {len(record.rows)} planted faults survived: those claims prove nothing."
+    failure = _failure(controls, lived if survived else "")
+    undecided = sum(status in {Status.INCONCLUSIVE, Status.NOT_RUN} for status in controls)
+    if failure is not None:
+        return failure
+    if not record.rows or not controls:
+        return Headline(ExitCode.UNDECIDED, NOT_DECIDED, "Nothing here could be drilled on this machine.")
+    if undecided:  # what a fault did to a unit proves nothing where the unit does not hold without it
+        sentence = (
+            f"{undecided} of {len(controls)} controls were not decided: the faults of those claims prove nothing."
+        )
+        return Headline(ExitCode.VIOLATED, PARTLY_DECIDED, sentence)
+    if record.not_run:
+        sentence = f"{len(record.rows)} of {planned} planned faults were planted and killed; the others were not run."
+        return Headline(ExitCode.HELD, PARTLY_DECIDED, sentence)
+    return Headline(ExitCode.HELD, HELD, f"All {planned} planted faults were killed.")
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ def render(view: ReportView) -> str:
         "contracts": [(line(item.id), clean(item.title, 400)) for item in view.contracts],
         "facts": _facts(view),
         "undecided": undecided(list(view.verdicts)),
-        "narrowed": view.narrowed(),
         "cards": unit_cards.cards(view, evidence),
         "environment": closing.environment(view),
         "command": closing.command(view),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
+from harness.errors import ExitCode
 from harness.judge.verdict import Status, Verdict
+from harness.report.headline import HELD, Headline, headline
 from harness.report.text import clean, figure, line
 from harness.report.view import ReportView
 
@@ -17,19 +19,44 @@ def render_junit(view: ReportView) -> str:
     """The verdicts as JUnit XML. Figures are properties.
 
     Violated is a failure, broken an error, undecided and not run are skipped; under the gate those two are failures.
-    A waived violation is skipped, with its waiver as the message.
+    A waived violation is skipped, with its waiver as the message. Each suite has the headline as a property; where no
+    unit shows what it says (evidence that was altered, a fault that survived), a case of its own does.
     """
+    result = headline(view)
     root = ET.Element("testsuites", name="contracts")
     contracts = dict.fromkeys(verdict.contract for verdict in view.verdicts)
     for contract in contracts:
         verdicts = [verdict for verdict in view.verdicts if verdict.contract == contract]
-        suite = ET.SubElement(root, "testsuite", name=line(contract, MESSAGE))
+        suite = _suite(root, contract, result)
         for verdict in verdicts:
             _case(suite, view, verdict)
         _count(suite)
+    _show(root, result, gate=view.gate)
     _count(root)
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(root: ET.Element, name: str, result: Headline) -> ET.Element:
+    suite = ET.SubElement(root, "testsuite", name=line(name, MESSAGE))
+    properties = ET.SubElement(suite, "properties")
+    ET.SubElement(properties, "property", name="headline", value=line(result, MESSAGE))
+    return suite
+
+
+def _show(root: ET.Element, result: Headline, *, gate: bool) -> None:
+    """A case for the run as a whole, unless it held or a unit's case ended like it: nobody takes it for a success."""
+    if result.word == HELD:
+        return
+    tag = {ExitCode.ERROR: "error", ExitCode.VIOLATED: "failure"}.get(result.code, "skipped")
+    if result.code is ExitCode.UNDECIDED and gate:
+        tag = "failure"
+    if root.find(f".//{tag}") is not None:
+        return
+    suite = _suite(root, "the run as a whole", result)
+    case = ET.SubElement(suite, "testcase", classname="run", name=result.word, time="0")
+    ET.SubElement(case, tag, message=line(result, MESSAGE))
+    _count(suite)
 
 
 def _case(suite: ET.Element, view: ReportView, verdict: Verdict) -> None:

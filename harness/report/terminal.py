@@ -50,8 +50,7 @@ def print_results(view: ReportView, stream: TextIO | None = None) -> None:
         if group.remedy:
             units = "1 unit" if len(group.units) == 1 else f"{len(group.units)} units"
             _print(console, f"To decide {units} ({line(group.units[0].reason, 60)}): {group.remedy}.")
-    result = headline(view)
-    _print(console, f"{result.word}: {result.sentence}", "bold")
+    _print(console, str(headline(view)), "bold")
 
 
 def _print_unit(console: Console, view: ReportView, verdict: Verdict) -> None:

@@ -49,19 +49,31 @@ class ReportView:
         """Which part of the contracts was asked for; empty for all of it."""
         narrowed = self.header.narrowed
         asked = (("claims", narrowed.claims), ("workloads", narrowed.workloads))
-        return "; ".join(f"{kind}: {line(', '.join(names), 1000)}" for kind, names in asked if names)
+        parts = [f"{kind}: {line(', '.join(names), 1000)}" for kind, names in asked if names]
+        planned, named = self._faults_planned()
+        return "; ".join([*parts, *([f"faults: {planned} of {named}"] if planned < named else [])])
 
-    def drilled(self) -> tuple[int, int]:
-        """How many faults a whole fire drill planted, and how many of them survived."""
+    def _drilled(self) -> tuple[int, int, int]:
+        """How many faults a whole fire drill planted, how many of them survived, how many were not run."""
         if self.drill is None or not self.of_controls:
-            return 0, 0
-        return len(self.drill.rows), len(self.drill.survivors)
+            return 0, 0, 0
+        return len(self.drill.rows), len(self.drill.survivors), len(self.drill.not_run)
+
+    def _faults_planned(self) -> tuple[int, int]:
+        """How many faults a whole fire drill planned, run or not, and how many the claims that it is of name."""
+        planted, _, not_run = self._drilled()
+        wanted = self.header.narrowed.claims
+        claims = [one for contract in self.contracts for one in contract.claims if not wanted or one.id in wanted]
+        return planted + not_run, sum(len(claim.falsified_by) for claim in claims) if self.of_controls else 0
 
     def drill_sentence(self) -> str:
         """What a drill planted, and whose verdicts these are; empty where nothing was planted."""
         if self.of_controls:
-            planted, survived = self.drilled()
-            return f"{planted} faults planted, {survived} survived; the units are the controls, run without a fault."
+            planted, survived, not_run = self._drilled()
+            left = f", {not_run} not run" if not_run else ""
+            return (
+                f"{planted} faults planted, {survived} survived{left}; the units are the controls, run without a fault."
+            )
         return f"The fault {self.header.fault} was planted in this run on purpose." if self.is_drill else ""
 
     def contract(self, name: str) -> Contract | None:

@@ -12,12 +12,13 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from harness.contract.schema import Contract
 from harness.errors import EvidenceError, UsageError
@@ -25,7 +26,7 @@ from harness.evidence import layout
 from harness.evidence.base import Probe, Record
 from harness.evidence.environment_records import Environment
 from harness.evidence.files import Damaged, read_bytes, read_model
-from harness.evidence.plan_records import Unit
+from harness.evidence.plan_records import Run, Unit
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import Death, RunEvidence
 from harness.numbers import dump_json
@@ -37,6 +38,11 @@ class Narrowed(Record):
 
     claims: list[str] = Field(default_factory=list)
     workloads: list[str] = Field(default_factory=list)
+
+    def asks_for(self, unit: Unit) -> bool:
+        """Whether the unit is in the part of its contract that was asked for."""
+        named = (self.claims, unit.claim), (self.workloads, unit.workload)
+        return all(not wanted or name in wanted for wanted, name in named)
 
 
 class Digests(Record):
@@ -91,6 +97,14 @@ class Header(Record):
         if (self.purpose == "fault") != (self.fault is not None):
             raise ValueError(f"the purpose {self.purpose!r} does not fit the fault {self.fault!r}")
         return self
+
+    @field_validator("units")
+    @classmethod
+    def _each_once(cls, units: list[Unit]) -> list[Unit]:
+        names = Counter((unit.contract, unit.claim, unit.workload) for unit in units)
+        if names and (twice := names.most_common(1)[0])[1] > 1:
+            raise ValueError(f"unit {' / '.join(twice[0])} is listed {twice[1]} times")
+        return units
 
 
 class LoadedContract(Protocol):
@@ -153,7 +167,12 @@ class BundleWriter:
         return self.path
 
     def abandon(self) -> Path:
-        """Keep what there is, marked INCOMPLETE, under the final name if that is free; its path."""
+        """Keep what there is, marked INCOMPLETE, under the final name if that is free; its path.
+
+        Verdicts and pages that were written as those of a finished run go away.
+        """
+        for name in (layout.VERDICTS, layout.PAGE, layout.SUMMARY, layout.JUNIT):
+            (self.path / name).unlink(missing_ok=True)
         if not self.final.exists():
             self.path.rename(self.final)
             self.path = self.final
@@ -171,6 +190,7 @@ class Bundle:
     header: Header
     complete: bool
     _read: dict[str, RunEvidence] = field(default_factory=dict, repr=False, compare=False)
+    _made: dict[str, Run] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def path(self) -> Path:
@@ -183,8 +203,10 @@ class Bundle:
         return self.place.root
 
     def contract_paths(self) -> list[Path]:
-        """The copies of the contracts, by id."""
-        return [self.root / layout.CONTRACTS / f"{name}.yaml" for name in sorted(self.header.digests.contracts)]
+        """The copies of the contracts, by id: those that the header names, and any other that lies there."""
+        folder = self.root / layout.CONTRACTS
+        names = {f"{name}.yaml" for name in self.header.digests.contracts}
+        return [folder / name for name in sorted(names | {path.name for path in folder.glob("*.yaml")})]
 
     def evidence(self, run_id: str) -> RunEvidence:
         """One run's evidence; none gives an `incomplete` death, damage a `garbage` one.
@@ -194,6 +216,11 @@ class Bundle:
         if run_id not in self._read:
             self._read[run_id] = self._evidence(run_id)
         return self._read[run_id]
+
+    def made(self, run_id: str) -> Run | None:
+        """What was executed, as the evidence itself has it; None where that cannot be read."""
+        self.evidence(run_id)
+        return self._made.get(run_id)
 
     def _evidence(self, run_id: str) -> RunEvidence:
         if run_id in {".", ".."} or Path(run_id).name != run_id:
@@ -207,6 +234,7 @@ class Bundle:
             return self._dead(run_id, "garbage", error.got)
         if run.id != run_id:
             return self._dead(run_id, "garbage", f"this is the evidence of run {run.id!r}")
+        self._made[run_id] = run
         return evidence
 
     def _dead(self, run_id: str, cause: Literal["incomplete", "garbage"], detail: str) -> RunEvidence:
@@ -276,7 +304,9 @@ def _contract_changes(bundle: Bundle) -> list[str]:
         except Damaged:
             found.append(f"{name}: missing")
             continue
-        if digest != bundle.header.digests.contracts[path.stem]:
+        if path.stem not in bundle.header.digests.contracts:
+            found.append(f"{name}: not recorded with the run")
+        elif digest != bundle.header.digests.contracts[path.stem]:
             found.append(f"{name}: changed")
     return found
 

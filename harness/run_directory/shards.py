@@ -6,17 +6,19 @@ its machine could not do it has made no attempt.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from harness.contract.claims import parts_of
 from harness.contract.schema import Contract
 from harness.errors import EvidenceError
 from harness.evidence.base import Obstacle
-from harness.evidence.plan_records import Unit
+from harness.evidence.plan_records import Run, Unit
 from harness.evidence.run_evidence import RunEvidence
 from harness.run_directory.bundle import Bundle
 
 NOT_IN_ANY_SHARD = Obstacle(reason="not_planned", message="no shard of this gate planned this unit")
+NOT_IN_THIS_RUN = Obstacle(reason="not_planned", message="the contract has this unit, and the run did not plan it")
 
 
 @dataclass(frozen=True)
@@ -27,34 +29,58 @@ class Attempt:
     evidence: list[RunEvidence]
     bundle: Bundle | None
 
+    def made(self) -> list[Run | None]:
+        """What was executed for the unit, as the evidence has it; None for a run that left nothing readable."""
+        return [] if self.bundle is None else [self.bundle.made(run) for run in self.unit.runs]
+
 
 def attempts(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> list[Attempt]:
-    """The units of one run directory as planned, or every unit of the contracts over several shards.
+    """Every unit of the contracts that these run directories were asked for, and every other one that they planned.
 
-    Raises EvidenceError for shards that do not belong together.
+    A single directory was asked for what its command line did not narrow away, shards together for everything. A run
+    with a planted fault is no gate: its units are those that it planned. Raises EvidenceError for shards that do not
+    belong together.
     """
-    if len(bundles) == 1:
-        return [_attempt(bundles[0], unit) for unit in bundles[0].header.units]
-    refuse_mixed(bundles)
-    by_start = sorted(bundles, key=lambda bundle: (bundle.header.started_at, bundle.path.name))
-    units = [
-        Unit(contract=contract.id, claim=claim.id, workload=workload, obstacle=NOT_IN_ANY_SHARD)
+    demanded = [
+        Unit(contract=contract.id, claim=claim.id, workload=workload)
         for contract in contracts
         for claim in contract.claims
         for workload in claim.on
     ]
-    return [_earliest(unit, by_start) for unit in units]
+    if len(bundles) == 1:
+        header = bundles[0].header
+        asked = [unit for unit in demanded if header.narrowed.asks_for(unit)] if header.purpose == "verify" else []
+        return _made([*header.units, *asked], bundles, NOT_IN_THIS_RUN, contracts)
+    refuse_mixed(bundles)
+    by_start = sorted(bundles, key=lambda bundle: (bundle.header.started_at, bundle.path.name))
+    planned = [unit for bundle in by_start for unit in bundle.header.units]
+    return _made([*demanded, *planned], by_start, NOT_IN_ANY_SHARD, contracts)
 
 
-def _earliest(wanted: Unit, by_start: Sequence[Bundle]) -> Attempt:
-    name = (wanted.contract, wanted.claim, wanted.workload)
+def _made(
+    units: Sequence[Unit], by_start: Sequence[Bundle], missing: Obstacle, contracts: Sequence[Contract]
+) -> list[Attempt]:
+    """The attempt at each unit, in the order in which they are named first."""
+    arms = {
+        (contract.id, claim.id): {arm for part in parts_of(claim) for arm in part.arms().values()}
+        for contract in contracts
+        for claim in contract.claims
+    }
+    by_name = {_name(unit): unit for unit in reversed(units)}
+    names = dict.fromkeys(_name(unit) for unit in units)
+    wanted = [by_name[name].model_copy(update={"runs": [], "obstacle": missing}) for name in names]
+    return [_earliest(unit, by_start, arms.get((unit.contract, unit.claim), set())) for unit in wanted]
+
+
+def _name(unit: Unit) -> tuple[str, str, str]:
+    return unit.contract, unit.claim, unit.workload
+
+
+def _earliest(wanted: Unit, by_start: Sequence[Bundle], arms: Collection[str]) -> Attempt:
     planned = [
-        _attempt(bundle, unit)
-        for bundle in by_start
-        for unit in bundle.header.units
-        if (unit.contract, unit.claim, unit.workload) == name
+        _attempt(bundle, unit) for bundle in by_start for unit in bundle.header.units if _name(unit) == _name(wanted)
     ]
-    made = [attempt for attempt in planned if _was_made(attempt)]
+    made = [attempt for attempt in planned if _was_made(attempt, arms)]
     return next(iter(made or planned), Attempt(wanted, [], None))
 
 
@@ -62,8 +88,11 @@ def _attempt(bundle: Bundle, unit: Unit) -> Attempt:
     return Attempt(unit, [bundle.evidence(run) for run in unit.runs], bundle)
 
 
-def _was_made(attempt: Attempt) -> bool:
-    return attempt.unit.obstacle is None and all(run.obstacle is None for run in attempt.evidence)
+def _was_made(attempt: Attempt, arms: Collection[str]) -> bool:
+    """Whether neither the plan, nor a run, nor one of the claim's `arms` said that the machine could not do it."""
+    of_arms = [failure.obstacle for run in attempt.evidence for arm, failure in run.failed.items() if arm in arms]
+    obstacles = [attempt.unit.obstacle, *(run.obstacle for run in attempt.evidence), *of_arms]
+    return all(obstacle is None for obstacle in obstacles)
 
 
 def refuse_mixed(bundles: Sequence[Bundle]) -> None:
@@ -75,6 +104,13 @@ def refuse_mixed(bundles: Sequence[Bundle]) -> None:
         if header.purpose != "verify":
             planted = f"fault `{header.fault}`" if header.purpose == "fault" else "a fire drill"
             raise EvidenceError("a shard of a gate plants no fault", where=str(bundle.path), got=planted)
+        outside = next((unit for unit in header.units if not header.narrowed.asks_for(unit)), None)
+        if outside is not None:
+            raise EvidenceError(
+                "a run plans only what it says it was narrowed to",
+                where=str(bundle.path),
+                got=f"{outside.claim} on {outside.workload}, which its `narrowed` leaves out",
+            )
         if header.digests.source != first.header.digests.source:
             raise EvidenceError(
                 "shards come from the same sources",

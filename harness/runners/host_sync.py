@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
-import torch
-
-from harness.evidence.arm_records import DetectorReading, HostSyncEvidence, SyncPlace
+from harness.evidence.arm_records import DetectorReading, HostSyncEvidence
+from harness.runners.step_watch import places_of, planted_sync
 from harness.runners.sync_detectors import (
     Execute,
     Syncs,
@@ -28,18 +27,28 @@ class _Detector(NamedTuple):
     detect: Callable[[Execute], Syncs]
 
 
-def observe_syncs(training: TrainingRun, arm: str, replica: int, *, first_index: int) -> HostSyncEvidence:
-    """Execute some steps from `first_index` on under each detector that this machine has.
+def observe_syncs(
+    training: TrainingRun,
+    arm: str,
+    replica: int,
+    *,
+    first_index: int,
+    steps: int = OBSERVED_STEPS,
+    every_step: Sequence[DetectorReading] = (),
+) -> HostSyncEvidence:
+    """Execute `steps` steps from `first_index` on under each detector that this machine has.
+
+    `every_step`: what was seen of the judged steps themselves.
 
     With CUDA: dispatch mode and profiler; for a replay, which the dispatch mode cannot see into, profiler and
     sync-debug mode. Without: dispatch mode, and a fake pass of the step's body if the system offers it.
     """
-    device = str(training.facts().get("device", "cpu")).partition(":")[0]
+    device = device_of(training)
     replayed = isinstance(training, HasCapture) and training.capture_record().captured
     readings = []
     for detector in _detectors(device, replayed=replayed):
-        indices = range(first_index, first_index + OBSERVED_STEPS)
-        first_index += OBSERVED_STEPS
+        indices = range(first_index, first_index + steps)
+        first_index += steps
         readings.append(_read(detector, device, len(indices), partial(_execute, training, indices)))
     if device == "cpu" and isinstance(training, HasStepBody):
         readings.append(_read_fake_pass(training, device))
@@ -49,7 +58,13 @@ def observe_syncs(training: TrainingRun, arm: str, replica: int, *, first_index:
         layers=int(training.facts().get("layers", 0)),
         replayed=replayed,
         readings=readings,
+        every_step=list(every_step),
     )
+
+
+def device_of(training: TrainingRun) -> str:
+    """`cuda` or `cpu`, as the system states it."""
+    return str(training.facts().get("device", "cpu")).partition(":")[0]
 
 
 def _detectors(device: str, *, replayed: bool) -> list[_Detector]:
@@ -66,17 +81,13 @@ def _execute(training: TrainingRun, indices: range) -> None:
 
 
 def _read(detector: _Detector, device: str, steps: int, execute: Execute) -> DetectorReading:
-    sees_planted = sum(detector.detect(partial(_planted_sync, device)).values()) >= 1
+    sees_planted = sum(detector.detect(partial(planted_sync, device)).values()) >= 1
     syncs = detector.detect(execute)
-    places = [
-        SyncPlace(file=sync.place.file, line=sync.place.line, operation=sync.operation, count=count)
-        for sync, count in sorted(syncs.items())
-    ]
     return DetectorReading(
         detector=detector.name,
         steps=steps,
         count=sum(syncs.values()),
-        places=places,
+        places=places_of(syncs),
         sees_planted=sees_planted,
     )
 
@@ -88,7 +99,3 @@ def _read_fake_pass(training: HasStepBody, device: str) -> DetectorReading:
             return _read(detector, device, 1, training.step_body())
         finally:
             guard.restore()
-
-
-def _planted_sync(device: str) -> None:
-    torch.ones(2, device=device).sum().item()

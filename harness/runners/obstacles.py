@@ -93,10 +93,10 @@ def _missing_capability(
                 continue
             missing = sorted(capabilities_needed(part, arm_name) - system.capabilities)
             if missing:
-                message = f"{system.name} lacks the capability `{missing[0]}` that {part.kind} needs"
+                message = f"arm {arm_name}: {system.name} lacks the capability `{missing[0]}` that {part.kind} needs"
                 return Obstacle(reason="capability_missing", message=message)
             if arm.capture not in system.captures:
-                message = f"{system.name} does not understand `capture: {arm.capture}` of arm {arm_name}"
+                message = f"arm {arm_name}: {system.name} does not understand `capture: {arm.capture}`"
                 return Obstacle(reason="capability_missing", message=message)
     return None
 

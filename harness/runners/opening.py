@@ -9,19 +9,21 @@ from harness.errors import UsageError
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.system.protocol import TrainingRun, TrainingSystem
 from harness.system.resolve import resolve
-from harness.system.wrappers import HARNESS_FAULTS, SWAPPED_ARMS, wrap
+from harness.system.wrappers import DECOY_GRAPH, HARNESS_FAULTS, SWAPPED_ARMS, wrap
 
 
 @contextmanager
 def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
     """The training run of `arm`, entered; released on exit, its memory returned to the device.
 
-    A fault that the system describes is the system's to plant; otherwise it must be one of the harness's own.
+    The process's generators start from the workload's seed in every arm: none draws on where another left them. A
+    fault that the system describes is the system's to plant; otherwise it must be one of the harness's own.
     Raises `UsageError` for a fault that neither knows, `NotAvailable` as the system does.
     """
     planned = _planned(run, arm)
     system = resolve(planned.system)
     fault = run.fault if arm in run.fault_arms else None
+    _seed_generators(run.workload.seed)
     own = fault is not None and _planted_by_harness(system, fault, planned.system)
     training = system.open(
         run.workload,
@@ -35,10 +37,19 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
     with training as entered:
         yield entered
     del training, entered
-    _release_memory()
+    release_memory()
+
+
+def _seed_generators(seed: int) -> None:
+    from harness.system.replay.generators import seed_all
+
+    seed_all(seed)
 
 
 def _planned(run: Run, arm: str) -> PlannedArm:
+    if run.fault == DECOY_GRAPH and arm in run.fault_arms:
+        planned = run.arms[arm]
+        return planned.model_copy(update={"arm": planned.arm.model_copy(update={"capture": "none"})})
     if run.fault != SWAPPED_ARMS or arm not in run.fault_arms:
         return run.arms[arm]
     others = [other for other in run.fault_arms if other != arm]
@@ -61,7 +72,8 @@ def _planted_by_harness(system: TrainingSystem, fault: str, name: str) -> bool:
     return True
 
 
-def _release_memory() -> None:
+def release_memory() -> None:
+    """Give what nothing holds any more back to the device; raises when the device can't be used any more."""
     import gc
 
     import torch

@@ -7,49 +7,94 @@ its candidates.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
+from time import monotonic  # bound before a system is imported, which could replace it
 
 import torch
 from torch import Tensor
 
+from harness.errors import UsageError
 from harness.evidence.arm_records import ArmEnd, ArmStart, Gradients, GroupNorm, MemoryEvidence, MemorySample
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.runners.capture import Watched, capture_evidence, capture_record, graph_launches, watch_operations
-from harness.runners.host_sync import observe_syncs
-from harness.runners.opening import opened
+from harness.evidence.run_records import ArmFailed
+from harness.runners.capture import capture_evidence, capture_record
+from harness.runners.host_sync import OBSERVED_STEPS, device_of, observe_syncs
+from harness.runners.opening import opened, release_memory
+from harness.runners.profiling import Watched, graph_launches, in_step
+from harness.runners.raised import message_of, obstacle_of, stack_of
 from harness.runners.recorder import Recorder, SeriesWriter
 from harness.runners.reductions import as_hex, combine_on_device, digest_of_all, reduce_gradients, reduce_groups
+from harness.runners.state_watch import Ends, StateWatch, named_parameters
+from harness.runners.step_watch import SeriesWatch, watch_operations
 from harness.system.protocol import (
     CountsSkippedSteps,
     HasGradientNorms,
     HasGradients,
     HasInputs,
     HasParameters,
+    NotAvailable,
     TrainingRun,
 )
+from harness.system.replay.found_state import plain_name
 
 BLOCK_STEPS = 50
 BLOCK_SECONDS = 5.0
-WATCHED_STEPS = 3  # on CUDA the first ones, capture included; a traced replay is watched after the series
+WATCHED_STEPS = 3  # on CUDA the first ones, capture included, and the last; a traced replay also after the series
 NOT_REPORTED = -1
 
 KeptGradients = dict[tuple[str, int], dict[str, Tensor]]
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Execute the run's arms in order, each as often as its replicas say."""
-    baselines = set(run.baseline_of.values())
+    """Execute the run's arms in order, each as often as its replicas say.
+
+    An arm that fails is recorded, and costs the judgements that name it: the other arms go on, as far as some
+    judgement still needs them. Raises what the device says once it cannot be used any more.
+    """
     kept: KeptGradients = {}
-    for arm, planned in run.arms.items():
-        for replica in range(planned.replicas):
-            recorder.phase(f"{arm}.{replica}: open")
-            with opened(run, arm) as training:
-                execution = ArmExecution(run, arm, planned, replica, training, recorder)
-                execution.execute(kept, keep=arm in baselines and replica == 0)
-            del training, execution
+    ends = Ends()
+    failed = set(run.without)
+    for arm in run.arms:
+        if arm not in run.needed(failed):
+            continue
+        failure = _failure_of(run, arm, recorder, kept, ends)
+        if failure is not None:
+            for key in [key for key in kept if key[0] == arm]:
+                del kept[key]
+            ends.forget(arm)
+            recorder.write(failure)
+            failed.add(arm)
+            release_memory()  # a CUDA error is sticky: it is raised again here, and the worker ends
+
+
+def _failure_of(run: Run, arm: str, recorder: Recorder, kept: KeptGradients, ends: Ends) -> ArmFailed | None:
+    """Execute one arm; how it failed, None when it came to its end. Nothing of it is held when this returns."""
+    try:
+        _execute_arm(run, arm, recorder, kept, ends)
+    except UsageError:  # the plan is wrong, and no arm
+        raise
+    except BaseException as error:  # a system may raise anything, SystemExit included
+        return ArmFailed(
+            arm=arm,
+            cause="exception",
+            detail=message_of(error),
+            phase=recorder.current_phase,
+            stack=stack_of(error),
+            obstacle=obstacle_of(error) if isinstance(error, NotAvailable) else None,
+        )
+    return None
+
+
+def _execute_arm(run: Run, arm: str, recorder: Recorder, kept: KeptGradients, ends: Ends) -> None:
+    planned = run.arms[arm]
+    for replica in range(planned.replicas):
+        recorder.phase(f"{arm}.{replica}: open")
+        with opened(run, arm) as training:
+            execution = ArmExecution(run, arm, planned, replica, training, recorder, ends, StateWatch(training))
+            execution.execute(kept, keep=arm in run.baseline_of.values() and replica == 0)
+        del training, execution
 
 
 @dataclass
@@ -62,38 +107,71 @@ class ArmExecution:
     replica: int
     training: TrainingRun
     recorder: Recorder
+    ends: Ends
+    watch: StateWatch
     memory: list[MemorySample] = field(default_factory=list)
     steps_called: int = 0
 
     def execute(self, kept: KeptGradients, *, keep: bool) -> None:
         """Start record, series, end record, then what is watched beside the series."""
         self._phase("start")
-        self.recorder.write(arm_start(self.training, self.arm, self.replica))
-        watched = self._series(kept, keep=keep)
+        self.recorder.write(arm_start(self.training, self.arm, self.replica, self.watch))
+        every_step = self._watch_of_every_step()
+        watched = self._series(kept, every_step, keep=keep)
         self._phase("end")
-        self.recorder.write(arm_end(self.training, self.arm, self.replica, self.steps_called))
-        self._observe(watched)
+        end = arm_end(self.training, self.arm, self.replica, self.steps_called, self.watch, self.ends)
+        self.recorder.write(end)
+        self._observe(watched, every_step)
 
-    def _series(self, kept: KeptGradients, *, keep: bool) -> Watched:
-        steps = self.run.workload.steps
+    def _watch_of_every_step(self) -> SeriesWatch | None:
+        """For a captured arm; and for one whose host syncs are judged, where its steps can be watched as they are."""
+        device, captured = device_of(self.training), self.planned.arm.capture != "none"
+        if not captured and not (self.planned.watch_every_step and device == "cuda"):
+            return None
+        lengths = self.run.workload.seq_len
+        return SeriesWatch(
+            device,
+            captured=captured,
+            unwatched=len(lengths) if isinstance(lengths, list) else 1,
+            captures=lambda: capture_record(self.training, self.planned).captures,
+        )
+
+    def _series(self, kept: KeptGradients, every_step: SeriesWatch | None, *, keep: bool) -> Watched:
         block = SeriesBlock(self.recorder, self.recorder.series(self.arm, self.replica))
         watched = Watched()
         self._phase("steps")
-        with ExitStack() as first_steps:
-            if torch.cuda.is_available() and self.planned.arm.capture != "none":
-                watched.steps = min(WATCHED_STEPS, steps)
-                first_steps.enter_context(graph_launches(watched))
-            for index in range(steps):
-                loss = self.training.step(index)
+        profiled = self._profiled_steps()
+        with ExitStack() as window:
+            for index in range(self.run.workload.steps):
+                if index in profiled:
+                    steps, replays = profiled[index]
+                    window.enter_context(graph_launches(watched, steps, replays=replays))
+                    last = index + steps - 1
+                with every_step.step(index) if every_step is not None else nullcontext(), in_step(profiled):
+                    loss = self.training.step(index)
                 self.steps_called += 1
                 block.add(index, loss, self.training, tokens_of(self.run, self.training, index))
                 if index in self.run.gradient_steps and self._gradients_are_read():
                     self._gradients(index, kept, keep=keep)
                 self._sample_memory(index)
-                if index + 1 == watched.steps:
-                    first_steps.close()
+                if index == 0 < self.run.workload.steps - 1:
+                    self.watch.after_first_step()
+                if profiled and index == last:
+                    window.close()
         block.write()
         return watched
+
+    def _profiled_steps(self) -> dict[int, tuple[int, bool]]:
+        """First step of each profiled window -> its length, and whether its steps are to be replays.
+
+        On CUDA the first steps, in which a capture that is recorded and not launched loses an update; and the last.
+        """
+        if not torch.cuda.is_available() or self.planned.arm.capture == "none":
+            return {}
+        steps = self.run.workload.steps
+        first = min(WATCHED_STEPS, steps)
+        last = min(WATCHED_STEPS, steps - first)
+        return {0: (first, False)} | ({steps - last: (last, True)} if last else {})
 
     def _gradients_are_read(self) -> bool:
         """Whether a claim reads this execution's gradients; a baseline's repetition only shows the losses' noise."""
@@ -106,7 +184,7 @@ class ArmExecution:
     def _gradients(self, index: int, kept: KeptGradients, *, keep: bool) -> None:
         if not isinstance(self.training, HasGradients):
             return
-        gradients = dict(self.training.gradients())
+        gradients = {plain_name(name): tensor for name, tensor in self.training.gradients().items()}
         baseline = self.run.baseline_of.get(self.arm)
         other = None if baseline is None else kept.get((baseline, index))
         self.recorder.write(
@@ -126,13 +204,16 @@ class ArmExecution:
         if not isinstance(self.training, HasGradientNorms):
             return []
         before = self.training.gradient_norms()["before"]
-        return reduce_groups(gradients, self.training.gradient_groups(), before)
+        groups = {
+            group: [plain_name(name) for name in names] for group, names in self.training.gradient_groups().items()
+        }
+        return reduce_groups(gradients, groups, before)
 
     def _sample_memory(self, index: int) -> None:
         if torch.cuda.is_available():
             self.memory.append(memory_sample(index))
 
-    def _observe(self, watched: Watched) -> None:
+    def _observe(self, watched: Watched, every_step: SeriesWatch | None) -> None:
         next_index = self.run.workload.steps
         if self.planned.arm.capture != "none":
             record = capture_record(self.training, self.planned)  # before more steps are counted in it
@@ -141,12 +222,20 @@ class ArmExecution:
                 watched = watch_operations(self.training.step, range(next_index, next_index + WATCHED_STEPS))
                 next_index += WATCHED_STEPS
             self._phase("census")
-            self.recorder.write(capture_evidence(self.training, self.arm, self.replica, record, watched))
+            operations = every_step.operations() if every_step is not None else None
+            self.recorder.write(capture_evidence(self.training, self.arm, self.replica, record, watched, operations))
         if self.memory:
             self.recorder.write(MemoryEvidence(arm=self.arm, replica=self.replica, per="replay", samples=self.memory))
         if self.planned.observe_syncs and self.replica == 0:
             self._phase("host syncs")
-            self.recorder.write(observe_syncs(self.training, self.arm, self.replica, first_index=next_index))
+            readings = every_step.readings() if every_step is not None else []
+            # what could not be watched as it was judged is executed once more, under a detector, for as many steps
+            steps = self.run.workload.steps if self.planned.watch_every_step and not readings else OBSERVED_STEPS
+            self.recorder.write(
+                observe_syncs(
+                    self.training, self.arm, self.replica, first_index=next_index, steps=steps, every_step=readings
+                )
+            )
 
     def _phase(self, name: str) -> None:
         self.recorder.phase(f"{self.arm}.{self.replica}: {name}")
@@ -165,7 +254,7 @@ class SeriesBlock:
         self._losses: list[Tensor] = []
         self._integers: list[Tensor] = []  # [2]: batch digest, active groups
         self._has_digest = True
-        self._began = time.monotonic()
+        self._began = monotonic()
 
     def add(self, index: int, loss: Tensor, training: TrainingRun, tokens: int) -> None:
         """Enqueue a step's figures; writes when the block is full or five seconds old."""
@@ -178,7 +267,7 @@ class SeriesBlock:
         active = active_groups(training)
         figures = [zero if digest is None else digest, zero + NOT_REPORTED if active is None else active]
         self._integers.append(torch.stack([figure.to(loss.device) for figure in figures]))
-        if len(self._steps) >= BLOCK_STEPS or time.monotonic() - self._began > BLOCK_SECONDS:
+        if len(self._steps) >= BLOCK_STEPS or monotonic() - self._began > BLOCK_SECONDS:
             self.write()
 
     def write(self) -> None:
@@ -231,7 +320,7 @@ def memory_sample(step: int) -> MemorySample:
     )
 
 
-def arm_start(training: TrainingRun, arm: str, replica: int) -> ArmStart:
+def arm_start(training: TrainingRun, arm: str, replica: int, watch: StateWatch) -> ArmStart:
     """Digests of what the arm starts from, and the system's facts."""
     trainable, frozen = digests_of(training)
     return ArmStart(
@@ -241,12 +330,16 @@ def arm_start(training: TrainingRun, arm: str, replica: int) -> ArmStart:
         frozen_digest=frozen,
         trainable_tensors=len(training.parameters()) if isinstance(training, HasParameters) else 0,
         facts=dict(training.facts()),
+        state=watch.at_start(),
     )
 
 
-def arm_end(training: TrainingRun, arm: str, replica: int, steps: int) -> ArmEnd:
-    """Digests of what the arm has become."""
+def arm_end(training: TrainingRun, arm: str, replica: int, steps: int, watch: StateWatch, ends: Ends) -> ArmEnd:
+    """Digests of what the arm has become, and how far it lies from what other arms of this run have become."""
+    state = watch.at_end()
     trainable, frozen = digests_of(training)
+    differences = ends.differences(training)
+    ends.keep(training, arm)
     return ArmEnd(
         arm=arm,
         replica=replica,
@@ -254,6 +347,8 @@ def arm_end(training: TrainingRun, arm: str, replica: int, steps: int) -> ArmEnd
         frozen_digest=frozen,
         skipped_steps=training.skipped_steps() if isinstance(training, CountsSkippedSteps) else 0,
         steps_called=steps,
+        state=state,
+        differences=differences,
     )
 
 
@@ -261,4 +356,5 @@ def digests_of(training: TrainingRun) -> tuple[str, str]:
     """Digests of trainable and frozen tensors now; empty where the system does not show them."""
     if not isinstance(training, HasParameters):
         return "", ""
-    return digest_of_all(training.parameters()), digest_of_all(training.frozen())
+    frozen = {plain_name(name): tensor for name, tensor in training.frozen().items()}
+    return digest_of_all(named_parameters(training)), digest_of_all(frozen)

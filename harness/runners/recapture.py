@@ -10,10 +10,12 @@ import torch
 
 from harness.evidence.arm_records import MemoryEvidence, MemorySample
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.runners.capture import Watched, capture_evidence, capture_record
+from harness.runners.capture import capture_evidence, capture_record
 from harness.runners.opening import opened
 from harness.runners.paired import SeriesBlock, arm_end, arm_start, memory_sample, tokens_of
+from harness.runners.profiling import Watched
 from harness.runners.recorder import Recorder
+from harness.runners.state_watch import Ends, StateWatch
 from harness.system.protocol import CanRecapture, NotAvailable, TrainingRun
 
 ROUNDS_PER_AFTER = 4  # the judge compares the last `after` samples with those that follow the first `after`
@@ -30,7 +32,8 @@ def execute(run: Run, recorder: Recorder) -> None:
 def _execute_arm(run: Run, arm: str, planned: PlannedArm, training: TrainingRun, recorder: Recorder) -> None:
     if not isinstance(training, CanRecapture):
         raise NotAvailable("re-capturing needs the system's capability `forget_captures`")
-    recorder.write(arm_start(training, arm, 0))
+    watch = StateWatch(training)
+    recorder.write(arm_start(training, arm, 0, watch))
     recorder.phase(f"{arm}: re-capture")
     shapes = len(run.workload.seq_len) if isinstance(run.workload.seq_len, list) else 1
     block = SeriesBlock(recorder, recorder.series(arm, 0))
@@ -41,10 +44,12 @@ def _execute_arm(run: Run, arm: str, planned: PlannedArm, training: TrainingRun,
             training.forget_captures()
         block.add(index, training.step(index), training, tokens_of(run, training, index))
         block.write()
+        if index == 0:
+            watch.after_first_step()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
             samples.append(memory_sample(index))
-    recorder.write(arm_end(training, arm, 0, captures))
+    recorder.write(arm_end(training, arm, 0, captures, watch, Ends()))
     recorder.write(capture_evidence(training, arm, 0, capture_record(training, planned), Watched()))
     recorder.write(MemoryEvidence(arm=arm, replica=0, per="recapture", samples=samples))
 

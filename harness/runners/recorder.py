@@ -6,11 +6,13 @@ by the thread that does the work and by nothing else: a background thread would 
 
 from __future__ import annotations
 
-import os
 import re
-import time
 from collections.abc import Callable, Sequence
+
+# bound here, before a system is imported: it could replace them in their modules
+from os import utime
 from pathlib import Path
+from time import perf_counter
 from types import TracebackType
 from typing import Self
 
@@ -75,7 +77,7 @@ class Recorder:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._started = time.perf_counter()
+        self._started = perf_counter()
         self._records = (directory / RECORDS).open("a", encoding="utf-8", newline="\n")
         self._heartbeat = directory / HEARTBEAT
         self._series: dict[tuple[str, int], SeriesWriter] = {}
@@ -84,7 +86,7 @@ class Recorder:
 
     def seconds(self) -> float:
         """Seconds since the worker began to record."""
-        return time.perf_counter() - self._started
+        return perf_counter() - self._started
 
     def phase(self, name: str) -> None:
         """Say where the run is; the last phase names the place of a death."""
@@ -108,7 +110,7 @@ class Recorder:
 
     def heartbeat(self) -> None:
         """Show that the run makes progress; every write does it too."""
-        os.utime(self._heartbeat)
+        utime(self._heartbeat)
 
     def close(self) -> None:
         self._records.close()

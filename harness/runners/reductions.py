@@ -27,7 +27,7 @@ _GAMMA, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -772359229
 
 def digest_on_device(tensor: Tensor) -> Tensor:
     """The digest of `tensor`'s bits as a 0-d int64 tensor on its device. No host sync."""
-    raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    raw = _dense(tensor).contiguous().view(-1).view(torch.uint8)
     if raw.storage_offset() % 8:
         raw = raw.clone()  # only an aligned slice can be read as words
     words = raw.numel() // 8
@@ -37,6 +37,12 @@ def digest_on_device(tensor: Tensor) -> Tensor:
             part = data[start : start + _CHUNK]
             total += _mixed(part + _positions(part.numel(), first + start, tensor.device)).sum()
     return total
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """The elements as they are, of a sparse or conjugated tensor too."""
+    plain = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
+    return plain.resolve_conj().resolve_neg()
 
 
 def combine_on_device(tensors: Mapping[str, Tensor]) -> Tensor:
@@ -68,6 +74,42 @@ def digest_of_all(tensors: Mapping[str, Tensor]) -> str:
     found = digests(tensors)
     lines = [f"{name} {tensors[name].dtype} {list(tensors[name].shape)} {found[name]}\n" for name in sorted(found)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
+
+
+def not_finite(tensors: Mapping[str, Tensor]) -> set[str]:
+    """Names of the tensors that hold NaN or infinity, fetched in one transfer a device; integers never do."""
+    by_device: dict[torch.device, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if tensor.numel() and (tensor.is_floating_point() or tensor.is_complex()):
+            by_device.setdefault(tensor.device, {})[name] = _bad(_dense(tensor))
+    found: set[str] = set()
+    for flags in by_device.values():
+        values = torch.stack(list(flags.values())).tolist()
+        found |= {name for name, bad in zip(flags, values, strict=True) if bad}
+    return found
+
+
+def _bad(tensor: Tensor) -> Tensor:
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    if tensor.dtype.itemsize == 1:  # torch has no comparison of 8-bit floats
+        tensor = tensor.float()
+    lowest, highest = torch.aminmax(tensor)  # either is NaN where any element is
+    return ~(torch.isfinite(lowest) & torch.isfinite(highest))
+
+
+def largest_difference(tensor: Tensor, other: Tensor) -> float:
+    """Largest absolute difference of two tensors of one shape, in float64 on the first one's device; NaN if any is."""
+    ours, theirs = _dense(tensor), _dense(other).to(tensor.device)
+    if ours.is_complex():
+        ours, theirs = torch.view_as_real(ours), torch.view_as_real(theirs)
+    if not ours.numel():
+        return 0.0
+    # equal infinities would subtract to NaN
+    apart = torch.where(
+        ours == theirs, torch.zeros((), dtype=torch.float64, device=ours.device), _wide(ours) - _wide(theirs)
+    )
+    return float(apart.abs().max())
 
 
 def reduce_gradients(gradients: Mapping[str, Tensor], baseline: Mapping[str, Tensor] | None) -> list[TensorReduction]:

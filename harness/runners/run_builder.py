@@ -25,9 +25,11 @@ class _PairedRun:
     role: dict[str, int] = field(default_factory=dict)
     replicas: dict[str, int] = field(default_factory=dict)
     observe_syncs: set[str] = field(default_factory=set)
+    watch_every_step: set[str] = field(default_factory=set)
     baseline_of: dict[str, str] = field(default_factory=dict)
     gradient_steps: set[int] = field(default_factory=set)
     gradient_arms: set[str] = field(default_factory=set)
+    groups: list[list[str]] = field(default_factory=list)
 
     def takes(self, part: AnyPart) -> bool:
         """Whether gradients stay unambiguous: one baseline for each candidate, and no circle."""
@@ -49,7 +51,11 @@ class _PairedRun:
             role = {part.candidate_path: CANDIDATE, "baseline": BASELINE}.get(field_name, CONTROL)
             self.role[arm] = min(role, self.role.get(arm, role))
             self._repeat(arm, part.replicas().get(arm, 1))
+        group = sorted(set(part.arms().values()))
+        self.groups += [group] if group not in self.groups else []
         self.observe_syncs |= part.sync_arms()
+        if part.sync_arms():
+            self.watch_every_step.add(part.arms()[part.candidate_path])
         demand = part.gradients()
         if demand is not None:
             self.gradient_steps |= set(demand.steps)
@@ -126,7 +132,12 @@ class RunBuilder:
         arms = {arm: planned.replicas[arm] for arm in planned.order(self._contract)}
         run = self._run(self._paired_id(number), "paired", arms, {}, 0)
         observed = {
-            name: arm.model_copy(update={"observe_syncs": name in planned.observe_syncs})
+            name: arm.model_copy(
+                update={
+                    "observe_syncs": name in planned.observe_syncs,
+                    "watch_every_step": name in planned.watch_every_step,
+                }
+            )
             for name, arm in run.arms.items()
         }
         return run.model_copy(
@@ -135,6 +146,7 @@ class RunBuilder:
                 "baseline_of": planned.baseline_of,
                 "gradient_steps": sorted(planned.gradient_steps),
                 "gradient_arms": sorted(planned.gradient_arms),
+                "groups": planned.groups,
             }
         )
 

@@ -31,6 +31,7 @@ from harness.runners.gpu_lock import gpu_lock
 from harness.runners.leftovers import TOKEN, kill_marked, new_token
 from harness.runners.output import OutputPump
 from harness.runners.recorder import HEARTBEAT
+from harness.runners.remaining import without_the_arm, write_run
 from harness.runners.telemetry import Sampler
 from harness.runners.worker import STACKS
 
@@ -64,20 +65,23 @@ def execute(
 ) -> Death | None:
     """Run `run` in a fresh worker process; its evidence goes into `directory`, which must not exist yet.
 
-    Returns None when the evidence is complete, else how the worker died (also written to `death.json`). With
+    Returns None when the evidence is complete, else how the worker died (also written to `death.json`). A worker that
+    died in one arm of a paired run is followed by another without that arm, as long as a judgement needs the rest. With
     `gpu_uuid` that GPU is locked, and its telemetry sampled; a timing's is sampled on any machine. SIGINT and
     SIGTERM kill the worker first, and are then raised as KeyboardInterrupt and SystemExit(143). They reach the main
     thread alone: what it runs in other threads it ends by setting `stop`, which raises `Stopped` there. `variables`
     stand in the worker's environment beside those of this process.
     """
     directory.mkdir(parents=True)
-    # the order of the arms is the order of their execution
-    text = dump_json(run.model_dump(), indent=2, sort_keys=False)
-    (directory / layout.RUN).write_text(text + "\n", encoding="utf-8")
+    write_run(run, directory)
     tell = on_progress or (lambda _progress: None)
     lock = gpu_lock(gpu_uuid, lambda waiting: tell(Progress(run.id, waiting, 0.0))) if gpu_uuid else nullcontext()
     with sigterm_raises(), lock:
         death = _supervise(run, directory, tell, gpu_uuid, stop, variables)
+        # a process that died, or whose device did, decides nothing more: what its arm did not cost is run again
+        while death is not None and (rest := without_the_arm(run, directory, death)) is not None:
+            run = rest
+            death = _supervise(run, directory, tell, gpu_uuid, stop, variables)
     if death is not None:
         (directory / layout.DEATH).write_text(dump_json(death.model_dump(), indent=2) + "\n", encoding="utf-8")
     for name in (HEARTBEAT, STACKS):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.runners.capture import profiler
+from harness.runners.profiling import profiler
 from harness.system.replay.frames import Place, innermost, of_current_stack, of_traceback
 
 Execute = Callable[[], object]
@@ -74,16 +75,20 @@ def _is_blocking_copy(name: str, args: Sequence[Any], kwargs: dict[str, Any]) ->
     return {source.device.type, target.type} == {"cpu", "cuda"} and not asynchronous
 
 
-class _DispatchSyncs(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self, device: str, *, stand_in: bool) -> None:
+class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the ATen operations that reach the dispatcher, and those among them that make the host wait."""
+
+    def __init__(self, device: str, *, stand_in: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._device, self._stand_in = device, stand_in
+        self.operations = 0
         self.seen: Syncs = Counter()
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        self.operations += 1
         if needs_value(func, args, kwargs, self._device):
             operation = func._schema.name.replace("::", ".")
             self.seen[Sync(of_current_stack(), operation)] += 1
@@ -121,7 +126,7 @@ def by_dispatch_mode(execute: Execute, device: str) -> Syncs:
 
     On a CPU `.tolist()` and `.numpy()` read memory without an operator; the fake pass sees them there.
     """
-    with _DispatchSyncs(device, stand_in=False) as mode:
+    with DispatchWatch(device) as mode:
         execute()
     return Syncs(mode.seen)
 
@@ -132,7 +137,7 @@ def by_fake_pass(execute: Execute, device: str) -> Syncs:
     Where no stand-in is known (an output whose shape depends on values) the pass ends at the last counted sync.
     The caller undoes what fake tensors were left behind.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True), _DispatchSyncs(device, stand_in=True) as mode:
+    with FakeTensorMode(allow_non_fake_inputs=True), DispatchWatch(device, stand_in=True) as mode:
         try:
             execute()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -186,6 +191,14 @@ def _place_of_event(event: Any, operators: Sequence[Any]) -> Place:
 
 def by_sync_debug_mode(execute: Execute) -> Syncs:
     """Execute with torch's own warnings of synchronizing calls; blind to `torch.cuda.synchronize()` and events."""
+    with sync_warnings() as seen:
+        execute()
+    return seen
+
+
+@contextmanager
+def sync_warnings() -> Iterator[Syncs]:
+    """Within the block, count torch's warnings of synchronizing calls by the user's line."""
     seen: Syncs = Counter()
 
     def note(message: Warning | str, *_args: object, **_kwargs: object) -> None:
@@ -198,7 +211,36 @@ def by_sync_debug_mode(execute: Execute) -> Syncs:
         warnings.showwarning = note
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            execute()
+            yield seen
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    return seen
+
+
+# what torch's Python calls go through, wherever a user imported them from
+_WAITING_CALLS: tuple[tuple[Any, str], ...] = (
+    (torch._C, "_cuda_synchronize"),
+    (torch.cuda.Stream, "synchronize"),
+    (torch.cuda.Event, "synchronize"),
+)
+
+
+@contextmanager
+def waiting_calls() -> Iterator[Syncs]:
+    """Within the block, count explicit waits for a device, a stream or an event: torch warns of none of them."""
+    seen: Syncs = Counter()
+
+    def counted(call: Callable[..., object], operation: str) -> Callable[..., object]:
+        def wait(*arguments: object, **keywords: object) -> object:
+            seen[Sync(of_current_stack(), operation)] += 1
+            return call(*arguments, **keywords)
+
+        return wait
+
+    replaced = [(owner, name, getattr(owner, name)) for owner, name in _WAITING_CALLS if hasattr(owner, name)]
+    for owner, name, call in replaced:
+        setattr(owner, name, counted(call, f"{owner.__name__}.{name}"))
+    try:
+        yield seen
+    finally:
+        for owner, name, call in replaced:
+            setattr(owner, name, call)

@@ -63,7 +63,11 @@ class Sampler:
     def telemetry(self) -> Telemetry:
         """What was sampled."""
         timed = [sample for phase, sample in self._samples if phase.startswith(TIMED_PHASE)]
-        return Telemetry(samples=timed or [sample for _, sample in self._samples], began=self._started)
+        # from the first look at the phase to the last: at most one interval less than it took
+        seconds = timed[-1].seconds - timed[0].seconds if timed else None
+        return Telemetry(
+            samples=timed or [sample for _, sample in self._samples], began=self._started, timed_seconds=seconds
+        )
 
     def write(self, path: Path) -> None:
         """Store the record as one JSON line."""

@@ -8,21 +8,29 @@ read when the clock stands still.
 
 from __future__ import annotations
 
-import time
-from contextlib import ExitStack
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+
+# bound here, before a system is imported: it could replace them in their modules
+from time import monotonic, process_time
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import Block, TimingEvidence
-from harness.runners.capture import Watched, capture_evidence, capture_record, graph_launches
+from harness.runners.capture import capture_evidence, capture_record
 from harness.runners.opening import opened
 from harness.runners.paired import arm_end, arm_start
+from harness.runners.profiling import Watched, graph_launches, in_step
 from harness.runners.recorder import TIMED_PHASE, Recorder
 from harness.runners.reductions import as_hex, combine_on_device
+from harness.runners.state_watch import Ends, StateWatch
 from harness.system.protocol import HasInputs, TrainingRun
+from harness.system.replay import generators
 
 WARMUP_STEPS = 10
 WATCHED_STEPS = 5
@@ -38,26 +46,42 @@ class TimedArm:
     training: TrainingRun
     run: Run
     recorder: Recorder
+    watch: StateWatch
     next_index: int = 0
+    _generators: dict[str, Any] = field(default_factory=lambda: generators.states(generators.global_generators()))
     _losses: list[Tensor] = field(default_factory=list)
     _inputs: list[dict[str, Tensor]] = field(default_factory=list)
 
-    def block(self, steps: int) -> tuple[float, float, float]:
+    @contextmanager
+    def own_generators(self) -> Iterator[None]:
+        """The process's generators as this arm left them: both arms draw what they would draw alone."""
+        known = generators.global_generators()
+        generators.restore(known, self._generators)
+        yield
+        self._generators = generators.states(known)
+
+    def block(self, steps: int, *, profiled: bool = False) -> tuple[float, float, float]:
         """Wall and processor seconds of `steps` steps, and when they began by the machine's monotonic clock.
 
         Losses and a copy of the batches stay on the device.
         """
-        shows_inputs = self.training if isinstance(self.training, HasInputs) else None
         self._losses, self._inputs = [], []
+        with self.own_generators():
+            timed = self._timed_steps(steps, profiled=profiled)
+        self.next_index += steps
+        return timed
+
+    def _timed_steps(self, steps: int, *, profiled: bool) -> tuple[float, float, float]:
+        shows_inputs = self.training if isinstance(self.training, HasInputs) else None
         synchronize()
-        began, worked = time.monotonic(), time.process_time()
+        began, worked = monotonic(), process_time()
         for index in range(self.next_index, self.next_index + steps):
-            self._losses.append(self.training.step(index))
+            with in_step(profiled):
+                self._losses.append(self.training.step(index))
             if shows_inputs is not None:
                 self._inputs.append({name: tensor.clone() for name, tensor in shows_inputs.inputs().items()})
         synchronize()
-        seconds, processor_seconds = time.monotonic() - began, time.process_time() - worked
-        self.next_index += steps
+        seconds, processor_seconds = monotonic() - began, process_time() - worked
         return seconds, processor_seconds, began
 
     def write_block(self) -> None:
@@ -75,11 +99,11 @@ class TimedArm:
 
     def watch_launches(self) -> Watched:
         """Graph launches of an untimed block; None launches where there is no CUDA."""
-        watched = Watched(steps=WATCHED_STEPS)
+        watched = Watched()
         with ExitStack() as watch:
             if torch.cuda.is_available():
-                watch.enter_context(graph_launches(watched))
-            self.block(WATCHED_STEPS)
+                watch.enter_context(graph_launches(watched, WATCHED_STEPS, replays=True))
+            self.block(WATCHED_STEPS, profiled=True)
         return watched
 
     def _tokens(self, index: int, offset: int) -> int:
@@ -99,17 +123,22 @@ def execute(run: Run, recorder: Recorder) -> None:
         for name in (baseline, candidate):
             recorder.phase(f"{name}: open")
             training = stack.enter_context(opened(run, name))
-            recorder.write(arm_start(training, name, 0))
-            arms[name] = TimedArm(name, run.arms[name], training, run, recorder)
+            watch = StateWatch(training)
+            recorder.write(arm_start(training, name, 0, watch))
+            arms[name] = TimedArm(name, run.arms[name], training, run, recorder, watch)
         for arm in arms.values():
             recorder.phase(f"{arm.name}: warm-up")
-            arm.block(WARMUP_STEPS)
+            arm.block(1)
+            arm.watch.after_first_step()
+            arm.block(WARMUP_STEPS - 1)
             recorder.heartbeat()
         raise_clocks()
         recorder.phase(TIMED_PHASE)
         timed = _timed_rounds(arms[candidate], arms[baseline], rounds=blocks // 2, steps=block_steps)
+        ends = Ends()
         for arm in arms.values():
-            recorder.write(arm_end(arm.training, arm.name, 0, arm.next_index))
+            with arm.own_generators():
+                recorder.write(arm_end(arm.training, arm.name, 0, arm.next_index, arm.watch, ends))
         recorder.phase("watch launches")
         watched = {arm.name: _watch_and_record(arm) for arm in arms.values()}
         recorder.write(
@@ -119,9 +148,10 @@ def execute(run: Run, recorder: Recorder) -> None:
                 baseline=baseline,
                 blocks=timed,
                 observed_steps=WATCHED_STEPS,
+                processors=os.cpu_count(),
                 observed_graph_launches={name: seen.graph_launches or 0 for name, seen in watched.items()},
                 observed_device_seconds={
-                    name: seen.device_seconds / seen.steps
+                    name: seen.device_seconds / WATCHED_STEPS
                     for name, seen in watched.items()
                     if seen.device_seconds is not None
                 },
@@ -134,8 +164,8 @@ def raise_clocks() -> None:
     if not torch.cuda.is_available():
         return
     values = torch.zeros(2**24, device="cuda")
-    until = time.monotonic() + RAISE_CLOCKS_S
-    while time.monotonic() < until:
+    until = monotonic() + RAISE_CLOCKS_S
+    while monotonic() < until:
         for _ in range(20):
             values.cos_()
         torch.cuda.synchronize()
@@ -179,7 +209,10 @@ def count_setting(run: Run, name: str) -> int:
     return value
 
 
+_on_cuda, _wait_for_device = torch.cuda.is_available(), torch.cuda.synchronize
+
+
 def synchronize() -> None:
     """Wait for the device, where there is one."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    if _on_cuda:
+        _wait_for_device()

@@ -12,21 +12,17 @@ import importlib
 import os
 import signal
 import sys
-import traceback
 from pathlib import Path
 
-from harness.evidence.base import Obstacle
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Complete, Raised, Unavailable
-from harness.runners.folders import without_folders
+from harness.runners.raised import message_of, obstacle_of, stack_of
 from harness.runners.recorder import Recorder
 from harness.system.protocol import NotAvailable
 
 STACKS = "stack.txt"
 RAISED_EXIT = 70  # EX_SOFTWARE of sysexits.h
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_MESSAGE_LIMIT = 4000
-_STACK_LIMIT = 20_000
 
 
 def main() -> int:
@@ -49,22 +45,12 @@ def _execute(recorder: Recorder) -> int:
         recorder.phase(f"import harness.runners.{run.probe}")
         importlib.import_module(f"harness.runners.{run.probe}").execute(run, recorder)
     except NotAvailable as error:
-        obstacle = Obstacle(reason="not_available", message=_excerpt(str(error), _MESSAGE_LIMIT))
-        recorder.write(Unavailable(obstacle=obstacle))
+        recorder.write(Unavailable(obstacle=obstacle_of(error)))
     except BaseException as error:  # a system may raise anything, SystemExit included
-        stack = "".join(traceback.format_exception(error)).encode("utf-8", "replace").decode("utf-8")
-        stack = without_folders(stack)
-        message = f"{type(error).__name__}: {error}"
-        recorder.write(Raised(error=_excerpt(message, _MESSAGE_LIMIT), stack=stack[-_STACK_LIMIT:]))
+        recorder.write(Raised(error=message_of(error), stack=stack_of(error)))
         return RAISED_EXIT
     recorder.write(Complete(seconds=recorder.seconds()))
     return 0
-
-
-def _excerpt(text: str, limit: int) -> str:
-    # lone surrogates (file names, broken decoding) cannot be written as UTF-8
-    text = text.encode("utf-8", "replace").decode("utf-8")
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _die_with_the_supervisor() -> None:

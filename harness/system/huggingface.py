@@ -38,7 +38,7 @@ class TransformersQLoRA:
             models=(),
             arm_options={"twin_of": str},
             workload_options={},
-            capabilities=frozenset({"inputs", "parameters", "gradients", "gradient_norms"}),
+            capabilities=frozenset({"inputs", "parameters", "state", "gradients", "gradient_norms"}),
         )
 
     def open(
@@ -126,6 +126,13 @@ class TransformersRun:
     def frozen(self) -> Mapping[str, Tensor]:
         trained = {id(parameter) for parameter in self._parameters.values()}
         return {name: tensor for name, tensor in self._model.named_parameters() if id(tensor) not in trained}
+
+    def state(self) -> Mapping[str, Mapping[str, Tensor]]:
+        from harness.system.replay.found_state import found_state
+
+        # frozen weights have their own digest
+        found = found_state(self._model, self._optimizer, parameters={**self._parameters, **self.frozen()})
+        return {category: found[category] for category in ("buffers", "optimizer")}
 
     def gradients(self) -> Mapping[str, Tensor]:
         return {name: p.grad for name, p in self._parameters.items() if p.grad is not None}

@@ -23,6 +23,7 @@ Scalar = bool | int | float | str
 CAPABILITIES = (
     "inputs",
     "parameters",
+    "state",
     "gradients",
     "gradient_norms",
     "capture",
@@ -122,6 +123,21 @@ class HasParameters(Protocol):
 
     def frozen(self) -> Mapping[str, Tensor]:
         """Frozen tensors by name."""
+        ...
+
+
+@runtime_checkable
+class HasState(Protocol):
+    """What training changes beside the named parameters, and a later step reads.
+
+    Without it the harness watches what it finds from the run's attributes: modules' parameters and buffers,
+    optimizers, schedulers, loss scales and generators; with it, that and what is named here. The process's own
+    generators are always watched. Arms that must agree in bits must agree in all of it, at their start and end.
+    """
+
+    def state(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """Tensors by category and name: `parameters` (that `parameters()` does not name), `buffers`, `optimizer`,
+        `generators`, or `tensors` for anything else. Read at the start and at the end only; it may wait."""
         ...
 
 

@@ -17,6 +17,9 @@
             def batch(index): ...                         # dict of tensors, a pure function of seed and index
             return step, batch, lambda: dict(model.named_parameters())
 
+State beside the parameters (buffers, optimizer state, generators, averaged weights) is found from the step: see
+`replay/found_state.py`. A fourth function that `build` returns may name more.
+
 On a GPU torch captures only optimizers made with `capturable=True`. What changes from step to step (a learning
 rate, say) must arrive in the batch: a captured step reads no Python number anew. `describe()` needs no torch as
 long as the module imports it inside `build`.
@@ -47,6 +50,8 @@ class StepFunction(NamedTuple):
     step: Callable[[dict[str, Tensor]], Tensor]
     batch: Callable[[int], Batch]
     parameters: Callable[[], Mapping[str, Tensor]]
+    state: Callable[[], Mapping[str, Tensor]] = dict
+    """Tensors that training changes and nobody finds from the step, by name."""
 
 
 class StepFunctionSystem:
@@ -59,8 +64,8 @@ class StepFunctionSystem:
     workload_options: Mapping[str, Sequence[Scalar] | type] = {}
     layers = 0
 
-    def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
-        """Step, batch and parameters of one arm, as `StepFunction` says."""
+    def build(self, workload: Workload, arm: Arm) -> tuple[Any, ...]:
+        """Step, batch and parameters of one arm, and maybe more state, as `StepFunction` says."""
         raise NotImplementedError
 
     def describe(self) -> SystemDescription:
@@ -70,7 +75,7 @@ class StepFunctionSystem:
             models=self.models,
             arm_options=self.arm_options,
             workload_options=self.workload_options,
-            capabilities=frozenset({"inputs", "parameters", "gradients", "capture"}),
+            capabilities=frozenset({"inputs", "parameters", "gradients", "capture", "state"}),
             captures=frozenset({"none", "step"}),
         )
 
@@ -102,7 +107,7 @@ class StepFunctionRun:
 
     def __init__(self, function: StepFunction, *, capture: str, layers: int) -> None:
         self._function, self._requested, self._layers = function, capture != "none", layers
-        self._parameters = dict(function.parameters())
+        self._parameters = _without_buffers(function)
         self._device = next(iter(self._parameters.values())).device
         self._shapes: dict[tuple[object, ...], _Shape] = {}
         self._current = self._select(function.batch(0))
@@ -126,8 +131,9 @@ class StepFunctionRun:
         return self._current.captured.replay()
 
     def step_body(self) -> Callable[[], Tensor]:
-        current = self._current
-        return lambda: self._function.step(dict(current.static))
+        # the step gets copies: what it does to its batch in place must not reach the static buffers
+        static, step = self._current.static, self._function.step
+        return lambda: step({name: tensor.clone() for name, tensor in static.items()})
 
     def facts(self) -> Mapping[str, Scalar]:
         return {
@@ -146,7 +152,17 @@ class StepFunctionRun:
         return {}
 
     def state_tensors(self) -> Mapping[str, Tensor]:
-        return self._parameters
+        return {**self._function.state(), **self._parameters}
+
+    def state(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """What is found from the step, and what `build` named beside it."""
+        from harness.system.replay.found_state import state_of
+        from harness.system.replay.reachable import reach
+
+        found = reach(self._function.step, self._function.parameters)
+        found.generators |= reach(self._function.batch).generators
+        state = state_of(found, self._parameters)
+        return {**state, "tensors": {**state["tensors"], **self._function.state()}}
 
     def gradients(self) -> Mapping[str, Tensor]:
         """As the last step left them in `.grad`; a traced replay computes them into tensors of its own."""
@@ -220,7 +236,9 @@ class StepFunctionRun:
     def _record_trace(self, shape: _Shape, static: Callable[[], Mapping[str, Tensor]]) -> None:
         from harness.system.replay.traced import TracedStep
 
-        traced = TracedStep(self.step_body(), self.state_tensors, self._leaf_gradients, static=static)
+        traced = TracedStep(
+            self.step_body(), self.state_tensors, self._leaf_gradients, static=static, roots=[self._function.step]
+        )
         traced.record()
         shape.captured = traced
 
@@ -230,6 +248,18 @@ class StepFunctionRun:
         from harness.system.replay.captured_step import CapturedStep
 
         self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        captured = CapturedStep(self.step_body(), self.state_tensors, static, stream=self._stream)
+        captured = CapturedStep(
+            self.step_body(), self.state_tensors, static, roots=[self._function.step], stream=self._stream
+        )
         captured.capture()
         shape.captured, shape.gradients = captured, self._leaf_gradients()
+
+
+def _without_buffers(function: StepFunction) -> dict[str, Tensor]:
+    """The named parameters but for registered buffers, which a forward pass changes and no optimizer does."""
+    from harness.system.replay.found_state import same
+    from harness.system.replay.reachable import reach
+
+    modules = reach(function.step, function.parameters).modules.values()
+    buffers = {same(tensor) for module in modules for tensor in module.buffers()}
+    return {name: tensor for name, tensor in function.parameters().items() if same(tensor) not in buffers}

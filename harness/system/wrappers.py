@@ -6,64 +6,26 @@ Importing this needs no torch. The expectations are by claim kind: these faults 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from harness.errors import UsageError
-from harness.system.protocol import Expectation, FaultDescription, TrainingRun
+from harness.system.end_faults import DrawnNumbers, DroppedLastUpdate, NanEndState, WipedMoments
+from harness.system.faulty_run import FAULTY_STEP, FaultyRun
+from harness.system.protocol import CaptureRecord, Expectation, FaultDescription, TrainingRun
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 SWAPPED_ARMS = "swapped_arms"  # planted where the arms are opened: a wrapper sees one arm only
+DECOY_GRAPH = "decoy_graph"  # likewise: the arm is opened uncaptured
 SLOWDOWN = 5  # of a baseline: any sleep as long as the step itself shows
 # A captured step of a tiny model was 14 times as fast as an eager one of 14 ms on an H200, one of 28 layers 4.6 times
 # as fast as one of 28 ms: the sleep turns such ratios over, the factor those of steps too long for it to matter.
 CANDIDATE_SLOWDOWN = 2
 CANDIDATE_SLEEP_S = 0.05
-FAULTY_STEP = 5  # the step that a fault of one step hits; the last one of a shorter run
-
-
-class FaultyRun:
-    """Passes everything through to the wrapped run; subclasses change one thing.
-
-    Capabilities are copied as bound methods, since `isinstance` with a runtime-checkable protocol looks at
-    attributes that are there and not at `__getattr__`.
-    """
-
-    def __init__(self, inner: TrainingRun, steps: int) -> None:
-        self._inner, self._steps = inner, steps
-        self._adopt()
-
-    def _adopt(self) -> None:
-        for name in dir(self._inner):
-            if not name.startswith("_") and not hasattr(type(self), name):
-                setattr(self, name, getattr(self._inner, name))
-        self._replace_capabilities()
-
-    def _replace_capabilities(self) -> None:
-        """For a fault in a capability: put another method in the place of the wrapped run's, if it has that."""
-
-    @property
-    def _faulty_step(self) -> int:
-        return min(FAULTY_STEP, self._steps - 1)
-
-    def step(self, index: int) -> Tensor:
-        return self._inner.step(index)
-
-    def facts(self) -> Mapping[str, bool | int | float | str]:
-        return self._inner.facts()
-
-    def __enter__(self) -> Self:
-        self._inner = self._inner.__enter__()
-        self._adopt()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._inner.__exit__(kind, error, trace)
+BUSY_OPERATIONS = 200
+RARELY = 10  # a fault in every tenth step, which two watched steps pass by
 
 
 class NanTail(FaultyRun):
@@ -79,6 +41,17 @@ class ConstantLoss(FaultyRun):
         loss = self._inner.step(index)
         self._first = loss.clone() if self._first is None else self._first
         return self._first.clone()
+
+
+class FlatLoss(FaultyRun):
+    """Moves with each step, by a millionth of what its loss is."""
+
+    _first: Tensor | None = None
+
+    def step(self, index: int) -> Tensor:
+        loss = self._inner.step(index)
+        self._first = loss.clone() if self._first is None else self._first
+        return self._first + 1e-6 * (loss - self._first)
 
 
 class DroppedStep(FaultyRun):
@@ -123,6 +96,64 @@ class ExtraSync(FaultyRun):
         return waiting
 
 
+class RareSync(FaultyRun):
+    def step(self, index: int) -> Tensor:
+        loss = self._inner.step(index)
+        if index % RARELY == FAULTY_STEP:
+            float(loss)
+        return loss
+
+
+class BusyStep(FaultyRun):
+    def step(self, index: int) -> Tensor:
+        loss = self._inner.step(index)
+        if index == self._faulty_step:
+            scratch = loss.clone()
+            for _ in range(BUSY_OPERATIONS):
+                scratch.add_(1.0)
+        return loss
+
+
+class DecoyGraph(FaultyRun):
+    """Trains as the wrapped, uncaptured run does, launches a graph of one addition beside each step, and claims it."""
+
+    _replays = 0
+    _graph: Any = None
+
+    def step(self, index: int) -> Tensor:
+        loss = self._inner.step(index)
+        if self._graph is None:
+            self._capture(loss)
+        self._graph.replay()
+        self._replays += 1
+        return loss
+
+    def _capture(self, loss: Tensor) -> None:
+        import torch
+
+        self._buffer = torch.zeros(16, device=loss.device)
+        self._graph = torch.cuda.CUDAGraph(keep_graph=True)
+        with torch.cuda.graph(self._graph):
+            self._buffer.add_(1.0)
+        self._graph.instantiate()
+
+    def capture_record(self) -> CaptureRecord:
+        address = {"decoy": self._buffer.data_ptr()} if self._graph is not None else {}
+        return CaptureRecord(
+            mechanism="cuda_graph",
+            requested=True,
+            captured=self._graph is not None,
+            failure=None,
+            captures=int(self._graph is not None),
+            warmup_steps=0,
+            replays=self._replays,
+            uncaptured_steps=0,
+            graphs={"decoy": self._graph.raw_cuda_graph()} if self._graph is not None else {},
+            static_buffers=address,
+            captured_addresses=address,
+        )
+
+
 class Slowed(FaultyRun):
     slowdown = SLOWDOWN
     least_seconds = 0.0
@@ -153,26 +184,63 @@ class FewerTokens(FaultyRun):
         return {name: x[..., : max(1, x.shape[-1] // 2)] if x.dim() else x for name, x in inputs.items()}
 
 
+class OneBatch(FaultyRun):
+    def step(self, index: int) -> Tensor:  # noqa: ARG002 - that is the fault
+        return self._inner.step(0)
+
+
+class IdleClip(FaultyRun):
+    def _replace_capabilities(self) -> None:
+        if hasattr(self._inner, "gradient_norms"):
+            self.gradient_norms = self._small_norms
+
+    def _small_norms(self) -> dict[str, Tensor]:
+        norms = dict(cast("Any", self._inner).gradient_norms())
+        return {**norms, "before": norms["before"] * 0}
+
+
 _WRAPPERS: dict[str, type[FaultyRun]] = {
     "nan_tail": NanTail,
     "constant_loss": ConstantLoss,
+    "flat_loss": FlatLoss,
+    "nan_end_state": NanEndState,
+    "dropped_last_update": DroppedLastUpdate,
+    "wiped_moments": WipedMoments,
+    "drawn_numbers": DrawnNumbers,
     "dropped_step": DroppedStep,
     "doubled_step": DoubledStep,
     "stale_batch": StaleBatch,
     "extra_sync": ExtraSync,
+    "rare_sync": RareSync,
+    "busy_step": BusyStep,
+    DECOY_GRAPH: DecoyGraph,
     "slow_candidate": SlowedCandidate,
     "slow_baseline": Slowed,
     "fewer_tokens": FewerTokens,
+    "one_batch": OneBatch,
+    "idle_clip": IdleClip,
+    "noisy_control": ExtraSync,
 }
 _SUMMARIES = {
     "nan_tail": f"every loss from step {FAULTY_STEP} on is NaN, in both arms",
     "constant_loss": "every step reports the first loss",
+    "flat_loss": "every step reports the first loss, but for a millionth of what its own lies off",
+    "nan_end_state": "once the last step has returned, every parameter is NaN",
+    "dropped_last_update": "the last step's update is taken back",
+    "wiped_moments": "once the last step has returned, the optimizer's moments are zero",
+    "drawn_numbers": "once the last step has returned, a random number is drawn",
     "dropped_step": f"step {FAULTY_STEP} is not executed",
     "doubled_step": f"step {FAULTY_STEP} is executed twice",
     "stale_batch": "each step trains on the batch before its own",
     "extra_sync": "each step reads its loss on the host",
+    "rare_sync": f"one step in {RARELY} reads its loss on the host",
+    "busy_step": f"step {FAULTY_STEP} issues {BUSY_OPERATIONS} operations beside its graph",
+    DECOY_GRAPH: "the arm trains uncaptured, and launches a small graph beside each step as its capture",
     "slow_candidate": f"each step takes {CANDIDATE_SLOWDOWN} times its time, at least {CANDIDATE_SLEEP_S} s more",
     "slow_baseline": f"each step of the baseline takes {SLOWDOWN} times as long as it would, asleep for the rest",
+    "one_batch": "every step of both arms trains on batch 0",
+    "idle_clip": "norms before clipping are 0 in both arms, so the clip never scales anything",
+    "noisy_control": "each step of the control reads its loss on the host once more",
     "fewer_tokens": "half of each sequence is processed",
     SWAPPED_ARMS: "candidate and baseline have changed places",
 }
@@ -188,9 +256,23 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
         "repeatability": _fails("non_finite", first_non_finite_step=FAULTY_STEP),
     },
     "constant_loss": {
+        "trajectory_match": _fails("vacuous_constant_loss"),
+        "repeatability": _fails("vacuous_constant_loss"),
+    },
+    "flat_loss": {
         "trajectory_match": _fails("vacuous_training_effect"),
         "repeatability": _fails("vacuous_training_effect"),
     },
+    "nan_end_state": {
+        kind: _fails("non_finite_end")
+        for kind in ("trajectory_match", "gradient_match", "repeatability", "capture", "host_syncs", "memory_steady")
+    },
+    "dropped_last_update": {"trajectory_match": _fails("end_differs", final_parameters_equal=False, steps_differing=0)},
+    "wiped_moments": {
+        "trajectory_match": _fails("end_differs", final_parameters_equal=True, steps_differing=0),
+        "gradient_match": _fails("end_differs"),
+    },
+    "drawn_numbers": {"trajectory_match": _fails("end_differs", final_parameters_equal=True, state_differing=1)},
     "dropped_step": {
         "trajectory_match": _fails("unequal_batches", first_unequal_step=FAULTY_STEP, first_differing_step=FAULTY_STEP),
         # every run drops it, so the runs agree: that one batch was read twice gives it away
@@ -206,6 +288,24 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
         "gradient_match": _fails("unequal_batches", first_unequal_step=1),
     },
     "extra_sync": {"host_syncs": _fails("sync_count", candidate_syncs_per_step=1)},
+    "rare_sync": {"host_syncs": _fails("sync_count")},
+    "busy_step": {"capture": _fails("work_outside_graphs")},
+    DECOY_GRAPH: {
+        "capture": _fails("work_outside_graphs"),
+        "trajectory_match": Expectation("INCONCLUSIVE", "candidate_not_captured"),
+        "host_syncs": Expectation("INCONCLUSIVE", "candidate_not_captured"),
+        "throughput_ratio": _fails("work_outside_graphs"),
+    },
+    "noisy_control": {"host_syncs": _fails("control_sync_count")},
+    "one_batch": {
+        "trajectory_match": _fails("vacuous_batches_repeat", distinct_batches=1),
+        "repeatability": _fails("vacuous_batches_repeat", distinct_batches=1),
+    },
+    "idle_clip": {
+        "trajectory_match": _fails("vacuous_clip_inactive", clip_active_steps=0),
+        "repeatability": _fails("vacuous_clip_inactive", clip_active_steps=0),
+        "gradient_match": _fails("vacuous_clip_inactive", clip_active_steps=0),
+    },
     "slow_candidate": {"throughput_ratio": _fails("too_slow")},
     "slow_baseline": {"throughput_ratio": Expectation("INCONCLUSIVE", "baseline_idle")},
     "fewer_tokens": {
@@ -218,17 +318,21 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
         "capture": _fails("not_captured"),
     },
 }
-_PLANTED_IN_BOTH = ("nan_tail", "constant_loss", SWAPPED_ARMS)
+_PLANTED_IN_BOTH = ("nan_tail", "constant_loss", "flat_loss", "one_batch", "idle_clip", SWAPPED_ARMS)
+_PLANTED_IN_BASELINE = ("slow_baseline", "noisy_control")
 
 
 def _planted_in(name: str) -> Literal["candidate", "baseline", "both"]:
     if name in _PLANTED_IN_BOTH:
         return "both"
-    return "baseline" if name == "slow_baseline" else "candidate"
+    return "baseline" if name in _PLANTED_IN_BASELINE else "candidate"
 
 
 HARNESS_FAULTS: dict[str, FaultDescription] = {
-    name: FaultDescription(name, summary, _planted_in(name), _BREAKS[name]) for name, summary in _SUMMARIES.items()
+    name: FaultDescription(
+        name, summary, _planted_in(name), _BREAKS[name], needs="cuda" if name in (DECOY_GRAPH, "busy_step") else "any"
+    )
+    for name, summary in _SUMMARIES.items()
 }
 
 

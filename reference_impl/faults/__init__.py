@@ -5,7 +5,7 @@ Every fault is one that upstream's code or its public threads show. A module hol
 any of them imports all.
 """
 
-from reference_impl.faults import gradients, kernels, plan, replay, step
+from reference_impl.faults import gradients, kernel_launches, kernel_ranges, kernels, plan, replay, step
 from reference_impl.faults.kernels_in_trainer import plant_kernels
 from reference_impl.faults.registry import FAULTS, KERNELS, PLAN, REPLAY, STEP, change_of, plant
 
@@ -17,6 +17,8 @@ __all__ = [
     "STEP",
     "change_of",
     "gradients",
+    "kernel_launches",
+    "kernel_ranges",
     "kernels",
     "plan",
     "plant",

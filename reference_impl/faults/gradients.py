@@ -61,6 +61,16 @@ def removed_clip(trainer: Trainer) -> None:
 
 @fault(
     STEP,
+    "both arms clip at twice the threshold, so that they agree",
+    {"gradient_match": Expectation("FAIL", "clipped_norm_exceeded")},
+    plant_in="both",
+)
+def doubled_threshold(trainer: Trainer) -> None:
+    trainer.clip._config = replace(trainer.config, max_norm=2 * trainer.config.max_norm)
+
+
+@fault(
+    STEP,
     "the captured step clips by one global norm, the plain one by each layer's",
     {
         # no first step: Adam's first update does not depend on the scale that the two clips disagree on

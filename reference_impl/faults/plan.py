@@ -44,6 +44,12 @@ def _target(reason: str, part: int, **figures: str | int) -> dict[str, Expectati
     return {"PTX-TARGET-001": Expectation("FAIL", reason, named)}
 
 
+def _every_target(reason: str, **figures: int) -> dict[str, Expectation]:
+    """All four parts of the claim see it, not only the first, which decides."""
+    named = {f"ptx_target.{part}.{name}": value for part in range(1, 5) for name, value in figures.items()}
+    return {"PTX-TARGET-001": Expectation("FAIL", reason, named)}
+
+
 @fault(
     PLAN,
     "every shape of an operation is kept under one key, so the first one compiled answers for all",
@@ -163,7 +169,7 @@ def _on_device(reason: str) -> dict[str, Expectation]:
 @fault(
     PLAN,
     "one kernel comes from a cache that was filled on another GPU",
-    {**_target("ptx_target_mismatch", 1, kernels_mismatched=1), **_on_device("ptx_target_mismatch")},
+    {**_every_target("ptx_target_mismatch", kernels_mismatched=1), **_on_device("ptx_target_mismatch")},
 )
 def ptx_other_architecture(kernels: RunKernels) -> None:
     def of_another_gpu(spec: KernelSpec, _text: str, target: str) -> str:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from reference_impl.cuda_graph import CapturingTrainer
 
+FORGETFUL_STEP = 5
+UNPLANNED_BYTES = 16 * 2**30  # more than the steps' own reserve, which is what is left of a device that was filled
+
 
 @fault(
     REPLAY,
@@ -91,6 +94,41 @@ def moved_buffer(capturing: CapturingTrainer) -> None:
 def wrong_batch_graph(capturing: CapturingTrainer) -> None:
     key = capturing.key
     capturing.key = lambda: key()._replace(batch_size=0, seq_len=0)  # type: ignore[method-assign]
+
+
+@fault(
+    REPLAY,
+    "the graph cache forgets its graph after a few steps, so the same shape is captured again",
+    {"capture": Expectation("FAIL", "wrong_capture_count")},
+)
+def repeated_capture(capturing: CapturingTrainer) -> None:
+    step = capturing.step
+
+    def step_after_forgetting(index: int) -> Tensor:
+        if index == FORGETFUL_STEP:
+            capturing.forget_captures()
+        return step(index)
+
+    capturing.step = step_after_forgetting  # type: ignore[method-assign]
+
+
+@fault(
+    REPLAY,
+    "a step takes a buffer that no measurement of its memory knows of",
+    {"C-PREWARM-001": Expectation("FAIL", "step_failed_when_full")},
+    needs="cuda",
+)
+def unplanned_buffer(capturing: CapturingTrainer) -> None:
+    step = capturing.step
+
+    def step_with_buffer(index: int) -> Tensor:
+        # not at the first step, so that every kernel was asked for once
+        if index > 0:
+            flat = capturing.trainer.trainable.flat
+            flat.new_empty(UNPLANNED_BYTES // flat.element_size())
+        return step(index)
+
+    capturing.step = step_with_buffer  # type: ignore[method-assign]
 
 
 @fault(

@@ -10,6 +10,8 @@ from reference_impl.faults.expected import trajectory, transformers_twin
 from reference_impl.faults.registry import STEP, fault
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from reference_impl.trainer import Trainer
 
 # About a tenth of a second on any GPU of today: many steps, so that the race has one outcome.
@@ -91,6 +93,21 @@ def frozen_bias_correction(trainer: Trainer) -> None:
 
 @fault(
     STEP,
+    "the update has the wrong sign, so that the loss is driven up",
+    {"F-GRAPH-BWD-004": Expectation("FAIL", "exceeds_tolerance", {"first_exceeding_step": 999})},
+)
+def wrong_sign(trainer: Trainer) -> None:
+    prepare = trainer.prepare
+
+    def prepare_uphill(index: int) -> None:
+        prepare(index)
+        trainer.optimizer.learning_rate.neg_()
+
+    trainer.prepare = prepare_uphill  # type: ignore[method-assign]
+
+
+@fault(
+    STEP,
     "the optimizer is left out of the captured step",
     {
         **trajectory("differs", 1),
@@ -115,3 +132,48 @@ def empty_capture(trainer: Trainer) -> None:
     loss = trainer.clip.norms.new_zeros(())
     trainer.body = lambda: loss  # type: ignore[method-assign]
     trainer.backward_body = lambda: None  # type: ignore[method-assign]
+
+
+def _captures_too_little() -> dict[str, Expectation]:
+    return {"capture": Expectation("FAIL", "kernels_per_layer")}
+
+
+@fault(
+    STEP,
+    "the captured region is a single kernel, as if the step had been taken out of it",
+    _captures_too_little(),
+    needs="cuda",
+)
+def hollow_capture(trainer: Trainer) -> None:
+    loss = trainer.clip.norms.new_ones(())
+    # long enough that what a step does beside it stays small
+    work = trainer.clip.norms.new_zeros(2**24)
+
+    def one_kernel() -> Tensor:
+        work.mul_(1.0)
+        return loss
+
+    def one_more() -> None:
+        one_kernel()
+
+    trainer.body = one_kernel  # type: ignore[method-assign]
+    trainer.forward_body = one_kernel  # type: ignore[method-assign]
+    trainer.backward_body = one_more  # type: ignore[method-assign]
+
+
+@fault(
+    STEP,
+    "the captured region ends after the forward pass: backward, clip and optimizer are not in it",
+    _captures_too_little(),
+    needs="cuda",
+)
+def forward_only_capture(trainer: Trainer) -> None:
+    import torch
+
+    @torch.no_grad()
+    def forward_alone() -> Tensor:
+        static = trainer.static
+        loss, _ = trainer.model.forward(static.tokens, static.targets, static.shape)
+        return loss
+
+    trainer.body = forward_alone  # type: ignore[method-assign]

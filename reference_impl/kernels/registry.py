@@ -193,6 +193,11 @@ def remove_launcher(launcher: Launcher) -> None:
     _launchers.remove(launcher)
 
 
+def current_launcher() -> Launcher:
+    """What launches go through now."""
+    return _launchers[-1]
+
+
 @contextmanager
 def launching_by(launcher: Launcher) -> Iterator[None]:
     """Route the launches inside the `with` through `launcher`."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from check_report_in_browser import VARIANTS, Variant, check
+from check_report_in_browser import VARIANTS, Variant, check, show
 from chromium import Browser
-from report_views import drill_view, full_view
+from report_views import drill_view, full_view, header, verdict, view_of, waiver, whole_drill_view
 
+from harness.judge.verdict import Status
 from harness.rejudge import judged
 from harness.report.html import render
 from harness.report.view import ReportView
@@ -32,12 +34,26 @@ def cpu_drill() -> ReportView:
     return judged(list(PUBLISHED.glob("*-cpu-drill")))[1].view
 
 
+def partly_decided() -> ReportView:
+    """19 units of 88 held, one was measured without a decision, the others need a GPU."""
+    why = {"reason": "needs_cuda", "message": "needs CUDA: this machine has no CUDA device"}
+    units = [verdict(f"HELD-{place}") for place in range(19)]
+    units.append(verdict("F-GRAPH-BWD-003", status=Status.INCONCLUSIVE, reason="limits_exceeded", message="shared"))
+    units += [verdict(f"NEEDS-CUDA-{place}", status=Status.NOT_RUN, **why) for place in range(68)]
+    return replace(view_of(), verdicts=units)
+
+
 PAGES: dict[str, Callable[[], ReportView]] = {
     "cpu-run": cpu_drill,
     "gpu-run": lambda: published()[0],
     "gpu-timing": lambda: next(view for view in published() if any(run.timing for run in view.evidence.values())),
     "every-verdict": full_view,
     "fire-drill": drill_view,
+    "held": lambda: view_of(Status.PASS, Status.PASS),
+    "partly-decided": partly_decided,
+    "waived": lambda: view_of(Status.PASS, Status.FAIL, header=header(waivers=[waiver("w1")])),
+    "partly-drilled": lambda: whole_drill_view(killed=[True, True], not_run=3),
+    "altered": lambda: view_of(Status.PASS, altered=("evidence/a.csv: changed",)),
 }
 
 
@@ -59,6 +75,41 @@ def test_axe_finds_no_serious_violation(browser: Browser, axe: str, tmp_path: Pa
     report = tmp_path / f"{name}.html"
     report.write_text(page(name), encoding="utf-8")
     assert check(browser, report, [SCREENS[variant]], axe) == []
+
+
+@pytest.mark.parametrize("variant", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("name", "words", "colours"),
+    [
+        ("held", "HELD Every planned unit held.", ("rgb(11, 107, 58)", "rgb(111, 214, 155)")),
+        (
+            "partly-decided",
+            "PARTLY DECIDED 19 of 88 planned units held (1 undecided, 68 not run).",
+            ("rgb(122, 82, 0)", "rgb(240, 192, 90)"),
+        ),
+        (
+            "waived",
+            "HELD, 1 waived Every planned unit held, or is waived (1).",
+            ("rgb(91, 74, 158)", "rgb(185, 171, 255)"),
+        ),
+        (
+            "altered",
+            "ERROR Evidence differs from the digests recorded with it, so nothing here is proven.",
+            ("rgb(138, 28, 124)", "rgb(240, 154, 228)"),
+        ),
+    ],
+)
+def test_the_headline_as_it_is_read(
+    browser: Browser, tmp_path: Path, name: str, words: str, colours: tuple[str, str], variant: str
+) -> None:
+    """Green, and only green, is for what held; the tab's title begins with the word."""
+    report = tmp_path / f"{name}.html"
+    report.write_text(page(name), encoding="utf-8")
+    show(browser, report, SCREENS[variant])
+    assert browser.evaluate("document.querySelector('.headline').innerText") == words
+    colour = browser.evaluate("getComputedStyle(document.querySelector('.headline strong')).color")
+    assert colour == colours[variant == "dark"]
+    assert words.startswith(browser.evaluate("document.title").split(" · ")[0])
 
 
 # --- every check, seen to fail -------------------------------------------------------------------------------

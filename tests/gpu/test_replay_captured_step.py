@@ -215,7 +215,12 @@ def test_a_paired_run_watches_launches_from_the_first_step(tmp_path: Path) -> No
     (capture,) = [record for record in records if isinstance(record, CaptureEvidence)]
     assert (capture.mechanism, capture.captured, capture.failure) == ("cuda_graph", True, None)
     assert (capture.replays, capture.uncaptured_steps, capture.warmup_steps) == (12, 0, 3)
-    assert (capture.observed_steps, capture.observed_graph_launches) == (3, 3)
+    assert (capture.observed_steps, capture.observed_graph_launches) == (6, 6)
+    assert capture.device_work is not None
+    assert (capture.device_work.steps, [each.launches for each in capture.device_work.launched]) == (3, [3])
+    assert capture.device_work.outside_kernel_seconds == 0.0
+    assert capture.every_step is not None
+    assert capture.every_step.steps == 11
     assert (capture.static_buffers, capture.moved_buffers) == (6, [])
     assert (tmp_path / "plain.0.csv").read_text() == (tmp_path / "captured.0.csv").read_text()
     memory = [record for record in records if isinstance(record, MemoryEvidence) and record.arm == "captured"]

@@ -11,6 +11,7 @@ def loaded() -> None:
     import matplotlib.pyplot as plt
     import numpy as np
 
+    import harness.judge.registry
     import harness.pytest_plugin.verifier
     import harness.report.html
 

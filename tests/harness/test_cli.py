@@ -132,14 +132,66 @@ def test_changed_evidence_is_named_and_shuts_the_gate(contracts: Path) -> None:
     assert check.returncode == 12
     assert f"{series.relative_to(directory)}: changed" in check.stderr
     judged = harness("judge", directory)
-    assert judged.returncode == 0  # the files as they stand
+    assert judged.returncode == 12  # though every claim holds in the files as they stand
     assert "WARNING: Altered: 1 files differ from the digests recorded with the run" in judged.stdout
+    assert "1 planned · 1 held · 0 violated" in judged.stdout
+    assert "HELD" not in judged.stdout
+    printed = harness("judge", directory, "--json")
+    assert (printed.returncode, json.loads(printed.stdout)["gate"]) == (12, {"open": False})
+    drawn = harness("history", directory.parent)
+    assert (drawn.returncode, f"left out: {directory} differs" in drawn.stderr) == (2, True)
     gate = harness("judge", "--gate", directory)
     assert gate.returncode == 12
     assert "evidence differs from the digests recorded with it" in gate.stdout
     assert harness("judge", "--write", directory).returncode == 12
     harness("report", directory)
-    assert "Altered: 1 files differ" in (directory / "report.html").read_text()
+    page = (directory / "report.html").read_text()
+    assert "Altered: 1 files differ" in page
+    assert "<title>ERROR · scripted-v1</title>" in page
+    assert '<error message="ERROR: Evidence differs' in (directory / "junit.xml").read_text()
+
+
+@pytest.mark.parametrize("what", ["--write", "--check"])
+@pytest.mark.parametrize(("behaviours", "code", "word"), [(["held"], 0, "HELD"), (["held", "not_run"], 10, "PARTLY")])
+def test_with_the_gate_the_other_modes_of_judge_end_as_the_gate_does(
+    contracts: Path, what: str, behaviours: list[str], code: int, word: str
+) -> None:
+    write_contract(contracts, *behaviours)
+    harness("verify", contracts)
+    directory = run_directory()
+    assert harness("judge", directory).returncode == 0
+    assert harness("judge", what, directory).returncode == 0
+    gate = harness("judge", "--gate", what, directory)
+    assert gate.returncode == code
+    assert gate.stderr.startswith(word)
+    if what == "--write":
+        assert "Judged as a gate" in (directory / "report.html").read_text()
+
+
+def test_a_drill_is_no_gate_and_stays_as_it_is(contracts: Path) -> None:
+    write_contract(contracts, "held")
+    path = contracts / "scripted-v1.yaml"
+    path.write_text(path.read_text().replace("[nan_tail]", "[no_steps]"))
+    harness("drill", contracts, "--name", "here")
+    directory = Path("harness-reports/here")
+    before = (directory / "report.html").stat().st_mtime_ns
+    refused = harness("judge", "--gate", "--write", directory)
+    assert (refused.returncode, "a shard of a gate plants no fault" in refused.stderr) == (12, True)
+    assert (directory / "report.html").stat().st_mtime_ns == before
+
+
+def test_an_unfinished_run_never_held_though_its_evidence_is_all_there(contracts: Path) -> None:
+    write_contract(contracts, "held")
+    harness("verify", contracts)
+    directory = run_directory()
+    (directory / "INCOMPLETE").touch()
+    judged = harness("judge", directory)
+    assert (judged.returncode, judged.stdout.splitlines()[-2]) == (
+        12,
+        "ERROR: The run did not finish, so nothing here is proven.",
+    )
+    harness("report", directory)
+    assert "<title>ERROR · scripted-v1</title>" in (directory / "report.html").read_text()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
@@ -148,8 +200,10 @@ def test_an_interrupted_run_is_kept_and_says_so(contracts: Path, number: int, co
     command = [*HARNESS, "verify", str(contracts), "--reports", "reports"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        for line in process.stderr:  # progress: the first run has ended, the second one sleeps
-            if line.strip().endswith("sleeps"):
+        awaited = {"sleeps", "ended"}  # progress: one run has ended, the other one sleeps, in whichever order
+        for line in process.stderr:
+            awaited -= {line.split()[-1]} if line.split() else set()
+            if not awaited:
                 break
         process.send_signal(number)
         said = process.stderr.read()
@@ -201,6 +255,7 @@ def test_a_drill_is_told_and_kept_under_its_name(contracts: Path) -> None:
     assert drilled.stdout.splitlines()[0] == (
         "1 faults planted · 1 killed · 0 survived · 1 of 1 controls held · 0 not run"
     )
+    assert drilled.stdout.splitlines()[-2] == "HELD: All 1 planted faults were killed."
     record = json.loads(Path("harness-reports/here/drill.json").read_text())
     assert [(row["fault"], row["seen"]["reason"]) for row in record["rows"]] == [("no_steps", "vacuous_steps")]
 

@@ -38,6 +38,16 @@ def count_line(verdicts: tuple[str, ...]) -> str:
     )
 
 
+def word(verdicts: tuple[str, ...], *, gate: bool) -> str:
+    """The table of docs/reading-a-report.md: HELD only where everything did."""
+    code = exit_code(verdicts, gate=gate)
+    if code in {12, 1}:
+        return "ERROR" if code == 12 else "VIOLATED"
+    if "held" not in verdicts:
+        return "NOT DECIDED"
+    return "HELD" if verdicts == ("held",) else "PARTLY DECIDED"
+
+
 def name_of(row: Row) -> str:
     return "+".join(row[0]) + ("-gate" if row[1] else "")
 
@@ -78,6 +88,7 @@ def test_command_line(
     verdicts, gate = row
     code, lines = from_command_line(contract(verdicts), capsys, *(["--gate"] if gate else []))
     assert (code, lines[0]) == (exit_code(verdicts, gate=gate), count_line(verdicts))
+    assert lines[-1].startswith(f"{word(verdicts, gate=gate)}: ")
 
 
 def check_pytest(result: pytest.RunResult, verdicts: tuple[str, ...], *, gate: bool) -> None:
@@ -88,7 +99,7 @@ def check_pytest(result: pytest.RunResult, verdicts: tuple[str, ...], *, gate: b
         errors=int("error" in verdicts),
         skipped=open_units * (not gate),
     )
-    result.stdout.fnmatch_lines([count_line(verdicts)])
+    result.stdout.fnmatch_lines([count_line(verdicts), f"{word(verdicts, gate=gate)}: *"])
     assert result.ret == exit_code(verdicts, gate=gate)
 
 

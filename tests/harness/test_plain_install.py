@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.contract.load import RULE
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "support" / "plain_install.py"
-PUBLISHED = ROOT / "reports" / "2026-11-20-h200-throughput-tiny"
+PUBLISHED = ROOT / "reports" / "2026-11-22-h200-throughput-tiny"
 REMEDY = "`pip install 'contract-harness[run]'` adds what runs need"
 
 
@@ -36,7 +38,8 @@ def harness(*arguments: str | Path, system: str = "posix") -> subprocess.Complet
 )
 def test_reading_and_judging_need_neither_torch_nor_posix(command: list[str], shown: str) -> None:
     done = harness(*command, system="windows")
-    assert (done.returncode, done.stderr) == (0, "")
+    files = f"contracts: 9 contract files ({RULE})\n" if command[0] == "check" else ""
+    assert (done.returncode, done.stderr) == (0, files)
     assert shown in done.stdout
 
 

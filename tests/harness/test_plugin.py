@@ -72,6 +72,39 @@ def test_only_contract_paths_are_collected(pytester: pytest.Pytester, project: W
     assert result.ret == 0
 
 
+@pytest.mark.parametrize("name", ["more.yml", "more.YAML", "sub/more.yaml"])
+def test_pytest_collects_what_the_commands_read(pytester: pytest.Pytester, project: Write, name: str) -> None:
+    from scripted_system import contract_text
+
+    folder = project("held")
+    for path in (folder / name, folder / ".hidden" / "no.yaml"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(contract_text("held", identity="more-v1"))
+    result = pytester.runpytest_inprocess("contracts")
+    result.assert_outcomes(passed=2)
+
+
+def test_a_gate_over_contracts_that_pytest_did_not_find_is_shut(pytester: pytest.Pytester, project: Write) -> None:
+    """`testpaths` leads pytest past the contracts: nothing of them was judged."""
+    project("held")
+    pytester.mkdir("tests").joinpath("test_other.py").write_text("def test_other():\n    pass\n")
+    pytester.makeini("[pytest]\ncontract_paths = contracts\ntestpaths = tests\naddopts = -p harness.pytest_plugin\n")
+    result = pytester.runpytest_inprocess("--contract-gate")
+    result.stdout.fnmatch_lines(["contracts: of `contract_paths`, but not judged: *contracts/scripted-v1.yaml"])
+    assert result.ret == 10
+    assert pytester.runpytest_inprocess().ret == 0
+
+
+def test_a_selection_is_a_part_and_said_so(pytester: pytest.Pytester, project: Write) -> None:
+    from harness.rejudge import judged
+
+    project("held", "also_held")
+    result = pytester.runpytest_inprocess("contracts", "-k", "also_held", "--contract-gate")
+    assert result.ret == 0
+    _, outcome = judged([run_directory(pytester)], gate=True)
+    assert (outcome.counts.planned, outcome.exit_code, outcome.view.narrowed()) == (1, 0, "workloads: also_held")
+
+
 def test_a_failure_reads_like_an_assertion(pytester: pytest.Pytester, project: Write) -> None:
     project("violated")
     result = pytester.runpytest_inprocess("contracts")
@@ -125,6 +158,21 @@ def test_the_run_directory_is_that_of_the_command_line(drawn: None, pytester: py
     result.stdout.fnmatch_lines([f"report: harness-reports/{directory.name}/report.html"])
     assert (directory / "report.html").exists()
     assert judge.check_recorded([directory], as_json=False) == 0
+
+
+def test_an_interrupted_session_held_nothing(drawn: None, pytester: pytest.Pytester, project: Write) -> None:
+    project("held", "violated")
+    with (pytester.path / "conftest.py").open("a") as file:
+        file.write(
+            "\ndef pytest_runtest_setup(item):\n    if 'violated' in item.name:\n        raise KeyboardInterrupt\n"
+        )
+    result = pytester.runpytest_inprocess("contracts", no_reraise_ctrlc=True)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(
+        ["1 planned · 1 held · *", "ERROR: The run did not finish, so nothing here is proven.*"]
+    )
+    assert (run_directory(pytester) / "INCOMPLETE").exists()
+    assert "<title>ERROR · scripted-v1</title>" in (run_directory(pytester) / "report.html").read_text()
 
 
 def test_a_workload_can_be_selected(pytester: pytest.Pytester, project: Write) -> None:

@@ -99,6 +99,22 @@ def test_what_breaks_in_the_middle_keeps_the_evidence_and_says_where(
     assert [str(verdict.status) for verdict in outcome.verdicts] == ["PASS", "ERROR", "NOT_RUN"]
 
 
+def test_a_run_whose_name_was_taken_meanwhile_keeps_no_page_that_says_held(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw_late(directory: Path, *_: object) -> None:
+        for name in ("report.html", "summary.md", "junit.xml"):
+            (directory / name).touch()
+        Path("harness-reports/run").mkdir()
+        Path("harness-reports/run/other").touch()
+
+    monkeypatch.setattr("harness.session.write_reports", draw_late)
+    with pytest.raises(EvidenceError, match="a run directory is written once"):
+        session.verify([contracts], session.VerifyOptions(name="run", workloads=("held",)))
+    [kept] = Path("harness-reports").glob("run.incomplete-*")
+    assert sorted(path.name for path in kept.iterdir()) == ["INCOMPLETE", "contracts", "evidence", "run.json"]
+
+
 def test_json_is_the_published_object(contracts: Path) -> None:
     outcome = session.verify([contracts], session.VerifyOptions(name="run"))
     printed = json.loads(session.judgement_json(outcome))

@@ -17,12 +17,18 @@ from harness.evidence.arm_records import (
     ArmStart,
     CaptureEvidence,
     DetectorReading,
+    DeviceWork,
+    EndDifference,
     Gradients,
     GraphNodes,
     GroupNorm,
     HostSyncEvidence,
+    Launched,
     MemoryEvidence,
     MemorySample,
+    OutsideWork,
+    State,
+    StepWatch,
     SyncPlace,
     TensorReduction,
 )
@@ -98,6 +104,23 @@ def series(
     )
 
 
+def state(parameters: str, **others: Mapping[str, str]) -> State:
+    """Four parameters, a buffer, a moment and a generator, as digests; `others` replace a category."""
+    digests: dict[str, dict[str, str]] = {
+        "parameters": {f"p{index}": f"{parameters}{index}" for index in range(4)},
+        "buffers": {"mean": "b"},
+        "optimizer": {"p0.exp_avg": "m"},
+        "generators": {"torch.cpu": "g"},
+        **{category: dict(found) for category, found in others.items()},
+    }
+    return State(digests=digests, tensors=sum(map(len, digests.values())))
+
+
+def apart(arm: str = "ungraphed", largest: float | None = 0.0) -> EndDifference:
+    """How far an execution's parameters ended from those of an arm."""
+    return EndDifference(arm=arm, replica=0, tensors=2, largest=largest, tensor="p0")
+
+
 def arm(
     name: str,
     losses: Sequence[float] | np.ndarray[Any, Any] = LOSSES,
@@ -115,9 +138,12 @@ def arm(
     syncs: HostSyncEvidence | None = None,
     gradients: Sequence[Gradients] = (),
     memory: Sequence[MemoryEvidence] = (),
+    start_state: Mapping[str, Mapping[str, str]] | None = None,
+    end_state: Mapping[str, Mapping[str, str]] | None = None,
+    differences: Sequence[EndDifference] = (apart(),),
     **columns: Any,
 ) -> ArmEvidence:
-    """One execution of an arm, trained; `columns` go to `series`."""
+    """One execution of an arm, trained; states change by category, `columns` go to `series`."""
     return ArmEvidence(
         start=ArmStart(
             arm=name,
@@ -126,6 +152,7 @@ def arm(
             frozen_digest=frozen,
             trainable_tensors=tensors,
             facts={"layers": LAYERS} if facts is None else dict(facts),
+            state=state(start, **(start_state or {})),
         ),
         end=ArmEnd(
             arm=name,
@@ -134,6 +161,8 @@ def arm(
             frozen_digest=frozen if frozen_end is None else frozen_end,
             skipped_steps=skipped,
             steps_called=len(losses) if steps_called is None else steps_called,
+            state=state(end, **(end_state or {})),
+            differences=list(differences),
         ),
         series=series(losses, **columns),
         gradients=list(gradients),
@@ -196,7 +225,8 @@ def graph(**changes: Any) -> GraphNodes:
 
 
 def cuda_graph(**changes: Any) -> CaptureEvidence:
-    """A captured CUDA graph, replayed at each of ten steps, three of them watched."""
+    """A captured CUDA graph, replayed at each of ten steps, three of them watched; it did what its nodes say."""
+    nodes = changes.get("nodes", [graph()])
     return CaptureEvidence(
         **{
             "arm": "graphed",
@@ -209,7 +239,7 @@ def cuda_graph(**changes: Any) -> CaptureEvidence:
             "warmup_steps": 3,
             "replays": STEPS,
             "uncaptured_steps": 0,
-            "nodes": [graph()],
+            "nodes": nodes,
             "recorded_operations": 0,
             "fake_pass_clean": None,
             "moved_buffers": [],
@@ -217,6 +247,23 @@ def cuda_graph(**changes: Any) -> CaptureEvidence:
             "observed_steps": 3,
             "observed_graph_launches": 3,
             "observed_replayed_operations": None,
+            "device_work": device_work(nodes, captures=changes.get("captures", 1)),
+            "every_step": StepWatch(steps=STEPS - 1, fewest_operations=4, most_operations=5, busiest_step=7),
+            **changes,
+        }
+    )
+
+
+def device_work(nodes: Sequence[GraphNodes], captures: int = 1, **changes: Any) -> DeviceWork:
+    """Three replays, over the shapes that were captured: 30 ms under the launches, copies beside them."""
+    launches = 3 // max(captures, 1)
+    return DeviceWork(
+        **{
+            "steps": 3,
+            "launched": [Launched(launches=launches, by_type=each.by_type, kernels=each.kernels) for each in nodes],
+            "launched_seconds": 0.03,
+            "outside_kernel_seconds": 0.0,
+            "outside": [OutsideWork(name="Memcpy HtoD (Pinned -> Device)", count=6, seconds=0.0003)],
             **changes,
         }
     )
@@ -232,13 +279,15 @@ def traced(**changes: Any) -> CaptureEvidence:
             "fake_pass_clean": True,
             "observed_graph_launches": None,
             "observed_replayed_operations": 3 * 42,
+            "device_work": None,
+            "every_step": StepWatch(steps=STEPS - 1, fewest_operations=42, most_operations=42, busiest_step=1),
             **changes,
         }
     )
 
 
 def syncs(name: str, counts: Mapping[str, int], *, steps: int = 2, **changes: Any) -> HostSyncEvidence:
-    """Readings by detector: the count over all `steps`; every detector saw the planted sync."""
+    """Readings by detector: the count over all `steps`, as often in the judged steps; all saw the planted sync."""
     readings = [
         DetectorReading(
             detector=detector,
@@ -249,8 +298,21 @@ def syncs(name: str, counts: Mapping[str, int], *, steps: int = 2, **changes: An
         )
         for detector, count in counts.items()
     ]
+    judged = [
+        each.model_copy(update={"steps": STEPS - 1, "count": each.count * (STEPS - 1) // max(steps, 1)})
+        for each in readings
+    ]
+    every_step = [each.model_copy(update={"first_step": 1 if each.count else None}) for each in judged]
     return HostSyncEvidence(
-        **{"arm": name, "replica": 0, "layers": LAYERS, "replayed": False, "readings": readings, **changes}
+        **{
+            "arm": name,
+            "replica": 0,
+            "layers": LAYERS,
+            "replayed": False,
+            "readings": readings,
+            "every_step": every_step,
+            **changes,
+        }
     )
 
 
@@ -339,7 +401,8 @@ def watched_all_along(timed: Sequence[Block], **changes: Any) -> Telemetry:
     """A sample a second, of a quiet machine but for the changes."""
     seconds = sum(block.seconds for block in timed)
     last = max(1, math.ceil(seconds)) if math.isfinite(seconds) else 1
-    return Telemetry(samples=[sample(seconds=float(second), **changes) for second in range(last + 1)])
+    samples = [sample(seconds=float(second), **changes) for second in range(last + 1)]
+    return Telemetry(samples=samples, timed_seconds=seconds)
 
 
 def timed_run(
@@ -363,6 +426,7 @@ def timed_run(
             "blocks": blocks(candidate, baseline, steps=steps),
             "observed_steps": 4,
             "observed_graph_launches": {"graphed": 4, "ungraphed": 0},
+            "processors": 16,
             **(timing or {}),
         }
     )

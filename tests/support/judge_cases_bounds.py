@@ -35,13 +35,18 @@ WITHIN_A_HALF: dict[str, Any] = {"equality": "within", "max_abs_difference": 0.5
 FLAT = {"steps": STEPS}
 
 
+def level(loss: float) -> np.ndarray[Any, Any]:
+    """From the control's 3 at step 0 at once to a level, about which the losses alternate by 1/8."""
+    return np.array([3.0, *(loss + (0.125 if step % 2 else -0.125) for step in range(STEPS - 1))])
+
+
 def flat(ours: float, repetition: float, effect: float = 0.25) -> Verdict:
-    """Constant losses: the baseline's 1, the control's 3."""
+    """Losses of a level: the baseline's 1, the control's 3."""
     control = {"control": "untrained", "last": 2, "at_least": effect}
     return trajectory(
-        graphed(np.full(STEPS, ours)),
-        arm("ungraphed", np.full(STEPS, 1.0)),
-        repetition=arm("ungraphed", np.full(STEPS, repetition), replica=1),
+        graphed(level(ours)),
+        arm("ungraphed", level(1.0)),
+        repetition=arm("ungraphed", level(repetition), replica=1),
         claim=WITHIN_A_HALF | {"guards": FLAT | {"training_effect": control}},
     )
 

@@ -35,6 +35,10 @@ CAPTURE: dict[str, Any] = {
 TRACED: dict[str, Any] = {"kind": "capture", "mechanism": "traced", "candidate": "graphed"}
 
 
+# 12 kernels over two layers, of which a layer can hold four: two of the five, two of the four, none of the single ones
+UNEVEN = {"gemm": 5, "norm": 4, "head": 1, "loss": 1, "clip": 1}
+
+
 def captured(claim: dict[str, Any] | None = None, execution: dict[str, Any] | None = None, **capture: Any) -> Verdict:
     """The verdict on a captured CUDA graph with changes."""
     replayed = graphed(**{"capture": cuda_graph(**capture), **(execution or {})})
@@ -127,6 +131,14 @@ CAPTURE_CASES = [
     Case("no buffer", "vacuous_no_buffers", lambda: captured(static_buffers=0)),
     Case("too few nodes", "node_count", lambda: captured({"nodes_at_least": 14, "nodes_at_most": None})),
     Case("too many nodes", "node_count", lambda: captured({"nodes_at_least": 1, "nodes_at_most": 12})),
+    Case(
+        "kernels of every layer", "held", lambda: captured({"kernels_in_every_layer": 4}, nodes=[graph(kernels=UNEVEN)])
+    ),
+    Case(
+        "too few of every layer",
+        "kernels_per_layer",
+        lambda: captured({"kernels_in_every_layer": 5}, nodes=[graph(kernels=UNEVEN)]),
+    ),
     Case("too few kernels", "kernels_per_layer", lambda: captured({"kernels_per_layer_at_least": 7})),
     Case("clipped twice", "clipped_tensors", lambda: captured(nodes=[graph(clipped_tensors=24)])),
     Case("clip unread", "evidence_missing", lambda: captured(nodes=[graph(clipped_tensors=None)])),

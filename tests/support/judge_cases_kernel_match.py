@@ -76,6 +76,16 @@ MATCH_CASES = [
     Case("a tile unknown", "evidence_missing", lambda: agreed(demanding(unroll=4), constants={"unroll": 4})),
     Case("metadata unknown", "evidence_missing", lambda: agreed(compiled=[kernel(threads=None)])),
     Case("nothing compiled", "vacuous_no_kernels", lambda: agreed(compiled=[])),
+    Case("some shapes", "held", lambda: agreed(demanding() | {"shapes": ["16x16"]})),
+    Case("a given shape untried", "missing_cases", lambda: agreed({"shapes": ["16x16", "5x3"]})),
+    Case(
+        "another shape errs",
+        "held",
+        lambda: agreed(
+            demanding() | {"shapes": ["16x16"]},
+            cases=[*(compared(*point) for point in GRID), compared(shape="5x3", error_vs_fp64=1.0)],
+        ),
+    ),
     Case("a magnitude untried", "missing_cases", lambda: agreed(cases=[compared(*point) for point in GRID[:3]])),
     Case("an operation untried", "missing_cases", lambda: agreed({"operations": ["gemm", "clip"]})),
     Case(

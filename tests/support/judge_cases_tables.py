@@ -5,9 +5,11 @@ from __future__ import annotations
 from judge_cases import Case
 from judge_cases_bounds import BOUNDS
 from judge_cases_capture import CAPTURE_CASES, MEMORY_CASES, SYNC_CASES
+from judge_cases_end_state import ENDS
 from judge_cases_gradients import GRADIENT_CASES
 from judge_cases_kernel_match import MATCH_CASES
 from judge_cases_kernels import PREWARM_CASES, PTX_CASES
+from judge_cases_launched import LAUNCHED
 from judge_cases_mechanisms import MECHANISMS
 from judge_cases_roles import ROLES
 from judge_cases_throughput import OTHER_CASES, THROUGHPUT_CASES
@@ -27,7 +29,9 @@ ONE_WRONG_THING: dict[str, list[Case]] = {
     "any": OTHER_CASES,
 }
 EVERYTHING = {
-    kind: [case for table in (ONE_WRONG_THING, BOUNDS, ROLES, MECHANISMS) for case in table.get(kind, [])]
+    kind: [
+        case for table in (ONE_WRONG_THING, BOUNDS, ROLES, MECHANISMS, ENDS, LAUNCHED) for case in table.get(kind, [])
+    ]
     for kind in ONE_WRONG_THING
 }
 TABLES = {kind: cases for kind, cases in EVERYTHING.items() if kind != "any"}

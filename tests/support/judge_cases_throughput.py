@@ -29,7 +29,7 @@ from harness.evidence.base import Obstacle
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Block, Telemetry
 from harness.judge.reasons import REASONS
-from harness.judge.registry import judge_unit, not_in_contract
+from harness.judge.registry import judge_unit, not_in_contract, of_another_contract
 from harness.judge.verdict import Status, Verdict
 
 FASTER: dict[str, Any] = {
@@ -227,6 +227,11 @@ def obstructed(reason: str) -> Verdict:
     return judge_unit(contract, contract.claims[0], "w", [], Obstacle(reason=reason, message="a sentence"))
 
 
+def of_something_else() -> Verdict:
+    contract = contract_of(TRAJECTORY)
+    return of_another_contract(contract, contract.claims[0], "w", "workload.seed: 1 in the contract, 0 in the run")
+
+
 def broken() -> Verdict:
     """A baseline that the evidence holds under its name without an execution."""
     run = trajectory_run()
@@ -249,6 +254,11 @@ OTHER_CASES = [
     ),
     Case("judge fails", "judge_error", broken),
     *(Case(f"obstacle {code}", code, lambda code=code: obstructed(code)) for code in NOT_RUN),  # type: ignore[misc]
+    Case(
+        "another contract's evidence",
+        "evidence_of_another_contract",
+        of_something_else,
+    ),
     Case("another contract's unit", "not_in_contract", lambda: not_in_contract("c", "X-001", "w")),
     Case("unknown obstacle", "not_available", lambda: obstructed("something_else")),
 ]

@@ -13,7 +13,7 @@ from harness.evidence import arm_records, run_evidence, run_records
 from harness.judge.verdict import Figure, Status, Verdict
 from harness.report.view import ReportView
 from harness.run_directory.bundle import Header
-from harness.run_directory.drill_record import DrillMachine, DrillRecord, Row, Triple
+from harness.run_directory.drill_record import Control, DrillMachine, DrillRecord, NotDrilled, Row, Triple
 
 CONTRACT: dict[str, Any] = {
     "schema": "contract/v1",
@@ -256,18 +256,27 @@ def planted(view: ReportView, fault: str = "stale_batch") -> ReportView:
     return replace(view, header=view.header.model_copy(update={"purpose": "fault", "fault": fault}))
 
 
-def whole_drill_view(*statuses: Status, killed: Sequence[bool], gate: bool = False) -> ReportView:
+def whole_drill_view(*statuses: Status, killed: Sequence[bool], not_run: int = 0, gate: bool = False) -> ReportView:
     """A drill's directory: controls of these statuses (by default one that held), and a row for each fault."""
-    record = _drill()
-    rows = [
-        record.rows[0].model_copy(update={"fault": f"fault{index}", "killed": one}) for index, one in enumerate(killed)
-    ]
     return view_of(
         *(statuses or (Status.PASS,)),
         gate=gate,
         header=header(purpose="drill"),
-        drill=record.model_copy(update={"rows": rows}),
+        drill=drilled(killed=killed, not_run=not_run),
     )
+
+
+def drilled(*, killed: Sequence[bool], not_run: int = 0) -> DrillRecord:
+    """The record of a drill of one control, which held, with a row for each of `killed`."""
+    record, unit = _drill(), {"contract": CONTRACT["id"], "claim": "F-GRAPH-BWD-001"}
+    left = [
+        NotDrilled(**unit, fault=f"left{index}", reason="needs_cuda", message="needs CUDA") for index in range(not_run)
+    ]
+    control = Control(**unit, workload="tiny", status="PASS", reason="held", message="it held")
+    rows = [
+        record.rows[0].model_copy(update={"fault": f"fault{index}", "killed": one}) for index, one in enumerate(killed)
+    ]
+    return record.model_copy(update={"controls": [control], "rows": rows, "not_run": left})
 
 
 def _verdicts() -> list[Verdict]:

@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from harness.contract.base import Count, Judged, Name, Positive, Problem, Strict
+from harness.contract.base import Count, Demand, Judged, Name, Positive, Problem, Strict, Text
 
 
 class PtxTarget(Judged):
@@ -23,6 +23,12 @@ class PtxTarget(Judged):
     """`exact`: the same architecture; `loadable`: one that the target can load."""
     target: Annotated[str, Field(pattern=r"^(device|sm_[1-9][0-9]{1,2}[af]?)$")]
     """The device found, or a named architecture such as `sm_90`."""
+
+    broken_by: ClassVar = {
+        "policy": Demand(("ptx_target_mismatch",)),
+        "target": Demand(("ptx_target_mismatch",)),
+    }
+    no_demand: ClassVar = {"candidate": "names an arm"}
 
     def asks_the_device(self) -> bool:
         return self.target == "device"
@@ -43,6 +49,16 @@ class Prewarm(Judged):
     """Library handles that must exist before the upload."""
     memory_filled: bool = False
     """Fill the device's memory after the upload."""
+
+    broken_by: ClassVar = {
+        "handles": Demand(("handle_late",)),
+        "memory_filled": Demand(("step_failed_when_full",)),
+    }
+    no_demand: ClassVar = {
+        "candidate": "names an arm",
+        "scope": "chooses what is judged",
+        "target": "what the kernels are compiled for; plan and run are compared, whatever it is",
+    }
 
     def asks_the_device(self) -> bool:
         return "device" in (self.scope, self.target)
@@ -82,5 +98,26 @@ class KernelMatch(Judged):
     """Largest error relative to the reference's largest value, by data type."""
     magnitudes: Annotated[list[Positive], Field(min_length=1)] = [1.0]
     """Magnitudes of the inputs."""
+    shapes: Annotated[list[Text], Field(min_length=1)] | None = None
+    """Shapes judged, as the system names them, such as ragged ones; left out, all that were compared."""
     demands: KernelDemands = KernelDemands()
     """Demands on the compiled kernels."""
+
+    broken_by: ClassVar = {
+        "max_relative_error": Demand(("exceeds_tolerance",)),
+        "magnitudes": Demand(("non_finite",)),
+        **{
+            f"demands.{name}": Demand(("demand_unmet",), {"unmet_demand": name})
+            for name in ("shared_memory_bytes", "threads", "unroll", "tile")
+        },
+    }
+    no_demand: ClassVar = {
+        "candidate": "names an arm",
+        "operations": "names what is compared; one that was not tried is INCONCLUSIVE",
+        "shapes": "names what is compared; one that was not tried is INCONCLUSIVE",
+    }
+
+    def can_bite(self, path: str) -> bool:
+        if path == "magnitudes":
+            return set(self.magnitudes) != {1.0}
+        return super().can_bite(path)

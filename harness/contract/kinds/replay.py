@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from harness.contract.base import Count, Judged, Name, NonNegative, Problem, Strict, refuse
+from harness.contract.base import Count, Demand, Judged, Name, NonNegative, Problem, Strict, refuse
 
 
 class Capture(Judged):
@@ -24,11 +24,37 @@ class Capture(Judged):
     nodes_at_most: Count | None = None
     """Most nodes of a graph."""
     kernels_per_layer_at_least: Count | None = None
-    """Fewest kernels in the graph for each of the model's layers."""
+    """Fewest kernels in the graph for each of the model's layers, counted over the whole graph."""
+    kernels_in_every_layer: Count | None = None
+    """Fewest kernels that a layer can hold: launches of one name count once for every full set of the layers."""
     clipped_tensors_per_layer: Count | None = None
     """Tensors a layer whose clip runs inside the graph, exactly."""
     skipped_steps_at_most: Annotated[int, Field(ge=0)] = 0
     """Updates that may be left out for a non-finite loss or gradient."""
+    outside_share_at_most: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """Largest share of a step's device time that kernels outside its graphs may take; copies are no kernels."""
+    outside_operations_at_most: Annotated[int, Field(ge=0)] = 100
+    """Most ATen operations that a step may issue outside its graphs."""
+
+    broken_by: ClassVar = {
+        "captures": Demand(("wrong_capture_count",)),
+        "nodes_at_least": Demand(("node_count",)),
+        "nodes_at_most": Demand(("node_count",)),
+        "kernels_per_layer_at_least": Demand(("kernels_per_layer",)),
+        "kernels_in_every_layer": Demand(("kernels_per_layer",)),
+        "clipped_tensors_per_layer": Demand(("clipped_tensors",)),
+        "skipped_steps_at_most": Demand(("skipped_steps",)),
+        "outside_share_at_most": Demand(("work_outside_graphs",)),
+        "outside_operations_at_most": Demand(("work_outside_graphs",)),
+    }
+    no_demand: ClassVar = {"candidate": "names an arm"}
+
+    def can_bite(self, path: str) -> bool:
+        if path in ("outside_share_at_most", "outside_operations_at_most"):
+            # a traced replay is bounded by its own operations; of several captures their number tells first
+            return self.mechanism == "cuda_graph" and self.captures == 1
+        # a graph without a node is an empty capture, whatever is demanded
+        return super().can_bite(path) and not (path == "nodes_at_least" and self.nodes_at_least == 1)
 
     def captures_candidate(self) -> bool:
         return True
@@ -71,6 +97,19 @@ class HostSyncs(Judged):
     control: SyncCount
     """An arm that synchronizes, with its exact count: the proof that syncs are seen."""
 
+    broken_by: ClassVar = {
+        "candidate.exactly": Demand(("sync_count",)),
+        "candidate.at_most": Demand(("sync_count",)),
+        "control.exactly": Demand(("control_sync_count", "vacuous_control_no_sync")),
+    }
+    no_demand: ClassVar = {
+        "candidate.arm": "names an arm",
+        "candidate.per_layer": "the unit of the count",
+        "control.arm": "names an arm",
+        "control.at_most": "a control has an exact count",
+        "control.per_layer": "the unit of the count",
+    }
+
     candidate_path: ClassVar[str] = "candidate.arm"
     # the synchronizing twin, which shows what a sync looks like
     baseline_path: ClassVar[str] = "control.arm"
@@ -101,6 +140,13 @@ class MemorySteady(Judged):
     """First samples that are left out as warm-up."""
     growth_at_most: NonNegative
     """Largest relative growth after the warm-up."""
+
+    broken_by: ClassVar = {"growth_at_most": Demand(("memory_grows",))}
+    no_demand: ClassVar = {
+        "candidate": "names an arm",
+        "per": "chooses what is sampled",
+        "after": "samples that are left out; with none left the claim is vacuous, which the loader refuses",
+    }
 
     def chosen_probe(self) -> str:
         return "recapture" if self.per == "recapture" else "paired"

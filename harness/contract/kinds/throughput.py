@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from harness.contract.base import Judged, Name, Positive, Problem, Strict, refuse
+from harness.contract.base import Demand, Judged, Name, Positive, Problem, Strict, refuse
 from harness.contract.kinds.training import TrajectoryMatch
 from harness.contract.strict_yaml import nearest
 
@@ -66,6 +66,20 @@ class ThroughputRatio(Judged):
     """The trajectory_match claim of this contract that the timed losses must satisfy."""
     limits: Limits = Limits()
     """Disturbances beyond which nothing is decided."""
+
+    broken_by: ClassVar = {
+        "at_least": Demand(("too_slow",)),
+        "trajectory": Demand(("differs", "exceeds_tolerance")),
+    }
+    no_demand: ClassVar = {
+        "candidate": "names an arm",
+        "baseline": "names an arm",
+        "processes": "how much is measured: fewer are an ERROR, too few for the confidence a lint error",
+        "blocks": "how much is measured: fewer are an ERROR",
+        "block_steps": "how much is measured: fewer are an ERROR",
+        "confidence": "how sure a PASS and a FAIL are; between them the verdict is INCONCLUSIVE",
+        "limits": "beyond a limit nothing is decided: INCONCLUSIVE, never FAIL",
+    }
 
     def dangling_names(
         self,

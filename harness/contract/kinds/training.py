@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from harness.contract.base import (
     Count,
+    Demand,
     Equality,
     GradientDemand,
     Judged,
@@ -51,10 +52,31 @@ class Guards(Strict):
 
 
 class Guarded(Judged):
-    """What follows from the guards of a judgement that has them."""
+    """What follows from the guards of a judgement that has them, and from `equality` with its bound."""
 
-    if TYPE_CHECKING:  # each kind declares it, after its own fields
+    broken_by: ClassVar = {
+        "equality": Demand(("differs",)),
+        "max_abs_difference": Demand(("exceeds_tolerance",)),
+        "guards.steps": Demand(("vacuous_steps",)),
+        "guards.distinct_batches": Demand(("vacuous_batches_repeat",)),
+        "guards.clip_active_steps": Demand(("vacuous_clip_inactive",)),
+        "guards.training_effect.at_least": Demand(("vacuous_training_effect",)),
+        "guards.training_effect.at_least_on": Demand(("vacuous_training_effect",)),
+    }
+    no_demand: ClassVar = {
+        "candidate": "names an arm",
+        "guards.training_effect.control": "names an arm",
+        "guards.training_effect.last": "how many steps the effect is the mean of; never more than were run",
+    }
+
+    if TYPE_CHECKING:  # each kind declares them, after its own fields
+        equality: Equality
         guards: Guards
+
+    def can_bite(self, path: str) -> bool:
+        if path == "guards.clip_active_steps" and self.guards.clip_active_steps == 0:
+            return False
+        return bites_by_equality(path, self.equality) and super().can_bite(path)
 
     def arms(self) -> dict[str, str]:
         effect = self.guards.training_effect
@@ -92,6 +114,13 @@ class Guarded(Judged):
         return frozenset({"gradient_norms"} if self.guards.clip_active_steps else ())
 
 
+def bites_by_equality(path: str, equality: Equality | None) -> bool:
+    """Bits decide alone, and bounds decide alone: of both, the other one is shown and decides nothing."""
+    if path == "equality":
+        return equality == "bitwise"
+    return equality == "within" or path not in {"max_abs_difference", "max_relative_difference"}
+
+
 class TrajectoryMatch(Guarded):
     """Two series agree at every step (or at the final one), in bits or within a bound."""
 
@@ -111,6 +140,13 @@ class TrajectoryMatch(Guarded):
     """At every step, or at the last one only."""
     guards: Guards
     """What must be true before PASS may be said."""
+
+    no_demand: ClassVar = {
+        **Guarded.no_demand,
+        "baseline": "names an arm",
+        "metric": "names a series",
+        "compare": "chooses the steps that are compared",
+    }
 
     def replicas(self) -> dict[str, int]:
         return {self.baseline: 2}  # two runs of the baseline show the noise floor
@@ -146,6 +182,25 @@ class GradientMatch(Judged):
     """The threshold that every group's norm keeps after clipping."""
     clip_active_steps: Annotated[int, Field(ge=0)] | None = None
     """Steps in which the clip must have scaled at least one group."""
+
+    broken_by: ClassVar = {
+        "equality": Demand(("differs",)),
+        "max_abs_difference": Demand(("exceeds_tolerance",)),
+        "max_relative_difference": Demand(("exceeds_tolerance",)),
+        "clipped_norm.at_most": Demand(("clipped_norm_exceeded",)),
+        "clipped_norm.relative_rounding": Demand(("clipped_norm_exceeded",)),
+        "clip_active_steps": Demand(("vacuous_clip_inactive",)),
+    }
+    no_demand: ClassVar = {
+        "candidate": "names an arm",
+        "baseline": "names an arm",
+        "steps": "chooses the steps that are compared; one without gradients is an ERROR",
+    }
+
+    def can_bite(self, path: str) -> bool:
+        if path == "clip_active_steps" and self.clip_active_steps == 0:
+            return False
+        return bites_by_equality(path, self.equality) and super().can_bite(path)
 
     @model_validator(mode="after")
     def _demands_something(self) -> GradientMatch:
@@ -193,6 +248,8 @@ class Repeatability(Guarded):
     """Largest absolute difference allowed; shown beside the bits under `bitwise`."""
     guards: Guards
     """What must be true before PASS may be said."""
+
+    no_demand: ClassVar = {**Guarded.no_demand, "runs": "how much is measured: fewer are an ERROR"}
 
     def replicas(self) -> dict[str, int]:
         return {self.candidate: self.runs}

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from harness.evidence.base import Scalar
+from harness.evidence.run_evidence import Death
+from harness.evidence.run_records import ArmFailed
 from harness.report.blocks import Part, Section, Table, table
 from harness.report.text import clean, line, number
 from harness.report.view import ReportView
@@ -17,16 +19,19 @@ _UPSTREAM = {True: "would pass it", False: "catches it", None: "–"}
 
 
 def deaths(view: ReportView) -> Section | None:
-    """Every worker that did not complete, with the last Python stack that was seen of it."""
+    """Every worker and arm that did not complete, with the last Python stack that was seen of it."""
     parts = []
     for run in view.evidence.values():
-        if run.death is None:
-            continue
-        where = f" in the phase {line(run.death.phase, 80)}" if run.death.phase else ""
-        cause = f"{run.death.cause.replace('_', ' ')}{where}: {line(run.death.detail, 600)}"
-        stack = clean(run.death.stack, 6000).strip()
-        parts.append(Part(line(run.run_id, 120), [cause], runs=[run.run_id], listing=stack))
-    return Section("broke", "What broke", "Workers that ended before their work was done.", parts) if parts else None
+        broken: list[tuple[str, Death | ArmFailed]] = [(f"arm {arm}: ", end) for arm, end in run.failed.items()]
+        if run.death is not None:
+            broken.append(("", run.death))
+        for arm, end in broken:
+            where = f" in the phase {line(end.phase, 80)}" if end.phase else ""
+            cause = f"{line(arm, 120)}{end.cause.replace('_', ' ')}{where}: {line(end.detail, 600)}"
+            stack = clean(end.stack, 6000).strip()
+            parts.append(Part(line(run.run_id, 120), [cause], runs=[run.run_id], listing=stack))
+    introduction = "Workers, and arms of a run, that ended before their work was done."
+    return Section("broke", "What broke", introduction, parts) if parts else None
 
 
 def kill_matrix(view: ReportView) -> Section | None:
@@ -50,6 +55,8 @@ def kill_matrix(view: ReportView) -> Section | None:
         f"{planted} planted faults, {planted - survivors} killed, {survivors} survived.",
         f"Recorded {line(view.drill.recorded_at, 60)}.",
     ]
+    if view.drill.not_run:
+        text.insert(1, f"{len(view.drill.not_run)} more were planned and not run.")
     lead = "A check that was never seen to fail proves nothing: each claim against the faults it must catch."
     return Section(
         "drill", "Fire drill", lead, [Part("Kill matrix", text, [], [table("Faults", columns, rows, shown=300)])]

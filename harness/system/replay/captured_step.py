@@ -6,15 +6,17 @@ the first replay is step 0. A failed capture is ended, says why, and leaves the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from harness.errors import HarnessError
 from harness.system.replay.addresses import StaticAddresses
+from harness.system.replay.attributes import Attributes
 from harness.system.replay.frames import of_traceback
 from harness.system.replay.graph import CaptureMode, CudaGraph, MemPoolId, graph_pool_handle, require_cuda, warm_up
+from harness.system.replay.reachable import reach
 from harness.system.replay.state import State, StateGuard
 
 Body = Callable[[], Tensor | None]
@@ -34,9 +36,9 @@ class CapturedStep:
     """One training step as one graph, or as several that share a memory pool and are replayed in order.
 
     `bodies`: the step's body, or several by label (`forward`, `backward`); the last tensor that one returns is the
-    0-d loss. `state` names every tensor that they change (optimizers are found, see `StateGuard`). `static` names
-    the buffers whose addresses the graphs hold. `stream` is kept as long as the graphs; pass the same one when
-    captures follow each other, or each leaves cuBLAS workspaces of 64 MiB behind.
+    0-d loss. `state` names tensors that they change; what they reach from `roots` is found, as optimizers are (see
+    `StateGuard`). `static` names the buffers whose addresses the graphs hold. `stream` is kept as long as the graphs;
+    pass the same one when captures follow each other, or each leaves cuBLAS workspaces of 64 MiB behind.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class CapturedStep:
         state: State,
         static: State = dict,
         *,
+        roots: Sequence[object] = (),
         warmup: int = 3,
         pool: MemPoolId | None = None,
         mode: CaptureMode = CaptureMode.THREAD_LOCAL,
@@ -52,7 +55,7 @@ class CapturedStep:
     ) -> None:
         require_cuda()
         self._bodies = {"step": bodies} if callable(bodies) else dict(bodies)
-        self._state = state
+        self._state, self._roots = state, roots
         self.buffers = StaticAddresses(static)
         self._pool = graph_pool_handle() if pool is None else pool
         self._mode = mode
@@ -64,16 +67,20 @@ class CapturedStep:
 
     def capture(self) -> None:
         """Warm up, undo it, capture. Raises `CaptureFailedError`."""
-        with StateGuard(self._state) as guard:
+        with StateGuard(self._state, self._roots) as guard:
             try:
-                warm_up(self.stream, self._run_bodies, self.warmup_steps)
+                warm_up(self.stream, self._run_bodies, min(1, self.warmup_steps))
+                guard.executed_once()
+                warm_up(self.stream, self._run_bodies, self.warmup_steps - 1)
+                guard.restore(keep_created=True)
             except Exception as error:
                 guard.restore()
                 raise CaptureFailedError("the warm-up before a capture", error) from error
-            guard.restore(keep_created=True)
+        attributes = Attributes(reach(*self._roots).containers)
         try:
             # outside the guard's `with`: its optimizer hook would be recorded as part of the step
             self._capture_bodies()
+            attributes.restore()  # what the body keeps of one step lies in the graph's memory, which replays overwrite
         except Exception as error:
             self.release()
             guard.restore()

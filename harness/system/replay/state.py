@@ -1,12 +1,12 @@
-"""Undo what a trial execution of a training step did: values, `.grad`, optimizer state, random generators.
+"""Undo what a trial execution of a training step did: values, `.grad`, optimizer state, random generators, attributes.
 
 Warm-up steps, the fake pass and the recording of a traced step all execute the step's body before it counts.
-Without undoing them the captured arm would start ahead, or its `.grad` would hold fake tensors.
+Without undoing them the captured arm would start ahead, or its `.grad` and attributes would hold fake tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -16,6 +16,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 from harness.errors import HarnessError
+from harness.system.replay import generators
+from harness.system.replay.attributes import Attributes
+from harness.system.replay.reachable import Reachable, reach, tensors_of
 
 State = Callable[[], Mapping[str, Tensor]]
 
@@ -30,30 +33,39 @@ class StateError(HarnessError):
 class StateGuard:
     """Remembers on entry; `restore` puts everything back, in place, so that addresses stay.
 
-    `state` names every tensor the body changes. Parameters and state of any `torch.optim` optimizer that steps
-    meanwhile are found by a global pre-step hook, and need not be named.
+    `state` names tensors that the body changes. What can be reached from `roots` need not be named (see `reachable`),
+    nor parameters and state of any `torch.optim` optimizer that steps meanwhile: a global pre-step hook finds them.
     """
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, state: State, roots: Sequence[object] = ()) -> None:
+        self._state, self._roots = state, roots
         self._values: dict[int, tuple[Tensor, Tensor]] = {}
         self._grads: dict[int, tuple[Tensor, Tensor | None, Tensor | None]] = {}
         self._optimizers: dict[int, tuple[Optimizer, dict[Tensor, dict[str, tuple[Any, Any]]]]] = {}
 
     def __enter__(self) -> Self:
-        for tensor in self._state().values():
+        found = reach(*self._roots)
+        for tensor in [*self._state().values(), *_tensors(found)]:
             self._remember(tensor, known_gradient=True)
-        self._generators = _generator_states()
+        for optimizer in found.optimizers.values():
+            self._remember_optimizer(optimizer, known_gradient=True)
+        self._attributes = Attributes(found.containers, known=self._values)
+        self._own_generators = found.generators
+        self._generators = generators.states(generators.global_generators() | self._own_generators)
         self._hook = register_optimizer_step_pre_hook(self._before_optimizer_step)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._hook.remove()
 
+    def executed_once(self) -> None:
+        """Call after the first of several executions: it shows which tensors that came to be are then left alone."""
+        self._attributes.note_created(self._roots)
+
     @property
     def created_state(self) -> bool:
-        """Whether some optimizer made its state during the guarded execution."""
-        return any(
+        """Whether an optimizer made its state during the guarded execution, or an attribute changed."""
+        return self._attributes.changed() or any(
             key not in known.get(parameter, {})
             for optimizer, known in self._optimizers.values()
             for parameter, entry in optimizer.state.items()
@@ -61,21 +73,35 @@ class StateGuard:
         )
 
     def restore(self, *, keep_created: bool = False) -> None:
-        """Put everything back. `keep_created`: lazily made optimizer state stays, rewound to zero.
+        """Put everything back. `keep_created`: lazily made optimizer state stays, rewound to zero, and so does what
+        the first execution built and the later ones left alone, such as a table.
 
-        A capture needs that: state created inside it would be created again by every replay. Raises
-        `StateError` for an optimizer whose state does not start at zero.
+        A capture needs that: state created inside it would be created again by every replay. Raises `StateError` for
+        an optimizer whose state does not start at zero, and for tensors that were built lazily and then changed.
         """
+        constants = self._constants() if keep_created else set()
         with _disable_current_modes(), torch.no_grad():
+            self._attributes.restore(constants)
             for tensor, value in self._values.values():
-                tensor.copy_(value)
+                _put_back(tensor, value)
             for tensor, gradient, gradient_value in self._grads.values():
                 tensor.grad = gradient
                 if gradient is not None and gradient_value is not None:
                     gradient.copy_(gradient_value)
             for optimizer, known in self._optimizers.values():
                 _restore_optimizer(optimizer, known, keep_created=keep_created)
-            _set_generator_states(self._generators)
+            generators.restore(generators.global_generators() | self._own_generators, self._generators)
+
+    def _constants(self) -> set[int]:
+        kept, changed = self._attributes.created_and_left_alone(self._roots)
+        if changed:
+            raise StateError(
+                "a captured step must have its state before the first step",
+                where=changed[0],
+                got="a tensor created lazily, and changed by the steps that follow",
+                remedy="create it when building the trainer",
+            )
+        return kept
 
     def _remember(self, tensor: Tensor, *, known_gradient: bool) -> None:
         if id(tensor) in self._values:
@@ -90,12 +116,17 @@ class StateGuard:
     def _before_optimizer_step(self, optimizer: Optimizer, _args: object, _kwargs: object) -> None:
         if id(optimizer) in self._optimizers:
             return
+        self._attributes.add(optimizer.param_groups)
+        # The backward pass has already run: what `.grad` held before is unknown, and None is its start.
+        self._remember_optimizer(optimizer, known_gradient=False)
+
+    def _remember_optimizer(self, optimizer: Optimizer, *, known_gradient: bool) -> None:
         for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                # The backward pass has already run: what `.grad` held before is unknown, and None is its start.
-                self._remember(parameter, known_gradient=False)
-            if isinstance(group.get("lr"), Tensor):
-                self._remember(group["lr"], known_gradient=False)
+            for tensor in [*group["params"], *(each for each in group.values() if isinstance(each, Tensor))]:
+                self._remember(tensor, known_gradient=known_gradient)
+        self._remember_state(optimizer)
+
+    def _remember_state(self, optimizer: Optimizer) -> None:
         with _disable_current_modes(), torch.no_grad():
             known = {
                 parameter: {
@@ -104,6 +135,20 @@ class StateGuard:
                 for parameter, entry in optimizer.state.items()
             }
         self._optimizers[id(optimizer)] = (optimizer, known)
+
+
+def _tensors(found: Reachable) -> list[Tensor]:
+    """What a step may change beside optimizer state: registered tensors, loose ones, loss scales."""
+    registered = [tensor for module in found.modules.values() for tensor in tensors_of(module)]
+    scales = [each for scaler in found.scalers.values() for each in vars(scaler).values() if isinstance(each, Tensor)]
+    return [*registered, *found.tensors.values(), *scales]
+
+
+def _put_back(tensor: Tensor, value: Tensor) -> None:
+    """Copy a saved value back. Nobody can write to an expanded tensor, whose elements share their memory."""
+    strided = tensor.layout is torch.strided
+    if not strided or all(stride or size <= 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+        tensor.copy_(value)
 
 
 def _saved(tensor: Tensor) -> Tensor:
@@ -142,16 +187,3 @@ def _rewind_to_zero(optimizer: Optimizer, entry: dict[str, Any], key: str) -> No
         )
     if value is not None:
         value.zero_()
-
-
-def _generator_states() -> list[Tensor]:
-    states = [torch.get_rng_state()]
-    if torch.cuda.is_available():
-        states += torch.cuda.get_rng_state_all()
-    return states
-
-
-def _set_generator_states(states: list[Tensor]) -> None:
-    torch.set_rng_state(states[0])
-    if len(states) > 1:
-        torch.cuda.set_rng_state_all(states[1:])

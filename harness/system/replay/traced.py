@@ -8,7 +8,7 @@ what would break a capture, and nothing about speed, memory or loading.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -25,7 +25,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from harness.errors import HarnessError
 from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.frames import of_traceback
-from harness.system.replay.state import State, StateGuard
+from harness.system.replay.state import State, StateError, StateGuard
 
 Body = Callable[[], Tensor]
 Result = TypeVar("Result")
@@ -51,14 +51,23 @@ class NotTraceableError(HarnessError):
 class TracedStep:
     """A step recorded from `body` (the device work of one step; returns the 0-d loss).
 
-    `state` names every tensor that the body changes, `static` the buffers whose addresses the recording holds.
+    `state` names tensors that the body changes; what it reaches from `roots` is found (see `StateGuard`). `static`
+    names the buffers whose addresses the recording holds.
     `outputs` is called after the body while recording; the tensors it returns (gradients, say) are computed anew
     by every replay and kept in `self.outputs`. Recording leaves no trace in the state, so step 0 is replayed like
     every other.
     """
 
-    def __init__(self, body: Body, state: State, outputs: State | None = None, *, static: State = dict) -> None:
-        self._body, self._state = body, state
+    def __init__(
+        self,
+        body: Body,
+        state: State,
+        outputs: State | None = None,
+        *,
+        static: State = dict,
+        roots: Sequence[object] = (),
+    ) -> None:
+        self._body, self._state, self._roots = body, state, roots
         self.buffers = StaticAddresses(static)
         self._read_outputs: State = outputs or dict
         self._graph: GraphModule | None = None
@@ -71,10 +80,10 @@ class TracedStep:
     def record(self) -> None:
         """Fake pass, then recording. Raises `HostSyncError` or `NotTraceableError`; the state is then as before."""
         self.fake_pass_clean = False
-        created_state = fake_pass(self._body, self._state)
+        created_state = fake_pass(self._body, self._state, self._roots)
         self.fake_pass_clean = True
         if created_state:
-            self._execute_and_undo(self._body, keep_created=True)
+            self._create_state()
         # make_fx takes a bound method's `self` for an argument without a value, hence the lambda.
         record = make_fx(lambda: self._body_and_outputs(), tracing_mode="real")  # noqa: PLW0108
         try:
@@ -113,24 +122,36 @@ class TracedStep:
         self._output_names = list(outputs)
         return [loss.detach(), *(tensor.detach() for tensor in outputs.values())]
 
-    def _execute_and_undo(self, execute: Callable[[], Result], *, keep_created: bool = False) -> Result:
-        with StateGuard(self._state) as guard:
+    def _create_state(self) -> None:
+        """Two executions: the second shows whether what the first one built is left alone from then on."""
+        with StateGuard(self._state, self._roots) as guard:
             try:
-                result = execute()
+                self._body()
+                guard.executed_once()
+                self._body()
+                guard.restore(keep_created=True)
+            except StateError as error:
+                guard.restore()
+                raise NotTraceableError(error.rule, where=error.where, got=error.got, remedy=error.remedy) from error
             except BaseException:
                 guard.restore()
                 raise
-            guard.restore(keep_created=keep_created)
-        return result
+
+    def _execute_and_undo(self, execute: Callable[[], Result]) -> Result:
+        with StateGuard(self._state, self._roots) as guard:
+            try:
+                return execute()
+            finally:
+                guard.restore()
 
 
-def fake_pass(body: Body, state: State) -> bool:
-    """Run `body` on fake tensors, undo it; whether an optimizer created state in it.
+def fake_pass(body: Body, state: State, roots: Sequence[object] = ()) -> bool:
+    """Run `body` on fake tensors, undo it; whether an optimizer or the body itself created state in it.
 
     Raises `HostSyncError` with file and line where the body needs a real value. Sees `.item()`, `.tolist()`,
     `bool(tensor)` and operators whose output shape depends on values; not `print(tensor)`.
     """
-    with StateGuard(state) as guard:
+    with StateGuard(state, roots) as guard:
         try:
             with FakeTensorMode(allow_non_fake_inputs=True):
                 body()

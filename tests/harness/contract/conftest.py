@@ -30,7 +30,7 @@ claims:
     on: [small]
     why: ten steps are the workload's
     if_fails: look at the first differing step
-    falsified_by: [stale_batch]
+    falsified_by: [stale_batch, doubled_step, no_steps]
 """
 
 CLAIM_END = """\

@@ -84,7 +84,14 @@ BAD_VALUES = [
             "write `schema: contract/v1`"
         ),
     ),
-    ("schema: contract/v1\n", "", "1:1: the key 'schema' is required; write `schema: contract/v1`"),
+    (
+        "schema: contract/v1\n",
+        "",
+        (
+            "1:1: the key 'schema' is required; write `schema: contract/v1`; "
+            "a file that is no contract lies in another folder, or in a hidden one"
+        ),
+    ),
 ]
 
 
@@ -174,7 +181,10 @@ def test_all_errors_of_a_file_are_reported_in_its_order(toy: Toy) -> None:
 def test_a_contract_is_a_mapping(toy: Toy, text: str, got: str) -> None:
     path = toy()
     path.write_text(text)
-    assert _message(path) == f"toy.yaml:1:1: a contract is a mapping of keys to values; found {got}"
+    assert _message(path) == (
+        f"toy.yaml:1:1: a contract is a mapping of keys to values; found {got}; "
+        "a file that is no contract lies in another folder, or in a hidden one"
+    )
 
 
 def test_a_contract_with_its_source(toy: Toy) -> None:
@@ -234,4 +244,7 @@ def test_a_directory_without_contracts(tmp_path: Path, monkeypatch: pytest.Monke
     Path("empty").mkdir()
     with pytest.raises(ContractErrors) as error:
         load_contracts([Path("empty")])
-    assert str(error.value) == "empty: a directory holds contracts (*.yaml); found none"
+    assert str(error.value) == (
+        "empty: a folder holds contracts (every .yaml and .yml in it at any depth, but hidden ones and waivers.yaml); "
+        "found none"
+    )

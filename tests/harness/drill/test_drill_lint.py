@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture
 def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedContract:
     monkeypatch.chdir(tmp_path)
-    write_contract(tmp_path, "stale_batch, no_steps")
+    write_contract(tmp_path, "stale_batch, doubled_step, no_steps")
     return load_contract(Path("short-v1.yaml"))
 
 
@@ -48,7 +48,7 @@ def record(loaded: LoadedContract, *, digest: str = "", killed: bool = True, fau
 
 
 def test_a_fault_that_declares_nothing_for_a_claim_is_an_error(tmp_path: Path) -> None:
-    loaded = load_contract(write_contract(tmp_path, "stale_batch, late_jit"))
+    loaded = load_contract(write_contract(tmp_path, "stale_batch, doubled_step, no_steps, late_jit"))
     (finding,) = lint(loaded, describe)
     assert (finding.level, finding.message) == (
         "error",

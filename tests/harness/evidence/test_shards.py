@@ -9,6 +9,8 @@ from bundle_builders import LOADED, RUN_ID, Loaded, finished, header, unit
 
 from harness.errors import EvidenceError
 from harness.evidence.base import Obstacle
+from harness.evidence.run_evidence import RunEvidence
+from harness.evidence.run_records import ArmFailed
 from harness.run_directory.bundle import Header
 from harness.run_directory.shards import attempts
 
@@ -33,6 +35,22 @@ def test_a_machine_that_could_not_run_it_made_no_attempt(tmp_path: Path, *, plan
     without = finished(tmp_path / "cpu", early, obstacle=None if planned else obstacle)
     with_gpu = finished(tmp_path / "gpu", header(started_at=LATE))
     assert attempts([without, with_gpu], [LOADED.contract])[0].bundle == with_gpu
+
+
+@pytest.mark.parametrize(("arm", "again"), [("graphed", True), ("plain", False)])
+def test_an_arm_that_a_machine_lacks_was_no_attempt_at_the_claims_that_name_it(
+    tmp_path: Path, arm: str, *, again: bool
+) -> None:
+    """Claim C names `graphed` alone."""
+    shards = [finished(tmp_path / at[11:13], header(started_at=at)) for at in (EARLY, LATE)]
+    obstacle = Obstacle(reason="not_available", message="not here")
+    evidence = RunEvidence(RUN_ID, "paired", {}, failed={arm: failed_arm(arm, obstacle)})
+    shards[0]._read[RUN_ID] = evidence
+    assert attempts(shards, [LOADED.contract])[0].bundle == shards[1 if again else 0]
+
+
+def failed_arm(arm: str, obstacle: Obstacle) -> ArmFailed:
+    return ArmFailed(arm=arm, cause="exception", detail="", phase=None, stack="", obstacle=obstacle)
 
 
 def test_a_dead_first_attempt_is_not_replaced_by_a_repeat(tmp_path: Path) -> None:

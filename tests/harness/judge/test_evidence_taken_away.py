@@ -21,14 +21,12 @@ AN_ENTRY = {
     "capture": {
         "capture.moved_buffers": "the buffers that moved",
         "capture.nodes": "graphs, where one capture has an unknown number of them",
-        "capture.nodes.by_type": "nodes by type, where the contract bounds their number from above",
     },
     "gradient_match": {"gradients.groups": "a clipping group that is named twice, or at one step alone"},
     "kernel_match": {"cases": "a case of a shape of its own", "compiled": "compiled kernels"},
     "prewarm": {"used": "kernels of the run", "events": "compilations and loads"},
     "ptx_target": {"used": "kernels of the run"},
     "throughput_ratio": {
-        "capture.nodes": "graphs, as above",
         "telemetry.samples": "a sample, as long as no more than two seconds lie between the others",
         "telemetry.samples.throttle_reasons": "why the clock was slowed at one of them",
         "timing.observed_device_seconds": "without it, the processor alone must have been busy",
@@ -47,6 +45,8 @@ ALL_OF_IT = {
         "telemetry.samples.throttle_reasons": "as above",
         "timing.blocks.processor_seconds": "of the candidate: the baseline must not idle",
         "timing.observed_device_seconds": "as above",
+        "timing.processors": "bounds processor time from above; its absence is an older harness's",
+        "telemetry.timed_seconds": "likewise, timed seconds",
     },
 }
 

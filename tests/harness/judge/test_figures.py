@@ -31,7 +31,7 @@ def test_a_trajectory_within_a_bound() -> None:
         claim={"equality": "within"},
     )
     assert verdict.reason == "held"
-    assert verdict.denominators == {"steps": 10}
+    assert verdict.denominators == {"steps": 10, "state_tensors": 7}
     assert figures(verdict) == {
         "max_abs_difference": (0.0625, "loss"),
         "max_abs_difference_step": (4, "step"),
@@ -49,6 +49,11 @@ def test_a_trajectory_within_a_bound() -> None:
         "clip_active_steps": (9, "steps"),
         "training_effect": (0.944444444444, "loss"),
         "training_effect_demanded": (0.2, "loss"),
+        "end_max_abs_difference": (0.0, "parameter"),
+        "end_max_abs_difference_tensor": ("p0", ""),
+        "watched": ("parameters, buffers, optimizer, generators", ""),
+        "below_any_control_loss": (0.944444444444, "loss"),
+        "follows_control": (0.0, ""),
     }
 
 
@@ -66,6 +71,9 @@ def test_a_trajectory_that_differs_at_its_end() -> None:
         "final_loss_candidate": (5.0, "loss"),
         "final_loss_baseline": (2.0, "loss"),
         "final_parameters_equal": (True, ""),
+        "end_max_abs_difference": (0.0, "parameter"),
+        "end_max_abs_difference_tensor": ("p0", ""),
+        "watched": ("parameters, buffers, optimizer, generators", ""),
     }
 
 
@@ -75,7 +83,7 @@ def test_a_trajectory_beyond_a_bound_at_its_final_step() -> None:
         repetition=arm("ungraphed", changed(4, 9.0), replica=1),
         claim={"equality": "within", "compare": "final"},
     )
-    assert verdict.denominators == {"steps": 1}
+    assert verdict.denominators == {"steps": 1, "state_tensors": 7}
     assert figures(verdict) == {
         "max_abs_difference": (3.0, "loss"),
         "max_abs_difference_step": (9, "step"),
@@ -88,6 +96,9 @@ def test_a_trajectory_beyond_a_bound_at_its_final_step() -> None:
         "final_loss_candidate": (5.0, "loss"),
         "final_loss_baseline": (2.0, "loss"),
         "final_parameters_equal": (True, ""),
+        "end_max_abs_difference": (0.0, "parameter"),
+        "end_max_abs_difference_tensor": ("p0", ""),
+        "watched": ("parameters, buffers, optimizer, generators", ""),
     }
 
 
@@ -107,7 +118,7 @@ def test_upstreams_bound_over_one_step() -> None:
 
 def test_series_without_a_step() -> None:
     verdict = trajectory(graphed([]), arm("ungraphed", []), untrained(losses=[]), arm("ungraphed", [], replica=1))
-    assert verdict.denominators == {"steps": 0}
+    assert verdict.denominators == {"steps": 0, "state_tensors": 7}
     assert figures(verdict) == {
         "max_abs_difference": (0.0, "loss"),
         "max_abs_difference_step": (None, "step"),
@@ -121,12 +132,15 @@ def test_series_without_a_step() -> None:
         "final_loss_baseline": (None, "loss"),
         "final_parameters_equal": (True, ""),
         "steps_run": (0, "steps"),
+        "end_max_abs_difference": (0.0, "parameter"),
+        "end_max_abs_difference_tensor": ("p0", ""),
+        "watched": ("parameters, buffers, optimizer, generators", ""),
     }
 
 
 def test_repeated_runs() -> None:
     verdict = repeated(arm("ungraphed", nudged(7), batches=["b"] * 5 + [f"b{step}" for step in range(5)]))
-    assert verdict.denominators == {"steps": 10, "runs": 3}
+    assert verdict.denominators == {"steps": 10, "runs": 3, "state_tensors": 7}
     assert figures(verdict) == {
         "max_abs_difference": (4.4408920985e-16, "loss"),
         "max_abs_difference_step": (7, "step"),
@@ -135,6 +149,9 @@ def test_repeated_runs() -> None:
         "first_differing_step": (7, "step"),
         "within_upstream_tolerance": (True, ""),
         "first_unequal_step": (0, "step"),
+        "end_max_abs_difference": (0.0, "parameter"),
+        "end_max_abs_difference_tensor": ("p0", ""),
+        "watched": ("parameters, buffers, optimizer, generators", ""),
     }
 
 
@@ -145,7 +162,7 @@ def test_gradients_within_a_bound() -> None:
     )
     verdict = matched(claim=GRADIENTS_WITHIN, execution={"gradients": [late, early], "active": [1] * 9 + [0]})
     assert verdict.reason == "held"
-    assert verdict.denominators == {"steps": 2, "tensors": 3, "groups": 3}
+    assert verdict.denominators == {"steps": 2, "tensors": 3, "groups": 3, "state_tensors": 7}
     assert figures(verdict) == {
         "max_abs_difference": (5e-4, "gradient"),
         "max_abs_difference_tensor": ("b", ""),
@@ -155,6 +172,7 @@ def test_gradients_within_a_bound() -> None:
         "largest_clipped_norm": (1.0, "norm"),
         "clip_threshold": (1.0, "norm"),
         "clip_active_steps": (9, "steps"),
+        "watched": ("parameters, buffers, optimizer, generators", ""),
     }
 
 
@@ -169,6 +187,7 @@ def test_gradients_that_differ() -> None:
         "within_upstream_tolerance": (False, ""),
         "first_differing_step": (0, "step"),
         "first_differing_tensor": ("b", ""),
+        "watched": ("parameters, buffers, optimizer, generators", ""),
     }
 
 

@@ -22,6 +22,7 @@ def test_a_capture_of_three_shapes() -> None:
     assert verdict.reason == "held"
     assert verdict.denominators == {
         "nodes": 44, "captures": 3, "observed_steps": 4, "buffers": 5, "steps": 10, "layers": 2,
+        "steps_watched": 9, "replays_watched": 3,
     }  # fmt: skip
     assert figures(verdict) == {
         "replays": (10, "replays"),
@@ -34,6 +35,8 @@ def test_a_capture_of_three_shapes() -> None:
         "nodes.c.kernel": (16, "nodes"),
         "nodes.c.event_record": (2, "nodes"),
         "observed_launches": (4, "graph launches"),
+        "outside_share": (0.0, ""),
+        "outside_operations": (5, "operations"),
         "kernels_per_layer": (6.0, "kernels"),
         "clipped_tensors": (12, "tensors"),
         "skipped_steps": (1, "steps"),
@@ -42,7 +45,9 @@ def test_a_capture_of_three_shapes() -> None:
 
 def test_a_traced_capture() -> None:
     verdict = retraced({"captures": 3}, captures=3, recorded_operations=121)
-    assert verdict.denominators == {"nodes": 40, "captures": 3, "observed_steps": 3, "buffers": 5, "steps": 10}
+    assert verdict.denominators == {
+        "nodes": 40, "captures": 3, "observed_steps": 3, "buffers": 5, "steps": 10, "steps_watched": 9,
+    }  # fmt: skip
     assert figures(verdict) == {
         "replays": (10, "replays"),
         "warmup_steps": (3, "steps"),
@@ -65,6 +70,7 @@ def test_host_syncs_of_both_arms() -> None:
     assert verdict.reason == "held"
     assert verdict.denominators == {
         "candidate_steps": 5, "candidate_detectors": 2, "control_steps": 3, "control_detectors": 3,
+        "every_step": 9,
     }  # fmt: skip
     assert figures(verdict) == {
         "candidate_syncs_per_step": (2.0, "syncs"),

@@ -146,7 +146,12 @@ def test_timings() -> None:
     limits = {"foreign_gpu_processes": 2, "throttled_share": 0.5, "host_load_per_core": 0.8}
     verdict = timed(eight_processes(), {"limits": limits, "at_least": 1.125})
     assert verdict.reason == "held"
-    assert verdict.denominators == {"processes": 8, "blocks": 64, "telemetry_samples": 18}
+    assert verdict.denominators == {
+        "processes": 8,
+        "blocks": 64,
+        "telemetry_samples": 18,
+        "state_tensors": 7,
+    }
     # medians: 0.01005 and 0.01205 times the factor
     logs = [math.log(factor * 0.01205 / 0.01005) for factor in SPREAD]
     low, high = t_interval(logs, 0.98)
@@ -173,6 +178,7 @@ def test_timings() -> None:
         "sm_clock_spread": (0.05, ""),
         "host_load_per_core": (0.75, ""),
         "baseline_idle_share": (0.0, ""),
+        "watched": ("parameters, buffers, optimizer, generators", ""),
     }
 
 
@@ -202,7 +208,8 @@ def test_a_composite_has_its_parts_figures() -> None:
     assert of_capture == own | {"capture.status": ("PASS", "")}
     assert verdict.denominators == {
         "capture.nodes": 13, "capture.captures": 1, "capture.observed_steps": 3, "capture.buffers": 5,
-        "capture.steps": 10, "capture.layers": 2, "trajectory_match.steps": 10,
+        "capture.steps": 10, "capture.layers": 2, "trajectory_match.steps": 10, "trajectory_match.state_tensors": 7,
+        "capture.steps_watched": 9, "capture.replays_watched": 3,
     }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from judge_cases_capture import captured, replays, retraced, sampled, watched
 from judge_cases_kernels import covered, kernel, odd, prewarmed, targeted
 from judge_cases_throughput import FASTER, LOSSES, composite, processes, timed
 
-from harness.contract.claims import CompositeClaim
+from harness.contract.claims import CompositeClaim, part_names
 from harness.errors import KindError
 from harness.evidence.base import Obstacle
 from harness.evidence.run_records import Telemetry
@@ -40,6 +40,7 @@ def test_a_capture_says_nodes_replays_and_buffers() -> None:
     )
     assert verdict.denominators == {
         "nodes": 13, "captures": 1, "observed_steps": 3, "buffers": 5, "steps": 10, "layers": LAYERS,
+        "steps_watched": 9, "replays_watched": 3,
     }  # fmt: skip
     assert value(verdict, "kernels_per_layer") == 6.0
     assert value(verdict, "nodes.step.memset") == 1
@@ -104,7 +105,7 @@ def test_a_ratio_comes_with_its_bounds_and_every_process() -> None:
     low, high = (float(str(value(verdict, f"{end}_bound"))) for end in ("lower", "upper"))
     assert 1.19 < low < 1.2 < high < 1.21
     assert value(verdict, "candidate_step_ms") == pytest.approx(10.0)
-    assert verdict.denominators == {"processes": 8, "blocks": 64, "telemetry_samples": 16}
+    assert verdict.denominators == {"processes": 8, "blocks": 64, "telemetry_samples": 16, "state_tensors": 7}
 
 
 def test_timed_losses_are_held_to_the_trajectory_claims_own_bound() -> None:
@@ -143,7 +144,7 @@ def test_parts_of_one_kind_are_numbered() -> None:
     capture = {"kind": "capture", "candidate": "graphed"}
     claim = contract_of({"id": "C", "kind": "composite", "parts": [part, capture, part]}).claims[0]
     assert isinstance(claim, CompositeClaim)
-    assert registry.part_names(claim) == ["trajectory_match.1", "capture", "trajectory_match.2"]
+    assert part_names(claim) == ["trajectory_match.1", "capture", "trajectory_match.2"]
 
 
 def test_an_obstacle_is_not_run_whatever_the_evidence() -> None:

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 from evidence_builders import (
     LOSSES,
@@ -16,6 +15,7 @@ from evidence_builders import (
     untrained,
     verdict_of,
 )
+from judge_cases_bounds import level
 from judge_cases_gradients import A, matched, unlike
 from judge_cases_training import changed, nudged, repeated, trajectory
 
@@ -30,7 +30,7 @@ def value(verdict: Verdict, name: str) -> object:
 def test_a_pass_says_what_it_rests_on() -> None:
     verdict = trajectory()
     assert verdict.message == "the losses of candidate graphed and baseline ungraphed are equal in bits at all 10 steps"
-    assert verdict.denominators == {"steps": 10}
+    assert verdict.denominators == {"steps": 10, "state_tensors": 7}
     assert verdict.mechanism == "cuda_graph"
     assert value(verdict, "noise_floor") == 0.0
     assert value(verdict, "multiple_of_noise_floor") == 0.0
@@ -85,7 +85,7 @@ def test_nan_is_no_multiple_of_a_zero_floor() -> None:
 
 def test_a_bound_is_met_by_exactly_the_bound() -> None:
     exact = {"equality": "within", "max_abs_difference": 0.5}
-    ours, theirs = np.full(STEPS, 1.5), np.full(STEPS, 1.0)
+    ours, theirs = level(1.5), level(1.0)
     verdict = trajectory(
         graphed(ours), arm("ungraphed", theirs), untrained(), arm("ungraphed", theirs, replica=1), claim=exact
     )
@@ -154,7 +154,7 @@ def test_a_gradient_difference_names_step_and_tensor() -> None:
     assert value(verdict, "first_differing_tensor") == "b"
     assert value(verdict, "max_relative_difference") == pytest.approx(6e-6)
     assert value(verdict, "within_upstream_tolerance") is True
-    assert verdict.denominators == {"steps": 2, "tensors": 2, "groups": 2}
+    assert verdict.denominators == {"steps": 2, "tensors": 2, "groups": 2, "state_tensors": 7}
 
 
 def test_gradients_that_pass_say_so() -> None:

@@ -15,7 +15,7 @@ from judge_cases_training import dead
 from harness.evidence.base import Obstacle
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge import reasons, registry
-from harness.judge.capture import graphs_per_step
+from harness.judge.launched import graphs_per_step
 from harness.judge.reasons import Reason
 from harness.judge.registry import judge_unit
 from harness.judge.series import first_unequal
@@ -42,11 +42,12 @@ def test_a_code_is_listed_with_its_status_and_explanation(
 
 STATUSES = {
     Status.PASS: "held",
-    Status.INCONCLUSIVE: """baseline_idle candidate_not_captured detectors_disagree driver_version_unknown
-        launches_unobserved limits_exceeded missing_cases noise_above_tolerance one_detector telemetry_missing
-        too_few_processes undecided_ratio unknown_node_type""",
-    Status.NOT_RUN: """capability_missing fault_not_offered judge_missing mechanism_missing module_missing needs_cuda
-        needs_memory not_available not_in_contract not_planned""",
+    Status.INCONCLUSIVE: """baseline_idle candidate_not_captured clock_contradicted detectors_disagree
+        driver_version_unknown end_state_unrecorded launches_unobserved limits_exceeded missing_cases
+        noise_above_tolerance one_detector replays_unwatched steps_unwatched telemetry_missing too_few_processes
+        undecided_ratio unknown_node_type""",
+    Status.NOT_RUN: """capability_missing evidence_of_another_contract fault_not_offered judge_missing mechanism_missing
+        module_missing needs_cuda needs_memory not_available not_in_contract not_planned""",
     Status.ERROR: """evidence_inconsistent evidence_missing judge_error worker_exception worker_exit_code worker_garbage
         worker_heartbeat worker_incomplete worker_output_limit worker_signal worker_wall_limit""",
 }

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.contract.load import RULE
+
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "tests" / "plugin_kind"
 SCRIPTED = ROOT / "tests" / "support" / "scripted"
@@ -84,7 +86,8 @@ def test_the_package_is_small() -> None:
 
 def test_a_contract_may_name_it(harness: Harness) -> None:
     ended = harness("check", "contracts")
-    assert (ended.stdout, ended.stderr) == ("1 contracts · 1 claims · 0 errors · 0 warnings\n", "")
+    assert ended.stdout == "1 contracts · 1 claims · 0 errors · 0 warnings\n"
+    assert ended.stderr == f"contracts: 1 contract file ({RULE})\n"
 
 
 def test_where_the_package_is_missing_the_kind_is_unknown(harness: Harness) -> None:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
-from report_views import header, verdict, view_of, view_with, waiver
+import pytest
+from report_views import header, verdict, view_of, view_with, waiver, whole_drill_view
 
 from harness.judge.verdict import Status
 from harness.report.annotations import github_annotations
+from harness.report.view import ReportView
 
 
 def test_errors_and_violations_are_annotated_the_worst_first() -> None:
@@ -29,8 +31,41 @@ def test_ten_lines_at_most_and_the_last_counts_the_rest() -> None:
 
 
 def test_a_waived_violation_is_a_warning() -> None:
-    (line,) = github_annotations(view_of(Status.FAIL, header=header(waivers=[waiver("w0")])))
+    (line,) = github_annotations(view_of(Status.FAIL, Status.PASS, header=header(waivers=[waiver("w0")])))
     assert line == "::warning title=F-GRAPH-BWD-001 on w0%3A waived::message 0"
+
+
+@pytest.mark.parametrize(
+    ("view", "line"),
+    [
+        (
+            view_of(Status.PASS, Status.NOT_RUN),
+            "::warning title=PARTLY DECIDED::1 of 2 planned units held (1 not run).",
+        ),
+        (
+            view_of(Status.PASS, altered=("a.csv: changed",)),
+            "::error title=ERROR::Evidence differs from the digests recorded with it, so nothing here is proven.",
+        ),
+        (
+            whole_drill_view(killed=[True, False]),
+            "::error title=VIOLATED::1 of 2 planted faults survived: those claims prove nothing.",
+        ),
+        (view_of(Status.NOT_RUN), "::error title=NOT DECIDED::Nothing at all was decided."),
+    ],
+    ids=["partly", "altered", "survivor", "nothing"],
+)
+def test_the_headline_is_told_where_no_unit_tells_it(view: ReportView, line: str) -> None:
+    assert github_annotations(view) == [line]
+
+
+def test_what_held_is_not_annotated() -> None:
+    assert github_annotations(view_of(Status.PASS)) == []
+
+
+def test_with_the_headline_there_are_ten_lines_at_most_too() -> None:
+    lines = github_annotations(view_of(*[Status.FAIL] * 25, altered=("a.csv: changed",)))
+    assert (len(lines), lines[0][:19]) == (10, "::error title=ERROR")
+    assert lines[-1] == "::error title=More units::17 more units are in the report"
 
 
 def test_text_cannot_start_a_command_or_end_a_property() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,6 +77,12 @@ def test_parts_of_a_composite_are_judged_by_their_own_bounds() -> None:
     second = measured({"a.mean_ratio": 2.0, "a.lower_bound": 1.9, "a.upper_bound": 2.1, "b.lower_bound": 6.0})
     (change,) = figure_changes(first, second)
     assert (change.name, change.beyond_noise) == ("a.mean_ratio", True)
+
+
+def test_a_run_that_proves_nothing_is_told() -> None:
+    assert "WARNING, after: Altered: 1 files differ" in compare(
+        view_with(), replace(view_with(), altered=("a: changed",))
+    )
 
 
 def test_a_drill_among_the_two_is_told() -> None:

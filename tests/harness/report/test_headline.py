@@ -3,8 +3,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from report_views import CONTRACT, contract, header, verdict, view_of, view_with, waiver, whole_drill_view
+from report_views import CONTRACT, contract, drilled, header, verdict, view_of, view_with, waiver, whole_drill_view
 
+from harness.drill import matrix
 from harness.errors import ExitCode
 from harness.judge.verdict import Figure, Status
 from harness.report.headline import headline, undecided
@@ -14,28 +15,58 @@ PASS, FAIL, OPEN, NOT_RUN, ERROR = Status.PASS, Status.FAIL, Status.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
-    ("statuses", "gate", "code"),
+    ("statuses", "gate", "code", "word"),
     [
-        ((PASS, FAIL, ERROR), False, ExitCode.ERROR),
-        ((PASS, FAIL, NOT_RUN), True, ExitCode.VIOLATED),
-        ((PASS, NOT_RUN), False, ExitCode.HELD),
-        ((PASS, NOT_RUN), True, ExitCode.UNDECIDED),
-        ((PASS, OPEN), True, ExitCode.UNDECIDED),
-        ((PASS, PASS), True, ExitCode.HELD),
-        ((OPEN, NOT_RUN), False, ExitCode.UNDECIDED),
-        ((), False, ExitCode.UNDECIDED),
-        ((), True, ExitCode.UNDECIDED),
+        ((PASS, FAIL, ERROR), False, ExitCode.ERROR, "ERROR"),
+        ((PASS, ERROR), False, ExitCode.ERROR, "ERROR"),
+        ((PASS, FAIL, NOT_RUN), True, ExitCode.VIOLATED, "VIOLATED"),
+        ((PASS, NOT_RUN), False, ExitCode.HELD, "PARTLY DECIDED"),
+        ((PASS, OPEN), False, ExitCode.HELD, "PARTLY DECIDED"),
+        ((PASS, NOT_RUN), True, ExitCode.UNDECIDED, "PARTLY DECIDED"),
+        ((PASS, OPEN), True, ExitCode.UNDECIDED, "PARTLY DECIDED"),
+        ((PASS, PASS), True, ExitCode.HELD, "HELD"),
+        ((PASS, PASS), False, ExitCode.HELD, "HELD"),
+        ((OPEN, NOT_RUN), False, ExitCode.UNDECIDED, "NOT DECIDED"),
+        ((NOT_RUN, NOT_RUN), True, ExitCode.UNDECIDED, "NOT DECIDED"),
+        ((OPEN,), False, ExitCode.UNDECIDED, "NOT DECIDED"),
+        ((), False, ExitCode.UNDECIDED, "NOT DECIDED"),
+        ((), True, ExitCode.UNDECIDED, "NOT DECIDED"),
     ],
 )
-def test_the_first_row_of_the_table_that_applies(statuses: tuple[Status, ...], gate: bool, code: ExitCode) -> None:
-    assert headline(view_of(*statuses, gate=gate)).code is code
+def test_the_first_row_of_the_table_that_applies(
+    statuses: tuple[Status, ...], gate: bool, code: ExitCode, word: str
+) -> None:
+    found = headline(view_of(*statuses, gate=gate))
+    assert (found.code, found.word) == (code, word)
 
 
-def test_a_closed_gate_says_how_many_units_are_open() -> None:
-    assert (
-        headline(view_of(PASS, OPEN, NOT_RUN, gate=True)).sentence
-        == "The gate is closed: 2 planned units were not decided."
-    )
+@pytest.mark.parametrize(("gate", "shut"), [(False, ""), (True, "The gate is closed: ")])
+def test_what_is_partly_decided_says_how_much_of_it_held(gate: bool, shut: str) -> None:
+    view = view_of(PASS, OPEN, NOT_RUN, NOT_RUN, gate=gate)
+    assert headline(view).sentence == f"{shut}1 of 4 planned units held (1 undecided, 2 not run)."
+
+
+@pytest.mark.parametrize("gate", [False, True])
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (
+            {"altered": ("a.csv: changed",)},
+            "vidence differs from the digests recorded with it, so nothing here is proven.",
+        ),
+        ({"incomplete": ("run",)}, "he run did not finish, so nothing here is proven."),
+    ],
+    ids=["altered", "incomplete"],
+)
+def test_evidence_that_proves_nothing_never_held(gate: bool, changes: dict[str, tuple[str]], why: str) -> None:
+    found = headline(view_of(PASS, gate=gate, **changes))
+    assert (found.code, found.word) == (ExitCode.ERROR, "ERROR")
+    assert found.sentence.endswith(why)
+
+
+def test_altered_evidence_of_a_drill_is_no_killed_fault() -> None:
+    view = replace(whole_drill_view(killed=[True, True]), altered=("a.csv: changed",))
+    assert headline(view).code is ExitCode.ERROR
 
 
 def test_a_gate_over_a_part_of_the_contracts_names_the_part() -> None:
@@ -43,6 +74,14 @@ def test_a_gate_over_a_part_of_the_contracts_names_the_part() -> None:
     assert headline(view_of(PASS, gate=True, header=header(narrowed=narrowed))).sentence == (
         "The gate is open: every planned unit was decided and held. "
         "Only a part of the contracts was planned: claims: A-1, A-2; workloads: tiny."
+    )
+
+
+def test_without_the_gate_too_a_part_is_named() -> None:
+    found = headline(view_of(PASS, header=header(narrowed={"claims": [], "workloads": ["tiny"]})))
+    assert (found.word, found.sentence) == (
+        "HELD",
+        "Every planned unit held. Only a part of the contracts was planned: workloads: tiny.",
     )
 
 
@@ -60,7 +99,39 @@ def test_a_survivor_of_a_drill_counts_as_a_violation_though_all_controls_held(ga
 
 def test_a_drill_without_survivors_says_so() -> None:
     shown = headline(whole_drill_view(killed=[True, True]))
-    assert (shown.code, shown.sentence) == (ExitCode.HELD, "All 2 planted faults were killed.")
+    assert (shown.code, str(shown)) == (ExitCode.HELD, "HELD: All 2 planted faults were killed.")
+
+
+def test_a_drill_of_which_faults_were_not_run_is_partly_decided() -> None:
+    shown = headline(whole_drill_view(killed=[True, True], not_run=3))
+    assert (shown.code, shown.word) == (ExitCode.HELD, "PARTLY DECIDED")
+    assert shown.sentence == "2 of 5 planned faults were planted and killed; the others were not run."
+
+
+def test_a_drill_that_could_plant_nothing_decided_nothing() -> None:
+    shown = headline(whole_drill_view(killed=[], not_run=3))
+    assert (shown.code, shown.word) == (ExitCode.UNDECIDED, "NOT DECIDED")
+
+
+@pytest.mark.parametrize("status", [OPEN, NOT_RUN])
+def test_a_drill_whose_control_was_not_decided_did_not_hold(status: Status) -> None:
+    shown = headline(whole_drill_view(PASS, status, killed=[True, True]))
+    assert (shown.code, shown.word) == (ExitCode.VIOLATED, "PARTLY DECIDED")
+    assert shown.sentence == "1 of 2 controls were not decided: the faults of those claims prove nothing."
+
+
+def test_the_terminal_of_a_drill_says_what_its_page_says() -> None:
+    assert matrix.text(drilled(killed=[True], not_run=1), None).splitlines()[-1] == (
+        "PARTLY DECIDED: 1 of 2 planned faults were planted and killed; the others were not run."
+    )
+
+
+def test_a_drill_of_some_faults_says_of_how_many() -> None:
+    """The contract names two; no option of the command line is recorded for faults."""
+    shown = headline(whole_drill_view(killed=[True]))
+    assert shown.sentence == (
+        "All 1 planted faults were killed. Only a part of the contracts was planned: faults: 1 of 2."
+    )
 
 
 def test_a_drill_whose_control_broke_is_an_error_whatever_survived() -> None:
@@ -79,18 +150,27 @@ def _waived(*, expired: bool) -> ReportView:
 
 def test_a_live_waiver_takes_the_violation_away_and_is_counted_apart() -> None:
     view = _waived(expired=False)
-    assert headline(view).code is ExitCode.HELD
+    found = headline(view)
+    assert (found.code, found.word, found.style) == (ExitCode.HELD, "HELD, 1 waived", "waived")
+    assert found.sentence == "Every planned unit held, or is waived (1)."
     assert view.count_line() == "2 planned · 1 held · 0 violated · 0 undecided · 0 not run · 0 errors · 1 waived"
+
+
+def test_a_waived_violation_beside_open_units_is_partly_decided() -> None:
+    found = headline(view_of(PASS, FAIL, NOT_RUN, header=header(waivers=[waiver("w1")])))
+    assert str(found) == "PARTLY DECIDED: 1 of 3 planned units held (1 not run, 1 waived)."
 
 
 def test_an_expired_waiver_changes_nothing() -> None:
     view = _waived(expired=True)
-    assert headline(view).code is ExitCode.VIOLATED
+    assert (headline(view).code, headline(view).word) == (ExitCode.VIOLATED, "VIOLATED")
     assert view.count_line() == "2 planned · 1 held · 1 violated · 0 undecided · 0 not run · 0 errors"
 
 
 def test_nothing_but_waived_violations_is_not_a_success() -> None:
-    assert headline(view_of(FAIL, header=header(waivers=[waiver("w0")]))).code is ExitCode.UNDECIDED
+    found = headline(view_of(FAIL, NOT_RUN, header=header(waivers=[waiver("w0")])))
+    assert found.code is ExitCode.UNDECIDED
+    assert str(found) == "NOT DECIDED: Nothing but waived claims was decided."
 
 
 def test_undecided_units_of_one_reason_are_one_entry_with_what_would_decide_them() -> None:

@@ -10,13 +10,60 @@ from report_page import Page, images, parsed
 from report_views import full_view, small_view, verdict, view_of
 
 from harness.judge.verdict import Figure, Status
+from harness.report.headline import headline
 from harness.report.html import render
+from harness.report.view import ReportView
 
 
 @pytest.fixture(scope="module")
 def full() -> tuple[str, Page]:
     html = render(full_view())
     return html, Page(html)
+
+
+# --- the headline ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("view", "word", "style"),
+    [
+        (view_of(Status.PASS), "HELD", "held"),
+        (view_of(Status.PASS, Status.NOT_RUN), "PARTLY DECIDED", "partly-decided"),
+        (view_of(Status.PASS, Status.INCONCLUSIVE, gate=True), "PARTLY DECIDED", "partly-decided"),
+        (
+            view_of(Status.PASS, Status.FAIL, header=views.header(waivers=[views.waiver("w1")])),
+            "HELD, 1 waived",
+            "waived",
+        ),
+        (view_of(Status.PASS, altered=("a: changed",)), "ERROR", "error"),
+        (view_of(Status.PASS, incomplete=("run",)), "ERROR", "error"),
+    ],
+    ids=["held", "partly", "closed gate", "waived", "altered", "incomplete"],
+)
+def test_heading_and_title_have_the_word(view: ReportView, word: str, style: str) -> None:
+    page = Page(render(view))
+    [heading] = [item for item in page.all("p") if str(item.get("class")).startswith("headline")]
+    assert heading["class"] == f"headline {style}"
+    assert f"<title>{word} · cuda-graph-backward-v1</title>" in render(view)
+    assert f"{word} {headline(view).sentence}" in page.words()
+
+
+def test_only_what_held_has_its_colour() -> None:
+    found = re.findall(r"(\.headline\.[^{}]+)\{ color: var\(--([a-z-]+)\)", _style())
+    rules = {one.strip().removeprefix(".headline."): colour for names, colour in found for one in names.split(",")}
+    assert rules == {
+        "held": "held",
+        "violated": "violated",
+        "partly-decided": "undecided",
+        "not-decided": "undecided",
+        "error": "error",
+        "waived": "waived",
+    }
+
+
+def _style() -> str:
+    html = render(view_of(Status.PASS))
+    return html[html.index("<style>") : html.index("</style>")]
 
 
 # --- what the page says ------------------------------------------------------------------------------------

@@ -96,7 +96,37 @@ def test_attributes_stay_short_and_xml_stays_sound_whatever_the_text() -> None:
 
 
 def test_a_run_without_verdicts_is_a_sound_empty_file() -> None:
-    assert parsed(view_of()).get("tests") == "0"
+    """Sound, and no success: a file without a case reads like one in which everything passed."""
+    assert results(view_of()) == ["skipped"]
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        (view_of(Status.PASS, Status.NOT_RUN), ["passed", "skipped"]),
+        (view_of(Status.PASS, altered=("a.csv: changed",)), ["passed", "error"]),
+        (view_of(Status.PASS, Status.FAIL, incomplete=("run",)), ["passed", "failure", "error"]),
+        (whole_drill_view(killed=[True, False]), ["passed", "failure"]),
+        (whole_drill_view(killed=[True, True], not_run=1), ["passed", "skipped"]),
+        (whole_drill_view(Status.PASS, Status.NOT_RUN, killed=[True, True]), ["passed", "skipped", "failure"]),
+        (whole_drill_view(killed=[True, True]), ["passed"]),
+        (view_of(Status.FAIL, gate=True, header=header(waivers=[waiver("w0")])), ["skipped", "failure"]),
+    ],
+    ids=["partly", "altered", "incomplete", "survivor", "not drilled", "control", "killed", "waived only"],
+)
+def test_what_no_unit_shows_has_a_case_of_its_own(view: ReportView, expected: list[str]) -> None:
+    assert results(view) == expected
+
+
+def test_the_headline_is_a_property_of_every_suite_and_the_message_of_its_case() -> None:
+    view = view_of(Status.PASS, altered=("a.csv: changed",))
+    said = "ERROR: Evidence differs from the digests recorded with it, so nothing here is proven."
+    suites = list(parsed(view).iter("testsuite"))
+    assert [suite.get("name") for suite in suites] == [CONTRACT["id"], "the run as a whole"]
+    told = [one for suite in suites for one in suite.findall("properties/property[@name='headline']")]
+    assert [one.get("value") for one in told] == [said, said]
+    [error] = parsed(view).iter("error")
+    assert error.get("message") == said
 
 
 def test_cases_are_named_by_claim_and_workload() -> None:

@@ -13,6 +13,11 @@ def test_the_count_line_comes_first_and_the_outcome_next() -> None:
     assert lines[2] == "**VIOLATED**: A claim is violated."
 
 
+def test_open_units_take_the_word_held_away() -> None:
+    lines = render_markdown(view_of(Status.PASS, Status.NOT_RUN)).splitlines()
+    assert lines[2] == "**PARTLY DECIDED**: 1 of 2 planned units held \\(1 not run\\)."
+
+
 def test_violated_units_come_first_with_their_causes() -> None:
     text = render_markdown(view_of(Status.PASS, Status.FAIL))
     rows = [line for line in text.splitlines() if line.startswith("| ")][2:]

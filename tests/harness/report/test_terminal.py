@@ -30,6 +30,12 @@ def test_the_count_line_comes_first_and_the_outcome_last() -> None:
     assert lines[-1] == "ERROR: The harness, a worker, the system or the machine broke: no gate may trust this run."
 
 
+def test_open_units_take_the_word_held_away() -> None:
+    assert printed(view_of(Status.PASS, Status.INCONCLUSIVE))[-1] == (
+        "PARTLY DECIDED: 1 of 2 planned units held (1 undecided)."
+    )
+
+
 def test_a_failure_reads_like_an_assertion() -> None:
     figures = {"first_differing_step": Figure(value=12), "largest_difference": Figure(value=0.5)}
     item = verdict("F-GRAPH-BWD-001", status=Status.FAIL, message="differs from step 12", figures=figures)
@@ -70,6 +76,13 @@ def test_a_whole_drill_says_what_it_planted_and_that_the_units_are_controls() ->
     told = printed(whole_drill_view(killed=[True, False]))
     assert "FIRE DRILL: 2 faults planted, 1 survived; the units are the controls, run without a fault." in told
     assert "VIOLATED: 1 of 2 planted faults survived: those claims prove nothing." in told
+
+
+def test_a_drill_says_how_many_faults_were_not_run() -> None:
+    told = printed(whole_drill_view(killed=[True], not_run=1))
+    assert (
+        "FIRE DRILL: 1 faults planted, 0 survived, 1 not run; the units are the controls, run without a fault." in told
+    )
 
 
 def test_markup_and_escape_sequences_in_messages_stay_text() -> None:

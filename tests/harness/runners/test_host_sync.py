@@ -16,8 +16,8 @@ from torch import Tensor
 
 from harness.contract.schema import Arm, Workload
 from harness.runners import host_sync
-from harness.runners.capture import profiler
 from harness.runners.host_sync import observe_syncs
+from harness.runners.profiling import profiler
 from harness.runners.sync_detectors import (
     _WINDOW,
     Syncs,

@@ -20,7 +20,7 @@ from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import RECORD
 from harness.runners import paired
 from harness.runners.recorder import Recorder
-from harness.system.wrappers import FAULTY_STEP
+from harness.system.faulty_run import FAULTY_STEP
 
 SYSTEM = "step_function_systems:Regression"
 STEPS = 20

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from planning import CAPTURE, GRADIENTS, H200, NO_GPU, PTX, THROUGHPUT, TRAJECTORY, WORKLOADS, describe, planned
+from planning import ARMS, CAPTURE, GRADIENTS, H200, NO_GPU, PTX, THROUGHPUT, TRAJECTORY, WORKLOADS, describe, planned
 
 from harness.evidence.environment import Machine
 from harness.system.protocol import CAPABILITIES, SystemDescription
@@ -130,14 +130,29 @@ def test_a_capability_that_the_system_lacks_is_named(claim: dict[str, Any], miss
     [unit] = result.units
     assert unit.obstacle is not None
     assert unit.obstacle.reason == "capability_missing"
-    assert unit.obstacle.message == f"system lacks the capability `{missing}` that {claim['kind']} needs"
+    said = f"arm graphed: system lacks the capability `{missing}` that {claim['kind']} needs"
+    assert unit.obstacle.message == said
+
+
+def test_a_capability_that_one_arms_system_lacks_costs_the_claims_that_name_the_arm() -> None:
+    lacking = replace(describe(""), name="theirs", capabilities=frozenset(CAPABILITIES) - {"inputs"})
+    arms = {**ARMS, "foreign": {"system": "their.system:Theirs"}}
+    foreign = {**TRAJECTORY, "id": "X", "baseline": "foreign"}
+    result = planned(
+        TRAJECTORY, foreign, arms=arms, describe=lambda name: lacking if name == "their.system:Theirs" else describe("")
+    )
+    sound, costly = result.units
+    assert (sound.obstacle, sound.runs) == (None, [result.runs[0].id])
+    assert costly.obstacle is not None
+    assert costly.obstacle.message.startswith("arm foreign: theirs lacks the capability `inputs`")
+    assert "foreign" not in result.runs[0].arms
 
 
 def test_a_capture_scope_that_the_system_does_not_understand() -> None:
     plain = replace(describe(""), captures=frozenset({"none"}))
     [unit] = planned(CAPTURE, describe=lambda _system: plain).units
     assert unit.obstacle is not None
-    assert unit.obstacle.message == "system does not understand `capture: step` of arm graphed"
+    assert unit.obstacle.message == "arm graphed: system does not understand `capture: step`"
 
 
 def test_a_system_that_cannot_describe_itself_is_left_to_its_worker() -> None:

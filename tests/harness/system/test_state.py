@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from harness.system.replay.addresses import MOVED, StaticAddresses
+from harness.system.replay.found_state import found_state
+from harness.system.replay.generators import global_generators
 from harness.system.replay.state import StateError, StateGuard
 
 
@@ -118,3 +122,74 @@ def test_a_buffer_that_moved_once_stays_noted() -> None:
     addresses.check()
     assert addresses.moved == {"a"}
     assert addresses.seen() == {"a": MOVED, "b": buffers["b"].data_ptr()}
+
+
+class Held:
+    """What a step of somebody's own may hold."""
+
+    def __init__(self) -> None:
+        self.norm = nn.BatchNorm1d(2)
+        self.generator = torch.Generator().manual_seed(0)
+        self.average = torch.zeros(2)
+        self.table: Tensor | None = None
+        self.steps = 0
+        self.kept: list[Tensor] = []
+
+    def step(self) -> Tensor:
+        self.table = torch.arange(2.0) if self.table is None else self.table
+        self.steps += 1
+        self.kept.append(torch.ones(1))
+        self.average.add_(1)
+        loss: Tensor = self.norm(torch.rand(4, 2, generator=self.generator) + self.table).sum()
+        random.random()
+        np.random.rand()  # noqa: NPY002 - the global generator is the point
+        return loss
+
+
+def test_what_the_step_reaches_is_restored() -> None:
+    held = Held()
+    known = global_generators()
+    before = (held.generator.get_state(), known["python"][0](), str(known["numpy"][0]()))
+    with StateGuard(dict, [held.step]) as guard:
+        held.step()
+        assert guard.created_state
+        guard.restore()
+    assert (held.table, held.steps, held.kept) == (None, 0, [])
+    assert held.average.tolist() == [0, 0]
+    assert int(held.norm.num_batches_tracked or 0) == 0
+    assert held.norm.running_mean is not None
+    assert held.norm.running_mean.tolist() == [0, 0]
+    assert torch.equal(held.generator.get_state(), before[0])
+    assert (known["python"][0](), str(known["numpy"][0]())) == before[1:]
+
+
+def test_a_table_that_later_executions_leave_alone_is_kept() -> None:
+    held = Held()
+    with StateGuard(dict, [held.step]) as guard:
+        held.step()
+        guard.executed_once()
+        held.step()
+        guard.restore(keep_created=True)
+    assert held.table is not None
+    assert held.table.tolist() == [0, 1]
+    assert (held.steps, held.average.tolist()) == (0, [0, 0])
+
+
+def test_two_things_without_a_name_are_both_found() -> None:
+    state = found_state(nn.Linear(2, 1), nn.Linear(3, 1), torch.optim.SGD([torch.ones(1)], lr=0.5))
+    assert len(state["parameters"]) == 4
+    assert "group0.lr" in state["optimizer"]
+
+
+def test_compiled_names_are_the_names_of_the_module() -> None:
+    model = nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1))
+    plain, compiled = found_state(model), found_state(torch.compile(model, backend="eager"))
+    assert (
+        set(compiled["buffers"])
+        == set(plain["buffers"])
+        == {
+            "1.running_mean",
+            "1.running_var",
+            "1.num_batches_tracked",
+        }
+    )

@@ -1,8 +1,8 @@
 """What a contract may write under `kind: loss_below`."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from harness.contract.base import Judged, Name, Positive
+from harness.contract.base import Demand, Judged, Name, Positive
 
 
 class LossBelow(Judged):
@@ -14,3 +14,6 @@ class LossBelow(Judged):
     """The arm whose loss is read."""
     below: Positive
     """What the loss at the last step must be below."""
+
+    broken_by: ClassVar = {"below": Demand(("loss_too_high",))}
+    no_demand: ClassVar = {"candidate": "names an arm"}

@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence
+from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, State, StepWatch
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import Complete
@@ -129,7 +129,15 @@ def _write(run: Run, recorder: Recorder, behaviour: str) -> None:
     for arm, planned in run.arms.items():
         for replica in range(planned.replicas):
             recorder.write(
-                ArmStart(arm=arm, replica=replica, trainable_digest="a", trainable_tensors=2, facts={}, **digests)
+                ArmStart(
+                    arm=arm,
+                    replica=replica,
+                    trainable_digest="a",
+                    trainable_tensors=2,
+                    facts={},
+                    state=_state("a"),
+                    **digests,
+                )
             )
             faulty = behaviour == "violated" or run.fault in FaultySystem.FAULTS
             losses = DIFFERING if faulty and arm == "fast" else LOSSES
@@ -137,8 +145,20 @@ def _write(run: Run, recorder: Recorder, behaviour: str) -> None:
             recorder.series(arm, replica).rows(range(STEPS), losses, batches, [-1] * STEPS, [8] * STEPS)
             recorder.write(_capture(arm, replica, captured=arm == "fast" and behaviour != "undecided"))
             recorder.write(
-                ArmEnd(arm=arm, replica=replica, trainable_digest="z", skipped_steps=0, steps_called=STEPS, **digests)
+                ArmEnd(
+                    arm=arm,
+                    replica=replica,
+                    trainable_digest="z",
+                    skipped_steps=0,
+                    steps_called=STEPS,
+                    state=_state("z"),
+                    **digests,
+                )
             )
+
+
+def _state(parameter: str) -> State:
+    return State(digests={"parameters": {"p": parameter, "q": parameter}, "generators": {"python": "g"}}, tensors=3)
 
 
 def _capture(arm: str, replica: int, *, captured: bool) -> CaptureEvidence:
@@ -159,6 +179,7 @@ def _capture(arm: str, replica: int, *, captured: bool) -> CaptureEvidence:
         moved_buffers=[],
         static_buffers=3,
         observed_steps=0,
+        every_step=StepWatch(steps=STEPS - 1, fewest_operations=7, most_operations=7, busiest_step=1),
         observed_graph_launches=None,
         observed_replayed_operations=None,
     )

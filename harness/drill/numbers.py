@@ -1,0 +1,80 @@
+"""Which demanded numbers of a claim its planted faults break. Pure; imports neither torch nor a judge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from harness.contract.base import Demand
+from harness.contract.claims import AnyClaim, CompositeClaim, part_names, parts_of
+from harness.drill.expectations import expectation_for
+from harness.system.protocol import Expectation, FaultDescription
+
+
+@dataclass(frozen=True)
+class Unbroken:
+    """A field that can turn PASS into FAIL and that no fault of its claim breaks."""
+
+    part: int  # its position among the claim's parts
+    path: str
+    value: object
+    demand: Demand
+    offered: tuple[str, ...]  # faults that would break it, and that the claim does not name
+
+    def sentence(self, claim: str) -> str:
+        """What is missing, and what to do."""
+        reasons = " or ".join(f"`{reason}`" for reason in self.demand.reasons)
+        figures = "".join(f", {name} = {value}" for name, value in self.demand.figures.items())
+        there = f"; offered: {', '.join(self.offered)}" if self.offered else ""
+        return (
+            f"no fault of '{claim}' breaks `{self.path}` ({self.value}), so any other value would pass its drill: "
+            f"name one that expects {reasons}{figures}{there}"
+        )
+
+
+def unbroken(claim: AnyClaim, faults: Mapping[str, FaultDescription]) -> Iterator[Unbroken]:
+    """The demanded numbers of all parts that no fault of `falsified_by` breaks, in the order of the fields."""
+    for part, path, demand in demanded(claim):
+        if any(breaks(claim, faults[name], part, demand) for name in claim.falsified_by if name in faults):
+            continue
+        fitting = tuple(sorted(name for name, fault in faults.items() if breaks(claim, fault, part, demand)))
+        yield Unbroken(part, path, parts_of(claim)[part].value_at(path), demand, fitting)
+
+
+def demanded(claim: AnyClaim) -> Iterator[tuple[int, str, Demand]]:
+    """Position of the part, path and demand of every number that the claim demands."""
+    for position, part in enumerate(parts_of(claim)):
+        for path, demand in part.demanded().items():
+            yield position, path, demand
+
+
+def breaks(claim: AnyClaim, fault: FaultDescription, part: int, demand: Demand) -> bool:
+    """Whether what the fault must make the judge say is that this demand of this part is not met."""
+    expected = expectation_for(claim, fault)
+    if expected is None or expected.reason not in demand.reasons or not _concerns(claim, expected, part):
+        return False
+    return all(
+        any(seen == value for name, seen in expected.figures.items() if name.rpartition(".")[2] == figure)
+        for figure, value in demand.figures.items()
+    )
+
+
+def _concerns(claim: AnyClaim, expected: Expectation, part: int) -> bool:
+    """An expectation that names parts of a composite claim in its figures is about those; another one, about all."""
+    if not isinstance(claim, CompositeClaim):
+        return True
+    names = part_names(claim)
+    named = {name for name in names for figure in expected.figures if figure.startswith(f"{name}.")}
+    return not named or names[part] in named
+
+
+def left_out_for(claim: AnyClaim, fault: FaultDescription) -> str:
+    """The field that a fault would break if the claim had a value there; "" when it breaks one that has."""
+    left_out = ""
+    for position, part in enumerate(parts_of(claim)):
+        for path, demand in part.broken_by.items():
+            if breaks(claim, fault, position, demand):
+                if part.value_at(path) is not None:
+                    return ""
+                left_out = left_out or path
+    return left_out

@@ -1,0 +1,164 @@
+"""The state that training starts from and ends with: finite in every claim, equal wherever bits are demanded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from harness.evidence.arm_records import NOT_FINITE, State
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judge import reasons
+from harness.judge.context import end_of
+from harness.judge.sheet import Sheet, number, settle, some
+
+# Made in the first step by some arms, and before it by others that had to capture.
+_MAY_COME_LATER = ("optimizer",)
+
+
+def note_watched(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
+    """How many tensors were watched in the first execution named, and of which kinds."""
+    state = end_of(next(iter(executions.values()))).state
+    if state is not None:
+        sheet.count("state_tensors", state.tensors)
+        sheet.figure("watched", ", ".join(category for category, found in state.digests.items() if found))
+
+
+def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
+    """Settle INCONCLUSIVE where states were not recorded, as they were not before: the last thing before PASS."""
+    for name, execution in executions.items():
+        if execution.start.state is None or end_of(execution).state is None:
+            settle(
+                reasons.END_STATE_UNRECORDED,
+                f"of what {name} started from and ended with its parameters' digest alone was recorded; run it again",
+            )
+
+
+def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
+    """Settle FAIL where a tensor ended NaN or infinite; a buffer that is so from the start, as a mask is, may be."""
+    for name, execution in executions.items():
+        end = end_of(execution).state
+        if end is None:
+            continue
+        for role, state in ((f"{name}'s start", execution.start.state), (f"{name}'s end", end)):
+            if state is not None:
+                _require_whole(role, execution, state)
+        bad = _not_finite(execution.start.state, end)
+        if bad:
+            sheet.figure("first_non_finite_tensor", bad[0])
+            settle(reasons.NON_FINITE_END, f"{len(bad)} tensors of {name} ended NaN or infinite: {some(bad)}")
+
+
+def _not_finite(start: State | None, end: State) -> list[str]:
+    found = []
+    for category, tensors in end.digests.items():
+        before = {} if start is None else start.digests.get(category, {})
+        for name, digest in tensors.items():
+            # what came later may be a mask too; its NaN would reach the loss
+            constant = category in ("buffers", "tensors") and before.get(name, digest) == digest
+            if digest.endswith(NOT_FINITE) and not constant:
+                found.append(f"{category} {name}")
+    return found
+
+
+def _require_whole(role: str, execution: ArmEvidence, state: State) -> None:
+    """Settle ERROR where entries are missing: the one that is wrong may be among them. Generators any process has."""
+    recorded = sum(len(tensors) for tensors in state.digests.values())
+    if recorded != state.tensors or not state.digests.get("generators"):
+        settle(reasons.EVIDENCE_INCONSISTENT, f"of {role} {recorded} of {state.tensors} tensors are recorded")
+    parameters = len(state.digests.get("parameters", {}))
+    if parameters < execution.start.trainable_tensors:
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"of {role} {parameters} of {execution.start.trainable_tensors} parameters are recorded",
+        )
+
+
+def require_equal_start_state(name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence) -> None:
+    """Settle FAIL where two executions start from different buffers, generators or other state."""
+    apart = start_differences(execution, reference)
+    if apart:
+        settle(
+            reasons.UNEQUAL_START,
+            f"{name} and {reference_name} start from different state: {some([str(entry) for entry in apart])}",
+        )
+
+
+def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[_Apart]:
+    """What two executions start apart in; nothing where a state was not recorded, which is told at the end."""
+    ours, theirs = execution.start.state, reference.start.state
+    if ours is None or theirs is None:
+        return []
+    return [entry for entry in _differing(ours, theirs) if not (entry.only_one_has_it and _may_come_later(entry))]
+
+
+def _may_come_later(entry: _Apart) -> bool:
+    """What need not be there from the start. A device has a generator once its process has used it."""
+    return entry.category in _MAY_COME_LATER or (
+        entry.category == "generators" and entry.name.startswith("torch.cuda:")
+    )
+
+
+def require_equal_ends(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, same_system: bool = True) -> None:
+    """Settle FAIL unless all end equal in bits with the first one named. Another system's state but its parameters has
+    other names, and is not compared."""
+    reference_name, reference = next(iter(executions.items()))
+    for name, execution in list(executions.items())[1:]:
+        ours, theirs = end_of(execution), end_of(reference)
+        apart = []
+        if same_system and ours.state is not None and theirs.state is not None:
+            apart = [str(entry) for entry in _differing(ours.state, theirs.state)]
+        if ours.trainable_digest != theirs.trainable_digest and not apart:
+            apart = ["parameters"]
+        if apart:
+            sheet.figure("state_differing", len(apart), "tensors")
+            sheet.figure("first_differing_tensor", apart[0])
+            settle(
+                reasons.END_DIFFERS,
+                f"{name} and {reference_name} have equal losses and end apart in {len(apart)} tensors: {some(apart)}",
+            )
+
+
+class _Apart:
+    """One tensor that differs, or that only one side has."""
+
+    def __init__(self, category: str, name: str, *, only_one_has_it: bool) -> None:
+        self.category, self.name, self.only_one_has_it = category, name, only_one_has_it
+
+    def __str__(self) -> str:
+        return f"{self.category} {self.name}" + (" (in one alone)" if self.only_one_has_it else "")
+
+
+def _differing(ours: State, theirs: State) -> list[_Apart]:
+    found = []
+    for category in sorted({*ours.digests, *theirs.digests}):
+        mine, other = ours.digests.get(category, {}), theirs.digests.get(category, {})
+        found += [
+            _Apart(category, name, only_one_has_it=name not in mine or name not in other)
+            for name in sorted({*mine, *other})
+            if mine.get(name) != other.get(name)
+        ]
+    return found
+
+
+def note_distance(candidate: ArmEvidence, baseline: str, sheet: Sheet) -> None:
+    """How far the candidate's parameters ended from the baseline's, as far as the run recorded it."""
+    found = [each for each in end_of(candidate).differences or [] if each.arm == baseline]
+    largest = found[0].largest if found else None
+    sheet.figure("end_max_abs_difference", largest, "parameter")
+    if found and found[0].tensor is not None:
+        sheet.figure("end_max_abs_difference_tensor", found[0].tensor)
+
+
+def require_distance(name: str, candidate: ArmEvidence, baseline: str) -> None:
+    """Settle unless a claim within a bound can say how far apart the ends lie; for a NaN see `require_finite_end`."""
+    found = [each for each in end_of(candidate).differences or [] if each.arm == baseline]
+    if not found or found[0].largest is None or not math.isfinite(found[0].largest):
+        settle(reasons.END_STATE_UNRECORDED, f"how far {name} ended from {baseline} was not recorded")
+
+
+def distance(candidate: ArmEvidence, baseline: str) -> str:
+    """For a claim within a bound: the largest difference of parameters at the end, as a sentence's tail."""
+    found = [each for each in end_of(candidate).differences or [] if each.arm == baseline]
+    if not found or found[0].largest is None:
+        return ""
+    return f"; their parameters end up to {number(found[0].largest)} apart"

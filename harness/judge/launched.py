@@ -1,0 +1,165 @@
+"""What was launched is what was counted: the graphs did the work of the steps, and hardly anything else did.
+
+A number of launches alone proves little: a small graph can be launched beside each step of an eager training.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from typing import NamedTuple
+
+from harness.evidence.arm_records import CaptureEvidence, DeviceWork, GraphNodes, Launched
+from harness.judge import reasons
+from harness.judge.sheet import number, some
+
+OUTSIDE_SHARE = 0.05  # of device time, where a claim declares no bound of its own
+OUTSIDE_OPERATIONS = 100
+_ACTIVITIES = ("kernel", "memcpy", "memset")  # nodes that the profiler shows
+
+
+class Finding(NamedTuple):
+    """A reason code with its sentence."""
+
+    reason: str
+    message: str
+
+
+class Bounds(NamedTuple):
+    """What a step may do outside its graphs. `operations` None: the steps were not watched one by one."""
+
+    share: float = OUTSIDE_SHARE
+    operations: int | None = OUTSIDE_OPERATIONS
+
+
+DEFAULT = Bounds()
+
+
+def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds = DEFAULT) -> Finding | None:
+    """What speaks against the arm's steps having been replays of the graphs that were counted; None: nothing."""
+    if capture.mechanism == "traced":
+        return _traced(arm, capture)
+    work = capture.device_work
+    if work is None:
+        return Finding(reasons.REPLAYS_UNWATCHED, f"what the device did in the replays of {arm} was not recorded")
+    return _launched(arm, work, capture) or _outside(arm, work, bounds.share) or _busiest(arm, capture, bounds)
+
+
+def outside_share(work: DeviceWork) -> float:
+    """Share of the device time of the watched replays that kernels outside took; NaN where a time is not finite."""
+    total = work.launched_seconds + work.outside_kernel_seconds
+    return work.outside_kernel_seconds / total if 0 < total < math.inf else math.nan
+
+
+def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding | None:
+    """Each step launched its graphs, and the device work under each launch is that of a counted one."""
+    launches, needed = sum(each.launches for each in work.launched), work.steps * graphs_per_step(capture)
+    if launches != needed or needed == 0:
+        return Finding(
+            reasons.LAUNCHES_DIFFER,
+            f"{launches} graph launches were seen in {work.steps} replays of {arm}, which need {needed}",
+        )
+    for each in work.launched:
+        if not any(_is_of(each, graph) for graph in capture.nodes):
+            counted = {name for graph in capture.nodes for name in graph.kernels}
+            unknown = sorted(set(_kernels(each)) - counted)
+            named = f", among them {some([name[:80] for name in unknown])}" if unknown else ""
+            return Finding(
+                reasons.LAUNCHED_OTHERWISE,
+                f"under a launch of {arm} ran {_described(each)}{named}; no counted graph holds just these "
+                f"({some([f'{graph.label}: {_described(graph)}' for graph in capture.nodes])})",
+            )
+    return None
+
+
+def graphs_per_step(capture: CaptureEvidence) -> int:
+    """Graphs that one step launches: 1, or more where a step is captured in pieces (a forward and a backward)."""
+    graphs = len(capture.nodes)
+    return graphs // capture.captures if capture.captures and graphs and graphs % capture.captures == 0 else 1
+
+
+def _is_of(launched: Launched, graph: GraphNodes) -> bool:
+    return _kernels(launched) == graph.kernels and _activities(launched) == _activities(graph)
+
+
+def _kernels(launched: Launched) -> dict[str, int]:
+    """The kernels of a launch that are kernel nodes."""
+    return {name: count for name, count in launched.kernels.items() if not _drivers_own(name)}
+
+
+def _drivers_own(name: str) -> str | None:
+    """`memcpy` or `memset` for a kernel by which the driver does such a node: `memcpy32_post`, seen on H200s."""
+    match = re.fullmatch(r"(memcpy|memset)\w*_post", name)
+    return match.group(1) if match else None
+
+
+def _activities(graph: GraphNodes | Launched) -> dict[str, int]:
+    """Nodes, or activities, of the types that the profiler shows."""
+    types = Counter[str]()
+    for name, count in graph.by_type.items():
+        types[plain_type(name)] += count
+    for name, count in graph.kernels.items() if isinstance(graph, Launched) else ():
+        own = _drivers_own(name)
+        if own is not None:
+            types["kernel"] -= count
+            types[own] += count
+    return {kind: types[kind] for kind in _ACTIVITIES}
+
+
+def plain_type(name: str) -> str:
+    """`cudaGraphNodeTypeMemAlloc`, `MEM_ALLOC` and `mem_alloc` are one type."""
+    return name.lower().removeprefix("cudagraphnodetype").replace("_", "")
+
+
+def _described(graph: GraphNodes | Launched) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in _activities(graph).items() if count) or "nothing"
+
+
+def _outside(arm: str, work: DeviceWork, share: float) -> Finding | None:
+    spent = outside_share(work)
+    if spent <= share:
+        return None
+    return Finding(
+        reasons.WORK_OUTSIDE_GRAPHS,
+        f"{number(spent)} of the device time of {arm} was spent in kernels outside its graphs "
+        f"(at most {number(share)}): {_names(work)}",
+    )
+
+
+def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | None:
+    """No judged step issued more than the bound."""
+    watch = capture.every_step
+    if bounds.operations is None:
+        return None
+    if watch is None or watch.steps == 0:
+        return Finding(reasons.REPLAYS_UNWATCHED, f"the steps of {arm} were not watched one by one")
+    if watch.most_operations > bounds.operations:
+        return Finding(
+            reasons.WORK_OUTSIDE_GRAPHS,
+            f"step {watch.busiest_step} of {arm} issued {watch.most_operations} operations outside its graphs, "
+            f"at most {bounds.operations} are allowed",
+        )
+    return None
+
+
+def _names(work: DeviceWork) -> str:
+    per_step = 1e3 / work.steps
+    return some([f"{each.name[:80]} ({per_step * each.seconds:.3g} ms a step)" for each in work.outside])
+
+
+def _traced(arm: str, capture: CaptureEvidence) -> Finding | None:
+    """Each judged step replayed as many operations as those that were watched beside, and less than two replays."""
+    watch, steps, seen = capture.every_step, capture.observed_steps, capture.observed_replayed_operations
+    if watch is None:
+        return Finding(reasons.REPLAYS_UNWATCHED, f"the replays of {arm} were not watched step by step")
+    if not steps or not seen:
+        return None  # for its own check to tell
+    usual = seen / steps
+    if watch.most_operations >= 2 * usual or 2 * watch.fewest_operations <= usual:
+        return Finding(
+            reasons.WORK_OUTSIDE_GRAPHS,
+            f"a replay of {arm} is {number(usual)} operations, and its judged steps issued {watch.fewest_operations} "
+            f"to {watch.most_operations} (step {watch.busiest_step})",
+        )
+    return None

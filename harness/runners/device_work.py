@@ -1,0 +1,140 @@
+"""What the device did in some steps, by the profiler: under graph launches, and outside of every one."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from harness.evidence.arm_records import DeviceWork, GraphNodes, Launched, OutsideWork
+
+GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
+_COPY, _FILL = "Memcpy ", "Memset "  # how the profiler names what is no kernel
+NANOSECONDS = 1e-9
+STEP = "harness.step"  # the profiled range around a step
+
+
+def launches_in(events: Iterable[Any]) -> int:
+    """Graph launches among a profile's raw events."""
+    return sum(event.name() in GRAPH_LAUNCHES for event in events)
+
+
+def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) -> DeviceWork:
+    """Sort the device activities of a profile (its raw events) over `steps` steps, each in a range named `STEP`.
+
+    An activity carries the correlation number of the host's call that began it: a graph launch, or another call within
+    a step. What began between the steps is the harness's own. The profiler demangles kernel names; those of the census
+    (`nodes`) are taken where they are the same kernel's.
+    """
+    launches = {event.correlation_id() for event in events if event.name() in GRAPH_LAUNCHES}
+    in_steps = _begun_in_steps(events)
+    under: dict[int, list[Any]] = defaultdict(list)
+    outside: list[Any] = []
+    for event in events:
+        number = event.correlation_id()
+        if not _on_device(event):
+            continue
+        if number in launches:
+            under[number].append(event)
+        elif number in in_steps:
+            outside.append(event)
+    return DeviceWork(
+        steps=steps,
+        launched=_launched([under.get(number, []) for number in sorted(launches)], _census_names(nodes)),
+        launched_seconds=_seconds(event for events in under.values() for event in events),
+        outside_kernel_seconds=_seconds(event for event in outside if _type(event.name()) == "kernel"),
+        outside=_outside(outside),
+    )
+
+
+def _begun_in_steps(events: Sequence[Any]) -> set[int]:
+    """Correlation numbers of the host's calls that began within a step."""
+    ranges = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in events if event.name() == STEP]
+    return {
+        event.correlation_id()
+        for event in events
+        if not _on_device(event) and any(begin <= event.start_ns() <= end for begin, end in ranges)
+    }
+
+
+def _on_device(event: Any) -> bool:
+    """An activity of the device; the profiler shows a host's range there, too, which is none."""
+    return str(event.device_type()).endswith("CUDA") and event.name() != STEP
+
+
+def _seconds(events: Iterable[Any]) -> float:
+    return float(NANOSECONDS * sum(event.duration_ns() for event in events))
+
+
+def busy_seconds(events: Iterable[Any]) -> float:
+    """Seconds in which any device activity of a profile was under way, overlapping ones counted once."""
+    spans = sorted((event.start_ns(), event.start_ns() + event.duration_ns()) for event in events if _on_device(event))
+    busy, until = 0, -1
+    for start, end in spans:
+        busy += max(0, end - max(start, until))
+        until = max(until, end)
+    return NANOSECONDS * busy
+
+
+def _launched(launches: Sequence[Sequence[Any]], names: Mapping[str, str]) -> list[Launched]:
+    """Launches that did equal work together, in the order of their first."""
+    groups: Counter[tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]] = Counter()
+    for events in launches:
+        types = Counter(_type(event.name()) for event in events)
+        kernels = Counter(names.get(event.name(), event.name()) for event in events if _type(event.name()) == "kernel")
+        groups[tuple(sorted(types.items())), tuple(sorted(kernels.items()))] += 1
+    return [
+        Launched(launches=count, by_type=dict(types), kernels=dict(kernels))
+        for (types, kernels), count in groups.items()
+    ]
+
+
+def _outside(events: Sequence[Any]) -> list[OutsideWork]:
+    counts: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
+    for event in events:
+        counts[event.name()] += 1
+        seconds[event.name()] += event.duration_ns()
+    return [
+        OutsideWork(name=name, count=counts[name], seconds=NANOSECONDS * spent) for name, spent in seconds.most_common()
+    ]
+
+
+def _type(name: str) -> str:
+    if name.startswith(_COPY):
+        return "memcpy"
+    return "memset" if name.startswith(_FILL) else "kernel"
+
+
+def _census_names(nodes: Sequence[GraphNodes]) -> dict[str, str]:
+    """The profiler's name of each kernel in the census -> the census's."""
+    return {demangled(name): name for graph in nodes for name in graph.kernels}
+
+
+def demangled(name: str) -> str:
+    """A C++ symbol as people read it, by the C++ runtime that the profiler uses too; any other name as it is."""
+    demangle = _demangler()
+    if demangle is None or not name.startswith("_Z"):
+        return name
+    status = ctypes.c_int()
+    text = demangle(name.encode(), None, None, ctypes.byref(status))
+    if not text:
+        return name
+    try:
+        return ctypes.string_at(text).decode(errors="replace")
+    finally:
+        ctypes.CDLL(None).free(ctypes.c_void_p(text))
+
+
+@cache
+def _demangler() -> Any | None:
+    """`__cxa_demangle` (itanium C++ ABI), which hands out memory that its caller frees."""
+    try:
+        demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    except (OSError, AttributeError):
+        return None
+    demangle.restype = ctypes.c_void_p
+    demangle.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    return demangle

@@ -1,0 +1,37 @@
+"""What evidence keeps of an exception: its message, its stack, the obstacle that it names."""
+
+from __future__ import annotations
+
+import traceback
+
+from harness.evidence.base import Obstacle
+from harness.runners.folders import without_folders
+from harness.system.protocol import NotAvailable
+
+_MESSAGE_LIMIT = 4000  # characters
+_STACK_LIMIT = 20_000
+
+
+def message_of(error: BaseException) -> str:
+    """Type and message, in one short text."""
+    return _excerpt(f"{type(error).__name__}: {error}")
+
+
+def stack_of(error: BaseException) -> str:
+    """The end of its traceback, without this machine's folders."""
+    return without_folders(_printable("".join(traceback.format_exception(error))))[-_STACK_LIMIT:]
+
+
+def obstacle_of(error: NotAvailable) -> Obstacle:
+    """What the system said that this machine lacks."""
+    return Obstacle(reason="not_available", message=_excerpt(str(error)))
+
+
+def _excerpt(text: str) -> str:
+    text = _printable(text)
+    return text if len(text) <= _MESSAGE_LIMIT else text[: _MESSAGE_LIMIT - 1] + "…"
+
+
+def _printable(text: str) -> str:
+    # lone surrogates (file names, broken decoding) cannot be written as UTF-8
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,129 @@
+"""What training changes, at the start and at the end of one execution: digests by category and name."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from harness.evidence.arm_records import NOT_FINITE, EndDifference, State
+from harness.runners.reductions import digests, largest_difference, not_finite
+from harness.system.faulty_run import FaultyRun
+from harness.system.protocol import HasParameters, HasState, TrainingRun
+from harness.system.replay import generators
+from harness.system.replay.found_state import StateByCategory, found_state, plain_name
+
+LOOSE = "tensors"
+
+
+class StateWatch:
+    """Looks at one execution before its first step, after it, and after its last.
+
+    A loose tensor that came with the first step and is still the same object at the end is state, or a table; one
+    that every step binds anew is what the last step left behind, and is not watched.
+    """
+
+    def __init__(self, training: TrainingRun) -> None:
+        self._training = training
+        self._loose_at_start: frozenset[str] = frozenset()
+        self._loose_later: dict[str, weakref.ref[Tensor]] = {}
+
+    def at_start(self) -> State:
+        """Before the first step."""
+        state = watched_state(self._training)
+        self._loose_at_start = frozenset(state.get(LOOSE, {}))
+        return _recorded(state)
+
+    def after_first_step(self) -> None:
+        """Note which loose tensors came with it."""
+        if isinstance(self._training, HasState):
+            loose = self._training.state().get(LOOSE, {})
+            self._loose_later = {name: weakref.ref(tensor) for name, tensor in loose.items()}
+
+    def at_end(self) -> State:
+        """After the last step, when the device has done all that it was asked for."""
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        state = watched_state(self._training)
+        kept = {
+            name: tensor
+            for name, tensor in state.get(LOOSE, {}).items()
+            if name in self._loose_at_start or (name in self._loose_later and self._loose_later[name]() is tensor)
+        }
+        return _recorded({**state, LOOSE: kept})
+
+
+def watched_state(training: TrainingRun) -> StateByCategory:
+    """Parameters, what the run names beside them, what is found from it, and the process's generators."""
+    parameters = named_parameters(training)
+    state: StateByCategory = {"parameters": {}, "buffers": {}, "optimizer": {}, "generators": {}, LOOSE: {}}
+    for source in (_found(training, parameters), training.state() if isinstance(training, HasState) else {}):
+        for category, tensors in source.items():
+            state[category] = state.get(category, {}) | {plain_name(name): each for name, each in tensors.items()}
+    state["parameters"] = {**state["parameters"], **parameters}
+    drawn = generators.states(generators.global_generators())
+    state["generators"] |= {name: generators.as_tensor(each) for name, each in drawn.items()}
+    return state
+
+
+def named_parameters(training: TrainingRun) -> dict[str, Tensor]:
+    """The trainable parameters by names that `torch.compile` does not change; none where a system shows none."""
+    if not isinstance(training, HasParameters):
+        return {}
+    return {plain_name(name): tensor for name, tensor in training.parameters().items()}
+
+
+def _found(training: TrainingRun, parameters: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Tensor]]:
+    """Modules, optimizers and generators on the attributes of a run; the harness's own runs name them themselves."""
+    while isinstance(training, FaultyRun):
+        training = training._inner
+    if type(training).__module__.partition(".")[0] == "harness":
+        return {}
+    frozen = training.frozen() if isinstance(training, HasParameters) else {}
+    found = found_state(training, parameters={**parameters, **frozen})
+    return {category: tensors for category, tensors in found.items() if category != LOOSE}
+
+
+def _recorded(state: StateByCategory) -> State:
+    by_category = {}
+    for category, tensors in state.items():
+        found, bad = digests(tensors), not_finite(tensors)
+        by_category[category] = {
+            name: digest + (NOT_FINITE if name in bad else "") for name, digest in sorted(found.items())
+        }
+    return State(digests=by_category, tensors=sum(map(len, by_category.values())))
+
+
+@dataclass
+class Ends:
+    """Parameters that executions of one run ended with: the first of each arm, kept in the host's memory."""
+
+    _kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+
+    def differences(self, training: TrainingRun) -> list[EndDifference]:
+        """How far the parameters of `training` lie from each one kept; one tensor at a time is on the device twice."""
+        parameters = named_parameters(training)
+        found = []
+        for arm, kept in self._kept.items():
+            compared = {
+                name: largest_difference(tensor, kept[name])
+                for name, tensor in parameters.items()
+                if name in kept and kept[name].shape == tensor.shape
+            }
+            worst = max(compared, key=lambda name: (compared[name] != compared[name], compared[name]), default=None)
+            largest = None if worst is None else compared[worst]
+            found.append(EndDifference(arm=arm, replica=0, tensors=len(compared), largest=largest, tensor=worst))
+        return found
+
+    def forget(self, arm: str) -> None:
+        """Of an arm that failed nothing is compared."""
+        self._kept.pop(arm, None)
+
+    def keep(self, training: TrainingRun, arm: str) -> None:
+        """Keep what the first execution of `arm` ended with."""
+        if arm not in self._kept:
+            parameters = named_parameters(training)
+            self._kept[arm] = {name: tensor.detach().to("cpu", copy=True) for name, tensor in parameters.items()}

@@ -1,0 +1,88 @@
+"""Faults that no loss shows: they are in what the training ends with, or leaves to a step that is not taken."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from harness.system.faulty_run import FaultyRun
+from harness.system.protocol import HasInputs, HasParameters, HasState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+
+class EndFault(FaultyRun):
+    """Changes something once the last step of the series has returned."""
+
+    _next = 0
+
+    def _replace_capabilities(self) -> None:
+        if isinstance(self._inner, HasInputs):
+            self.inputs = self._inputs_between_steps
+
+    def step(self, index: int) -> Tensor:
+        loss = self._inner.step(index)
+        self._next = index + 1
+        if not isinstance(self._inner, HasInputs):
+            self._between_steps()
+        return loss
+
+    def _inputs_between_steps(self) -> Mapping[str, Tensor]:
+        """The harness asks for a step's inputs once it has returned: what is done now is no part of a step."""
+        self._between_steps()
+        return cast("HasInputs", self._inner).inputs()
+
+    def _between_steps(self) -> None:
+        if self._next == self._steps:
+            self._change_end()
+
+    def _change_end(self) -> None:
+        raise NotImplementedError
+
+    def _parameters(self) -> list[Tensor]:
+        inner = self._inner
+        return list(inner.parameters().values()) if isinstance(inner, HasParameters) else []
+
+
+class NanEndState(EndFault):
+    def _change_end(self) -> None:
+        import torch
+
+        with torch.no_grad():
+            torch._foreach_mul_(self._parameters(), float("nan"))
+
+
+class DroppedLastUpdate(EndFault):
+    def _between_steps(self) -> None:
+        import torch
+
+        if self._next == self._steps - 1:
+            with torch.no_grad():
+                self._before = torch._foreach_mul(self._parameters(), 1.0)
+        super()._between_steps()
+
+    def _change_end(self) -> None:
+        import torch
+
+        with torch.no_grad():
+            torch._foreach_copy_(self._parameters(), self._before)
+
+
+class WipedMoments(EndFault):
+    def _change_end(self) -> None:
+        import torch
+
+        optimizer = self._inner.state().get("optimizer", {}) if isinstance(self._inner, HasState) else {}
+        moments = ("exp_avg", "momentum", "square_avg")
+        wiped = [tensor for name, tensor in optimizer.items() if name.rpartition(".")[2].startswith(moments)]
+        with torch.no_grad():
+            torch._foreach_zero_(wiped)
+
+
+class DrawnNumbers(EndFault):
+    def _change_end(self) -> None:
+        import torch
+
+        torch.rand(1)

@@ -1,0 +1,128 @@
+"""What dictionaries, lists and closures held before a trial execution: attributes that it added or bound anew.
+
+A table built in the first forward pass is such an attribute. Left behind by a fake pass it would hold fake tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from types import CellType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from harness.system.replay.reachable import Container, reach, tensors_of
+
+_EMPTY = object()
+
+
+class Attributes:
+    """Shallow copies of containers, and a way back to them."""
+
+    def __init__(self, containers: Iterable[Container], known: Iterable[int] = ()) -> None:
+        """`known`: identities of tensors that are there already."""
+        self._before: dict[int, tuple[Container, Any]] = {}
+        self._created: dict[int, tuple[Tensor, Tensor]] = {}
+        self._known = set(known)
+        self.add(containers)
+
+    def add(self, containers: Iterable[Container]) -> None:
+        """Remember more containers as they are now."""
+        for container in containers:
+            self._before.setdefault(id(container), (container, _copied(container)))
+
+    def changed(self) -> bool:
+        """Whether any container holds something else than it did."""
+        return any(not _holds_the_same(container, before) for container, before in self._before.values())
+
+    def note_created(self, roots: Sequence[object]) -> None:
+        """Remember the value of every tensor that can be reached now; see `created_and_left_alone`."""
+        with _disable_current_modes(), torch.no_grad():
+            self._created = {id(tensor): (tensor, tensor.detach().clone()) for _, tensor in self._new_tensors(roots)}
+
+    def created_and_left_alone(self, roots: Sequence[object]) -> tuple[set[int], list[str]]:
+        """Of the tensors noted, those still held: identities of the unchanged ones, paths of the changed ones."""
+        kept: set[int] = set()
+        changed: list[str] = []
+        with _disable_current_modes(), torch.no_grad():
+            for path, tensor in self._new_tensors(roots):
+                noted = self._created.get(id(tensor))
+                if noted is None:  # made anew by every execution
+                    continue
+                if torch.equal(torch.nan_to_num(tensor), torch.nan_to_num(noted[1])):
+                    kept.add(id(tensor))
+                else:
+                    changed.append(path)
+        return kept, changed
+
+    def restore(self, kept: AbstractSet[int] = frozenset()) -> None:
+        """Put every container back to what it held, but for new entries made of tensors whose identity is in `kept`."""
+        for container, before in self._before.values():
+            if _holds_the_same(container, before):
+                continue
+            if isinstance(container, dict):
+                added = {
+                    key: value
+                    for key, value in container.items()
+                    if before.get(key) is None and _is_made_of(value, kept)
+                }
+                container.clear()
+                container.update({**before, **added})
+            elif isinstance(container, CellType):
+                _restore_cell(container, before, kept)
+            else:
+                added_items = [value for value in list(container)[len(before) :] if _is_made_of(value, kept)]
+                container.clear()
+                container.extend([*before, *added_items])
+
+    def _new_tensors(self, roots: Sequence[object]) -> list[tuple[str, Tensor]]:
+        """Tensors that no container held before, by path."""
+        if not self.changed():
+            return []
+        found = reach(*roots)
+        all_of_them = list(found.tensors.items())
+        for path, module in found.modules.items():
+            all_of_them += [(f"{path}.{name}", tensor) for name, tensor in module.named_buffers()]
+        for path, scaler in found.scalers.items():
+            all_of_them += [(f"{path}.{name}", each) for name, each in vars(scaler).items() if isinstance(each, Tensor)]
+        return [(path, tensor) for path, tensor in all_of_them if id(tensor) not in self._known]
+
+
+def _copied(container: Container) -> Any:
+    if isinstance(container, CellType):
+        return _contents(container)
+    return dict(container) if isinstance(container, dict) else list(container)
+
+
+def _contents(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _EMPTY
+
+
+def _holds_the_same(container: Container, before: Any) -> bool:
+    if isinstance(container, CellType):
+        return _contents(container) is before
+    if isinstance(container, dict):
+        return list(container) == list(before) and all(container[key] is value for key, value in before.items())
+    return len(container) == len(before) and all(a is b for a, b in zip(container, before, strict=True))
+
+
+def _restore_cell(cell: CellType, before: Any, kept: AbstractSet[int]) -> None:
+    if before is _EMPTY:
+        del cell.cell_contents
+    elif not (before is None and _is_made_of(cell.cell_contents, kept)):
+        cell.cell_contents = before
+
+
+def _is_made_of(value: Any, kept: AbstractSet[int]) -> bool:
+    """Whether a value holds tensors, and none but those in `kept`."""
+    if not kept:
+        return False
+    found = reach(value)
+    tensors = [*found.tensors.values(), *(each for module in found.modules.values() for each in tensors_of(module))]
+    return bool(tensors) and all(id(tensor) in kept for tensor in tensors)

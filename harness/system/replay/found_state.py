@@ -1,0 +1,128 @@
+"""The state of a training by category and name, as far as it can be found from the step.
+
+| category | what is in it |
+| --- | --- |
+| `parameters` | those of every module that the step reaches, named by the adapter or not |
+| `buffers` | registered buffers: running statistics, counters of batches |
+| `optimizer` | moments and steps, learning rates and other settings, schedulers, the scale of a `GradScaler` |
+| `generators` | torch's, numpy's and Python's, global ones and those that the step holds |
+| `tensors` | tensors that hang on attributes, in lists and in closures, such as averaged weights |
+
+Names do not depend on what the variables of an adapter are called, unless two things would share a name, nor on
+`torch.compile`, which puts `_orig_mod.` before them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from harness.system.replay import generators
+from harness.system.replay.reachable import Reachable, reach
+
+StateByCategory = dict[str, dict[str, Tensor]]
+_COMPILED = "_orig_mod."
+
+
+class _Entry(NamedTuple):
+    short: str
+    long: str
+    value: Any
+
+
+def plain_name(name: str) -> str:
+    """A name without what `torch.compile` puts into it."""
+    return name.replace(_COMPILED, "")
+
+
+def found_state(*roots: object, parameters: Mapping[str, Tensor] | None = None) -> StateByCategory:
+    """Everything that can be found from `roots`; host values become tensors. `parameters` are left out."""
+    return state_of(reach(*roots), parameters or {})
+
+
+def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCategory:
+    """The found things as tensors by category and name, without the `parameters` that the adapter names itself."""
+    known = {same(tensor) for tensor in parameters.values()}
+    by_identity = {id(tensor): plain_name(name) for name, tensor in parameters.items()}
+    registered: dict[str, list[_Entry]] = {"parameters": [], "buffers": []}
+    for path, module in found.modules.items():
+        for category, tensors in (("parameters", module.named_parameters()), ("buffers", module.named_buffers())):
+            for name, tensor in tensors:
+                by_identity.setdefault(id(tensor), plain_name(name))
+                if same(tensor) not in known:
+                    registered[category].append(_Entry(plain_name(name), plain_name(f"{path}.{name}"), tensor))
+    optimizer = [
+        _Entry(name, f"{path}.{name}", value)
+        for path, each in found.optimizers.items()
+        for name, value in _optimizer_state(each, by_identity)
+    ]
+    optimizer += [
+        _Entry(f"{path}.{name}", f"{path}.{name}", value)
+        for path, each in found.schedulers.items()
+        for name, value in _leaves("", each.state_dict())
+    ]
+    optimizer += [
+        _Entry(f"{path}.{name}", f"{path}.{name}", getattr(each, name))
+        for path, each in found.scalers.items()
+        for name in ("_scale", "_growth_tracker")
+        if getattr(each, name) is not None
+    ]
+    drawn = generators.states(found.generators)
+    loose = {plain_name(path): tensor for path, tensor in found.tensors.items() if same(tensor) not in known}
+    return {
+        **{category: _named(entries) for category, entries in registered.items()},
+        "optimizer": _named(optimizer),
+        "generators": {name: generators.as_tensor(state) for name, state in drawn.items()},
+        "tensors": loose,
+    }
+
+
+def same(tensor: Tensor) -> tuple[object, ...]:
+    """Equal for a tensor and its views of the same elements, such as those of a `state_dict`."""
+    if tensor.layout is not torch.strided or tensor.numel() == 0:
+        return (id(tensor),)
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+
+
+def _optimizer_state(optimizer: Optimizer, names: Mapping[int, str]) -> Iterator[tuple[str, Any]]:
+    position = 0
+    for number, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            name = names.get(id(parameter), str(position))
+            position += 1
+            if parameter in optimizer.state:
+                yield from _leaves(name, optimizer.state[parameter])
+        settings = {key: value for key, value in group.items() if key != "params"}
+        yield from _leaves(f"group{number}", settings)
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Tensors and plain values below dictionaries, lists and tuples; functions and other objects are no state."""
+    if isinstance(value, dict):
+        inside = [(str(key), each) for key, each in value.items()]
+    elif isinstance(value, list | tuple):
+        inside = [(str(index), each) for index, each in enumerate(value)]
+    else:
+        if isinstance(value, Tensor | bool | int | float | str):
+            yield path, value
+        return
+    for key, each in inside:
+        yield from _leaves(f"{path}.{key}" if path else key, each)
+
+
+def _named(entries: list[_Entry]) -> dict[str, Tensor]:
+    """By the short name where it is one thing's alone."""
+    times = Counter(entry.short for entry in entries)
+    return {entry.short if times[entry.short] == 1 else entry.long: as_tensor(entry.value) for entry in entries}
+
+
+def as_tensor(value: Any) -> Tensor:
+    """A host value as a tensor of its own: numbers in 64 bits, text as bytes. A number's finiteness is not asked."""
+    if isinstance(value, Tensor):
+        return value
+    return torch.frombuffer(bytearray(f"{type(value).__name__} {value!r}".encode()), dtype=torch.uint8)

@@ -1,0 +1,77 @@
+"""Every random generator that a step can draw from: torch's on CPU and devices, numpy's and Python's global ones."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# What `get` gave, `set` takes back.
+Accessors = tuple[Callable[[], Any], Callable[[Any], None]]
+
+
+def global_generators() -> dict[str, Accessors]:
+    """By name, how to read and to set each generator that belongs to the process."""
+    found: dict[str, Accessors] = {"torch.cpu": (torch.get_rng_state, torch.set_rng_state)}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        for index in range(torch.cuda.device_count()):
+            found[f"torch.cuda:{index}"] = _of_device(index)
+    found["numpy"] = (np.random.get_state, np.random.set_state)
+    found["python"] = (random.getstate, random.setstate)
+    return found
+
+
+def _of_device(index: int) -> Accessors:
+    return lambda: torch.cuda.get_rng_state(index), lambda state: torch.cuda.set_rng_state(state, index)
+
+
+def accessors_of(generator: object) -> Accessors | None:
+    """How to read and to set a generator object; None for anything else."""
+    if isinstance(generator, torch.Generator):
+        return generator.get_state, generator.set_state  # type: ignore[return-value]
+    if isinstance(generator, random.Random):
+        return generator.getstate, generator.setstate
+    kind = type(generator)
+    if kind.__module__.partition(".")[0] != "numpy":
+        return None
+    if hasattr(generator, "get_state") and hasattr(generator, "set_state"):  # RandomState
+        return generator.get_state, generator.set_state
+    bits = getattr(generator, "bit_generator", generator)
+    if hasattr(bits, "state"):
+        return lambda: bits.state, lambda state: setattr(bits, "state", state)
+    return None
+
+
+def states(generators: Mapping[str, Accessors]) -> dict[str, Any]:
+    """What each generator's `get` gives now; torch's as copies."""
+    found = {}
+    for name, (get, _) in generators.items():
+        state = get()
+        found[name] = state.clone() if isinstance(state, Tensor) else state
+    return found
+
+
+def restore(generators: Mapping[str, Accessors], known: Mapping[str, Any]) -> None:
+    """Put the generators back to the states that `states` gave; one that came later is left alone."""
+    for name, state in known.items():
+        if name in generators:
+            generators[name][1](state)
+
+
+def as_tensor(state: Any) -> Tensor:
+    """A generator's state as bytes [n], for a digest."""
+    if isinstance(state, Tensor):
+        return state.detach().cpu()
+    return torch.frombuffer(bytearray(pickle.dumps(state, protocol=4)), dtype=torch.uint8)
+
+
+def seed_all(seed: int) -> None:
+    """Set every global generator by one seed, so that no arm draws on where another one left them."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator is what a trainer may draw from

@@ -1,0 +1,96 @@
+"""Every field of every kind is a demand with the codes that break it, or says why it is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel, TypeAdapter
+from pydantic.fields import FieldInfo
+
+from harness.contract.base import Judged
+from harness.contract.claims import part_models
+from harness.contract.kinds.training import GradientMatch, TrajectoryMatch
+from harness.judge.reasons import REASONS
+
+COMMON = {"kind", "mechanism"}  # what is judged, and from which evidence
+
+
+def nested(field: FieldInfo) -> type[BaseModel] | None:
+    """The model that a field holds, also where it may be left out."""
+    choices = (field.annotation, *get_args(field.annotation))
+    return next((each for each in choices if isinstance(each, type) and issubclass(each, BaseModel)), None)
+
+
+def paths(model: type[BaseModel], stop: set[str], prefix: str = "") -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        path, below = f"{prefix}{name}", nested(field)
+        if below is not None and path not in stop:
+            yield from paths(below, stop, f"{path}.")
+        else:
+            yield path
+
+
+@pytest.mark.parametrize("model", part_models().values(), ids=list(part_models()))
+def test_no_field_of_a_kind_is_forgotten(model: type[Judged]) -> None:
+    said = [*model.broken_by, *model.no_demand]
+    assert sorted(said) == sorted(set(paths(model, set(model.no_demand))) - COMMON)
+
+
+@pytest.mark.parametrize("model", part_models().values(), ids=list(part_models()))
+def test_a_demand_is_broken_by_codes_that_fail_and_others_say_why_not(model: type[Judged]) -> None:
+    for path, demand in model.broken_by.items():
+        assert {str(REASONS[reason].status) for reason in demand.reasons} == {"FAIL"}, path
+    assert all(model.no_demand.values())
+
+
+def trajectory(**changes: Any) -> Judged:
+    given = {
+        "kind": "trajectory_match",
+        "candidate": "a",
+        "baseline": "b",
+        "equality": "bitwise",
+        "max_abs_difference": 0.1,
+        "guards": {"steps": 10},
+    }
+    return TypeAdapter(TrajectoryMatch).validate_python(given | changes)
+
+
+def test_bits_decide_alone_and_bounds_decide_alone() -> None:
+    assert set(trajectory().demanded()) == {"equality", "guards.steps"}
+    assert set(trajectory(equality="within").demanded()) == {"max_abs_difference", "guards.steps"}
+
+
+def test_a_guard_that_is_left_out_or_asks_for_nothing_is_no_demand() -> None:
+    def demanded(**guards: Any) -> set[str]:
+        return set(trajectory(guards={"steps": 10, **guards}).demanded()) - {"equality", "guards.steps"}
+
+    effect = {"control": "c", "last": 2, "at_least": 0.2}
+    assert demanded(clip_active_steps=0) == set()
+    assert demanded(clip_active_steps=1, distinct_batches=1) == {"guards.clip_active_steps", "guards.distinct_batches"}
+    assert demanded(training_effect=effect) == {"guards.training_effect.at_least"}
+    assert len(demanded(training_effect={**effect, "at_least_on": {"w": 1.0}})) == 2
+
+
+def test_a_clipped_norm_is_two_numbers() -> None:
+    part = GradientMatch(
+        kind="gradient_match",
+        candidate="a",
+        steps=[0],
+        clipped_norm={"at_most": 0.1, "relative_rounding": 1e-6},  # type: ignore[arg-type]
+    )
+    assert set(part.demanded()) == {"clipped_norm.at_most", "clipped_norm.relative_rounding"}
+
+
+def test_defaults_that_can_bite_are_demands_and_others_are_not() -> None:
+    capture = part_models()["capture"].model_validate({"kind": "capture", "candidate": "a"})
+    assert set(capture.demanded()) == {"captures", "skipped_steps_at_most"}
+    match = {"kind": "kernel_match", "candidate": "a", "operations": ["x"], "max_relative_error": {"float32": 1e-4}}
+    model = part_models()["kernel_match"]
+    assert set(model.model_validate(match).demanded()) == {"max_relative_error"}
+    assert set(model.model_validate(match | {"magnitudes": [1e5], "demands": {"tile": 16}}).demanded()) == {
+        "max_relative_error",
+        "magnitudes",
+        "demands.tile",
+    }

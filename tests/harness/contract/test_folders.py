@@ -1,0 +1,110 @@
+"""Which files of a folder are contracts: one rule, and nothing of it is lost in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.contract.load import ContractErrors, files_of_folder, folders_read, load_contracts
+from harness.contract.waivers import find_waivers
+from harness.errors import ContractError
+
+Toy = Callable[..., Path]
+
+
+@pytest.fixture
+def add(toy: Toy, tmp_path: Path) -> Callable[[str], Path]:
+    """Write a valid contract of its own id at a path below the folder `all`."""
+    text = toy("", "").read_text()
+
+    def write(name: str) -> Path:
+        path = tmp_path / "all" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace("toy-v1", name.replace("/", "-").lstrip(".")))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("name", ["a.yaml", "a.yml", "a.YAML", "a.Yml", "sub/a.yaml", "sub/deeper/a.yml"])
+def test_every_yaml_file_at_any_depth_is_a_contract(add: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    add("first.yaml")
+    added = add(name)
+    assert added in [loaded.path for loaded in load_contracts([tmp_path / "all"])]
+
+
+@pytest.mark.parametrize("name", [".a.yaml", ".old/a.yaml", "sub/.old/deeper/a.yml"])
+def test_hidden_files_are_left_out_and_named(add: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    add("first.yaml")
+    hidden = add(name)
+    found = files_of_folder(tmp_path / "all")
+    assert (found.contracts, found.hidden) == ([tmp_path / "all" / "first.yaml"], [hidden])
+    [line] = folders_read([tmp_path / "all"])
+    assert line.startswith(f"{tmp_path / 'all'}: 1 contract file (")
+    assert line.endswith(f"; hidden: {hidden}")
+
+
+@pytest.mark.parametrize("name", ["waivers.yaml", "waivers.yml", "WAIVERS.YAML", "sub/waivers.yaml"])
+def test_waiver_files_are_read_as_waivers_wherever_they_lie(
+    add: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    add("first.yaml")
+    waivers = add(name)
+    waivers.write_text(
+        "schema: waivers/v1\nwaivers:\n"
+        "  - {contract: c, claim: d, workload: w, owner: ada, reason: known, expires: 2999-12-31}\n"
+    )
+    assert len(load_contracts([tmp_path / "all"])) == 1
+    assert [waiver.owner for waiver in find_waivers([tmp_path / "all"])] == ["ada"]
+
+
+def test_a_circle_of_links_ends_and_a_linked_folder_is_read_once(add: Callable[[str], Path], tmp_path: Path) -> None:
+    add("first.yaml")
+    add("sub/second.yaml")
+    (tmp_path / "all" / "sub" / "back").symlink_to(tmp_path / "all")
+    (tmp_path / "all" / "again").symlink_to(tmp_path / "all" / "sub")
+    assert len(load_contracts([tmp_path / "all"])) == 2
+
+
+def test_a_linked_folder_elsewhere_belongs_to_the_folder(add: Callable[[str], Path], toy: Toy, tmp_path: Path) -> None:
+    add("first.yaml")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "third.yml").write_text(toy("", "").read_text())
+    (tmp_path / "all" / "linked").symlink_to(elsewhere)
+    assert {loaded.contract.id for loaded in load_contracts([tmp_path / "all"])} == {"first.yaml", "toy-v1"}
+
+
+@pytest.mark.parametrize("text", ["jobs: {}\n", "- a list\n"])
+def test_yaml_that_is_no_contract_is_an_error_that_says_what_to_do(
+    add: Callable[[str], Path], tmp_path: Path, text: str
+) -> None:
+    add("first.yaml")
+    add("sub/other.yml").write_text(text)
+    with pytest.raises(ContractErrors, match="a file that is no contract lies in another folder, or in a hidden one"):
+        load_contracts([tmp_path / "all"])
+
+
+def test_a_link_to_nothing_is_an_error(add: Callable[[str], Path], tmp_path: Path) -> None:
+    add("first.yaml")
+    (tmp_path / "all" / "gone.yml").symlink_to(tmp_path / "nowhere.yml")
+    with pytest.raises(ContractErrors, match=r"gone\.yml"):
+        load_contracts([tmp_path / "all"])
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(
+    add: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add("sub/first.yaml")
+    listed = Path.iterdir
+
+    def refuses(path: Path) -> object:
+        if path.name == "sub":
+            raise PermissionError(13, "Permission denied")
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuses)
+    with pytest.raises(ContractError, match="a folder of contracts can be read; found Permission denied"):
+        load_contracts([tmp_path / "all"])

@@ -1,0 +1,78 @@
+"""`harness check` warns of a number that no fault breaks, and of a fault whose number is not demanded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.contract.claims import AnyClaim
+from harness.contract.load import LoadedContract, load_contract, load_contracts
+from harness.drill.numbers import demanded, unbroken
+from harness.drill.offered import offered_by
+from harness.lint import lint
+from harness.system.resolve import describe
+
+CONTRACTS = Path(__file__).parents[3] / "contracts"
+
+
+def messages(loaded: LoadedContract) -> list[str]:
+    return [finding.message for finding in lint(loaded, describe)]
+
+
+def changed(tmp_path: Path, file: str, old: str, new: str) -> LoadedContract:
+    """A contract of ours with the first `old` replaced."""
+    text = (CONTRACTS / file).read_text(encoding="utf-8")
+    assert old in text
+    path = tmp_path / file
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    return load_contract(path)
+
+
+@pytest.mark.parametrize("loaded", load_contracts([CONTRACTS]), ids=lambda loaded: loaded.contract.id)
+def test_every_number_of_our_claims_is_broken_by_a_fault_that_it_names(loaded: LoadedContract) -> None:
+    offered = offered_by(loaded.contract, describe)
+    numbers = [number for claim in loaded.contract.claims for number in demanded(claim)]
+    assert len(numbers) >= len(loaded.contract.claims) - 1  # PREWARM-COVERAGE-001 compares keys, and has none
+    assert [(claim.id, each.path) for claim in loaded.contract.claims for each in unbroken(claim, offered)] == []
+    assert messages(loaded) == []
+
+
+def test_emptied_demands_are_noticed(tmp_path: Path) -> None:
+    loaded = changed(tmp_path, "gemm-backward-tiled-v1.yaml", "demands: {shared_memory_bytes: 2048, threads: 256}", "")
+    left_out = "which 'C-TILE-BWD-001' does not demand: it will survive"
+    assert messages(loaded) == [
+        f"fault 'more_stages' breaks `demands.shared_memory_bytes`, {left_out}",
+        f"fault 'fewer_threads' breaks `demands.threads`, {left_out}",
+    ]
+
+
+def test_a_number_that_nothing_breaks_is_a_warning_with_its_place_and_remedy(tmp_path: Path) -> None:
+    loaded = changed(tmp_path, "gemm-backward-tiled-v1.yaml", "more_stages, ", "")
+    (finding,) = lint(loaded, describe)
+    assert (finding.level, finding.where) == ("warning", f"{loaded.path}:36:36")
+    assert finding.message == (
+        "no fault of 'C-TILE-BWD-001' breaks `demands.shared_memory_bytes` (2048), so any other value would pass its "
+        "drill: name one that expects `demand_unmet`, unmet_demand = shared_memory_bytes; offered: more_stages"
+    )
+
+
+def test_a_number_in_a_part_of_a_composite_claim(tmp_path: Path) -> None:
+    loaded = changed(tmp_path, "traced-step-v1.yaml", "      - noisy_control\n", "")
+    (finding,) = lint(loaded, describe)
+    assert finding.message.startswith("no fault of 'TRACED-STEP-001' breaks `control.exactly` (6)")
+    assert finding.where == f"{loaded.path}:41:48"
+
+
+def claim(contract: str, name: str) -> tuple[LoadedContract, AnyClaim]:
+    loaded = load_contract(CONTRACTS / f"{contract}.yaml")
+    return loaded, next(each for each in loaded.contract.claims if each.id == name)
+
+
+def test_a_fault_that_names_a_part_breaks_that_part_alone() -> None:
+    loaded, step = claim("traced-step-v1", "REF-STEP-001")
+    offered = offered_by(loaded.contract, describe)
+    alone = step.model_copy(update={"falsified_by": ["dropped_clip"]})
+    assert {(each.part, each.path) for each in unbroken(alone, offered) if "difference" in each.path} == {
+        (1, "max_abs_difference")
+    }

@@ -1,0 +1,108 @@
+"""A claim planned, executed and judged in this process: what `harness verify` would say, without its workers."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planning import NO_GPU
+
+from harness.contract.schema import Contract
+from harness.evidence.plan_records import Run
+from harness.evidence.read_run import read_run
+from harness.evidence.run_evidence import RunEvidence
+from harness.evidence.run_records import Complete
+from harness.judge.registry import judge_unit
+from harness.judge.verdict import Verdict
+from harness.numbers import dump_json
+from harness.runners.plan import plan
+from harness.runners.recorder import Recorder
+from harness.system.resolve import resolve
+from harness.system.wrappers import HARNESS_FAULTS
+
+STEPS = 12
+CLAIM: dict[str, Any] = {
+    "id": "CLAIM",
+    "title": "t",
+    "why": "w",
+    "if_fails": "f",
+    "on": ["w"],
+    "kind": "trajectory_match",
+    "candidate": "captured",
+    "baseline": "plain",
+    "equality": "bitwise",
+    "max_abs_difference": 0.1,
+    "guards": {
+        "steps": STEPS,
+        "distinct_batches": STEPS,
+        "training_effect": {"control": "untrained", "last": 4, "at_least": 0.1},
+    },
+}
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    contract: Contract
+
+
+def contract_of(system: str, claim: Mapping[str, Any], seed: int = 0, steps: int = STEPS) -> Contract:
+    """A contract of one claim over the arms `captured`, `plain`, `again` and `untrained` of one system."""
+    return Contract.model_validate(
+        {
+            "schema": "contract/v1",
+            "id": "c",
+            "title": "t",
+            "system": system,
+            "workloads": {"w": {"model": "any", "batch_size": 4, "seq_len": 4, "steps": steps, "seed": seed}},
+            "arms": {
+                "captured": {"capture": "step"},
+                "plain": {"capture": "none"},
+                "again": {"capture": "none", "system": system},
+                "untrained": {"capture": "none", "learning_rate": 0.0},
+            },
+            "claims": [dict(claim)],
+        }
+    )
+
+
+def executed(run: Run, directory: Path) -> RunEvidence:
+    """The evidence that the run's probe leaves in `directory`, read again."""
+    directory.mkdir(parents=True)
+    (directory / "run.json").write_text(dump_json(run.model_dump(), sort_keys=False))
+    with Recorder(directory) as recorder:
+        importlib.import_module(f"harness.runners.{run.probe}").execute(run, recorder)
+        recorder.write(Complete(seconds=recorder.seconds()))
+    return read_run(directory)[1]
+
+
+def verdict_on(
+    system: str, directory: Path, *, fault: str | None = None, seed: int = 0, steps: int = STEPS, **claim: Any
+) -> Verdict:
+    """The verdict on `CLAIM` with changes, of a system in a test's support folder."""
+    return judged(system, directory, CLAIM | claim, fault=fault, seed=seed, steps=steps)
+
+
+def judged(
+    system: str,
+    directory: Path,
+    claim: Mapping[str, Any],
+    *,
+    fault: str | None = None,
+    seed: int = 0,
+    steps: int = STEPS,
+) -> Verdict:
+    """The verdict on any claim."""
+    contract = contract_of(system, claim, seed, steps)
+    planned = plan(
+        [_Loaded(contract)],
+        fault=fault,
+        machine=NO_GPU,
+        describe=lambda name: resolve(name).describe(),
+        harness_faults=HARNESS_FAULTS,
+    )
+    [unit] = planned.units
+    evidence = [executed(run, directory / run.id) for run in planned.runs]
+    return judge_unit(contract, contract.claims[0], "w", evidence, unit.obstacle)

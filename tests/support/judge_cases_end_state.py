@@ -1,0 +1,245 @@
+"""Cases of the state that training starts from and ends with, and of an effect that batch noise could have made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from evidence_builders import (
+    STEPS,
+    TRAJECTORY,
+    apart,
+    arm,
+    graphed,
+    paired,
+    state,
+    trajectory_run,
+    twice,
+    untrained,
+    verdict_of,
+)
+from judge_cases import Case
+from judge_cases_capture import captured, sampled, watched
+from judge_cases_gradients import GRADIENTS_WITHIN, matched
+from judge_cases_throughput import timed
+from judge_cases_training import WITHIN, repeated, trajectory
+
+from harness.evidence.arm_records import State
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judge.verdict import Verdict
+
+INFINITE: dict[str, Any] = {"end_state": {"optimizer": {"p0.exp_avg": "m!"}}}
+OTHER_MOMENTS: dict[str, Any] = {"end_state": {"optimizer": {"p0.exp_avg": "other"}}}
+OTHER_BUFFER: dict[str, Any] = {"start_state": {"buffers": {"mean": "other"}}}
+MASK: dict[str, Any] = {
+    "start_state": {"buffers": {"mean": "b", "mask": "i!"}},
+    "end_state": {"buffers": {"mean": "b", "mask": "i!"}},
+}
+NOT_YET: dict[str, Any] = {"start_state": {"optimizer": {}}}
+NO_BUFFER: dict[str, Any] = {"start_state": {"buffers": {}}}
+NO_GENERATOR: dict[str, Any] = {"end_state": {"generators": {}}}
+
+
+def old(execution: ArmEvidence) -> ArmEvidence:
+    """As it was recorded before states were."""
+    assert execution.end is not None
+    return dataclasses.replace(
+        execution,
+        start=execution.start.model_copy(update={"state": None}),
+        end=execution.end.model_copy(update={"state": None, "differences": None}),
+    )
+
+
+def changed_end(execution: ArmEvidence, **changes: Any) -> ArmEvidence:
+    assert execution.end is not None
+    return dataclasses.replace(execution, end=execution.end.model_copy(update=changes))
+
+
+def miscounted(execution: ArmEvidence) -> ArmEvidence:
+    return changed_end(execution, state=State(digests=state("end").digests, tensors=8))
+
+
+def fewer_parameters(execution: ArmEvidence) -> ArmEvidence:
+    digests = {**state("end").digests, "parameters": {"p0": "end0"}}
+    return changed_end(execution, state=State(digests=digests, tensors=4))
+
+
+def end_cases(judged: Callable[..., Verdict]) -> list[Case]:
+    """What every kind that trains says: `judged` takes changes of the candidate's execution."""
+    return [
+        Case("ends infinite", "non_finite_end", lambda: judged(**INFINITE)),
+        Case("tensors at the end that nobody counted", "evidence_inconsistent", lambda: judged(**NO_GENERATOR)),
+    ]
+
+
+def effect(ours: Any, theirs: Any, **claim: Any) -> Verdict:
+    """Losses of the trained arms, and of the control."""
+    control = {"control": "untrained", "last": 4, "at_least": 0.2}
+    guards = {"steps": len(ours), "training_effect": control}
+    run = paired(*twice("ungraphed", ours), graphed(ours), untrained(losses=theirs))
+    return verdict_of(TRAJECTORY | {"guards": guards} | claim, run)
+
+
+NOISE = np.array([2.5, 3.6, 2.8, 3.9, 2.6, 3.2, 3.7, 2.9, 3.4, 3.1, 3.8, 2.7])
+LEARNED = np.linspace(0.0, 0.6, 12)
+TRAJECTORY_ENDS = [
+    *end_cases(lambda **changes: trajectory(graphed(**changes))),
+    Case("the baseline ends infinite", "non_finite_end", lambda: trajectory(baseline=arm("ungraphed", **INFINITE))),
+    Case("other moments at the end", "end_differs", lambda: trajectory(graphed(**OTHER_MOMENTS))),
+    Case("other parameters at the end", "end_differs", lambda: trajectory(graphed(end="elsewhere"))),
+    Case(
+        "other parameters at an end that was not recorded whole",
+        "end_differs",
+        lambda: trajectory(old(graphed(end="elsewhere"))),
+    ),
+    Case(
+        "a tensor that one arm alone ends with",
+        "end_differs",
+        lambda: trajectory(graphed(end_state={"tensors": {"a": "t"}})),
+    ),
+    Case("another buffer at the start", "unequal_start", lambda: trajectory(graphed(**OTHER_BUFFER))),
+    Case("a buffer that one arm alone starts with", "unequal_start", lambda: trajectory(graphed(**NO_BUFFER))),
+    Case("moments that come with the first step", "held", lambda: trajectory(graphed(**NOT_YET))),
+    Case(
+        "a mask of infinities",
+        "held",
+        lambda: verdict_of(
+            TRAJECTORY,
+            trajectory_run(
+                graphed(**MASK), arm("ungraphed", **MASK), untrained(**MASK), arm("ungraphed", replica=1, **MASK)
+            ),
+        ),
+    ),
+    Case("no recorded state", "end_state_unrecorded", lambda: trajectory(old(graphed()))),
+    Case("no recorded state of the control", "end_state_unrecorded", lambda: trajectory(control=old(untrained()))),
+    Case("the control ends infinite", "non_finite_end", lambda: trajectory(control=untrained(**INFINITE))),
+    Case("the control's buffers", "vacuous_training_effect", lambda: trajectory(control=untrained(**OTHER_BUFFER))),
+    Case(
+        "no recorded state of the baseline", "end_state_unrecorded", lambda: trajectory(baseline=old(arm("ungraphed")))
+    ),
+    Case("more tensors than recorded", "evidence_inconsistent", lambda: trajectory(miscounted(graphed()))),
+    Case("fewer parameters than trained", "evidence_inconsistent", lambda: trajectory(fewer_parameters(graphed()))),
+    Case(
+        "ends apart within a bound",
+        "held",
+        lambda: trajectory(graphed(end="near", differences=[apart(largest=0.5)]), claim=WITHIN),
+    ),
+    Case("no distance of the ends", "end_state_unrecorded", lambda: trajectory(graphed(differences=[]), claim=WITHIN)),
+    Case(
+        "a distance to another arm",
+        "end_state_unrecorded",
+        lambda: trajectory(graphed(differences=[apart("synchronizing")]), claim=WITHIN),
+    ),
+    Case(
+        "a distance of nothing",
+        "end_state_unrecorded",
+        lambda: trajectory(graphed(differences=[apart(largest=None)]), claim=WITHIN),
+    ),
+    Case("a loss that never moves", "vacuous_constant_loss", lambda: effect(np.full(12, 2.5), NOISE)),
+    Case(
+        "a loss that no longer moves",
+        "vacuous_constant_loss",
+        lambda: effect(np.array([*NOISE[:8], 2.0, 2.0, 2.0, 2.0]), NOISE),
+    ),
+    Case(
+        "the first loss, hardly moved",
+        "vacuous_training_effect",
+        lambda: effect(2.5 + 1e-6 * NOISE - 2.5e-6, NOISE, **WITHIN),
+    ),
+    Case(
+        "the batches' losses in another order",
+        "vacuous_training_effect",
+        lambda: effect(np.array([2.5, *(NOISE[:0:-1] - 0.3)]), NOISE),
+    ),
+    Case("an effect that follows the batches", "held", lambda: effect(NOISE - LEARNED, NOISE)),
+    Case("another beginning", "vacuous_control_differs", lambda: effect(NOISE - LEARNED - 1e-9, NOISE)),
+    Case("another beginning within the bound", "held", lambda: effect(NOISE - LEARNED - 1e-9, NOISE, **WITHIN)),
+    Case(
+        "another beginning beyond the bound",
+        "vacuous_control_differs",
+        lambda: effect(NOISE - LEARNED - 0.5, NOISE, **WITHIN),
+    ),
+]
+
+
+def again(**changes: Any) -> Verdict:
+    return repeated(arm("ungraphed", replica=2, **changes))
+
+
+REPEATABILITY_ENDS = [
+    *end_cases(again),
+    Case("another end", "end_differs", lambda: again(end="elsewhere")),
+    Case("other moments at the end", "end_differs", lambda: again(**OTHER_MOMENTS)),
+    Case("no recorded state", "end_state_unrecorded", lambda: repeated(old(arm("ungraphed", replica=2)))),
+    Case(
+        "no distance of the ends",
+        "end_state_unrecorded",
+        lambda: repeated(arm("ungraphed", replica=2, differences=[]), equality="within"),
+    ),
+    Case(
+        "a loss that never moves",
+        "vacuous_constant_loss",
+        lambda: verdict_of(
+            {
+                "kind": "repeatability",
+                "candidate": "ungraphed",
+                "runs": 2,
+                "equality": "bitwise",
+                "max_abs_difference": 1e-5,
+                "guards": {"steps": STEPS},
+            },
+            paired(*twice("ungraphed", [2.0] * STEPS)),
+        ),
+    ),
+]
+
+
+def gradients(**changes: Any) -> Verdict:
+    return matched(execution=changes)
+
+
+GRADIENT_ENDS = [
+    *end_cases(gradients),
+    Case("other moments at the end", "end_differs", lambda: gradients(**OTHER_MOMENTS)),
+    Case(
+        "other moments at the end within a bound",
+        "held",
+        lambda: matched(claim=GRADIENTS_WITHIN, execution=OTHER_MOMENTS),
+    ),
+]
+
+
+def capturing(**changes: Any) -> Verdict:
+    return captured(execution=changes)
+
+
+def syncing(**changes: Any) -> Verdict:
+    return watched(execution=changes)
+
+
+CAPTURE_ENDS = end_cases(capturing)
+SYNC_ENDS = end_cases(syncing)
+MEMORY_ENDS = end_cases(partial(sampled, [100] * 8))
+
+
+def timing(**changes: Any) -> Verdict:
+    return timed(ours=graphed(np.linspace(3.0, 2.0, 8), **changes))
+
+
+THROUGHPUT_ENDS = [
+    *end_cases(timing),
+    Case("other moments at the end", "end_differs", lambda: timing(**OTHER_MOMENTS)),
+    Case("no recorded state", "end_state_unrecorded", lambda: timed(ours=old(graphed(np.linspace(3.0, 2.0, 8))))),
+]
+ENDS: dict[str, list[Case]] = {
+    "trajectory_match": TRAJECTORY_ENDS,
+    "repeatability": REPEATABILITY_ENDS,
+    "gradient_match": GRADIENT_ENDS,
+    "capture": CAPTURE_ENDS,
+    "host_syncs": SYNC_ENDS,
+    "memory_steady": MEMORY_ENDS,
+    "throughput_ratio": THROUGHPUT_ENDS,
+}

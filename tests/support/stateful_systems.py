@@ -1,0 +1,451 @@
+"""Small trainers whose state is more than their parameters; each differs from `Stateful` by one thing.
+
+What spoils the end does so in the captured arm alone, after its last step has returned.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from harness.contract.schema import Arm, Workload
+from harness.system.faulty_run import FaultyRun
+from harness.system.protocol import TrainingRun
+from harness.system.step_function import StepFunctionSystem
+
+
+@dataclass
+class Built:
+    """What one arm was built from."""
+
+    model: Any  # a module; its attributes are what each system gave it
+    optimizer: torch.optim.Optimizer
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+class _Spoiled(FaultyRun):
+    """Calls the system's `spoil` once the last step has returned."""
+
+    system: Stateful
+
+    def step(self, index: int) -> Tensor:
+        self.system.before(index, self._steps)
+        loss = self._inner.step(index)
+        if index == self._steps - 1:
+            with torch.no_grad():
+                self.system.spoil(self.system.built)
+        return loss
+
+
+class Stateful(StepFunctionSystem):
+    """A regression with batch normalization, under AdamW with moments."""
+
+    name = "stateful"
+    layers = 2
+    built: Built
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.Tanh(), nn.Linear(12, 1))
+
+    def forward(self, built: Built, batch: dict[str, Tensor]) -> Tensor:
+        return nn.functional.mse_loss(built.model(batch["x"]), batch["y"])
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        """Add to `built.more`."""
+
+    def after_update(self, built: Built) -> None:
+        """Part of the step."""
+
+    def named(self, built: Built) -> dict[str, Tensor]:
+        return dict(built.model.named_parameters())
+
+    def before(self, index: int, steps: int) -> None:
+        """Before step `index` of the captured arm."""
+
+    def spoil(self, built: Built) -> None:
+        """After the last step of the captured arm."""
+
+    def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+        torch.manual_seed(workload.seed)
+        model = self.model()
+        rate = torch.tensor(float(arm.settings().get("learning_rate", 1e-1)))
+        built = Built(model, torch.optim.AdamW(model.parameters(), lr=rate, fused=True))
+        self.built = built
+        self.prepare(built, arm)
+
+        def step(batch: dict[str, Tensor]) -> Tensor:
+            built.optimizer.zero_grad()
+            loss = self.forward(built, batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            built.optimizer.step()
+            self.after_update(built)
+            return loss.detach()
+
+        def batch(index: int) -> dict[str, Tensor]:
+            generator = torch.Generator().manual_seed(1000 * workload.seed + index)
+            x = torch.randn(workload.batch_size * 4, 6, generator=generator)
+            return {"x": x, "y": x.sum(dim=1, keepdim=True)}
+
+        return step, batch, lambda: self.named(built)
+
+    def open(self, workload: Workload, arm: Arm, **rest: Any) -> TrainingRun:  # type: ignore[override]
+        run = super().open(workload, arm, **rest)
+        if arm.capture == "none":
+            return run
+        spoiled = _Spoiled(run, workload.steps)
+        spoiled.system = self
+        return spoiled
+
+
+def moments(built: Built) -> list[Tensor]:
+    return [
+        entry[name] for entry in built.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq") if name in entry
+    ]
+
+
+# --- correct trainers -----------------------------------------------------------------------------------------
+
+
+class Drops(Stateful):
+    """Dropout draws from torch's global generator."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Dropout(0.1), nn.Linear(32, 1))
+
+
+class LazyTable(Stateful):
+    """A table of scales, built in the first forward pass and kept."""
+
+    def forward(self, built: Built, batch: dict[str, Tensor]) -> Tensor:
+        if "table" not in built.more:
+            built.more["table"] = torch.linspace(0.5, 1.5, 6)
+        return nn.functional.mse_loss(built.model(batch["x"] * built.more["table"]), batch["y"])
+
+
+class LazyBuffer(Stateful):
+    """The table is a buffer that the first forward pass registers."""
+
+    def forward(self, built: Built, batch: dict[str, Tensor]) -> Tensor:
+        if not hasattr(built.model, "table"):
+            built.model.register_buffer("table", torch.linspace(0.5, 1.5, 6))
+        return nn.functional.mse_loss(built.model(batch["x"] * built.model.table), batch["y"])
+
+
+class ChangesItsBatch(Stateful):
+    """Normalizes its batch in place, by what it has learned so far."""
+
+    def forward(self, built: Built, batch: dict[str, Tensor]) -> Tensor:
+        first = next(built.model.parameters())
+        batch["x"].mul_(1 + 0.1 * first.detach().mean())
+        return super().forward(built, batch)
+
+
+class Compiled(Stateful):
+    """The plain arm's model is compiled, so that its names begin with `_orig_mod.`."""
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        if arm.capture == "none":
+            built.model = torch.compile(built.model, backend="eager")
+
+
+class NamesItsBuffers(Stateful):
+    """Names everything that a checkpoint would hold."""
+
+    def named(self, built: Built) -> dict[str, Tensor]:
+        return {**dict(built.model.named_parameters()), **dict(built.model.named_buffers())}
+
+
+class NamesItsCheckpoint(Stateful):
+    """The same by `state_dict`, whose tensors are others over the same storage."""
+
+    def named(self, built: Built) -> dict[str, Tensor]:
+        return dict(built.model.state_dict())
+
+
+class Masked(Stateful):
+    """Holds a causal mask, which is infinite by design."""
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        built.model.register_buffer("mask", torch.full((3, 3), -torch.inf).triu(1))
+
+
+class KeepsItsLastLoss(Stateful):
+    """Keeps what the last forward pass gave, and counts its steps, in Python."""
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        built.more["steps"] = 0
+
+    def forward(self, built: Built, batch: dict[str, Tensor]) -> Tensor:
+        loss = super().forward(built, batch)
+        built.more["last"] = loss.detach()
+        built.more["steps"] += 1
+        return loss
+
+
+class Averages(Stateful):
+    """An exponential moving average of the weights, as loose tensors."""
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        built.more["average"] = [parameter.detach().clone() for parameter in built.model.parameters()]
+
+    def after_update(self, built: Built) -> None:
+        with torch.no_grad():
+            for average, parameter in zip(built.more["average"], built.model.parameters(), strict=True):
+                average.lerp_(parameter, 0.1)
+
+
+class LazyAverage(Averages):
+    """The average comes to be in the first step, and every step changes it: no capture can hold that."""
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        """Nothing yet."""
+
+    def after_update(self, built: Built) -> None:
+        if "average" not in built.more:
+            built.more["average"] = [parameter.detach().clone() for parameter in built.model.parameters()]
+        super().after_update(built)
+
+
+CORRECT = (
+    Stateful,
+    Drops,
+    LazyTable,
+    LazyBuffer,
+    ChangesItsBatch,
+    Compiled,
+    NamesItsBuffers,
+    NamesItsCheckpoint,
+    Masked,
+    KeepsItsLastLoss,
+    Averages,
+)
+
+# --- trainers whose captured arm ends elsewhere ----------------------------------------------------------------
+
+
+class EndsInNaN(Stateful):
+    def spoil(self, built: Built) -> None:
+        for parameter in built.model.parameters():
+            parameter.fill_(torch.nan)
+
+
+class EndsInInfinity(Stateful):
+    def spoil(self, built: Built) -> None:
+        next(built.model.parameters())[0, 0] = torch.inf
+
+
+class InfiniteMoment(Stateful):
+    def spoil(self, built: Built) -> None:
+        moments(built)[1].fill_(torch.inf)
+
+
+class NaNStatistics(Stateful):
+    def spoil(self, built: Built) -> None:
+        built.model[1].running_var.fill_(torch.nan)
+
+
+class DropsTheLastUpdate(Stateful):
+    def before(self, index: int, steps: int) -> None:
+        if index == steps - 1:
+            self.built.more["before"] = [parameter.detach().clone() for parameter in self.built.model.parameters()]
+
+    def spoil(self, built: Built) -> None:
+        for parameter, value in zip(built.model.parameters(), built.more["before"], strict=True):
+            parameter.copy_(value)
+
+
+class WipesItsMoments(Stateful):
+    def spoil(self, built: Built) -> None:
+        for moment in moments(built):
+            moment.zero_()
+
+
+class ReplacesItsMoments(Stateful):
+    def spoil(self, built: Built) -> None:
+        for entry in built.optimizer.state.values():
+            entry["exp_avg"] = torch.zeros_like(entry["exp_avg"])
+
+
+class LosesItsOptimizersState(Stateful):
+    def spoil(self, built: Built) -> None:
+        built.optimizer.state.clear()
+
+
+class ForgetsAStep(Stateful):
+    def spoil(self, built: Built) -> None:
+        for entry in built.optimizer.state.values():
+            entry["step"].sub_(1)
+
+
+class DriftsInABuffer(Stateful):
+    def spoil(self, built: Built) -> None:
+        built.model[1].num_batches_tracked.add_(1)
+
+
+class DriftsInItsAverage(Averages):
+    def spoil(self, built: Built) -> None:
+        built.more["average"][0].mul_(2)
+
+
+class LosesItsAverage(Averages):
+    def spoil(self, built: Built) -> None:
+        del built.more["average"]
+
+
+class SecondHead(Stateful):
+    """A second head that `parameters` does not name; the captured arm trains it with the wrong sign."""
+
+    sign = -1.0
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        head = nn.Linear(6, 1)
+        rate = built.optimizer.param_groups[0]["lr"]
+        built.more["head"] = head
+        built.more["optimizer"] = torch.optim.AdamW(head.parameters(), lr=rate, fused=True)
+        built.more["sign"] = self.sign if arm.capture == "step" else 1.0
+
+    def forward(self, built: Built, batch: dict[str, Tensor]) -> Tensor:
+        built.more["optimizer"].zero_grad()
+        loss = nn.functional.mse_loss(built.more["head"](batch["x"]), batch["y"])
+        (built.more["sign"] * loss).backward()
+        built.more["optimizer"].step()
+        return super().forward(built, batch)
+
+
+class RightSecondHead(SecondHead):
+    sign = 1.0
+
+
+class SpendsRandomNumbers(Drops):
+    def spoil(self, built: Built) -> None:
+        torch.rand(1)
+
+
+class SpendsNumpysNumbers(Stateful):
+    def spoil(self, built: Built) -> None:
+        np.random.rand()  # noqa: NPY002 - the global generator is the point
+
+
+class SpendsPythonsNumbers(Stateful):
+    def spoil(self, built: Built) -> None:
+        random.random()
+
+
+class SpendsItsOwnNumbers(Stateful):
+    def prepare(self, built: Built, arm: Arm) -> None:
+        built.more["generator"] = torch.Generator().manual_seed(3)
+
+    def spoil(self, built: Built) -> None:
+        torch.rand(1, generator=built.more["generator"])
+
+
+class _Scaled(nn.Module):
+    """Holds tensors of uncommon kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 1)
+        self.register_buffer("half_", torch.ones(3, dtype=torch.bfloat16))
+        self.register_buffer("waves_", torch.ones(3, dtype=torch.complex64))
+        self.register_buffer("flags_", torch.zeros(3, dtype=torch.bool))
+        self.register_buffer("turned_", torch.arange(6.0).reshape(2, 3).t())
+        self.register_buffer("few_", torch.eye(3).to_sparse(), persistent=False)
+        self.register_buffer("nothing_", torch.empty(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.inner(x)
+        return result
+
+
+class UncommonTensors(Stateful):
+    def model(self) -> nn.Module:
+        return _Scaled()
+
+
+class DriftsInBfloat16(UncommonTensors):
+    def spoil(self, built: Built) -> None:
+        built.model.half_[1] = 2
+
+
+class DriftsInComplex(UncommonTensors):
+    def spoil(self, built: Built) -> None:
+        built.model.waves_[1] = 1j
+
+
+class DriftsInAFlag(UncommonTensors):
+    def spoil(self, built: Built) -> None:
+        built.model.flags_[1] = True
+
+
+class DriftsInATransposed(UncommonTensors):
+    def spoil(self, built: Built) -> None:
+        built.model.turned_[1, 1] = 9
+
+
+class DriftsInASparse(UncommonTensors):
+    def spoil(self, built: Built) -> None:
+        built.model.few_ = 2 * built.model.few_
+
+
+class LateBuffer(LazyBuffer):
+    def spoil(self, built: Built) -> None:
+        built.model.table.mul_(2)
+
+
+class LateTable(LazyTable):
+    def spoil(self, built: Built) -> None:
+        built.more["table"].mul_(2)
+
+
+class Scheduled(Stateful):
+    """The captured arm's scheduler is left one step behind."""
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        built.more["schedule"] = torch.optim.lr_scheduler.LambdaLR(built.optimizer, lambda _: 1.0)
+
+    def spoil(self, built: Built) -> None:
+        built.more["schedule"].last_epoch += 5
+
+
+class GradScaled(Stateful):
+    """The captured arm's loss scale differs at the end."""
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        built.more["scaler"] = torch.amp.GradScaler("cpu", init_scale=4.0)
+        built.more["scaler"].scale(torch.ones(()))
+
+    def spoil(self, built: Built) -> None:
+        built.more["scaler"]._scale.mul_(2)
+
+
+APART: tuple[type[Stateful], ...] = (
+    DropsTheLastUpdate,
+    WipesItsMoments,
+    ReplacesItsMoments,
+    LosesItsOptimizersState,
+    ForgetsAStep,
+    DriftsInABuffer,
+    DriftsInItsAverage,
+    LosesItsAverage,
+    SecondHead,
+    SpendsRandomNumbers,
+    SpendsNumpysNumbers,
+    SpendsPythonsNumbers,
+    SpendsItsOwnNumbers,
+    DriftsInBfloat16,
+    DriftsInComplex,
+    DriftsInAFlag,
+    DriftsInATransposed,
+    DriftsInASparse,
+    LateBuffer,
+    LateTable,
+    Scheduled,
+    GradScaled,
+)
+NOT_FINITE: tuple[type[Stateful], ...] = (EndsInNaN, EndsInInfinity, InfiniteMoment, NaNStatistics)
+ENDS_ELSEWHERE = dict.fromkeys(APART, "end_differs") | dict.fromkeys(NOT_FINITE, "non_finite_end")
