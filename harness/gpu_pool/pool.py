@@ -16,6 +16,7 @@ from harness.errors import EvidenceError, ExitCode, UsageError
 from harness.evidence import layout
 from harness.evidence.cuda_driver import devices
 from harness.gpu_pool.shards import Shard
+from harness.processes.kept import KeptProcess
 from harness.python_path import child_path
 
 POLL_S = 0.1
@@ -55,7 +56,7 @@ def run_shards(
     except FileExistsError:
         raise UsageError("shards need a folder of their own", where=str(directory), got="one that exists") from None
     waiting, codes = deque(shards), dict[str, int]()
-    running: dict[str, tuple[Shard, subprocess.Popen[bytes]]] = {}
+    running: dict[str, tuple[Shard, KeptProcess]] = {}
     try:
         while waiting or running:
             for gpu in gpus:
@@ -65,6 +66,7 @@ def run_shards(
             for gpu, (shard, process) in list(running.items()):
                 code = process.poll()
                 if code is not None:
+                    process.kill()
                     del running[gpu]
                     codes[shard.name] = code
                     ended(shard, gpu, code)
@@ -76,20 +78,20 @@ def run_shards(
     return codes
 
 
-def _start(shard: Shard, gpu: str, directory: Path, passed_on: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start(shard: Shard, gpu: str, directory: Path, passed_on: Sequence[str]) -> KeptProcess:
+    """The shard's process: Ctrl-C reaches it once, through `_end`, since it has a session of its own."""
     variables: Mapping[str, str] = {name: value for name, value in os.environ.items() if name not in _OF_THE_WHOLE}
     with (directory / f"{shard.name}.txt").open("wb") as log:
-        return subprocess.Popen(
+        return KeptProcess(
             shard.command(directory, passed_on),
             env={**variables, "CUDA_VISIBLE_DEVICES": gpu, "PYTHONPATH": child_path()},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches it once, through `_end`
         )
 
 
-def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+def _end(processes: Sequence[KeptProcess]) -> None:
     """SIGTERM once to each, and wait for them, whatever further signal comes meanwhile."""
     asked: set[int] = set()
     while any(process.poll() is None for process in processes):
@@ -99,6 +101,8 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
                     asked.add(process.pid)  # a second one would interrupt it while it writes down what it has
                     process.terminate()
             time.sleep(POLL_S)
+    for process in processes:
+        process.kill()
 
 
 def run_directories(shards: Sequence[Shard], directory: Path) -> list[Path]:

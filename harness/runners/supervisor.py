@@ -1,7 +1,7 @@
 """Execute a Run in a process of its own, watch its time and output, and name the way it ended.
 
 The supervisor alone watches time. A worker that overruns its wall limit or stops its heartbeat gets SIGTERM (it
-leaves its Python stack), then its process group gets SIGKILL, and so does every process it left behind.
+leaves its Python stack), then SIGKILL, and so does every process that came of it (`harness.processes`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, MappingProxyType
@@ -25,10 +25,10 @@ from harness.evidence.plan_records import Run
 from harness.evidence.read_run import death_from_records, read_records
 from harness.evidence.run_evidence import Death
 from harness.numbers import dump_json
+from harness.processes.kept import KeptProcess
 from harness.python_path import child_command, child_path
 from harness.runners.folders import without_folders
 from harness.runners.gpu_lock import gpu_lock
-from harness.runners.leftovers import TOKEN, kill_marked, new_token
 from harness.runners.output import OutputPump
 from harness.runners.recorder import HEARTBEAT
 from harness.runners.remaining import without_the_arm, write_run
@@ -97,17 +97,15 @@ def _supervise(
     stop: threading.Event | None,
     variables: Mapping[str, str],
 ) -> Death | None:
-    token = new_token()
     watched = gpu_uuid is not None or run.probe == "throughput"
     with (directory / layout.RUN).open("rb") as stdin:
-        process = _start(directory, stdin.fileno(), token, variables)
+        process = _start(directory, stdin.fileno(), variables)
     worker = _Worker(run, directory, process, tell)
     try:
         with Sampler(gpu_uuid, process.pid, worker.phase) if watched else nullcontext() as sampler:
             overrun = worker.watch(stop)
     finally:
-        _kill_group(process)
-        kill_marked(token)
+        process.kill()
         worker.pump.join()
     output = directory / layout.OUTPUT
     if output.exists():
@@ -115,10 +113,10 @@ def _supervise(
     if sampler is not None:
         sampler.write(directory / layout.TELEMETRY)
     tell(Progress(run.id, "", worker.elapsed()))
-    return _death(run, directory, process.returncode, overrun)
+    return _death(run, directory, process.wait(), overrun)
 
 
-def _start(directory: Path, stdin: int, token: str, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start(directory: Path, stdin: int, variables: Mapping[str, str]) -> KeptProcess:
     environment = {
         **os.environ,
         **variables,
@@ -128,15 +126,13 @@ def _start(directory: Path, stdin: int, token: str, variables: Mapping[str, str]
         # threads that spin while they wait make a shared machine several times slower
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
         "PYTHONPATH": child_path(),
-        TOKEN: token,
     }
-    return subprocess.Popen(
+    return KeptProcess(
         [*child_command("harness.runners.worker"), str(directory.resolve())],
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=environment,
-        start_new_session=True,
     )
 
 
@@ -147,7 +143,7 @@ class _Worker:
         self,
         run: Run,
         directory: Path,
-        process: subprocess.Popen[bytes],
+        process: KeptProcess,
         tell: Callable[[Progress], None],
     ) -> None:
         self._run, self._directory, self._process, self._tell = run, directory, process, tell
@@ -210,14 +206,7 @@ class _Worker:
         try:
             self._process.wait(TERMINATION_GRACE_S)
         except subprocess.TimeoutExpired:
-            _kill_group(self._process)
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to the worker's process group, whether or not the worker itself is still there."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+            self._process.kill()
 
 
 def last_phase(directory: Path) -> str | None:

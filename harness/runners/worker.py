@@ -6,7 +6,6 @@ Started by the supervisor as `python -m harness.runners.worker DIRECTORY`, as a 
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import importlib
 import os
@@ -22,13 +21,11 @@ from harness.system.protocol import NotAvailable
 
 STACKS = "stack.txt"
 RAISED_EXIT = 70  # EX_SOFTWARE of sysexits.h
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main() -> int:
     """Execute the run; the exit status is 0 exactly when the evidence is complete."""
     directory = Path(sys.argv[1])
-    _die_with_the_supervisor()
     # open until the process ends: faulthandler writes to it from signal handlers
     stacks = (directory / STACKS).open("w", encoding="utf-8")
     faulthandler.enable(stacks)
@@ -51,12 +48,6 @@ def _execute(recorder: Recorder) -> int:
         return RAISED_EXIT
     recorder.write(Complete(seconds=recorder.seconds()))
     return 0
-
-
-def _die_with_the_supervisor() -> None:
-    """Ask the kernel to kill this process when its parent dies: a worker is never left on the GPU alone."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

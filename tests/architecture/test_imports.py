@@ -50,6 +50,8 @@ RULES = (
     Rule(packages=("harness",), forbidden=("reference_impl",)),
     # The table of kinds names what other layers have; it imports none of them.
     Rule(packages=("harness.kinds",), forbidden=("harness",), allowed=("harness.kinds", "harness.errors")),
+    Rule(packages=("harness.processes",), forbidden=("harness",), allowed=("harness.processes",)),
+    Rule(packages=("harness.processes.keeper",), forbidden=("harness",)),
     Rule(packages=("reference_impl",), forbidden=("harness",), allowed=("harness.system", "harness.ptx")),
     Rule(packages=("harness.judge",), forbidden=("harness.runners", "harness.report")),
     Rule(packages=("harness.runners",), forbidden=("harness.judge", "harness.report")),
@@ -97,6 +99,8 @@ def test_sources_keep_the_rules(path: Path) -> None:
         ("harness.judge.__init__", "from ..report import html", "harness.report.html"),
         ("harness.runners.plan", "from harness import judge", "harness.judge"),
         ("harness.runners.plan", "import harness.report.html", "harness.report.html"),
+        ("harness.processes.kept", "from harness.errors import HarnessError", "harness.errors.HarnessError"),
+        ("harness.processes.keeper", "from harness.processes import kept", "harness.processes.kept"),
     ],
 )
 def test_a_planted_import_is_seen(module: str, source: str, imported: str) -> None:

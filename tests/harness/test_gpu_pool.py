@@ -17,6 +17,7 @@ from harness.errors import EvidenceError, UsageError
 from harness.evidence.cuda_driver import Devices, Gpu
 from harness.gpu_pool import pool
 from harness.gpu_pool.shards import MOST_FAULTS, Shard, drill_shards, gate_shards
+from harness.processes.kept import KeptProcess
 
 CONTRACTS = Path(__file__).parents[2] / "contracts"
 WAITS = "import time; print('up', flush=True); time.sleep(60)"
@@ -126,8 +127,8 @@ def test_an_interruption_ends_what_runs_and_nothing_else_begins(
     """A second signal while the first ends things changes nothing: a shard gets SIGTERM once, and is waited for."""
     directory = tmp_path / "out"
     programs["waits"] = WAITS
-    left, asked, processes = [signals], list[int](), list[subprocess.Popen[bytes]]()
-    terminate, sleep = subprocess.Popen.terminate, time.sleep
+    left, asked, processes = [signals], list[int](), list[KeptProcess]()
+    terminate, sleep = KeptProcess.terminate, time.sleep
 
     def interrupting(seconds: float) -> None:
         sleep(seconds)
@@ -135,13 +136,13 @@ def test_an_interruption_ends_what_runs_and_nothing_else_begins(
             left[0] -= 1
             raise KeyboardInterrupt
 
-    def counted(process: subprocess.Popen[bytes]) -> None:
+    def counted(process: KeptProcess) -> None:
         asked.append(process.pid)
         processes.append(process)
         terminate(process)
 
     monkeypatch.setattr(time, "sleep", interrupting)
-    monkeypatch.setattr(subprocess.Popen, "terminate", counted)
+    monkeypatch.setattr(KeptProcess, "terminate", counted)
     with pytest.raises(KeyboardInterrupt) as caught:
         pool.run_shards([shard("waits"), shard("later")], ["0"], directory, lambda *_: None)
     assert caught.value.__notes__ == [f"what the shards saw is kept in {directory}"]

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from process_table import still_alive
 from run_builders import stand_in_run
 
 from harness.evidence.plan_records import Run
@@ -29,21 +30,6 @@ def _execute(run: Run, tmp_path: Path) -> Death:
     _, evidence = read_run(tmp_path / "run")
     assert evidence.death == death  # what is read back is what the supervisor saw
     return death
-
-
-def _alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def _still_alive(processes: list[int]) -> list[int]:
-    """Those that are alive five seconds after their kill: a signal takes effect when the kernel next schedules them."""
-    deadline = time.monotonic() + 5
-    while (alive := [process for process in processes if _alive(process)]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return alive
 
 
 def test_a_complete_worker_leaves_evidence_and_no_death(tmp_path: Path) -> None:
@@ -200,7 +186,7 @@ def test_no_process_outlives_its_run(tmp_path: Path, fast_clock: Callable[[str],
     assert (death is not None) == then_hang
     processes = [int(line) for line in children.read_text().split()]
     assert len(processes) == 2
-    assert _still_alive(processes) == []
+    assert still_alive(processes) == []
 
 
 def test_workers_get_a_repeatable_environment(tmp_path: Path) -> None:
@@ -247,11 +233,7 @@ def test_ending_the_supervisor_ends_the_worker(tmp_path: Path, number: signal.Si
     worker = _wait_for_worker(children)
     supervisor.send_signal(number)
     assert supervisor.wait(20) == code
-    _wait_until_gone(worker)
-    for child in map(int, children.read_text().split()):
-        if number == signal.SIGKILL:  # nobody was left to look for them
-            os.kill(child, signal.SIGKILL)
-        _wait_until_gone(child)
+    assert still_alive([worker, *map(int, children.read_text().split())]) == []
     assert not (tmp_path / "run" / "death.json").exists()  # nobody judged: the evidence is incomplete
 
 
@@ -263,10 +245,3 @@ def _wait_for_worker(children: Path) -> int:
         time.sleep(0.05)
     child = int(children.read_text().split()[0])
     return int(Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[1])
-
-
-def _wait_until_gone(process: int) -> None:
-    deadline = time.monotonic() + 10
-    while _alive(process):
-        assert time.monotonic() < deadline, f"process {process} outlived its supervisor"
-        time.sleep(0.05)

@@ -1,7 +1,6 @@
-"""Find and kill what a worker left behind, also processes that moved to a session of their own.
+"""Find and kill what a process left behind that killed its keeper: the last resort.
 
-Every process that a worker starts inherits a token in its environment. A process group is not enough: a
-daemon leaves it, and would go on using the GPU under the next run's timing.
+Every process that it started has inherited a token in its environment, unless it was cleared.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _PROCESSES = Path("/proc")
 
 
 def new_token() -> str:
-    """A value that no other run's processes carry."""
+    """A value that no other kept process carries."""
     return secrets.token_hex(16)
 
 

@@ -1,0 +1,197 @@
+"""Stand between the harness and one process that it starts, and leave nothing of it behind.
+
+Started as `python -I -S keeper.py CONTROL STATUS COMMAND…`, in a session of its own. CONTROL is the read end of a pipe
+whose write end the harness alone holds: its end means that the harness asks for the end, or is no more. Then, and when
+the command ends by itself, every process that came of it is killed, also those that left its session: on Linux they
+become this process's children when their own parents die. STATUS gets lines: `pid NUMBER` once the command runs, or
+`errno NUMBER` where it cannot; then `code NUMBER`, the way it ended (negative: its signal), after everything is gone.
+
+It imports nothing of the harness and little else: a worker waits for its start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+LINUX = sys.platform == "linux"
+PASS_S = 0.002  # between two looks for processes that are still there
+PYTHON_IGNORES = ("SIGPIPE", "SIGXFSZ", "SIGXFZ")  # and a command expects to find as the system has them
+
+
+def main() -> None:
+    """Start the command, wait for its end or the harness's, kill what is left, say how it ended."""
+    control, status, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    os.set_inheritable(control, False)
+    os.set_inheritable(status, False)
+    wakes = _wake_at_signals()
+    if LINUX:
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    child = _start(command, status)
+    _let_go_of_all_but(control, status, *wakes)
+    _tell(status, "pid", child)
+    code = _until_the_end(child, control, wakes[0])
+    _tell(status, "code", _end_all(child, code))
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _wake_at_signals() -> tuple[int, int]:
+    """A pipe whose read end has a byte after each signal that ends this process, or tells of an ended child."""
+    wakes = os.pipe()
+    for end in wakes:
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(wakes[1])
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # what is ignored stays so, for the command too
+            signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    return wakes
+
+
+def _start(command: list[str], status: int) -> int:
+    """The command's process id, once it runs. Where it cannot, say why and leave."""
+    keeper = os.getpid()
+    reads, writes = os.pipe()
+    try:
+        child = os.fork()
+    except OSError as error:
+        _tell(status, "errno", error.errno or 0)
+        os._exit(0)
+    if child == 0:
+        _become(command, keeper, writes)
+    os.close(writes)
+    problem = os.read(reads, 32)  # nothing: the pipe was closed by a successful exec
+    if problem:
+        _tell(status, "errno", int(problem))
+        os._exit(0)
+    return child
+
+
+def _become(command: list[str], keeper: int, writes: int) -> None:
+    try:
+        os.setsid()
+        if LINUX:
+            _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != keeper:  # it died before it could be watched
+                os._exit(1)
+        signal.set_wakeup_fd(-1)
+        for name in PYTHON_IGNORES:
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.execvp(command[0], command)  # noqa: S606 - no shell: that is the point
+    except OSError as error:
+        os.write(writes, b"%d" % (error.errno or 0))
+    os._exit(127)
+
+
+def _let_go_of_all_but(*kept: int) -> None:
+    """Pipes that the command writes to end with it, not with its keeper."""
+    for descriptor in [int(name) for name in os.listdir("/dev/fd")]:  # noqa: PTH208 - pathlib's import takes longer
+        if descriptor > 2 and descriptor not in kept:
+            try:
+                os.close(descriptor)
+            except OSError:
+                continue  # the listing's own
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(nothing, standard)
+    os.close(nothing)
+
+
+def _tell(status: int, what: str, number: int) -> None:
+    try:
+        os.write(status, f"{what} {number}\n".encode())
+    except OSError:
+        return  # the harness is no more
+
+
+def _until_the_end(child: int, control: int, wakes: int) -> int | None:
+    """The command's exit code; None when the harness ended first, or somebody asked this process to."""
+    poller = select.poll()
+    poller.register(control, select.POLLIN)
+    poller.register(wakes, select.POLLIN)
+    while True:
+        ready = {descriptor for descriptor, _ in poller.poll()}
+        if wakes in ready:
+            told = set(os.read(wakes, 512))
+            code, _ = _reap(child)
+            if code is not None:
+                return code
+            if told - {signal.SIGCHLD}:
+                return None
+        if control in ready and not os.read(control, 512):
+            return None
+
+
+def _reap(child: int) -> tuple[int | None, bool]:
+    """Take leave of every process that has ended: the child's exit code, if it did; whether none is left."""
+    code = None
+    while True:
+        try:
+            process, ended = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return code, True
+        if process == 0:
+            return code, False
+        if process == child:
+            code = os.waitstatus_to_exitcode(ended)
+
+
+def _end_all(child: int, code: int | None) -> int:
+    """SIGKILL to whatever came of the command, until nothing is left of it; the command's exit code."""
+    groups = {child}
+    while True:
+        killed = [_kill(group) for group in groups]
+        ended, none_left = _reap(child)
+        code = ended if ended is not None else code
+        if none_left or not any(killed):
+            return -signal.SIGKILL if code is None else code
+        time.sleep(PASS_S)
+        groups = _groups_below(os.getpid()) or {child}
+
+
+def _kill(group: int) -> bool:
+    """SIGKILL to a process group at once: no fork in it escapes. False where it became another user's."""
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return True
+
+
+def _groups_below(keeper: int) -> set[int]:
+    """The process groups of this process's descendants, where there is a /proc."""
+    parents: dict[int, int] = {}
+    groups: dict[int, int] = {}
+    for name in os.listdir("/proc") if LINUX else ():  # noqa: PTH208
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                _, parent, group = file.read().rpartition(b")")[2].split()[:3]
+        except OSError:
+            continue  # it has ended meanwhile
+        parents[int(name)], groups[int(name)] = int(parent), int(group)
+    below = {keeper}
+    grew = True
+    while grew:
+        found = {process for process, parent in parents.items() if parent in below} - below
+        below |= found
+        grew = bool(found)
+    return {groups[process] for process in below - {keeper}} - {os.getpgid(keeper), 0}
+
+
+if __name__ == "__main__":
+    main()

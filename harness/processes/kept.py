@@ -1,0 +1,154 @@
+"""A process under a keeper: it and all that comes of it end with the process that started it, however that ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from harness.processes.leftovers import TOKEN, kill_marked, new_token
+
+KEEPER = Path(__file__).with_name("keeper.py")
+Stream = IO[bytes] | int | None
+
+
+class KeptProcess:
+    """A command in a session of its own, with a keeper (`keeper.py`) between it and this process.
+
+    `stdin`, `stdout`, `stderr` and `pass_fds` are those of `subprocess.Popen`, and reach the command itself. The
+    parent's end, the command's own and `kill` leave none of its descendants; `kill` is called in the end, also after
+    the command's own. The exit code is `subprocess`'s. A command that kills its keeper dies with it, and counts as
+    killed whatever it did before. Raises OSError where the command cannot start.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: Stream = None,
+        stdout: Stream = None,
+        stderr: Stream = None,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        self.returncode: int | None = None
+        self._lock = threading.Lock()
+        self._token = new_token()
+        self._heard = b""
+        control, self._control = _pipe()
+        self._status, status = _pipe()
+        with control, status:
+            self._keeper = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(KEEPER), str(control.fileno()), str(status.fileno()), *command],
+                env={**(os.environ if env is None else env), TOKEN: self._token},
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=(control.fileno(), status.fileno(), *pass_fds),
+                start_new_session=True,
+            )
+        try:
+            self.pid = self._started(command)
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """The read end of the command's output, where `stdout` is `subprocess.PIPE`."""
+        return self._keeper.stdout
+
+    def poll(self) -> int | None:
+        """The exit code, None while the command runs or processes of its are left."""
+        self._listen(0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once the command and all that came of it are gone. Raises `subprocess.TimeoutExpired`."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while self.returncode is None:
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left < 0:
+                raise subprocess.TimeoutExpired(str(KEEPER), timeout or 0.0)
+            self._listen(left)
+        return self.returncode
+
+    def terminate(self) -> None:
+        """SIGTERM to the command itself."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+
+    def signal_group(self, number: int) -> None:
+        """A signal to the command's process group."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def kill(self) -> None:
+        """End the command and all that came of it; nothing of it is left when this returns."""
+        self._control.close()
+        if self.returncode is None:
+            self._keeper.send_signal(signal.SIGCONT)  # the command may have stopped it
+        self.wait()
+        self._status.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def _started(self, command: Sequence[str]) -> int:
+        while b"\n" not in self._heard and self.returncode is None:
+            self._listen(None)
+        what, _, number = self._heard.partition(b"\n")[0].partition(b" ")
+        if what == b"errno":
+            raise OSError(int(number), os.strerror(int(number)), command[0])
+        if what != b"pid":
+            raise ChildProcessError(f"the keeper of {command[0]} ended before it could start it")
+        return int(number)
+
+    def _listen(self, timeout: float | None) -> None:
+        """Wait that long for the keeper to say something, and take note of the end."""
+        if self.returncode is None and _readable(self._status, timeout):
+            with self._lock:
+                self._take_note()
+
+    def _take_note(self) -> None:
+        if self.returncode is not None or not _readable(self._status, 0.0):
+            return  # another thread has read it meanwhile
+        heard = os.read(self._status.fileno(), 256)
+        self._heard += heard
+        _, known, code = self._heard.rpartition(b"code ")
+        if known and code.endswith(b"\n"):
+            self._keeper.wait()
+            self.returncode = int(code)
+        elif not heard:  # it was killed: its command died with it, other descendants may not have
+            kill_marked(self._token)
+            self._keeper.wait()
+            self.returncode = -signal.SIGKILL
+
+
+def _readable(pipe: IO[bytes], timeout: float | None) -> bool:
+    """Whether there is something to read, or the end, within so many seconds; None: it waits."""
+    poller = select.poll()
+    poller.register(pipe.fileno(), select.POLLIN)
+    return bool(poller.poll(None if timeout is None else max(0.0, timeout * 1e3)))
+
+
+def _pipe() -> tuple[IO[bytes], IO[bytes]]:
+    """A pipe that no other process inherits; its ends are closed with the objects."""
+    reads, writes = os.pipe()
+    return open(reads, "rb", buffering=0), open(writes, "wb", buffering=0)  # noqa: PTH123

@@ -1,0 +1,201 @@
+"""Processes under a keeper: how their end reads, and that nothing which came of them is ever left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from process_table import state, still_alive
+
+from harness.processes.kept import KeptProcess
+
+# A daemon, as a trainer's data loader might leave one: a session of its own, a second fork, an empty environment.
+DAEMON = """
+import os, sys
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        code = "import os, time; open(os.sys.argv[1], 'a').write(f'{os.getpid()}\\\\n'); time.sleep(600)"
+        os.execve(sys.executable, [sys.executable, "-S", "-c", code, sys.argv[1]], {})
+    os._exit(0)
+os.wait()
+"""
+WAIT_FOR_IT = """
+import pathlib, time
+while not pathlib.Path(sys.argv[1]).exists() or not pathlib.Path(sys.argv[1]).read_text().endswith("\\n"):
+    time.sleep(0.01)
+"""
+PARENT = """
+import sys, time
+from harness.processes.kept import KeptProcess
+kept = KeptProcess([sys.executable, "-S", "-c", sys.argv[2], sys.argv[1]])
+time.sleep(600)
+"""
+
+
+def python(program: str, *arguments: str | Path) -> list[str]:
+    return [sys.executable, "-S", "-c", program, *map(str, arguments)]
+
+
+@pytest.fixture
+def ids(tmp_path: Path) -> Path:
+    """Where daemons write their process ids."""
+    return tmp_path / "ids"
+
+
+def gone(ids: Path) -> bool:
+    """Whether the daemon that came of a command has ended; it has been there."""
+    [process] = map(int, ids.read_text().split())
+    return still_alive([process]) == []
+
+
+def until_written(path: Path) -> None:
+    until = time.monotonic() + 30
+    while not (path.exists() and path.read_text().endswith("\n")):
+        assert time.monotonic() < until, f"nothing wrote {path.name}"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        ("pass", 0),
+        ("import os; os._exit(70)", 70),
+        ("import os; os._exit(139)", 139),  # what a shell makes of SIGSEGV: not the same here
+        ("import os; os.kill(os.getpid(), 11)", -signal.SIGSEGV),
+        ("import os; os.kill(os.getppid(), 9); import time; time.sleep(600)", -signal.SIGKILL),
+    ],
+)
+def test_the_exit_code_is_that_of_the_command(program: str, code: int) -> None:
+    with KeptProcess(python(program)) as kept:
+        assert kept.wait(30) == code
+        assert kept.poll() == code
+
+
+def test_a_command_has_its_own_streams_and_session_and_its_id_is_known(tmp_path: Path) -> None:
+    program = "import os, sys; print(os.getpid(), os.getsid(0), sys.stdin.read()); print('e', file=sys.stderr)"
+    (tmp_path / "in").write_text("given")
+    with (tmp_path / "in").open() as stdin, (tmp_path / "err").open("wb") as errors:
+        command = python(program)
+        with KeptProcess(command, stdin=stdin.fileno(), stdout=subprocess.PIPE, stderr=errors) as kept:
+            assert kept.stdout is not None
+            with kept.stdout as output:
+                assert output.read().decode() == f"{kept.pid} {kept.pid} given\n"
+    assert (tmp_path / "err").read_text() == "e\n"
+
+
+def test_output_ends_with_the_command_though_its_keeper_lives() -> None:
+    """A reader of the pipe would else wait for the keeper, and the keeper for what its reader does."""
+    program = "import os, time; os.close(1); time.sleep(600)"
+    with KeptProcess(python(program), stdout=subprocess.PIPE) as kept:
+        assert kept.stdout is not None
+        with kept.stdout as output:
+            assert output.read() == b""
+        assert kept.poll() is None
+
+
+def test_a_command_finds_signals_as_the_system_has_them() -> None:
+    """Python ignores SIGPIPE, and what it ignores would be ignored by every command that it starts."""
+    with KeptProcess(["sh", "-c", "grep SigIgn /proc/self/status"], stdout=subprocess.PIPE) as kept:
+        assert kept.stdout is not None
+        with kept.stdout as output:
+            ignored = int(output.read().split()[1], 16)
+    assert not ignored & (1 << (signal.SIGPIPE - 1))
+    assert not ignored & (1 << (signal.SIGCHLD - 1))
+
+
+def test_a_command_that_cannot_start_is_an_error_with_its_name() -> None:
+    with pytest.raises(FileNotFoundError, match="no-such-command"):
+        KeptProcess(["no-such-command"])
+
+
+def test_a_daemon_ends_with_the_command_that_left_it(ids: Path) -> None:
+    with KeptProcess(python(f"{DAEMON}{WAIT_FOR_IT}\nos._exit(3)", ids)) as kept:
+        assert kept.wait(30) == 3
+        assert gone(ids)
+
+
+def test_a_daemon_ends_when_the_command_is_killed(ids: Path) -> None:
+    with KeptProcess(python(f"{DAEMON}{WAIT_FOR_IT}\ntime.sleep(600)", ids)) as kept:
+        until_written(ids)
+        assert kept.poll() is None
+        kept.kill()
+        assert kept.returncode == -signal.SIGKILL
+        assert gone(ids)
+
+
+def test_a_stopped_keeper_is_no_escape(ids: Path) -> None:
+    program = f"{DAEMON}{WAIT_FOR_IT}\nos.kill(os.getppid(), 19); time.sleep(600)"
+    with KeptProcess(python(program, ids)) as kept:
+        until_written(ids)
+        kept.kill()
+        assert gone(ids)
+
+
+def test_what_a_killed_keeper_leaves_is_known_by_its_token(ids: Path) -> None:
+    """The last resort: a child of a command that killed its keeper, in a session of its own."""
+    marked = DAEMON.replace(", {})", ", dict(os.environ))")
+    program = f"{marked}{WAIT_FOR_IT}\nos.kill(os.getppid(), 9); time.sleep(600)"
+    with KeptProcess(python(program, ids)) as kept:
+        assert kept.wait(30) == -signal.SIGKILL
+        assert gone(ids)
+
+
+def test_a_command_dies_with_its_keeper_though_it_carries_no_token(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    kills = (
+        "import os, time; open(os.sys.argv[1], 'w').write(f'{os.getpid()}\\n'); os.kill(os.getppid(), 9); time.sleep(9)"
+    )
+    program = f"import os, sys; os.execve(sys.executable, [sys.executable, '-S', '-c', {kills!r}, sys.argv[1]], {{}})"
+    with KeptProcess(python(program, note)) as kept:
+        assert kept.wait(30) == -signal.SIGKILL
+        assert gone(note)
+
+
+def test_processes_that_fork_without_end_are_ended() -> None:
+    """Each in a session of its own, so that no group has them all."""
+    program = "import os\nwhile True:\n    if os.fork(): os._exit(0)\n    os.setsid()"
+    with KeptProcess(python(f"import os, time\nif os.fork():\n    time.sleep(600)\n{program}")) as kept:
+        time.sleep(0.1)
+        kept.kill()
+        assert kept.returncode == -signal.SIGKILL
+
+
+def test_terminate_reaches_the_command_and_a_group_can_be_stopped() -> None:
+    waits = "import signal, time; print('up', flush=True); time.sleep(600)"
+    with KeptProcess(python(waits), stdout=subprocess.PIPE) as kept:
+        assert kept.stdout is not None
+        with kept.stdout as output:
+            assert output.readline() == b"up\n"
+            kept.signal_group(signal.SIGSTOP)
+            while state(kept.pid) != "T":  # else SIGTERM may come first
+                time.sleep(0.01)
+            kept.terminate()
+            with pytest.raises(subprocess.TimeoutExpired):
+                kept.wait(0.2)
+            kept.signal_group(signal.SIGCONT)
+            assert kept.wait(30) == -signal.SIGTERM
+        kept.terminate()  # what has ended gets no signal
+        kept.signal_group(signal.SIGKILL)
+
+
+@pytest.fixture
+def parent(ids: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that keeps a command, which left a daemon."""
+    program = f"{DAEMON}{WAIT_FOR_IT}\ntime.sleep(600)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", PARENT, ids, program], env=environment) as process:
+        yield process
+        process.kill()
+
+
+def test_everything_ends_with_a_parent_that_is_killed(ids: Path, parent: subprocess.Popen[bytes]) -> None:
+    until_written(ids)
+    parent.kill()
+    assert gone(ids)
