@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,8 +39,9 @@ from harness.system.resolve import describe as describe  # noqa: PLC0414 - part 
 
 if TYPE_CHECKING:
     from harness.report.headline import Headline
+    from harness.runners.interpreters import Interpreters
+    from harness.runners.watched_worker import Progress
 
-SIDE_BY_SIDE = 2
 Watch = Callable[[Run, str, float], None]  # a run, its phase ("" when it ended), seconds so far
 
 
@@ -144,36 +143,26 @@ def verify(paths: Sequence[Path], options: VerifyOptions, watch: Watch | None = 
     return Judgement(judgement.view, directory)
 
 
-def execute(runs: Sequence[Run], writer: BundleWriter, watch: Watch | None = None) -> None:
-    """Execute the runs; a worker that dies costs only the units that depend on its run.
+def execute(
+    runs: Sequence[Run], writer: BundleWriter, watch: Watch | None = None, interpreters: Interpreters | None = None
+) -> None:
+    """Execute the runs, side by side where they can be; a worker that dies costs only the units that depend on it.
 
-    On a GPU one after the other. Without one two at a time, but for timings: most of a small run is one thread's work.
+    interpreters: those that wait already, which this ends.
     """
-    from harness.runners import supervisor
+    from harness.runners.interpreters import Interpreters
+    from harness.runners.schedule import Schedule, tasks_of
 
-    gpus = environment.machine().gpus
-    stop = threading.Event()
+    known = {run.id: run for run in runs}
 
-    def one(run: Run) -> None:
-        def report_progress(progress: supervisor.Progress) -> None:
-            if watch is not None:
-                watch(run, progress.phase, progress.seconds)
+    def report_progress(progress: Progress) -> None:
+        if watch is not None:
+            watch(known[progress.run_id], progress.phase, progress.seconds)
 
-        uuid = gpus[0].uuid if gpus else None
-        supervisor.execute(run, writer.evidence_directory(run.id), report_progress, gpu_uuid=uuid, stop=stop)
-
-    together = [] if gpus else [run for run in runs if run.probe != "throughput"]
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool, supervisor.sigterm_raises():
-        try:
-            for future in [pool.submit(one, run) for run in together]:
-                future.result()
-            for run in runs:
-                if run not in together:
-                    one(run)
-        except BaseException:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
-            raise
+    machine = environment.machine()
+    work = [(run, writer.evidence_directory(run.id)) for run in runs]
+    with interpreters or Interpreters(environment.usable_cores(), len(runs)) as waiting:
+        Schedule(machine, report_progress, waiting).execute(tasks_of(work, machine))
 
 
 def header_of(

@@ -21,8 +21,11 @@ from harness.evidence.base import Record
 from harness.evidence.layout import RECORDS, SERIES_COLUMNS, series_name
 from harness.evidence.run_records import Phase
 from harness.numbers import dump_json, encode
+from harness.runners.line import ALONE, TOGETHER, Line
+from harness.runners.quiet import wait_for_quiet_device
 
 HEARTBEAT = "heartbeat"
+WAITING = "wait to be "  # phases in which other runs have the machine
 TIMED_PHASE = "timed"  # a throughput probe enters it with its first timed block; telemetry is kept from it
 _DIGEST = re.compile(r"[0-9A-Za-z_.:-]*")
 
@@ -76,8 +79,9 @@ class SeriesWriter:
 class Recorder:
     """Writes one run's evidence into `directory`; a context manager that closes its files."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, line: Line | None = None) -> None:
         self.directory = directory
+        self._line = line  # None: nobody else has runs here
         self._started = perf_counter()
         self._records = (directory / RECORDS).open("a", encoding="utf-8", newline="\n")
         self._heartbeat = directory / HEARTBEAT
@@ -116,7 +120,22 @@ class Recorder:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Within the block no other run of this session uses the GPU, nor, on any machine, the processors."""
-        yield
+        self._ask(ALONE)
+        wait_for_quiet_device()
+        try:
+            yield
+        finally:
+            self._ask(TOGETHER)
+
+    def _ask(self, what: str) -> None:
+        """Tell the supervisor, and wait for its answer; the phase is the same before and after."""
+        if self._line is None:
+            return
+        before = self.current_phase
+        self.phase(f"{WAITING}{what}")
+        self._line.send(what)
+        self._line.receive(None)
+        self.phase(before)
 
     def close(self) -> None:
         self._records.close()

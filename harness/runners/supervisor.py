@@ -1,22 +1,19 @@
 """Execute a Run in a process of its own, watch its time and output, and name the way it ended.
 
 The supervisor alone watches time. A worker that overruns its wall limit or stops its heartbeat gets SIGTERM (it
-leaves its Python stack), then SIGKILL, and so does every process that came of it (`harness.processes`).
+leaves its Python stack), then SIGKILL, and so does every process that came of it (`harness.processes`). Seconds in
+which other runs have the machine, and this worker is stopped, count for no limit.
 """
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import IO, Literal, cast
 
 from harness.errors import ExitCode
 from harness.evidence import layout
@@ -25,33 +22,38 @@ from harness.evidence.plan_records import Run
 from harness.evidence.read_run import death_from_records, read_records
 from harness.evidence.run_evidence import Death
 from harness.numbers import dump_json
-from harness.processes.kept import KeptProcess
-from harness.python_path import child_command, child_path
+from harness.runners import interpreters
 from harness.runners.folders import without_folders
 from harness.runners.gpu_lock import gpu_lock
+from harness.runners.interpreters import Interpreter, Interpreters
 from harness.runners.output import OutputPump
 from harness.runners.recorder import HEARTBEAT
 from harness.runners.remaining import without_the_arm, write_run
 from harness.runners.telemetry import Sampler
+from harness.runners.turns import Turns
+from harness.runners.watched_worker import Overrun, Progress, WatchedWorker, last_phase, raise_if_set
 from harness.runners.worker import STACKS
 
-POLL_S = 0.1
-TERMINATION_GRACE_S = 5.0
 STACK_EXCERPT = 8000  # characters
-Overrun = Literal["wall_limit", "heartbeat", "output_limit"]
 
 
-class Stopped(Exception):  # noqa: N818 - it is not an error: somebody asked for it
-    """The run was ended because `stop` was set."""
+@dataclass
+class Company:
+    """What the runs of a session share: interpreters that wait, turns, and who works for the session now.
 
+    `locked`: the session holds the lock of the GPU for all of its runs.
+    """
 
-@dataclass(frozen=True)
-class Progress:
-    """Where a run is: told at every change of phase, while it waits for its GPU, and at its end (phase "")."""
+    interpreters: Interpreters | None = None
+    turns: Turns = field(default_factory=Turns)
+    workers: set[int] = field(default_factory=set)  # process ids, each the leader of a session
+    before: set[int] | None = None  # processes on the GPU before the session's; None: nobody has looked
+    locked: bool = False
+    threads: int | None = None  # of the host for each worker that is not timed; None: as libraries choose
 
-    run_id: str
-    phase: str
-    seconds: float
+    def interpreter(self) -> Interpreter:
+        """One for a run."""
+        return interpreters.start() if self.interpreters is None else self.interpreters.take()
 
 
 def execute(
@@ -62,26 +64,30 @@ def execute(
     gpu_uuid: str | None = None,
     stop: threading.Event | None = None,
     variables: Mapping[str, str] = MappingProxyType({}),
+    company: Company | None = None,
 ) -> Death | None:
-    """Run `run` in a fresh worker process; its evidence goes into `directory`, which must not exist yet.
+    """Run `run` in a worker process of its own; its evidence goes into `directory`, which must not exist yet.
 
     Returns None when the evidence is complete, else how the worker died (also written to `death.json`). A worker that
     died in one arm of a paired run is followed by another without that arm, as long as a judgement needs the rest. With
     `gpu_uuid` that GPU is locked, and its telemetry sampled; a timing's is sampled on any machine. SIGINT and
     SIGTERM kill the worker first, and are then raised as KeyboardInterrupt and SystemExit(143). They reach the main
     thread alone: what it runs in other threads it ends by setting `stop`, which raises `Stopped` there. `variables`
-    stand in the worker's environment beside those of this process.
+    are set in the worker before it reads the run. `company`: the other runs of the session; None: there are none.
     """
     directory.mkdir(parents=True)
     write_run(run, directory)
     tell = on_progress or (lambda _progress: None)
-    lock = gpu_lock(gpu_uuid, lambda waiting: tell(Progress(run.id, waiting, 0.0))) if gpu_uuid else nullcontext()
+    company = company or Company()
+    lock: AbstractContextManager[None] = nullcontext()
+    if gpu_uuid and not company.locked:
+        lock = gpu_lock(gpu_uuid, lambda waiting: tell(Progress(run.id, waiting, 0.0)))
     with sigterm_raises(), lock:
-        death = _supervise(run, directory, tell, gpu_uuid, stop, variables)
+        death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company)
         # a process that died, or whose device did, decides nothing more: what its arm did not cost is run again
         while death is not None and (rest := without_the_arm(run, directory, death)) is not None:
             run = rest
-            death = _supervise(run, directory, tell, gpu_uuid, stop, variables)
+            death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company)
     if death is not None:
         (directory / layout.DEATH).write_text(dump_json(death.model_dump(), indent=2) + "\n", encoding="utf-8")
     for name in (HEARTBEAT, STACKS):
@@ -96,17 +102,22 @@ def _supervise(
     gpu_uuid: str | None,
     stop: threading.Event | None,
     variables: Mapping[str, str],
+    company: Company,
 ) -> Death | None:
     watched = gpu_uuid is not None or run.probe == "throughput"
-    with (directory / layout.RUN).open("rb") as stdin:
-        process = _start(directory, stdin.fileno(), variables)
-    worker = _Worker(run, directory, process, tell)
+    worker = WatchedWorker(run, directory, company.interpreter(), tell)
+    process = worker.process
+    if gpu_uuid is not None:
+        company.workers.add(process.pid)
     try:
-        with Sampler(gpu_uuid, process.pid, worker.phase) if watched else nullcontext() as sampler:
-            overrun = worker.watch(stop)
+        with company.turns.present(worker, lambda: raise_if_set(stop)):
+            sampling = Sampler(gpu_uuid, company.workers, worker.phase, company.before) if watched else nullcontext()
+            with sampling as sampler:
+                worker.begin(variables, company.threads if run.probe != "throughput" else None)
+                overrun = worker.watch(stop, company.turns)
     finally:
-        process.kill()
-        worker.pump.join()
+        worker.end()
+        company.workers.discard(process.pid)
     output = directory / layout.OUTPUT
     if output.exists():
         output.write_text(without_folders(output.read_text(encoding="utf-8", errors="replace")), encoding="utf-8")
@@ -114,107 +125,6 @@ def _supervise(
         sampler.write(directory / layout.TELEMETRY)
     tell(Progress(run.id, "", worker.elapsed()))
     return _death(run, directory, process.wait(), overrun)
-
-
-def _start(directory: Path, stdin: int, variables: Mapping[str, str]) -> KeptProcess:
-    environment = {
-        **os.environ,
-        **variables,
-        # CUBLAS_WORKSPACE_CONFIG stays as it is: set to torch's own default for sm_90, `:4096:8`, it made torch 2.11
-        # parse it at every GEMM, and an eager step of 28 layers took 54 ms instead of 36 on an H200
-        "PYTHONHASHSEED": "0",
-        # threads that spin while they wait make a shared machine several times slower
-        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
-        "PYTHONPATH": child_path(),
-    }
-    return KeptProcess(
-        [*child_command("harness.runners.worker"), str(directory.resolve())],
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=environment,
-    )
-
-
-class _Worker:
-    """One started worker, as its supervisor watches it."""
-
-    def __init__(
-        self,
-        run: Run,
-        directory: Path,
-        process: KeptProcess,
-        tell: Callable[[Progress], None],
-    ) -> None:
-        self._run, self._directory, self._process, self._tell = run, directory, process, tell
-        self._started = time.monotonic()
-        self._beat: tuple[int, ...] = ()
-        self._beat_at = self._started
-        self._phase = ""
-        self.pump = OutputPump(cast("IO[bytes]", process.stdout), directory / layout.OUTPUT)
-
-    def elapsed(self) -> float:
-        return time.monotonic() - self._started
-
-    def phase(self) -> str:
-        """The last phase that the worker entered."""
-        return self._phase
-
-    def watch(self, stop: threading.Event | None) -> Overrun | None:
-        """Wait for the end; kill the worker at a limit, and say at which. Raises `Stopped` when asked to stop."""
-        while True:
-            if stop is not None and stop.is_set():
-                raise Stopped
-            try:
-                self._process.wait(POLL_S)
-            except subprocess.TimeoutExpired:
-                overrun = self._overrun()
-                if overrun is not None:
-                    self._terminate()
-                    return overrun
-            else:
-                return "output_limit" if self.pump.exceeded else None
-
-    def _overrun(self) -> Overrun | None:
-        self._observe()
-        if self.pump.exceeded:
-            return "output_limit"
-        if self.elapsed() > self._run.wall_limit_s:
-            return "wall_limit"
-        if time.monotonic() - self._beat_at > self._run.heartbeat_s:
-            return "heartbeat"
-        return None
-
-    def _observe(self) -> None:
-        """Note a changed heartbeat or phase. Changes are compared, not dates: the clock may be set."""
-        beat = self._heartbeat()
-        if beat != self._beat:
-            self._beat, self._beat_at = beat, time.monotonic()
-            phase = last_phase(self._directory)
-            if phase and phase != self._phase:
-                self._phase = phase
-                self._tell(Progress(self._run.id, phase, self.elapsed()))
-
-    def _heartbeat(self) -> tuple[int, ...]:
-        try:
-            return ((self._directory / HEARTBEAT).stat().st_mtime_ns,)
-        except FileNotFoundError:
-            return ()
-
-    def _terminate(self) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(TERMINATION_GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-
-
-def last_phase(directory: Path) -> str | None:
-    """The phase in which the worker is, or was when it died."""
-    try:
-        return read_bytes(directory / HEARTBEAT, limit=4096).decode("utf-8", "replace") or None
-    except Damaged:
-        return None
 
 
 def _death(run: Run, directory: Path, code: int, overrun: Overrun | None) -> Death | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -35,12 +35,19 @@ UNKNOWN = -1  # foreign_processes when the driver does not list processes
 class Sampler:
     """Samples until it is left; `write` then stores one Telemetry record.
 
-    gpu_uuid: the GPU to watch, None for the host alone; worker: the worker's process and session id; phase: tells
-    the worker's phase. When the run had a timed phase, only samples of that phase are kept.
+    gpu_uuid: the GPU to watch, None for the host alone; workers: process and session ids of those that use the GPU for
+    the harness now; before: processes on the GPU before any of them; phase: tells the worker's phase. When the run had a
+    timed phase, only samples of that phase are kept.
     """
 
-    def __init__(self, gpu_uuid: str | None, worker: int, phase: Callable[[], str]) -> None:
-        self._gpu = open_gpu(gpu_uuid, worker) if gpu_uuid is not None else None
+    def __init__(
+        self,
+        gpu_uuid: str | None,
+        workers: Collection[int],
+        phase: Callable[[], str],
+        before: Collection[int] | None = None,
+    ) -> None:
+        self._gpu = open_gpu(gpu_uuid, workers, before) if gpu_uuid is not None else None
         self._without_gpu = HOST_ONLY if gpu_uuid is None else UNREADABLE
         self._phase = phase
         self._samples: list[tuple[str, TelemetrySample]] = []
@@ -95,12 +102,23 @@ HOST_ONLY: dict[str, Any] = {
 UNREADABLE = {**HOST_ONLY, "foreign_processes": UNKNOWN}
 
 
-def open_gpu(uuid: str, worker: int) -> Gpu | None:
+def processes_on(uuid: str) -> set[int]:
+    """Ids of the processes that use the GPU now, as NVML gives them; none where it cannot be asked."""
+    gpu = open_gpu(uuid, ())
+    if gpu is None:
+        return set()
+    try:
+        return gpu.process_ids() or set()
+    finally:
+        gpu.close()
+
+
+def open_gpu(uuid: str, workers: Collection[int], before: Collection[int] | None = None) -> Gpu | None:
     """The GPU through NVML, or None when NVML or the device cannot be reached."""
     import pynvml
 
     try:
-        return Gpu(uuid, worker, pynvml)
+        return Gpu(uuid, workers, pynvml, before)
     except pynvml.NVMLError:
         return None
 
@@ -108,12 +126,11 @@ def open_gpu(uuid: str, worker: int) -> Gpu | None:
 class Gpu:
     """One GPU through NVML. What the driver does not tell is None (or `UNKNOWN`), never a guess."""
 
-    def __init__(self, uuid: str, worker: int, nvml: Any) -> None:
-        self._nvml, self._worker = nvml, worker
+    def __init__(self, uuid: str, workers: Collection[int], nvml: Any, before: Collection[int] | None = None) -> None:
+        self._nvml, self._workers = nvml, workers
         nvml.nvmlInit()
         self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        # processes that used the GPU before the worker did
-        self._before = self._process_ids() or set()
+        self._before = set(before) if before is not None else self.process_ids() or set()
 
     def close(self) -> None:
         self._nvml.nvmlShutdown()
@@ -139,28 +156,29 @@ class Gpu:
         except self._nvml.NVMLError:
             return None
 
-    def _process_ids(self) -> set[int] | None:
+    def process_ids(self) -> set[int] | None:
+        """Processes that use the GPU; None when the driver does not list them."""
         nvml, handle = self._nvml, self._handle
         compute = self._ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         graphics = self._ask(lambda: nvml.nvmlDeviceGetGraphicsRunningProcesses(handle)) or []
         return None if compute is None else {int(process.pid) for process in [*compute, *graphics]}
 
     def _foreign_processes(self) -> int:
-        """Processes on the GPU outside the worker's session.
+        """Processes on the GPU outside the sessions of the harness's workers.
 
-        In a container NVML gives the host's process ids, and the worker is not recognized among them: then one
-        process that was not there before the worker is taken for it.
+        In a container NVML gives the host's process ids, and no worker is recognized among them: then as many of those
+        that were not there before are taken for workers as there are.
         """
-        processes = self._process_ids()
+        processes = self.process_ids()
         if processes is None:
             return UNKNOWN
         foreign = {process for process in processes if not self._is_workers(process)}
-        if len(foreign) == len(processes) and foreign - self._before:
-            return len(foreign) - 1
-        return len(foreign)
+        if len(foreign) < len(processes):
+            return len(foreign)
+        return len(foreign & self._before) + max(0, len(foreign - self._before) - len(self._workers))
 
     def _is_workers(self, process: int) -> bool:
         try:
-            return os.getsid(process) == self._worker
+            return os.getsid(process) in self._workers
         except (ProcessLookupError, PermissionError):
             return False

@@ -1,7 +1,8 @@
-"""The worker process: one Run as JSON on stdin, its evidence into the directory named by the first argument.
+"""The worker process: it waits for a run on its standard input, and writes its evidence into the run's directory.
 
-Started by the supervisor as `python -m harness.runners.worker DIRECTORY`, as a session leader. It writes its
-`complete` record last; whatever else happens, the supervisor sees and names it.
+Started by the supervisor as `python -m harness.runners.worker [--ahead]`, as a session leader under a keeper. With
+`--ahead` it imports torch while it waits, and touches no device. It writes its `complete` record last; whatever else
+happens, the supervisor sees and names it.
 """
 
 from __future__ import annotations
@@ -11,34 +12,62 @@ import importlib
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+from harness.evidence import layout
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Complete, Raised, Unavailable
+from harness.runners.line import READY, Job, take_standard_input
 from harness.runners.raised import message_of, obstacle_of, stack_of
 from harness.runners.recorder import Recorder
 from harness.system.protocol import NotAvailable
 
 STACKS = "stack.txt"
+AHEAD = "--ahead"
 RAISED_EXIT = 70  # EX_SOFTWARE of sysexits.h
+_IMPORTED_AHEAD = ("harness.runners.paired", "harness.runners.throughput")  # and with them torch
 
 
 def main() -> int:
     """Execute the run; the exit status is 0 exactly when the evidence is complete."""
-    directory = Path(sys.argv[1])
+    line = take_standard_input()
+    if AHEAD in sys.argv[1:]:
+        _import_ahead()
+        line.send(READY)
+    message = line.receive(None)
+    if not message:
+        return 0  # nobody has a run for it any more
+    job = Job.model_validate_json(message)
+    os.environ.update(job.variables)
+    if job.threads is not None:
+        _use_threads(job.threads)
+    directory = Path(job.directory)
     # open until the process ends: faulthandler writes to it from signal handlers
     stacks = (directory / STACKS).open("w", encoding="utf-8")
     faulthandler.enable(stacks)
     # a hanging worker gets SIGTERM first: it leaves its stack, then the default action ends it
     faulthandler.register(signal.SIGTERM, stacks, chain=True)
-    with Recorder(directory) as recorder:
-        return _execute(recorder)
+    with Recorder(directory, line) as recorder:
+        return _execute(directory, recorder)
 
 
-def _execute(recorder: Recorder) -> int:
+def _import_ahead() -> None:
+    for module in _IMPORTED_AHEAD:
+        with suppress(Exception):  # a run that needs it meets the same failure, and it becomes that run's
+            importlib.import_module(module)
+
+
+def _use_threads(count: int) -> None:
+    os.environ["OMP_NUM_THREADS"] = str(count)  # for what is imported from now on
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(count)
+
+
+def _execute(directory: Path, recorder: Recorder) -> int:
     try:
         recorder.phase("start")
-        run = Run.model_validate_json(sys.stdin.read())
+        run = Run.model_validate_json((directory / layout.RUN).read_bytes())
         recorder.phase(f"import harness.runners.{run.probe}")
         importlib.import_module(f"harness.runners.{run.probe}").execute(run, recorder)
     except NotAvailable as error:

@@ -34,7 +34,7 @@ def test_the_fingerprint_names_gpu_driver_and_cuda() -> None:
 
 def test_telemetry_of_a_busy_gpu() -> None:
     matrix = torch.randn(4096, 4096, device="cuda")
-    with Sampler(machine().gpus[0].uuid, os.getsid(0), lambda: "timed") as sampler:
+    with Sampler(machine().gpus[0].uuid, {os.getsid(0)}, lambda: "timed") as sampler:
         deadline = time.monotonic() + 2.5
         while time.monotonic() < deadline:
             matrix = torch.nn.functional.normalize(matrix @ matrix)

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from small_drill import execute_here, write_contract
 
-from harness import session
 from harness.commands import judge
 from harness.drill import drill as fire_drill
 from harness.evidence.plan_records import Run
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.drill_record import read_record
-from harness.runners import supervisor
+from harness.runners import schedule, supervisor
 
 FAULTS = "lost_first_update, doubled_step, missing_run, nan_tail"
 
@@ -29,7 +28,7 @@ def drilled(folder: Path, patch: pytest.MonkeyPatch, *, stop_at: str) -> fire_dr
         execute_here(run, directory, *arguments, **options)
 
     patch.setattr(supervisor, "execute", execute)
-    patch.setattr(session, "SIDE_BY_SIDE", 1)
+    patch.setattr(schedule, "usable_cores", lambda: 1)
     return fire_drill.drill(
         [write_contract(folder, FAULTS)], fire_drill.DrillOptions(reports=folder / "reports", name="drilled")
     )
@@ -39,20 +38,20 @@ def test_the_rows_whose_runs_ended_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
-        drilled(tmp_path, monkeypatch, stop_at="+nan_tail")
+        drilled(tmp_path, monkeypatch, stop_at="+doubled_step")
     directory = tmp_path / "reports" / "drilled"
     assert stopped.value.code == 143
     assert stopped.value.__notes__ == [f"kept the 3 rows whose runs had ended: {directory}"]
     record = read_record(directory / "drill.json")
     assert {row.fault: row.killed for row in record.rows} == {
         "lost_first_update": True,
-        "doubled_step": True,
+        "nan_tail": True,
         "missing_run": True,
     }
-    assert [(each.fault, each.reason) for each in record.not_run] == [("nan_tail", "interrupted")]
+    assert [(each.fault, each.reason) for each in record.not_run] == [("doubled_step", "interrupted")]
     assert [each.status for each in record.controls] == ["PASS"]
     assert read_bundle(directory).complete
-    assert not list(directory.glob("evidence/*+nan_tail"))
+    assert not list(directory.glob("evidence/*+doubled_step"))
     assert judge.check_recorded([directory], as_json=False) == 0
     assert "3 rows: 3 same" in capsys.readouterr().out
 

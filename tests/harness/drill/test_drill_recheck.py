@@ -18,7 +18,7 @@ from harness.drill import drill as fire_drill
 from harness.errors import EvidenceError, SystemResolutionError
 from harness.rejudge import judged
 from harness.run_directory.drill_record import FILE
-from harness.runners import supervisor
+from harness.runners import schedule, supervisor
 
 FAULTS = ("lost_first_update", "dropped_step", "no_steps", "missing_run")
 CONTROL = "short-v1+short+paired"
@@ -32,7 +32,7 @@ def drilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = write_contract(folder, ", ".join(FAULTS))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(supervisor, "execute", execute_here)
-        patch.setattr(session, "SIDE_BY_SIDE", 1)
+        patch.setattr(schedule, "usable_cores", lambda: 1)
         outcome = fire_drill.drill([path], fire_drill.DrillOptions(reports=folder / "reports", name="drilled"))
     assert outcome.run_directory is not None
     return outcome.run_directory

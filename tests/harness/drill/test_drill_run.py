@@ -17,7 +17,7 @@ from harness.evidence import environment
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.drill_record import FILE, read_record
 from harness.run_directory.shards import refuse_mixed
-from harness.runners import supervisor
+from harness.runners import schedule, supervisor
 
 # Each with the reason code, and the first step that is not as it should be. (Both arms' NaN are equal in bits.)
 SEVEN = {
@@ -41,7 +41,7 @@ DRILLED = {
 def here(patch: pytest.MonkeyPatch) -> None:
     """Execute runs in this process, one at a time: recording a step is nothing for two threads."""
     patch.setattr(supervisor, "execute", execute_here)
-    patch.setattr(session, "SIDE_BY_SIDE", 1)
+    patch.setattr(schedule, "usable_cores", lambda: 1)
 
 
 @pytest.fixture(scope="module")

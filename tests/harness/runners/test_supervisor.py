@@ -19,7 +19,8 @@ from run_builders import stand_in_run
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import Death
-from harness.runners.supervisor import Progress, execute, last_phase
+from harness.runners.supervisor import execute
+from harness.runners.watched_worker import Progress, last_phase
 
 pytestmark = pytest.mark.usefixtures("stand_in")
 
@@ -77,7 +78,7 @@ def fast_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
                 ahead += 100.0
             return time.monotonic() + ahead
 
-        monkeypatch.setattr("harness.runners.supervisor.time", SimpleNamespace(monotonic=monotonic))
+        monkeypatch.setattr("harness.runners.watched_worker.time", SimpleNamespace(monotonic=monotonic))
 
     return install
 
@@ -107,7 +108,7 @@ def test_a_worker_that_blocks_sigterm_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast_clock: Callable[[str], None]
 ) -> None:
     fast_clock("deaf")
-    monkeypatch.setattr("harness.runners.supervisor.TERMINATION_GRACE_S", 0.5)
+    monkeypatch.setattr("harness.runners.watched_worker.TERMINATION_GRACE_S", 0.5)
     death = _execute(stand_in_run("hangs_deaf", wall_limit_s=500.0, heartbeat_s=9000.0), tmp_path)
     assert (death.cause, death.phase) == ("wall_limit", "deaf")
 

@@ -69,7 +69,7 @@ class Nvml:
 
 
 def test_readings_have_their_units() -> None:
-    assert Gpu("GPU-a", SESSION, Nvml()).read() == {
+    assert Gpu("GPU-a", {SESSION}, Nvml()).read() == {
         "sm_clock_mhz": 1980,
         "power_w": 412.5,
         "temperature_c": 61,
@@ -91,19 +91,19 @@ def test_readings_have_their_units() -> None:
 def test_throttle_reasons_by_name(bits: int, names: list[str]) -> None:
     nvml = Nvml()
     nvml.reasons = bits
-    assert Gpu("GPU-a", SESSION, nvml).read()["throttle_reasons"] == names
+    assert Gpu("GPU-a", {SESSION}, nvml).read()["throttle_reasons"] == names
 
 
 def test_an_idle_gpus_clock_is_left_out() -> None:
     nvml = Nvml()
     nvml.reasons = 0x1
-    assert Gpu("GPU-a", SESSION, nvml).read()["sm_clock_mhz"] is None
+    assert Gpu("GPU-a", {SESSION}, nvml).read()["sm_clock_mhz"] is None
 
 
 def test_what_the_driver_does_not_tell_is_none() -> None:
     nvml = Nvml()
     nvml.clock = nvml.power = nvml.temperature = nvml.reasons = nvml.compute = nvml.graphics = NvmlError()
-    assert Gpu("GPU-a", SESSION, nvml).read() == {
+    assert Gpu("GPU-a", {SESSION}, nvml).read() == {
         "sm_clock_mhz": None,
         "power_w": None,
         "temperature_c": None,
@@ -128,7 +128,7 @@ def test_what_the_driver_does_not_tell_is_none() -> None:
 def test_foreign_processes(before: list[int], during: list[int], foreign: int) -> None:
     nvml = Nvml()
     nvml.compute = before
-    gpu = Gpu("GPU-a", SESSION, nvml)
+    gpu = Gpu("GPU-a", {SESSION}, nvml)
     nvml.compute = during
     assert gpu.read()["foreign_processes"] == foreign
 
@@ -136,7 +136,7 @@ def test_foreign_processes(before: list[int], during: list[int], foreign: int) -
 def test_graphics_processes_count_as_well() -> None:
     nvml = Nvml()
     nvml.compute, nvml.graphics = [os.getpid()], [FOREIGN]
-    assert Gpu("GPU-a", SESSION, nvml).read()["foreign_processes"] == 1
+    assert Gpu("GPU-a", {SESSION}, nvml).read()["foreign_processes"] == 1
 
 
 def sampled(monkeypatch: pytest.MonkeyPatch, phases: list[str]) -> Telemetry:
@@ -148,7 +148,7 @@ def sampled(monkeypatch: pytest.MonkeyPatch, phases: list[str]) -> Telemetry:
         asked.append(phases[min(len(asked) // 2, len(phases) - 1)])
         return asked[-1]
 
-    with Sampler(None, SESSION, phase) as sampler:
+    with Sampler(None, {SESSION}, phase) as sampler:
         deadline = time.monotonic() + 20
         while len(asked) < 2 * len(phases):
             assert time.monotonic() < deadline
@@ -170,7 +170,7 @@ def test_the_hosts_load_is_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unreachable_gpu_is_unknown_and_not_quiet(tmp_path: Path) -> None:
-    with Sampler("GPU-of-another-machine", SESSION, lambda: "timed") as sampler:
+    with Sampler("GPU-of-another-machine", {SESSION}, lambda: "timed") as sampler:
         time.sleep(0.05)
     sampler.write(tmp_path / "telemetry.jsonl")
     record = json.loads((tmp_path / "telemetry.jsonl").read_text())

@@ -1,0 +1,143 @@
+"""Which runs of a session go side by side, and when: what can share the GPU and the processors shares them.
+
+First all runs that are not timed: those with a GPU beside one another as far as its memory goes, and beside them those
+without. Then the timings: their processes open side by side, and each is alone while it measures (`turns.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.evidence.environment import Machine, usable_cores
+from harness.evidence.plan_records import Run
+from harness.runners import supervisor
+from harness.runners.gpu_lock import gpu_lock
+from harness.runners.interpreters import Interpreters
+from harness.runners.lanes import gpu_memory_gib, needs_gpu
+from harness.runners.supervisor import Company
+from harness.runners.telemetry import processes_on
+from harness.runners.watched_worker import Progress
+
+GPU_SHARE = 0.9  # of a GPU's memory is handed out
+CONTEXT_GIB = 0.7  # of a process on the GPU beside what it trains; 0.5 was seen on an H200
+HOST_GIB = 2.0  # of a process on the host, torch's libraries included
+POLL_S = 0.5
+NOT_TIMED, EXCLUSIVE, TIMED = range(3)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One worker process to come. memory_gib: what it may take of the GPU; None: it gets the GPU to itself."""
+
+    run: Run
+    directory: Path
+    on_gpu: bool
+    memory_gib: float | None
+
+    @property
+    def order(self) -> int:
+        """What has to be over before it begins: everything of a lower order."""
+        if self.run.probe == "throughput":
+            return TIMED
+        return EXCLUSIVE if self.on_gpu and self.memory_gib is None else NOT_TIMED
+
+
+def tasks_of(work: Iterable[tuple[Run, Path]], machine: Machine) -> list[Task]:
+    """A task for each run and its directory, those that take longest first."""
+    tasks = []
+    for run, directory in work:
+        on_gpu = bool(machine.gpus) and needs_gpu(run)
+        memory = gpu_memory_gib(run) if on_gpu else None
+        tasks.append(Task(run, directory, on_gpu, None if memory is None else memory + CONTEXT_GIB))
+    return sorted(tasks, key=lambda task: (task.order, -_steps(task.run)))
+
+
+def _steps(run: Run) -> int:
+    return run.workload.steps * sum(arm.replicas for arm in run.arms.values())
+
+
+class Schedule:
+    """Executes tasks as workers of one session; its threads and workers end when `execute` does."""
+
+    def __init__(self, machine: Machine, tell: Callable[[Progress], None], interpreters: Interpreters) -> None:
+        self._machine, self._tell, self._interpreters = machine, tell, interpreters
+        self._uuid = machine.gpus[0].uuid if machine.gpus else None
+        self._stop = threading.Event()
+        self._company = Company(interpreters=interpreters, locked=True)
+        self._running: dict[Future[None], Task] = {}
+
+    def execute(self, tasks: Sequence[Task]) -> None:
+        """Execute all of them. A worker that dies costs its own run; what interrupts this thread ends all workers."""
+        waiting = list(tasks)
+        self._interpreters.expect(len(waiting))
+        self._company.threads = self._threads(waiting)
+        threads = max((self._places(task) for task in waiting), default=1)
+        with self._lock(waiting), ThreadPoolExecutor(threads) as pool, supervisor.sigterm_raises():
+            if self._uuid is not None:
+                self._company.before = processes_on(self._uuid)
+            try:
+                with self._company.turns.present(self._interpreters):
+                    while waiting or self._running:
+                        for task in [task for task in waiting if self._may_begin(task, waiting)]:
+                            waiting.remove(task)
+                            self._running[pool.submit(self._one, task)] = task
+                        self._take_leave()
+            except BaseException:
+                self._stop.set()
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _take_leave(self) -> None:
+        """Wait a moment for a task to end. Raises what ended it, where that is no death of a worker."""
+        for future in wait(self._running, timeout=POLL_S, return_when=FIRST_COMPLETED).done:
+            del self._running[future]
+            future.result()
+
+    def _may_begin(self, task: Task, waiting: Sequence[Task]) -> bool:
+        """Whether nothing of a lower order is left, and there are processors and memory for one more."""
+        running = list(self._running.values())
+        if any(other.order < task.order for other in (*running, *waiting)) or len(running) >= self._places(task):
+            return False
+        if not task.on_gpu:
+            return True
+        others = [other for other in running if other.on_gpu]
+        if task.memory_gib is None or any(other.memory_gib is None for other in others):
+            return not others
+        given = sum(other.memory_gib or 0.0 for other in others)
+        return not others or given + task.memory_gib <= GPU_SHARE * self._machine.gpu_memory_gib
+
+    def _places(self, task: Task) -> int:
+        """Processes side by side: one a processor; of timings, which wait for one another, what memory allows."""
+        by_memory = max(1, int(self._machine.host_memory_gib / HOST_GIB))
+        return by_memory if task.order == TIMED else min(usable_cores(), by_memory)
+
+    def _threads(self, tasks: Sequence[Task]) -> int | None:
+        """Equal for all, because bits of different workers are compared; a user's own number stands."""
+        if "OMP_NUM_THREADS" in os.environ:
+            return None
+        beside = min(usable_cores(), sum(task.order == NOT_TIMED for task in tasks))
+        return max(1, usable_cores() // max(1, beside))
+
+    def _one(self, task: Task) -> None:
+        supervisor.execute(
+            task.run,
+            task.directory,
+            self._tell,
+            gpu_uuid=self._uuid if task.on_gpu else None,
+            stop=self._stop,
+            # what needs no GPU sees none, so that it cannot disturb those that do
+            variables={} if task.on_gpu or self._uuid is None else {"CUDA_VISIBLE_DEVICES": ""},
+            company=self._company,
+        )
+
+    def _lock(self, tasks: Sequence[Task]) -> AbstractContextManager[None]:
+        on_gpu = [task for task in tasks if task.on_gpu]
+        if not on_gpu or self._uuid is None:
+            return nullcontext()
+        return gpu_lock(self._uuid, lambda waiting: self._tell(Progress(on_gpu[0].run.id, waiting, 0.0)))

@@ -1,0 +1,178 @@
+"""A worker with a run, as its supervisor watches it: its limits, its phase, its turn, the seconds it was stopped."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from harness.evidence import layout
+from harness.evidence.files import Damaged, read_bytes
+from harness.evidence.plan_records import Run
+from harness.runners.interpreters import Interpreter
+from harness.runners.line import ALONE, GO, TOGETHER, Job
+from harness.runners.output import OutputPump
+from harness.runners.recorder import HEARTBEAT
+from harness.runners.turns import Turns
+
+POLL_S = 0.1
+TERMINATION_GRACE_S = 5.0
+Overrun = Literal["wall_limit", "heartbeat", "output_limit"]
+
+
+class Stopped(Exception):  # noqa: N818 - it is not an error: somebody asked for it
+    """The run was ended because `stop` was set."""
+
+
+class Ended(Exception):  # noqa: N818 - its end is looked at by whoever waits for it
+    """The worker ended while it waited for its turn."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is: told at every change of phase, while it waits for its GPU, and at its end (phase "")."""
+
+    run_id: str
+    phase: str
+    seconds: float
+
+
+class WatchedWorker:
+    """One worker. `stop` and `resume` come from other threads than the one that watches it."""
+
+    def __init__(self, run: Run, directory: Path, interpreter: Interpreter, tell: Callable[[Progress], None]) -> None:
+        self._run, self._directory, self._tell = run, directory, tell
+        self._interpreter, self._line = interpreter, interpreter.line
+        self.process = interpreter.process
+        self.stopped: list[tuple[float, float]] = []  # intervals on the monotonic clock
+        self._stopped_at = time.monotonic() if interpreter.stopped else None
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        self._beat: tuple[int, ...] = ()
+        self._beat_at = self._began
+        self._phase = ""
+        self._pump = OutputPump(interpreter.output, directory / layout.OUTPUT)
+
+    def begin(self, variables: Mapping[str, str], threads: int | None) -> None:
+        """Give it its run; see `Job`."""
+        self._began = self._beat_at = time.monotonic()
+        job = Job(directory=str(self._directory.resolve()), variables=dict(variables), threads=threads)
+        self._line.send(job.model_dump_json())
+
+    def end(self) -> None:
+        """Kill what is left of it."""
+        self._interpreter.end()
+        self._pump.join()
+
+    def elapsed(self) -> float:
+        """Seconds since it was given its run."""
+        return time.monotonic() - self._began
+
+    def phase(self) -> str:
+        """The last phase that the worker entered."""
+        return self._phase
+
+    def stop(self) -> None:
+        """Stop its processes, if they are not."""
+        with self._lock:
+            if self._stopped_at is None:
+                self.process.signal_group(signal.SIGSTOP)
+                self._stopped_at = time.monotonic()
+
+    def resume(self) -> None:
+        """Let them go on, if they are stopped."""
+        with self._lock:
+            if self._stopped_at is not None:
+                self.stopped.append((self._stopped_at, time.monotonic()))
+                self._beat_at = time.monotonic()
+                self._stopped_at = None
+                self.process.signal_group(signal.SIGCONT)
+
+    def _check(self, stop: threading.Event | None) -> None:
+        """Raises `Stopped` when asked to stop, `Ended` when the worker has ended."""
+        raise_if_set(stop)
+        if self.process.poll() is not None:
+            raise Ended
+
+    def watch(self, stop: threading.Event | None, turns: Turns) -> Overrun | None:
+        """Wait for the end; kill the worker at a limit, and say at which. Raises `Stopped` when asked to stop."""
+        try:
+            while True:
+                self._check(stop)
+                self._listen(stop, turns)
+                overrun = self._overrun()
+                if overrun is not None:
+                    self._terminate()
+                    return overrun
+        except Ended:
+            return "output_limit" if self._pump.exceeded else None
+
+    def _listen(self, stop: threading.Event | None, turns: Turns) -> None:
+        """Wait a moment for what it asks, and see that it gets it."""
+        asked = self._line.receive(POLL_S)
+        if asked == ALONE:
+            turns.alone(self, lambda: self._check(stop))
+            self._line.send(GO)
+        elif asked == TOGETHER:
+            turns.together(self)
+            self._line.send(GO)
+        elif asked == "":  # the end is near: its end of the line is closed
+            try:
+                self.process.wait(POLL_S)
+            except subprocess.TimeoutExpired:
+                return
+
+    def _overrun(self) -> Overrun | None:
+        self._observe()
+        if self._pump.exceeded:
+            return "output_limit"
+        with self._lock:
+            if self._stopped_at is not None:
+                return None
+        if self.elapsed() - sum(until - since for since, until in self.stopped) > self._run.wall_limit_s:
+            return "wall_limit"
+        if time.monotonic() - self._beat_at > self._run.heartbeat_s:
+            return "heartbeat"
+        return None
+
+    def _observe(self) -> None:
+        """Note a changed heartbeat or phase. Changes are compared, not dates: the clock may be set."""
+        beat = self._heartbeat()
+        if beat != self._beat:
+            self._beat, self._beat_at = beat, time.monotonic()
+            phase = last_phase(self._directory)
+            if phase and phase != self._phase:
+                self._phase = phase
+                self._tell(Progress(self._run.id, phase, self.elapsed()))
+
+    def _heartbeat(self) -> tuple[int, ...]:
+        try:
+            return ((self._directory / HEARTBEAT).stat().st_mtime_ns,)
+        except FileNotFoundError:
+            return ()
+
+    def _terminate(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(TERMINATION_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+def raise_if_set(stop: threading.Event | None) -> None:
+    """Raises `Stopped` when asked to stop."""
+    if stop is not None and stop.is_set():
+        raise Stopped
+
+
+def last_phase(directory: Path) -> str | None:
+    """The phase in which the worker is, or was when it died."""
+    try:
+        return read_bytes(directory / HEARTBEAT, limit=4096).decode("utf-8", "replace") or None
+    except Damaged:
+        return None
