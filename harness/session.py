@@ -35,7 +35,8 @@ from harness.run_directory.shards import Attempt
 from harness.run_directory.verdict_file import verdict_file, write_verdicts
 from harness.runners.demanded import first_difference
 from harness.runners.plan import Plan, plan
-from harness.system.resolve import describe as describe  # noqa: PLC0414 - part of this API
+from harness.system.described import LIMIT_S, describe_all
+from harness.system.described import describe as describe  # noqa: PLC0414 - part of this API
 
 if TYPE_CHECKING:
     from harness.report.headline import Headline
@@ -92,6 +93,8 @@ def plan_contracts(contracts: Sequence[LoadedContract], options: VerifyOptions) 
     """Which units there are and which runs decide them, on this machine."""
     from harness.system.wrappers import HARNESS_FAULTS
 
+    systems = [system for loaded in contracts for system in loaded.contract.systems()]
+    describe_all(systems, options.wall_limit_s or LIMIT_S)  # all of them in one process
     planned = plan(
         contracts,
         claims=options.claims,

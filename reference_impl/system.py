@@ -6,7 +6,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from harness.system.protocol import (
-    Arm,
     CaptureRecord,
     CheckpointExport,
     KernelCases,
@@ -14,7 +13,6 @@ from harness.system.protocol import (
     KernelLedger,
     NotAvailable,
     SystemDescription,
-    Workload,
 )
 from reference_impl.config import MODEL_PRESETS, TrainConfig, learning_rate_at
 from reference_impl.errors import ReferenceImplError
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from harness.system.protocol import Arm, Workload
     from reference_impl.cuda_graph import CapturingTrainer
     from reference_impl.prewarm import RunKernels
     from reference_impl.trainer import Trainer

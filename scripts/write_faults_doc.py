@@ -16,8 +16,8 @@ from harness.contract.load import load_contracts
 from harness.drill.expectations import expectation_for
 from harness.drill.offered import offered_faults
 from harness.run_directory.drill_record import read_record
+from harness.system.described import describe
 from harness.system.protocol import Expectation
-from harness.system.resolve import describe
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "faults.md"

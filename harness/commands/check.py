@@ -16,7 +16,7 @@ from harness.errors import ExitCode
 from harness.lint import Finding, lint, lint_drill
 from harness.numbers import dump_json
 from harness.run_directory.drill_record import read_record, records_below
-from harness.system.resolve import describe
+from harness.system.described import describe, describe_all
 
 REPORTS = Path("reports")  # where published drill records are looked for, in the working directory
 
@@ -41,6 +41,7 @@ def findings_of(
     loaded = load_contracts(paths)
     dead = unmatched(find_waivers(paths, waivers), loaded, all_known=any(path.is_dir() for path in paths))
     stale = [Finding("error", error.where, _without_place(str(error), error.where)) for error in dead]
+    describe_all(system for one in loaded for system in one.contract.systems())  # all of them in one process
     records = records_below(REPORTS) if drill is None else [read_record(drill)]
     findings = [item for contract in loaded for item in (*lint(contract, describe), *lint_drill(contract, records))]
     return loaded, [*findings, *stale]

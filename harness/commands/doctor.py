@@ -13,13 +13,13 @@ from harness import session
 from harness.commands.arguments import ContractPaths, Json
 from harness.commands.interruption import interruptible
 from harness.contract.load import load_contracts
-from harness.errors import UsageError
+from harness.errors import SystemResolutionError, UsageError
 from harness.evidence import environment
 from harness.evidence.environment_records import Environment
 from harness.evidence.plan_records import Unit
 from harness.numbers import dump_json
 from harness.report.headline import remedy_for
-from harness.system.resolve import describe
+from harness.system.described import describe_all
 
 if TYPE_CHECKING:
     from harness.steady import Steadiness
@@ -64,12 +64,8 @@ def diagnose(paths: Sequence[Path]) -> Diagnosis:
     """Plan the contracts for this machine. Raises ContractErrors."""
     contracts = load_contracts(paths)
     planned = session.plan_contracts(contracts, session.VerifyOptions())
-    broken = []
-    for system in sorted({loaded.contract.system for loaded in contracts}):
-        try:
-            describe(system)
-        except Exception as error:  # a system may raise anything
-            broken.append((system, str(error)))
+    described = describe_all(sorted({system for loaded in contracts for system in loaded.contract.systems()}))
+    broken = [(name, str(answer)) for name, answer in described.items() if isinstance(answer, SystemResolutionError)]
     return Diagnosis(_facts(environment.collect()), planned.units, broken)
 
 

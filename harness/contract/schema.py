@@ -84,3 +84,7 @@ class Contract(Strict):
     """Arms by name."""
     claims: Annotated[list[Claim], Field(min_length=1)]
     """The claims."""
+
+    def systems(self) -> list[str]:
+        """The system under test, then those that arms name as their own; each once."""
+        return list(dict.fromkeys([self.system, *(arm.system for arm in self.arms.values() if arm.system)]))

@@ -29,7 +29,7 @@ from harness.run_directory.drill_record import (
     record_text,
 )
 from harness.runners.plan import Plan
-from harness.system.resolve import describe
+from harness.system.described import describe, describe_all
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ def drill(paths: Sequence[Path], options: DrillOptions, watch: session.Watch | N
     """
     contracts = load_contracts(paths)
     machine = environment.machine()
+    describe_all(system for loaded in contracts for system in loaded.contract.systems())  # all of them in one process
     planned = plan_drill(contracts, claims=options.claims, faults=options.faults, machine=machine, describe=describe)
     started = datetime.now(tz=UTC)
     if not planned.cases:

@@ -23,5 +23,4 @@ def offered_faults(systems: Iterable[SystemDescription]) -> dict[str, FaultDescr
 
 def offered_by(contract: Contract, describe: Callable[[str], SystemDescription]) -> dict[str, FaultDescription]:
     """The faults that a contract may name, of its system and of its arms' own; raises what `describe` raises."""
-    systems = [contract.system, *(arm.system for arm in contract.arms.values() if arm.system is not None)]
-    return offered_faults([describe(system) for system in systems])
+    return offered_faults([describe(system) for system in contract.systems()])

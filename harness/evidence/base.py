@@ -22,7 +22,7 @@ class Record(BaseModel):
 
 
 class Obstacle(Record):
-    """Why a unit is NOT_RUN: a stable reason code, and a sentence that says what is missing."""
+    """Why a unit is not run: a stable reason code, and a sentence that says what is missing or broken."""
 
     reason: str
     message: str

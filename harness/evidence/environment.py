@@ -13,6 +13,7 @@ import re
 import subprocess
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -25,11 +26,17 @@ _GIT_TIMEOUT_S = 10.0
 
 
 def module_installed(name: str) -> bool:
-    """Whether a module can be found, without importing it (a submodule's parents are imported)."""
+    """Whether a module can be found, without importing it or a package that it lies in."""
+    package, *inner = name.split(".")
     try:
-        return importlib.util.find_spec(name) is not None
+        spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         return False
+    for part in inner:
+        if spec is None or spec.submodule_search_locations is None:
+            return False
+        spec = PathFinder.find_spec(f"{spec.name}.{part}", spec.submodule_search_locations)
+    return spec is not None
 
 
 @dataclass(frozen=True)

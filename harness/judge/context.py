@@ -57,9 +57,10 @@ class Context:
 
 
 def obstacle_reason(obstacle: Obstacle) -> str:
-    """The obstacle's code if it is a known NOT_RUN code, else `not_available`."""
+    """The obstacle's code if it is a known NOT_RUN code or that of a broken system, else `not_available`."""
     known = reasons.reason_of(obstacle.reason)
-    return obstacle.reason if known and known.status is Status.NOT_RUN else reasons.NOT_AVAILABLE
+    stands = known and (known.status is Status.NOT_RUN or known.code == reasons.SYSTEM_NOT_DESCRIBED)
+    return obstacle.reason if stands else reasons.NOT_AVAILABLE
 
 
 def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:

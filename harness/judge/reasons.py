@@ -226,6 +226,9 @@ WORKER_INCOMPLETE = _error("worker_incomplete", "The worker ended without its `c
 WORKER_GARBAGE = _error("worker_garbage", "The worker's evidence cannot be read.")
 WORKER_OUTPUT_LIMIT = _error("worker_output_limit", "The worker printed more than is kept.")
 WORKER_EXCEPTION = _error("worker_exception", "An exception ended the worker, or an arm that the claim names.")
+SYSTEM_NOT_DESCRIBED = _error(
+    "system_not_described", "The system cannot be imported, or does not say what it offers, so nothing of it was run."
+)
 EVIDENCE_MISSING = _error("evidence_missing", "Evidence that the claim is judged from is missing.")
 EVIDENCE_INCONSISTENT = _error("evidence_inconsistent", "Two pieces of the evidence contradict each other.")
 JUDGE_ERROR = _error("judge_error", "The judge itself failed; a defect of the harness.")

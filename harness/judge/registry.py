@@ -36,7 +36,8 @@ def judge_unit(
     """The verdict of one unit: a pure function of its contract, the evidence of its runs, and its obstacle.
 
     `runs` is the evidence of the unit's runs in their planned order; what is missing is ERROR. An obstacle (the
-    plan found that this machine or system can't) is NOT_RUN. A composite claim is as good as its worst part.
+    plan found that this machine or system can't) is NOT_RUN, or ERROR where the system could not even be described.
+    A composite claim is as good as its worst part.
     """
     if obstacle is not None:
         judgement = Sheet(claim.mechanism).conclude(obstacle_reason(obstacle), obstacle.message)

@@ -41,6 +41,7 @@ class KeptProcess:
         pass_fds: Sequence[int] = (),
     ) -> None:
         self.returncode: int | None = None
+        self.lost_keeper = False  # the command, or somebody else, killed it
         self._lock = threading.Lock()
         self._token = new_token()
         self._heard = b""
@@ -136,6 +137,7 @@ class KeptProcess:
             self._keeper.wait()
             self.returncode = int(code)
         elif not heard:  # it was killed: its command died with it, other descendants may not have
+            self.lost_keeper = True
             kill_marked(self._token)
             self._keeper.wait()
             self.returncode = -signal.SIGKILL

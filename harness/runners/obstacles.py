@@ -8,13 +8,32 @@ from collections.abc import Callable
 
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.schema import Contract, Workload
+from harness.errors import SystemResolutionError
 from harness.evidence.base import Obstacle
 from harness.evidence.environment import Machine
 from harness.kinds import kind_of
+from harness.runners.folders import without_folders
 from harness.system.protocol import SystemDescription
 
 # What the extra `run` installs; cuda-bindings exist for Linux alone (pyproject.toml).
 RUN_MODULES = ("torch", "filelock", "pynvml", *(("cuda.bindings",) if sys.platform == "linux" else ()))
+
+
+Describe = Callable[[str], SystemDescription | SystemResolutionError]
+
+
+def system_obstacle(contract: Contract, claim: AnyClaim, describe: Describe) -> Obstacle | None:
+    """A system of the claim's arms that cannot be described: without its description
+    the unit would be planned as another.
+
+    It is an ERROR, also where the machine could not decide the unit anyway, or a worker would have opened the system.
+    """
+    arms = {arm for part in parts_of(claim) for arm in part.arms().values()}
+    for system in dict.fromkeys(contract.arms[arm].system or contract.system for arm in sorted(arms)):
+        description = describe(system)
+        if isinstance(description, SystemResolutionError):
+            return Obstacle(reason="system_not_described", message=without_folders(str(description)))
+    return None
 
 
 def find_obstacle(
@@ -22,12 +41,9 @@ def find_obstacle(
     claim: AnyClaim,
     workload: Workload,
     machine: Machine,
-    describe: Callable[[str], SystemDescription | None],
+    describe: Describe,
 ) -> Obstacle | None:
-    """The first obstacle to this unit on this machine; None when its runs can be executed.
-
-    `describe` gives None for a system that cannot be described: its run will say so as an ERROR.
-    """
+    """The first obstacle to this unit on this machine; None when its runs can be executed."""
     return (
         _cannot_run(machine)
         or _missing_module(workload, machine)
@@ -82,15 +98,13 @@ def _missing_memory(workload: Workload, machine: Machine) -> Obstacle | None:
     return Obstacle(reason="needs_memory", message=message)
 
 
-def _missing_capability(
-    contract: Contract, claim: AnyClaim, describe: Callable[[str], SystemDescription | None]
-) -> Obstacle | None:
+def _missing_capability(contract: Contract, claim: AnyClaim, describe: Describe) -> Obstacle | None:
     for part in parts_of(claim):
         for arm_name in part.arms().values():
             arm = contract.arms[arm_name]
             system = describe(arm.system or contract.system)
-            if system is None:
-                continue
+            if isinstance(system, SystemResolutionError):
+                continue  # `system_obstacle` has it
             missing = sorted(capabilities_needed(part, arm_name) - system.capabilities)
             if missing:
                 message = f"arm {arm_name}: {system.name} lacks the capability `{missing[0]}` that {part.kind} needs"

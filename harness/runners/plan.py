@@ -14,12 +14,12 @@ from typing import Protocol
 
 from harness.contract.claims import AnyClaim, parts_of
 from harness.contract.schema import Contract, Workload
-from harness.errors import UsageError
+from harness.errors import SystemResolutionError, UsageError
 from harness.evidence.base import Obstacle
 from harness.evidence.environment import Machine
 from harness.evidence.plan_records import Run, Unit
 from harness.runners.faults import PlannedFault, plan_fault
-from harness.runners.obstacles import find_obstacle
+from harness.runners.obstacles import find_obstacle, system_obstacle
 from harness.runners.run_builder import RunBuilder
 from harness.system.protocol import FaultDescription, SystemDescription
 
@@ -55,7 +55,8 @@ def plan(
 ) -> Plan:
     """Plan the contracts, or the named claims and workloads of them.
 
-    `describe` answers for a system's name; when it raises, the worker will too, and the unit becomes an ERROR.
+    `describe` answers for a system's name; where it raises SystemResolutionError, the units of that system are not run
+    and become ERRORs that say why. A named `fault` needs the description, and the error is raised.
     `fault` is planted in the arms that it breaks. Raises UsageError for a claim, workload or fault that no
     contract has.
     """
@@ -97,8 +98,10 @@ def _plan_workload(
 ) -> list[Unit]:
     units = []
     for claim in claims:
-        obstacle = _fault_obstacle(planted, machine) or find_obstacle(
-            contract, claim, workload, machine, descriptions.get
+        obstacle = (
+            system_obstacle(contract, claim, descriptions.get)
+            or _fault_obstacle(planted, machine)
+            or find_obstacle(contract, claim, workload, machine, descriptions.get)
         )
         runs: list[str] = []
         if obstacle is None:
@@ -130,27 +133,28 @@ def _in_order_of_claims(units: list[Unit], contracts: Sequence[Contract]) -> lis
 
 
 class _Descriptions:
-    """Asks each system once; None for a system that cannot describe itself."""
+    """Asks each system once, and keeps the error of one that cannot be described."""
 
     def __init__(self, describe: Describe) -> None:
         self._describe = describe
-        self._known: dict[str, SystemDescription | None] = {}
+        self._known: dict[str, SystemDescription | SystemResolutionError] = {}
 
-    def get(self, system: str) -> SystemDescription | None:
+    def get(self, system: str) -> SystemDescription | SystemResolutionError:
         if system not in self._known:
             try:
                 self._known[system] = self._describe(system)
-            except Exception:  # the worker meets the same failure, and it becomes that run's ERROR
-                self._known[system] = None
+            except SystemResolutionError as error:
+                self._known[system] = error
         return self._known[system]
 
     def faults(self, contract: Contract) -> dict[str, FaultDescription]:
         """Faults of the contract's system, and of the systems that its arms name."""
-        systems = [contract.system, *(arm.system for arm in contract.arms.values() if arm.system is not None)]
         faults: dict[str, FaultDescription] = {}
-        for system in reversed(systems):
+        for system in reversed(contract.systems()):
             description = self.get(system)
-            faults.update(description.faults if description is not None else {})
+            if isinstance(description, SystemResolutionError):
+                raise description
+            faults.update(description.faults)
         return faults
 
 

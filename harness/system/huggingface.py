@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from harness.contract.schema import Arm, Workload
 from harness.errors import SystemResolutionError
 from harness.system.protocol import (
     CheckpointExport,
@@ -26,6 +25,8 @@ from harness.system.resolve import resolve
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from harness.contract.schema import Arm, Workload
 
 
 class TransformersQLoRA:
@@ -55,6 +56,8 @@ class TransformersQLoRA:
         if fault is not None or not isinstance(twin_of, str):
             raise ValueError("a transformers twin has no faults, and its arm names the other system as `twin_of`")
         _require_modules()
+        from harness.contract.schema import Arm
+
         mirrored = Arm.model_validate({"capture": "none", **settings})
         twin = resolve(twin_of).open(workload, mirrored, data=data, model_directory=model_directory)
         return TransformersRun(twin, twin_of)

@@ -10,14 +10,24 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
-# Re-exported: an adapter needs this module and no other.
-from harness.contract.schema import Arm as Arm  # noqa: PLC0414
-from harness.contract.schema import Workload as Workload  # noqa: PLC0414
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import Tensor
+
+    # Re-exported: an adapter needs this module and no other.
+    from harness.contract.schema import Arm as Arm  # noqa: PLC0414
+    from harness.contract.schema import Workload as Workload  # noqa: PLC0414
+else:
+
+    def __getattr__(name: str) -> object:
+        """Imported at first use: a system that only describes itself needs no pydantic."""
+        if name not in {"Arm", "Workload"}:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from harness.contract import schema
+
+        return getattr(schema, name)
+
 
 Scalar = bool | int | float | str
 CAPABILITIES = (

@@ -1,4 +1,4 @@
-"""`module:attribute` -> TrainingSystem."""
+"""`module:attribute` -> TrainingSystem: for workers, since it runs a stranger's code (`described.py` is for others)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from harness.errors import SystemResolutionError
 from harness.python_path import add_working_directory
-from harness.system.protocol import SystemDescription, TrainingSystem
+from harness.system.protocol import TrainingSystem
 
 
 def resolve(name: str) -> TrainingSystem:
@@ -43,16 +43,6 @@ def resolve(name: str) -> TrainingSystem:
             )
         found = getattr(found, attribute)
     return _instance(name, found)
-
-
-def describe(name: str) -> SystemDescription:
-    """What the system says of itself. Raises `SystemResolutionError`, also when it would end the process."""
-    try:
-        return resolve(name).describe()
-    except SystemExit as error:  # passed on, it would end the harness with the system's exit code
-        raise SystemResolutionError(
-            "a system is imported and described without ending the process", where=name, got=repr(error)
-        ) from error
 
 
 def _import_remedy(module: str, error: Exception) -> str:

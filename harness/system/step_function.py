@@ -31,13 +31,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
-from harness.contract.schema import Arm, Workload
 from harness.errors import HarnessError
 from harness.system.protocol import CaptureRecord, Scalar, SystemDescription
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from harness.contract.schema import Arm, Workload
     from harness.system.replay.captured_step import CapturedStep
     from harness.system.replay.traced import TracedStep
 

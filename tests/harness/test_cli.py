@@ -327,7 +327,7 @@ def test_a_system_that_exits_does_not_end_the_harness_in_green(contracts: Path) 
     path.write_text(path.read_text().replace("scripted_system:ScriptedSystem", "leaves_early:System"))
     checked = harness("check", contracts)
     assert checked.returncode == 11
-    assert "without ending the process; found SystemExit(0)" in checked.stderr
+    assert f"without ending the process; found SystemExit: 0 ({Path('leaves_early.py').resolve()}:1)" in checked.stderr
 
 
 def test_a_fault_of_ours_is_an_error_and_not_a_violated_claim(

@@ -13,7 +13,7 @@ from harness.commands import check
 from harness.contract.load import LoadedContract, load_contract
 from harness.lint import Finding, lint, lint_drill
 from harness.run_directory.drill_record import FILE, DrillMachine, DrillRecord, Row, Triple, record_text
-from harness.system.resolve import describe
+from harness.system.described import describe
 
 ROOT = Path(__file__).parents[3]
 

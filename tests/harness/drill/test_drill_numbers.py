@@ -11,7 +11,7 @@ from harness.contract.load import LoadedContract, load_contract, load_contracts
 from harness.drill.numbers import demanded, unbroken
 from harness.drill.offered import offered_by
 from harness.lint import lint
-from harness.system.resolve import describe
+from harness.system.described import describe
 
 CONTRACTS = Path(__file__).parents[3] / "contracts"
 

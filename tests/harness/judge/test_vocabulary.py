@@ -48,8 +48,9 @@ STATUSES = {
         undecided_ratio unknown_node_type""",
     Status.NOT_RUN: """capability_missing evidence_of_another_contract fault_not_offered judge_missing mechanism_missing
         module_missing needs_cuda needs_memory not_available not_in_contract not_planned""",
-    Status.ERROR: """evidence_inconsistent evidence_missing judge_error worker_exception worker_exit_code worker_garbage
-        worker_heartbeat worker_incomplete worker_output_limit worker_signal worker_wall_limit""",
+    Status.ERROR: """evidence_inconsistent evidence_missing judge_error system_not_described worker_exception
+        worker_exit_code worker_garbage worker_heartbeat worker_incomplete worker_output_limit worker_signal
+        worker_wall_limit""",
 }
 
 

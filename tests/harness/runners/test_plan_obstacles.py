@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from planning import ARMS, CAPTURE, GRADIENTS, H200, NO_GPU, PTX, THROUGHPUT, TRAJECTORY, WORKLOADS, describe, planned
 
+from harness.errors import SystemResolutionError
 from harness.evidence.environment import Machine
 from harness.system.protocol import CAPABILITIES, SystemDescription
 
@@ -155,10 +156,19 @@ def test_a_capture_scope_that_the_system_does_not_understand() -> None:
     assert unit.obstacle.message == "arm graphed: system does not understand `capture: step`"
 
 
-def test_a_system_that_cannot_describe_itself_is_left_to_its_worker() -> None:
-    def broken(system: str) -> SystemDescription:
-        raise ImportError(system)
+def broken(system: str) -> SystemDescription:
+    raise SystemResolutionError("a system is described", where=system, got="nothing")
 
+
+def test_a_system_that_cannot_be_described_is_not_run_and_says_why() -> None:
+    """Also where its worker would open it: without the description the unit would be another."""
     result = planned(CAPTURE, describe=broken)
-    assert result.units[0].obstacle is None
-    assert len(result.runs) == 1
+    assert result.runs == []
+    assert result.units[0].obstacle is not None
+    assert result.units[0].obstacle.reason == "system_not_described"
+    assert result.units[0].obstacle.message == "some.system:System: a system is described; found nothing"
+
+
+def test_a_fault_of_a_system_that_cannot_be_described_is_no_unknown_name() -> None:
+    with pytest.raises(SystemResolutionError, match="a system is described; found nothing"):
+        planned(CAPTURE, describe=broken, fault="stale_batch")

@@ -1,0 +1,243 @@
+"""What systems say of themselves, asked in a process of their own, so that this one never runs a stranger's code.
+
+All systems of a command are asked by one process (`describing.py`), one after the other, and each once: the answers
+are kept. A system that ends, hangs or breaks that process costs its own description; the others are asked anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import IO, Any, Self
+
+from harness.errors import SystemResolutionError
+from harness.processes.kept import KeptProcess
+from harness.python_path import add_working_directory, child_command, child_path
+from harness.system.description_text import NotADescription, from_plain
+from harness.system.protocol import SystemDescription
+
+Description = SystemDescription | SystemResolutionError
+LIMIT_S = 60.0  # for each system; an import of a large package from a cold disk takes long
+MOST_BYTES = 16 * 2**20  # of an answer, and of what is printed meanwhile
+STACK_S = 1.0  # for the process to write down the stack in which it hangs
+ENDING_S = 1.0  # for a process to end that has closed its pipes
+PYTHON = os.path.dirname(os.__file__)  # noqa: PTH120
+SHOWN = 300  # characters of the last lines that were printed
+FRAME = re.compile(r'File "([^"<]+)", line (\d+) in')
+
+_answers: dict[tuple[str, ...], Description] = {}
+_begun: list[_Describer] = []
+
+
+def describe(name: str) -> SystemDescription:
+    """What the system `module:attribute` says of itself. Raises `SystemResolutionError`."""
+    answer = describe_all([name])[name]
+    if isinstance(answer, SystemResolutionError):
+        raise answer
+    return answer
+
+
+def describe_all(names: Iterable[str], limit_s: float = LIMIT_S) -> dict[str, Description]:
+    """What each system says of itself, or why it does not; each has `limit_s` seconds. Asked once in this process."""
+    add_working_directory()  # for what else looks for the systems' files
+    wanted = list(dict.fromkeys(names))
+    unknown = [name for name in wanted if _key(name) not in _answers]
+    if unknown:
+        answers = _ask(unknown, min(limit_s, LIMIT_S))
+        _answers.update({_key(name): answer for name, answer in answers.items()})
+    return {name: _answers[_key(name)] for name in wanted}
+
+
+def begin() -> None:
+    """Start the process that describes, so that it has started by the time that there is a system to ask it for."""
+    _begun.append(_Describer())
+
+
+def end() -> None:
+    """End that process if nobody has asked it."""
+    while _begun:
+        _begun.pop().kill()
+
+
+def _key(name: str) -> tuple[str, ...]:
+    """A name means what the working directory and the path make of it."""
+    return (name, os.getcwd(), *sys.path)  # noqa: PTH109
+
+
+def _ask(names: Sequence[str], limit_s: float) -> dict[str, Description]:
+    """Every name's answer. One that came of the way in which an earlier system left the process is asked for anew."""
+    answers: dict[str, Description] = {}
+    waiting = list(names)
+    while waiting:
+        with _begun.pop() if _begun else _Describer() as describer:
+            answered: dict[str, Description] = {}
+            for name in waiting:
+                answer = describer.ask(name, limit_s)
+                if answer is not None or not answered:
+                    answered[name] = answer or describer.problem(name)
+                if answer is None:
+                    break
+        if describer.lost_keeper and len(answered) > 1:
+            answered = {name: _ask([name], limit_s)[name] for name in answered}
+        elif describer.lost_keeper:
+            answered = {name: _error(name, "a process that killed its parent") for name in answered}
+        answers |= answered
+        waiting = [name for name in waiting if name not in answers]
+    return answers
+
+
+def _error(name: str, got: str) -> SystemResolutionError:
+    return SystemResolutionError(
+        "a system is imported and described without ending, or holding up, the process that asks it",
+        where=name,
+        got=got,
+        remedy="heavy work belongs into `open()`; importing the system and describe() only name what there is",
+    )
+
+
+class _Describer:
+    """One process that describes systems, until it fails to answer."""
+
+    def __init__(self) -> None:
+        requests, self._requests = _pipe()
+        self._answers, answers = _pipe()
+        self._output, output = _pipe()
+        self._printed, self._received, self._seconds = b"", 0, 0.0
+        self._overran, self._forged = False, ""
+        with requests, answers, output:
+            self._process = KeptProcess(
+                [*child_command("harness.system.describing"), str(answers.fileno())],
+                env={**os.environ, "PYTHONPATH": child_path(), "PYTHONHASHSEED": "0"},
+                stdin=requests,
+                stdout=output,
+                stderr=output,
+                pass_fds=[answers.fileno()],
+            )
+
+    def ask(self, name: str, limit_s: float) -> Description | None:
+        """The system's answer; None where none came, and `problem` says why."""
+        number = secrets.token_hex(8)  # an answer that somebody wrote beforehand does not have it
+        self._printed, self._received, began = b"", 0, time.monotonic()
+        with suppress(BrokenPipeError):
+            self._requests.write(json.dumps({"name": name, "number": number}).encode() + b"\n")
+        line = b""
+        while not line.endswith(b"\n") and (part := self._next_part(began + limit_s)):
+            line += part
+        self._seconds = time.monotonic() - began
+        try:
+            return _answer(name, number, line) if line.endswith(b"\n") else None
+        except NotADescription as problem:
+            self._forged = f"an answer that the harness did not write ({problem})"
+            return None
+
+    def _next_part(self, until: float) -> bytes:
+        """What comes next of an answer; nothing when no more will come, or time or output are used up."""
+        while (left := until - time.monotonic()) > 0 and self._received < MOST_BYTES:
+            ready = _readable([self._answers, self._output], left)
+            if self._output in ready:
+                self._keep_printed()
+            if self._answers in ready:
+                part = os.read(self._answers.fileno(), 2**16)
+                self._received += len(part)
+                return part
+        self._overran = True
+        return b""
+
+    def _keep_printed(self) -> bool:
+        """Read what was printed, and keep the last of it; whether there was something."""
+        printed = os.read(self._output.fileno(), 2**16)
+        self._received += len(printed)
+        self._printed = (self._printed + printed)[-(2**16) :]
+        return bool(printed)
+
+    def problem(self, name: str) -> SystemResolutionError:
+        """Why no answer came: the process was too slow, printed without end, or has ended."""
+        if self._forged:
+            got = self._forged
+        elif self._overran:
+            used_up = "no answer" if self._received < MOST_BYTES else f"more than {MOST_BYTES // 2**20} MiB of output"
+            got = f"{used_up} after {self._seconds:.0f} s{self._place()}"
+        else:
+            got = f"{self._ending()} and no answer"
+            printed = self._printed.decode("utf-8", "replace").strip()
+            got += f", having printed at last {printed[-SHOWN:]!r}" if printed else ""
+        return _error(name, got)
+
+    @property
+    def lost_keeper(self) -> bool:
+        """Whether a system killed the process that kept this one."""
+        return self._process.lost_keeper
+
+    def _place(self) -> str:
+        """File and line of the system's own code in which it hangs: the innermost that is in no library."""
+        self._process.terminate()  # it answers with its stack
+        until = time.monotonic() + STACK_S
+        frames: list[tuple[str, str]] = []
+        while (left := until - time.monotonic()) > 0 and not (frames and frames[-1][0].endswith("describing.py")):
+            if _readable([self._output], left) and not self._keep_printed():
+                break
+            frames = FRAME.findall(self._printed.decode("utf-8", "replace"))
+        own = [frame for frame in frames if not frame[0].startswith(PYTHON) and "site-packages" not in frame[0]]
+        return f" ({':'.join((own or frames)[0])})" if frames else ""
+
+    def _ending(self) -> str:
+        try:
+            code = self._process.wait(ENDING_S)
+        except subprocess.TimeoutExpired:
+            return "the descriptor for answers closed"
+        while _readable([self._output], 0.0) and self._keep_printed():
+            pass  # its last words
+        if code >= 0:
+            return f"exit status {code}"
+        with suppress(ValueError):
+            return signal.Signals(-code).name
+        return f"signal {-code}"
+
+    def kill(self) -> None:
+        """End the process, and whatever the systems left running in it."""
+        self._process.kill()
+        for pipe in (self._requests, self._answers, self._output):
+            pipe.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def _pipe() -> tuple[IO[bytes], IO[bytes]]:
+    reads, writes = os.pipe()
+    return open(reads, "rb", buffering=0), open(writes, "wb", buffering=0)  # noqa: PTH123
+
+
+def _readable(pipes: list[IO[bytes]], seconds: float) -> list[IO[bytes]]:
+    """Those that have something to read, or have ended, within so many seconds."""
+    poller = select.poll()
+    for pipe in pipes:
+        poller.register(pipe.fileno(), select.POLLIN)
+    ready = {descriptor for descriptor, _ in poller.poll(seconds * 1e3)}
+    return [pipe for pipe in pipes if pipe.fileno() in ready]
+
+
+def _answer(name: str, number: str, line: bytes) -> Description:
+    """What a line says. Raises `NotADescription` where the system wrote it itself, or it is no answer."""
+    try:
+        answer: Any = json.loads(line)
+        if answer["number"] == number and "description" in answer:
+            return from_plain(answer["description"])
+        error = {key: str(answer["error"][key]) for key in ("rule", "got", "remedy")} | {"where": name}
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise NotADescription(f"{type(problem).__name__}: {problem}") from problem
+    if answer["number"] != number:
+        raise NotADescription("another number")
+    return SystemResolutionError(**error)

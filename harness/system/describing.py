@@ -1,0 +1,95 @@
+"""Describe systems in a process of its own: `python -m harness.system.describing DESCRIPTOR`.
+
+Reads requests from stdin, a JSON line each: a system's name and a number that nobody else knows. Answers on DESCRIPTOR,
+a JSON line each: that number, and the description or the error. What the system prints goes to stdout and stderr.
+
+Importing a system executes a stranger's code: it may end this process, hang it, or change its modules. Whoever reads
+the answers (`described.py`) counts a missing one as an error.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from json import dumps, loads
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from harness.errors import SystemResolutionError
+from harness.system.description_text import NotADescription, to_plain
+from harness.system.resolve import resolve
+
+MOST = 500  # characters of a message
+PYTHON, LIBRARIES = str(Path(os.__file__).parent), f"{os.sep}site-packages{os.sep}"
+OURS = {str(Path(__file__).with_name(f"{name}.py")) for name in ("describing", "resolve", "description_text")}
+_write, _exit = os.write, os._exit  # a system may put something else in their places
+
+
+def main() -> None:
+    """Answer until the requests end."""
+    answers = int(sys.argv[1])
+    os.set_inheritable(answers, False)
+    # asked to end because it takes too long, it leaves the stack that it hangs in
+    faulthandler.register(signal.SIGTERM, os.dup(2), all_threads=False)
+    requests = os.fdopen(os.dup(0), "rb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for line in requests:
+        request = loads(line)
+        answer = dumps({"number": request["number"], **_answer(request["name"])}).encode() + b"\n"
+        while answer:
+            answer = answer[_write(answers, answer) :]
+    _exit(0)
+
+
+def _answer(name: str) -> dict[str, Any]:
+    try:
+        return {"description": to_plain(resolve(name).describe())}
+    except SystemResolutionError as error:
+        return _error(error.rule, f"{error.got}{_place(error.__cause__)}", error.remedy)
+    except NotADescription as error:
+        return _error("describe() returns a SystemDescription, with plain values in all of its fields", _text(error))
+    except (SystemExit, KeyboardInterrupt) as error:
+        rule = "a system is imported and described without ending the process"
+        return _error(rule, f"{type(error).__name__}: {_text(error)}{_place(error)}")
+    except BaseException as error:
+        rule = "a system is imported and described without raising"
+        return _error(rule, f"{type(error).__name__}: {_text(error)}{_place(error)}")
+
+
+def _error(rule: str, got: str, remedy: str = "") -> dict[str, Any]:
+    return {"error": {"rule": rule, "got": got, "remedy": remedy}}
+
+
+def _text(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except BaseException as another:  # a stranger's exception may raise when it is asked what it says
+        text = f"({type(another).__name__} when asked for its message)"
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= MOST else text[: MOST - 1] + "…"
+
+
+def _place(error: BaseException | None) -> str:
+    """File and line of the system's own code where it came to this, the innermost; nothing when none is known."""
+    if error is None:
+        return ""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({error.filename}:{error.lineno})"
+    frames = _frames(error.__traceback__)
+    theirs = [frame for frame in frames if frame[0] not in OURS and not frame[0].startswith("<frozen ")]
+    own = [frame for frame in theirs if not frame[0].startswith((PYTHON, "<")) and LIBRARIES not in frame[0]] or theirs
+    return f" ({own[-1][0]}:{own[-1][1]})" if own else ""
+
+
+def _frames(trace: TracebackType | None) -> Iterator[tuple[str, int]]:
+    while trace is not None:
+        yield trace.tb_frame.f_code.co_filename, trace.tb_lineno
+        trace = trace.tb_next
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Systems are described in a process of their own: what each way to misbehave costs, and how it reads."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from process_table import still_alive
+from strange_systems import STRANGE
+
+from harness.contract.load import load_contracts
+from harness.errors import SystemResolutionError
+from harness.system import described
+from harness.system.described import describe, describe_all
+from harness.system.description_text import NotADescription, from_plain, to_plain
+from harness.system.protocol import Expectation, FaultDescription, SystemDescription
+from harness.system.resolve import resolve
+
+CONTRACTS = Path(__file__).parents[3] / "contracts"
+SHIPPED = sorted({system for loaded in load_contracts([CONTRACTS]) for system in loaded.contract.systems()})
+
+
+@pytest.fixture
+def strange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The strange systems as modules in a folder on the path; their names begin with `stranger_`."""
+    for name, one in STRANGE.items():
+        one.write(tmp_path / f"stranger_{name}.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield tmp_path
+    imported = {name for name in set(sys.modules) - before if name.startswith("stranger_")}
+    assert not imported, "a stranger's code ran in this process"
+
+
+def system(name: str) -> str:
+    return f"stranger_{name}:System"
+
+
+def found_in(name: str, folder: Path) -> str:
+    """What the error of a strange system must say."""
+    return (STRANGE[name].found or "").format(path=folder / f"stranger_{name}.py")
+
+
+QUICK = [name for name, one in STRANGE.items() if not one.hangs]
+
+
+def test_each_way_to_misbehave_costs_one_description_and_says_what_was_found(strange: Path) -> None:
+    answers = describe_all([system(name) for name in QUICK])
+    wrong = {}
+    for name in QUICK:
+        answer, expected = answers[system(name)], found_in(name, strange)
+        if expected and not (isinstance(answer, SystemResolutionError) and expected in str(answer)):
+            wrong[name] = str(answer)
+        if not expected and not isinstance(answer, SystemDescription):
+            wrong[name] = str(answer)
+        if isinstance(answer, SystemResolutionError) and not str(answer).startswith(f"{system(name)}: "):
+            wrong[name] = f"says not of whom: {answer}"
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("name", [name for name, one in STRANGE.items() if one.hangs])
+def test_a_system_that_hangs_has_its_seconds_and_no_more(strange: Path, name: str) -> None:
+    with pytest.raises(SystemResolutionError) as caught:
+        answer = describe_all([system(name)], limit_s=1.0)[system(name)]
+        assert isinstance(answer, SystemResolutionError)
+        raise answer
+    assert "; found no answer after 1 s" in str(caught.value)
+    assert found_in(name, strange) in str(caught.value)
+
+
+def test_a_daemon_that_the_import_left_is_gone(strange: Path) -> None:
+    assert describe(system("leaves_a_daemon")).name == "strange"
+    assert still_alive([int((strange / "stranger_leaves_a_daemon.py.daemon").read_text())]) == []
+
+
+def test_what_an_earlier_system_left_is_not_another_ones_fault(strange: Path) -> None:
+    """A thread of the first ends the process while the second is asked: the second answers in a process of its own."""
+    (strange / "stranger_time_bomb.py").write_text(
+        "import os, sys, threading, time\n"
+        "def wait():\n"
+        "    while 'stranger_slow' not in sys.modules: time.sleep(0.001)\n"
+        "    os._exit(1)\n"
+        "threading.Thread(target=wait).start()\n" + (strange / "stranger_prints.py").read_text()
+    )
+    (strange / "stranger_slow.py").write_text(
+        "import time; time.sleep(0.3)\n" + (strange / "stranger_prints.py").read_text()
+    )
+    answers = describe_all([system("time_bomb"), system("slow")])
+    assert [type(answer) for answer in answers.values()] == [SystemDescription, SystemDescription]
+
+
+def test_a_system_is_asked_once(strange: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = describe(system("prints"))
+    with pytest.raises(SystemResolutionError):
+        describe(system("raises"))
+    monkeypatch.setattr(described, "_Describer", None)  # would be needed to ask again
+    assert describe(system("prints")) is first
+    with pytest.raises(SystemResolutionError, match="ZeroDivisionError"):
+        describe(system("raises"))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_description_arrives_as_it_was_given(name: str) -> None:
+    given = resolve(name).describe()
+    assert describe(name) == given
+    assert from_plain(to_plain(given)) == given
+
+
+def test_every_field_arrives_as_it_was_given() -> None:
+    fault = FaultDescription(
+        "a", "b", "both", {"C-1": Expectation("ERROR", "r", {"n": 1, "x": 0.1, "y": True})}, "cuda"
+    )
+    given = SystemDescription(
+        name="é",
+        summary="s",
+        models=("tiny", "large"),
+        arm_options={"rate": float, "on": bool, "rank": int, "mode": str, "choice": (1, 1.0, True, "1")},
+        workload_options={},
+        capabilities=frozenset({"inputs"}),
+        captures=frozenset({"none", "step"}),
+        faults={"a": fault},
+    )
+    arrived = from_plain(to_plain(given))
+    assert arrived == given
+    assert [type(value) for value in arrived.arm_options["choice"]] == [int, float, bool, str]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "change", [{"more": 1}, {"models": [1]}, {"faults": {"a": {}}}, {"arm_options": {"a": {}}}, {"name": None}]
+)
+def test_an_answer_that_is_no_description_is_refused(change: dict[str, object]) -> None:
+    plain = to_plain(SystemDescription("a", "b", (), {}, {}, frozenset()))
+    with pytest.raises(NotADescription):
+        from_plain({**plain, **change})
