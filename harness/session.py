@@ -12,6 +12,7 @@ from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract, load_contracts
 from harness.contract.schema import Contract
 from harness.contract.waivers import Waiver, find_waivers
+from harness.costs.of_directories import costs_of
 from harness.errors import ExitCode, UsageError
 from harness.evidence import environment, layout
 from harness.evidence.plan_records import Run, Unit
@@ -219,6 +220,7 @@ def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]
         evidence=evidence,
         altered=tuple(f"{bundle.path.name}: {line}" for bundle in bundles for line in altered(bundle)),
         gate=gate,
+        costs=costs_of(bundles, models),
     )
     return Judgement(view, bundles[0].path if len(bundles) == 1 else None)
 
@@ -271,7 +273,7 @@ def judge_runs(
 
 
 def judgement_json(judgement: Judgement) -> str:
-    """What `--json` prints: the content of `verdicts.json`, with the run directory and the waivers that apply."""
+    """What `--json` prints: the content of `verdicts.json`, with costs, run directory and the waivers that apply."""
     from harness.report.headline import HELD
 
     directory = str(judgement.run_directory) if judgement.run_directory else None
@@ -279,7 +281,8 @@ def judgement_json(judgement: Judgement) -> str:
     published["gate"]["open"] = judgement.headline.word == HELD  # altered or unfinished evidence opens nothing
     waivers = [waiver for verdict in judgement.verdicts if (waiver := judgement.view.waiver(verdict)) is not None]
     waived = [waiver.model_dump(mode="json") for waiver in waivers]
-    return dump_json({**published, "run_directory": directory, "waived": waived}, indent=2)
+    costs = judgement.view.costs.model_dump(mode="json")
+    return dump_json({**published, "costs": costs, "run_directory": directory, "waived": waived}, indent=2)
 
 
 def write_judgement(directory: Path, judgement: Judgement) -> None:

@@ -15,9 +15,12 @@ def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
     if as_json:
         print(session.judgement_json(judgement))
         return
+    from harness.report.sections.costs import summary
     from harness.report.terminal import print_results
 
     print_results(judgement.view)
+    if costs := summary(judgement.view.costs):
+        print(costs)
     if judgement.run_directory is not None and (judgement.run_directory / "report.html").exists():
         print(f"report: {judgement.run_directory / 'report.html'}")
     if os.environ.get("GITHUB_ACTIONS") == "true":

@@ -19,6 +19,8 @@ RUN = "run.json"
 RECORDS = "records.jsonl"
 TELEMETRY = "telemetry.jsonl"
 DEATH = "death.json"
+PROCESS = "process.json"  # when the worker's process started and ended, as its supervisor saw it
+ATTEMPT = "attempt."  # and a number: what an earlier worker of the run left
 OUTPUT = "stderr.txt"  # what the worker printed, on both streams, up to a cap
 SERIES_COLUMNS = ("step", "loss", "batch_digest", "clip_active_groups", "tokens")
 

@@ -17,6 +17,7 @@ class Phase(Record):
     record: Literal["phase"] = "phase"
     name: str
     seconds: Amount  # since the worker's start
+    began: Real | None = None  # by the clock of `Block.began`
 
 
 class Block(Record):
@@ -164,6 +165,7 @@ class Complete(Record):
 
     record: Literal["complete"] = "complete"
     seconds: Amount
+    processor_seconds: Amount | None = None  # of the process, and of its children that ended
 
 
 AnyRecord = Annotated[

@@ -41,12 +41,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report with a heading of its own; `lead` says how to read it."""
+    """A part of the report with a heading of its own; `lead` says how to read it, and unfolds it where `folded`."""
 
     anchor: str
     title: str
     lead: str
     parts: list[Part]
+    folded: bool = False
 
 
 def table(

@@ -1,4 +1,4 @@
-"""What changed from one run directory to another: environment first, then verdicts, then figures beyond noise."""
+"""What changed from one run directory to another: environment, verdicts, figures beyond noise, seconds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from harness.judge.verdict import Figure, Verdict
 from harness.report.sections.closing import flatten
+from harness.report.sections.costs import changes as changed_costs
 from harness.report.text import figure, line, number, words
 from harness.report.view import ReportView
 from harness.run_directory.bundle import Header
@@ -44,7 +45,9 @@ def compare(before: ReportView, after: ReportView) -> str:
     ):
         shown = [_change(change) for change in changes if change.beyond_noise is kind]
         lines += ["", title, *shown] if shown else []
-    return "\n".join(lines if changes else [*lines, "", "Figures", "  the same"]) + "\n"
+    lines += [] if changes else ["", "Figures", "  the same"]
+    spent = [f"  {text}" for text in changed_costs(before.costs, after.costs)]
+    return "\n".join([*lines, *(["", "Seconds", *spent] if spent else [])]) + "\n"
 
 
 def figure_changes(before: ReportView, after: ReportView) -> Iterator[Change]:

@@ -10,7 +10,7 @@ from harness.report.blocks import Section
 from harness.report.budget import BYTES, page_within
 from harness.report.headline import headline, undecided
 from harness.report.page import render_page
-from harness.report.sections import capture, closing, gradients, kernels, throughput, trajectories
+from harness.report.sections import capture, closing, costs, gradients, kernels, throughput, trajectories
 from harness.report.text import clean, line
 from harness.report.view import ReportView
 
@@ -56,6 +56,7 @@ def _evidence(view: ReportView) -> list[Section]:
         *capture.sections(view),
         *kernels.sections(view),
         closing.kill_matrix(view),
+        costs.section(view),
     ]
     return [section for section in sections if section is not None]
 

@@ -6,10 +6,11 @@ A report is a pure function of this view.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.schema import Contract, Workload
+from harness.costs.account import Costs
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Status, Verdict, count
 from harness.report.text import line
@@ -34,6 +35,7 @@ class ReportView:
     altered: tuple[str, ...] = ()
     incomplete: tuple[str, ...] = ()
     gate: bool = False
+    costs: Costs = field(default_factory=Costs)
 
     @property
     def is_drill(self) -> bool:

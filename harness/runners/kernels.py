@@ -70,7 +70,7 @@ def _on_device(run: Run, arm: str, recorder: Recorder) -> KernelsEvidence:
         try:
             train(training, shapes_of(run) * ROUNDS)
         except KernelRefusedError as refusal:
-            recorder.phase(f"{arm}: {refusal}")
+            recorder.phase(f"{arm}: inventory after {refusal}")
         return evidence(arm, training.kernel_inventory(), compiled_for=None, device=found)
 
 

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 # bound here, before a system is imported: it could replace them in their modules
-from os import utime
+from os import times, utime
 from pathlib import Path
-from time import perf_counter
+from time import monotonic
 from types import TracebackType
 from typing import Self
 
 from harness.evidence.base import Record
 from harness.evidence.layout import RECORDS, SERIES_COLUMNS, series_name
-from harness.evidence.run_records import Phase
+from harness.evidence.run_records import Complete, Phase
 from harness.numbers import dump_json, encode
 from harness.runners.line import ALONE, TOGETHER, Line
 from harness.runners.quiet import wait_for_quiet_device
@@ -82,7 +82,7 @@ class Recorder:
     def __init__(self, directory: Path, line: Line | None = None) -> None:
         self.directory = directory
         self._line = line  # None: nobody else has runs here
-        self._started = perf_counter()
+        self._started = monotonic()
         self._records = (directory / RECORDS).open("a", encoding="utf-8", newline="\n")
         self._heartbeat = directory / HEARTBEAT
         self._series: dict[tuple[str, int], SeriesWriter] = {}
@@ -91,14 +91,19 @@ class Recorder:
 
     def seconds(self) -> float:
         """Seconds since the worker began to record."""
-        return perf_counter() - self._started
+        return monotonic() - self._started
+
+    def complete(self) -> None:
+        """Write the last record: the run did all that it was asked."""
+        self.write(Complete(seconds=self.seconds(), processor_seconds=sum(times()[:4])))
 
     def phase(self, name: str) -> None:
         """Say where the run is; the last phase names the place of a death."""
         self.current_phase = name
         # the supervisor reads the phase from this small file while the run is under way
         self._heartbeat.write_text(name, encoding="utf-8")
-        self.write(Phase(name=name, seconds=self.seconds()))
+        began = monotonic()
+        self.write(Phase(name=name, seconds=began - self._started, began=began))
 
     def write(self, record: Record) -> None:
         """Append one record and flush it."""

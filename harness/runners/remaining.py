@@ -15,8 +15,6 @@ from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import ArmFailed
 from harness.numbers import dump_json
 
-ATTEMPT = "attempt."
-
 
 def without_the_arm(run: Run, directory: Path, death: Death) -> Run | None:
     """Prepare `directory` for the run without the arm in which its worker died; None where nothing remains to run.
@@ -49,9 +47,9 @@ def _arm_in(run: Run, phase: str | None) -> str | None:
 
 
 def _set_aside(directory: Path) -> None:
-    number = sum(path.name.startswith(ATTEMPT) for path in directory.iterdir())
-    kept = [path for path in directory.iterdir() if not path.name.startswith(ATTEMPT)]
-    aside = directory / f"{ATTEMPT}{number}"
+    number = sum(path.name.startswith(layout.ATTEMPT) for path in directory.iterdir())
+    kept = [path for path in directory.iterdir() if not path.name.startswith(layout.ATTEMPT)]
+    aside = directory / f"{layout.ATTEMPT}{number}"
     aside.mkdir()
     for path in kept:
         path.rename(aside / path.name)

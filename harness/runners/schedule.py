@@ -69,7 +69,7 @@ class Schedule:
         self._machine, self._tell, self._interpreters = machine, tell, interpreters
         self._uuid = machine.gpus[0].uuid if machine.gpus else None
         self._stop = threading.Event()
-        self._company = Company(interpreters=interpreters, locked=True)
+        self._company = Company(interpreters=interpreters, locked=True, shared=True)
         self._running: dict[Future[None], Task] = {}
 
     def execute(self, tasks: Sequence[Task]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from harness.runners.folders import without_folders
 from harness.runners.gpu_lock import gpu_lock
 from harness.runners.interpreters import Interpreter, Interpreters
 from harness.runners.output import OutputPump
+from harness.runners.process_times import write_process_times
 from harness.runners.recorder import HEARTBEAT
 from harness.runners.remaining import without_the_arm, write_run
 from harness.runners.telemetry import Sampler
@@ -49,6 +51,7 @@ class Company:
     workers: set[int] = field(default_factory=set)  # process ids, each the leader of a session
     before: set[int] | None = None  # processes on the GPU before the session's; None: nobody has looked
     locked: bool = False
+    shared: bool = False  # whether other runs may use the GPU at the same time
     threads: int | None = None  # of the host for each worker that is not timed; None: as libraries choose
 
     def interpreter(self) -> Interpreter:
@@ -118,6 +121,15 @@ def _supervise(
     finally:
         worker.end()
         company.workers.discard(process.pid)
+        write_process_times(
+            directory,
+            started=worker.started,
+            given_run=worker.given,
+            ended=time.monotonic(),
+            gpu=gpu_uuid,
+            gpu_alone=None if gpu_uuid is None else not company.shared,
+            stopped=worker.stopped,
+        )
     output = directory / layout.OUTPUT
     if output.exists():
         output.write_text(without_folders(output.read_text(encoding="utf-8", errors="replace")), encoding="utf-8")

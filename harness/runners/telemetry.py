@@ -36,7 +36,7 @@ class Sampler:
     """Samples until it is left; `write` then stores one Telemetry record.
 
     gpu_uuid: the GPU to watch, None for the host alone; workers: process and session ids of those that use the GPU for
-    the harness now; before: processes on the GPU before any of them; phase: tells the worker's phase. When the run had a
+    the harness now; before: processes on it before any of them; phase: tells the worker's phase. When the run had a
     timed phase, only samples of that phase are kept.
     """
 

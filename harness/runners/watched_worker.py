@@ -48,7 +48,8 @@ class WatchedWorker:
     def __init__(self, run: Run, directory: Path, interpreter: Interpreter, tell: Callable[[Progress], None]) -> None:
         self._run, self._directory, self._tell = run, directory, tell
         self._interpreter, self._line = interpreter, interpreter.line
-        self.process = interpreter.process
+        self.process, self.started = interpreter.process, interpreter.started
+        self.given: float | None = None  # when it was given its run
         self.stopped: list[tuple[float, float]] = []  # intervals on the monotonic clock
         self._stopped_at = time.monotonic() if interpreter.stopped else None
         self._lock = threading.Lock()
@@ -60,7 +61,7 @@ class WatchedWorker:
 
     def begin(self, variables: Mapping[str, str], threads: int | None) -> None:
         """Give it its run; see `Job`."""
-        self._began = self._beat_at = time.monotonic()
+        self.given = self._began = self._beat_at = time.monotonic()
         job = Job(directory=str(self._directory.resolve()), variables=dict(variables), threads=threads)
         self._line.send(job.model_dump_json())
 

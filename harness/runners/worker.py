@@ -17,7 +17,7 @@ from pathlib import Path
 
 from harness.evidence import layout
 from harness.evidence.plan_records import Run
-from harness.evidence.run_records import Complete, Raised, Unavailable
+from harness.evidence.run_records import Raised, Unavailable
 from harness.runners.line import READY, Job, take_standard_input
 from harness.runners.raised import message_of, obstacle_of, stack_of
 from harness.runners.recorder import Recorder
@@ -75,7 +75,7 @@ def _execute(directory: Path, recorder: Recorder) -> int:
     except BaseException as error:  # a system may raise anything, SystemExit included
         recorder.write(Raised(error=message_of(error), stack=stack_of(error)))
         return RAISED_EXIT
-    recorder.write(Complete(seconds=recorder.seconds()))
+    recorder.complete()
     return 0
 
 

@@ -35,6 +35,7 @@ RULES = (
             "harness.contract",
             "harness.evidence",
             "harness.run_directory",
+            "harness.costs",
             "harness.lint",
         ),
         forbidden=("torch", "triton"),
@@ -53,8 +54,9 @@ RULES = (
     Rule(packages=("harness.processes",), forbidden=("harness",), allowed=("harness.processes",)),
     Rule(packages=("harness.processes.keeper",), forbidden=("harness",)),
     Rule(packages=("reference_impl",), forbidden=("harness",), allowed=("harness.system", "harness.ptx")),
-    Rule(packages=("harness.judge",), forbidden=("harness.runners", "harness.report")),
-    Rule(packages=("harness.runners",), forbidden=("harness.judge", "harness.report")),
+    # What a run cost decides nothing.
+    Rule(packages=("harness.judge",), forbidden=("harness.runners", "harness.report", "harness.costs")),
+    Rule(packages=("harness.runners",), forbidden=("harness.judge", "harness.report", "harness.costs")),
 )
 
 
@@ -95,6 +97,7 @@ def test_sources_keep_the_rules(path: Path) -> None:
         ("reference_impl.trainer", "from harness.errors import HarnessError", "harness.errors.HarnessError"),
         ("reference_impl.trainer", "from harness import runners", "harness.runners"),
         ("harness.judge.capture", "from harness.runners import plan", "harness.runners.plan"),
+        ("harness.judge.timing", "from harness.costs import account", "harness.costs.account"),
         ("harness.judge.capture", "from ..report.html import x", "harness.report.html.x"),
         ("harness.judge.__init__", "from ..report import html", "harness.report.html"),
         ("harness.runners.plan", "from harness import judge", "harness.judge"),

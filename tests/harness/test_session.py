@@ -119,7 +119,8 @@ def test_json_is_the_published_object(contracts: Path) -> None:
     outcome = session.verify([contracts], session.VerifyOptions(name="run"))
     printed = json.loads(session.judgement_json(outcome))
     stored = json.loads(Path("harness-reports/run/verdicts.json").read_text())
-    assert printed == {**stored, "run_directory": "harness-reports/run", "waived": []}
+    spent = outcome.view.costs.model_dump(mode="json")
+    assert printed == {**stored, "costs": spent, "run_directory": "harness-reports/run", "waived": []}
     assert set(stored) == {"format_version", "counts", "gate", "claims"}
 
 

@@ -14,7 +14,6 @@ from harness.contract.schema import Contract
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import RunEvidence
-from harness.evidence.run_records import Complete
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict
 from harness.numbers import dump_json
@@ -74,7 +73,7 @@ def executed(run: Run, directory: Path) -> RunEvidence:
     (directory / "run.json").write_text(dump_json(run.model_dump(), sort_keys=False))
     with Recorder(directory) as recorder:
         importlib.import_module(f"harness.runners.{run.probe}").execute(run, recorder)
-        recorder.write(Complete(seconds=recorder.seconds()))
+        recorder.complete()
     return read_run(directory)[1]
 
 

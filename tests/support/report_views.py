@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from times_builders import clocked
 
 from harness.contract.schema import Contract
+from harness.costs.account import Costs, costs
 from harness.evidence import arm_records, run_evidence, run_records
 from harness.judge.verdict import Figure, Status, Verdict
 from harness.report.view import ReportView
@@ -243,7 +245,28 @@ def full_view() -> ReportView:
     }
     command = ["harness", "verify", "contracts/", "--gate"]
     full = header(command=command, units=planned, environment=environment)
-    return ReportView(full, [contract()], _verdicts(), evidence, drill=_drill(), gate=True)
+    return ReportView(full, [contract()], _verdicts(), evidence, drill=_drill(), gate=True, costs=_costs(evidence))
+
+
+def _costs(runs: Iterable[str]) -> Costs:
+    """Every kind of cost but `other`, in each run; the runs overlap, and every third one needs no GPU."""
+    names = ["start", "a.0: open", "a: warm-up", "timed", "a.0: steps", "b.0: steps", "a.0: host syncs", "a.0: census"]
+    names += ["a: kernels", "a: inventory", "a: measure a step's memory in another process"]
+    workers = {
+        run: [
+            clocked(
+                *((name, 2.0 + 3 * step) for step, name in enumerate(names)),
+                end=36.0 + place,
+                ended=37.0 + place,
+                started=1000.0 + 20 * place,
+                gpu="GPU-1" if place % 3 else None,
+                stopped=[(5.0, 6.0)],
+                processor=30.0,
+            )
+        ]
+        for place, run in enumerate(runs)
+    }
+    return costs(workers, {"c": {"b"}}, has_gpu=True)
 
 
 def drill_view() -> ReportView:

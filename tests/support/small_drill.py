@@ -7,7 +7,6 @@ from pathlib import Path
 
 from harness.evidence import layout
 from harness.evidence.plan_records import Run
-from harness.evidence.run_records import Complete
 from harness.numbers import dump_json
 from harness.runners.recorder import Recorder
 
@@ -57,5 +56,5 @@ def execute_here(run: Run, directory: Path, on_progress: object = None, **_: obj
     (directory / layout.RUN).write_text(text + "\n", encoding="utf-8")
     with Recorder(directory) as recorder:
         importlib.import_module(f"harness.runners.{run.probe}").execute(run, recorder)
-        recorder.write(Complete(seconds=recorder.seconds()))
+        recorder.complete()
     (directory / "heartbeat").unlink()

@@ -48,7 +48,7 @@ def test_a_complete_worker_leaves_evidence_and_no_death(tmp_path: Path) -> None:
     assert arm.end is not None
     assert arm.end.steps_called == 3
     left = {path.name for path in (tmp_path / "run").iterdir()}
-    assert left == {"run.json", "records.jsonl", "plain.0.csv"}
+    assert left == {"run.json", "records.jsonl", "plain.0.csv", "process.json"}
 
 
 def test_sigkill_names_the_signal_and_the_phase(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""When a worker's process started, what it did when, and when it ended: for the account of seconds, not for judges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from harness.evidence import layout
+from harness.evidence.base import Record
+from harness.evidence.files import Damaged, read_bytes, read_model
+from harness.evidence.plan_records import Run
+from harness.evidence.run_records import RECORD, AnyRecord, Complete, Phase
+from harness.numbers import Real
+
+_OF_INTEREST = (b'"record":"phase"', b'"record":"complete"')  # as `dump_json` writes them
+
+
+class ProcessTimes(Record):
+    """`process.json`: a worker's process as its supervisor saw it, in seconds by the machine's monotonic clock.
+
+    An interpreter that is started ahead is `ready` before it is `given_run`; the GPU is the run's from `given_run` on.
+    """
+
+    started: Real
+    ended: Real
+    given_run: Real | None = None  # None: when it was started
+    ready: Real | None = None  # from here on it waited for its run; None: it did not wait
+    asked_for_gpu: Real | None = None  # None: it asked for none, or had it already
+    gpu: str | None = None  # UUID of the GPU that it held; None: none
+    gpu_alone: bool | None = None  # whether no other run could hold that GPU meanwhile
+    stopped: list[tuple[Real, Real]] = Field(default_factory=list)  # from SIGSTOP to SIGCONT
+
+
+@dataclass(frozen=True)
+class WorkerTimes:
+    """One worker of a run. `process` is None where nothing was recorded of the process: older evidence."""
+
+    run: Run
+    phases: Sequence[Phase]
+    complete: Complete | None
+    process: ProcessTimes | None
+
+    @property
+    def clocked(self) -> bool:
+        """Whether all its moments lie on the machine's clock, which all runs of a directory share."""
+        return self.process is not None and all(phase.began is not None for phase in self.phases)
+
+
+def read_times(directory: Path) -> list[WorkerTimes]:
+    """The workers of one run in their order, from `evidence/<run id>/`; one that left no readable run is left out."""
+    earlier = sorted(directory.glob(f"{layout.ATTEMPT}*"), key=lambda path: (len(path.name), path.name))
+    return [times for folder in [*earlier, directory] if (times := _of_one(folder)) is not None]
+
+
+def _of_one(directory: Path) -> WorkerTimes | None:
+    try:
+        run = read_model(directory / layout.RUN, Run)
+    except Damaged:
+        return None
+    records = _records(directory / layout.RECORDS)
+    return WorkerTimes(
+        run,
+        [record for record in records if isinstance(record, Phase)],
+        next((record for record in records if isinstance(record, Complete)), None),
+        _process(directory / layout.PROCESS),
+    )
+
+
+def _process(path: Path) -> ProcessTimes | None:
+    try:
+        return read_model(path, ProcessTimes)
+    except Damaged:
+        return None
+
+
+def _records(path: Path) -> list[AnyRecord]:
+    """Phases and the end; no other line is parsed, and one that is damaged or cut off tells nothing."""
+    try:
+        lines = read_bytes(path).split(b"\n")
+    except Damaged:
+        return []
+    return [
+        record for line in lines if any(mark in line for mark in _OF_INTEREST) if (record := _parsed(line)) is not None
+    ]
+
+
+def _parsed(line: bytes) -> AnyRecord | None:
+    try:
+        return RECORD.validate_json(line)
+    except (ValidationError, RecursionError, ValueError):
+        return None

@@ -1,0 +1,132 @@
+"""Where the time went: seconds by kind of cost, and by run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from harness.costs.account import Costs, PhaseSeconds
+from harness.costs.kinds import Kind
+from harness.report.blocks import ROWS_SHOWN, Part, Section, Table
+from harness.report.plots_costs import bars
+from harness.report.text import line
+from harness.report.view import ReportView
+
+NAMED = 4  # kinds that a single line names
+COLUMNS = 6  # kinds with a column of their own in the table of runs
+RUNS = 5  # in sight; the others are folded
+UNCLOCKED = (
+    "These are sums over the runs, as if they had gone one after the other, each from its first record to its last: "
+    "when their processes started and ended was not recorded."
+)
+CLOCKED = "Each run counts in full, also where runs went side by side."
+SHARED = "GPU time is the filled part of a bar; a moment of a GPU that several runs share is divided among them."
+
+
+def section(view: ReportView) -> Section | None:
+    """Folded; None where no run recorded what it did when."""
+    costs = view.costs
+    if not costs.by_kind:
+        return None
+    text = summary(costs)
+    kinds = Part("By kind of cost", [_how(costs)], [bars(costs.by_kind, costs.gpu_by_kind)], [_kinds(costs)])
+    return Section(
+        "costs",
+        "Where the time went",
+        f"{text[:1].upper()}{text[1:]}.",
+        [kinds, Part("By run", tables=_runs(costs))],
+        folded=True,
+    )
+
+
+def summary(costs: Costs) -> str:
+    """One line: how long it took, and on what most of the time was spent; empty where nothing was recorded."""
+    if not costs.by_kind:
+        return ""
+    ordered = sorted(costs.by_kind.items(), key=lambda item: -item[1])
+    named = [f"{kind.words} {seconds(took)}" for kind, took in ordered[:NAMED]]
+    rest = sum(took for _, took in ordered[NAMED:])
+    named += [f"all else {seconds(rest)}"] if rest else []
+    clock = [f"{seconds(costs.wall_seconds)} by the clock"] if costs.clocked else []
+    clock += [f"{seconds(costs.gpu_seconds)} of GPU time"] if costs.clocked and costs.gpu_seconds else []
+    count = len(costs.by_run)
+    runs = f"{count:,} run{'' if count == 1 else 's'} of {seconds(costs.run_seconds)}"
+    return f"{', '.join([*clock, runs])}: {' · '.join(named)}"
+
+
+def changes(before: Costs, after: Costs) -> Iterator[str]:
+    """Lines that set the seconds of two run directories side by side; none where one of them recorded none."""
+    if not before.by_kind or not after.by_kind:
+        return
+    for name, costs in (("before", before), ("after", after)):
+        if not costs.clocked:
+            yield f"{name}: sums over the runs, as if they had gone one after the other"
+    yield _change("wall", before.wall_seconds, after.wall_seconds)
+    yield _change("GPU", before.gpu_seconds, after.gpu_seconds)
+    yield _change(f"runs ({len(before.by_run)} -> {len(after.by_run)})", before.run_seconds, after.run_seconds)
+    for kind in Kind:
+        if kind in before.by_kind or kind in after.by_kind:
+            yield _change(kind.words, before.by_kind.get(kind, 0.0), after.by_kind.get(kind, 0.0))
+
+
+def seconds(value: float) -> str:
+    """Seconds for people: with a tenth where they are few."""
+    return f"{value:,.0f} s" if value >= 10 else f"{value:.1f} s"
+
+
+def _change(name: str, before: float, after: float) -> str:
+    return f"{name}: {seconds(before)} -> {seconds(after)}"
+
+
+def _how(costs: Costs) -> str:
+    if not costs.clocked:
+        return UNCLOCKED
+    worked = costs.processor_seconds
+    processor = f"It took {seconds(worked)} of processor time." if worked is not None else ""
+    return " ".join(filter(None, [CLOCKED, SHARED if costs.gpu_seconds else "", processor]))
+
+
+def _kinds(costs: Costs) -> Table:
+    columns = ["", "seconds of runs", "%", *(["seconds of GPUs"] if costs.gpu_seconds else [])]
+    figures = [(kind.words, took, costs.gpu_by_kind.get(kind, 0.0)) for kind, took in costs.by_kind.items()]
+    rows = [
+        [name, _tenths(took), f"{100 * took / costs.run_seconds:.0f}", _tenths(of_gpus)]
+        for name, took, of_gpus in [*figures, ("all", costs.run_seconds, costs.gpu_seconds)]
+    ]
+    return _table("Seconds by kind of cost", columns, [row[: len(columns)] for row in rows])
+
+
+def _runs(costs: Costs) -> list[Table]:
+    """The runs, the longest first, with a column for each of the kinds that took most."""
+    kinds = sorted(costs.by_kind, key=lambda kind: -costs.by_kind[kind])
+    spent = {run: _by_kind(phases) for run, phases in costs.by_run.items()}
+    ordered = sorted(spent.items(), key=lambda item: -sum(item[1].values()))
+    columns = ["run", "seconds", *(kind.words for kind in kinds[:COLUMNS]), *(["all else"] if kinds[COLUMNS:] else [])]
+    rows = [[line(run, 120), *map(_tenths, _figures(took, kinds))][: len(columns)] for run, took in ordered]
+    tables = [_table("The longest runs" if rows[RUNS:] else "Runs", columns, rows[:RUNS])]
+    return [
+        *tables,
+        *([_table(f"{len(rows) - RUNS:,} more runs", columns, rows[RUNS:], folded=True)] if rows[RUNS:] else []),
+    ]
+
+
+def _by_kind(phases: Sequence[PhaseSeconds]) -> Mapping[Kind, float]:
+    spent: defaultdict[Kind, float] = defaultdict(float)
+    for phase in phases:
+        spent[phase.kind] += phase.seconds
+    return spent
+
+
+def _figures(took: Mapping[Kind, float], kinds: Sequence[Kind]) -> list[float]:
+    """All seconds of a run, those of the kinds with a column, and all else."""
+    each = [took.get(kind, 0.0) for kind in kinds]
+    return [sum(each), *each[:COLUMNS], sum(each[COLUMNS:])]
+
+
+def _table(caption: str, columns: list[str], rows: list[list[str]], *, folded: bool = False) -> Table:
+    numeric = frozenset(range(1, len(columns)))
+    return Table(caption, columns, rows[:ROWS_SHOWN], numeric, folded, left_out=max(0, len(rows) - ROWS_SHOWN))
+
+
+def _tenths(value: float) -> str:
+    return f"{value:,.1f}"

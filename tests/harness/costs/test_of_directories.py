@@ -1,0 +1,103 @@
+"""What run directories cost, alone and as parts of a gate; and what the commands say of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundle_builders import LOADED, RUN_ID, header, write_evidence
+from run_builders import make_contract
+
+from harness import session
+from harness.commands.printing import print_judgement
+from harness.costs.account import Costs, PhaseSeconds
+from harness.costs.kinds import Kind
+from harness.costs.of_directories import costs_of
+from harness.evidence.environment_records import Environment, GpuFacts
+from harness.run_directory.bundle import Bundle, BundleWriter, Header, read_bundle
+from harness.run_directory.verdict_file import verdict_text
+from harness.runners.process_times import write_process_times
+
+LOADED_CONTRACTS: list[Any] = [LOADED]
+PHASES = [("start", 0.0), ("graphed.0: steps", 0.25), ("untrained.0: steps", 0.5)]  # the end is at 1 s
+
+
+def bundle(path: Path, *, began: float | None, described: Header | None = None) -> Bundle:
+    """A run directory of one run; `began`: when its recorder began by the machine's clock, None: not recorded."""
+    writer = BundleWriter(path, described or header(), [LOADED])
+    write_evidence(writer)
+    evidence = writer.evidence_directory(RUN_ID)
+    lines = [
+        {"record": "phase", "name": name, "seconds": at, "began": None if began is None else began + at}
+        for name, at in PHASES
+    ]
+    records = evidence / "records.jsonl"
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    records.write_text(text + records.read_text())
+    if began is not None:
+        write_process_times(evidence, started=began - 2.0, ended=began + 1.5, gpu="GPU-1")
+    writer.seal()
+    return read_bundle(writer.finish())
+
+
+def test_a_run_directory_on_the_clock(tmp_path: Path) -> None:
+    seen = costs_of([bundle(tmp_path / "a", began=100.0)], [LOADED.contract])
+    assert (seen.clocked, seen.wall_seconds, seen.gpu_seconds) == (True, 3.5, 3.5)
+    assert seen.by_run == {
+        RUN_ID: [
+            PhaseSeconds(phase="start of the interpreter", kind=Kind.IMPORTS, seconds=2.0),
+            PhaseSeconds(phase="start", kind=Kind.IMPORTS, seconds=0.25),
+            PhaseSeconds(phase="graphed.0: steps", kind=Kind.JUDGED_TRAINING, seconds=0.25),
+            PhaseSeconds(phase="untrained.0: steps", kind=Kind.JUDGED_TRAINING, seconds=0.5),
+            PhaseSeconds(phase="end of the process", kind=Kind.END, seconds=0.5),
+        ]
+    }
+
+
+@pytest.mark.parametrize(("gpu", "gpu_seconds"), [(GpuFacts(uuid="GPU-1"), 1.0), (GpuFacts(problem="none"), 0.0)])
+def test_an_older_run_held_the_gpu_of_its_machine(tmp_path: Path, gpu: GpuFacts, gpu_seconds: float) -> None:
+    described = header().model_copy(update={"environment": Environment(gpu=gpu)})
+    seen = costs_of([bundle(tmp_path / "a", began=None, described=described)], [LOADED.contract])
+    assert (seen.clocked, seen.wall_seconds, seen.gpu_seconds) == (False, 1.0, gpu_seconds)
+
+
+def test_a_control_is_that_of_the_contracts_that_judge(tmp_path: Path) -> None:
+    effect = {"control": "untrained", "last": 1, "at_least": 0.1}
+    claim: dict[str, Any] = {"id": "T", "kind": "trajectory_match", "candidate": "graphed", "baseline": "plain"}
+    demanded = {"equality": "bitwise", "max_abs_difference": 0.1}
+    contract = make_contract({**claim, **demanded, "guards": {"steps": 3, "training_effect": effect}})
+    seen = costs_of([bundle(tmp_path / "a", began=None)], [contract])
+    assert seen.by_kind == {Kind.IMPORTS: 0.25, Kind.JUDGED_TRAINING: 0.25, Kind.UNTRAINED_CONTROL: 0.5}
+
+
+def test_runs_that_left_nothing_or_lead_out_of_the_directory_cost_nothing(tmp_path: Path) -> None:
+    whole = bundle(tmp_path / "a", began=100.0)
+    (tmp_path / "outside").symlink_to(tmp_path / "a/evidence" / RUN_ID)
+    runs = {**whole.header.runs, "left-nothing": "paired", "../../outside": "paired"}
+    seen = costs_of([replace(whole, header=whole.header.model_copy(update={"runs": runs}))], [LOADED.contract])
+    assert list(seen.by_run) == [RUN_ID]
+
+
+def test_parts_of_a_gate_cost_together_in_json_and_never_in_verdicts(tmp_path: Path) -> None:
+    bundles = [bundle(tmp_path / name, began=100.0) for name in ("a", "b")]
+    judgement = session.judge_bundles(bundles, LOADED_CONTRACTS, gate=True)
+    printed = json.loads(session.judgement_json(judgement))["costs"]
+    assert (printed["wall_seconds"], printed["gpu_seconds"]) == (7.0, 7.0)
+    assert printed["by_kind"] == {"imports": 4.5, "judged_training": 1.5, "digests_and_end": 1.0}
+    assert list(printed["by_run"]) == [f"a/{RUN_ID}", f"b/{RUN_ID}"]
+    assert printed["by_run"][f"b/{RUN_ID}"][1] == {"phase": "start", "kind": "imports", "seconds": 0.25}
+    assert "seconds" not in verdict_text(judgement.verdicts)
+
+
+def test_the_results_end_with_a_line_of_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    judgement = session.judge_bundles([bundle(tmp_path / "a", began=100.0)], LOADED_CONTRACTS)
+    print_judgement(judgement, as_json=False)
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "3.5 s by the clock, 3.5 s of GPU time, 1 run of 3.5 s: interpreter start and imports 2.2 s · "
+        "judged training 0.8 s · digests and end 0.5 s"
+    )
+    print_judgement(session.Judgement(replace(judgement.view, costs=Costs())), as_json=False)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("NOT DECIDED: ")

@@ -1,0 +1,102 @@
+"""No phase of a worker is `other` by accident: every call in the sources that names one, against the table."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from import_statements import SOURCES
+from run_builders import make_contract
+
+from harness.costs.kinds import Kind, control_arms, kind_of
+from harness.runners import recorder
+
+OF_AN_ARM = "arm.0: "  # `_phase` of a paired arm puts arm and replica before the name
+
+
+class Named(NamedTuple):
+    """A call that names a phase: where, and the name with `arm` for every value that is put into it."""
+
+    where: str
+    name: str | None
+
+
+def phases_named(path: Path, source: str) -> Iterator[Named]:
+    """Every call of `phase` and `_phase` with one argument; None for a name that is no text in the source."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or len(node.args) != 1:
+            continue
+        if node.func.attr in {"phase", "_phase"}:
+            name = _text(node.args[0])
+            prefix = OF_AN_ARM if node.func.attr == "_phase" else ""
+            yield Named(f"{path.name}:{node.lineno}", None if name is None else prefix + name)
+
+
+def _text(node: ast.expr) -> str | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part) or "arm" for part in node.values).replace("arm.arm: ", OF_AN_ARM)
+    if isinstance(node, ast.Name):
+        return getattr(recorder, node.id, None)
+    return None
+
+
+NAMED = [
+    named
+    for path in SOURCES
+    if "runners" in path.parts or "processes" in path.parts
+    for named in phases_named(path, path.read_text(encoding="utf-8"))
+    # the one that puts arm and replica before a name that is in the list itself
+    if named.name != f"{OF_AN_ARM}arm"
+]
+
+
+def test_the_sources_name_phases() -> None:
+    assert len(NAMED) >= 20
+    assert {"start", "timed", "arm: open", "arm.0: steps", "import harness.runners.arm"} <= {one.name for one in NAMED}
+
+
+@pytest.mark.parametrize("named", NAMED, ids=lambda named: named.where)
+def test_a_phase_of_the_sources_has_a_kind(named: Named) -> None:
+    assert named.name is not None, "give the phase a name that stands in the source"
+    assert kind_of(named.name) is not Kind.OTHER
+
+
+@pytest.mark.parametrize(
+    ("phase", "kind"),
+    [
+        ("start", Kind.IMPORTS),
+        ("import harness.runners.paired", Kind.IMPORTS),
+        ("graphed: open", Kind.OPENING),
+        ("graphed.0: start", Kind.END),
+        ("graphed.11: steps", Kind.JUDGED_TRAINING),
+        ("untrained.0: steps", Kind.UNTRAINED_CONTROL),
+        ("untrained.0: open", Kind.OPENING),
+        ("untrained.0: host syncs", Kind.DETECTORS),
+        ("full: kernels for sm_90", Kind.KERNEL_COMPILATION),
+        ("full: kernels", Kind.KERNEL_COMPARISONS),
+        ("full: inventory after a refusal:\nof two lines", Kind.KERNEL_COMPILATION),
+        ("stepsister.0: stepsister", Kind.OTHER),
+        ("graphed.0: timed", Kind.OTHER),
+        ("steps", Kind.OTHER),
+        ("", Kind.OTHER),
+    ],
+)
+def test_kinds_of_phases(phase: str, kind: Kind) -> None:
+    assert kind_of(phase, {"untrained"}) is kind
+
+
+def test_a_control_is_an_arm_that_nothing_else_is_asked_of() -> None:
+    effect = {"training_effect": {"control": "untrained", "last": 1, "at_least": 0.1}}
+    other = {"training_effect": {"control": "plain", "last": 1, "at_least": 0.1}}
+    trajectory = {"kind": "trajectory_match", "candidate": "graphed", "equality": "bitwise", "max_abs_difference": 0.1}
+    contract = make_contract(
+        {"id": "A", **trajectory, "baseline": "plain", "guards": {"steps": 3, **effect}},
+        {"id": "B", **trajectory, "baseline": "again", "guards": {"steps": 3, **other}},
+        arms={"graphed": {"capture": "step"}, "plain": {}, "again": {}, "untrained": {"learning_rate": 0}},
+    )
+    assert control_arms(contract) == {"untrained"}

@@ -1,0 +1,113 @@
+"""What a worker did when, read from its directory: whole, older, cut off, damaged, begun again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from recorded import RUN, start
+
+from harness.evidence.run_records import Complete, Phase
+from harness.evidence.worker_times import ProcessTimes, WorkerTimes, read_times
+from harness.numbers import dump_json
+from harness.runners.process_times import write_process_times
+from harness.runners.recorder import Recorder
+
+PHASE, COMPLETE = Phase(name="start", seconds=0.0, began=5.0), Complete(seconds=2.0, processor_seconds=1.5)
+
+
+def record(directory: Path, *records: Phase | Complete) -> None:
+    with Recorder(directory) as recorder:
+        recorder.write(start())
+        for one in records:
+            recorder.write(one)
+
+
+def test_phases_end_and_process_are_read_and_nothing_else(directory: Path) -> None:
+    record(directory, PHASE, COMPLETE)
+    write_process_times(
+        directory,
+        started=1.0,
+        ended=9.0,
+        given_run=3.0,
+        ready=2.0,
+        asked_for_gpu=0.5,
+        gpu="GPU-1",
+        gpu_alone=False,
+        stopped=[(5.0, 6.0)],
+    )
+    process = ProcessTimes(
+        started=1.0,
+        ended=9.0,
+        given_run=3.0,
+        ready=2.0,
+        asked_for_gpu=0.5,
+        gpu="GPU-1",
+        gpu_alone=False,
+        stopped=[(5.0, 6.0)],
+    )
+    [read] = read_times(directory)
+    assert read == WorkerTimes(RUN, [PHASE], COMPLETE, process)
+    assert read.clocked
+
+
+def test_older_evidence_has_no_moments(directory: Path) -> None:
+    lines = ['{"name":"start","record":"phase","seconds":0.25}', '{"record":"complete","seconds":2.0}']
+    (directory / "records.jsonl").write_text("\n".join(lines) + "\n")
+    [read] = read_times(directory)
+    assert read == WorkerTimes(RUN, [Phase(name="start", seconds=0.25)], Complete(seconds=2.0), None)
+    assert not read.clocked
+
+
+def test_a_phase_without_a_moment_is_not_on_the_clock(directory: Path) -> None:
+    record(directory, PHASE, Phase(name="timed", seconds=1.0))
+    write_process_times(directory, started=1.0, ended=9.0)
+    assert not read_times(directory)[0].clocked
+
+
+def test_moments_without_those_of_the_process_are_not_on_the_clock(directory: Path) -> None:
+    record(directory, PHASE, COMPLETE)
+    assert not read_times(directory)[0].clocked
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"started": 1.0}', '{"started": "soon", "ended": 2.0}', "[]"])
+def test_damaged_times_of_a_process_are_none(directory: Path, text: str) -> None:
+    (directory / "process.json").write_text(text)
+    assert read_times(directory)[0].process is None
+
+
+def test_a_line_that_is_cut_off_or_damaged_is_left_out(directory: Path) -> None:
+    record(directory, PHASE)
+    with (directory / "records.jsonl").open("a") as file:
+        file.write('{"name":3,"record":"phase","seconds":1.0}\n{"name":"cut off","record":"phase","seco')
+    assert read_times(directory)[0].phases == [PHASE]
+
+
+def test_workers_that_were_set_aside_come_first_and_in_order(directory: Path) -> None:
+    for number in (10, 2):
+        aside = directory / f"attempt.{number}"
+        aside.mkdir()
+        (aside / "run.json").write_text(dump_json(RUN.model_dump()))
+        record(aside, Phase(name=f"attempt {number}", seconds=0.0))
+    record(directory, PHASE)
+    assert [worker.phases[0].name for worker in read_times(directory)] == ["attempt 2", "attempt 10", "start"]
+
+
+def test_without_a_readable_run_there_is_nothing_to_account_for(directory: Path) -> None:
+    record(directory, PHASE)
+    (directory / "run.json").write_text("{}")
+    assert read_times(directory) == []
+
+
+def test_a_recorder_writes_one_clock(directory: Path) -> None:
+    with Recorder(directory) as recorder:
+        recorder.phase("start")
+        recorder.phase("timed")
+        recorder.complete()
+    [read] = read_times(directory)
+    first, second = read.phases
+    assert first.began is not None
+    assert second.began is not None
+    assert second.began - first.began == pytest.approx(second.seconds - first.seconds, abs=1e-9)
+    assert json.loads((directory / "records.jsonl").read_text().splitlines()[-1])["processor_seconds"] > 0

@@ -1,0 +1,138 @@
+"""Where the time went: on the page, in one line, and from one run directory to another."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from report_views import small_view
+from times_builders import STARTED, clocked, old
+
+from harness.costs.account import Costs, costs
+from harness.evidence.worker_times import WorkerTimes
+from harness.report.blocks import Section
+from harness.report.compare import compare
+from harness.report.html import render
+from harness.report.sections.costs import section, summary
+
+
+def cost_of(*workers: WorkerTimes, has_gpu: bool = True) -> Costs:
+    return costs({f"run{place}": [worker] for place, worker in enumerate(workers)}, {}, has_gpu=has_gpu)
+
+
+def shown(seen: Costs) -> Section:
+    drawn = section(small_view(costs=seen))
+    assert drawn is not None
+    return drawn
+
+
+def trained(steps: float, *, started: float = STARTED, gpu: str | None = "GPU-1") -> WorkerTimes:
+    """2 s of imports, then steps, then 1 s of its end."""
+    return clocked(("plain.0: steps", 2.0), end=2.0 + steps, ended=3.0 + steps, started=started, gpu=gpu, processor=1.5)
+
+
+TWO = cost_of(trained(10.0), trained(1200.0, started=STARTED + 6.5))
+OLD = cost_of(old(("start", 0.0), ("plain.0: open", 3.0), ("plain.0: steps", 3.25), end=14.25))
+
+
+def test_a_run_directory_without_times_has_no_such_section() -> None:
+    assert section(small_view()) is None
+    assert summary(Costs()) == ""
+
+
+def test_one_line_says_how_long_and_on_what() -> None:
+    assert summary(TWO) == (
+        "1,210 s by the clock, 1,210 s of GPU time, 2 runs of 1,216 s: judged training 1,210 s · "
+        "interpreter start and imports 4.0 s · digests and end 2.0 s"
+    )
+    assert summary(OLD) == ("1 run of 14 s: judged training 11 s · interpreter start and imports 3.0 s · opening 0.2 s")
+
+
+def test_without_a_gpu_there_is_no_word_of_one() -> None:
+    drawn = shown(cost_of(trained(10.0, gpu=None)))
+    assert drawn.lead.startswith("13 s by the clock, 1 run of 13 s: judged training 10 s")
+    assert "GPU" not in drawn.parts[0].text[0] + drawn.parts[0].plots[0].alt
+    assert drawn.parts[0].tables[0].columns == ["", "seconds of runs", "%"]
+
+
+def test_a_line_names_the_kinds_that_took_most() -> None:
+    names = ("plain: open", "plain: warm-up", "timed", "watch launches", "plain.0: census")
+    phases = [(name, 2.0 + 10 * place) for place, name in enumerate(names)]
+    assert summary(cost_of(clocked(*phases, end=55.0, ended=55.5))).endswith(
+        ": census and capture evidence 13 s · opening 10 s · warm-up 10 s · timed blocks 10 s · all else 12 s"
+    )
+
+
+def test_seconds_by_kind_with_what_they_took_of_gpus() -> None:
+    [table] = shown(TWO).parts[0].tables
+    assert table.columns == ["", "seconds of runs", "%", "seconds of GPUs"]
+    assert sorted(table.numeric) == [1, 2, 3]
+    assert table.rows == [
+        ["interpreter start and imports", "4.0", "0", "3.0"],
+        ["judged training", "1,210.0", "100", "1,205.0"],
+        ["digests and end", "2.0", "0", "1.5"],
+        ["all", "1,216.0", "100", "1,209.5"],
+    ]
+
+
+def test_bars_are_as_long_as_the_seconds_and_filled_with_those_of_gpus() -> None:
+    [plot] = shown(cost_of(trained(10.0), trained(6.0, gpu=None))).parts[0].plots
+    lengths, filled = (
+        [float(width) for width in re.findall(rf'<rect class="{name}" [^>]*width="([0-9.]+)"', plot.body)]
+        for name in ("cost", "cost-gpu")
+    )
+    assert lengths == pytest.approx([285 * share for share in (4 / 16, 1, 2 / 16)], abs=0.1)
+    assert filled == pytest.approx([285 * share for share in (2 / 16, 10 / 16, 1 / 16)], abs=0.1)
+    assert "judged training 16.0 s, 10.0 s of GPUs;" in plot.alt
+
+
+def test_runs_by_their_length_with_a_column_for_what_took_most() -> None:
+    [table] = shown(TWO).parts[1].tables
+    assert table.columns == ["run", "seconds", "judged training", "interpreter start and imports", "digests and end"]
+    assert table.rows == [["run1", "1,203.0", "1,200.0", "2.0", "1.0"], ["run0", "13.0", "10.0", "2.0", "1.0"]]
+
+
+def test_many_runs_are_folded_behind_the_longest() -> None:
+    first, more = shown(cost_of(*(trained(10.0 + place) for place in range(7)))).parts[1].tables
+    assert ([row[0] for row in first.rows], first.folded) == (["run6", "run5", "run4", "run3", "run2"], False)
+    assert ([row[0] for row in more.rows], more.folded, more.caption) == (["run1", "run0"], True, "2 more runs")
+
+
+def test_kinds_beyond_the_columns_stand_together() -> None:
+    names = ("plain: open", "plain: warm-up", "timed", "watch launches", "plain.0: census", "plain.0: steps")
+    phases = [(name, 2.0 + (10 - place) * place) for place, name in enumerate(names)]
+    [table] = shown(cost_of(clocked(*phases, end=36.5, ended=37.0))).parts[1].tables
+    assert table.columns[-1] == "all else"
+    assert len(table.columns) == len(table.rows[0]) == 9
+    assert sum(map(float, table.rows[0][2:])) == pytest.approx(float(table.rows[0][1]), abs=0.2)
+    assert table.rows[0][-1] == "1.5"
+
+
+def test_the_page_says_whether_it_is_a_clock_or_a_sum() -> None:
+    assert shown(TWO).parts[0].text[0].endswith("divided among them. It took 3.0 s of processor time.")
+    assert shown(OLD).parts[0].text[0].startswith("These are sums over the runs")
+
+
+def test_the_section_is_folded_on_the_page_and_costs_little() -> None:
+    page = render(small_view(costs=TWO))
+    assert '<h2 id="costs">Where the time went</h2>\n<details><summary>1,210 s by the clock, ' in page
+    many = cost_of(*(trained(10.0 + place) for place in range(100)))
+    assert len(render(small_view(costs=many))) - len(render(small_view())) < 20_000
+
+
+def test_two_run_directories_side_by_side() -> None:
+    lines = compare(small_view(costs=OLD), small_view(costs=TWO)).splitlines()
+    assert lines[lines.index("Seconds") + 1 :] == [
+        "  before: sums over the runs, as if they had gone one after the other",
+        "  wall: 14 s -> 1,210 s",
+        "  GPU: 14 s -> 1,210 s",
+        "  runs (1 -> 2): 14 s -> 1,216 s",
+        "  interpreter start and imports: 3.0 s -> 4.0 s",
+        "  opening: 0.2 s -> 0.0 s",
+        "  judged training: 11 s -> 1,210 s",
+        "  digests and end: 0.0 s -> 2.0 s",
+    ]
+
+
+def test_without_times_of_both_nothing_is_compared() -> None:
+    assert "Seconds" not in compare(small_view(), small_view(costs=TWO))

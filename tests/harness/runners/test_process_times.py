@@ -1,0 +1,51 @@
+"""The supervisor's word on a process, with real processes: one that ends well, one that dies, one begun again."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+
+import pytest
+from run_builders import stand_in_run
+
+from harness.costs.spans import spans
+from harness.evidence.worker_times import WorkerTimes, read_times
+from harness.runners.supervisor import execute
+
+pytestmark = pytest.mark.usefixtures("stand_in")
+
+
+def executed(behaviour: str, tmp_path: Path) -> WorkerTimes:
+    execute(stand_in_run(behaviour), tmp_path / "run")
+    [worker] = read_times(tmp_path / "run")
+    return worker
+
+
+@pytest.mark.parametrize("behaviour", ["one_arm", "killed"])
+def test_a_process_lies_around_its_phases(tmp_path: Path, behaviour: str) -> None:
+    before = time.monotonic()
+    worker = executed(behaviour, tmp_path)
+    after = time.monotonic()
+    assert worker.process is not None
+    phases = [phase.began or 0.0 for phase in worker.phases]
+    moments = [before, worker.process.started, *phases, worker.process.ended, after]
+    assert moments == sorted(moments)
+    assert (worker.process.gpu, worker.process.gpu_alone, worker.process.asked_for_gpu) == (None, None, None)
+
+
+def test_no_moment_of_a_process_is_missing(tmp_path: Path) -> None:
+    worker = executed("one_arm", tmp_path)
+    assert worker.process is not None
+    seen = spans(worker)
+    assert (seen[0].began, seen[-1].ended) == (worker.process.started, worker.process.ended)
+    assert all(first.ended == second.began for first, second in itertools.pairwise(seen))
+
+
+def test_a_gpu_that_was_locked_is_held_alone(tmp_path: Path) -> None:
+    execute(stand_in_run("one_arm"), tmp_path / "run", gpu_uuid="GPU-of-a-test")
+    process = read_times(tmp_path / "run")[0].process
+    assert process is not None
+    assert (process.gpu, process.gpu_alone) == ("GPU-of-a-test", True)
+    assert process.asked_for_gpu is not None
+    assert process.asked_for_gpu < process.started
