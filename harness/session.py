@@ -155,7 +155,8 @@ def execute(
     interpreters: those that wait already, which this ends.
     """
     from harness.runners.interpreters import Interpreters
-    from harness.runners.schedule import Schedule, tasks_of
+    from harness.runners.lanes import as_one, lane_directories
+    from harness.runners.schedule import Schedule, Work, tasks_of
 
     known = {run.id: run for run in runs}
 
@@ -164,9 +165,13 @@ def execute(
             watch(known[progress.run_id], progress.phase, progress.seconds)
 
     machine = environment.machine()
-    work = [(run, writer.evidence_directory(run.id)) for run in runs]
-    with interpreters or Interpreters(environment.usable_cores(), len(runs)) as waiting:
-        Schedule(machine, report_progress, waiting).execute(tasks_of(work, machine))
+    work: list[Work] = []
+    for run in runs:
+        lanes = lane_directories(run, writer.evidence_directory(run.id))
+        tells = as_one(report_progress, len(lanes))
+        work += [Work(lane, directory, tell) for (lane, directory), tell in zip(lanes, tells, strict=True)]
+    with interpreters or Interpreters(environment.usable_cores(), len(work)) as waiting:
+        Schedule(machine, waiting).execute(tasks_of(work, machine))
 
 
 def header_of(

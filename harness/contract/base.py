@@ -151,6 +151,14 @@ class Judged(Strict):
         """Arms that a paired run executes more than once, with how often."""
         return {}
 
+    def compared(self) -> list[list[str]]:
+        """What a paired run must execute in one process: the first executions of several arms, or all those of one.
+
+        Whatever is judged by series and digests alone may be executed in several.
+        """
+        arms = sorted(set(self.arms().values()))
+        return [arms, *([arm] for arm in sorted(self.replicas()))]
+
     def sync_arms(self) -> set[str]:
         """Arms whose host syncs a paired run observes."""
         return set()

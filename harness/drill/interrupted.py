@@ -8,6 +8,7 @@ from dataclasses import replace
 from harness.drill.execution import runs_of
 from harness.drill.plan import Case, DrillPlan, NotRun
 from harness.evidence import layout
+from harness.evidence.read_run import has_ended
 from harness.run_directory.bundle import Bundle, Header
 from harness.runners.plan import Plan
 
@@ -17,7 +18,7 @@ MESSAGE = "the drill was ended before all runs of this row had"
 
 def ended_part(planned: DrillPlan, bundle: Bundle) -> DrillPlan:
     """The plan's cases and controls of which every run ended, whatever it ended with; the other cases as not run."""
-    ended = {run.id for run in runs_of(planned) if _has_ended(run.id, bundle)}
+    ended = {run.id for run in runs_of(planned) if has_ended(bundle.root / layout.EVIDENCE / run.id)}
     controls = [unit for unit in planned.controls.units if ended.issuperset(unit.runs)]
     judged = {(unit.contract, unit.claim, unit.workload) for unit in controls}
     cases = [
@@ -54,12 +55,6 @@ def remove_unread(bundle: Bundle, header: Header) -> None:
     for directory in (bundle.root / layout.EVIDENCE).iterdir():
         if directory.name not in header.runs:
             shutil.rmtree(directory)
-
-
-def _has_ended(run: str, bundle: Bundle) -> bool:
-    """A run that its supervisor saw end has its `complete` record, or the death that the supervisor wrote."""
-    directory = bundle.root / layout.EVIDENCE / run
-    return (directory / layout.DEATH).exists() or (directory.is_dir() and bundle.evidence(run).death is None)
 
 
 def _executed(case: Case, planned: DrillPlan) -> set[str]:

@@ -22,7 +22,13 @@ DEATH = "death.json"
 PROCESS = "process.json"  # when the worker's process started and ended, as its supervisor saw it
 ATTEMPT = "attempt."  # and a number: what an earlier worker of the run left
 OUTPUT = "stderr.txt"  # what the worker printed, on both streams, up to a cap
+LANE = "lane."  # and a number: the folder of a process that executed a part of the run, with files as above
 SERIES_COLUMNS = ("step", "loss", "batch_digest", "clip_active_groups", "tokens")
+
+
+def lane_name(number: int) -> str:
+    """The folder of one lane of a run."""
+    return f"{LANE}{number}"
 
 
 def series_name(arm: str, replica: int) -> str:

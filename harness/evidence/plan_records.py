@@ -17,8 +17,14 @@ class PlannedArm(Record):
     arm: Arm
     system: str
     replicas: int = 1
+    first_replica: int = 0  # above 0 in a lane whose run executes the earlier ones elsewhere
     observe_syncs: bool = False
     watch_every_step: bool = False  # its host syncs are judged, so that each of its steps is watched
+
+    @property
+    def indices(self) -> range:
+        """The replicas to execute, by their numbers."""
+        return range(self.first_replica, self.first_replica + self.replicas)
 
 
 class Run(Record):
@@ -47,6 +53,12 @@ class Run(Record):
     groups: list[list[str]] = Field(default_factory=list)
     # arms that ended an earlier worker of this run: it was made again without them
     without: list[str] = Field(default_factory=list)
+    # what must share a process: the first executions of several arms, or all those of one; None: everything
+    compared: list[list[str]] | None = None
+
+    def executions(self) -> list[tuple[str, int]]:
+        """Every execution that is planned, as arm and replica, in the order of execution."""
+        return [(arm, replica) for arm, planned in self.arms.items() for replica in planned.indices]
 
     def needed(self, failed: Collection[str]) -> set[str]:
         """The arms that some judgement needs which names no failed one."""

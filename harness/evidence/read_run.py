@@ -12,6 +12,7 @@ from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Gradients, HostSyncEvidence, MemoryEvidence
 from harness.evidence.files import Damaged, first_error, read_bytes, read_model
+from harness.evidence.lanes import Lane, joined, lane_folders, missing
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence, Series
 from harness.evidence.run_records import (
@@ -64,6 +65,47 @@ def read_run(directory: Path) -> tuple[Run, RunEvidence]:
         raise EvidenceError(
             "every evidence directory holds the run that made it", where=directory.name, got=str(damage)
         ) from damage
+    folders = lane_folders(directory)
+    return run, _of_lanes(run, directory, folders) if folders else _of_worker(run, directory)
+
+
+def has_ended(directory: Path) -> bool:
+    """Whether every process of a run came to an end that is recorded: complete, or by a death that was seen."""
+    folders = lane_folders(directory)
+    try:
+        if not folders:
+            return (directory / layout.DEATH).exists() or read_run(directory)[1].death is None
+        run, *lanes = (read_model(folder / layout.RUN, Run) for folder in (directory, *folders))
+        return not missing(run, lanes) and all(map(has_ended, folders))
+    except (EvidenceError, Damaged):
+        return False
+
+
+def _of_lanes(run: Run, directory: Path, folders: list[Path]) -> RunEvidence:
+    """The evidence of all lanes together; damage that is not one lane's own is the death of the run."""
+    lanes: list[Lane] = []
+    unreadable: list[str] = []
+    for folder in folders:
+        try:
+            part = read_model(folder / layout.RUN, Run)
+        except Damaged as damage:
+            unreadable.append(f"{folder.name}/{damage}")
+        else:
+            lanes.append(Lane(folder.name, part, _of_worker(part, folder)))
+    if (directory / layout.RECORDS).exists():
+        return _garbage(run, f"{layout.RECORDS} lies beside the lanes, so that arms would count twice")
+    try:
+        return joined(run, lanes, unreadable)
+    except Damaged as damage:
+        return _garbage(run, str(damage))
+
+
+def _garbage(run: Run, detail: str) -> RunEvidence:
+    return RunEvidence(run.id, run.probe, {}, death=Death(cause="garbage", detail=detail, phase=None, stack=""))
+
+
+def _of_worker(run: Run, directory: Path) -> RunEvidence:
+    """What one worker left in a directory."""
     records, damage_found = read_records(directory)
     phases = [record.name for record in records if isinstance(record, Phase)]
     phase = phases[-1] if phases else None
@@ -72,7 +114,7 @@ def read_run(directory: Path) -> tuple[Run, RunEvidence]:
     except Damaged as damage:
         evidence, damage_found = RunEvidence(run.id, run.probe, {}), damage_found or str(damage)
     evidence = replace(evidence, telemetry=_telemetry(directory))
-    return run, replace(evidence, death=_death(directory, records, damage_found, phase))
+    return replace(evidence, death=_death(directory, records, damage_found, phase))
 
 
 def _death(directory: Path, records: list[AnyRecord], damage: str | None, phase: str | None) -> Death | None:
@@ -132,8 +174,9 @@ def assemble(run: Run, records: list[AnyRecord], directory: Path) -> RunEvidence
             whole = _with_run_record(whole, record)
     arms: dict[str, list[ArmEvidence]] = {}
     for arm, replica in sorted(replicas):
-        if replica != len(arms.setdefault(arm, [])):
-            raise Damaged(f"{layout.RECORDS}: arm {arm} lacks replica {len(arms[arm])}")
+        expected = run.arms[arm].first_replica + len(arms.setdefault(arm, []))
+        if replica != expected:
+            raise Damaged(f"{layout.RECORDS}: arm {arm} lacks replica {expected}")
         arms[arm].append(replicas[arm, replica])
     return replace(whole, arms=arms)
 

@@ -89,7 +89,7 @@ def _failure_of(run: Run, arm: str, recorder: Recorder, kept: KeptGradients, end
 
 def _execute_arm(run: Run, arm: str, recorder: Recorder, kept: KeptGradients, ends: Ends) -> None:
     planned = run.arms[arm]
-    for replica in range(planned.replicas):
+    for replica in planned.indices:
         recorder.phase(f"{arm}.{replica}: open")
         with opened(run, arm) as training:
             execution = ArmExecution(run, arm, planned, replica, training, recorder, ends, StateWatch(training))

@@ -3,14 +3,15 @@
 What a step needs is measured by another process, because no step may have run here before. That much is reserved
 once in torch's cache, the driver is asked for all the rest, and then the steps run: whatever is still made lazily
 by then (a library's handle, a module) finds no memory.
+
+Both processes open the arm at the same time, beside whatever else uses the device; from the measurement to the last
+step nothing else may, since free memory is the whole device's.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 
@@ -18,13 +19,13 @@ from harness.evidence.cuda_driver import devices
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import JitEvent, PrewarmEvidence
 from harness.runners import device_memory
-from harness.runners.kernels import ROUNDS, evidence, shapes_of
+from harness.runners.kernels import ROUNDS, evidence, shapes_of, train
+from harness.runners.memory_probe import MemoryProbe
 from harness.runners.opening import opened
 from harness.runners.recorder import Recorder
 from harness.runners.step_memory import SMALL_ALLOCATION, StepMemory
 from harness.system.protocol import HasCapture, HasKernels, KernelLedger, NotAvailable, TrainingRun
 
-_MEASURING_LIMIT_S = 600.0
 # One part of so many is reserved beside what was measured: in full memory torch may fit parts into blocks in another
 # order than where it got a new block for each.
 _SPARE_PARTS = 8
@@ -33,31 +34,30 @@ _SPARE_PARTS = 8
 def execute(run: Run, recorder: Recorder) -> None:
     """Write inventory and ledger of every arm of the run."""
     for arm in run.arms:
-        filled = bool(run.settings["memory_filled"])
-        memory = None
-        if filled:
-            recorder.phase(f"{arm}: measure a step's memory in another process")
-            memory = measured_elsewhere(run, arm)
         recorder.phase(f"{arm}: open")
-        with opened(run, arm) as training:
-            _execute_arm(run, arm, training, memory, recorder)
+        probe = MemoryProbe(run, arm) if run.settings["memory_filled"] else None
+        with probe or nullcontext(), opened(run, arm) as training:
+            _execute_arm(run, arm, training, probe, recorder)
 
 
-def _execute_arm(run: Run, arm: str, training: TrainingRun, memory: StepMemory | None, recorder: Recorder) -> None:
+def _execute_arm(run: Run, arm: str, training: TrainingRun, probe: MemoryProbe | None, recorder: Recorder) -> None:
     if not isinstance(training, HasKernels):
         raise NotAvailable("a JIT ledger needs the system's capability `kernels`")
-    steps, failure = 0, None
-    with full_memory(memory) as free:
+    if probe is None:
+        free, steps, failure = None, 0, None
         recorder.phase(f"{arm}: steps")
-        try:
-            for index in range(shapes_of(run) * ROUNDS):
-                training.step(index)
-                torch.cuda.synchronize()
-                steps += 1
-        except RuntimeError as error:  # torch's out of memory, cuBLAS's failed handle: what filling is to show
-            if memory is None:
-                raise
-            failure = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        train(training, shapes_of(run) * ROUNDS)
+    else:
+        recorder.phase(f"{arm}: wait until a step's memory can be measured in another process")
+        probe.wait_until_ready()
+        torch.cuda.synchronize()  # what opening began is done: while the other measures, this process does nothing
+        with recorder.alone():
+            recorder.phase(f"{arm}: measure a step's memory in another process")
+            memory = probe.measure()
+            with full_memory(memory) as free:
+                recorder.phase(f"{arm}: steps")
+                steps, failure = _steps_in_full_memory(training, shapes_of(run) * ROUNDS)
+            torch.cuda.empty_cache()  # what was reserved, too
     # a capture that found no memory falls back to plain steps: they are not what was to run
     if failure is None and isinstance(training, HasCapture):
         failure = training.capture_record().failure
@@ -65,7 +65,18 @@ def _execute_arm(run: Run, arm: str, training: TrainingRun, memory: StepMemory |
     ledger = training.kernel_ledger()
     recorder.phase(f"{arm}: inventory")
     recorder.write(evidence(arm, training.kernel_inventory(), compiled_for=None, device=devices()))
-    recorder.write(ledger_evidence(arm, ledger, free, steps if memory is not None else 0, failure))
+    recorder.write(ledger_evidence(arm, ledger, free, steps, failure))
+
+
+def _steps_in_full_memory(training: TrainingRun, count: int) -> tuple[int, str | None]:
+    """How many of the steps ran, and the error of the one that did not."""
+    for index in range(count):
+        try:
+            training.step(index)
+            torch.cuda.synchronize()
+        except RuntimeError as error:  # torch's out of memory, cuBLAS's failed handle: what filling is to show
+            return index, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return count, None
 
 
 def ledger_evidence(
@@ -86,34 +97,9 @@ def ledger_evidence(
     )
 
 
-def measured_elsewhere(run: Run, arm: str) -> StepMemory:
-    """What torch's allocator reserves for this arm's steps, measured in a process of its own, without a fault.
-
-    RuntimeError with the end of its stderr when that process fails.
-    """
-    alone = run.model_copy(update={"arms": {arm: run.arms[arm]}, "fault": None, "fault_arms": []})
-    finished = subprocess.run(
-        [sys.executable, "-m", "harness.runners.step_memory"],
-        input=alone.model_dump_json(),
-        capture_output=True,
-        text=True,
-        timeout=_MEASURING_LIMIT_S,
-        check=False,
-    )
-    if finished.returncode != 0:
-        raise RuntimeError(f"measuring a step's memory ended with {finished.returncode}: {finished.stderr[-2000:]}")
-    return StepMemory.model_validate_json(finished.stdout.splitlines()[-1])
-
-
 @contextmanager
-def full_memory(memory: StepMemory | None) -> Iterator[int | None]:
-    """Reserve `memory` in torch's cache and take the rest from the driver; yields the bytes that are left.
-
-    None fills nothing and yields None.
-    """
-    if memory is None:
-        yield None
-        return
+def full_memory(memory: StepMemory) -> Iterator[int]:
+    """Reserve `memory` in torch's cache and take the rest from the driver; yields the bytes that are left."""
     reserve(memory)
     with device_memory.full(but=memory.outside_bytes):
         free, _total = torch.cuda.mem_get_info()

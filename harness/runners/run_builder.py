@@ -30,6 +30,7 @@ class _PairedRun:
     gradient_steps: set[int] = field(default_factory=set)
     gradient_arms: set[str] = field(default_factory=set)
     groups: list[list[str]] = field(default_factory=list)
+    compared: list[list[str]] = field(default_factory=list)
 
     def takes(self, part: AnyPart) -> bool:
         """Whether gradients stay unambiguous: one baseline for each candidate, and no circle."""
@@ -53,6 +54,7 @@ class _PairedRun:
             self._repeat(arm, part.replicas().get(arm, 1))
         group = sorted(set(part.arms().values()))
         self.groups += [group] if group not in self.groups else []
+        self.compared += [arms for arms in part.compared() if arms not in self.compared]
         self.observe_syncs |= part.sync_arms()
         if part.sync_arms():
             self.watch_every_step.add(part.arms()[part.candidate_path])
@@ -147,6 +149,7 @@ class RunBuilder:
                 "gradient_steps": sorted(planned.gradient_steps),
                 "gradient_arms": sorted(planned.gradient_arms),
                 "groups": planned.groups,
+                "compared": planned.compared,
             }
         )
 

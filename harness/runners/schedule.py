@@ -19,7 +19,7 @@ from harness.evidence.plan_records import Run
 from harness.runners import supervisor
 from harness.runners.gpu_lock import gpu_lock
 from harness.runners.interpreters import Interpreters
-from harness.runners.lanes import gpu_memory_gib, needs_gpu
+from harness.runners.gpu_needs import gpu_memory_gib, needs_gpu
 from harness.runners.supervisor import Company
 from harness.runners.telemetry import processes_on
 from harness.runners.watched_worker import Progress
@@ -32,11 +32,18 @@ NOT_TIMED, EXCLUSIVE, TIMED = range(3)
 
 
 @dataclass(frozen=True)
-class Task:
-    """One worker process to come. memory_gib: what it may take of the GPU; None: it gets the GPU to itself."""
+class Work:
+    """What to execute, where its evidence goes, and whom to tell of its progress."""
 
     run: Run
     directory: Path
+    tell: Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Task(Work):
+    """One worker process to come. memory_gib: what it may take of the GPU; None: it gets the GPU to itself."""
+
     on_gpu: bool
     memory_gib: float | None
 
@@ -48,13 +55,14 @@ class Task:
         return EXCLUSIVE if self.on_gpu and self.memory_gib is None else NOT_TIMED
 
 
-def tasks_of(work: Iterable[tuple[Run, Path]], machine: Machine) -> list[Task]:
-    """A task for each run and its directory, those that take longest first."""
+def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
+    """A task for each piece of work, those that take longest first."""
     tasks = []
-    for run, directory in work:
-        on_gpu = bool(machine.gpus) and needs_gpu(run)
-        memory = gpu_memory_gib(run) if on_gpu else None
-        tasks.append(Task(run, directory, on_gpu, None if memory is None else memory + CONTEXT_GIB))
+    for one in work:
+        on_gpu = bool(machine.gpus) and needs_gpu(one.run)
+        memory = gpu_memory_gib(one.run) if on_gpu else None
+        with_context = None if memory is None else memory + CONTEXT_GIB
+        tasks.append(Task(one.run, one.directory, one.tell, on_gpu=on_gpu, memory_gib=with_context))
     return sorted(tasks, key=lambda task: (task.order, -_steps(task.run)))
 
 
@@ -65,8 +73,8 @@ def _steps(run: Run) -> int:
 class Schedule:
     """Executes tasks as workers of one session; its threads and workers end when `execute` does."""
 
-    def __init__(self, machine: Machine, tell: Callable[[Progress], None], interpreters: Interpreters) -> None:
-        self._machine, self._tell, self._interpreters = machine, tell, interpreters
+    def __init__(self, machine: Machine, interpreters: Interpreters) -> None:
+        self._machine, self._interpreters = machine, interpreters
         self._uuid = machine.gpus[0].uuid if machine.gpus else None
         self._stop = threading.Event()
         self._company = Company(interpreters=interpreters, locked=True, shared=True)
@@ -128,7 +136,7 @@ class Schedule:
         supervisor.execute(
             task.run,
             task.directory,
-            self._tell,
+            task.tell,
             gpu_uuid=self._uuid if task.on_gpu else None,
             stop=self._stop,
             # what needs no GPU sees none, so that it cannot disturb those that do
@@ -140,4 +148,4 @@ class Schedule:
         on_gpu = [task for task in tasks if task.on_gpu]
         if not on_gpu or self._uuid is None:
             return nullcontext()
-        return gpu_lock(self._uuid, lambda waiting: self._tell(Progress(on_gpu[0].run.id, waiting, 0.0)))
+        return gpu_lock(self._uuid, lambda waiting: on_gpu[0].tell(Progress(on_gpu[0].run.id, waiting, 0.0)))

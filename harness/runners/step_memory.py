@@ -1,6 +1,7 @@
 """How much memory torch's allocator reserves for the steps of one arm: `python -m harness.runners.step_memory`.
 
-Takes a run of one arm as JSON on stdin and prints a `StepMemory` as the last line of stdout.
+Takes a run of one arm as a line of JSON on stdin, opens the arm, prints `READY` as a line of its own, and waits for
+another line. Then, and not before, it trains and measures, and prints a `StepMemory` as the last line of stdout.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from harness.evidence.base import Record
 from harness.evidence.plan_records import Run
 from harness.runners.kernels import ROUNDS, shapes_of, train
 from harness.runners.opening import opened
+from harness.system.protocol import TrainingRun
 
 # Bytes: torch serves allocations of at most 1 MiB from a pool of their own (kSmallSize of CUDACachingAllocator).
 SMALL_ALLOCATION = 2**20
+READY = "step_memory: the arm is open"  # then it waits until nothing else uses the device
 
 
 class StepMemory(Record):
@@ -29,20 +32,33 @@ class StepMemory(Record):
 
 
 def main() -> None:
-    """Open the arm, train every shape twice, print what that reserved."""
-    import torch
-
-    run = Run.model_validate_json(sys.stdin.read())
+    """Open the arm, wait for leave to train, train every shape twice, print what that reserved."""
+    run = Run.model_validate_json(sys.stdin.readline())
     (arm,) = run.arms
     with opened(run, arm) as training:
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        before, free_before = torch.cuda.memory_stats(), torch.cuda.mem_get_info()[0]
-        known = _large_segments()
-        train(training, shapes_of(run) * ROUNDS)
-        after, free_after = torch.cuda.memory_stats(), torch.cuda.mem_get_info()[0]
-        segments = [size for address, size in _large_segments().items() if address not in known]
+        sys.stdout.write(f"\n{READY}\n")
+        sys.stdout.flush()
+        if not sys.stdin.readline():
+            sys.exit("the worker ended before it asked for the measurement")
+        memory = measured(run, arm, training)
+    sys.stdout.write(f"\n{memory.model_dump_json()}\n")
+
+
+def measured(run: Run, arm: str, training: TrainingRun) -> StepMemory:
+    """Train every shape of `arm`, which is open and made no step yet, twice; what that reserved.
+
+    What lies outside torch's pools is told by the whole device's free memory: nothing else may use the device.
+    """
+    import torch
+
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before, free_before = torch.cuda.memory_stats(), torch.cuda.mem_get_info()[0]
+    known = _large_segments()
+    train(training, shapes_of(run) * ROUNDS)
+    after, free_after = torch.cuda.memory_stats(), torch.cuda.mem_get_info()[0]
+    segments = [size for address, size in _large_segments().items() if address not in known]
     growth = {
         pool: after[f"reserved_bytes.{pool}_pool.peak"] - before[f"reserved_bytes.{pool}_pool.current"]
         for pool in ("large", "small")
@@ -50,10 +66,9 @@ def main() -> None:
     # An instantiated graph lives outside torch's pools. Without one, whatever the driver gives is made too late.
     reserved = sum(figures["reserved_bytes.all.current"] * sign for figures, sign in ((after, 1), (before, -1)))
     outside = max(0, free_before - free_after - reserved) if run.arms[arm].arm.capture != "none" else 0
-    memory = StepMemory(
+    return StepMemory(
         large_bytes=growth["large"], small_bytes=growth["small"], outside_bytes=outside, segments=segments
     )
-    sys.stdout.write(f"\n{memory.model_dump_json()}\n")
 
 
 def _large_segments() -> dict[int, int]:

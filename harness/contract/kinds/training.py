@@ -151,6 +151,10 @@ class TrajectoryMatch(Guarded):
     def replicas(self) -> dict[str, int]:
         return {self.baseline: 2}  # two runs of the baseline show the noise floor
 
+    def compared(self) -> list[list[str]]:
+        # how far the parameters end apart; of the baseline's repetition and the control series and digests are read
+        return [[self.candidate, self.baseline]]
+
 
 class ClippedNorm(Strict):
     """After clipping, every group's norm is at most `at_most` x (1 + relative_rounding)."""
@@ -253,3 +257,6 @@ class Repeatability(Guarded):
 
     def replicas(self) -> dict[str, int]:
         return {self.candidate: self.runs}
+
+    def compared(self) -> list[list[str]]:
+        return [[self.candidate]]  # how far the parameters of every run end from those of the first

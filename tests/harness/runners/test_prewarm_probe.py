@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import kernel_systems
 import pytest
 
 from harness.contract.schema import Arm, Workload
@@ -16,7 +17,7 @@ from harness.evidence.plan_records import PlannedArm, Run
 from harness.runners import device_memory, prewarm
 from harness.runners.recorder import Recorder
 from harness.runners.step_memory import StepMemory
-from harness.system.protocol import CaptureRecord, NotAvailable
+from harness.system.protocol import CaptureRecord, KernelInventory, NotAvailable
 
 MIB = 2**20
 MEMORY = StepMemory(large_bytes=1, small_bytes=2, outside_bytes=3, segments=[])
@@ -36,34 +37,114 @@ def make_run(system: str, *, memory_filled: bool = True) -> Run:
     )
 
 
-@pytest.fixture
-def filled(monkeypatch: pytest.MonkeyPatch) -> list[StepMemory | None]:
-    """A device whose memory fills to 3 MiB; the reserves that were asked for."""
-    asked: list[StepMemory | None] = []
+class Device:
+    """A device whose memory fills to 3 MiB, and a process that measures; `happened` is told in order."""
+
+    def __init__(self) -> None:
+        self.happened: list[str] = []
+        self.reserved: list[StepMemory] = []
+        self.training = kernel_systems.Run()
+
+    def opened(self, fails_at: int | None) -> kernel_systems.Run:
+        self.happened.append("open")
+        self.training = kernel_systems.Run(fails_at)
+        return self.training
 
     @contextmanager
-    def full_memory(memory: StepMemory | None) -> Iterator[int | None]:
-        asked.append(memory)
-        yield None if memory is None else 3 * MIB
+    def full_memory(self, memory: StepMemory) -> Iterator[int]:
+        self.reserved.append(memory)
+        self.happened.append(f"fill after {len(self.training.steps)} steps")
+        yield 3 * MIB
+        self.happened.append(f"free after {len(self.training.steps)} steps")
 
-    monkeypatch.setattr(prewarm, "full_memory", full_memory)
-    monkeypatch.setattr(prewarm, "measured_elsewhere", lambda _run, _arm: MEMORY)
+
+class Measuring:
+    """In place of the process that measures."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        device.happened.append("start the other process")
+
+    def wait_until_ready(self) -> None:
+        self._device.happened.append("the other one is open")
+
+    def measure(self) -> StepMemory:
+        self._device.happened.append("measure")
+        return MEMORY
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._device.happened.append("the other process is over")
+
+
+class Alone(Recorder):
+    """A recorder that says when its run is alone."""
+
+    device: Device
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        self.device.happened.append("alone")
+        yield
+        self.device.happened.append("beside others")
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    device = Device()
+    monkeypatch.setattr(prewarm, "full_memory", device.full_memory)
+    monkeypatch.setattr(prewarm, "MemoryProbe", lambda _run, _arm: Measuring(device))
     monkeypatch.setattr(prewarm, "devices", lambda: Devices((Gpu("H200", "GPU-1", "sm_90", 139.8),)))
+    monkeypatch.setattr("kernel_systems.Healthy.open", lambda *_args, **_named: device.opened(None))
+    monkeypatch.setattr("kernel_systems.Failing.open", lambda *_args, **_named: device.opened(1))
     monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
-    return asked
+    monkeypatch.setattr(Alone, "device", device, raising=False)
+    return device
 
 
 def records_of(run: Run, directory: Path) -> dict[str, dict[str, Any]]:
     directory.mkdir()
-    with Recorder(directory) as recorder:
+    with Alone(directory) as recorder:
         prewarm.execute(run, recorder)
     lines = (directory / "records.jsonl").read_text().splitlines()
     return {record["record"]: record for record in map(json.loads, lines)}
 
 
-def test_ledger_and_inventory_of_steps_in_full_memory(filled: list[StepMemory | None], tmp_path: Path) -> None:
+def test_only_from_the_measurement_to_the_last_step_is_the_device_not_shared(device: Device, tmp_path: Path) -> None:
+    """The processes open the arm beside other runs; the other one trains first, and is over."""
+    records_of(make_run("Healthy"), tmp_path / "run")
+    assert device.happened == [
+        "start the other process",
+        "open",
+        "the other one is open",
+        "alone",
+        "measure",
+        "fill after 0 steps",
+        "free after 2 steps",
+        "beside others",
+        "the other process is over",
+    ]
+
+
+def test_the_inventory_is_compiled_beside_others(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inventory = kernel_systems.Run.kernel_inventory
+
+    def compiled(training: kernel_systems.Run) -> KernelInventory:
+        device.happened.append("inventory")
+        return inventory(training)
+
+    monkeypatch.setattr(kernel_systems.Run, "kernel_inventory", compiled)
+    records_of(make_run("Healthy"), tmp_path / "run")
+    assert device.happened[-3:] == ["beside others", "inventory", "the other process is over"]
+
+
+def test_ledger_and_inventory_of_steps_in_full_memory(device: Device, tmp_path: Path) -> None:
     records = records_of(make_run("Healthy"), tmp_path / "run")
-    assert filled == [MEMORY]
+    assert device.reserved == [MEMORY]
     assert records["prewarm"] == {
         "record": "prewarm",
         "arm": "nf4",
@@ -78,58 +159,38 @@ def test_ledger_and_inventory_of_steps_in_full_memory(filled: list[StepMemory | 
     assert records["kernels"]["device"] == "sm_90"
 
 
-@pytest.mark.usefixtures("filled")
+@pytest.mark.usefixtures("device")
 def test_a_step_that_finds_no_memory_is_evidence(tmp_path: Path) -> None:
     found = records_of(make_run("Failing"), tmp_path / "run")["prewarm"]
     assert (found["steps_after_fill"], found["failure"]) == (1, "OutOfMemoryError: CUBLAS_STATUS_ALLOC_FAILED")
 
 
 def test_a_capture_that_failed_is_no_step_of_the_arm(
-    filled: list[StepMemory | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = CaptureRecord(None, True, False, "the capture failed: out of memory", 0, 0, 0, 2)
     monkeypatch.setattr("kernel_systems.Run.capture_record", lambda _run: record, raising=False)
     found = records_of(make_run("Healthy"), tmp_path / "run")["prewarm"]
-    assert filled == [MEMORY]
+    assert device.reserved == [MEMORY]
     assert (found["steps_after_fill"], found["failure"]) == (2, "the capture failed: out of memory")
 
 
-def test_a_step_that_fails_in_free_memory_is_an_error(filled: list[StepMemory | None], tmp_path: Path) -> None:
+def test_a_step_that_fails_in_free_memory_is_an_error(device: Device, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="CUBLAS_STATUS_ALLOC_FAILED"):
         records_of(make_run("Failing", memory_filled=False), tmp_path / "run")
-    assert filled == [None]
+    assert device.happened == ["open"]
 
 
-def test_memory_that_was_not_to_be_filled_is_not(filled: list[StepMemory | None], tmp_path: Path) -> None:
+def test_memory_that_was_not_to_be_filled_is_not(device: Device, tmp_path: Path) -> None:
     found = records_of(make_run("Healthy", memory_filled=False), tmp_path / "run")["prewarm"]
-    assert filled == [None]
+    assert device.happened == ["open"]
     assert (found["free_bytes_after_fill"], found["steps_after_fill"]) == (None, 0)
 
 
-@pytest.mark.usefixtures("filled")
+@pytest.mark.usefixtures("device")
 def test_a_system_without_kernels_is_not_available(tmp_path: Path) -> None:
     with pytest.raises(NotAvailable, match="`kernels`"):
         records_of(make_run("WithoutKernels").model_copy(update={"fault": None}), tmp_path / "run")
-
-
-def test_the_measuring_process_says_why_it_failed() -> None:
-    run = make_run("Healthy").model_copy(
-        update={"arms": {"nf4": PlannedArm(arm=Arm(), system="no_such_module_at_all:System")}}
-    )
-    with pytest.raises(RuntimeError, match=r"ended with 1: (?s:.*)no_such_module_at_all"):
-        prewarm.measured_elsewhere(run, "nf4")
-
-
-def test_the_measuring_process_gets_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Run] = []
-
-    def run_process(_command: list[str], **options: Any) -> Any:
-        asked.append(Run.model_validate_json(options["input"]))
-        return type("Finished", (), {"returncode": 0, "stdout": f"noise\n{MEMORY.model_dump_json()}\n"})
-
-    monkeypatch.setattr("subprocess.run", run_process)
-    assert prewarm.measured_elsewhere(make_run("Healthy"), "nf4") == MEMORY
-    assert (asked[0].fault, asked[0].fault_arms, list(asked[0].arms)) == (None, [], ["nf4"])
 
 
 class Cache:

@@ -1,0 +1,99 @@
+"""A drill whose runs are executed in lanes: rows, judging again, archives and interruption see whole runs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from small_drill import execute_here, write_contract
+
+from harness import session
+from harness.commands import judge, pack
+from harness.drill import drill as fire_drill
+from harness.errors import ExitCode
+from harness.evidence.plan_records import Run
+from harness.rejudge import rejudged
+from harness.run_directory.drill_record import read_record
+from harness.runners import lanes, supervisor
+
+FAULTS = "lost_first_update, swapped_arms, missing_run"
+CONTROL = "evidence/short-v1+short+paired"
+
+
+def drilled(folder: Path, patch: pytest.MonkeyPatch, *, stop_in: str = "") -> fire_drill.DrillResult:
+    """A drill with lanes; ended by SIGTERM while the lane `stop_in` of the control is under way."""
+
+    def execute(run: Run, directory: Path, *arguments: object, **options: object) -> None:
+        if run.fault is None and directory.name == stop_in:
+            directory.mkdir()
+            raise SystemExit(ExitCode.TERMINATED)
+        execute_here(run, directory, *arguments, **options)
+
+    whole = lanes._is_worth_it
+    on_gpu = {"device": "cuda"}
+
+    def is_worth_it(run: Run) -> bool:
+        needs = run.workload.needs.model_copy(update=on_gpu)
+        return whole(run.model_copy(update={"workload": run.workload.model_copy(update={"needs": needs})}))
+
+    patch.setattr(lanes, "SPLIT_FROM_STEPS", 1)
+    patch.setattr(lanes, "_is_worth_it", is_worth_it)
+    patch.setattr(supervisor, "execute", execute)
+    patch.setattr(session, "SIDE_BY_SIDE", 1)
+    options = fire_drill.DrillOptions(reports=folder / "reports", name="drilled")
+    return fire_drill.drill([write_contract(folder, FAULTS)], options)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("drill")
+    with pytest.MonkeyPatch.context() as patch:
+        drilled(folder, patch)
+    return folder / "reports/drilled"
+
+
+@pytest.fixture
+def directory(recorded: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(recorded, tmp_path / "drilled"))
+
+
+def test_every_row_reads_its_lanes(directory: Path) -> None:
+    record = read_record(directory / "drill.json")
+    assert [control.status for control in record.controls] == ["PASS"]
+    assert {row.fault: row.killed for row in record.rows} == {
+        "lost_first_update": True,
+        "swapped_arms": True,
+        "missing_run": True,
+    }
+    folders = {path.parent.name: path.name for path in sorted(directory.glob("evidence/*/lane.*"))}
+    assert folders == {Path(CONTROL).name: "lane.1"}  # the faulted arm alone, and arms that change places, are whole
+
+
+def test_it_is_judged_again_in_a_folder_and_in_an_archive(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pack.published(directory, tmp_path / "published")
+    assert judge.check_recorded([directory, tmp_path / "published"], as_json=False) == 0
+    assert capsys.readouterr().out.count("3 rows: 3 same") == 2
+
+
+def test_a_lane_that_is_taken_away_is_missed(directory: Path) -> None:
+    shutil.rmtree(directory / CONTROL / "lane.1")
+    again = rejudged(directory)
+    assert [verdict.reason for verdict in again.judgement.verdicts] == ["worker_incomplete"]
+    lost = [f"drilled: {CONTROL}/lane.1/{name}: missing" for name in ("plain.1.csv", "records.jsonl", "run.json")]
+    assert list(again.judgement.view.altered) == lost
+
+
+def test_a_lane_that_is_added_is_seen(directory: Path) -> None:
+    shutil.copytree(directory / CONTROL / "lane.1", directory / CONTROL / "lane.2")
+    again = rejudged(directory)
+    assert [verdict.reason for verdict in again.judgement.verdicts] == ["worker_garbage"]
+    assert f"drilled: {CONTROL}/lane.2/run.json: not recorded with the run" in again.judgement.view.altered
+
+
+def test_a_control_without_its_last_lane_has_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        drilled(tmp_path, monkeypatch, stop_in="lane.1")
+    assert "marked INCOMPLETE" in stopped.value.__notes__[0]

@@ -1,0 +1,190 @@
+"""Lanes on disk: what is missing, counted twice or changed is seen; the rest of the run stays evidence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_drill import execute_here
+
+from harness.contract.schema import Arm, Workload
+from harness.evidence.plan_records import PlannedArm, Run
+from harness.evidence.read_run import has_ended, read_run
+from harness.evidence.run_evidence import Death, RunEvidence
+from harness.runners import lanes
+from harness.runners.lanes import lane_directories
+
+SYSTEM = "step_function_systems:Regression"
+RUN = Run(
+    id="r",
+    contract="c",
+    probe="paired",
+    workload_name="w",
+    workload=Workload(model="m", batch_size=2, seq_len=4, steps=3),
+    arms={
+        "plain": PlannedArm(arm=Arm(), system=SYSTEM, replicas=2),
+        "again": PlannedArm(arm=Arm(), system=SYSTEM),
+        "untrained": PlannedArm(arm=Arm(learning_rate=0.0), system=SYSTEM),
+    },
+    compared=[["again", "plain"]],
+)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("lanes") / "r"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanes, "_is_worth_it", lambda _run: True)
+        for lane, folder in lane_directories(RUN, directory):
+            execute_here(lane, folder)
+    return directory
+
+
+@pytest.fixture
+def run(recorded: Path, tmp_path: Path) -> Path:
+    """A run in three lanes: plain.0 with again.0, plain.1, untrained.0."""
+    return Path(shutil.copytree(recorded, tmp_path / "r"))
+
+
+def read(directory: Path) -> RunEvidence:
+    return read_run(directory)[1]
+
+
+def counted(evidence: RunEvidence) -> dict[str, int]:
+    return {arm: len(executions) for arm, executions in evidence.arms.items()}
+
+
+def failures(evidence: RunEvidence) -> dict[str, tuple[str, str]]:
+    return {arm: (failure.cause, failure.detail) for arm, failure in evidence.failed.items()}
+
+
+def edit(path: Path, change: Callable[[Any], None]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def cut_off(lane: Path) -> None:
+    """As a worker that was killed leaves it."""
+    lines = (lane / "records.jsonl").read_text().splitlines(keepends=True)
+    (lane / "records.jsonl").write_text("".join(lines[:-1]))
+
+
+def test_whole(run: Path) -> None:
+    evidence = read(run)
+    assert (counted(evidence), evidence.failed, evidence.death) == ({"again": 1, "plain": 2, "untrained": 1}, {}, None)
+    assert [each.start.replica for each in evidence.arms["plain"]] == [0, 1]
+    assert has_ended(run)
+
+
+def test_a_missing_lane_costs_its_arms(run: Path) -> None:
+    shutil.rmtree(run / "lane.2")
+    evidence = read(run)
+    assert failures(evidence) == {"untrained": ("incomplete", "no lane has replica 0")}
+    assert counted(evidence) == {"again": 1, "plain": 2}
+    assert not has_ended(run)
+
+
+def test_a_missing_repetition_costs_its_arm(run: Path) -> None:
+    shutil.rmtree(run / "lane.1")
+    assert failures(read(run)) == {"plain": ("incomplete", "no lane has replica 1")}
+
+
+def test_a_repetition_does_not_take_the_first_ones_place(run: Path) -> None:
+    shutil.rmtree(run / "lane.0")
+    evidence = read(run)
+    assert failures(evidence) == dict.fromkeys(("plain", "again"), ("incomplete", "no lane has replica 0"))
+    assert counted(evidence) == {"untrained": 1}
+
+
+def test_a_lane_that_does_not_say_what_it_was_costs_what_no_other_has(run: Path) -> None:
+    (run / "lane.2/run.json").write_text("{")
+    [(arm, (cause, detail))] = failures(read(run)).items()
+    assert (arm, cause) == ("untrained", "garbage")
+    assert detail.startswith("no lane has replica 0; lane.2/run.json: ")
+
+
+def test_a_lane_that_was_cut_off_costs_its_arms(run: Path) -> None:
+    cut_off(run / "lane.0")
+    evidence = read(run)
+    assert failures(evidence) == dict.fromkeys(("plain", "again"), ("incomplete", "the `complete` record is missing"))
+    assert evidence.failed["plain"].phase == "again.0: end"
+    assert evidence.death is None
+    assert not has_ended(run)
+
+
+def test_a_death_that_was_seen_is_an_end(run: Path) -> None:
+    cut_off(run / "lane.2")
+    death = Death(cause="signal", detail="SIGKILL", phase="untrained.0: steps", stack="")
+    (run / "lane.2/death.json").write_text(death.model_dump_json())
+    assert failures(read(run)) == {"untrained": ("signal", "SIGKILL")}
+    assert has_ended(run)
+
+
+def test_a_damaged_series_costs_its_lane(run: Path) -> None:
+    (run / "lane.1/plain.1.csv").write_text("nonsense\n")
+    evidence = read(run)
+    assert {arm: cause for arm, (cause, _) in failures(evidence).items()} == {"plain": "garbage"}
+    assert counted(evidence) == {"again": 1, "plain": 1, "untrained": 1}
+
+
+def twice(run: Path) -> None:
+    shutil.copytree(run / "lane.2", run / "lane.3")
+
+
+def beside(run: Path) -> None:
+    shutil.copy(run / "lane.2/records.jsonl", run)
+
+
+def more_replicas(run: Path) -> None:
+    edit(run / "lane.1/run.json", lambda lane: lane["arms"]["plain"].update(replicas=2))
+
+
+def another_arm(run: Path) -> None:
+    edit(run / "lane.2/run.json", lambda lane: lane.update(arms={"other": lane["arms"]["untrained"]}))
+
+
+def another_seed(run: Path) -> None:
+    edit(run / "lane.2/run.json", lambda lane: lane["workload"].update(seed=1))
+
+
+def another_setting(run: Path) -> None:
+    edit(run / "lane.2/run.json", lambda lane: lane["arms"]["untrained"]["arm"].update(learning_rate=0.1))
+
+
+def planted(run: Path) -> None:
+    edit(run / "lane.2/run.json", lambda lane: lane.update(fault="f", fault_arms=["untrained"]))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (twice, "two lanes hold arm untrained, replica 0"),
+        (beside, "records.jsonl lies beside the lanes, so that arms would count twice"),
+        (more_replicas, "a lane holds arm plain, replica 2, which was not planned"),
+        (another_arm, "lane.2/run.json is no part of this run"),
+        (another_seed, "lane.2/run.json is no part of this run"),
+        (another_setting, "lane.2/run.json is no part of this run"),
+        (planted, "lane.2/run.json is no part of this run"),
+    ],
+)
+def test_lanes_that_are_no_parts_of_the_run(run: Path, change: Callable[[Path], None], told: str) -> None:
+    change(run)
+    evidence = read(run)
+    assert evidence.death is not None
+    assert (evidence.death.cause, evidence.death.detail, evidence.arms) == ("garbage", told, {})
+
+
+def test_more_executions_than_planned(run: Path) -> None:
+    """A worker that executed what another lane was to, as its records say."""
+    records = (run / "lane.0/records.jsonl").read_text()
+    repeated = (run / "lane.1/records.jsonl").read_text().splitlines(keepends=True)
+    [complete] = records.splitlines(keepends=True)[-1:]
+    (run / "lane.0/records.jsonl").write_text(records.removesuffix(complete) + "".join(repeated))
+    evidence = read(run)
+    assert evidence.death is not None
+    assert evidence.death.detail == "lane.0 holds more executions of arm plain than were planned"
