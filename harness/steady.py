@@ -39,14 +39,12 @@ def look(contracts: Sequence[LoadedContract], seconds: int) -> list[Steadiness]:
 
     Raises UsageError without a GPU or such a timing, HarnessError when a worker dies.
     """
-    from harness.runners import supervisor
-
     gpus = [gpu.uuid for gpu in devices().gpus]
     if not gpus:
         raise UsageError("the look for a steady GPU needs a CUDA device", got=devices().problem)
     run = _run(contracts, seconds)
     stop = threading.Event()
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(gpus)) as pool, supervisor.sigterm_raises():
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(gpus)) as pool:
         try:
             futures = [pool.submit(_watch, run, Path(folder) / str(place), gpu, stop) for place, gpu in enumerate(gpus)]
             found = [future.result() for future in futures]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import signal
 import sys
-import traceback
+from typing import TYPE_CHECKING
 
-import typer
-
+from harness.commands import interruption
 from harness.errors import ExitCode, HarnessError
+
+if TYPE_CHECKING:
+    import typer
 
 COMMANDS = ("verify", "check", "judge", "report", "explain", "drill", "doctor", "compare", "history", "pack", "schema")
 
@@ -19,6 +20,8 @@ def application(arguments: list[str]) -> typer.Typer:
 
     One command's imports are not paid by another: `check` starts without numpy.
     """
+    import typer  # a signal must find its handler before this is read
+
     app = typer.Typer(
         name="harness",
         help="Verify contracts about GPU-training optimizations, with evidence that anybody can re-judge.",
@@ -34,24 +37,19 @@ def application(arguments: list[str]) -> typer.Typer:
     return app
 
 
-def _leave(_number: int, _frame: object) -> None:
-    """A terminated command removes what it unpacked."""
-    raise SystemExit(ExitCode.TERMINATED)
-
-
 def main() -> None:
-    """Entry point; maps errors to exit codes in one place."""
-    previous = signal.signal(signal.SIGTERM, _leave)
-    try:
-        application(sys.argv[1:])()
-    except HarnessError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
-    except Exception:  # Python's own exit code 1 would read as a violated claim
-        traceback.print_exc()
-        sys.exit(ExitCode.ERROR)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+    """Entry point; maps errors and signals to exit codes in one place."""
+    with interruption.watched():
+        try:
+            application(sys.argv[1:])()
+        except HarnessError as error:
+            sys.stderr.write(f"error: {error}\n")
+            sys.exit(error.exit_code)
+        except Exception:  # Python's own exit code 1 would read as a violated claim
+            import traceback
+
+            traceback.print_exc()
+            sys.exit(ExitCode.ERROR)
 
 
 if __name__ == "__main__":

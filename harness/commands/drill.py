@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from harness.commands.arguments import Claims, Gpus, Json, Name, Paths, Reports, refuse_with_gpus
-from harness.commands.interruption import interruptible
+from harness.commands.interruption import LONG_GRACE_S, interruptible
 from harness.commands.printing import print_shard
 from harness.contract.load import load_contracts
 from harness.drill import drill as fire_drill
@@ -32,7 +32,7 @@ def drill(
     """Plant every fault that the claims name, and see that each is caught for the declared reason."""
     if gpus:
         refuse_with_gpus({"--claim": claim, "--fault": fault, "--json": json})
-        with interruptible():
+        with interruptible(LONG_GRACE_S):
             raise typer.Exit(drill_on_gpus(paths, gpus, pool.new_directory(reports, name)))
     options = fire_drill.DrillOptions(
         claims=tuple(claim or ()),
@@ -41,7 +41,7 @@ def drill(
         name=name,
         command=("harness", *sys.argv[1:]),
     )
-    with interruptible():
+    with interruptible(LONG_GRACE_S):
         result = fire_drill.drill(paths, options, Progress())
     show = matrix.as_json if json else matrix.text
     typer.echo(show(result.record, result.run_directory))

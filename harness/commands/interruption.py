@@ -1,31 +1,91 @@
-"""How a command that writes a run directory ends when it is interrupted."""
+"""How a command ends when it is asked to: SIGINT, SIGTERM and SIGHUP end it with the table's codes, and once.
+
+The first signal raises SystemExit in the main thread, which unwinds what is being written. It is noted, too: where
+something swallows the exception, the command still ends with the signal's code. Later signals are noted only, so that
+they cut off nothing that the first one has begun; a command that has not ended some seconds after the first ends hard.
+"""
 
 from __future__ import annotations
 
+import _thread
+import os
 import signal
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import typer
-
 from harness.errors import ExitCode
+
+GRACE_S, LONG_GRACE_S = 10.0, 120.0  # from the first signal to a hard end; the long one judges and draws pages
+CODES = {
+    getattr(signal, name): code
+    for name, code in (
+        ("SIGINT", ExitCode.INTERRUPTED),
+        ("SIGTERM", ExitCode.TERMINATED),
+        ("SIGHUP", ExitCode.TERMINATED),
+    )
+    if hasattr(signal, name)
+}
+_noted: list[int] = []
+_grace: list[float] = [GRACE_S]
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGINT and SIGTERM unwind what is being written, say what is kept, and end with the table's codes."""
-
-    def leave(_number: int, _frame: object) -> None:
-        raise SystemExit(ExitCode.TERMINATED)
-
-    previous = signal.signal(signal.SIGTERM, leave)
+def watched() -> Iterator[None]:
+    """Within the block signals end the command. A signal that was ignored before it (nohup) stays so."""
+    _noted.clear()
+    previous = {number: signal.getsignal(number) for number in CODES}
+    for number, handler in previous.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, _note)
     try:
         yield
-    except (KeyboardInterrupt, SystemExit) as error:
-        word, code = "interrupted", ExitCode.INTERRUPTED
-        if isinstance(error, SystemExit):
-            word, code = ("terminated", ExitCode.TERMINATED) if error.code == 143 else (f"{error!r}", ExitCode.ERROR)
-        typer.echo("\n".join([word, *getattr(error, "__notes__", [])]), err=True)
-        raise typer.Exit(code) from error
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        raise_if_noted()  # also where something has made another exception of it, or none
+
+
+def raise_if_noted() -> None:
+    """Raise SystemExit where a signal has come."""
+    if _noted:
+        raise SystemExit(CODES[_noted[0]])
+
+
+@contextmanager
+def interruptible(grace_s: float = GRACE_S) -> Iterator[None]:
+    """An interruption of the block says what is kept, and ends with the table's code; it has `grace_s` for that."""
+    _grace.append(grace_s)
+    try:
+        yield
+        raise_if_noted()
+    except (KeyboardInterrupt, SystemExit) as error:
+        word, code = _meaning(error)
+        sys.stderr.write("\n".join([word, *getattr(error, "__notes__", [])]) + "\n")
+        raise SystemExit(code) from error
+    finally:
+        _grace.pop()
+
+
+def _meaning(error: KeyboardInterrupt | SystemExit) -> tuple[str, ExitCode]:
+    code = CODES[signal.SIGINT] if isinstance(error, KeyboardInterrupt) else error.code
+    if code == ExitCode.INTERRUPTED:
+        return "interrupted", ExitCode.INTERRUPTED
+    if code == ExitCode.TERMINATED:
+        return "terminated", ExitCode.TERMINATED
+    return repr(error), ExitCode.ERROR  # something else has ended the process
+
+
+def _note(number: int, _frame: object) -> None:
+    _noted.append(number)
+    if len(_noted) == 1:
+        # not by `threading`: the signal may have come while the main thread holds its locks
+        _thread.start_new_thread(_end_hard, (_grace[-1], CODES[number]))
+        raise SystemExit(CODES[number])
+
+
+def _end_hard(seconds: float, code: int) -> None:
+    """End the process by all means; the keepers of its processes see that, and leave nothing behind."""
+    time.sleep(seconds)
+    os._exit(code)

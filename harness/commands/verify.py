@@ -24,7 +24,7 @@ from harness.commands.arguments import (
     Workloads,
     refuse_with_gpus,
 )
-from harness.commands.interruption import interruptible
+from harness.commands.interruption import GRACE_S, LONG_GRACE_S, interruptible
 from harness.commands.printing import append_step_summary, print_judgement, print_shard
 from harness.contract.load import folders_read, load_contracts
 from harness.gpu_pool import pool
@@ -68,7 +68,7 @@ def verify(
         refuse_with_gpus({"--claim": claim, "--workload": workload, "--fault": fault})
     for line in folders_read(paths):
         print(line, file=sys.stderr)
-    with interruptible():
+    with interruptible(LONG_GRACE_S if gpus else GRACE_S):
         judgement = verify_on_gpus(paths, options, gpus) if gpus else session.verify(paths, options, Progress())
     print_judgement(judgement, as_json=json)
     append_step_summary(judgement)

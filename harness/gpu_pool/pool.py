@@ -7,7 +7,6 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -92,16 +91,11 @@ def _start(shard: Shard, gpu: str, directory: Path, passed_on: Sequence[str]) ->
 
 
 def _end(processes: Sequence[KeptProcess]) -> None:
-    """SIGTERM once to each, and wait for them, whatever further signal comes meanwhile."""
-    asked: set[int] = set()
-    while any(process.poll() is None for process in processes):
-        with suppress(KeyboardInterrupt, SystemExit):
-            for process in processes:
-                if process.pid not in asked:
-                    asked.add(process.pid)  # a second one would interrupt it while it writes down what it has
-                    process.terminate()
-            time.sleep(POLL_S)
+    """SIGTERM to each, and wait until they have written down what they have."""
     for process in processes:
+        process.terminate()
+    for process in processes:
+        process.wait()
         process.kill()
 
 

@@ -18,7 +18,7 @@ from harness.runners.remaining import write_run
 from harness.system.wrappers import SWAPPED_ARMS
 
 if TYPE_CHECKING:
-    from harness.runners.supervisor import Progress
+    from harness.runners.watched_worker import Progress
 
 # Another process costs 5 to 10 s: imports, opening, and what the first steps compile. On an H200 500 eager steps took
 # 3.5 s with a tiny model and 20 s with 28 layers, so that fewer are not worth a process.

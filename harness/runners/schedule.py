@@ -18,8 +18,8 @@ from harness.evidence.environment import Machine, usable_cores
 from harness.evidence.plan_records import Run
 from harness.runners import supervisor
 from harness.runners.gpu_lock import gpu_lock
-from harness.runners.interpreters import Interpreters
 from harness.runners.gpu_needs import gpu_memory_gib, needs_gpu
+from harness.runners.interpreters import Interpreters
 from harness.runners.supervisor import Company
 from harness.runners.telemetry import processes_on
 from harness.runners.watched_worker import Progress
@@ -86,7 +86,7 @@ class Schedule:
         self._interpreters.expect(len(waiting))
         self._company.threads = self._threads(waiting)
         threads = max((self._places(task) for task in waiting), default=1)
-        with self._lock(waiting), ThreadPoolExecutor(threads) as pool, supervisor.sigterm_raises():
+        with self._lock(waiting), ThreadPoolExecutor(threads) as pool:
             if self._uuid is not None:
                 self._company.before = processes_on(self._uuid)
             try:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, MappingProxyType
+from types import MappingProxyType
 
-from harness.errors import ExitCode
 from harness.evidence import layout
 from harness.evidence.files import Damaged, read_bytes
 from harness.evidence.plan_records import Run
@@ -73,9 +72,9 @@ def execute(
 
     Returns None when the evidence is complete, else how the worker died (also written to `death.json`). A worker that
     died in one arm of a paired run is followed by another without that arm, as long as a judgement needs the rest. With
-    `gpu_uuid` that GPU is locked, and its telemetry sampled; a timing's is sampled on any machine. SIGINT and
-    SIGTERM kill the worker first, and are then raised as KeyboardInterrupt and SystemExit(143). They reach the main
-    thread alone: what it runs in other threads it ends by setting `stop`, which raises `Stopped` there. `variables`
+    `gpu_uuid` that GPU is locked, and its telemetry sampled; a timing's is sampled on any machine. Whatever is
+    raised meanwhile (KeyboardInterrupt, say) kills the worker first. Signals reach the main thread alone: what it runs
+    in other threads it ends by setting `stop`, which raises `Stopped` there. `variables`
     are set in the worker before it reads the run. `company`: the other runs of the session; None: there are none.
     """
     directory.mkdir(parents=True)
@@ -85,7 +84,7 @@ def execute(
     lock: AbstractContextManager[None] = nullcontext()
     if gpu_uuid and not company.locked:
         lock = gpu_lock(gpu_uuid, lambda waiting: tell(Progress(run.id, waiting, 0.0)))
-    with sigterm_raises(), lock:
+    with lock:
         death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company)
         # a process that died, or whose device did, decides nothing more: what its arm did not cost is run again
         while death is not None and (rest := without_the_arm(run, directory, death)) is not None:
@@ -171,20 +170,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-@contextmanager
-def sigterm_raises() -> Iterator[None]:
-    """Within the block SIGTERM raises SystemExit, so that the worker is killed before this process ends."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set handlers, and only it receives signals
-        return
-
-    def raise_exit(_number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(ExitCode.TERMINATED)
-
-    previous = signal.signal(signal.SIGTERM, raise_exit)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

@@ -120,14 +120,12 @@ def test_a_shard_without_run_directory_is_named(tmp_path: Path) -> None:
         pool.run_directories([shard("one"), shard("two")], tmp_path)
 
 
-@pytest.mark.parametrize("signals", [1, 2])
 def test_an_interruption_ends_what_runs_and_nothing_else_begins(
-    signals: int, programs: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    programs: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second signal while the first ends things changes nothing: a shard gets SIGTERM once, and is waited for."""
     directory = tmp_path / "out"
     programs["waits"] = WAITS
-    left, asked, processes = [signals], list[int](), list[KeptProcess]()
+    left, asked, processes = [1], list[int](), list[KeptProcess]()
     terminate, sleep = KeptProcess.terminate, time.sleep
 
     def interrupting(seconds: float) -> None:

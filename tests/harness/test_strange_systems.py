@@ -78,10 +78,9 @@ def test_a_drill_needs_the_description(contracts: Path, name: str) -> None:
     assert said_of(name, contracts) in done.stderr
 
 
-def test_pytest_has_an_error_for_each_unit(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pytest_has_an_error_for_each_unit(contracts: Path) -> None:
     (contracts / "pytest.ini").write_text("[pytest]\ncontract_paths = .\n")
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    done = run("pytest", "-p", "harness.pytest_plugin", "exits_at_once.yaml", "raises.yaml")
+    done = run("pytest", "exits_at_once.yaml", "raises.yaml")
     assert done.returncode == 12, done.stdout
     assert "2 errors" in done.stdout.splitlines()[-1]
     assert "ERROR system_not_described: stranger_raises:System: " in done.stdout

@@ -224,7 +224,7 @@ execute(stand_in_run("leaves_children", children=sys.argv[2], then_hang=True), P
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+    ("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -9)]
 )
 def test_ending_the_supervisor_ends_the_worker(tmp_path: Path, number: signal.Signals, code: int) -> None:
     children = tmp_path / "children"
