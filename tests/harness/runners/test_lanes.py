@@ -20,7 +20,8 @@ from harness.judge.registry import judge_unit
 from harness.runners import lanes as lanes_module
 from harness.runners.lanes import as_one, lane_directories, lanes
 from harness.runners.plan import plan
-from harness.runners.watched_worker import Progress, execute
+from harness.runners.supervisor import execute
+from harness.runners.watched_worker import Progress
 from harness.system.resolve import resolve
 from harness.system.wrappers import SWAPPED_ARMS
 
