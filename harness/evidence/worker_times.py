@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 from harness.evidence import layout
 from harness.evidence.base import Record
 from harness.evidence.files import Damaged, read_bytes, read_model
+from harness.evidence.lanes import lane_folders
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import RECORD, AnyRecord, Complete, Phase
 from harness.numbers import Real
@@ -50,7 +51,13 @@ class WorkerTimes:
 
 
 def read_times(directory: Path) -> list[WorkerTimes]:
-    """The workers of one run in their order, from `evidence/<run id>/`; one that left no readable run is left out."""
+    """The workers of one run in their order, from `evidence/<run id>/`; one that left no readable run is left out.
+
+    Of a run in lanes those of each lane: the whole run beside them was no worker's.
+    """
+    folders = lane_folders(directory)
+    if folders:
+        return [times for folder in folders for times in read_times(folder)]
     earlier = sorted(directory.glob(f"{layout.ATTEMPT}*"), key=lambda path: (len(path.name), path.name))
     return [times for folder in [*earlier, directory] if (times := _of_one(folder)) is not None]
 

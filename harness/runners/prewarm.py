@@ -48,7 +48,6 @@ def _execute_arm(run: Run, arm: str, training: TrainingRun, probe: MemoryProbe |
         recorder.phase(f"{arm}: steps")
         train(training, shapes_of(run) * ROUNDS)
     else:
-        recorder.phase(f"{arm}: wait until a step's memory can be measured in another process")
         probe.wait_until_ready()
         torch.cuda.synchronize()  # what opening began is done: while the other measures, this process does nothing
         with recorder.alone():

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from small_drill import execute_here, write_contract
 
-from harness import session
 from harness.commands import judge, pack
 from harness.drill import drill as fire_drill
 from harness.errors import ExitCode
 from harness.evidence.plan_records import Run
 from harness.rejudge import rejudged
 from harness.run_directory.drill_record import read_record
-from harness.runners import lanes, supervisor
+from harness.runners import lanes, schedule, supervisor
 
 FAULTS = "lost_first_update, swapped_arms, missing_run"
 CONTROL = "evidence/short-v1+short+paired"
@@ -40,7 +39,7 @@ def drilled(folder: Path, patch: pytest.MonkeyPatch, *, stop_in: str = "") -> fi
     patch.setattr(lanes, "SPLIT_FROM_STEPS", 1)
     patch.setattr(lanes, "_is_worth_it", is_worth_it)
     patch.setattr(supervisor, "execute", execute)
-    patch.setattr(session, "SIDE_BY_SIDE", 1)
+    patch.setattr(schedule, "usable_cores", lambda: 1)
     options = fire_drill.DrillOptions(reports=folder / "reports", name="drilled")
     return fire_drill.drill([write_contract(folder, FAULTS)], options)
 

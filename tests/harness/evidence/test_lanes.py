@@ -15,6 +15,7 @@ from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.read_run import has_ended, read_run
 from harness.evidence.run_evidence import Death, RunEvidence
+from harness.evidence.worker_times import read_times
 from harness.runners import lanes
 from harness.runners.lanes import lane_directories
 
@@ -79,6 +80,18 @@ def test_whole(run: Path) -> None:
     assert (counted(evidence), evidence.failed, evidence.death) == ({"again": 1, "plain": 2, "untrained": 1}, {}, None)
     assert [each.start.replica for each in evidence.arms["plain"]] == [0, 1]
     assert has_ended(run)
+
+
+def test_the_workers_of_all_lanes_are_counted(run: Path) -> None:
+    (run / "lane.0/attempt.0").mkdir()
+    shutil.copy(run / "lane.0/run.json", run / "lane.0/attempt.0")
+    assert [list(worker.run.arms) for worker in read_times(run)] == [
+        ["plain", "again"],
+        ["plain", "again"],
+        ["plain"],
+        ["untrained"],
+    ]
+    assert [worker.complete is None for worker in read_times(run)] == [True, False, False, False]
 
 
 def test_a_missing_lane_costs_its_arms(run: Path) -> None:
