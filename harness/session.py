@@ -170,7 +170,7 @@ def execute(
         lanes = lane_directories(run, writer.evidence_directory(run.id))
         tells = as_one(report_progress, len(lanes))
         work += [Work(lane, directory, tell) for (lane, directory), tell in zip(lanes, tells, strict=True)]
-    with interpreters or Interpreters(environment.usable_cores(), len(work)) as waiting:
+    with interpreters or Interpreters(len(work)) as waiting:
         Schedule(machine, waiting).execute(tasks_of(work, machine))
 
 

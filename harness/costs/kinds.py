@@ -63,6 +63,7 @@ _OF_THE_WORKER = {
     "import ": Kind.IMPORTS,
     "timed": Kind.TIMED_BLOCKS,
     "watch launches": Kind.DETECTORS,
+    "wait to be ": Kind.WAITING,
 }
 _ARM = re.compile(r"(?P<arm>[^:.]+)(\.\d+)?: (?P<what>.*)", re.DOTALL)
 

@@ -15,10 +15,13 @@ from time import monotonic
 from types import TracebackType
 from typing import IO, Self, cast
 
+from harness.evidence.environment import usable_cores
 from harness.processes.kept import KeptProcess
 from harness.python_path import child_command, child_path
 from harness.runners.line import Line, pair
 from harness.runners.worker import AHEAD
+
+AHEAD_PER_CORES = 4
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,12 @@ def _environment() -> dict[str, str]:
 
 
 class Interpreters:
-    """At most `ahead` of them wait at a time, and never more than there are runs to come; a context manager."""
+    """A few of them wait at a time, and never more than there are runs to come; a context manager."""
 
-    def __init__(self, ahead: int, expected: int) -> None:
-        self._ahead, self._expected = ahead, expected
+    def __init__(self, expected: int) -> None:
+        # an import takes a processor for seconds, and keeps it from the runs under way
+        self._ahead = max(1, usable_cores() // AHEAD_PER_CORES)
+        self._expected = expected
         self._waiting: list[Interpreter] = []
         self._lock = threading.Lock()
         self._stopped = self._closed = False

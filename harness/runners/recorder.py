@@ -25,7 +25,6 @@ from harness.runners.line import ALONE, TOGETHER, Line
 from harness.runners.quiet import wait_for_quiet_device
 
 HEARTBEAT = "heartbeat"
-WAITING = "wait to be "  # phases in which other runs have the machine
 TIMED_PHASE = "timed"  # a throughput probe enters it with its first timed block; telemetry is kept from it
 _DIGEST = re.compile(r"[0-9A-Za-z_.:-]*")
 
@@ -99,6 +98,9 @@ class Recorder:
 
     def phase(self, name: str) -> None:
         """Say where the run is; the last phase names the place of a death."""
+        self._enter(name)
+
+    def _enter(self, name: str) -> None:
         self.current_phase = name
         # the supervisor reads the phase from this small file while the run is under way
         self._heartbeat.write_text(name, encoding="utf-8")
@@ -125,22 +127,27 @@ class Recorder:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Within the block no other run of this session uses the GPU, nor, on any machine, the processors."""
-        self._ask(ALONE)
+        if self._line is None:
+            yield
+            return
+        before = self.current_phase
+        self.phase("wait to be alone")
+        self._ask(self._line, ALONE)
         wait_for_quiet_device()
+        self._enter(before)
         try:
             yield
         finally:
-            self._ask(TOGETHER)
+            before = self.current_phase
+            self.phase("wait to be together")
+            self._ask(self._line, TOGETHER)
+            self._enter(before)
 
-    def _ask(self, what: str) -> None:
-        """Tell the supervisor, and wait for its answer; the phase is the same before and after."""
-        if self._line is None:
-            return
-        before = self.current_phase
-        self.phase(f"{WAITING}{what}")
-        self._line.send(what)
-        self._line.receive(None)
-        self.phase(before)
+    @staticmethod
+    def _ask(line: Line, what: str) -> None:
+        """Tell the supervisor, and wait for its answer."""
+        line.send(what)
+        line.receive(None)
 
     def close(self) -> None:
         self._records.close()

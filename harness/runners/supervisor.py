@@ -124,6 +124,7 @@ def _supervise(
             directory,
             started=worker.started,
             given_run=worker.given,
+            ready=worker.ready,
             ended=time.monotonic(),
             gpu=gpu_uuid,
             gpu_alone=None if gpu_uuid is None else not company.shared,

@@ -15,7 +15,7 @@ from harness.evidence import layout
 from harness.evidence.files import Damaged, read_bytes
 from harness.evidence.plan_records import Run
 from harness.runners.interpreters import Interpreter
-from harness.runners.line import ALONE, GO, TOGETHER, Job
+from harness.runners.line import ALONE, GO, READY, TOGETHER, Job
 from harness.runners.output import OutputPump
 from harness.runners.recorder import HEARTBEAT
 from harness.runners.turns import Turns
@@ -50,6 +50,7 @@ class WatchedWorker:
         self._interpreter, self._line = interpreter, interpreter.line
         self.process, self.started = interpreter.process, interpreter.started
         self.given: float | None = None  # when it was given its run
+        self.ready: float | None = None  # when it had imported what it does ahead, if it told before that
         self.stopped: list[tuple[float, float]] = []  # intervals on the monotonic clock
         self._stopped_at = time.monotonic() if interpreter.stopped else None
         self._lock = threading.Lock()
@@ -61,6 +62,9 @@ class WatchedWorker:
 
     def begin(self, variables: Mapping[str, str], threads: int | None) -> None:
         """Give it its run; see `Job`."""
+        told = self._line.receive(0.0) or ""
+        if told.startswith(READY):
+            self.ready = float(told.removeprefix(READY))
         self.given = self._began = self._beat_at = time.monotonic()
         job = Job(directory=str(self._directory.resolve()), variables=dict(variables), threads=threads)
         self._line.send(job.model_dump_json())

@@ -14,6 +14,7 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
 from harness.evidence import layout
 from harness.evidence.plan_records import Run
@@ -34,7 +35,7 @@ def main() -> int:
     line = take_standard_input()
     if AHEAD in sys.argv[1:]:
         _import_ahead()
-        line.send(READY)
+        line.send(f"{READY} {monotonic()}")
     message = line.receive(None)
     if not message:
         return 0  # nobody has a run for it any more
