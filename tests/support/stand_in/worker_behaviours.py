@@ -45,6 +45,37 @@ def _wait_for_ever() -> None:
     time.sleep(600)
 
 
+def ticks(run: Run, recorder: Recorder) -> None:
+    """Appends the moment to a file until another file is there."""
+    moments = Path(str(run.settings["moments"]))
+    recorder.phase("ticking")
+    while not Path(str(run.settings["until"])).exists():
+        with moments.open("a") as file:
+            file.write(f"{time.monotonic()}\n")
+        recorder.heartbeat()
+        time.sleep(0.005)
+
+
+def measures_alone(run: Run, recorder: Recorder) -> None:
+    """Alone for a while, once others tick; says from when to when."""
+    while not Path(str(run.settings["moments"])).exists():
+        time.sleep(0.005)
+    with recorder.alone():
+        began = time.monotonic()
+        recorder.phase("measuring")
+        time.sleep(float(str(run.settings["seconds"])))
+        ended = time.monotonic()
+    recorder.phase("measured")
+    time.sleep(0.1)
+    Path(str(run.settings["until"])).write_text(f"{began} {ended}")
+
+
+def dies_alone(run: Run, recorder: Recorder) -> None:
+    """Takes the machine, and dies with it."""
+    with recorder.alone():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def hangs_deaf(run: Run, recorder: Recorder) -> None:
     recorder.phase("deaf")
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])

@@ -1,0 +1,85 @@
+"""Workers that share a machine: real processes, one of which is alone for a while."""
+
+from __future__ import annotations
+
+import io
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from run_builders import stand_in_run
+
+from harness.evidence.files import read_model
+from harness.evidence.worker_times import ProcessTimes
+from harness.runners import watched_worker
+from harness.runners.interpreters import Interpreter
+from harness.runners.line import pair
+from harness.runners.supervisor import Company, execute
+from harness.runners.watched_worker import WatchedWorker
+
+pytestmark = pytest.mark.usefixtures("stand_in")
+SECONDS = 0.4
+
+
+def test_meanwhile_the_other_is_stopped_and_its_seconds_are_told(tmp_path: Path) -> None:
+    moments_of, until_there = str(tmp_path / "moments"), str(tmp_path / "until")
+    company = Company()
+    # the limits count no second in which it was stopped
+    ticking = stand_in_run("ticks", moments=moments_of, until=until_there)
+    measuring = stand_in_run("measures_alone", seconds=SECONDS, moments=moments_of, until=until_there)
+    beside = threading.Thread(target=execute, args=(ticking, tmp_path / "ticks"), kwargs={"company": company})
+    beside.start()
+    death = execute(measuring, tmp_path / "alone", company=company)
+    beside.join(30)
+    assert death is None
+    began, ended = (float(word) for word in (tmp_path / "until").read_text().split())
+    moments = [float(line) for line in (tmp_path / "moments").read_text().splitlines()]
+    assert [moment for moment in moments if began < moment < ended] == []
+    assert moments[0] < began < ended < moments[-1]
+    [(since, until)] = read_model(tmp_path / "ticks" / "process.json", ProcessTimes).stopped
+    assert since < began < ended < until
+
+
+class Process:
+    """A worker's process that lives on."""
+
+    def poll(self) -> None:
+        """It has not ended."""
+
+    def signal_group(self, _number: int) -> None:
+        """It takes any signal."""
+
+
+@pytest.mark.parametrize(("wall_limit_s", "heartbeat_s", "overrun"), [(9, 99, "wall_limit"), (99, 9, "heartbeat")])
+def test_a_limit_counts_no_second_in_which_a_worker_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wall_limit_s: float, heartbeat_s: float, overrun: str
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(watched_worker, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    ours, theirs = pair()
+    interpreter = SimpleNamespace(line=ours, process=Process(), output=io.BytesIO(), started=0.0, stopped=False)
+    run = stand_in_run("ticks", wall_limit_s=wall_limit_s, heartbeat_s=heartbeat_s)
+    worker = WatchedWorker(run, tmp_path, cast("Interpreter", interpreter), lambda _progress: None)
+    with theirs:
+        worker.begin({}, None)
+        now[0] = 5.0
+        worker.stop()
+        now[0] = 100.0
+        assert worker._overrun() is None
+        worker.resume()
+        now[0] = 103.0
+        assert worker._overrun() is None
+        now[0] = 110.0
+        assert worker._overrun() == overrun
+    ours.close()
+    assert worker.stopped == [(5.0, 100.0)]
+
+
+def test_who_dies_alone_leaves_the_machine_to_the_others(tmp_path: Path) -> None:
+    company = Company()
+    death = execute(stand_in_run("dies_alone"), tmp_path / "dead", company=company)
+    assert death is not None
+    assert (death.cause, death.detail) == ("signal", "SIGKILL")
+    assert execute(stand_in_run("one_arm"), tmp_path / "next", company=company) is None

@@ -1,0 +1,93 @@
+"""Which runs may go side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from run_builders import stand_in_run
+
+from harness.contract.schema import Needs
+from harness.evidence.cuda_driver import Gpu
+from harness.evidence.environment import Machine
+from harness.evidence.plan_records import Run
+from harness.runners import schedule
+from harness.runners.interpreters import Interpreters
+from harness.runners.schedule import Schedule, Task, Work, tasks_of
+
+GPU = Gpu(name="NVIDIA H200", uuid="GPU-a", architecture="sm_90", memory_gib=100.0)
+WITH_GPU = Machine(True, "", (GPU,), 64.0)
+WITHOUT = Machine(False, "this machine has no CUDA device", (), 64.0)
+
+
+def run(device: str = "cuda", memory_gib: float | None = 12.0, *, probe: str = "paired", steps: int = 10) -> Run:
+    made = stand_in_run("one_arm")
+    needs = Needs.model_validate({"device": device, "memory_gib": memory_gib})
+    workload = made.workload.model_copy(update={"needs": needs, "steps": steps})
+    return made.model_copy(update={"workload": workload, "probe": probe})
+
+
+def tasks(*runs: Run, machine: Machine = WITH_GPU) -> list[Task]:
+    return tasks_of([Work(one, Path(), lambda _progress: None) for one in runs], machine)
+
+
+def begun(*runs: Run, machine: Machine = WITH_GPU) -> int:
+    """How many of the runs begin before any of them has ended."""
+    plan = Schedule(machine, Interpreters(0))
+    waiting = tasks(*runs, machine=machine)
+    for task in list(waiting):
+        if plan._may_begin(task, waiting):
+            waiting.remove(task)
+            plan._running[object()] = task  # type: ignore[index]
+    return len(plan._running)
+
+
+@pytest.fixture(autouse=True)
+def sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "usable_cores", lambda: 16)
+
+
+def test_memory_is_shared_out_up_to_nine_tenths() -> None:
+    assert begun(*[run(memory_gib=29.0)] * 4) == 3  # 29.7 each, with its context
+
+
+def test_at_most_eight_train_on_a_gpu_at_a_time() -> None:
+    assert begun(*[run(memory_gib=1.0)] * 12) == schedule.ON_GPU
+
+
+def test_what_declares_no_memory_has_the_gpu_to_itself() -> None:
+    assert begun(run(memory_gib=None), run(memory_gib=None)) == 1
+    assert begun(run(memory_gib=1.0), run(memory_gib=None)) == 1
+
+
+def test_one_that_needs_more_than_there_is_goes_alone() -> None:
+    assert begun(run(memory_gib=99.0), run(memory_gib=1.0)) == 1
+
+
+def test_runs_without_a_gpu_go_beside_those_with_one() -> None:
+    assert begun(run(memory_gib=80.0), run(memory_gib=80.0), run("cpu", None), run("cpu", None)) == 3
+
+
+def test_without_a_gpu_there_is_one_for_each_processor() -> None:
+    assert begun(*[run("cpu", None)] * 20, machine=WITHOUT) == 16
+
+
+def test_timings_open_together_after_everything_else() -> None:
+    timings = [run(probe="throughput")] * 8
+    assert begun(*timings, run("cpu", None)) == 1
+    assert begun(*timings) == 7  # 12.7 GiB each of 90
+
+
+def test_longest_first_and_timings_last() -> None:
+    order = tasks(run(probe="throughput", steps=1000), run(memory_gib=None), run(steps=10), run(steps=20))
+    assert [(task.order, task.run.workload.steps) for task in order] == [(0, 20), (0, 10), (1, 10), (2, 1000)]
+
+
+def test_threads_are_equal_for_all_and_a_users_own_number_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    plan = Schedule(WITHOUT, Interpreters(0))
+    assert plan._threads(tasks(*[run("cpu", None)] * 3, machine=WITHOUT)) == 5
+    assert plan._threads(tasks(*[run("cpu", None)] * 40, machine=WITHOUT)) == 1
+    assert plan._threads(tasks(run("cpu", None), run("cpu", None, probe="throughput"), machine=WITHOUT)) == 16
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert plan._threads(tasks(run("cpu", None), machine=WITHOUT)) is None
