@@ -1,6 +1,6 @@
 """The long checks, `.ci/long`: each part is a process that prints its figures last; docs/long-checks.md is their table.
 
-    python scripts/long_checks.py [floors] [fuzz] [errors] [soak] [mutation]
+    python scripts/long_checks.py [floors] [fuzz] [errors] [soak] [processes] [mutation]
 
 A part that fails is neither published nor does it stop the others; the exit code is then 1.
 """
@@ -27,9 +27,10 @@ PARTS: dict[str, tuple[str, ...]] = {
     "fuzz": (sys.executable, "scripts/fuzz.py"),
     "errors": (sys.executable, "scripts/check_error_rates.py"),
     "soak": (sys.executable, "scripts/soak.py"),
+    "processes": (sys.executable, "scripts/process_sweep.py"),
     "mutation": (sys.executable, "scripts/mutation_run.py"),
 }
-WITHOUT_ARGUMENTS = ("floors", "fuzz", "errors", "soak")
+WITHOUT_ARGUMENTS = ("floors", "fuzz", "errors", "soak", "processes")
 
 
 @dataclass(frozen=True)

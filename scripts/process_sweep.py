@@ -114,6 +114,8 @@ def main() -> int:
     parser.add_argument("--longest", type=float, default=1.0, metavar="SECONDS", help="the latest of them")
     parser.add_argument("--parents", type=int, default=100)
     options = parser.parse_args()
+    for number in ALLOWED:  # a shell's background job ignores SIGINT, and what is ignored stays so
+        signal.signal(number, signal.SIG_DFL)
     wrong = 0
     for name, command in COMMANDS.items() if options.moments else ():
         for number, allowed in ALLOWED.items():

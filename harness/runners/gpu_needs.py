@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from harness.evidence.plan_records import Run
-from harness.runners.kernels import ON_DEVICE
+
+ON_DEVICE = "device"  # a `target` of the probe `kernels`: the machine's own GPU
 
 
 def needs_gpu(run: Run) -> bool:

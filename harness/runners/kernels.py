@@ -13,6 +13,7 @@ from harness.evidence.cuda_driver import Devices, devices
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import KernelRecord, KernelsEvidence
 from harness.ptx import newest_version, read_module
+from harness.runners.gpu_needs import ON_DEVICE
 from harness.runners.opening import opened
 from harness.runners.recorder import Recorder
 from harness.system.protocol import (
@@ -26,7 +27,6 @@ from harness.system.protocol import (
 )
 from harness.system.resolve import resolve
 
-ON_DEVICE = "device"
 ROUNDS = 2  # of the workload's shapes: a second step of a shape must need no kernel that the first did not
 
 

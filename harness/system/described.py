@@ -35,7 +35,6 @@ SHOWN = 300  # characters of the last lines that were printed
 FRAME = re.compile(r'File "([^"<]+)", line (\d+) in')
 
 _answers: dict[tuple[str, ...], Description] = {}
-_begun: list[_Describer] = []
 
 
 def describe(name: str) -> SystemDescription:
@@ -57,17 +56,6 @@ def describe_all(names: Iterable[str], limit_s: float = LIMIT_S) -> dict[str, De
     return {name: _answers[_key(name)] for name in wanted}
 
 
-def begin() -> None:
-    """Start the process that describes, so that it has started by the time that there is a system to ask it for."""
-    _begun.append(_Describer())
-
-
-def end() -> None:
-    """End that process if nobody has asked it."""
-    while _begun:
-        _begun.pop().kill()
-
-
 def _key(name: str) -> tuple[str, ...]:
     """A name means what the working directory and the path make of it."""
     return (name, os.getcwd(), *sys.path)  # noqa: PTH109
@@ -78,7 +66,7 @@ def _ask(names: Sequence[str], limit_s: float) -> dict[str, Description]:
     answers: dict[str, Description] = {}
     waiting = list(names)
     while waiting:
-        with _begun.pop() if _begun else _Describer() as describer:
+        with _Describer() as describer:
             answered: dict[str, Description] = {}
             for name in waiting:
                 answer = describer.ask(name, limit_s)
