@@ -4,6 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
+# Tests and runs start a hundred Python processes: they keep what they compile, beside the sources.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install tools verify test test-contract lint types judge-published clean
 
 install: .venv/installed

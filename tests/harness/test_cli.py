@@ -1,15 +1,19 @@
-"""The command line in processes of its own: what it starts, imports, survives, and leaves behind."""
+"""The command line: in processes of its own where these are the point, else called here with runs that are played."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+
+from harness.commands import application
 
 ROOT = Path(__file__).parents[2]
 HARNESS = [sys.executable, "-m", "harness"]
@@ -31,6 +35,17 @@ def write_contract(folder: Path, *behaviours: str) -> None:
 
 def harness(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*HARNESS, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120)
+
+
+def called(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """The same without a process of its own."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["harness", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            application.main()
+    assert isinstance(left.value.code, int)
+    return subprocess.CompletedProcess(sys.argv, left.value.code, out.getvalue(), err.getvalue())
 
 
 def run_directory(reports: Path = Path("harness-reports")) -> Path:
@@ -122,29 +137,29 @@ def test_a_verified_run_is_judged_the_same_again(contracts: Path) -> None:
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == files
 
 
-def test_changed_evidence_is_named_and_shuts_the_gate(contracts: Path) -> None:
+def test_changed_evidence_is_named_and_shuts_the_gate(contracts: Path, played: None) -> None:
     write_contract(contracts, "violated")
-    harness("verify", contracts)
+    called("verify", contracts)
     directory = run_directory()
     [series] = directory.glob("evidence/*/fast.0.csv")
     series.write_text(series.read_text().replace("1.375", "1.25"))  # now equal to the baseline's
-    check = harness("judge", "--check", directory)
+    check = called("judge", "--check", directory)
     assert check.returncode == 12
     assert f"{series.relative_to(directory)}: changed" in check.stderr
-    judged = harness("judge", directory)
+    judged = called("judge", directory)
     assert judged.returncode == 12  # though every claim holds in the files as they stand
     assert "WARNING: Altered: 1 files differ from the digests recorded with the run" in judged.stdout
     assert "1 planned · 1 held · 0 violated" in judged.stdout
     assert "HELD" not in judged.stdout
-    printed = harness("judge", directory, "--json")
+    printed = called("judge", directory, "--json")
     assert (printed.returncode, json.loads(printed.stdout)["gate"]) == (12, {"open": False})
-    drawn = harness("history", directory.parent)
+    drawn = called("history", directory.parent)
     assert (drawn.returncode, f"left out: {directory} differs" in drawn.stderr) == (2, True)
-    gate = harness("judge", "--gate", directory)
+    gate = called("judge", "--gate", directory)
     assert gate.returncode == 12
     assert "evidence differs from the digests recorded with it" in gate.stdout
-    assert harness("judge", "--write", directory).returncode == 12
-    harness("report", directory)
+    assert called("judge", "--write", directory).returncode == 12
+    called("report", directory)
     page = (directory / "report.html").read_text()
     assert "Altered: 1 files differ" in page
     assert "<title>ERROR · scripted-v1</title>" in page
@@ -154,43 +169,43 @@ def test_changed_evidence_is_named_and_shuts_the_gate(contracts: Path) -> None:
 @pytest.mark.parametrize("what", ["--write", "--check"])
 @pytest.mark.parametrize(("behaviours", "code", "word"), [(["held"], 0, "HELD"), (["held", "not_run"], 10, "PARTLY")])
 def test_with_the_gate_the_other_modes_of_judge_end_as_the_gate_does(
-    contracts: Path, what: str, behaviours: list[str], code: int, word: str
+    contracts: Path, played: None, what: str, behaviours: list[str], code: int, word: str
 ) -> None:
     write_contract(contracts, *behaviours)
-    harness("verify", contracts)
+    called("verify", contracts)
     directory = run_directory()
-    assert harness("judge", directory).returncode == 0
-    assert harness("judge", what, directory).returncode == 0
-    gate = harness("judge", "--gate", what, directory)
+    assert called("judge", directory).returncode == 0
+    assert called("judge", what, directory).returncode == 0
+    gate = called("judge", "--gate", what, directory)
     assert gate.returncode == code
     assert gate.stderr.startswith(word)
     if what == "--write":
         assert "Judged as a gate" in (directory / "report.html").read_text()
 
 
-def test_a_drill_is_no_gate_and_stays_as_it_is(contracts: Path) -> None:
+def test_a_drill_is_no_gate_and_stays_as_it_is(contracts: Path, played: None) -> None:
     write_contract(contracts, "held")
     path = contracts / "scripted-v1.yaml"
     path.write_text(path.read_text().replace("[nan_tail]", "[no_steps]"))
-    harness("drill", contracts, "--name", "here")
+    called("drill", contracts, "--name", "here")
     directory = Path("harness-reports/here")
     before = (directory / "report.html").stat().st_mtime_ns
-    refused = harness("judge", "--gate", "--write", directory)
+    refused = called("judge", "--gate", "--write", directory)
     assert (refused.returncode, "a shard of a gate plants no fault" in refused.stderr) == (12, True)
     assert (directory / "report.html").stat().st_mtime_ns == before
 
 
-def test_an_unfinished_run_never_held_though_its_evidence_is_all_there(contracts: Path) -> None:
+def test_an_unfinished_run_never_held_though_its_evidence_is_all_there(contracts: Path, played: None) -> None:
     write_contract(contracts, "held")
-    harness("verify", contracts)
+    called("verify", contracts)
     directory = run_directory()
     (directory / "INCOMPLETE").touch()
-    judged = harness("judge", directory)
+    judged = called("judge", directory)
     assert (judged.returncode, judged.stdout.splitlines()[-2]) == (
         12,
         "ERROR: The run did not finish, so nothing here is proven.",
     )
-    harness("report", directory)
+    called("report", directory)
     assert "<title>ERROR · scripted-v1</title>" in (directory / "report.html").read_text()
 
 
@@ -223,22 +238,22 @@ def test_an_interrupted_run_is_kept_and_says_so(contracts: Path, number: int, co
         assert "did not finish" in (directory / name).read_text()
 
 
-def test_a_finished_run_shows_no_such_warning(contracts: Path) -> None:
+def test_a_finished_run_shows_no_such_warning(contracts: Path, played: None) -> None:
     write_contract(contracts, "not_run")  # no evidence at all, and yet complete
-    done = harness("verify", contracts)
+    done = called("verify", contracts)
     assert done.returncode == 10
     assert "WARNING" not in done.stdout
     assert "did not finish" not in (run_directory() / "report.html").read_text()
 
 
 def test_the_step_summary_and_annotations_under_github_actions(
-    contracts: Path, monkeypatch: pytest.MonkeyPatch
+    contracts: Path, played: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
     Path("summary.md").write_text("what another step wrote\n")
     write_contract(contracts, "held", "violated")
-    done = harness("verify", contracts)
+    done = called("verify", contracts)
     annotations = [line for line in done.stdout.splitlines() if line.startswith("::")]
     assert len(annotations) == 1
     assert annotations[0].startswith("::error title=SCRIPT-001 on violated%3A violated::the losses of")
@@ -246,11 +261,11 @@ def test_the_step_summary_and_annotations_under_github_actions(
     assert summary.startswith("what another step wrote\n2 planned · 1 held · 1 violated")
 
 
-def test_a_drill_is_told_and_kept_under_its_name(contracts: Path) -> None:
+def test_a_drill_is_told_and_kept_under_its_name(contracts: Path, played: None) -> None:
     write_contract(contracts, "held")
     path = contracts / "scripted-v1.yaml"
     path.write_text(path.read_text().replace("[nan_tail]", "[no_steps, missing_run]"))
-    drilled = harness("drill", contracts, "--fault", "no_steps", "--name", "here")
+    drilled = called("drill", contracts, "--fault", "no_steps", "--name", "here")
     assert (drilled.returncode, drilled.stderr.count("Traceback")) == (0, 0)
     assert drilled.stdout.splitlines()[0] == (
         "1 faults planted · 1 killed · 0 survived · 1 of 1 controls held · 0 not run"
@@ -260,32 +275,32 @@ def test_a_drill_is_told_and_kept_under_its_name(contracts: Path) -> None:
     assert [(row["fault"], row["seen"]["reason"]) for row in record["rows"]] == [("no_steps", "vacuous_steps")]
 
 
-def test_compare_and_history(contracts: Path) -> None:
+def test_compare_and_history(contracts: Path, played: None) -> None:
     write_contract(contracts, "held")
-    harness("verify", contracts, "--reports", "before")
+    called("verify", contracts, "--reports", "before")
     write_contract(contracts, "held", "violated")
-    harness("verify", contracts, "--reports", "after")
+    called("verify", contracts, "--reports", "after")
     before, after = run_directory(Path("before")), run_directory(Path("after"))
-    compared = harness("compare", before, after)
+    compared = called("compare", before, after)
     assert compared.returncode == 0
     assert "SCRIPT-001 on violated: not planned -> FAIL differs" in compared.stdout
     assert "digests" not in compared.stdout.split("Verdicts")[1]
     (after / "INCOMPLETE").touch()
-    drawn = harness("history", "after")
+    drawn = called("history", "after")
     assert (drawn.returncode, "no finished one" in drawn.stderr) == (2, True)
-    drawn = harness("history", "before", "--out", "page.html")
+    drawn = called("history", "before", "--out", "page.html")
     assert (drawn.returncode, drawn.stdout) == (0, "1 runs: page.html\n")
     assert "Verdicts by run" in Path("page.html").read_text()
 
 
-def test_doctor_says_what_is_missing(contracts: Path) -> None:
+def test_doctor_says_what_is_missing(contracts: Path, played: None) -> None:
     write_contract(contracts, "held", "not_run")
-    done = harness("doctor", contracts)
+    done = called("doctor", contracts)
     assert done.returncode == 0
     assert done.stdout.startswith("1 of 2 units can be decided on this machine\n")
     assert "Cannot be decided, needs a_module_that_nobody_has: not installed here:" in done.stdout
     assert "-> install the module that is named" in done.stdout
-    units = json.loads(harness("doctor", contracts, "--json").stdout)["units"]
+    units = json.loads(called("doctor", contracts, "--json").stdout)["units"]
     assert [(unit["workload"], unit["decidable"], unit["reason"]) for unit in units] == [
         ("held", True, None),
         ("not_run", False, "module_missing"),
@@ -314,9 +329,11 @@ def test_doctor_names_a_system_that_is_broken(contracts: Path) -> None:
     ],
     ids=["no contract", "no claim", "no argument", "no limit", "no data", "no run", "no runs"],
 )
-def test_errors_have_their_code_and_say_what_to_do(contracts: Path, arguments: list[str], code: int, said: str) -> None:
+def test_errors_have_their_code_and_say_what_to_do(
+    contracts: Path, played: None, arguments: list[str], code: int, said: str
+) -> None:
     write_contract(contracts, "held")
-    done = harness(*arguments)
+    done = called(*arguments)
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
 
 
@@ -330,17 +347,10 @@ def test_a_system_that_exits_does_not_end_the_harness_in_green(contracts: Path) 
     assert f"without ending the process; found SystemExit: 0 ({Path('leaves_early.py').resolve()}:1)" in checked.stderr
 
 
-def test_a_fault_of_ours_is_an_error_and_not_a_violated_claim(
-    contracts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from harness.commands import application as cli
-
+def test_a_fault_of_ours_is_an_error_and_not_a_violated_claim(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def break_down(*_: object) -> None:
         raise ZeroDivisionError("ours")
 
     monkeypatch.setattr("harness.session.verify", break_down)
-    monkeypatch.setattr(sys, "argv", ["harness", "verify", "contracts"])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    assert left.value.code == 12
-    assert "ZeroDivisionError: ours" in capsys.readouterr().err
+    done = called("verify", "contracts")
+    assert (done.returncode, "ZeroDivisionError: ours" in done.stderr) == (12, True)

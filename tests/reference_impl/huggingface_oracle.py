@@ -1,22 +1,28 @@
-"""A transformers + peft twin of a trainer on the CPU: the same weights, LoRA on q and v, norms trained, float32."""
+"""A transformers + peft twin of a trainer on the CPU: the same weights, LoRA on q and v, norms trained, float32.
+
+Its libraries load when a twin is built: every process of a suite in parallel imports this file, and they take seconds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import LoraConfig, get_peft_model
 from torch import Tensor
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from reference_impl.config import learning_rate_at
 from reference_impl.trainer import Trainer
+
+if TYPE_CHECKING:
+    from transformers import Qwen2ForCausalLM
 
 StepFunction = Callable[[int], Tensor]
 
 
 def _plain_model(trainer: Trainer) -> Qwen2ForCausalLM:
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
     shape = trainer.model_config
     config = Qwen2Config(
         vocab_size=shape.vocab_size,
@@ -73,6 +79,8 @@ def build_twin(trainer: Trainer) -> tuple[Any, StepFunction]:
 
     After a step the model's ``.grad`` hold the clipped gradients; the clip is `clip_grad_norm_`, layer by layer.
     """
+    from peft import LoraConfig, get_peft_model
+
     config, shape = trainer.config, trainer.model_config
     lora = LoraConfig(r=config.rank, lora_alpha=config.alpha, lora_dropout=0.0, target_modules=["q_proj", "v_proj"])
     model = get_peft_model(_plain_model(trainer), lora)

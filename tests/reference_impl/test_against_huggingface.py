@@ -17,15 +17,13 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_oracle import build_twin, trainable_parameters
 from torch import Tensor
 
 from reference_impl.config import TINY_CHECKPOINT, ModelConfig, TrainConfig
 from reference_impl.trainer import Trainer
 
-pytest.importorskip("transformers")
-pytest.importorskip("peft")
-from huggingface_oracle import build_twin, trainable_parameters
-from transformers import Qwen2ForCausalLM
+pytestmark = pytest.mark.xdist_group("transformers")  # one process loads it
 
 UNIT = 2.0**-24
 LOGITS_BOUND = 2 * 256 * UNIT  # relative to the largest logit: 3.1e-5
@@ -35,6 +33,12 @@ STEPS = 20
 SHAPE = ModelConfig(
     hidden_size=64, intermediate_size=96, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=16, vocab_size=256
 )
+
+
+@pytest.fixture(autouse=True)
+def libraries() -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("peft")
 
 
 def make_trainer(**overrides: Any) -> Trainer:
@@ -116,6 +120,8 @@ def test_weight_decay_is_that_of_one_parameter_group() -> None:
 
 
 def test_the_tiny_checkpoint_reads_as_transformers_reads_it() -> None:
+    from transformers import Qwen2ForCausalLM
+
     trainer = Trainer(TrainConfig.preset("tiny", weights="full", device="cpu"))
     model = Qwen2ForCausalLM.from_pretrained(TINY_CHECKPOINT, dtype=torch.float32)
     trainer.prepare(0)

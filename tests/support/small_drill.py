@@ -1,13 +1,17 @@
-"""A short contract of the reference trainer, and an executor that makes evidence without a worker process."""
+"""A short contract of the reference trainer, and runs of it that are executed in the process of the test."""
 
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
+
+import pytest
 
 from harness.evidence import layout
 from harness.evidence.plan_records import Run
 from harness.numbers import dump_json
+from harness.runners import schedule, supervisor
 from harness.runners.recorder import Recorder
 
 STEPS = 8
@@ -47,6 +51,30 @@ def write_contract(
     path = folder / file
     path.write_text(CONTRACT.format(faults=faults, equality=equality, tolerance=tolerance), encoding="utf-8")
     return path
+
+
+def run_here(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Execute runs in this process, one at a time, on the first layer of the tiny model.
+
+    Recording a step is nothing for two threads, and takes a second a layer. `folder`: for the weights that remain.
+    """
+    patch.setattr(supervisor, "execute", execute_here)
+    patch.setattr(schedule, "usable_cores", lambda: 1)
+    patch.setattr("reference_impl.trainer.TINY_CHECKPOINT", _first_layer(folder / "first_layer"))
+
+
+def _first_layer(directory: Path) -> Path:
+    from safetensors.torch import load_file, save_file
+
+    from reference_impl.config import TINY_CHECKPOINT
+
+    directory.mkdir()
+    tensors = load_file(TINY_CHECKPOINT / "model.safetensors")
+    kept = {name: tensor for name, tensor in tensors.items() if ".layers." not in name or ".layers.0." in name}
+    save_file(kept, directory / "model.safetensors")
+    config = json.loads((TINY_CHECKPOINT / "config.json").read_text(encoding="utf-8"))
+    (directory / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}), encoding="utf-8")
+    return directory
 
 
 def execute_here(run: Run, directory: Path, on_progress: object = None, **_: object) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from small_drill import execute_here, write_contract
+from small_drill import execute_here, run_here, write_contract
 
 from harness.commands import judge
 from harness.drill import drill as fire_drill
 from harness.evidence.plan_records import Run
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.drill_record import read_record
-from harness.runners import schedule, supervisor
+from harness.runners import supervisor
 
 FAULTS = "lost_first_update, doubled_step, missing_run, nan_tail"
 
@@ -27,8 +27,8 @@ def drilled(folder: Path, patch: pytest.MonkeyPatch, *, stop_at: str) -> fire_dr
             raise SystemExit(143)
         execute_here(run, directory, *arguments, **options)
 
+    run_here(patch, folder)
     patch.setattr(supervisor, "execute", execute)
-    patch.setattr(schedule, "usable_cores", lambda: 1)
     return fire_drill.drill(
         [write_contract(folder, FAULTS)], fire_drill.DrillOptions(reports=folder / "reports", name="drilled")
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_drill import execute_here, write_contract
+from small_drill import run_here, write_contract
 
 from harness import session
 from harness.commands import judge
@@ -18,11 +18,13 @@ from harness.drill import drill as fire_drill
 from harness.errors import EvidenceError, SystemResolutionError
 from harness.rejudge import judged
 from harness.run_directory.drill_record import FILE
-from harness.runners import schedule, supervisor
 
 FAULTS = ("lost_first_update", "dropped_step", "no_steps", "missing_run")
 CONTROL = "short-v1+short+paired"
 FAULTED = f"{CONTROL}+lost_first_update"
+
+
+pytestmark = pytest.mark.xdist_group("a drill judged again")  # the fixture below takes seconds
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +33,7 @@ def drilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("drill")
     path = write_contract(folder, ", ".join(FAULTS))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervisor, "execute", execute_here)
-        patch.setattr(schedule, "usable_cores", lambda: 1)
+        run_here(patch, folder)
         outcome = fire_drill.drill([path], fire_drill.DrillOptions(reports=folder / "reports", name="drilled"))
     assert outcome.run_directory is not None
     return outcome.run_directory

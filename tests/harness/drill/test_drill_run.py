@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from small_drill import execute_here, write_contract
+from small_drill import run_here, write_contract
 
 from harness import session
 from harness.commands import judge, report
@@ -17,7 +17,6 @@ from harness.evidence import environment
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.drill_record import FILE, read_record
 from harness.run_directory.shards import refuse_mixed
-from harness.runners import schedule, supervisor
 
 # Each with the reason code, and the first step that is not as it should be. (Both arms' NaN are equal in bits.)
 SEVEN = {
@@ -30,18 +29,15 @@ SEVEN = {
     "doubled_step": ("differs", "first_differing_step", 5),
 }
 DRILLED = {
-    "lost_first_update": True,  # whether upstream's number alone would let it pass
-    "doubled_step": False,
+    "lost_first_update": False,  # whether upstream's number alone would let it pass, on one layer
+    "doubled_step": True,
     "nan_tail": False,
     "no_steps": False,
     "missing_run": None,
 }
 
 
-def here(patch: pytest.MonkeyPatch) -> None:
-    """Execute runs in this process, one at a time: recording a step is nothing for two threads."""
-    patch.setattr(supervisor, "execute", execute_here)
-    patch.setattr(schedule, "usable_cores", lambda: 1)
+ONE_DRILL = pytest.mark.xdist_group("a drill")  # the fixture below takes seconds
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +46,11 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> fire_drill.DrillResult:
     folder = tmp_path_factory.mktemp("drill")
     path = write_contract(folder, ", ".join(DRILLED))
     with pytest.MonkeyPatch.context() as patch:
-        here(patch)
+        run_here(patch, folder)
         return fire_drill.drill([path], fire_drill.DrillOptions(reports=folder / "reports", name="drilled"))
 
 
+@ONE_DRILL
 def test_every_fault_is_killed_and_the_control_holds(outcome: fire_drill.DrillResult) -> None:
     assert {row.fault: row.seen for row in outcome.record.rows if not row.killed} == {}
     assert {row.fault for row in outcome.record.rows} == set(DRILLED)
@@ -63,10 +60,12 @@ def test_every_fault_is_killed_and_the_control_holds(outcome: fire_drill.DrillRe
     assert outcome.exit_code == 0
 
 
+@ONE_DRILL
 def test_the_matrix_says_what_upstreams_number_alone_would_have_let_pass(outcome: fire_drill.DrillResult) -> None:
     assert {row.fault: row.upstream_alone_passes for row in outcome.record.rows} == DRILLED
 
 
+@ONE_DRILL
 def test_a_faulted_run_leaves_the_unfaulted_arms_to_the_control(outcome: fire_drill.DrillResult) -> None:
     assert outcome.run_directory is not None
     evidence = outcome.run_directory / "evidence"
@@ -83,6 +82,7 @@ def test_a_faulted_run_leaves_the_unfaulted_arms_to_the_control(outcome: fire_dr
     assert (source.executed_arms, source.donor) == (["traced"], "short-v1+short+paired")
 
 
+@ONE_DRILL
 def test_the_directory_holds_record_report_and_the_mark_of_a_drill(outcome: fire_drill.DrillResult) -> None:
     directory = outcome.run_directory
     assert directory is not None
@@ -95,6 +95,7 @@ def test_the_directory_holds_record_report_and_the_mark_of_a_drill(outcome: fire
     assert sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) < 3_000_000
 
 
+@ONE_DRILL
 def test_a_drill_directory_is_judged_the_same_again_and_its_page_says_what_it_shows(
     outcome: fire_drill.DrillResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,12 +114,14 @@ def test_a_drill_directory_is_judged_the_same_again_and_its_page_says_what_it_sh
     assert "the units are the controls" in (directory / "summary.md").read_text(encoding="utf-8")
 
 
+@ONE_DRILL
 def test_a_drill_directory_is_no_gate(outcome: fire_drill.DrillResult) -> None:
     assert outcome.run_directory is not None
     with pytest.raises(EvidenceError, match="a shard of a gate plants no fault"):
         judge.print_verdicts([outcome.run_directory], contracts=None, gate=True, as_json=False)
 
 
+@ONE_DRILL
 def test_a_drill_directory_without_its_record_is_damaged(outcome: fire_drill.DrillResult, tmp_path: Path) -> None:
     assert outcome.run_directory is not None
     directory = tmp_path / "copy"
@@ -128,7 +131,7 @@ def test_a_drill_directory_without_its_record_is_damaged(outcome: fire_drill.Dri
 
 
 def test_a_claim_that_cannot_fail_lets_faults_survive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here(monkeypatch)
+    run_here(monkeypatch, tmp_path)
     path = write_contract(tmp_path, "lost_first_update, dropped_step", equality="within", tolerance="100.0")
     found = fire_drill.drill([path], fire_drill.DrillOptions(reports=tmp_path / "reports"))
     seen = {row.fault: (row.killed, row.seen.status) for row in found.record.rows}
@@ -162,7 +165,7 @@ def test_nothing_to_run_is_not_decided(tmp_path: Path) -> None:
 def test_verify_with_a_fault_fails_as_the_fault_declares(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here(monkeypatch)
+    run_here(monkeypatch, tmp_path)
     monkeypatch.setattr(session, "write_reports", lambda *_: None)  # drawing takes longer than training here
     path = write_contract(tmp_path, fault)
     options = session.VerifyOptions(workloads=("short",), fault=fault, reports=tmp_path / "reports")

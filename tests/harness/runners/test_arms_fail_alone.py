@@ -55,12 +55,21 @@ def planned(arms: dict[str, Any], *claims: dict[str, Any]) -> tuple[Contract, Ru
     return contract, run.model_copy(update={"wall_limit_s": 200.0, "heartbeat_s": 8.0})
 
 
-def judged(tmp_path: Path, arms: dict[str, Any], *claims: dict[str, Any]) -> tuple[dict[str, Verdict], RunEvidence]:
-    """The verdicts by claim after a real worker, and what was seen."""
-    contract, run = planned({"plain": {}, "again": {}, **arms}, *claims)
-    assert execute(run, tmp_path / "run") is None
-    _, evidence = read_run(tmp_path / "run")
-    return {each.id: judge_unit(contract, each, "w", [evidence]) for each in contract.claims}, evidence
+@dataclass(frozen=True)
+class Outcome:
+    """One run in real workers: verdicts by claim, what was seen, and where it lies."""
+
+    verdicts: dict[str, Verdict]
+    evidence: RunEvidence
+    directory: Path
+
+
+def judged(directory: Path, arms: dict[str, Any], *claims: dict[str, Any]) -> Outcome:
+    contract, run = planned({"plain": {}, "again": {}, **arms}, *claims, SOUND)
+    assert execute(run, directory) is None
+    _, evidence = read_run(directory)
+    verdicts = {each.id: judge_unit(contract, each, "w", [evidence]) for each in contract.claims}
+    return Outcome(verdicts, evidence, directory)
 
 
 IN_PROCESS = {
@@ -72,18 +81,111 @@ IN_PROCESS = {
     "open+exits": "SystemExit: 0",
     "type": "TypeError: 'int' object does not support the context manager protocol",
 }
+UNAVAILABLE = ("unavailable", "open+unavailable")
+GRADIENTS = {
+    "id": "GRADIENTS",
+    "kind": "gradient_match",
+    "candidate": "again",
+    "baseline": "of_gradients",
+    "steps": [0],
+    "equality": "bitwise",
+}
 
 
+def arm_of(how: str) -> str:
+    """The arm that fails so; its claim is called the same."""
+    return how.replace("+", "_")
+
+
+@pytest.fixture(scope="module")
+def raising(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """Every way to fail that leaves the process alive, an arm each, one after the other in one worker."""
+    arms: dict[str, Any] = {arm_of(how): {"fails": how} for how in (*IN_PROCESS, *UNAVAILABLE)}
+    arms |= {
+        "last": {"fails": "raises"},
+        "untrained": {"learning_rate": 0.0, "fails": "raises"},
+        "of_gradients": {"fails": "raises"},
+        "nowhere": {"system": "no_such:System"},
+        "alone": {},
+    }
+    return judged(
+        tmp_path_factory.mktemp("raising") / "run",
+        arms,
+        *(claim(arm_of(how), "again", arm_of(how)) for how in (*IN_PROCESS, *UNAVAILABLE)),
+        claim("LAST", "last", "plain"),
+        claim("CONTROL", "again", "plain", "untrained"),
+        claim("NOWHERE", "again", "nowhere"),
+        claim("ALONE", "alone", "raises"),
+        GRADIENTS,
+    )
+
+
+IN_ONE_WORKER = pytest.mark.xdist_group("arms that raise")
+
+
+@IN_ONE_WORKER
+def test_neighbours_of_arms_that_raise_get_their_verdict(raising: Outcome) -> None:
+    assert raising.verdicts["SOUND"].reason == "held"
+    assert raising.evidence.death is None
+    assert not (raising.directory / "attempt.0").exists()  # an ordinary exception needs no second worker
+
+
+@IN_ONE_WORKER
 @pytest.mark.parametrize("how", IN_PROCESS)
-def test_an_arm_that_raises_costs_the_claims_that_name_it(tmp_path: Path, how: str) -> None:
-    arms = {"bad": {"fails": how}}
-    verdicts, evidence = judged(tmp_path, arms, claim("BAD", "again", "bad"), SOUND)
-    assert verdicts["SOUND"].reason == "held"
-    assert verdicts["BAD"].reason == "worker_exception"
+def test_an_arm_that_raises_costs_the_claims_that_name_it(raising: Outcome, how: str) -> None:
+    arm = arm_of(how)
+    verdict = raising.verdicts[arm]
+    assert verdict.reason == "worker_exception"
     phase = "steps" if how in {"raises", "exits", "interrupts", "returns"} else "open"
-    assert verdicts["BAD"].message == f"arm bad of run c+w+paired failed in phase bad.0: {phase}: {IN_PROCESS[how]}"
-    assert evidence.death is None
-    assert not (tmp_path / "run" / "attempt.0").exists()  # an ordinary exception needs no second worker
+    assert verdict.message == f"arm {arm} of run c+w+paired failed in phase {arm}.0: {phase}: {IN_PROCESS[how]}"
+
+
+@IN_ONE_WORKER
+@pytest.mark.parametrize(("name", "arm"), [("raises", "raises"), ("LAST", "last")], ids=["the first arm", "the last"])
+def test_it_does_not_matter_when_the_arm_comes(raising: Outcome, name: str, arm: str) -> None:
+    """Baselines come first, so this one before the claim's candidate, and the candidate after its baseline."""
+    assert raising.verdicts[name].reason == "worker_exception"
+    assert raising.evidence.failed[arm].phase == f"{arm}.0: steps"
+
+
+@IN_ONE_WORKER
+def test_no_other_arm_fails(raising: Outcome) -> None:
+    whose = {arm_of(how) for how in (*IN_PROCESS, *UNAVAILABLE)} | {"last", "untrained", "of_gradients", "nowhere"}
+    assert set(raising.evidence.failed) == whose
+
+
+@IN_ONE_WORKER
+def test_a_control_that_fails_costs_the_claims_with_that_control(raising: Outcome) -> None:
+    assert raising.verdicts["CONTROL"].reason == "worker_exception"
+    assert "arm untrained of run" in raising.verdicts["CONTROL"].message
+
+
+@IN_ONE_WORKER
+def test_a_baseline_of_gradients_that_fails_costs_its_comparison(raising: Outcome) -> None:
+    assert raising.verdicts["GRADIENTS"].reason == "worker_exception"
+    assert "arm of_gradients of run" in raising.verdicts["GRADIENTS"].message
+
+
+@IN_ONE_WORKER
+def test_an_arm_whose_own_system_cannot_be_imported_fails_alone(raising: Outcome) -> None:
+    verdict = raising.verdicts["NOWHERE"]
+    assert verdict.reason == "worker_exception"
+    assert "no_such:System: the system's module must be importable" in verdict.message
+
+
+@IN_ONE_WORKER
+@pytest.mark.parametrize("how", UNAVAILABLE)
+def test_what_an_arms_system_lacks_here_is_that_arms_alone(raising: Outcome, how: str) -> None:
+    verdict = raising.verdicts[arm_of(how)]
+    assert (str(verdict.status), verdict.reason) == ("NOT_RUN", "not_available")
+    assert verdict.message == f"arm {arm_of(how)}: this arm needs a part that is not here"
+
+
+@IN_ONE_WORKER
+def test_an_arm_that_nothing_needs_any_more_is_not_executed(raising: Outcome) -> None:
+    """`alone` was to be compared with a baseline that failed before."""
+    failed = set(raising.evidence.failed)
+    assert set(raising.evidence.arms) - failed == {"again", "plain"}
 
 
 BY_DEATH = {
@@ -94,74 +196,20 @@ BY_DEATH = {
 }
 
 
-@pytest.mark.parametrize("how", BY_DEATH)
-def test_an_arm_that_ends_its_process_is_left_out_of_a_second_one(tmp_path: Path, how: str) -> None:
-    verdicts, evidence = judged(tmp_path, {"bad": {"fails": how}}, claim("BAD", "again", "bad"), SOUND)
-    reason, detail = BY_DEATH[how]
-    assert verdicts["SOUND"].reason == "held"
-    assert (verdicts["BAD"].reason, evidence.failed["bad"].detail) == (reason, detail)
-    assert "arm bad of run c+w+paired failed in phase bad.0: " in verdicts["BAD"].message
-    assert (tmp_path / "run" / "attempt.0" / "records.jsonl").exists()  # what the first one wrote stays
-
-
-def test_two_arms_that_end_their_process_cost_two_workers_more(tmp_path: Path) -> None:
-    arms = {"bad": {"fails": "killed"}, "worse": {"fails": "leaves"}}
-    claims = claim("BAD", "again", "bad"), claim("WORSE", "again", "worse"), SOUND
-    verdicts, _ = judged(tmp_path, arms, *claims)
-    assert {name: verdict.reason for name, verdict in verdicts.items()} == {
-        "BAD": "worker_signal",
-        "WORSE": "worker_incomplete",
-        "SOUND": "held",
-    }
-
-
-@pytest.mark.parametrize("first", [True, False], ids=["the first arm", "the last arm"])
-def test_it_does_not_matter_when_the_arm_comes(tmp_path: Path, first: bool) -> None:
-    bad = claim("BAD", "again", "bad") if first else claim("BAD", "bad", "plain")
-    verdicts, evidence = judged(tmp_path, {"bad": {"fails": "raises"}}, bad, SOUND)
-    assert (verdicts["BAD"].reason, verdicts["SOUND"].reason) == ("worker_exception", "held")
-    assert set(evidence.failed) == {"bad"}
-
-
-def test_a_control_that_fails_costs_the_claims_with_that_control(tmp_path: Path) -> None:
-    arms = {"untrained": {"learning_rate": 0.0, "fails": "raises"}}
-    verdicts, _ = judged(tmp_path, arms, claim("BAD", "again", "plain", "untrained"), SOUND)
-    assert (verdicts["BAD"].reason, verdicts["SOUND"].reason) == ("worker_exception", "held")
-    assert "arm untrained of run" in verdicts["BAD"].message
-
-
-def test_a_baseline_of_gradients_that_fails_costs_its_comparison(tmp_path: Path) -> None:
-    gradients = {
-        "id": "BAD",
-        "kind": "gradient_match",
-        "candidate": "again",
-        "baseline": "bad",
-        "steps": [0],
-        "equality": "bitwise",
-    }
-    verdicts, _ = judged(tmp_path, {"bad": {"fails": "raises"}}, gradients, SOUND)
-    assert (verdicts["BAD"].reason, verdicts["SOUND"].reason) == ("worker_exception", "held")
-
-
-def test_an_arm_whose_own_system_cannot_be_imported_fails_alone(tmp_path: Path) -> None:
-    verdicts, _ = judged(tmp_path, {"bad": {"system": "no_such:System"}}, claim("BAD", "again", "bad"), SOUND)
-    assert (verdicts["BAD"].reason, verdicts["SOUND"].reason) == ("worker_exception", "held")
-    assert "no_such:System: the system's module must be importable" in verdicts["BAD"].message
-
-
-@pytest.mark.parametrize("how", ["unavailable", "open+unavailable"])
-def test_what_an_arms_system_lacks_here_is_that_arms_alone(tmp_path: Path, how: str) -> None:
-    verdicts, _ = judged(tmp_path, {"bad": {"fails": how}}, claim("BAD", "again", "bad"), SOUND)
-    bad = verdicts["BAD"]
-    assert (str(bad.status), bad.reason) == ("NOT_RUN", "not_available")
-    assert bad.message == "arm bad: this arm needs a part that is not here"
-    assert verdicts["SOUND"].reason == "held"
-
-
-def test_an_arm_that_nothing_needs_any_more_is_not_executed(tmp_path: Path) -> None:
-    arms = {"bad": {"fails": "raises"}, "alone": {}}
-    _, evidence = judged(tmp_path, arms, claim("BAD", "alone", "bad"), SOUND)
-    assert sorted(evidence.arms) == ["again", "bad", "plain"]
+@pytest.mark.parametrize("both", [("killed", "leaves"), ("hangs", "open+killed")], ids="+".join)
+def test_two_arms_that_end_their_process_cost_two_workers_more(tmp_path: Path, both: tuple[str, str]) -> None:
+    arms = {arm_of(how): {"fails": how} for how in both}
+    seen = judged(tmp_path / "run", arms, *(claim(arm_of(how), "again", arm_of(how)) for how in both))
+    assert seen.verdicts["SOUND"].reason == "held"
+    for how in both:
+        arm, verdict = arm_of(how), seen.verdicts[arm_of(how)]
+        assert (verdict.reason, seen.evidence.failed[arm].detail) == BY_DEATH[how]
+        assert f"arm {arm} of run c+w+paired failed in phase {arm}.0: " in verdict.message
+    # what the first workers wrote stays
+    assert sorted(path.parent.name for path in tmp_path.glob("run/attempt.*/records.jsonl")) == [
+        "attempt.0",
+        "attempt.1",
+    ]
 
 
 def test_a_run_whose_every_claim_names_the_dead_arm_is_not_made_again(tmp_path: Path) -> None:

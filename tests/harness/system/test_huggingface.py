@@ -16,8 +16,7 @@ from harness.errors import SystemResolutionError
 from harness.system.huggingface import TransformersQLoRA, TransformersRun
 from harness.system.protocol import CheckpointExport, HasGradientNorms, HasInputs, NotAvailable
 
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("peft")
+pytestmark = pytest.mark.xdist_group("transformers")  # one process loads it
 
 LAYERS, RANK, HIDDEN, MAX_NORM = 2, 2, 16, 1e-3
 CONFIG: dict[str, object] = {
@@ -41,6 +40,8 @@ class Exporter:
     rate = 1e-2
 
     def __init__(self) -> None:
+        import transformers  # not above: every process of the suite collects this file, and this takes seconds
+
         torch.manual_seed(3)
         fields = {key: value for key, value in CONFIG.items() if key != "model_type"}
         self.plain = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**fields)).float()
@@ -96,6 +97,12 @@ class Exporter:
         return self
 
     def __exit__(self, *_: object) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def libraries() -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("peft")
 
 
 @pytest.fixture
