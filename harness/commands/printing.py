@@ -15,12 +15,9 @@ def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
     if as_json:
         print(session.judgement_json(judgement))
         return
-    from harness.report.sections.costs import summary
     from harness.report.terminal import print_results
 
     print_results(judgement.view)
-    if costs := summary(judgement.view.costs):
-        print(costs)
     if judgement.run_directory is not None and (judgement.run_directory / "report.html").exists():
         print(f"report: {judgement.run_directory / 'report.html'}")
     if os.environ.get("GITHUB_ACTIONS") == "true":
@@ -28,6 +25,14 @@ def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
 
         for annotation in github_annotations(judgement.view):
             print(annotation)
+
+
+def print_costs(judgement: session.Judgement) -> None:
+    """One line on stdout: how long the runs took, and on what; nothing where they recorded no times."""
+    from harness.report.sections.costs import summary
+
+    if costs := summary(judgement.view.costs):
+        print(costs)
 
 
 def append_step_summary(judgement: session.Judgement) -> None:

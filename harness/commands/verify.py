@@ -25,7 +25,7 @@ from harness.commands.arguments import (
     refuse_with_gpus,
 )
 from harness.commands.interruption import GRACE_S, LONG_GRACE_S, interruptible
-from harness.commands.printing import append_step_summary, print_judgement, print_shard
+from harness.commands.printing import append_step_summary, print_costs, print_judgement, print_shard
 from harness.contract.load import folders_read, load_contracts
 from harness.gpu_pool import pool
 from harness.gpu_pool.shards import gate_shards
@@ -71,6 +71,8 @@ def verify(
     with interruptible(LONG_GRACE_S if gpus else GRACE_S):
         judgement = verify_on_gpus(paths, options, gpus) if gpus else session.verify(paths, options, Progress())
     print_judgement(judgement, as_json=json)
+    if not json:
+        print_costs(judgement)
     append_step_summary(judgement)
     raise typer.Exit(judgement.exit_code)
 

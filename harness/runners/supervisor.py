@@ -82,10 +82,12 @@ def execute(
     tell = on_progress or (lambda _progress: None)
     company = company or Company()
     lock: AbstractContextManager[None] = nullcontext()
+    asked = None  # a session that holds the lock has waited before its runs
     if gpu_uuid and not company.locked:
+        asked = time.monotonic()
         lock = gpu_lock(gpu_uuid, lambda waiting: tell(Progress(run.id, waiting, 0.0)))
     with lock:
-        death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company)
+        death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company, asked)
         # a process that died, or whose device did, decides nothing more: what its arm did not cost is run again
         while death is not None and (rest := without_the_arm(run, directory, death)) is not None:
             run = rest
@@ -105,6 +107,7 @@ def _supervise(
     stop: threading.Event | None,
     variables: Mapping[str, str],
     company: Company,
+    asked: float | None = None,
 ) -> Death | None:
     watched = gpu_uuid is not None or run.probe == "throughput"
     worker = WatchedWorker(run, directory, company.interpreter(), tell)
@@ -126,6 +129,7 @@ def _supervise(
             given_run=worker.given,
             ready=worker.ready,
             ended=time.monotonic(),
+            asked_for_gpu=asked,
             gpu=gpu_uuid,
             gpu_alone=None if gpu_uuid is None else not company.shared,
             stopped=worker.stopped,

@@ -12,7 +12,7 @@ from bundle_builders import LOADED, RUN_ID, header, write_evidence
 from run_builders import make_contract
 
 from harness import session
-from harness.commands.printing import print_judgement
+from harness.commands.printing import print_costs
 from harness.costs.account import Costs, PhaseSeconds
 from harness.costs.kinds import Kind
 from harness.costs.of_directories import costs_of
@@ -92,12 +92,11 @@ def test_parts_of_a_gate_cost_together_in_json_and_never_in_verdicts(tmp_path: P
     assert "seconds" not in verdict_text(judgement.verdicts)
 
 
-def test_the_results_end_with_a_line_of_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_of_costs_and_none_without_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     judgement = session.judge_bundles([bundle(tmp_path / "a", began=100.0)], LOADED_CONTRACTS)
-    print_judgement(judgement, as_json=False)
-    assert capsys.readouterr().out.splitlines()[-1] == (
+    print_costs(judgement)
+    print_costs(session.Judgement(replace(judgement.view, costs=Costs())))
+    assert capsys.readouterr().out == (
         "3.5 s by the clock, 3.5 s of GPU time, 1 run of 3.5 s: interpreter start and imports 2.2 s · "
-        "judged training 0.8 s · digests and end 0.5 s"
+        "judged training 0.8 s · digests and end 0.5 s\n"
     )
-    print_judgement(session.Judgement(replace(judgement.view, costs=Costs())), as_json=False)
-    assert capsys.readouterr().out.splitlines()[-1].startswith("NOT DECIDED: ")

@@ -15,6 +15,7 @@ from harness.costs.kinds import Kind, control_arms, kind_of
 from harness.runners import recorder
 
 OF_AN_ARM = "arm.0: "  # `_phase` of a paired arm puts arm and replica before the name
+AGAIN = "a phase that goes on"
 
 
 class Named(NamedTuple):
@@ -40,8 +41,10 @@ def _text(node: ast.expr) -> str | None:
         return node.value
     if isinstance(node, ast.JoinedStr):
         return "".join(_text(part) or "arm" for part in node.values).replace("arm.arm: ", OF_AN_ARM)
+    if isinstance(node, ast.FormattedValue):
+        return _text(node.value)
     if isinstance(node, ast.Name):
-        return getattr(recorder, node.id, None)
+        return AGAIN if node.id == "before" else getattr(recorder, node.id, None)
     return None
 
 
@@ -50,8 +53,8 @@ NAMED = [
     for path in SOURCES
     if "runners" in path.parts or "processes" in path.parts
     for named in phases_named(path, path.read_text(encoding="utf-8"))
-    # the one that puts arm and replica before a name that is in the list itself
-    if named.name != f"{OF_AN_ARM}arm"
+    # without those that name no phase of their own: with arm and replica before a name of the list, and one resumed
+    if named.name not in {f"{OF_AN_ARM}arm", AGAIN}
 ]
 
 

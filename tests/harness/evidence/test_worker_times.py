@@ -94,6 +94,16 @@ def test_workers_that_were_set_aside_come_first_and_in_order(directory: Path) ->
     assert [worker.phases[0].name for worker in read_times(directory)] == ["attempt 2", "attempt 10", "start"]
 
 
+def test_the_workers_of_a_run_in_lanes_are_those_of_its_lanes(directory: Path) -> None:
+    for number in (10, 2):
+        for folder in (directory / f"lane.{number}", directory / f"lane.{number}/attempt.0"):
+            folder.mkdir()
+            (folder / "run.json").write_text(dump_json(RUN.model_dump()))
+            record(folder, Phase(name=folder.relative_to(directory).as_posix(), seconds=0.0))
+    names = [worker.phases[0].name for worker in read_times(directory)]
+    assert names == ["lane.2/attempt.0", "lane.2", "lane.10/attempt.0", "lane.10"]
+
+
 def test_without_a_readable_run_there_is_nothing_to_account_for(directory: Path) -> None:
     record(directory, PHASE)
     (directory / "run.json").write_text("{}")

@@ -106,7 +106,7 @@ def test_a_schedule_of_shapes_is_trained_twice(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("hopper")
 def test_a_refused_kernel_ends_the_steps_and_not_the_inventory(tmp_path: Path) -> None:
     *phases, found = records_of(make_run("Refusing", "device"), tmp_path / "run")
-    assert phases[-1]["name"] == "nf4: the PTX of one has no .target line"
+    assert phases[-1]["name"] == "nf4: inventory after the PTX of one has no .target line"
     assert ([one["key"] for one in found["planned"]], [one["key"] for one in found["used"]]) == (
         ["planned"],
         ["step 0"],

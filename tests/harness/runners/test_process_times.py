@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import select
 import time
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from run_builders import stand_in_run
 
 from harness.costs.spans import spans
 from harness.evidence.worker_times import WorkerTimes, read_times
-from harness.runners.supervisor import execute
+from harness.runners.interpreters import start
+from harness.runners.supervisor import Company, execute
 
 pytestmark = pytest.mark.usefixtures("stand_in")
 
@@ -49,3 +51,15 @@ def test_a_gpu_that_was_locked_is_held_alone(tmp_path: Path) -> None:
     assert (process.gpu, process.gpu_alone) == ("GPU-of-a-test", True)
     assert process.asked_for_gpu is not None
     assert process.asked_for_gpu < process.started
+
+
+def test_an_interpreter_started_ahead_says_since_when_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interpreter, company = start(ahead=True), Company()
+    assert select.select([interpreter.line], [], [], 60)[0]  # it has imported, and says so
+    monkeypatch.setattr(company, "interpreter", lambda: interpreter)
+    execute(stand_in_run("one_arm"), tmp_path / "run", company=company)
+    process = read_times(tmp_path / "run")[0].process
+    assert process is not None
+    assert process.ready is not None
+    assert process.given_run is not None
+    assert process.started < process.ready < process.given_run
