@@ -151,6 +151,8 @@ class CaptureEvidence(Record):
     observed_replayed_operations: Count | None  # traced: operations seen by a dispatch mode in them
     device_work: DeviceWork | None = None  # None: the profiler did not watch replays
     every_step: StepWatch | None = None  # None: the series was not watched step by step
+    # a sync planted after the watched steps; None: no profiler, or recorded before it was shown one
+    profiler_sees_planted: bool | None = None
 
 
 class SyncPlace(Record):

@@ -31,6 +31,7 @@ class Block(Record):
     first_step: Count
     processor_seconds: Amount | None = None  # processor time of the whole process in the block
     began: Real | None = None  # seconds by the machine's monotonic clock
+    graph_launches: Count | None = None  # in its steps, by the harness's own callback; None: not counted
 
 
 class TelemetrySample(Record):
@@ -58,11 +59,15 @@ class TimingEvidence(Record):
     candidate: str
     baseline: str
     blocks: list[Block]
-    observed_steps: Count
-    observed_graph_launches: dict[str, Count]  # by arm, in one untimed block
+    observed_steps: Count  # of an untimed block; 0: this process counted its timed launches instead
+    observed_graph_launches: dict[str, Count]  # by arm, in that block
     # by arm: kernel time a step in that block; empty without CUDA
     observed_device_seconds: dict[str, Amount] = Field(default_factory=dict)
     processors: Count | None = None  # that this process may use
+    # a sync planted after that block; None: no profiler, or recorded before it was shown one
+    profiler_sees_planted: bool | None = None
+    counter_sees_planted: bool | None = None  # a launch planted before the timed blocks and after; None: no counter
+    counter_failure: str | None = None  # why launches could not be counted, or not reliably
 
 
 class JitEvent(Record):

@@ -10,7 +10,7 @@ from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, capture_of, end_of, executed
 from harness.judge.end_state import require_finite_end, require_recorded
-from harness.judge.launched import Bounds, graphs_per_step, outside_share, plain_type, uncounted
+from harness.judge.launched import Bounds, blind, graphs_per_step, outside_share, plain_type, uncounted
 from harness.judge.sheet import Sheet, settle, some
 from harness.judge.verdict import Judgement
 
@@ -134,6 +134,9 @@ def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
     sheet.figure("observed_launches", seen, what)
     if seen is None or capture.observed_steps == 0:
         settle(reasons.LAUNCHES_UNOBSERVED, f"no {what} were observed by the harness")
+    unseen = blind(capture.arm, capture)
+    if unseen is not None:
+        settle(unseen.reason, unseen.message)
     per_step = _node_counts(capture)[0] if traced else graphs_per_step(capture)
     needed = per_step * capture.observed_steps
     # a dispatch mode also sees the host copy each batch in: a few operations more are no second execution

@@ -57,6 +57,8 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
         sheet.count(f"{role}_steps", min(reading.steps for reading in counted.readings))
         sheet.count(f"{role}_detectors", len({reading.detector for reading in counted.readings}))
         sheet.figure(f"{role}_syncs_per_step", counted.per_step(), "syncs")
+    for counted in (candidate, control):
+        _require_seeing_profiler(counted)
     if candidate.violated():
         settle(reasons.SYNC_COUNT, f"{candidate.sentence()}{_places(candidate)}")
     _require_every_step(candidate, executions[part.candidate.arm], mechanism, sheet)
@@ -124,6 +126,16 @@ def _require_every_step(candidate: Counted, execution: ArmEvidence, mechanism: s
         )
 
 
+def _require_seeing_profiler(counted: Counted) -> None:
+    """A silently empty profile shows no sync, and reads as one too few. What was seen beyond the bound was seen."""
+    blind = any(reading.detector == "profiler" and not reading.sees_planted for reading in counted.readings)
+    if blind and not any(reading.count > counted.bound * reading.steps for reading in counted.readings):
+        settle(
+            reasons.PROFILER_BLIND,
+            f"the profiler that watched {counted.demand.arm} did not see a sync planted after the watched steps",
+        )
+
+
 def _places(counted: Counted) -> str:
     places = [
         f"{place.file}:{place.line} {place.operation} ({place.count})"
@@ -158,6 +170,14 @@ def _require_agreement(candidate: Counted, control: Counted) -> None:
                 reasons.ONE_DETECTOR,
                 f"only {some(sorted(detectors))} watched {counted.demand.arm}; two detectors are needed",
             )
+        for reading in counted.readings:
+            placed = sum(place.count for place in reading.places)
+            if placed != reading.count:
+                settle(
+                    reasons.DETECTORS_DISAGREE,
+                    f"within the bound, two looks at {counted.demand.arm} by {reading.detector} disagree: "
+                    f"{reading.count} syncs counted, {placed} in the steps whose places were looked for",
+                )
         first = counted.readings[0]
         if any(each.count * first.steps != first.count * each.steps for each in counted.readings[1:]):
             settle(reasons.DETECTORS_DISAGREE, f"within the bound, the detectors disagree on {counted.sentence()}")

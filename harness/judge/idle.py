@@ -14,6 +14,7 @@ import numpy as np
 from harness.evidence.run_records import TimingEvidence
 from harness.judge import reasons
 from harness.judge.sheet import Sheet, number, settle
+from harness.judge.timing import device_seconds
 
 
 def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limit: float, sheet: Sheet) -> None:
@@ -26,7 +27,7 @@ def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limi
                 reasons.TELEMETRY_MISSING,
                 f"process {timing.process} saw the device work for {device} s in a step of {baseline}",
             )
-        share = idle_share(timing, baseline)
+        share = idle_share(timing, baseline, device_seconds(timing, timings, baseline))
         if share is None:
             settle(
                 reasons.TELEMETRY_MISSING,
@@ -42,12 +43,11 @@ def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limi
         )
 
 
-def idle_share(timing: TimingEvidence, arm: str) -> float | None:
+def idle_share(timing: TimingEvidence, arm: str, device: float) -> float | None:
     """Median over an arm's blocks of the share of a block that is neither processor nor device time; at least 0.
 
-    None when a block's processor time is unknown.
+    device: its seconds in a step. None when a block's processor time is unknown.
     """
-    device = float(timing.observed_device_seconds.get(arm, 0.0))
     shares = []
     for block in timing.blocks:
         if block.arm != arm:

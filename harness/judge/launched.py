@@ -40,10 +40,22 @@ def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds = DEFAULT) -> F
     """What speaks against the arm's steps having been replays of the graphs that were counted; None: nothing."""
     if capture.mechanism == "traced":
         return _traced(arm, capture)
+    unseen = blind(arm, capture)
+    if unseen is not None:
+        return unseen
     work = capture.device_work
     if work is None:
         return Finding(reasons.REPLAYS_UNWATCHED, f"what the device did in the replays of {arm} was not recorded")
     return _launched(arm, work, capture) or _outside(arm, work, bounds.share) or _busiest(arm, capture, bounds)
+
+
+def blind(arm: str, capture: CaptureEvidence) -> Finding | None:
+    """An empty profile looks like steps that launched nothing."""
+    if capture.profiler_sees_planted is not False:  # None: recorded before a sync was planted
+        return None
+    return Finding(
+        reasons.PROFILER_BLIND, f"the profiler that watched {arm} did not see a sync planted after the watched steps"
+    )
 
 
 def outside_share(work: DeviceWork) -> float:

@@ -190,6 +190,18 @@ CLOCK_CONTRADICTED = _undecided(
 LAUNCHES_UNOBSERVED = _undecided(
     "launches_unobserved", "The harness itself observed no replay; there is only the system's own count."
 )
+COUNTER_BLIND = _undecided(
+    "counter_blind", "The counter of graph launches did not see one that was planted for it: its counts decide nothing."
+)
+PROFILER_BLIND = _undecided(
+    "profiler_blind", "The profiler did not see a sync planted after the steps it watched: it may have seen nothing."
+)
+DEVICE_WORK_UNOBSERVED = _undecided(
+    "device_work_unobserved", "No process of the timing was profiled: what the device did in a step is unknown."
+)
+GRAPHS_DIFFER = _undecided(
+    "graphs_differ", "A process that was not profiled captured other graphs than the profiled one that stands for it."
+)
 UNKNOWN_NODE_TYPE = _undecided(
     "unknown_node_type", "The graph holds a node of a type whose effect on a replay is unknown."
 )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from harness.evidence.run_records import Telemetry, TimingEvidence
 from harness.judge import reasons
 from harness.judge.sheet import number, settle
+from harness.judge.timing import device_seconds
 
 # Over 208 processes timed on H200s a block's device time, which is read in another block, was at most 0.978 of its
 # seconds, its processor time 1.014 of them; the timed phase was 0.79 s shorter to 0.25 s longer than its blocks.
@@ -22,14 +23,16 @@ UNACCOUNTED_SHARE = 0.5  # steps of a fraction of a millisecond take as long to 
 
 def require_sound_clock(timed: Sequence[tuple[TimingEvidence, Telemetry | None]]) -> None:
     """Settle INCONCLUSIVE when a process's timed seconds cannot be true."""
+    timings = [timing for timing, _ in timed]
     for timing, telemetry in timed:
-        _require_time_for_the_work(timing)
+        _require_time_for_the_work(timing, timings)
         _require_seconds_that_passed(timing, telemetry)
 
 
-def _require_time_for_the_work(timing: TimingEvidence) -> None:
+def _require_time_for_the_work(timing: TimingEvidence, timings: Sequence[TimingEvidence]) -> None:
+    a_step = {arm: device_seconds(timing, timings, arm) for arm in {block.arm for block in timing.blocks}}
     for block in timing.blocks:
-        device = timing.observed_device_seconds.get(block.arm, 0.0) * block.steps
+        device = a_step[block.arm] * block.steps
         if math.isfinite(device) and device > DEVICE_MARGIN * block.seconds:
             settle(
                 reasons.CLOCK_CONTRADICTED,

@@ -7,35 +7,25 @@ do the ratios decide (`statistics`).
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from harness.contract.claims import parts_of
 from harness.contract.kinds.throughput import ThroughputRatio
 from harness.contract.kinds.training import TrajectoryMatch
-from harness.evidence.run_evidence import ArmEvidence, RunEvidence
-from harness.evidence.run_records import TimingEvidence
 from harness.judge import reasons, statistics
 from harness.judge.clocks import require_no_clock_advantage
 from harness.judge.context import Context, executed
 from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
 from harness.judge.guards import require_trained
 from harness.judge.idle import require_busy_baseline
-from harness.judge.launched import Bounds, graphs_per_step, uncounted
 from harness.judge.machine import require_quiet_machine
 from harness.judge.series import difference, losses, require_comparable, require_equal, require_finite
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.sound_clock import require_sound_clock
+from harness.judge.timed_launches import Process, require_launches, require_profiled, require_uncaptured_baseline
 from harness.judge.timing import StepTimes, step_times
 from harness.judge.verdict import Judgement
-
-
-class Process(NamedTuple):
-    """One process of the comparison."""
-
-    run: RunEvidence
-    timing: TimingEvidence
 
 
 def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
@@ -45,6 +35,7 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     trajectory = _trajectory(part, context)
     for process in processes:
         _require_equal_training(part, trajectory, context, process, sheet)
+    require_profiled(part, processes, sheet)
     times = [step_times(process.timing, part) for process in processes]
     sheet.count("blocks", sum(each.candidate.size + each.baseline.size for each in times))
     log_ratios = np.array([statistics.log_ratio(each.baseline.ravel(), each.candidate.ravel()) for each in times])
@@ -93,7 +84,7 @@ def _require_equal_training(
     """The timed steps of one process: equal start and work, equal losses, one launch a captured step."""
     run, timing = process
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
-    _require_launches(part, context, timing, candidate, sheet)
+    require_launches(part, context, process, candidate, sheet)
     ours, theirs = (f"{name} in process {timing.process}" for name in (part.candidate, part.baseline))
     named = {theirs: baseline, ours: candidate}
     require_finite(named, sheet)
@@ -109,11 +100,7 @@ def _require_equal_training(
     require_finite_end(named, sheet)
     if trajectory.equality == "bitwise":
         require_equal_ends(named, sheet)
-    launches = timing.observed_graph_launches.get(part.baseline)
-    if context.contract.arms[part.baseline].capture == "none" and launches != 0:
-        if launches is None:
-            settle(reasons.LAUNCHES_UNOBSERVED, f"whether {theirs} launched graphs was not observed")
-        settle(reasons.VACUOUS_BASELINE_CAPTURED, f"{theirs}, declared uncaptured, launched {launches} graphs")
+    require_uncaptured_baseline(part, context, process)
     for name, execution in ((part.candidate, candidate), (part.baseline, baseline)):
         timed = sum(block.steps for block in timing.blocks if block.arm == name)
         if len(execution.series.loss) < timed:
@@ -121,35 +108,6 @@ def _require_equal_training(
                 reasons.EVIDENCE_INCONSISTENT,
                 f"process {timing.process} timed {timed} steps of {name} and recorded {len(execution.series.loss)}",
             )
-
-
-def _require_launches(
-    part: ThroughputRatio, context: Context, timing: TimingEvidence, candidate: ArmEvidence, sheet: Sheet
-) -> None:
-    """A candidate that claims to be captured launches its graphs once a step, as the harness saw it."""
-    demanded, capture = context.mechanism(part), candidate.capture
-    if capture is not None and capture.mechanism == "traced":
-        settle(reasons.MECHANISM_MISSING, "a traced replay decides nothing about speed")
-    if context.contract.arms[part.candidate].capture == "none" and demanded is None:
-        return
-    launches = timing.observed_graph_launches.get(part.candidate, 0)
-    process = f"process {timing.process}"
-    if timing.observed_steps == 0:
-        settle(reasons.LAUNCHES_UNOBSERVED, f"{process} observed no step's graph launches")
-    if launches == 0 or (capture is not None and not capture.captured):
-        settle(reasons.CANDIDATE_NOT_CAPTURED, f"{part.candidate} launched no graph in {process}: it was not captured")
-    if capture is None or not capture.nodes:
-        settle(reasons.EVIDENCE_MISSING, f"the graphs that {part.candidate} captured in {process} were not counted")
-    sheet.mechanism = "cuda_graph"
-    needed = timing.observed_steps * graphs_per_step(capture)
-    if launches != needed:
-        settle(
-            reasons.LAUNCHES_DIFFER,
-            f"{process} saw {launches} graph launches in {timing.observed_steps} steps, which need {needed}",
-        )
-    found = uncounted(part.candidate, capture, Bounds(operations=None))
-    if found is not None:
-        settle(found.reason, f"{process}: {found.message}")
 
 
 def _note(

@@ -1,11 +1,12 @@
-"""Step times of one process, read from its timed blocks."""
+"""Step times of one process, read from its timed blocks; device time of a step, from the processes profiled."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import median
 
 import numpy as np
 
@@ -27,6 +28,12 @@ class StepTimes:
         """Either arm's log ratio with itself, its first blocks against its second."""
         first, second = (float(log_ratio(arm[:, 0], arm[:, 1])) for arm in (self.candidate, self.baseline))
         return first, second
+
+
+def device_seconds(timing: TimingEvidence, timings: Sequence[TimingEvidence], arm: str) -> float:
+    """Seconds that the device works in a step of the arm: as this process saw it, else the median of those that did."""
+    profiled = [timing] if timing.observed_steps else [each for each in timings if each.observed_steps]
+    return float(median(each.observed_device_seconds.get(arm, 0.0) for each in profiled)) if profiled else 0.0
 
 
 def step_times(timing: TimingEvidence, part: ThroughputRatio) -> StepTimes:

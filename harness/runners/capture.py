@@ -44,6 +44,7 @@ def capture_evidence(
         observed_replayed_operations=watched.operations,
         device_work=device_work(watched.replays, watched.replayed_steps, nodes) if watched.replayed_steps else None,
         every_step=every_step,
+        profiler_sees_planted=watched.sees_planted,
     )
 
 

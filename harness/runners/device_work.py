@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -13,7 +14,9 @@ from harness.evidence.arm_records import DeviceWork, GraphNodes, Launched, Outsi
 GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 _COPY, _FILL = "Memcpy ", "Memset "  # how the profiler names what is no kernel
 NANOSECONDS = 1e-9
-STEP = "harness.step"  # the profiled range around a step
+STEP, PLANTED = "harness.step", "harness.planted"  # the profiled ranges around a step, and around a planted sync
+WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
+_API_CALL = re.compile(r"cu(da)?[A-Z]")  # of the driver or the runtime; operators have numbers of their own
 
 
 def launches_in(events: Iterable[Any]) -> int:
@@ -49,19 +52,40 @@ def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) 
     )
 
 
+def sees_sync(events: Sequence[Any]) -> bool:
+    """Whether a profile shows the sync that was planted in it: the call that waited, and what the device did for it."""
+    planted = _of_planted(events)
+    return any(event.name() in WAITS for event in planted) and any(_on_device(event) for event in planted)
+
+
+def without_planted(events: Sequence[Any]) -> list[Any]:
+    """A profile's events but those of its planted sync."""
+    planted = {id(event) for event in _of_planted(events)}
+    return [event for event in events if id(event) not in planted]
+
+
+def _of_planted(events: Sequence[Any]) -> list[Any]:
+    """Calls of the driver and the runtime within the planted range, and what the device did for them."""
+    calls = [event for event in _begun_in(PLANTED, events) if _API_CALL.match(event.name())]
+    numbers = {event.correlation_id() for event in calls}
+    return [*calls, *(event for event in events if _on_device(event) and event.correlation_id() in numbers)]
+
+
 def _begun_in_steps(events: Sequence[Any]) -> set[int]:
     """Correlation numbers of the host's calls that began within a step."""
-    ranges = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in events if event.name() == STEP]
-    return {
-        event.correlation_id()
-        for event in events
-        if not _on_device(event) and any(begin <= event.start_ns() <= end for begin, end in ranges)
-    }
+    return {event.correlation_id() for event in _begun_in(STEP, events)}
+
+
+def _begun_in(name: str, events: Sequence[Any]) -> list[Any]:
+    """The host's events that began within a range of that name."""
+    on_host = [event for event in events if not _on_device(event)]
+    ranges = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in on_host if event.name() == name]
+    return [event for event in on_host if any(begin <= event.start_ns() <= end for begin, end in ranges)]
 
 
 def _on_device(event: Any) -> bool:
     """An activity of the device; the profiler shows a host's range there, too, which is none."""
-    return str(event.device_type()).endswith("CUDA") and event.name() != STEP
+    return str(event.device_type()).endswith("CUDA") and event.name() not in (STEP, PLANTED)
 
 
 def _seconds(events: Iterable[Any]) -> float:

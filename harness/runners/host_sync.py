@@ -1,13 +1,16 @@
-"""Observe how often a step makes the host wait: two independent detectors, each shown a planted sync first."""
+"""Observe how often a step makes the host wait: two independent detectors, each shown a planted sync."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count, islice
 from typing import Literal, NamedTuple
 
 from harness.evidence.arm_records import DetectorReading, HostSyncEvidence
-from harness.runners.step_watch import places_of, planted_sync
+from harness.runners.profiling import planted_sync
+from harness.runners.step_watch import places_of
 from harness.runners.sync_detectors import (
     Execute,
     Syncs,
@@ -15,6 +18,7 @@ from harness.runners.sync_detectors import (
     by_fake_pass,
     by_profiler,
     by_sync_debug_mode,
+    counted_by_profiler,
 )
 from harness.system.protocol import HasCapture, HasStepBody, TrainingRun
 from harness.system.replay.state import StateGuard
@@ -23,7 +27,7 @@ OBSERVED_STEPS = 2
 
 
 class _Detector(NamedTuple):
-    name: Literal["dispatch_mode", "fake_pass", "profiler", "sync_debug_mode"]
+    name: Literal["dispatch_mode", "fake_pass", "sync_debug_mode"]
     detect: Callable[[Execute], Syncs]
 
 
@@ -36,7 +40,7 @@ def observe_syncs(
     steps: int = OBSERVED_STEPS,
     every_step: Sequence[DetectorReading] = (),
 ) -> HostSyncEvidence:
-    """Execute `steps` steps from `first_index` on under each detector that this machine has.
+    """Execute `steps` steps from `first_index` on under each detector that this machine has, each its own steps.
 
     `every_step`: what was seen of the judged steps themselves.
 
@@ -45,11 +49,14 @@ def observe_syncs(
     """
     device = device_of(training)
     replayed = isinstance(training, HasCapture) and training.capture_record().captured
-    readings = []
-    for detector in _detectors(device, replayed=replayed):
-        indices = range(first_index, first_index + steps)
-        first_index += steps
-        readings.append(_read(detector, device, len(indices), partial(_execute, training, indices)))
+    indices = count(first_index)
+
+    def execute() -> None:
+        for index in islice(indices, steps):
+            training.step(index)
+
+    readings = [_read_profile(steps, execute)] if device == "cuda" else []
+    readings.append(_read(_beside_the_profiler(device, replayed=replayed), device, steps, execute))
     if device == "cpu" and isinstance(training, HasStepBody):
         readings.append(_read_fake_pass(training, device))
     return HostSyncEvidence(
@@ -67,17 +74,20 @@ def device_of(training: TrainingRun) -> str:
     return str(training.facts().get("device", "cpu")).partition(":")[0]
 
 
-def _detectors(device: str, *, replayed: bool) -> list[_Detector]:
-    dispatch_mode = _Detector("dispatch_mode", partial(by_dispatch_mode, device=device))
-    if device != "cuda":
-        return [dispatch_mode]
-    other = _Detector("sync_debug_mode", by_sync_debug_mode) if replayed else dispatch_mode
-    return [_Detector("profiler", by_profiler), other]
+def _beside_the_profiler(device: str, *, replayed: bool) -> _Detector:
+    """The other detector of a GPU, the first of a CPU."""
+    if device == "cuda" and replayed:
+        return _Detector("sync_debug_mode", by_sync_debug_mode)
+    return _Detector("dispatch_mode", partial(by_dispatch_mode, device=device))
 
 
-def _execute(training: TrainingRun, indices: range) -> None:
-    for index in indices:
-        training.step(index)
+def _read_profile(steps: int, execute: Execute) -> DetectorReading:
+    """The count from a look without stacks; only where there is one, its places from a second look, with stacks."""
+    seen, sees_planted = counted_by_profiler(execute)
+    places: Syncs = by_profiler(execute) if seen else Counter()
+    return DetectorReading(
+        detector="profiler", steps=steps, count=seen, places=places_of(places), sees_planted=sees_planted
+    )
 
 
 def _read(detector: _Detector, device: str, steps: int, execute: Execute) -> DetectorReading:

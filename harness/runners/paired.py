@@ -1,8 +1,7 @@
 """The paired probe: execute every arm on the same batches, in order, and write what its steps gave.
 
-Nothing is read from the device inside the series but in blocks: losses, batch digests and clip counts wait there
-until a block is full. Gradients at the chosen steps are reduced on the device; a baseline's are kept there for
-its candidates.
+Nothing is read from the device inside the series but in blocks (`series_block`). Gradients at the chosen steps are
+reduced on the device; a baseline's are kept there for its candidates.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
-from time import monotonic  # bound before a system is imported, which could replace it
 
 import torch
 from torch import Tensor
@@ -24,25 +22,22 @@ from harness.runners.host_sync import OBSERVED_STEPS, device_of, observe_syncs
 from harness.runners.opening import opened, release_memory
 from harness.runners.profiling import Watched, graph_launches, in_step
 from harness.runners.raised import message_of, obstacle_of, stack_of
-from harness.runners.recorder import Recorder, SeriesWriter
-from harness.runners.reductions import as_hex, combine_on_device, digest_of_all, reduce_gradients, reduce_groups
+from harness.runners.recorder import Recorder
+from harness.runners.reductions import digest_of_all, reduce_gradients, reduce_groups
+from harness.runners.series_block import SeriesBlock
 from harness.runners.state_watch import Ends, StateWatch, named_parameters
 from harness.runners.step_watch import SeriesWatch, watch_operations
 from harness.system.protocol import (
     CountsSkippedSteps,
     HasGradientNorms,
     HasGradients,
-    HasInputs,
     HasParameters,
     NotAvailable,
     TrainingRun,
 )
 from harness.system.replay.found_state import plain_name
 
-BLOCK_STEPS = 50
-BLOCK_SECONDS = 5.0
 WATCHED_STEPS = 3  # on CUDA the first ones, capture included, and the last; a traced replay also after the series
-NOT_REPORTED = -1
 
 KeptGradients = dict[tuple[str, int], dict[str, Tensor]]
 
@@ -137,20 +132,22 @@ class ArmExecution:
         )
 
     def _series(self, kept: KeptGradients, every_step: SeriesWatch | None, *, keep: bool) -> Watched:
-        block = SeriesBlock(self.recorder, self.recorder.series(self.arm, self.replica))
+        block = SeriesBlock(self.run, self.recorder, self.recorder.series(self.arm, self.replica), self.training)
         watched = Watched()
         self._phase("steps")
         profiled = self._profiled_steps()
-        with ExitStack() as window:
+        with ExitStack() as window, ExitStack() as solitude:
             for index in range(self.run.workload.steps):
                 if index in profiled:
                     steps, replays = profiled[index]
-                    window.enter_context(graph_launches(watched, steps, replays=replays))
+                    if replays:  # a neighbour on the GPU would lengthen what is judged as a share of time
+                        solitude.enter_context(self.recorder.alone())
+                    window.enter_context(graph_launches(watched, steps, replays=replays, over=solitude.close))
                     last = index + steps - 1
                 with every_step.step(index) if every_step is not None else nullcontext(), in_step(profiled):
                     loss = self.training.step(index)
                 self.steps_called += 1
-                block.add(index, loss, self.training, tokens_of(self.run, self.training, index))
+                block.add(index, loss)
                 if index in self.run.gradient_steps and self._gradients_are_read():
                     self._gradients(index, kept, keep=keep)
                 self._sample_memory(index)
@@ -241,83 +238,13 @@ class ArmExecution:
         self.recorder.phase(f"{self.arm}.{self.replica}: {name}")
 
 
-class SeriesBlock:
-    """Steps whose figures are still on the device."""
-
-    def __init__(self, recorder: Recorder, series: SeriesWriter) -> None:
-        self._recorder, self._series = recorder, series
-        self._clear()
-
-    def _clear(self) -> None:
-        self._steps: list[int] = []
-        self._tokens: list[int] = []
-        self._losses: list[Tensor] = []
-        self._integers: list[Tensor] = []  # [2]: batch digest, active groups
-        self._has_digest = True
-        self._began = monotonic()
-
-    def add(self, index: int, loss: Tensor, training: TrainingRun, tokens: int) -> None:
-        """Enqueue a step's figures; writes when the block is full or five seconds old."""
-        self._steps.append(index)
-        self._tokens.append(tokens)
-        self._losses.append(loss.detach().double().reshape(()))
-        digest = batch_digest(training)
-        self._has_digest = digest is not None
-        zero = torch.zeros((), dtype=torch.int64, device=loss.device)
-        active = active_groups(training)
-        figures = [zero if digest is None else digest, zero + NOT_REPORTED if active is None else active]
-        self._integers.append(torch.stack([figure.to(loss.device) for figure in figures]))
-        if len(self._steps) >= BLOCK_STEPS or monotonic() - self._began > BLOCK_SECONDS:
-            self.write()
-
-    def write(self) -> None:
-        """Fetch the block in two transfers, and write it."""
-        if not self._steps:
-            return
-        losses = torch.stack(self._losses).tolist()
-        integers = torch.stack(self._integers).tolist()
-        self._series.rows(
-            self._steps,
-            losses,
-            [as_hex(digest) if self._has_digest else "" for digest, _ in integers],
-            [active for _, active in integers],
-            self._tokens,
-        )
-        self._recorder.heartbeat()
-        self._clear()
-
-
-def batch_digest(training: TrainingRun) -> Tensor | None:
-    """Digest of what the last step read, on the device; None where the system does not show it."""
-    if not isinstance(training, HasInputs):
-        return None
-    return combine_on_device(training.inputs())
-
-
-def active_groups(training: TrainingRun) -> Tensor | None:
-    """How many groups the last step's clip scaled down, on the device; None where norms are not reported."""
-    if not isinstance(training, HasGradientNorms):
-        return None
-    norms = training.gradient_norms()
-    return (norms["before"].detach() > norms["max_norm"]).sum()
-
-
-def tokens_of(run: Run, training: TrainingRun, index: int) -> int:
-    """Tokens that step `index` read: those of the input `tokens`; without one, as the workload demands."""
-    if isinstance(training, HasInputs):
-        tokens = training.inputs().get("tokens")
-        if tokens is not None:
-            return tokens.numel()
-    lengths = run.workload.seq_len
-    length = lengths[index % len(lengths)] if isinstance(lengths, list) else lengths
-    return run.workload.batch_size * length
-
-
 def memory_sample(step: int) -> MemorySample:
-    """Torch's own count of CUDA memory now; no host sync."""
-    return MemorySample(
-        step=step, allocated_bytes=torch.cuda.memory_allocated(), reserved_bytes=torch.cuda.memory_reserved()
+    """Torch's own count of CUDA memory now, of which one call builds all that it counts; no host sync."""
+    counted = torch.cuda.memory_stats_as_nested_dict()
+    allocated, reserved = (
+        counted[name]["all"]["current"] if name in counted else 0 for name in ("allocated_bytes", "reserved_bytes")
     )
+    return MemorySample(step=step, allocated_bytes=allocated, reserved_bytes=reserved)
 
 
 def arm_start(training: TrainingRun, arm: str, replica: int, watch: StateWatch) -> ArmStart:

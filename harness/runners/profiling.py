@@ -1,16 +1,19 @@
-"""Watch steps with torch's profiler: graph launches and what the device did."""
+"""Watch steps with torch's profiler: graph launches and what the device did.
+
+A profile can be silently empty, when something else has subscribed to CUPTI. So each is shown a sync after its steps.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from harness.runners.device_work import STEP, busy_seconds, launches_in
+from harness.runners.device_work import PLANTED, STEP, busy_seconds, launches_in, sees_sync, without_planted
 
 
 @dataclass
@@ -23,23 +26,43 @@ class Watched:
     device_seconds: float | None = None  # time in which kernels ran, overlapping ones counted once
     replays: Sequence[Any] = ()  # the profile's raw events of steps that captured nothing
     replayed_steps: int = 0
+    sees_planted: bool | None = None  # whether each profile saw the sync planted after its steps
 
 
 @contextmanager
-def graph_launches(watched: Watched, steps: int, *, replays: bool = False) -> Iterator[None]:
+def graph_launches(
+    watched: Watched, steps: int, *, replays: bool = False, over: Callable[[], object] = lambda: None
+) -> Iterator[None]:
     """Watch `steps` steps with the profiler: graph launches and device activities. Needs CUDA.
 
-    replays: whether none of the steps captures, so that what they did can be held against the census.
+    replays: whether none of the steps captures, so that what they did can be held against the census; over: called
+    once their work is done, before the profile is closed and read, which takes up to seconds.
     """
     with profiler() as profile:
         yield
         torch.cuda.synchronize()
-    events = raw_events(profile)
+        over()
+        with torch.profiler.record_function(PLANTED):
+            planted_sync("cuda")
+    recorded = raw_events(profile)
+    watched.sees_planted = sees_sync(recorded) and watched.sees_planted is not False
+    events = without_planted(recorded)
     watched.steps += steps
     watched.graph_launches = (watched.graph_launches or 0) + launches_in(events)
     watched.device_seconds = (watched.device_seconds or 0.0) + busy_seconds(events)
     if replays:
         watched.replays, watched.replayed_steps = events, steps
+
+
+def planted_sync(device: str) -> None:
+    """A value read on the host, for a detector to see."""
+    torch.ones(2, device=device).sum().item()
+
+
+def prime_profiler() -> None:
+    """Take the first session of the process, which sets CUPTI up: it took 4.2 s on an H200, every later one 1 ms."""
+    with profiler():
+        torch.cuda.synchronize()
 
 
 def in_step(profiled: object) -> AbstractContextManager[object]:

@@ -12,9 +12,10 @@ from harness.evidence.arm_records import MemoryEvidence, MemorySample
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.runners.capture import capture_evidence, capture_record
 from harness.runners.opening import opened
-from harness.runners.paired import SeriesBlock, arm_end, arm_start, memory_sample, tokens_of
+from harness.runners.paired import arm_end, arm_start, memory_sample
 from harness.runners.profiling import Watched
 from harness.runners.recorder import Recorder
+from harness.runners.series_block import SeriesBlock
 from harness.runners.state_watch import Ends, StateWatch
 from harness.system.protocol import CanRecapture, NotAvailable, TrainingRun
 
@@ -36,13 +37,13 @@ def _execute_arm(run: Run, arm: str, planned: PlannedArm, training: TrainingRun,
     recorder.write(arm_start(training, arm, 0, watch))
     recorder.phase(f"{arm}: re-capture")
     shapes = len(run.workload.seq_len) if isinstance(run.workload.seq_len, list) else 1
-    block = SeriesBlock(recorder, recorder.series(arm, 0))
+    block = SeriesBlock(run, recorder, recorder.series(arm, 0), training)
     samples: list[MemorySample] = []
     captures = captures_of(run, shapes)
     for index in range(captures):
         if index % shapes == 0:
             training.forget_captures()
-        block.add(index, training.step(index), training, tokens_of(run, training, index))
+        block.add(index, training.step(index))
         block.write()
         if index == 0:
             watch.after_first_step()

@@ -27,19 +27,27 @@ _GAMMA, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -772359229
 
 def digest_on_device(tensor: Tensor) -> Tensor:
     """The digest of `tensor`'s bits as a 0-d int64 tensor on its device. No host sync."""
-    raw = _dense(tensor).contiguous().view(-1).view(torch.uint8)
+    return _digest_of_each_row(dense(tensor).contiguous().unsqueeze(0)).squeeze(0)
+
+
+def _digest_of_each_row(tensor: Tensor) -> Tensor:
+    """[N, ...], dense and contiguous -> [N] int64: the digest of each of its N parts."""
+    raw = tensor.view(tensor.shape[0], tensor[0].numel()).view(torch.uint8)
     if raw.storage_offset() % 8:
         raw = raw.clone()  # only an aligned slice can be read as words
-    words = raw.numel() // 8
-    total = torch.full((), _signed(raw.numel() * _GAMMA), dtype=torch.int64, device=tensor.device)
-    for data, first in ((raw[: words * 8].view(torch.int64), 0), (raw[words * 8 :].to(torch.int64), words)):
-        for start in range(0, data.numel(), _CHUNK):
-            part = data[start : start + _CHUNK]
-            total += _mixed(part + _positions(part.numel(), first + start, tensor.device)).sum()
+    rows, length = raw.shape
+    words = length // 8
+    total = torch.full((rows,), _signed(length * _GAMMA), dtype=torch.int64, device=tensor.device)
+    # one after the other they are copied only where a rest lies between two
+    whole = raw[:, : words * 8].reshape(rows * words * 8).view(torch.int64).view(rows, words)
+    for data, first in ((whole, 0), (raw[:, words * 8 :].to(torch.int64), words)):
+        for start in range(0, data.shape[1], _CHUNK):
+            part = data[:, start : start + _CHUNK]
+            total += _mixed(part + _positions(part.shape[1], first + start, tensor.device)).sum(dim=1)
     return total
 
 
-def _dense(tensor: Tensor) -> Tensor:
+def dense(tensor: Tensor) -> Tensor:
     """The elements as they are, of a sparse or conjugated tensor too."""
     plain = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
     return plain.resolve_conj().resolve_neg()
@@ -47,9 +55,21 @@ def _dense(tensor: Tensor) -> Tensor:
 
 def combine_on_device(tensors: Mapping[str, Tensor]) -> Tensor:
     """One 0-d int64 digest of several tensors in the order of their names. No host sync."""
-    parts = [digest_on_device(tensors[name]) for name in sorted(tensors)]
-    stacked = torch.stack(parts)
-    return _mixed(stacked + _positions(len(parts), 0, stacked.device)).sum()
+    return _combined({name: digest_on_device(tensor).unsqueeze(0) for name, tensor in tensors.items()}).squeeze(0)
+
+
+def combine_each(tensors: Mapping[str, Tensor]) -> Tensor:
+    """[N, ...] each, dense and contiguous -> [N] int64: the n-th is what `combine_on_device` gives of the n-th parts.
+
+    A few operations for all of them, where one by one each takes as many.
+    """
+    return _combined({name: _digest_of_each_row(tensor) for name, tensor in tensors.items()})
+
+
+def _combined(digests_by_name: Mapping[str, Tensor]) -> Tensor:
+    """[N] int64 by name -> [N]: one digest of all names, in their order."""
+    stacked = torch.stack([digests_by_name[name] for name in sorted(digests_by_name)], dim=1)
+    return _mixed(stacked + _positions(stacked.shape[1], 0, stacked.device)).sum(dim=1)
 
 
 def as_hex(value: int) -> str:
@@ -81,7 +101,7 @@ def not_finite(tensors: Mapping[str, Tensor]) -> set[str]:
     by_device: dict[torch.device, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if tensor.numel() and (tensor.is_floating_point() or tensor.is_complex()):
-            by_device.setdefault(tensor.device, {})[name] = _bad(_dense(tensor))
+            by_device.setdefault(tensor.device, {})[name] = _bad(dense(tensor))
     found: set[str] = set()
     for flags in by_device.values():
         values = torch.stack(list(flags.values())).tolist()
@@ -100,7 +120,7 @@ def _bad(tensor: Tensor) -> Tensor:
 
 def largest_difference(tensor: Tensor, other: Tensor) -> float:
     """Largest absolute difference of two tensors of one shape, in float64 on the first one's device; NaN if any is."""
-    ours, theirs = _dense(tensor), _dense(other).to(tensor.device)
+    ours, theirs = dense(tensor), dense(other).to(tensor.device)
     if ours.is_complex():
         ours, theirs = torch.view_as_real(ours), torch.view_as_real(theirs)
     if not ours.numel():

@@ -1,23 +1,24 @@
 """Watch every step of a series: what it does outside its capture, and whether it waits for the device.
 
 A few steps under a profiler tell what the device did; a fault in every tenth step passes them by. Here each judged step
-runs under detectors that are cheap around a replay (0.3 ms of 9.5 on an H200) and see the host's part of it.
+runs under detectors that are cheap around a replay and see the host's part of it. They are made once for a series.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 
 from harness.evidence.arm_records import DetectorReading, StepWatch, SyncPlace
-from harness.runners.profiling import Watched
-from harness.runners.sync_detectors import DispatchWatch, Syncs, sync_warnings, waiting_calls
+from harness.runners.profiling import Watched, planted_sync
+from harness.runners.sync_detectors import DispatchWatch, Syncs, SyncWarnings, WaitingCalls
 
+_NOTHING: AbstractContextManager[None] = nullcontext()
 Detector = Literal["dispatch_mode", "sync_debug_mode", "waiting_calls"]
 
 
@@ -42,7 +43,15 @@ class SeriesWatch:
     unwatched: int
     captures: Callable[[], int]
     _known_captures: int = 0
+    _fewest: int | None = None  # operations of a step so far
     _steps: dict[int, _Seen] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        on_cuda = self.device == "cuda"
+        self._warnings = SyncWarnings() if on_cuda else None
+        self._waits = WaitingCalls() if on_cuda else None
+        # an uncaptured step may be a compiled one, which a dispatch mode would turn into another program
+        self._mode = DispatchWatch(self.device) if self.captured else None
 
     @contextmanager
     def step(self, index: int) -> Iterator[None]:
@@ -51,24 +60,26 @@ class SeriesWatch:
             yield
             self._known_captures = self.captures()
             return
-        syncs: dict[Detector, Syncs] = {}
-        with ExitStack() as stack:
-            if self.device == "cuda":
-                syncs["sync_debug_mode"] = stack.enter_context(sync_warnings())
-                syncs["waiting_calls"] = stack.enter_context(waiting_calls())
-            # an uncaptured step may be a compiled one, which a dispatch mode would turn into another program
-            mode = stack.enter_context(DispatchWatch(self.device)) if self.captured else None
+        mode = self._mode
+        if mode is not None:
+            mode.restart()
+        with self._warnings or _NOTHING as warned, self._waits or _NOTHING as waited, mode or _NOTHING:
             yield
+        syncs: dict[Detector, Syncs] = {}
+        if warned is not None and waited is not None:
+            syncs |= {"sync_debug_mode": warned, "waiting_calls": waited}
         if mode is not None:
             syncs["dispatch_mode"] = mode.seen
         self._keep(index, _Seen(mode.operations if mode is not None else None, syncs))
 
     def _keep(self, index: int, seen: _Seen) -> None:
-        fewest = min((each.operations or 0 for each in self._steps.values()), default=seen.operations or 0)
-        if any(seen.syncs.values()) or (seen.operations or 0) > fewest:
+        operations = seen.operations or 0
+        fewest = operations if self._fewest is None else self._fewest
+        if any(seen.syncs.values()) or operations > fewest:
             before, self._known_captures = self._known_captures, self.captures()
             if self._known_captures > before:
                 return
+        self._fewest = min(operations, fewest)
         self._steps[index] = seen
 
     def operations(self) -> StepWatch | None:
@@ -110,18 +121,13 @@ def places_of(syncs: Syncs) -> list[SyncPlace]:
     ]
 
 
-def planted_sync(device: str) -> None:
-    """A value read on the host, for a detector to see."""
-    torch.ones(2, device=device).sum().item()
-
-
 def _sees_planted(detector: Detector, device: str) -> bool:
     if detector == "waiting_calls":
-        with waiting_calls() as calls:
+        with WaitingCalls() as calls:
             torch.cuda.synchronize()
         return calls.total() == 1
     if detector == "sync_debug_mode":
-        with sync_warnings() as warned:
+        with SyncWarnings() as warned:
             planted_sync(device)
         return warned.total() >= 1
     mode = DispatchWatch(device)

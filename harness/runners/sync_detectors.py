@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import cache
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.runners.profiling import profiler
+from harness.runners.device_work import PLANTED, WAITS
+from harness.runners.profiling import planted_sync, profiler, raw_events
 from harness.system.replay.frames import Place, innermost, of_current_stack, of_traceback
 
 Execute = Callable[[], object]
@@ -43,14 +45,25 @@ _VALUE_OPERATORS = {
     "_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive",
     "equal", "bincount", "multinomial",
 }  # fmt: skip
-_PROFILED_WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
+# By their arguments. An operator that `needs_value` decides on is in one of the two sets.
+_VALUE_OPERATORS_AT_TIMES = {
+    "repeat_interleave", "index", "index_put", "index_put_", "_index_put_impl_", "copy_", "_to_copy",
+}  # fmt: skip
 _PAGEABLE_COPY = "Memcpy DtoH (Device -> Pageable)"
 _WINDOW = "harness.observed_steps"
 _FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): ")
 
 
+@cache
+def never_waits(func: OpOverload) -> bool:
+    """Whether no call of the operator needs a value: asked at each operation, so that it is known by the operator."""
+    return func._schema.name.removeprefix("aten::") not in {*_VALUE_OPERATORS, *_VALUE_OPERATORS_AT_TIMES}
+
+
 def needs_value(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], device: str) -> bool:
     """Whether this call makes the host wait for a tensor on `device` ("cuda", or "cpu" as its stand-in)."""
+    if never_waits(func):
+        return False
     name = func._schema.name.removeprefix("aten::")
     tensors = [argument for argument in args if isinstance(argument, Tensor)]
     on_device = any(tensor.device.type == device for tensor in tensors)
@@ -58,13 +71,11 @@ def needs_value(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], d
         return on_device
     if name == "repeat_interleave":
         return on_device and func._overloadname == "Tensor" and kwargs.get("output_size") is None
-    if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
+    if name.removesuffix("_") in ("index", "index_put", "_index_put_impl"):
         masks = [index for index in args[1] if index is not None and index.dtype in (torch.bool, torch.uint8)]
         filled = name != "index" and args[2].numel() == 1  # a mask with one value becomes masked_fill
         return on_device and bool(masks) and not filled
-    if name in ("copy_", "_to_copy"):
-        return device == "cuda" and _is_blocking_copy(name, args, kwargs)
-    return False
+    return device == "cuda" and _is_blocking_copy(name, args, kwargs)
 
 
 def _is_blocking_copy(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
@@ -76,11 +87,17 @@ def _is_blocking_copy(name: str, args: Sequence[Any], kwargs: dict[str, Any]) ->
 
 
 class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the ATen operations that reach the dispatcher, and those among them that make the host wait."""
+    """Counts the ATen operations that reach the dispatcher, and those among them that make the host wait.
+
+    Its block may be entered again, and counts on; `restart` begins anew.
+    """
 
     def __init__(self, device: str, *, stand_in: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._device, self._stand_in = device, stand_in
+        self.restart()
+
+    def restart(self) -> None:
         self.operations = 0
         self.seen: Syncs = Counter()
 
@@ -146,6 +163,36 @@ def by_fake_pass(execute: Execute, device: str) -> Syncs:
     return Syncs(mode.seen)
 
 
+def counted_by_profiler(execute: Execute) -> tuple[int, bool]:
+    """Execute under the profiler: how often it waited, and whether the profiler saw a sync planted afterwards.
+
+    Without stacks, which cost more than all else; `by_profiler` finds the places of what was counted.
+    """
+    torch.cuda.synchronize()
+    with profiler() as profile:
+        with torch.profiler.record_function(_WINDOW):
+            execute()
+        torch.cuda.synchronize()
+        with torch.profiler.record_function(PLANTED):
+            planted_sync("cuda")
+    events = raw_events(profile)
+    return waits_within(_WINDOW, events, WAITS), waits_within(PLANTED, events, WAITS) >= 1
+
+
+def waits_within(window: str, events: Sequence[Any], waits: Sequence[str]) -> int:
+    """Calls named in `waits` that began within the window, of a profile's raw events.
+
+    Counted as `syncs_of_profile` does, copies to pageable memory too.
+    """
+    ranges = [
+        (event.start_ns(), event.start_ns() + event.duration_ns())
+        for event in events
+        if event.name() == window and str(event.device_type()).endswith("CPU")
+    ]
+    inside = Counter(event.name() for event in events if any(start <= event.start_ns() <= end for start, end in ranges))
+    return max(sum(inside[name] for name in waits), inside[_PAGEABLE_COPY])
+
+
 def by_profiler(execute: Execute) -> Syncs:
     """Execute under the profiler and count waiting CUDA calls, and copies to pageable memory, which wait as well."""
     torch.cuda.synchronize()
@@ -153,7 +200,7 @@ def by_profiler(execute: Execute) -> Syncs:
         with torch.profiler.record_function(_WINDOW):
             execute()
         torch.cuda.synchronize()
-    return syncs_of_profile(list(profile.events() or []), _PROFILED_WAITS)
+    return syncs_of_profile(list(profile.events() or []), WAITS)
 
 
 def syncs_of_profile(events: Sequence[Any], waits: Sequence[str]) -> Syncs:
@@ -191,29 +238,42 @@ def _place_of_event(event: Any, operators: Sequence[Any]) -> Place:
 
 def by_sync_debug_mode(execute: Execute) -> Syncs:
     """Execute with torch's own warnings of synchronizing calls; blind to `torch.cuda.synchronize()` and events."""
-    with sync_warnings() as seen:
+    with SyncWarnings() as seen:
         execute()
     return seen
 
 
-@contextmanager
-def sync_warnings() -> Iterator[Syncs]:
-    """Within the block, count torch's warnings of synchronizing calls by the user's line."""
-    seen: Syncs = Counter()
+class SyncWarnings:
+    """Within its block, counts torch's warnings of synchronizing calls by the user's line; a block may follow another.
 
-    def note(message: Warning | str, *_args: object, **_kwargs: object) -> None:
-        if "synchronizing CUDA operation" in str(message):
-            seen[Sync(of_current_stack(), "synchronizing CUDA operation")] += 1
+    What each block needs is set up with it, and no more: around a replay it costs as much as the replay's own call.
+    """
 
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
+    _seen: Syncs
+    _catching: warnings.catch_warnings[None]
+    _before: int
+
+    def __enter__(self) -> Syncs:
+        self._seen = Counter()
+        self._before = torch.cuda.get_sync_debug_mode()
+        self._catching = warnings.catch_warnings()
+        self._catching.__enter__()
         warnings.simplefilter("always")
-        warnings.showwarning = note
+        warnings.showwarning = self._note
         torch.cuda.set_sync_debug_mode("warn")
+        return self._seen
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
-            yield seen
+            torch.cuda.set_sync_debug_mode(self._before)
         finally:
-            torch.cuda.set_sync_debug_mode(before)
+            self._catching.__exit__(kind, error, trace)
+
+    def _note(self, message: Warning | str, *_args: object, **_kwargs: object) -> None:
+        if "synchronizing CUDA operation" in str(message):
+            self._seen[Sync(of_current_stack(), "synchronizing CUDA operation")] += 1
 
 
 # what torch's Python calls go through, wherever a user imported them from
@@ -224,23 +284,40 @@ _WAITING_CALLS: tuple[tuple[Any, str], ...] = (
 )
 
 
-@contextmanager
-def waiting_calls() -> Iterator[Syncs]:
-    """Within the block, count explicit waits for a device, a stream or an event: torch warns of none of them."""
-    seen: Syncs = Counter()
+class WaitingCalls:
+    """Within its block, counts explicit waits for a device, a stream or an event: torch warns of none of them.
 
-    def counted(call: Callable[..., object], operation: str) -> Callable[..., object]:
+    A block may follow another: what stands in for a call is made once, unless somebody else has replaced the call.
+    """
+
+    _seen: Syncs
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Any, Any]] = {}  # operation -> a call, and what stands in for it
+        self._replaced: list[tuple[Any, str, Any]] = []
+
+    def _counted(self, call: Callable[..., object], operation: str) -> Callable[..., object]:
         def wait(*arguments: object, **keywords: object) -> object:
-            seen[Sync(of_current_stack(), operation)] += 1
+            self._seen[Sync(of_current_stack(), operation)] += 1
             return call(*arguments, **keywords)
 
         return wait
 
-    replaced = [(owner, name, getattr(owner, name)) for owner, name in _WAITING_CALLS if hasattr(owner, name)]
-    for owner, name, call in replaced:
-        setattr(owner, name, counted(call, f"{owner.__name__}.{name}"))
-    try:
-        yield seen
-    finally:
-        for owner, name, call in replaced:
+    def __enter__(self) -> Syncs:
+        self._seen, self._replaced = Counter(), []
+        for owner, name in _WAITING_CALLS:
+            call = getattr(owner, name, None)
+            if call is None:
+                continue
+            operation = f"{owner.__name__}.{name}"
+            known, counted = self._known.get(operation, (None, None))
+            if known is not call:
+                counted = self._counted(call, operation)
+                self._known[operation] = call, counted
+            self._replaced.append((owner, name, call))
+            setattr(owner, name, counted)
+        return self._seen
+
+    def __exit__(self, *_raised: object) -> None:
+        for owner, name, call in self._replaced:
             setattr(owner, name, call)

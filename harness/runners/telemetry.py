@@ -18,6 +18,8 @@ from harness.numbers import dump_json
 from harness.runners.recorder import TIMED_PHASE
 
 INTERVAL_S = 0.5
+# Timed blocks may last a tenth of a second. A read of NVML is a few calls into the driver, in the supervisor's process.
+TIMED_INTERVAL_S = 0.1
 # nvmlClocksEventReasons of nvml.h that slow the clocks down. Left out: idle (0x1), the applications' clock setting
 # (0x2) and the display's (0x100), which are no slowdown under load.
 THROTTLE_REASONS = {
@@ -81,15 +83,22 @@ class Sampler:
         path.write_text(dump_json(self.telemetry().model_dump()) + "\n", encoding="utf-8")
 
     def _sample_until_stopped(self) -> None:
+        """A sample at each interval, and at every look while the phase is the timed one."""
+        due = self._started
         while not self._stop.is_set():
-            reading: dict[str, Any] = self._gpu.read() if self._gpu is not None else self._without_gpu
-            sample = TelemetrySample(
-                seconds=time.monotonic() - self._started,
-                host_load_per_core=os.getloadavg()[0] / (os.cpu_count() or 1),
-                **reading,
-            )
-            self._samples.append((self._phase(), sample))
-            self._stop.wait(INTERVAL_S)
+            now, phase = time.monotonic(), self._phase()
+            if now >= due or phase.startswith(TIMED_PHASE):
+                self._samples.append((phase, self._sample()))
+                due = now + INTERVAL_S
+            self._stop.wait(min(TIMED_INTERVAL_S, INTERVAL_S))
+
+    def _sample(self) -> TelemetrySample:
+        reading: dict[str, Any] = self._gpu.read() if self._gpu is not None else self._without_gpu
+        return TelemetrySample(
+            seconds=time.monotonic() - self._started,
+            host_load_per_core=os.getloadavg()[0] / (os.cpu_count() or 1),
+            **reading,
+        )
 
 
 HOST_ONLY: dict[str, Any] = {

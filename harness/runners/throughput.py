@@ -4,13 +4,17 @@ After a warm-up, rounds of four blocks in ABBA order; a block is `block_steps` s
 synchronizations, by the host's clock. Both arms walk the same step indices, so their losses can be compared step
 by step. Inside a block nothing is done but the steps and one small copy of each batch; losses and digests are
 read when the clock stands still.
+
+On CUDA one process of a claim is profiled, in untimed blocks afterwards: what the device did there holds for the claim.
+The others count graph launches in the timed blocks themselves. Counting and profiling exclude each other
+(`launch_counter`). Only what is timed or profiled waits for its turn alone on the machine.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 # bound here, before a system is imported: it could replace them in their modules
@@ -23,17 +27,19 @@ from torch import Tensor
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import Block, TimingEvidence
 from harness.runners.capture import capture_evidence, capture_record
+from harness.runners.launch_counter import LaunchCounter, counter_of_this_process
 from harness.runners.opening import opened
 from harness.runners.paired import arm_end, arm_start
-from harness.runners.profiling import Watched, graph_launches, in_step
+from harness.runners.profiling import Watched, graph_launches, in_step, prime_profiler
 from harness.runners.recorder import TIMED_PHASE, Recorder
-from harness.runners.reductions import as_hex, combine_on_device
+from harness.runners.series_block import batch_digests
 from harness.runners.state_watch import Ends, StateWatch
 from harness.system.protocol import HasInputs, TrainingRun
 from harness.system.replay import generators
 
 WARMUP_STEPS = 10
 WATCHED_STEPS = 5
+PROFILED_PROCESS = 0  # of a claim's processes
 RAISE_CLOCKS_S = 0.3
 
 
@@ -88,21 +94,19 @@ class TimedArm:
         """Write the last block's losses and digests; its steps are over."""
         first = self.next_index - len(self._losses)
         losses = torch.stack([loss.detach().double().reshape(()) for loss in self._losses]).tolist()
-        digests = [""] * len(losses)
-        if self._inputs:
-            values = torch.stack([combine_on_device(inputs) for inputs in self._inputs]).tolist()
-            digests = [as_hex(value) for value in values]
+        digests = batch_digests(self._inputs) if self._inputs else [""] * len(losses)
         tokens = [self._tokens(first + offset, offset) for offset in range(len(losses))]
         steps = list(range(first, self.next_index))
         self.recorder.series(self.name, 0).rows(steps, losses, digests, [-1] * len(steps), tokens)
         self._losses, self._inputs = [], []
 
     def watch_launches(self) -> Watched:
-        """Graph launches of an untimed block; None launches where there is no CUDA."""
+        """Graph launches of an untimed block, alone on the machine; None launches where there is no CUDA."""
         watched = Watched()
-        with ExitStack() as watch:
-            if torch.cuda.is_available():
-                watch.enter_context(graph_launches(watched, WATCHED_STEPS, replays=True))
+        with ExitStack() as watch, ExitStack() as solitude:
+            if _on_cuda:
+                solitude.enter_context(undisturbed(self.recorder))
+                watch.enter_context(graph_launches(watched, WATCHED_STEPS, replays=True, over=solitude.close))
             self.block(WATCHED_STEPS, profiled=True)
         return watched
 
@@ -115,9 +119,10 @@ class TimedArm:
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Build both arms, warm up, time, then watch the launches of one untimed block."""
+    """Build both arms, warm up, time; then watch one untimed block an arm where the process is to be profiled."""
     candidate, baseline = str(run.settings["candidate"]), str(run.settings["baseline"])
     block_steps, blocks = count_setting(run, "block_steps"), count_setting(run, "blocks")
+    counter = _prepared(run, recorder)
     with ExitStack() as stack:
         arms: dict[str, TimedArm] = {}
         for name in (baseline, candidate):
@@ -132,36 +137,71 @@ def execute(run: Run, recorder: Recorder) -> None:
             arm.watch.after_first_step()
             arm.block(WARMUP_STEPS - 1)
             recorder.heartbeat()
-        raise_clocks()
-        recorder.phase(TIMED_PHASE)
-        timed = _timed_rounds(arms[candidate], arms[baseline], rounds=blocks // 2, steps=block_steps)
+        with counter or nullcontext(), undisturbed(recorder):
+            recorder.phase(TIMED_PHASE)
+            count = counter.count if counter is not None else _uncounted
+            timed = _timed_rounds(arms[candidate], arms[baseline], count, rounds=blocks // 2, steps=block_steps)
+            recorder.phase("end")  # telemetry of the timed phase ends before others go on
         ends = Ends()
         for arm in arms.values():
             with arm.own_generators():
                 recorder.write(arm_end(arm.training, arm.name, 0, arm.next_index, arm.watch, ends))
-        recorder.phase("watch launches")
-        watched = {arm.name: _watch_and_record(arm) for arm in arms.values()}
+        recorder.phase("watch launches" if counter is None else "census")
+        watched = {arm.name: _watch_and_record(arm, watch=counter is None) for arm in arms.values()}
+        observed = [seen.sees_planted for seen in watched.values() if seen.sees_planted is not None]
         recorder.write(
             TimingEvidence(
                 process=run.process,
                 candidate=candidate,
                 baseline=baseline,
                 blocks=timed,
-                observed_steps=WATCHED_STEPS,
+                observed_steps=WATCHED_STEPS if counter is None else 0,
                 processors=os.cpu_count(),
-                observed_graph_launches={name: seen.graph_launches or 0 for name, seen in watched.items()},
+                observed_graph_launches={
+                    name: seen.graph_launches or 0 for name, seen in watched.items() if counter is None
+                },
                 observed_device_seconds={
                     name: seen.device_seconds / WATCHED_STEPS
                     for name, seen in watched.items()
                     if seen.device_seconds is not None
                 },
+                profiler_sees_planted=all(observed) if observed else None,
+                counter_sees_planted=counter.sees_planted if counter is not None else None,
+                counter_failure=counter.failure if counter is not None else None,
             )
         )
 
 
+def _prepared(run: Run, recorder: Recorder) -> LaunchCounter | None:
+    """The counter of a process that counts; None for one that is profiled, whose profiler is then set up.
+
+    Before a system is imported, and beside other runs: the profiler's first session takes seconds. Without CUDA no
+    graph can be launched, and every process watches an untimed block.
+    """
+    if not _on_cuda:
+        return None
+    if run.process != PROFILED_PROCESS:
+        return counter_of_this_process()
+    recorder.phase("set up the profiler")
+    prime_profiler()
+    return None
+
+
+def _uncounted() -> None:
+    """What a process without a counter counts."""
+
+
+@contextmanager
+def undisturbed(recorder: Recorder) -> Iterator[None]:
+    """Within the block this process is alone on the machine, its GPU at the clocks of a busy one."""
+    with recorder.alone():
+        raise_clocks()
+        yield
+
+
 def raise_clocks() -> None:
     """Keep the GPU busy for a moment: a warm-up of short steps leaves it at the clocks of an idle one (345 MHz)."""
-    if not torch.cuda.is_available():
+    if not _on_cuda:
         return
     values = torch.zeros(2**24, device="cuda")
     until = monotonic() + RAISE_CLOCKS_S
@@ -171,12 +211,16 @@ def raise_clocks() -> None:
         torch.cuda.synchronize()
 
 
-def _timed_rounds(candidate: TimedArm, baseline: TimedArm, *, rounds: int, steps: int) -> list[Block]:
+def _timed_rounds(
+    candidate: TimedArm, baseline: TimedArm, count: Callable[[], int | None], *, rounds: int, steps: int
+) -> list[Block]:
+    """`count`: the process's graph launches so far, None where they are not counted."""
     timed = []
     for number in range(rounds):
         for position, arm in enumerate((candidate, baseline, baseline, candidate)):
-            first = arm.next_index
+            first, before = arm.next_index, count()
             seconds, processor_seconds, began = arm.block(steps)
+            after = count()
             arm.write_block()
             timed.append(
                 Block(
@@ -188,14 +232,15 @@ def _timed_rounds(candidate: TimedArm, baseline: TimedArm, *, rounds: int, steps
                     first_step=first,
                     processor_seconds=processor_seconds,
                     began=began,
+                    graph_launches=after - before if after is not None and before is not None else None,
                 )
             )
     return timed
 
 
-def _watch_and_record(arm: TimedArm) -> Watched:
+def _watch_and_record(arm: TimedArm, *, watch: bool) -> Watched:
     record = capture_record(arm.training, arm.planned)
-    watched = arm.watch_launches()
+    watched = arm.watch_launches() if watch else Watched()
     if arm.planned.arm.capture != "none":
         arm.recorder.write(capture_evidence(arm.training, arm.name, 0, record, watched))
     return watched

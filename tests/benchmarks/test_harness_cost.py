@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness_cost import Cost, command_seconds, judging, window_ms
+from benchmarks.harness_cost import Cost, command_seconds, costs_of, judging, window_ms
 from benchmarks.synthetic_run import CLAIM, write_run_directory
-from harness.runners.paired import BLOCK_STEPS
+from harness.runners.series_block import BLOCK_STEPS
 
 
 def test_windows_leave_out_the_first_and_the_ragged_last() -> None:
@@ -24,6 +24,21 @@ def test_windows_leave_out_the_first_and_the_ragged_last() -> None:
 )
 def test_a_bar_is_decided_only_beyond_the_resolution(figure: float, resolution: float, status: str) -> None:
     assert Cost("supervision", figure, 0.01, "share", resolution).status == status
+
+
+def test_supervision_costs_a_share_and_milliseconds() -> None:
+    """10 and 10.25 ms by the medians of four windows each, of which only the first four vary."""
+    share, milliseconds = costs_of([9.9, 9.9, 10.1, 10.1], [10.25] * 4, "step", "tiny")
+    deviation = (4 * 0.1**2 / 3) ** 0.5
+    assert share.figure == pytest.approx(0.025)
+    assert share.resolution == pytest.approx(2 * 1.25 * deviation / 2 / 10)
+    assert (milliseconds.what, milliseconds.bar) == ("supervision, capture step, a step", 0.3)
+    assert milliseconds.figure == pytest.approx(0.25)
+    assert milliseconds.resolution == pytest.approx(2 * 1.25 * deviation / 2)
+    assert milliseconds.line() == (
+        "| supervision, capture step, a step | 0.25 ms ± 0.14 ms | 0.3 ms | not resolved "
+        "| 10.00 ms bare, 10.25 ms supervised (tiny) |"
+    )
 
 
 def test_the_synthetic_run_is_judged_and_holds(tmp_path: Path) -> None:

@@ -182,9 +182,19 @@ def control(**counts: int) -> HostSyncEvidence:
     return syncs("synchronizing", counts)
 
 
-def blind(evidence: HostSyncEvidence) -> HostSyncEvidence:
-    readings = [reading.model_copy(update={"sees_planted": False}) for reading in evidence.readings]
+def blind(evidence: HostSyncEvidence, detector: str) -> HostSyncEvidence:
+    """One detector did not see the planted sync."""
+    readings = [
+        reading.model_copy(update={"sees_planted": reading.detector != detector}) for reading in evidence.readings
+    ]
     return evidence.model_copy(update={"readings": readings})
+
+
+def placed(evidence: HostSyncEvidence) -> HostSyncEvidence:
+    """The second look, for the places, saw one sync fewer than the first counted."""
+    first, *others = evidence.readings
+    places = [first.places[0].model_copy(update={"count": first.count - 1})]
+    return evidence.model_copy(update={"readings": [first.model_copy(update={"places": places}), *others]})
 
 
 AT_MOST_ONE: dict[str, Any] = {"claim": {"candidate": {"arm": "graphed", "at_most": 1}}}
@@ -217,12 +227,45 @@ SYNC_CASES = [
     Case(
         "planted sync unseen",
         "vacuous_detector_blind",
-        lambda: watched(blind(replays({"profiler": 0, "sync_debug_mode": 0}))),
+        lambda: watched(blind(replays({"profiler": 0, "sync_debug_mode": 0}), "sync_debug_mode")),
     ),
     Case(
         "planted sync unseen in the control",
         "vacuous_detector_blind",
-        lambda: watched(control=blind(control(**CONTROL))),
+        lambda: watched(control=blind(control(**CONTROL), "dispatch_mode")),
+    ),
+    Case(
+        "planted sync unseen by the profiler",
+        "profiler_blind",
+        lambda: watched(blind(replays({"profiler": 0, "sync_debug_mode": 0}), "profiler")),
+    ),
+    Case(
+        "planted sync unseen by the control's profiler",
+        "profiler_blind",
+        lambda: watched(control=blind(control(dispatch_mode=0, profiler=0), "profiler")),
+    ),
+    Case(
+        "fewer than exactly, by a blind profiler",
+        "profiler_blind",
+        lambda: watched(
+            blind(replays({"profiler": 0, "sync_debug_mode": 0}), "profiler"),
+            claim={"candidate": {"arm": "graphed", "exactly": 1}},
+        ),
+    ),
+    Case(
+        "more than the bound, by a blind profiler",
+        "sync_count",
+        lambda: watched(blind(replays({"profiler": 1, "sync_debug_mode": 0}), "profiler")),
+    ),
+    Case(
+        "two looks that disagree within the bound",
+        "detectors_disagree",
+        lambda: watched(placed(replays({"profiler": 2, "sync_debug_mode": 2})), **AT_MOST_ONE),
+    ),
+    Case(
+        "two looks that disagree beyond the bound",
+        "sync_count",
+        lambda: watched(placed(replays({"profiler": 2, "sync_debug_mode": 2}))),
     ),
     Case(
         "control without syncs",

@@ -16,6 +16,7 @@ from evidence_builders import (
     graphed,
     paired,
     syncs,
+    timed_run,
     trajectory_run,
     verdict_of,
     watched_all_along,
@@ -25,6 +26,7 @@ from judge_cases_capture import captured, replays, retraced, watched
 from judge_cases_throughput import LOSSES, timed
 
 from harness.evidence.arm_records import DetectorReading, DeviceWork, OutsideWork, StepWatch
+from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Telemetry
 from harness.judge.verdict import Verdict
 
@@ -91,6 +93,73 @@ def worked(seconds: float) -> dict[str, Any]:
     return {"blocks": [block.model_copy(update={"processor_seconds": seconds}) for block in made]}
 
 
+def counting(process: int, baseline: float = 0.012, **changes: Any) -> RunEvidence:
+    """A process that counted the launches of its timed blocks and was not profiled."""
+    made = blocks([0.01] * 4, [baseline] * 4, steps=2)
+    timing = {
+        "blocks": [
+            block.model_copy(update={"graph_launches": block.steps if block.arm == "graphed" else 0}) for block in made
+        ],
+        "observed_steps": 0,
+        "observed_graph_launches": {},
+        "counter_sees_planted": True,
+        **changes,
+    }
+    capture = {"device_work": None, "every_step": None, "observed_steps": 0, "observed_graph_launches": None}
+    return timed_run(process, timing=timing, ours=graphed(LOSSES, capture=cuda_graph(**capture)))
+
+
+def profiling(**changes: Any) -> RunEvidence:
+    """Process 0, profiled in an untimed block of each arm."""
+    made = {"blocks": blocks([0.01] * 4, [0.012] * 4, steps=2), "profiler_sees_planted": True, **changes}
+    return timed_run(0, timing=made, ours=graphed(LOSSES))
+
+
+def counted(last: RunEvidence | None = None, first: RunEvidence | None = None) -> Verdict:
+    """One process profiled, seven counted, with the first or the last one of another kind."""
+    return timed([first or profiling(), *(counting(process) for process in range(1, 7)), last or counting(7)])
+
+
+def launched(arm: str, launches: int | None) -> RunEvidence:
+    """The last process, with so many launches in each timed block of an arm."""
+    timing = counting(7).timing
+    assert timing is not None
+    changed = [
+        block.model_copy(update={"graph_launches": launches}) if block.arm == arm else block for block in timing.blocks
+    ]
+    return counting(7, blocks=changed)
+
+
+def one_launch_elsewhere() -> RunEvidence:
+    """One launch of a timed block is missing, and another block has one too many."""
+    timing = counting(7).timing
+    assert timing is not None
+    first, *others = timing.blocks
+    last = others.pop()
+    return counting(
+        7,
+        blocks=[
+            first.model_copy(update={"graph_launches": 1}), *others, last.model_copy(update={"graph_launches": 3}),
+        ],
+    )  # fmt: skip
+
+
+def other_graphs() -> RunEvidence:
+    """A process that nobody profiled launches another graph as often."""
+    run = counting(7)
+    nodes = [graph(label="decoy", by_type={"kernel": 1}, kernels={"add": 1})]
+    run.arms["graphed"][0] = graphed(LOSSES, capture=cuda_graph(nodes=nodes, device_work=None, every_step=None))
+    return run
+
+
+def sleeping_baseline() -> RunEvidence:
+    """A process that nobody profiled, whose baseline did nothing on a processor in half of its time."""
+    timing = counting(7).timing
+    assert timing is not None
+    changed = [block.model_copy(update={"processor_seconds": block.seconds / 2}) for block in timing.blocks]
+    return counting(7, blocks=changed)
+
+
 def slow_supervisor() -> Telemetry:
     """The timed phase took 100 s by the supervisor's clock."""
     return watched_all_along([]).model_copy(update={"timed_seconds": 100.0})
@@ -108,6 +177,11 @@ LAUNCHED: dict[str, list[Case]] = {
         Case("no launch in the last steps", "launches_differ", lambda: captured(device_work=work(launched=[]))),
         Case("no replay profiled", "launches_differ", lambda: captured(device_work=work(steps=0, launched=[]))),
         Case("replays unwatched", "replays_unwatched", lambda: captured(device_work=None)),
+        Case(
+            "a blind profiler",
+            "profiler_blind",
+            lambda: captured(device_work=work(launched=[]), observed_graph_launches=0, profiler_sees_planted=False),
+        ),
         Case("steps unwatched", "replays_unwatched", lambda: captured(every_step=None)),
         Case("an eager training beside it", "work_outside_graphs", lambda: captured(device_work=eager(0.03))),
         Case("at the bound", "held", lambda: captured({"outside_share_at_most": 0.5}, device_work=eager(0.03))),
@@ -134,6 +208,11 @@ LAUNCHED: dict[str, list[Case]] = {
             lambda: trajectory(device_work=other_kernels()),
         ),
         Case("replays unwatched", "replays_unwatched", lambda: trajectory(device_work=None)),
+        Case(
+            "a blind profiler",
+            "profiler_blind",
+            lambda: trajectory(device_work=work(launched=[]), profiler_sees_planted=False),
+        ),
     ],
     "host_syncs": [
         Case("a sync in every tenth step", "sync_count", lambda: every_tenth(judged_steps(1))),
@@ -172,6 +251,44 @@ LAUNCHED: dict[str, list[Case]] = {
             "a supervisor that waited longer",
             "clock_contradicted",
             lambda: timed(telemetry=slow_supervisor()),
+        ),
+        Case("one process profiled, seven counted", "held", counted),
+        Case("a launch missing in the timed blocks", "launches_differ", lambda: counted(launched("graphed", 1))),
+        Case("a launch in the wrong block", "launches_differ", lambda: counted(one_launch_elsewhere())),
+        Case("no launch in the timed blocks", "candidate_not_captured", lambda: counted(launched("graphed", 0))),
+        Case("timed blocks uncounted", "launches_unobserved", lambda: counted(launched("graphed", None))),
+        Case("a baseline's blocks uncounted", "launches_unobserved", lambda: counted(launched("ungraphed", None))),
+        Case("a baseline that launches", "vacuous_baseline_captured", lambda: counted(launched("ungraphed", 1))),
+        Case(
+            "neither counted nor profiled",
+            "launches_unobserved",
+            lambda: counted(counting(7, counter_sees_planted=None)),
+        ),
+        Case("a blind counter", "counter_blind", lambda: counted(counting(7, counter_sees_planted=False))),
+        Case(
+            "a counter that could not count",
+            "counter_blind",
+            lambda: counted(counting(7, counter_sees_planted=False, counter_failure="no libcupti is loaded")),
+        ),
+        Case("no process profiled", "device_work_unobserved", lambda: counted(first=counting(0))),
+        Case("a blind profiler", "profiler_blind", lambda: counted(first=profiling(profiler_sees_planted=False))),
+        Case(
+            "a profiler shown no sync", "profiler_blind", lambda: counted(first=profiling(profiler_sees_planted=None))
+        ),
+        Case(
+            "a blind profiler in each process", "profiler_blind", lambda: timed(timing={"profiler_sees_planted": False})
+        ),
+        Case("other graphs where none was profiled", "graphs_differ", lambda: counted(other_graphs())),
+        Case(
+            "more device time than time, where none was profiled",
+            "clock_contradicted",
+            lambda: counted(counting(7, 0.01), profiling(observed_device_seconds={"ungraphed": 0.013})),
+        ),
+        Case("asleep where none was profiled", "baseline_idle", lambda: counted(sleeping_baseline())),
+        Case(
+            "waiting for a device that was busy where it was profiled",
+            "held",
+            lambda: counted(sleeping_baseline(), profiling(observed_device_seconds={"ungraphed": 0.0115})),
         ),
     ],
 }

@@ -173,5 +173,5 @@ def test_a_machine_without_a_clock_has_no_spread() -> None:
 def test_an_arm_without_blocks_has_no_idle_share() -> None:
     timing = timed_run(0).timing
     assert timing is not None
-    assert idle_share(timing, "ungraphed") == 0.0
-    assert idle_share(timing, "another") is None
+    assert idle_share(timing, "ungraphed", 0.0) == 0.0
+    assert idle_share(timing, "another", 0.0) is None

@@ -46,6 +46,7 @@ ALL_OF_IT = {
         "telemetry.samples.throttle_reasons": "as above",
         "timing.blocks.processor_seconds": "of the candidate: the baseline must not idle",
         "timing.observed_device_seconds": "as above",
+        "timing.profiler_sees_planted": "where every process was profiled: an older harness's",
         "timing.processors": "bounds processor time from above; its absence is an older harness's",
         "telemetry.timed_seconds": "likewise, timed seconds",
     },

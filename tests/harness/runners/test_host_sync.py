@@ -17,14 +17,16 @@ from torch import Tensor
 from harness.contract.schema import Arm, Workload
 from harness.runners import host_sync
 from harness.runners.host_sync import observe_syncs
-from harness.runners.profiling import profiler
+from harness.runners.profiling import profiler, raw_events
 from harness.runners.sync_detectors import (
     _WINDOW,
+    Sync,
     Syncs,
     by_dispatch_mode,
     by_fake_pass,
     needs_value,
     syncs_of_profile,
+    waits_within,
 )
 from harness.system.replay.frames import Place
 
@@ -143,6 +145,64 @@ def test_the_profile_is_read_inside_its_window_with_the_users_line() -> None:
 
 def test_a_profile_without_syncs_is_empty() -> None:
     assert profiled(lambda: torch.ones(3).sum()) == Counter()
+
+
+def test_raw_events_are_counted_as_those_with_stacks_are() -> None:
+    with profiler(stacks=True) as profile:
+        torch.ones(2).sum().item()
+        with torch.profiler.record_function(_WINDOW):
+            [torch.ones(3).sum().item() for _ in range(3)]
+        torch.ones(2).sum().item()
+    names = ["aten::_local_scalar_dense"]
+    counted = sum(syncs_of_profile(list(profile.events() or []), names).values())
+    assert waits_within(_WINDOW, raw_events(profile), names) == counted == 3
+    assert waits_within("another window", raw_events(profile), names) == 0
+
+
+def looks(
+    monkeypatch: pytest.MonkeyPatch, counted: int, placed: int, *, sees_planted: bool
+) -> tuple[object, list[int]]:
+    """What is recorded of a profiled arm on CUDA, and the steps that were executed for it."""
+    executed: list[int] = []
+
+    class Training:
+        def facts(self) -> dict[str, object]:
+            return {"device": "cuda", "layers": 2}
+
+        def step(self, index: int) -> None:
+            executed.append(index)
+
+    def first(execute: Callable[[], object]) -> tuple[int, bool]:
+        execute()
+        return counted, sees_planted
+
+    def second(execute: Callable[[], object]) -> Syncs:
+        execute()
+        return Counter({Sync(Place("clip.py", 7), "cudaStreamSynchronize"): placed})
+
+    def other(execute: Callable[[], object], device: str) -> Syncs:
+        execute()
+        return Counter()
+
+    monkeypatch.setattr(host_sync, "counted_by_profiler", first)
+    monkeypatch.setattr(host_sync, "by_profiler", second)
+    monkeypatch.setattr(host_sync, "by_dispatch_mode", other)
+    monkeypatch.setattr(host_sync, "planted_sync", lambda _device: None)
+    reading, _ = observe_syncs(Training(), "arm", 0, first_index=10).readings  # type: ignore[arg-type]
+    places = [(place.file, place.line, place.count) for place in reading.places]
+    return (reading.detector, reading.steps, reading.count, places, reading.sees_planted), executed
+
+
+def test_without_a_sync_nobody_looks_for_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded, executed = looks(monkeypatch, 0, 5, sees_planted=True)
+    assert recorded == ("profiler", 2, 0, [], True)
+    assert executed == [10, 11, 12, 13]  # the profiler's, then the dispatch mode's, which is shown a planted one first
+
+
+def test_the_count_is_of_the_first_look_and_the_places_of_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded, executed = looks(monkeypatch, 4, 3, sees_planted=False)
+    assert recorded == ("profiler", 2, 4, [("clip.py", 7, 3)], False)
+    assert executed == [10, 11, 12, 13, 14, 15]
 
 
 class Event:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +20,8 @@ from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Grad
 from harness.evidence.base import Record
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import RECORD
-from harness.runners import paired
+from harness.runners import paired, series_block
+from harness.runners.profiling import Watched
 from harness.runners.recorder import Recorder
 from harness.system.faulty_run import FAULTY_STEP
 
@@ -167,7 +170,7 @@ def test_host_syncs_are_observed_once_for_the_arms_that_ask(executed: Executed) 
 def test_losses_are_written_in_blocks_and_the_last_partial_one_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paired, "BLOCK_STEPS", 6)
+    monkeypatch.setattr(series_block, "BLOCK_STEPS", 6)
     run = make_run(arms={"plain": PlannedArm(arm=Arm(), system=SYSTEM)}, baseline_of={}, gradient_steps=[])
     assert Executed(run, tmp_path / "run").losses("plain") == plain_losses(STEPS)
 
@@ -243,3 +246,32 @@ def test_a_nan_that_the_system_makes_is_recorded_as_such(tmp_path: Path, monkeyp
     monkeypatch.setattr(Regression, "before_update", explode)
     run = make_run(arms={"plain": PlannedArm(arm=Arm(), system=SYSTEM)}, baseline_of={}, gradient_steps=[])
     assert Executed(run, tmp_path / "run").losses("plain")[1] == "NaN"
+
+
+def test_only_the_last_profiled_window_is_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs beside it would lengthen the times of its kernels; the first window only counts launches."""
+    order: list[str] = []
+
+    @contextmanager
+    def alone(_recorder: Recorder) -> Iterator[None]:
+        order.append("alone")
+        yield
+        order.append("no longer alone")
+
+    @contextmanager
+    def window(watched: Watched, steps: int, *, replays: bool, over: Callable[[], object]) -> Iterator[None]:
+        order.append(f"profile {steps} replays" if replays else f"profile {steps} steps")
+        yield
+        over()
+        order.append("profile closed")
+
+    monkeypatch.setattr(Recorder, "alone", alone)
+    monkeypatch.setattr(paired, "graph_launches", window)
+    windows = {0: (3, False), STEPS - 2: (2, True)}
+    monkeypatch.setattr(paired.ArmExecution, "_profiled_steps", lambda _execution: windows)
+    run = make_run(arms={"plain": PlannedArm(arm=Arm(), system=SYSTEM)}, baseline_of={}, gradient_steps=[])
+    assert Executed(run, tmp_path / "run").losses("plain") == plain_losses(STEPS)
+    assert order == [
+        "profile 3 steps", "profile closed",
+        "alone", "profile 2 replays", "no longer alone", "profile closed",
+    ]  # fmt: skip

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from harness.runners.reductions import (
     as_hex,
+    combine_each,
     combine_on_device,
     digest_of_all,
     digest_on_device,
@@ -61,6 +62,20 @@ def test_the_digest_is_the_documented_sum() -> None:
     words = [int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:16], "little"), *raw[16:]]
     expected = len(raw) * gamma + sum(mixed(x + i * gamma & mask) for i, x in enumerate(words, start=1))
     assert as_hex(digest(torch.tensor(list(raw), dtype=torch.uint8))) == f"{expected & mask:016x}"
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (8,), (2, 5), (0,)], ids=str)
+def test_digests_of_many_steps_together_are_those_of_each(shape: tuple[int, ...]) -> None:
+    """Of bytes that fill whole words and of such that do not, of several inputs, some without a dimension."""
+    generator = torch.Generator().manual_seed(3)
+    steps = {
+        "tokens": torch.randint(0, 99, (7, *shape), generator=generator),
+        "mask": torch.randint(0, 2, (7, *shape), generator=generator).bool(),
+        "half": torch.randn(7, *shape, generator=generator).bfloat16(),
+    }
+    one_by_one = [int(combine_on_device({name: rows[step] for name, rows in steps.items()})) for step in range(7)]
+    assert combine_each(steps).tolist() == one_by_one
+    assert len(set(one_by_one)) == (7 if shape != (0,) else 1)
 
 
 def test_two_changes_of_sign_do_not_cancel() -> None:

@@ -163,6 +163,29 @@ def test_only_the_timed_phase_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(timed.samples) == 4
 
 
+def test_the_timed_phase_is_sampled_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock stands still but for the waits, an eighth of a second each; four looks fall into the timed phase."""
+    monkeypatch.setattr(telemetry, "INTERVAL_S", 0.5)
+    monkeypatch.setattr(telemetry, "TIMED_INTERVAL_S", 0.125)
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    sampler = Sampler(None, {SESSION}, lambda: "timed" if 0.6 < now[0] < 1.1 else "other")
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] > 1.5:
+            sampler._stop.set()
+
+    monkeypatch.setattr(sampler._stop, "wait", wait)
+    sampler._sample_until_stopped()
+    assert [(phase, sample.seconds) for phase, sample in sampler._samples] == [
+        ("other", 0.0),
+        ("other", 0.5),
+        *(("timed", second) for second in (0.625, 0.75, 0.875, 1.0)),
+        ("other", 1.5),
+    ]
+
+
 def test_the_hosts_load_is_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (6.0, 0.0, 0.0))
     monkeypatch.setattr("os.cpu_count", lambda: 4)

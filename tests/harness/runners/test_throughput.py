@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from step_function_systems import Regression
@@ -15,6 +17,7 @@ from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import TimingEvidence
 from harness.runners import throughput
+from harness.runners.profiling import Watched
 from harness.runners.recorder import Recorder
 
 SYSTEM = "step_function_systems:Regression"
@@ -120,9 +123,122 @@ def test_swapped_arms_exchange_what_is_opened(tmp_path: Path) -> None:
 def test_phases_and_digests_frame_the_timed_part(tmp_path: Path) -> None:
     records = execute(make_run(), tmp_path / "run")
     phases = [record["name"] for record in records if record["record"] == "phase"]
-    assert phases[-2:] == ["timed", "watch launches"]
+    assert phases[-3:] == ["timed", "end", "watch launches"]
     starts = {record["trainable_digest"] for record in records if record["record"] == "arm_start"}
     ends = [record for record in records if record["record"] == "arm_end"]
     assert len(starts) == 1
     assert len({record["trainable_digest"] for record in ends}) == 1
     assert {record["steps_called"] for record in ends} == {22}
+
+
+class Counting:
+    """A counter that tells three launches a block, and when it was in use."""
+
+    failure = None
+    sees_planted = True
+
+    def __init__(self, order: list[str]) -> None:
+        self._order, self._told = order, 0
+
+    def __enter__(self) -> Self:
+        self._order.append("counter begins")
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._order.append("counter ends")
+
+    def count(self) -> int:
+        self._told += 3
+        return self._told
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a process with CUDA does one after the other, as far as these stand-ins see it."""
+    seen: list[str] = []
+
+    @contextmanager
+    def alone(_recorder: Recorder) -> Iterator[None]:
+        seen.append("alone")
+        yield
+        seen.append("no longer alone")
+
+    @contextmanager
+    def profiled(watched: Watched, steps: int, *, replays: bool, over: Callable[[], object]) -> Iterator[None]:
+        assert replays
+        seen.append("profiled")
+        yield
+        over()
+        seen.append("profile closed")
+        watched.steps, watched.graph_launches, watched.device_seconds, watched.sees_planted = steps, 5, 0.5, True
+
+    def noted(what: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def note(*arguments: Any, **keywords: Any) -> Any:
+            seen.append(what)
+            return call(*arguments, **keywords)
+
+        return note
+
+    monkeypatch.setattr(throughput, "_on_cuda", True)
+    monkeypatch.setattr(throughput, "_wait_for_device", lambda: None)
+    monkeypatch.setattr(throughput, "raise_clocks", lambda: seen.append("clocks raised"))
+    monkeypatch.setattr(throughput, "prime_profiler", lambda: seen.append("profiler set up"))
+    monkeypatch.setattr(throughput, "counter_of_this_process", lambda: Counting(seen))
+    monkeypatch.setattr(throughput, "graph_launches", profiled)
+    monkeypatch.setattr(Recorder, "alone", alone)
+    for name in ("opened", "_timed_rounds", "arm_end", "capture_evidence"):
+        monkeypatch.setattr(throughput, name, noted(name, getattr(throughput, name)))
+    return seen
+
+
+def test_the_first_process_is_profiled_after_its_timed_blocks(tmp_path: Path, order: list[str]) -> None:
+    evidence = timing(execute(make_run(process=0), tmp_path / "run"))
+    watched = ["alone", "clocks raised", "profiled", "no longer alone", "profile closed"]
+    assert order == [
+        "profiler set up", "opened", "opened",
+        "alone", "clocks raised", "_timed_rounds", "no longer alone",
+        "arm_end", "arm_end", *watched, *watched, "capture_evidence",
+    ]  # fmt: skip
+    assert (evidence.observed_steps, evidence.profiler_sees_planted) == (5, True)
+    assert evidence.observed_graph_launches == {"plain": 5, "captured": 5}
+    assert evidence.observed_device_seconds == {"plain": 0.1, "captured": 0.1}
+    assert {block.graph_launches for block in evidence.blocks} == {None}
+    assert (evidence.counter_sees_planted, evidence.counter_failure) == (None, None)
+
+
+def test_every_other_process_counts_and_never_profiles(tmp_path: Path, order: list[str]) -> None:
+    evidence = timing(execute(make_run(process=5), tmp_path / "run"))
+    assert order == [
+        "opened", "opened",
+        "counter begins", "alone", "clocks raised", "_timed_rounds", "no longer alone", "counter ends",
+        "arm_end", "arm_end", "capture_evidence",
+    ]  # fmt: skip
+    assert (evidence.observed_steps, evidence.observed_graph_launches, evidence.observed_device_seconds) == (0, {}, {})
+    assert [block.graph_launches for block in evidence.blocks] == [3] * 8
+    assert (evidence.counter_sees_planted, evidence.profiler_sees_planted) == (True, None)
+
+
+def test_a_process_that_counts_steps_no_further_than_its_timed_blocks(tmp_path: Path, order: list[str]) -> None:
+    records = execute(make_run(process=5), tmp_path / "run")
+    (capture,) = [record for record in records if record["record"] == "capture"]
+    assert (capture["observed_steps"], capture["device_work"], capture["profiler_sees_planted"]) == (0, None, None)
+    assert capture["replays"] == 22
+    assert order.count("profiled") == 0
+
+
+def test_what_hinders_the_counter_is_recorded(
+    tmp_path: Path, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Counting, "sees_planted", False)
+    monkeypatch.setattr(Counting, "failure", "no libcupti is loaded in this process")
+    monkeypatch.setattr(Counting, "count", lambda _self: None)
+    evidence = timing(execute(make_run(process=5), tmp_path / "run"))
+    assert (evidence.counter_sees_planted, evidence.counter_failure) == (False, "no libcupti is loaded in this process")
+    assert {block.graph_launches for block in evidence.blocks} == {None}
+    assert "counter ends" in order
+
+
+def test_without_cuda_every_process_watches_an_untimed_block(tmp_path: Path) -> None:
+    evidence = timing(execute(make_run(process=5), tmp_path / "run"))
+    assert (evidence.observed_steps, evidence.observed_graph_launches) == (5, {"plain": 0, "captured": 0})
+    assert (evidence.counter_sees_planted, evidence.profiler_sees_planted) == (None, None)

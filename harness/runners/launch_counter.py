@@ -1,0 +1,216 @@
+"""Count graph launches by a callback of CUPTI, within the timed blocks themselves.
+
+A profiler slows the steps that it watches and is no part of a timing. This callback is enabled for graph launches
+alone: a step that launches none runs as it would without it, a replay pays for a short call into Python.
+
+CUPTI has one subscriber a process. While this one is subscribed a profiler's session is silently empty, and stays so in
+that process; after a profiler's first session CUPTI refuses this one. So a process counts or profiles, or counts first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+_DRIVER, _RUNTIME = 1, 2  # CUpti_CallbackDomain of cupti_callbacks.h
+_NAMES = {
+    _DRIVER: re.compile(r"cuGraphLaunch(_v\d+)?(_ptsz)?"),
+    _RUNTIME: re.compile(r"cudaGraphLaunch(_ptsz)?(_v\d+)?"),
+}
+_CALLBACK_IDS = range(1, 2000)  # CUDA 13 names about 800 of either domain
+_ENTER = 0  # CUpti_ApiCallbackSite, the first field of what a callback is given
+_REFUSED = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
+_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
+_SIGNATURES: dict[str, list[Any]] = {
+    "cuptiSubscribe": [ctypes.POINTER(ctypes.c_void_p), _CALLBACK, ctypes.c_void_p],
+    "cuptiEnableCallback": [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32],
+    "cuptiGetCallbackName": [ctypes.c_int, ctypes.c_uint32, ctypes.POINTER(ctypes.c_char_p)],
+    "cuptiUnsubscribe": [ctypes.c_void_p],
+}
+
+Launch = Callable[[], object]
+
+
+class _Unavailable(Exception):  # noqa: N818 - no error of the run: the reason why nothing is counted
+    """Why launches cannot be counted here."""
+
+
+class LaunchCounter:
+    """Counts the process's graph launches within its block, by whichever library they are made.
+
+    library: libcupti, None where the process has none; planted: launches one graph and waits for it. Both, and all that
+    is called later, are held from the beginning: a system that is imported afterwards could replace them elsewhere.
+
+    `sees_planted`: whether it saw a launch planted before anything was counted, and one afterwards. `failure`: why
+    nothing is counted, or why the counts cannot be relied on; None: they can be.
+    """
+
+    def __init__(self, library: Any | None, planted: Launch) -> None:
+        self.failure: str | None = None
+        self.sees_planted = False
+        self._planted = planted
+        self._launches = [0, 0, 0]  # by domain
+        self._domain: int | None = None
+        self._handle = ctypes.c_void_p()
+        self._subscribed = False
+        self._functions: dict[str, Any] = {}
+        self._callback = _CALLBACK(_counting(self._launches))
+        try:
+            self._functions = _bound(library)
+        except _Unavailable as why:
+            self.failure = str(why)
+
+    def __enter__(self) -> Self:
+        """Subscribe, and see one planted launch. What hinders is `failure`, and no exception."""
+        if self.failure is None:
+            try:
+                self._subscribe()
+                self._see_planted()
+            except _Unavailable as why:
+                self.failure = str(why)
+                self._unsubscribe()
+            except BaseException:
+                self._unsubscribe()
+                raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None and self._domain is not None and self._seen_of_planted()[self._domain] != 1:
+                self.sees_planted = False
+                self.failure = "the counter saw a planted graph launch before the timed blocks, and none after them"
+        finally:
+            self._unsubscribe()
+
+    def count(self) -> int | None:
+        """Graph launches so far; None where they cannot be counted."""
+        return None if self._domain is None else self._launches[self._domain]
+
+    def _subscribe(self) -> None:
+        status = self._functions["cuptiSubscribe"](ctypes.byref(self._handle), self._callback, None)
+        if status == _REFUSED:
+            raise _Unavailable(f"CUPTI has another subscriber (status {status}): a profiler ran in this process")
+        if status != 0:
+            raise _Unavailable(f"cuptiSubscribe answered {status}")
+        self._subscribed = True
+
+    def _see_planted(self) -> None:
+        """Count by the domain that sees a planted launch once: the driver's, which sees those of any library.
+
+        A runtime's launch calls the driver, so that both would count it.
+        """
+        callbacks = {domain: self._callbacks(domain) for domain in _NAMES}
+        if not any(callbacks.values()):
+            raise _Unavailable("CUPTI names no callback of a graph launch")
+        for domain, identifiers in callbacks.items():
+            self._enable(domain, identifiers, on=True)
+        seen = self._seen_of_planted()
+        counting = next((domain for domain in _NAMES if seen[domain] == 1), None)
+        if counting is None:
+            raise _Unavailable(
+                f"a planted graph launch was seen {seen[_DRIVER]} times by the driver's callback "
+                f"and {seen[_RUNTIME]} times by the runtime's"
+            )
+        for domain, identifiers in callbacks.items():
+            if domain != counting:
+                self._enable(domain, identifiers, on=False)
+        self._domain, self.sees_planted = counting, True
+
+    def _seen_of_planted(self) -> list[int]:
+        before = list(self._launches)
+        self._planted()
+        return [after - earlier for after, earlier in zip(self._launches, before, strict=True)]
+
+    def _callbacks(self, domain: int) -> list[int]:
+        name, found = ctypes.c_char_p(), []
+        for identifier in _CALLBACK_IDS:
+            status = self._functions["cuptiGetCallbackName"](domain, identifier, ctypes.byref(name))
+            if status == 0 and name.value and _NAMES[domain].fullmatch(name.value.decode(errors="replace")):
+                found.append(identifier)
+        return found
+
+    def _enable(self, domain: int, identifiers: list[int], *, on: bool) -> None:
+        for identifier in identifiers:
+            status = self._functions["cuptiEnableCallback"](int(on), self._handle, domain, identifier)
+            if status != 0:
+                raise _Unavailable(f"cuptiEnableCallback({int(on)}) of {domain}, {identifier} answered {status}")
+
+    def _unsubscribe(self) -> None:
+        if self._subscribed:
+            self._subscribed = False
+            self._functions["cuptiUnsubscribe"](self._handle)
+
+
+def _counting(launches: list[int]) -> Callable[[object, int, int, int], None]:
+    """The callback, which runs within every graph launch: nothing is looked up that can be held."""
+    site = ctypes.c_int.from_address
+
+    def on_call(_user: object, domain: int, _callback: int, data: int) -> None:
+        if site(data).value == _ENTER:
+            launches[domain] += 1
+
+    return on_call
+
+
+def _bound(library: Any | None) -> dict[str, Any]:
+    if library is None:
+        raise _Unavailable("no libcupti is loaded in this process")
+    functions = {}
+    for name, arguments in _SIGNATURES.items():
+        function = getattr(library, name, None)
+        if function is None:
+            raise _Unavailable(f"libcupti has no {name}")
+        function.argtypes, function.restype = arguments, ctypes.c_int
+        functions[name] = function
+    return functions
+
+
+def counter_of_this_process() -> LaunchCounter:
+    """The counter, with a small captured graph of its own to be shown. Needs CUDA."""
+    return LaunchCounter(_loaded_cupti(), PlantedGraph())
+
+
+def _loaded_cupti() -> Any | None:
+    path = mapped_cupti(Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace"))
+    try:
+        return None if path is None else ctypes.CDLL(path)
+    except OSError:
+        return None
+
+
+def mapped_cupti(maps: str) -> str | None:
+    """The libcupti among the files that a process has mapped (`/proc/self/maps`): torch's profiler uses that one."""
+    found = re.search(r"(/[^\n]*/libcupti\.so[.\d]*)$", maps, re.MULTILINE)
+    return found.group(1) if found else None
+
+
+class PlantedGraph:
+    """One captured addition; a call launches it and waits for it. Needs CUDA.
+
+    Not captured by `torch.cuda.graph`, which gives torch's cached memory back to the driver.
+    """
+
+    def __init__(self) -> None:
+        self._value = torch.zeros(16, device="cuda")
+        self._value.add_(1.0)  # loads the kernel
+        self._stream, self._graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
+        self._wait = torch.cuda.synchronize
+        self._wait()
+        with torch.cuda.stream(self._stream):
+            self._graph.capture_begin(capture_error_mode="thread_local")
+            self._value.add_(1.0)
+            self._graph.capture_end()
+        self._replay = self._graph.replay
+        self._wait()
+
+    def __call__(self) -> None:
+        self._replay()
+        self._wait()

@@ -1,0 +1,144 @@
+"""The series of one execution, a block of steps at a time: of a step only what the next one overwrites is kept at once.
+
+A step costs a copy of its loss, of its inputs, and one comparison of its norms. Digests are made once a block, of all
+its steps together, and fetched in a few transfers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import monotonic  # bound before a system is imported, which could replace it
+
+import torch
+from torch import Tensor
+
+from harness.evidence.plan_records import Run
+from harness.runners.recorder import Recorder, SeriesWriter
+from harness.runners.reductions import as_hex, combine_each, dense
+from harness.system.protocol import HasGradientNorms, HasInputs, TrainingRun
+
+BLOCK_STEPS = 50
+BLOCK_SECONDS = 5.0
+KEPT_BYTES = 2**24  # of inputs at most, but for those of one step
+NOT_REPORTED = -1
+
+Shapes = tuple[tuple[str, torch.Size, torch.dtype, torch.device], ...]
+
+
+class SeriesBlock:
+    """Steps of `training` whose figures are still on the device."""
+
+    def __init__(self, run: Run, recorder: Recorder, series: SeriesWriter, training: TrainingRun) -> None:
+        self._run, self._recorder, self._series = run, recorder, series
+        self._shows_inputs = training if isinstance(training, HasInputs) else None
+        self._shows_norms = training if isinstance(training, HasGradientNorms) else None
+        self._inputs = _KeptInputs()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._steps: list[int] = []
+        self._tokens: list[int] = []
+        self._losses: list[Tensor] = []
+        self._active: list[Tensor] = []  # [G] each: which groups the clip scaled down
+        self._began = monotonic()
+
+    def add(self, index: int, loss: Tensor) -> None:
+        """Enqueue a step's figures; writes when the block is full or five seconds old."""
+        self._steps.append(index)
+        self._losses.append(loss.detach().to(torch.float64, copy=True).reshape(()))
+        inputs = self._shows_inputs.inputs() if self._shows_inputs is not None else {}
+        self._tokens.append(self._tokens_of(index, inputs))
+        if self._shows_norms is not None:
+            norms = self._shows_norms.gradient_norms()
+            self._active.append(norms["before"].detach() > norms["max_norm"])
+        full = self._inputs.keep(inputs) if self._shows_inputs is not None else False
+        if full or len(self._steps) >= BLOCK_STEPS or monotonic() - self._began > BLOCK_SECONDS:
+            self.write()
+
+    def write(self) -> None:
+        """Fetch the block's losses, digests and clip counts, and write them."""
+        if not self._steps:
+            return
+        unreported = [NOT_REPORTED] * len(self._steps)
+        self._series.rows(
+            self._steps,
+            torch.stack(self._losses).tolist(),
+            self._inputs.take() if self._shows_inputs is not None else [""] * len(self._steps),
+            torch.stack(self._active).flatten(1).sum(dim=1).tolist() if self._active else unreported,
+            self._tokens,
+        )
+        self._recorder.heartbeat()
+        self._clear()
+
+    def _tokens_of(self, index: int, inputs: Mapping[str, Tensor]) -> int:
+        """Tokens that step `index` read: those of the input `tokens`; without one, as the workload demands."""
+        if "tokens" in inputs:
+            return inputs["tokens"].numel()
+        lengths = self._run.workload.seq_len
+        length = lengths[index % len(lengths)] if isinstance(lengths, list) else lengths
+        return self._run.workload.batch_size * length
+
+
+class _KeptInputs:
+    """Copies of the inputs of a block's steps, in memory that is asked for once for each shape.
+
+    So a step's memory does not grow over a block, and a claim about memory that grows sees the system's alone.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[Shapes, dict[str, Tensor]] = {}  # [rows, ...] by name
+        self._filled: dict[Shapes, list[int]] = {}  # the places of its steps in the block
+        self._steps = 0
+
+    def keep(self, inputs: Mapping[str, Tensor]) -> bool:
+        """Copy what a step read; whether there is no room for another one of its shape."""
+        tensors = {name: dense(tensor) for name, tensor in inputs.items()}
+        shapes = _shapes_of(tensors)
+        rows = self._rows.get(shapes)
+        if rows is None:
+            rows = self._rows[shapes] = _room_for(tensors)
+        filled = self._filled.setdefault(shapes, [])
+        for name, tensor in tensors.items():
+            rows[name][len(filled)].copy_(tensor)
+        filled.append(self._steps)
+        self._steps += 1
+        return len(filled) == min(len(each) for each in rows.values())
+
+    def take(self) -> list[str]:
+        """The digests of all that was kept, in the order of the steps."""
+        digests = [""] * self._steps
+        for shapes, places in self._filled.items():
+            kept = {name: rows[: len(places)] for name, rows in self._rows[shapes].items()}
+            for place, digest in zip(places, combine_each(kept).tolist(), strict=True):
+                digests[place] = as_hex(digest)
+        self._filled, self._steps = {}, 0
+        return digests
+
+
+def batch_digests(batches: Sequence[Mapping[str, Tensor]]) -> list[str]:
+    """The digest of what each step read, in their order; those of one shape are made together."""
+    alike: dict[Shapes, list[int]] = {}
+    for place, inputs in enumerate(batches):
+        alike.setdefault(_shapes_of(inputs), []).append(place)
+    digests = [""] * len(batches)
+    for places in alike.values():
+        stacked = {name: torch.stack([dense(batches[place][name]) for place in places]) for name in batches[places[0]]}
+        for place, digest in zip(places, combine_each(stacked).tolist(), strict=True):
+            digests[place] = as_hex(digest)
+    return digests
+
+
+def _shapes_of(inputs: Mapping[str, Tensor]) -> Shapes:
+    return tuple((name, each.shape, each.dtype, each.device) for name, each in inputs.items())
+
+
+def _room_for(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """[rows, ...] for as many steps as a block has, as far as memory allows. What their digests take is taken once."""
+    each = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    number = max(1, min(BLOCK_STEPS, KEPT_BYTES // max(each, 1)))
+    rows = {
+        name: torch.zeros((number, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
+        for name, tensor in tensors.items()
+    }
+    combine_each(rows)
+    return rows

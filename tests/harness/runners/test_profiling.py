@@ -1,0 +1,124 @@
+"""Each profile is shown a sync after its steps; what that sync did is no work of the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from harness.runners import profiling
+from harness.runners.device_work import PLANTED, busy_seconds, launches_in, sees_sync, without_planted
+from harness.runners.profiling import Watched, graph_launches
+
+
+class Event:
+    """A raw event of Kineto, as far as it is read."""
+
+    def __init__(self, name: str, start: int, duration: int, number: int = 0, *, device: str = "CPU") -> None:
+        self._name, self._start, self._duration, self._number, self._device = name, start, duration, number, device
+
+    def name(self) -> str:
+        return self._name
+
+    def start_ns(self) -> int:
+        return self._start
+
+    def duration_ns(self) -> int:
+        return self._duration
+
+    def correlation_id(self) -> int:
+        return self._number
+
+    def device_type(self) -> str:
+        return f"DeviceType.{self._device}"
+
+
+STEP = [
+    Event("cudaGraphLaunch", 10, 5, number=1),
+    Event("gemm", 20, 30, number=1, device="CUDA"),
+    Event("add", 55, 5, number=104, device="CUDA"),  # an operator of the planted range has its number
+]
+SYNC = [
+    Event(PLANTED, 100, 100),
+    Event("aten::sum", 105, 20, number=104),
+    Event("cudaLaunchKernel", 110, 5, number=7),
+    Event("sum", 120, 10, number=7, device="CUDA"),
+    Event("cudaMemcpyAsync", 130, 5, number=8),
+    Event("Memcpy DtoH (Device -> Pageable)", 140, 5, number=8, device="CUDA"),
+    Event("cudaStreamSynchronize", 150, 5, number=9),
+    Event(PLANTED, 120, 25, device="CUDA"),
+]
+
+
+def test_a_planted_sync_is_seen_and_left_out() -> None:
+    assert sees_sync([*STEP, *SYNC])
+    rest = without_planted([*STEP, *SYNC])
+    assert [event.name() for event in rest if event.device_type().endswith("CUDA") and event.name() != PLANTED] == [
+        "gemm",
+        "add",
+    ]
+    assert launches_in(rest) == 1
+    assert busy_seconds(rest) == pytest.approx(35e-9)
+
+
+@pytest.mark.parametrize("gone", ["cudaStreamSynchronize", "CUDA", PLANTED])
+def test_a_planted_sync_without_its_wait_its_work_or_its_range_is_not_seen(gone: str) -> None:
+    left = [event for event in SYNC if event.name() != gone and not event.device_type().endswith(gone)]
+    assert not sees_sync([*STEP, *left])
+
+
+@pytest.fixture
+def profiles(monkeypatch: pytest.MonkeyPatch) -> list[list[Event]]:
+    """The profiles that are taken, one after the other."""
+    coming: list[list[Event]] = []
+
+    @contextmanager
+    def profiler() -> Iterator[Any]:
+        events = coming.pop(0)
+        yield SimpleNamespace(profiler=SimpleNamespace(kineto_results=SimpleNamespace(events=lambda: events)))
+
+    monkeypatch.setattr(profiling, "profiler", profiler)
+    monkeypatch.setattr(profiling, "planted_sync", lambda _device: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    return coming
+
+
+def watch(profiles: list[list[Event]], *taken: list[Event], over: Callable[[], object] = lambda: None) -> Watched:
+    watched = Watched()
+    for events in taken:
+        profiles.append(events)
+        with graph_launches(watched, 1, replays=True, over=over):
+            pass
+    return watched
+
+
+def test_what_is_watched_is_the_steps_alone(profiles: list[list[Event]]) -> None:
+    watched = watch(profiles, [*STEP, *SYNC], [*STEP, *SYNC])
+    assert (watched.steps, watched.graph_launches, watched.sees_planted) == (2, 2, True)
+    assert watched.device_seconds == pytest.approx(70e-9)
+
+
+@pytest.mark.parametrize("blind", [0, 1])
+def test_one_empty_profile_of_two_is_told(profiles: list[list[Event]], blind: int) -> None:
+    taken = [[*STEP, *SYNC], [*STEP, *SYNC]]
+    taken[blind] = []
+    assert watch(profiles, *taken).sees_planted is False
+
+
+def test_the_end_of_the_steps_is_told_before_the_profile_is_closed(
+    profiles: list[list[Event]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: order.append("synchronized"))
+
+    def read(_profile: object) -> list[Event]:
+        order.append("read")
+        return []
+
+    monkeypatch.setattr(profiling, "raw_events", read)
+    watch(profiles, [], over=lambda: order.append("over"))
+    assert order == ["synchronized", "over", "read"]
