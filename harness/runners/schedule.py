@@ -93,14 +93,19 @@ class Schedule:
             try:
                 with self._company.turns.present(self._interpreters):
                     while waiting or self._running:
-                        for task in [task for task in waiting if self._may_begin(task, waiting)]:
-                            waiting.remove(task)
-                            self._running[pool.submit(self._one, task)] = task
+                        self._begin(waiting, pool)
                         self._take_leave()
             except BaseException:
                 self._stop.set()
                 pool.shutdown(cancel_futures=True)
                 raise
+
+    def _begin(self, waiting: list[Task], pool: ThreadPoolExecutor) -> None:
+        """Start what may begin beside what is under way; each that starts leaves less to the next."""
+        for task in list(waiting):
+            if self._may_begin(task, waiting):
+                waiting.remove(task)
+                self._running[pool.submit(self._one, task)] = task
 
     def _take_leave(self) -> None:
         """Wait a moment for a task to end. Raises what ended it, where that is no death of a worker."""
