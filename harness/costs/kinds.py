@@ -64,6 +64,9 @@ _OF_THE_WORKER = {
     "timed": Kind.TIMED_BLOCKS,
     "watch launches": Kind.DETECTORS,
     "wait to be ": Kind.WAITING,
+    "set up the profiler": Kind.DETECTORS,
+    "end": Kind.END,
+    "census": Kind.CAPTURE_EVIDENCE,
 }
 _ARM = re.compile(r"(?P<arm>[^:.]+)(\.\d+)?: (?P<what>.*)", re.DOTALL)
 

@@ -64,11 +64,18 @@ def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
         memory = gpu_memory_gib(one.run) if on_gpu else None
         with_context = None if memory is None else memory + CONTEXT_GIB
         tasks.append(Task(one.run, one.directory, one.tell, on_gpu=on_gpu, memory_gib=with_context))
-    return sorted(tasks, key=lambda task: (task.order, -_steps(task.run)))
+    return sorted(tasks, key=lambda task: (task.order, -_size(task)))
 
 
-def _steps(run: Run) -> int:
-    return run.workload.steps * sum(arm.replicas for arm in run.arms.values())
+def _size(task: Task) -> float:
+    """How long it takes, in no unit: steps of all its arms, by what its workload says of the model's size."""
+    run = task.run
+    return run.workload.steps * sum(arm.replicas for arm in run.arms.values()) * (run.workload.needs.memory_gib or 1.0)
+
+
+def _processors() -> int:
+    """Those that runs get: a quarter is left to the imports of the next ones, to the supervisor and to others."""
+    return max(1, usable_cores() * 3 // 4)
 
 
 class Schedule:
@@ -129,15 +136,15 @@ class Schedule:
         return not others or given + task.memory_gib <= GPU_SHARE * self._machine.gpu_memory_gib
 
     def _places(self, task: Task) -> int:
-        """Processes side by side: one a processor; of timings, which wait for one another, what memory allows."""
+        """Processes side by side: one for most processors; of timings, which wait for each other, what memory allows."""
         by_memory = max(1, int(self._machine.host_memory_gib / HOST_GIB))
-        return by_memory if task.order == TIMED else min(usable_cores(), by_memory)
+        return by_memory if task.order == TIMED else min(_processors(), by_memory)
 
     def _threads(self, tasks: Sequence[Task]) -> int | None:
         """Equal for all, because bits of different workers are compared; a user's own number stands."""
         if "OMP_NUM_THREADS" in os.environ:
             return None
-        beside = min(usable_cores(), sum(task.order == NOT_TIMED for task in tasks))
+        beside = min(_processors(), sum(task.order == NOT_TIMED for task in tasks))
         return max(1, usable_cores() // max(1, beside))
 
     def _one(self, task: Task) -> None:

@@ -40,7 +40,7 @@ from harness.system.replay import generators
 WARMUP_STEPS = 10
 WATCHED_STEPS = 5
 PROFILED_PROCESS = 0  # of a claim's processes
-RAISE_CLOCKS_S = 0.3
+RAISE_CLOCKS_S = 0.15
 
 
 @dataclass
@@ -146,7 +146,10 @@ def execute(run: Run, recorder: Recorder) -> None:
         for arm in arms.values():
             with arm.own_generators():
                 recorder.write(arm_end(arm.training, arm.name, 0, arm.next_index, arm.watch, ends))
-        recorder.phase("watch launches" if counter is None else "census")
+        if counter is None:
+            recorder.phase("watch launches")
+        else:
+            recorder.phase("census")
         watched = {arm.name: _watch_and_record(arm, watch=counter is None) for arm in arms.values()}
         observed = [seen.sees_planted for seen in watched.values() if seen.sees_planted is not None]
         recorder.write(
