@@ -121,9 +121,15 @@ def _absolute(path: Path | None) -> str | None:
     return str(path.resolve())
 
 
-def verify(paths: Sequence[Path], options: VerifyOptions, watch: Watch | None = None) -> Judgement:
+def verify(
+    paths: Sequence[Path],
+    options: VerifyOptions,
+    watch: Watch | None = None,
+    interpreters: Interpreters | None = None,
+) -> Judgement:
     """Execute every planned run, judge every unit, write the run directory. Raises ContractError, UsageError.
 
+    interpreters: those that were started before, for the runs; they are ended with the last run.
     Whatever ends it early (also KeyboardInterrupt, and SystemExit on SIGTERM) leaves the evidence so far, marked
     INCOMPLETE, and carries a note that says where.
     """
@@ -136,7 +142,7 @@ def verify(paths: Sequence[Path], options: VerifyOptions, watch: Watch | None = 
     header = header_of(contracts, planned, options, started, waivers)
     writer = BundleWriter(options.reports / (options.name or directory_name(started, options)), header, contracts)
     try:
-        execute(planned.runs, writer, watch)
+        execute(planned.runs, writer, watch, interpreters)
         writer.seal()
         judgement = judge_bundles([read_bundle(writer.path)], contracts, gate=options.gate)
         write_judgement(writer.path, judgement)

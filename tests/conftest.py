@@ -1,10 +1,15 @@
 """Plugins of every test: pytest allows them in the topmost conftest alone. Threads and garbage of test processes."""
 
+from __future__ import annotations
+
 import gc
 import os
 import sys
+from pathlib import PurePath
+from typing import Any
 
 import hypothesis
+import pytest
 
 # How many examples a property is tried on; `.ci/long fuzz` runs with `--hypothesis-profile=long`.
 hypothesis.settings.register_profile("short", max_examples=300, deadline=None)
@@ -17,6 +22,34 @@ pytest_plugins = ["pytester"]
 # crossover cell takes 2 s, beside another process it took 27).
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Files of which one process of xdist runs every test: they share a fixture, a page or a library that takes seconds.
+TOGETHER = {
+    "test_against_huggingface.py": "transformers",
+    "test_arms_fail_alone.py": "arms that fail",
+    "test_drill_recheck.py": "a drill judged again",
+    "test_drill_run.py": "a drill",
+    "test_huggingface.py": "transformers",
+    "test_kernel_interpreted.py": "kernels interpreted",
+    "test_rehearse_workflow.py": "a workflow rehearsed",
+    "test_report_size.py": "published pages",
+    "test_reports_in_chromium.py": "a browser",
+    "test_toy_kind.py": "a kind of a plugin",
+    "test_workflow_lint.py": "actionlint",
+}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Test by test, but for the files that stay together; these begin first. (`xdist_group` marks would say the same,
+    and are not seen by xdist 3.8 beside pytest 9.2.)
+    """
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    scheduling = LoadScopeScheduling(config, log)
+    scheduling._split_scope = lambda nodeid: TOGETHER.get(PurePath(nodeid.partition("::")[0]).name, nodeid)
+    return scheduling
+
 
 MANY_MODULES = 200
 _frozen_at = 0  # modules that were loaded when the collector was last told to leave them alone

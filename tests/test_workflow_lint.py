@@ -23,7 +23,6 @@ PLANTED = [
     ("runs-on: [self-hosted, gpu]", "runs-on: [self-hosted, gpux]", 'label "gpux" is unknown'),
     ("if: always()", "if: alway()", 'undefined function "alway"'),
 ]
-pytestmark = pytest.mark.xdist_group("actionlint")  # it takes seconds to start
 
 
 def complaints(folder: Path, names: list[str]) -> dict[str, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ from harness.commands.arguments import (
 from harness.commands.interruption import GRACE_S, LONG_GRACE_S, interruptible
 from harness.commands.printing import append_step_summary, print_costs, print_judgement, print_shard
 from harness.contract.load import folders_read, load_contracts
+from harness.evidence import environment
 from harness.gpu_pool import pool
 from harness.gpu_pool.shards import gate_shards
 from harness.rejudge import judged
@@ -69,12 +71,22 @@ def verify(
     for line in folders_read(paths):
         print(line, file=sys.stderr)
     with interruptible(LONG_GRACE_S if gpus else GRACE_S):
-        judgement = verify_on_gpus(paths, options, gpus) if gpus else session.verify(paths, options, Progress())
+        judgement = verify_on_gpus(paths, options, gpus) if gpus else verify_here(paths, options)
     print_judgement(judgement, as_json=json)
     if not json:
         print_costs(judgement)
     append_step_summary(judgement)
     raise typer.Exit(judgement.exit_code)
+
+
+def verify_here(paths: Sequence[Path], options: session.VerifyOptions) -> session.Judgement:
+    """Every run on this machine; while contracts are read and systems describe themselves, interpreters import."""
+    from harness.runners.interpreters import Interpreters
+
+    with Interpreters() as interpreters:
+        if environment.torch_version() is not None and hasattr(os, "killpg"):
+            interpreters.begin()
+        return session.verify(paths, options, Progress(), interpreters)
 
 
 def verify_on_gpus(paths: Sequence[Path], options: session.VerifyOptions, gpus: str) -> session.Judgement:

@@ -79,13 +79,17 @@ def _environment() -> dict[str, str]:
 class Interpreters:
     """A few of them wait at a time, and never more than there are runs to come; a context manager."""
 
-    def __init__(self, expected: int) -> None:
+    def __init__(self, expected: int | None = None) -> None:
         # an import takes a processor for seconds, and keeps it from the runs under way
         self._ahead = max(1, usable_cores() // AHEAD_PER_CORES)
-        self._expected = expected
+        self._expected = self._ahead if expected is None else expected
         self._waiting: list[Interpreter] = []
         self._lock = threading.Lock()
         self._stopped = self._closed = False
+
+    def begin(self) -> None:
+        """Start some now: before it is known what they are for."""
+        self._fill()
 
     def expect(self, runs: int) -> None:
         """So many runs are to come."""

@@ -20,9 +20,10 @@ from harness.system.wrappers import SWAPPED_ARMS
 if TYPE_CHECKING:
     from harness.runners.watched_worker import Progress
 
-# Another process costs 5 to 10 s: imports, opening, and what the first steps compile. On an H200 500 eager steps took
-# 3.5 s with a tiny model and 20 s with 28 layers, so that fewer are not worth a process.
-SPLIT_FROM_STEPS = 500
+# Another process costs 5 to 10 s: imports, opening, and what the first steps compile. Steps times GiB that the workload
+# declares, since a step of 28 layers (12 GiB) takes longer than one of a tiny model (2 GiB): on an H200 that was shared,
+# 100 of the former took 10 to 45 s an arm, 300 of the latter 3 s.
+SPLIT_FROM_STEP_GIB = 1000
 
 Execution = tuple[str, int]  # arm and replica
 
@@ -44,7 +45,7 @@ def _is_worth_it(run: Run) -> bool:
         run.probe == "paired"
         and run.compared is not None
         and run.workload.needs.device == "cuda"  # a processor has no idle quarters: its cores are what arms wait for
-        and run.workload.steps >= SPLIT_FROM_STEPS
+        and run.workload.steps * (run.workload.needs.memory_gib or 1.0) >= SPLIT_FROM_STEP_GIB
         and run.fault != SWAPPED_ARMS  # arms that change places are opened by one another's plan
     )
 

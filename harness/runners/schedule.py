@@ -26,7 +26,7 @@ from harness.runners.watched_worker import Progress
 
 GPU_SHARE = 0.9  # of a GPU's memory is handed out
 CONTEXT_GIB = 0.7  # of a process on the GPU beside what it trains; 0.5 was seen on an H200
-ON_GPU = 8  # processes that train on one GPU at a time: with 16, time slices made eager steps five times as long
+ON_GPU = 6  # processes that train on one GPU at a time: with 16, time slices made eager steps five times as long
 HOST_GIB = 2.0  # of a process on the host, torch's libraries included
 POLL_S = 0.5
 NOT_TIMED, EXCLUSIVE, TIMED = range(3)
@@ -136,7 +136,7 @@ class Schedule:
         return not others or given + task.memory_gib <= GPU_SHARE * self._machine.gpu_memory_gib
 
     def _places(self, task: Task) -> int:
-        """Processes side by side: one for most processors; of timings, which wait for each other, what memory allows."""
+        """Processes side by side: one for most processors; of timings, which take turns, what memory allows."""
         by_memory = max(1, int(self._machine.host_memory_gib / HOST_GIB))
         return by_memory if task.order == TIMED else min(_processors(), by_memory)
 

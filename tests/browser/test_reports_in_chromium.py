@@ -19,7 +19,6 @@ from harness.report.view import ReportView
 from harness.run_directory.places import runs_in
 
 PUBLISHED = Path(__file__).parents[2] / "reports"
-pytestmark = pytest.mark.xdist_group("a browser")  # one is started
 SCREENS = {variant.name: variant for variant in VARIANTS}
 
 

@@ -28,8 +28,9 @@ def scripted(loaded: None, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def played(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs are played in this process: evidence as a worker leaves it, without the worker."""
+    """Runs are played and systems described in this process: evidence as a worker leaves it, without the worker."""
     import scripted_system
 
     monkeypatch.setattr("harness.runners.supervisor.execute", scripted_system.play)
+    monkeypatch.setattr("harness.system.described._ask", scripted_system.describe_here)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)

@@ -23,8 +23,6 @@ from torch import Tensor
 from reference_impl.config import TINY_CHECKPOINT, ModelConfig, TrainConfig
 from reference_impl.trainer import Trainer
 
-pytestmark = pytest.mark.xdist_group("transformers")  # one process loads it
-
 UNIT = 2.0**-24
 LOGITS_BOUND = 2 * 256 * UNIT  # relative to the largest logit: 3.1e-5
 GRADIENT_BOUND = 2 * 530 * UNIT  # relative to the tensor's norm: 6.3e-5

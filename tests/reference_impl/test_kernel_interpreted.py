@@ -16,9 +16,6 @@ HERE = Path(__file__).parent
 Results = dict[str, dict[str, float] | str]
 
 
-pytestmark = pytest.mark.xdist_group("kernels interpreted")  # the fixture below takes seconds
-
-
 @pytest.fixture(scope="module")
 def shares() -> Results:
     """Of each case and output: its largest error as a share of the bound that rounding allows; or what it raised."""

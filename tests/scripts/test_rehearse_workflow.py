@@ -21,7 +21,6 @@ from harness.contract.load import load_contracts
 ROOT = Path(__file__).parents[2]
 SCRIPTED = ROOT / "tests" / "support" / "scripted"
 WORKFLOW = ROOT / ".github" / "workflows" / "gpu-gate.yml"
-pytestmark = pytest.mark.xdist_group("a workflow rehearsed")  # long ones begin first, and none ends alone
 INSTALL = frozenset({"verify.install"})  # the rehearsal brings its own
 INSTALLED_WITH_EXTRAS = re.compile(r"'\.\[([\w,-]+)\]'")
 

@@ -36,7 +36,7 @@ def drilled(folder: Path, patch: pytest.MonkeyPatch, *, stop_in: str = "") -> fi
         needs = run.workload.needs.model_copy(update=on_gpu)
         return whole(run.model_copy(update={"workload": run.workload.model_copy(update={"needs": needs})}))
 
-    patch.setattr(lanes, "SPLIT_FROM_STEPS", 1)
+    patch.setattr(lanes, "SPLIT_FROM_STEP_GIB", 1)
     patch.setattr(lanes, "_is_worth_it", is_worth_it)
     patch.setattr(supervisor, "execute", execute)
     patch.setattr(schedule, "usable_cores", lambda: 1)

@@ -24,9 +24,6 @@ CONTROL = "short-v1+short+paired"
 FAULTED = f"{CONTROL}+lost_first_update"
 
 
-pytestmark = pytest.mark.xdist_group("a drill judged again")  # the fixture below takes seconds
-
-
 @pytest.fixture(scope="module")
 def drilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a drill executed in this process; nothing changes it."""

@@ -37,9 +37,6 @@ DRILLED = {
 }
 
 
-ONE_DRILL = pytest.mark.xdist_group("a drill")  # the fixture below takes seconds
-
-
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> fire_drill.DrillResult:
     """A drill executed in this process."""
@@ -50,7 +47,6 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> fire_drill.DrillResult:
         return fire_drill.drill([path], fire_drill.DrillOptions(reports=folder / "reports", name="drilled"))
 
 
-@ONE_DRILL
 def test_every_fault_is_killed_and_the_control_holds(outcome: fire_drill.DrillResult) -> None:
     assert {row.fault: row.seen for row in outcome.record.rows if not row.killed} == {}
     assert {row.fault for row in outcome.record.rows} == set(DRILLED)
@@ -60,12 +56,10 @@ def test_every_fault_is_killed_and_the_control_holds(outcome: fire_drill.DrillRe
     assert outcome.exit_code == 0
 
 
-@ONE_DRILL
 def test_the_matrix_says_what_upstreams_number_alone_would_have_let_pass(outcome: fire_drill.DrillResult) -> None:
     assert {row.fault: row.upstream_alone_passes for row in outcome.record.rows} == DRILLED
 
 
-@ONE_DRILL
 def test_a_faulted_run_leaves_the_unfaulted_arms_to_the_control(outcome: fire_drill.DrillResult) -> None:
     assert outcome.run_directory is not None
     evidence = outcome.run_directory / "evidence"
@@ -82,7 +76,6 @@ def test_a_faulted_run_leaves_the_unfaulted_arms_to_the_control(outcome: fire_dr
     assert (source.executed_arms, source.donor) == (["traced"], "short-v1+short+paired")
 
 
-@ONE_DRILL
 def test_the_directory_holds_record_report_and_the_mark_of_a_drill(outcome: fire_drill.DrillResult) -> None:
     directory = outcome.run_directory
     assert directory is not None
@@ -95,7 +88,6 @@ def test_the_directory_holds_record_report_and_the_mark_of_a_drill(outcome: fire
     assert sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) < 3_000_000
 
 
-@ONE_DRILL
 def test_a_drill_directory_is_judged_the_same_again_and_its_page_says_what_it_shows(
     outcome: fire_drill.DrillResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,14 +106,12 @@ def test_a_drill_directory_is_judged_the_same_again_and_its_page_says_what_it_sh
     assert "the units are the controls" in (directory / "summary.md").read_text(encoding="utf-8")
 
 
-@ONE_DRILL
 def test_a_drill_directory_is_no_gate(outcome: fire_drill.DrillResult) -> None:
     assert outcome.run_directory is not None
     with pytest.raises(EvidenceError, match="a shard of a gate plants no fault"):
         judge.print_verdicts([outcome.run_directory], contracts=None, gate=True, as_json=False)
 
 
-@ONE_DRILL
 def test_a_drill_directory_without_its_record_is_damaged(outcome: fire_drill.DrillResult, tmp_path: Path) -> None:
     assert outcome.run_directory is not None
     directory = tmp_path / "copy"

@@ -54,9 +54,6 @@ def installed_in(folder: Path) -> None:
     (metadata / "entry_points.txt").write_text("\n".join(groups))
 
 
-pytestmark = pytest.mark.xdist_group("a kind of a plugin")  # the fixture below takes seconds
-
-
 @pytest.fixture(scope="module")
 def harness(tmp_path_factory: pytest.TempPathFactory) -> Harness:
     """Runs a command in a folder with the contract, where the package is installed unless `without` it."""

@@ -21,7 +21,6 @@ from harness.run_directory.places import runs_in
 BOUND = 400_000
 DIRECTORIES = runs_in(Path(__file__).parents[3] / "reports")
 COPIES = 16
-IN_ONE_PROCESS = pytest.mark.xdist_group("published pages")  # each is drawn once
 
 
 @functools.cache
@@ -51,13 +50,11 @@ def size(page: str) -> int:
     return len(page.encode())
 
 
-@IN_ONE_PROCESS
 @pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda path: path.name)
 def test_a_published_run_stays_below_400_kb(directory: Path) -> None:
     assert size(page_of(directory)) < BOUND
 
 
-@IN_ONE_PROCESS
 def test_all_published_gpu_runs_as_one_stay_below_400_kb_and_keep_their_timings_drawn() -> None:
     directories = [place for place in DIRECTORIES if view_of(place).header.environment.gpu.name]
     page = render(joined([view_of(place) for place in directories]))

@@ -45,8 +45,9 @@ class Loaded:
     contract: Contract
 
 
-def described(name: str) -> Any:
-    return resolve(name).describe()
+def described(_: str) -> Any:
+    """Of every system: what cannot be described here has no run, and one may be missing where the worker is alone."""
+    return resolve(SYSTEM).describe()
 
 
 def planned(arms: dict[str, Any], *claims: dict[str, Any]) -> tuple[Contract, Run]:
@@ -120,17 +121,12 @@ def raising(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     )
 
 
-IN_ONE_WORKER = pytest.mark.xdist_group("arms that raise")
-
-
-@IN_ONE_WORKER
 def test_neighbours_of_arms_that_raise_get_their_verdict(raising: Outcome) -> None:
     assert raising.verdicts["SOUND"].reason == "held"
     assert raising.evidence.death is None
     assert not (raising.directory / "attempt.0").exists()  # an ordinary exception needs no second worker
 
 
-@IN_ONE_WORKER
 @pytest.mark.parametrize("how", IN_PROCESS)
 def test_an_arm_that_raises_costs_the_claims_that_name_it(raising: Outcome, how: str) -> None:
     arm = arm_of(how)
@@ -140,7 +136,6 @@ def test_an_arm_that_raises_costs_the_claims_that_name_it(raising: Outcome, how:
     assert verdict.message == f"arm {arm} of run c+w+paired failed in phase {arm}.0: {phase}: {IN_PROCESS[how]}"
 
 
-@IN_ONE_WORKER
 @pytest.mark.parametrize(("name", "arm"), [("raises", "raises"), ("LAST", "last")], ids=["the first arm", "the last"])
 def test_it_does_not_matter_when_the_arm_comes(raising: Outcome, name: str, arm: str) -> None:
     """Baselines come first, so this one before the claim's candidate, and the candidate after its baseline."""
@@ -148,32 +143,27 @@ def test_it_does_not_matter_when_the_arm_comes(raising: Outcome, name: str, arm:
     assert raising.evidence.failed[arm].phase == f"{arm}.0: steps"
 
 
-@IN_ONE_WORKER
 def test_no_other_arm_fails(raising: Outcome) -> None:
     whose = {arm_of(how) for how in (*IN_PROCESS, *UNAVAILABLE)} | {"last", "untrained", "of_gradients", "nowhere"}
     assert set(raising.evidence.failed) == whose
 
 
-@IN_ONE_WORKER
 def test_a_control_that_fails_costs_the_claims_with_that_control(raising: Outcome) -> None:
     assert raising.verdicts["CONTROL"].reason == "worker_exception"
     assert "arm untrained of run" in raising.verdicts["CONTROL"].message
 
 
-@IN_ONE_WORKER
 def test_a_baseline_of_gradients_that_fails_costs_its_comparison(raising: Outcome) -> None:
     assert raising.verdicts["GRADIENTS"].reason == "worker_exception"
     assert "arm of_gradients of run" in raising.verdicts["GRADIENTS"].message
 
 
-@IN_ONE_WORKER
 def test_an_arm_whose_own_system_cannot_be_imported_fails_alone(raising: Outcome) -> None:
     verdict = raising.verdicts["NOWHERE"]
     assert verdict.reason == "worker_exception"
     assert "no_such:System: the system's module must be importable" in verdict.message
 
 
-@IN_ONE_WORKER
 @pytest.mark.parametrize("how", UNAVAILABLE)
 def test_what_an_arms_system_lacks_here_is_that_arms_alone(raising: Outcome, how: str) -> None:
     verdict = raising.verdicts[arm_of(how)]
@@ -181,7 +171,6 @@ def test_what_an_arms_system_lacks_here_is_that_arms_alone(raising: Outcome, how
     assert verdict.message == f"arm {arm_of(how)}: this arm needs a part that is not here"
 
 
-@IN_ONE_WORKER
 def test_an_arm_that_nothing_needs_any_more_is_not_executed(raising: Outcome) -> None:
     """`alone` was to be compared with a baseline that failed before."""
     failed = set(raising.evidence.failed)

@@ -26,7 +26,7 @@ from harness.system.resolve import resolve
 from harness.system.wrappers import SWAPPED_ARMS
 
 SYSTEM = "failing_arms:FailingArms"
-STEPS = 500
+STEPS = 1000
 ARMS = {"plain": {}, "again": {}, "other": {}, "untrained": {"learning_rate": 0.0}}
 
 

@@ -16,8 +16,6 @@ from harness.errors import SystemResolutionError
 from harness.system.huggingface import TransformersQLoRA, TransformersRun
 from harness.system.protocol import CheckpointExport, HasGradientNorms, HasInputs, NotAvailable
 
-pytestmark = pytest.mark.xdist_group("transformers")  # one process loads it
-
 LAYERS, RANK, HIDDEN, MAX_NORM = 2, 2, 16, 1e-3
 CONFIG: dict[str, object] = {
     "model_type": "qwen2",

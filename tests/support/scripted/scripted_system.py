@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import Complete
 from harness.numbers import dump_json
 from harness.runners.recorder import Recorder
+from harness.system import described
 from harness.system.protocol import Arm, Expectation, FaultDescription, SystemDescription, TrainingRun, Workload
 
 STEPS = 5
@@ -122,6 +124,16 @@ def play(run: Run, directory: Path, *_: object, **__: object) -> Death | None:
             recorder.write(Complete(seconds=0.5))
     (directory / "heartbeat").unlink()
     return death
+
+
+_ask = described._ask
+
+
+def describe_here(names: Sequence[str], limit_s: float) -> dict[str, described.Description]:
+    """Stands in for `described._ask`: these systems describe themselves without a process, others as ever."""
+    own = {name: globals()[name.partition(":")[2]]().describe() for name in names if name.startswith(f"{__name__}:")}
+    others = [name for name in names if name not in own]
+    return own | (_ask(others, limit_s) if others else {})
 
 
 def _write(run: Run, recorder: Recorder, behaviour: str) -> None:
