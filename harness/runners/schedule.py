@@ -20,13 +20,14 @@ from harness.runners import supervisor
 from harness.runners.gpu_lock import gpu_lock
 from harness.runners.gpu_needs import gpu_memory_gib, needs_gpu
 from harness.runners.interpreters import Interpreters
+from harness.runners.run_builder import PAIRED
 from harness.runners.supervisor import Company
 from harness.runners.telemetry import processes_on
 from harness.runners.watched_worker import Progress
 
 GPU_SHARE = 0.9  # of a GPU's memory is handed out
 CONTEXT_GIB = 0.7  # of a process on the GPU beside what it trains; 0.5 was seen on an H200
-ON_GPU = 6  # processes that train on one GPU at a time: with 16, time slices made eager steps five times as long
+TRAINING = 6  # paired runs on one GPU at a time: with 16, time slices made eager steps five times as long
 HOST_GIB = 2.0  # of a process on the host, torch's libraries included
 POLL_S = 0.5
 NOT_TIMED, EXCLUSIVE, TIMED = range(3)
@@ -128,7 +129,7 @@ class Schedule:
         if not task.on_gpu:
             return True
         others = [other for other in running if other.on_gpu]
-        if task.order != TIMED and len(others) >= ON_GPU:
+        if task.run.probe == PAIRED and sum(other.run.probe == PAIRED for other in others) >= TRAINING:
             return False
         if task.memory_gib is None or any(other.memory_gib is None for other in others):
             return not others

@@ -50,8 +50,9 @@ def test_memory_is_shared_out_up_to_nine_tenths() -> None:
     assert begun(*[run(memory_gib=29.0)] * 4) == 3  # 29.7 each, with its context
 
 
-def test_at_most_eight_train_on_a_gpu_at_a_time() -> None:
-    assert begun(*[run(memory_gib=1.0)] * 12) == schedule.ON_GPU
+def test_at_most_six_train_on_a_gpu_at_a_time_and_others_go_beside_them() -> None:
+    assert begun(*[run(memory_gib=1.0)] * 12) == 6
+    assert begun(*[run(memory_gib=1.0)] * 12, *[run(memory_gib=1.0, probe="kernel_match")] * 4) == 10
 
 
 def test_what_declares_no_memory_has_the_gpu_to_itself() -> None:
