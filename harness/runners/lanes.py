@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.runners.watched_worker import Progress
 
 # Another process costs 5 to 10 s: imports, opening, and what the first steps compile. Steps times GiB that the workload
-# declares, since a step of 28 layers (12 GiB) takes longer than one of a tiny model (2 GiB): on an H200 that was shared,
+# declares: a step of 28 layers (12 GiB) takes longer than one of a tiny model (2 GiB). On an H200 that was shared,
 # 100 of the former took 10 to 45 s an arm, 300 of the latter 3 s.
 SPLIT_FROM_STEP_GIB = 1000
 
