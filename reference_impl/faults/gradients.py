@@ -153,19 +153,20 @@ def aliased_gradients(trainer: Trainer) -> None:
     {"repeatability": Expectation("FAIL", "differs")},
 )
 def order_of_arrival(trainer: Trainer) -> None:
-    import secrets
+    import os
 
+    import numpy as np
     import torch
 
     apply = trainer.clip.apply_
     gains = [slot.name for slot in trainer.trainable.slots if slot.name.endswith("norm")]
-    # the order of arrival is nobody's to choose, so its seed is not the run's
-    generator = torch.Generator(trainer.device).manual_seed(secrets.randbits(63))
 
     def apply_to_unordered_sums(gradient: Tensor) -> None:
         for name in gains:
             gain = trainer.gradients()[name]
-            last_bits = torch.randint(-1, 2, gain.shape, generator=generator, device=gain.device, dtype=torch.int32)
+            # the order of arrival is nobody's to choose: no seed gives it, and no generator of the run holds it
+            chance = np.frombuffer(os.urandom(gain.numel()), dtype=np.uint8).astype(np.int32) % 3 - 1
+            last_bits = torch.from_numpy(chance).view(gain.shape).to(gain.device)
             gain.view(torch.int32).add_(last_bits * (gain != 0))
         apply(gradient)
 
