@@ -39,18 +39,18 @@ class OfflineCompilation:
             stdin=self._input,
             env=environment,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE,  # apart: a warning in the middle of a kernel's line would tear it
             text=True,
         )
 
     def kernels(self) -> list[Kernel]:
-        """Wait for all of them; RuntimeError with the process's output when it failed."""
+        """Wait for all of them; RuntimeError with the end of the process's stderr when it failed."""
         if self._process is None:
             return []
-        output, _ = self._process.communicate(timeout=_TIME_LIMIT_S)
+        output, problems = self._process.communicate(timeout=_TIME_LIMIT_S)
         self._input.close()
         if self._process.returncode != 0:
-            raise RuntimeError(f"the compiling process ended with {self._process.returncode}: {output[-2000:]}")
+            raise RuntimeError(f"the compiling process ended with {self._process.returncode}: {problems[-2000:]}")
         return [Kernel(**json.loads(line)) for line in output.splitlines()]
 
 
