@@ -83,7 +83,8 @@ def test_a_command_that_runs_nothing_loads_no_torch(command: str) -> None:
 
 def test_check_costs_little_beside_its_libraries(capsys: pytest.CaptureFixture[str]) -> None:
     """Half a second of processor time is the aim on a quick core, and is printed. What is held is a ratio inside this
-    run, which a slow or busy machine does not change: check against the three libraries that it cannot do without.
+    run, which a slow or busy machine does not change: check against the three libraries that it cannot do without. A
+    quarter of it is the process in which systems describe themselves, and that one's keeper.
     """
 
     def processor_seconds(*command: str) -> float:
@@ -97,7 +98,7 @@ def test_check_costs_little_beside_its_libraries(capsys: pytest.CaptureFixture[s
     checking = min(processor_seconds("-m", "harness", "check", "contracts") for _ in range(5))
     with capsys.disabled():
         sys.stdout.write(f"\ncheck of contracts/: {checking - plain:.2f} s more than `python -c pass`\n")
-    assert checking - plain < 4 * (libraries - plain)
+    assert checking - plain < 5 * (libraries - plain)
 
 
 MISBEHAVIOURS = {

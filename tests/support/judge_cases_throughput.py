@@ -240,7 +240,10 @@ def broken() -> Verdict:
     return verdict_of(TRAJECTORY, run)
 
 
-NOT_RUN = [code for code, reason in REASONS.items() if reason.status is Status.NOT_RUN]
+OBSTACLES = [
+    *(code for code, reason in REASONS.items() if reason.status is Status.NOT_RUN),
+    "system_not_described",
+]
 OTHER_CASES = [
     Case("all parts hold", "held", lambda: composite(trajectory_run())),
     Case("one part fails", "differs", lambda: composite(trajectory_run(graphed(np.linspace(3.0, 1.9, 10))))),
@@ -253,7 +256,7 @@ OTHER_CASES = [
         lambda: composite(paired(graphed(capture=cuda_graph(captured=False)))),
     ),
     Case("judge fails", "judge_error", broken),
-    *(Case(f"obstacle {code}", code, lambda code=code: obstructed(code)) for code in NOT_RUN),  # type: ignore[misc]
+    *(Case(f"obstacle {code}", code, lambda code=code: obstructed(code)) for code in OBSTACLES),  # type: ignore[misc]
     Case(
         "another contract's evidence",
         "evidence_of_another_contract",

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 
 from harness.contract.schema import Needs
 from harness.system.protocol import Arm, Workload
 from reference_impl.faults import STEP, plant
-from reference_impl.faults.step import RACE_CYCLES
 from reference_impl.system import QLoRASystem
 
 WORKLOAD = Workload(model="tiny", batch_size=1, seq_len=8, steps=4, needs=Needs(device="cpu"))
@@ -29,13 +29,18 @@ def test_batches_after_the_first_are_copied_on_a_stream_of_their_own(monkeypatch
 
     monkeypatch.setattr("torch.cuda.Stream", lambda: "the other stream")
     monkeypatch.setattr("torch.cuda.stream", on)
-    monkeypatch.setattr("torch.cuda._sleep", lambda cycles: happened.append(f"sleep {cycles}"))
-    trainer = cast("Any", SimpleNamespace(prepare=lambda index: happened.append(f"batch {index}")))
+    monkeypatch.setattr("reference_impl.faults.step.RACE_BYTES", 4)
+    made = torch.empty
+    monkeypatch.setattr("torch.empty", lambda *shape, pin_memory=False, **keywords: made(*shape, **keywords))  # noqa: ARG005
+    monkeypatch.setattr(
+        "torch.Tensor.copy_", lambda _target, source, **_: happened.append(f"copy {source.numel()} bytes")
+    )
+    trainer = cast("Any", SimpleNamespace(prepare=lambda index: happened.append(f"batch {index}"), device="cpu"))
     plant("cross_stream_race", STEP, trainer)
     trainer.prepare(0)
     assert happened == ["batch 0"]
     trainer.prepare(1)
-    assert happened[1:] == ["enter the other stream", f"sleep {RACE_CYCLES}", "batch 1", "leave the other stream"]
+    assert happened[1:] == ["enter the other stream", "copy 4 bytes", "batch 1", "leave the other stream"]
 
 
 def test_a_global_clip_has_one_group_of_all_tensors_and_the_arms_settings_stay() -> None:
