@@ -31,7 +31,11 @@ def test_batches_after_the_first_are_copied_on_a_stream_of_their_own(monkeypatch
     monkeypatch.setattr("torch.cuda.stream", on)
     monkeypatch.setattr("reference_impl.faults.step.RACE_BYTES", 4)
     made = torch.empty
-    monkeypatch.setattr("torch.empty", lambda *shape, pin_memory=False, **keywords: made(*shape, **keywords))  # noqa: ARG005
+
+    def not_pinned(size: int, *, pin_memory: bool = False, **keywords: Any) -> torch.Tensor:  # noqa: ARG001 - no CUDA here
+        return made(size, **keywords)
+
+    monkeypatch.setattr("torch.empty", not_pinned)
     monkeypatch.setattr(
         "torch.Tensor.copy_", lambda _target, source, **_: happened.append(f"copy {source.numel()} bytes")
     )
