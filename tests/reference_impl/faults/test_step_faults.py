@@ -32,7 +32,7 @@ def test_batches_after_the_first_are_copied_on_a_stream_of_their_own(monkeypatch
     monkeypatch.setattr("reference_impl.faults.step.RACE_BYTES", 4)
     made = torch.empty
 
-    def not_pinned(size: int, *, pin_memory: bool = False, **keywords: Any) -> torch.Tensor:  # noqa: ARG001 - no CUDA here
+    def not_pinned(size: int, *, pin_memory: bool = False, **keywords: Any) -> torch.Tensor:
         return made(size, **keywords)
 
     monkeypatch.setattr("torch.empty", not_pinned)
