@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Another process costs 5 to 10 s: imports, opening, and what the first steps compile. Steps times GiB that the workload
 # declares: a step of 28 layers (12 GiB) takes longer than one of a tiny model (2 GiB). On an H200 that was shared,
-# 100 of the former took 10 to 45 s an arm, 300 of the latter 3 s.
+# 100 of the former took 10 to 45 s an arm; 300 of the latter 2 to 3 s, alone.
 SPLIT_FROM_STEP_GIB = 1000
 
 Execution = tuple[str, int]  # arm and replica

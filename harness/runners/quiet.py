@@ -7,8 +7,8 @@ import sys
 # bound here, before a system is imported: it could replace it in its module
 from time import monotonic
 
-SHORT_S = 0.5e-3  # a kernel and its wait take 0.02 to 0.05 ms alone; beside another context a time slice, 1 to 2 ms
-QUIET_S = 0.02  # several time slices
+SHORT_S = 0.5e-3  # chosen: far more than a kernel and its wait take alone, less than another context's time slice
+QUIET_S = 0.02  # chosen: several time slices
 LIMIT_S = 5.0  # a stopped process has at most a block of 50 enqueued steps left
 
 

@@ -26,8 +26,8 @@ from harness.runners.telemetry import processes_on
 from harness.runners.watched_worker import Progress
 
 GPU_SHARE = 0.9  # of a GPU's memory is handed out
-CONTEXT_GIB = 0.7  # of a process on the GPU beside what it trains; 0.5 was seen on an H200
-TRAINING = 6  # paired runs on one GPU at a time: with 16, time slices made eager steps five times as long
+CONTEXT_GIB = 0.8  # of a process on the GPU beside what torch holds; 0.76 was seen on an H200, with one captured step
+TRAINING = 6  # paired runs on one GPU at a time: with 16, time slices made eager steps two to six times as long
 HOST_GIB = 2.0  # of a process on the host, torch's libraries included
 POLL_S = 0.5
 NOT_TIMED, EXCLUSIVE, TIMED = range(3)
@@ -86,7 +86,7 @@ class Schedule:
         self._machine, self._interpreters = machine, interpreters
         self._uuid = machine.gpus[0].uuid if machine.gpus else None
         self._stop = threading.Event()
-        self._company = Company(interpreters=interpreters, locked=True, shared=True)
+        self._company = Company(interpreters=interpreters, locked=True)
         self._running: dict[Future[None], Task] = {}
 
     def execute(self, tasks: Sequence[Task]) -> None:

@@ -42,7 +42,7 @@ STACK_EXCERPT = 8000  # characters
 class Company:
     """What the runs of a session share: interpreters that wait, turns, and who works for the session now.
 
-    `locked`: the session holds the lock of the GPU for all of its runs.
+    `locked`: the session holds the lock of the GPU for all of its runs, which may use it at the same time.
     """
 
     interpreters: Interpreters | None = None
@@ -50,7 +50,6 @@ class Company:
     workers: set[int] = field(default_factory=set)  # process ids, each the leader of a session
     before: set[int] | None = None  # processes on the GPU before the session's; None: nobody has looked
     locked: bool = False
-    shared: bool = False  # whether other runs may use the GPU at the same time
     threads: int | None = None  # of the host for each worker that is not timed; None: as libraries choose
 
     def interpreter(self) -> Interpreter:
@@ -131,7 +130,7 @@ def _supervise(
             ended=time.monotonic(),
             asked_for_gpu=asked,
             gpu=gpu_uuid,
-            gpu_alone=None if gpu_uuid is None else not company.shared,
+            gpu_alone=None if gpu_uuid is None else not company.locked,
             stopped=worker.stopped,
         )
     output = directory / layout.OUTPUT
