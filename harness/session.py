@@ -158,22 +158,30 @@ def execute(
 ) -> None:
     """Execute the runs, side by side where they can be; a worker that dies costs only the units that depend on it.
 
+    What several of them demand alike is executed once.
+
     interpreters: those that wait already, which this ends.
     """
     from harness.runners.interpreters import Interpreters
     from harness.runners.lanes import as_one, lane_directories
     from harness.runners.schedule import Schedule, Work, tasks_of
+    from harness.runners.sharing import hosted, write_guests
 
-    known = {run.id: run for run in runs}
+    directories = {run.id: writer.evidence_directory(run.id) for run in runs}
+    hosts = hosted(runs)
+    ending_with = {host.run.id: [host.run, *(guest.run for guest in host.guests)] for host in hosts}
 
     def report_progress(progress: Progress) -> None:
         if watch is not None:
-            watch(known[progress.run_id], progress.phase, progress.seconds)
+            host, *guests = ending_with[progress.run_id]
+            for run in [host, *([] if progress.phase else guests)]:
+                watch(run, progress.phase, progress.seconds)
 
     machine = environment.machine()
     work: list[Work] = []
-    for run in runs:
-        lanes = lane_directories(run, writer.evidence_directory(run.id))
+    for host in hosts:
+        write_guests(host, directories)
+        lanes = lane_directories(host.run, directories[host.run.id])
         tells = as_one(report_progress, len(lanes))
         work += [Work(lane, directory, tell) for (lane, directory), tell in zip(lanes, tells, strict=True)]
     with interpreters or Interpreters(len(work)) as waiting:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from harness.drill.execution import runs_of
 from harness.drill.plan import Case, DrillPlan, NotRun
 from harness.evidence import layout
-from harness.evidence.read_run import has_ended
+from harness.evidence.read_run import has_ended, host_of
 from harness.run_directory.bundle import Bundle, Header
 from harness.runners.plan import Plan
 
@@ -52,8 +52,10 @@ def narrowed_to(part: DrillPlan, header: Header) -> Header:
 
 def remove_unread(bundle: Bundle, header: Header) -> None:
     """Take away the evidence that no row and no control reads: of a run that was cut off, or whose row was."""
-    for directory in (bundle.root / layout.EVIDENCE).iterdir():
-        if directory.name not in header.runs:
+    evidence = bundle.root / layout.EVIDENCE
+    hosts = {host.name for name in header.runs if (host := host_of(evidence / name)) is not None}
+    for directory in evidence.iterdir():
+        if directory.name not in header.runs and directory.name not in hosts:
             shutil.rmtree(directory)
 
 

@@ -22,6 +22,7 @@ DEATH = "death.json"
 PROCESS = "process.json"  # when the worker's process started and ended, as its supervisor saw it
 ATTEMPT = "attempt."  # and a number: what an earlier worker of the run left
 OUTPUT = "stderr.txt"  # what the worker printed, on both streams, up to a cap
+SHARED = "shared.json"  # in place of records: the run whose process executed this one's arms too
 LANE = "lane."  # and a number: the folder of a process that executed a part of the run, with files as above
 SERIES_COLUMNS = ("step", "loss", "batch_digest", "clip_active_groups", "tokens")
 

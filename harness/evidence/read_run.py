@@ -30,6 +30,7 @@ from harness.evidence.run_records import (
     Unavailable,
 )
 from harness.evidence.series_file import read_series
+from harness.evidence.sharing import Shared, lacks, seen_by
 
 _EMPTY = Series(np.empty(0), [], np.empty(0, np.int64), np.empty(0, np.int64))
 
@@ -65,20 +66,57 @@ def read_run(directory: Path) -> tuple[Run, RunEvidence]:
         raise EvidenceError(
             "every evidence directory holds the run that made it", where=directory.name, got=str(damage)
         ) from damage
+    if (directory / layout.SHARED).exists():
+        return run, _of_host(run, directory)
     folders = lane_folders(directory)
     return run, _of_lanes(run, directory, folders) if folders else _of_worker(run, directory)
+
+
+def host_of(directory: Path) -> Path | None:
+    """The evidence that a run shares with another one, in whose process it was executed; None: it has its own.
+
+    Raises `Damaged` where `shared.json` cannot be read, or does not name a run beside it.
+    """
+    if not (directory / layout.SHARED).exists():
+        return None
+    shared = read_model(directory / layout.SHARED, Shared)
+    host = directory.parent / shared.run
+    if Path(shared.run).name != shared.run or shared.run in {".", ".."} or host.is_symlink() or not host.is_dir():
+        raise Damaged(f"{layout.SHARED} names no run of this directory: {shared.run!r:.100}")
+    return host
 
 
 def has_ended(directory: Path) -> bool:
     """Whether every process of a run came to an end that is recorded: complete, or by a death that was seen."""
     folders = lane_folders(directory)
     try:
+        if (host := host_of(directory)) is not None:
+            return host_of(host) is None and has_ended(host)
         if not folders:
             return (directory / layout.DEATH).exists() or read_run(directory)[1].death is None
         run, *lanes = (read_model(folder / layout.RUN, Run) for folder in (directory, *folders))
         return not missing(run, lanes) and all(map(has_ended, folders))
     except (EvidenceError, Damaged):
         return False
+
+
+def _of_host(run: Run, directory: Path) -> RunEvidence:
+    """What the host's process saw of this run's arms; the host has to have executed what this run demands."""
+    try:
+        host, shared = host_of(directory), read_model(directory / layout.SHARED, Shared)
+        if host is None or (host / layout.SHARED).exists():
+            return _garbage(run, f"{layout.SHARED} names a run that has no evidence of its own")
+        executed, evidence = read_run(host)
+    except EvidenceError as error:
+        return _garbage(run, error.got)
+    except Damaged as damage:
+        return _garbage(run, str(damage))
+    if {path.name for path in directory.iterdir()} != {layout.RUN, layout.SHARED}:
+        return _garbage(run, f"other evidence lies beside {layout.SHARED}, so that arms would count twice")
+    difference = lacks(executed, run, shared.arms) if executed.id == shared.run else f"it is of run {executed.id}"
+    if difference is not None:
+        return _garbage(run, f"run {shared.run} did not execute this one's arms: {difference}")
+    return seen_by(run, evidence, shared.arms)
 
 
 def _of_lanes(run: Run, directory: Path, folders: list[Path]) -> RunEvidence:

@@ -120,6 +120,9 @@ class HostSyncs(Judged):
     def sync_arms(self) -> set[str]:
         return {self.candidate.arm, self.control.arm}
 
+    def compared(self) -> list[list[str]]:
+        return []  # each arm's syncs are counted for themselves
+
     def contradictions(self) -> Iterator[Problem]:
         if not self.control.exactly:
             rule = "the control shows that a sync would be seen: `exactly`, at least 1"

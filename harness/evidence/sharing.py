@@ -1,0 +1,135 @@
+"""One run's evidence from that of another, whose process executed equal arms for both.
+
+The run that was executed, the host, holds the evidence. Its guest's directory holds `run.json`, what the guest's
+claims demand, and `shared.json`, which names the host and says which of its arms stands for each of the guest's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from harness.contract.schema import Workload
+from harness.evidence.arm_records import ArmEnd, EndDifference, Gradients
+from harness.evidence.base import Record
+from harness.evidence.plan_records import PlannedArm, Run
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+
+
+class Shared(Record):
+    """`shared.json`: the run whose process executed this one's arms, and by which names it knows them."""
+
+    run: str
+    arms: dict[str, str]
+
+
+def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
+    """What the host's run has not, or has otherwise, of what the guest's demands; None: it serves the guest too.
+
+    arms: the guest's names of arms -> the host's.
+    """
+    if (host.probe, guest.probe) != ("paired", "paired"):
+        return "only paired runs are shared"
+    field = another_field(host, guest)
+    if field is not None:
+        return f"another {field}"
+    if set(arms) != set(guest.arms) or len(set(arms.values())) < len(arms) or not set(arms.values()) <= set(host.arms):
+        return "one arm of its own for each of the guest's"
+    if reads_gradients(guest) and not set(guest.gradient_steps) <= set(host.gradient_steps):
+        return "gradients at the steps that the guest reads"
+    for name, there in arms.items():
+        difference = arm_lacks(host, there, guest, name, arms)
+        if difference is not None:
+            return f"{difference} of arm {name}, there {there}"
+    return None
+
+
+def another_field(one: Run, other: Run) -> str | None:
+    """The first field in which two runs train on something else, or with another fault; None: there is none."""
+    names = ("fault", "data", "model_directory", "settings")
+    different = [name for name in names if getattr(one, name) != getattr(other, name)]
+    if _trained_on(one.workload) != _trained_on(other.workload):
+        different.insert(0, "workload")
+    return next(iter(different), None)
+
+
+def _trained_on(workload: Workload) -> dict[str, object]:
+    """Of its needs the device says where; memory and modules say on which machines."""
+    return {**workload.model_dump(exclude={"needs"}), "device": workload.needs.device}
+
+
+def arm_lacks(host: Run, there: str, guest: Run, name: str, arms: Mapping[str, str]) -> str | None:
+    """What arm `there` of the host has not, or has otherwise, of the guest's arm `name`."""
+    ours, theirs = guest.arms[name], host.arms[there]
+    if not equal_work(ours, theirs) or (name in guest.fault_arms) != (there in host.fault_arms):
+        return "the settings"
+    if not set(ours.indices) <= set(theirs.indices):
+        return "the repetitions"
+    if ours.observe_syncs > theirs.observe_syncs or ours.watch_every_step > theirs.watch_every_step:
+        return "the watch for host syncs"
+    if name in reads_gradients(guest):
+        baseline = guest.baseline_of.get(name)
+        if host.baseline_of.get(there) != (None if baseline is None else arms.get(baseline)):
+            return "the baseline of the gradients"
+        if there not in reads_gradients(host):
+            return "the gradients"
+    return None
+
+
+def equal_work(one: PlannedArm, other: PlannedArm) -> bool:
+    """Whether both train the same way: one program with one set of settings."""
+    return (one.arm, one.system) == (other.arm, other.system)
+
+
+def reads_gradients(run: Run) -> Collection[str]:
+    """The arms of which some claim of the run reads gradients."""
+    if not run.gradient_steps:
+        return frozenset()
+    return run.arms.keys() if run.gradient_arms is None else set(run.gradient_arms)
+
+
+def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEvidence:
+    """The host's evidence as the guest's own process would have left it; what ended the host ended both."""
+    ours = {there: name for name, there in arms.items()}
+    executed = {
+        name: [_renamed(one, guest, name, ours) for one in host.arms[there] if one.start.replica in planned.indices]
+        for name, planned in sorted(guest.arms.items())  # as they are read from a directory
+        if (there := arms[name]) in host.arms
+    }
+    failed = {
+        name: host.failed[there].model_copy(update={"arm": name})
+        for name, there in arms.items()
+        if there in host.failed
+    }
+    return replace(host, run_id=guest.id, arms=executed, failed=failed)
+
+
+def _renamed(seen: ArmEvidence, guest: Run, name: str, ours: Mapping[str, str]) -> ArmEvidence:
+    """One execution under the guest's name of its arm, without what the guest did not ask for."""
+    own = {"arm": name}
+    wants_gradients = name in reads_gradients(guest)
+    return replace(
+        seen,
+        start=seen.start.model_copy(update=own),
+        end=None if seen.end is None else _end(seen.end, name, ours),
+        gradients=[
+            _gradients(one, name, ours)
+            for one in seen.gradients
+            if wants_gradients and one.step in guest.gradient_steps
+        ],
+        capture=None if seen.capture is None else seen.capture.model_copy(update=own),
+        syncs=seen.syncs.model_copy(update=own) if seen.syncs and guest.arms[name].observe_syncs else None,
+        memory=[one.model_copy(update=own) for one in seen.memory],
+    )
+
+
+def _end(end: ArmEnd, name: str, ours: Mapping[str, str]) -> ArmEnd:
+    differences: list[EndDifference] | None = None
+    if end.differences is not None:  # those from arms that the guest does not know are another's
+        differences = [one.model_copy(update={"arm": ours[one.arm]}) for one in end.differences if one.arm in ours]
+    return end.model_copy(update={"arm": name, "differences": differences})
+
+
+def _gradients(seen: Gradients, name: str, ours: Mapping[str, str]) -> Gradients:
+    baseline = None if seen.baseline is None else ours.get(seen.baseline)
+    return seen.model_copy(update={"arm": name, "baseline": baseline})
