@@ -1,7 +1,8 @@
 """Compiles kernels for a named target in a process of its own: one that interprets Triton kernels cannot compile.
 
-`python -m reference_impl.offline_compiler SM` reads a list of kernel descriptions from stdin, as a Python literal, and
-prints for each a JSON line with key, name, PTX, shared memory and threads.
+`python -m reference_impl.offline_compiler SM FILE` reads a list of kernel descriptions from stdin, as a Python literal,
+and writes into the file a JSON list with key, name, PTX, shared memory and threads of each. Not to its standard output:
+on a host with a GPU something of Triton's prints there too, in the middle of a line.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from harness.system.protocol import Kernel
@@ -34,24 +37,27 @@ class OfflineCompilation:
         self._input = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - the process reads it
         self._input.write(repr([describe(spec) for spec in specs]))
         self._input.seek(0)
+        self._answer = tempfile.NamedTemporaryFile("r", encoding="utf-8")  # noqa: SIM115 - read when it has ended
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "reference_impl.offline_compiler", str(sm)],
+            [sys.executable, "-m", "reference_impl.offline_compiler", str(sm), self._answer.name],
             stdin=self._input,
             env=environment,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,  # apart: a warning in the middle of a kernel's line would tear it
+            stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
         )
 
     def kernels(self) -> list[Kernel]:
-        """Wait for all of them; RuntimeError with the end of the process's stderr when it failed."""
+        """Wait for all of them; RuntimeError with the end of what the process printed when it failed."""
         if self._process is None:
             return []
-        output, problems = self._process.communicate(timeout=_TIME_LIMIT_S)
+        printed, _ = self._process.communicate(timeout=_TIME_LIMIT_S)
         self._input.close()
-        if self._process.returncode != 0:
-            raise RuntimeError(f"the compiling process ended with {self._process.returncode}: {problems[-2000:]}")
-        return [Kernel(**json.loads(line)) for line in output.splitlines()]
+        with self._answer as answer:
+            if self._process.returncode != 0:
+                raise RuntimeError(f"the compiling process ended with {self._process.returncode}: {printed[-2000:]}")
+            return [Kernel(**fields) for fields in json.load(answer)]
 
 
 def compiled_kernel(spec: KernelSpec, compiled: Any) -> Kernel:
@@ -90,11 +96,10 @@ def rebuild(description: dict[str, Any]) -> KernelSpec:
 
 
 def main() -> None:
-    sm = int(sys.argv[1])
-    for description in ast.literal_eval(sys.stdin.read()):
-        spec = rebuild(description)
-        kernel = compiled_kernel(spec, registry.offline_compile(spec, sm))
-        sys.stdout.write(json.dumps({name: getattr(kernel, name) for name in kernel.__dataclass_fields__}) + "\n")
+    sm, answer = int(sys.argv[1]), Path(sys.argv[2])
+    specs = [rebuild(description) for description in ast.literal_eval(sys.stdin.read())]
+    kernels = [compiled_kernel(spec, registry.offline_compile(spec, sm)) for spec in specs]
+    answer.write_text(json.dumps([asdict(kernel) for kernel in kernels]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -114,3 +114,14 @@ def test_a_compiling_process_that_fails_says_why(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(RuntimeError, match="ValueError"):
         OfflineCompilation([spec], "ninety").kernels()  # type: ignore[arg-type]
     assert OfflineCompilation([], 90).kernels() == []
+
+
+def test_what_a_compiling_process_prints_does_not_tear_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = "threading.Thread(target=lambda: [os.write(1, b'x') for _ in range(10**6)], daemon=True).start()"
+    (tmp_path / "sitecustomize.py").write_text(f"import os, threading\n{noise}\n", encoding="utf-8")
+    [spec, _] = registry.load("gemm").specializations(m=5, k=20, n=3)
+    [quiet] = OfflineCompilation([spec], 90).kernels()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    assert OfflineCompilation([spec], 90).kernels() == [quiet]
