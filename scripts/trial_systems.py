@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,14 +11,18 @@ from harness.system.protocol import Arm, SystemDescription, Workload
 from reference_impl.system import QLoRASystem
 
 CYCLES = "delay_cycles"
+OUTLIER, OUTLIER_CYCLES = "outlier_marker", "outlier_cycles"
 
 
 class DelayedSystem:
-    """`QLoRASystem`, whose arms may say `delay_cycles`: the GPU spins that many clock cycles after each step."""
+    """`QLoRASystem`, whose arms may say `delay_cycles`: the GPU spins that many clock cycles after each step.
+
+    With `outlier_marker`, a path, the first process that creates that file spins `outlier_cycles` more in the arm.
+    """
 
     def describe(self) -> SystemDescription:
         described = QLoRASystem().describe()
-        options = {**described.arm_options, CYCLES: int}
+        options = {**described.arm_options, CYCLES: int, OUTLIER: str, OUTLIER_CYCLES: int}
         return SystemDescription(
             name="reference trainer with a delay on the device",
             summary=described.summary,
@@ -31,10 +36,22 @@ class DelayedSystem:
     def open(self, workload: Workload, arm: Arm, **keywords: Any) -> Any:
         settings = arm.settings()
         cycles = int(settings.pop(CYCLES, 0))
+        marker, more = settings.pop(OUTLIER, None), int(settings.pop(OUTLIER_CYCLES, 0))
+        if marker is not None and _creates(Path(str(marker))):
+            cycles += more
         run = QLoRASystem().open(workload, Arm.model_validate({"capture": arm.capture, **settings}), **keywords)
         if cycles:
             _delay(run, cycles)
         return run
+
+
+def _creates(marker: Path) -> bool:
+    """Whether this process is the first."""
+    try:
+        marker.open("x").close()
+    except FileExistsError:
+        return False
+    return True
 
 
 def _delay(run: Any, cycles: int) -> None:

@@ -1,4 +1,4 @@
-"""Waivers: somebody signs, until a date, for a unit that is violated. The unit still runs, and is counted apart.
+"""Waivers: somebody signs, until a date, for a unit whose violation, or undecided ratio, is known. It still runs.
 
 schema: waivers/v1
 waivers:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from operator import eq
 
 from harness.contract.schema import Workload
 from harness.evidence.arm_records import ArmEnd, EndDifference, Gradients
@@ -28,8 +29,8 @@ def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
 
     arms: the guest's names of arms -> the host's.
     """
-    if (host.probe, guest.probe) != ("paired", "paired"):
-        return "only paired runs are shared"
+    if "paired" not in (host.probe, guest.probe):
+        return None if equal_but_for_names(host, guest) and all(map(eq, arms, arms.values())) else "an equal run"
     field = another_field(host, guest)
     if field is not None:
         return f"another {field}"
@@ -44,9 +45,17 @@ def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
     return None
 
 
+def equal_but_for_names(one: Run, other: Run) -> bool:
+    """Whether two runs execute the same, so that either's evidence is the other's: all but contract and names agree."""
+    own = {"id": "", "contract": "", "workload_name": "", "workload": one.workload}
+    return _trained_on(one.workload) == _trained_on(other.workload) and (
+        one.model_copy(update=own) == other.model_copy(update=own)
+    )
+
+
 def another_field(one: Run, other: Run) -> str | None:
     """The first field in which two runs train on something else, or with another fault; None: there is none."""
-    names = ("fault", "data", "model_directory", "settings")
+    names = ("probe", "fault", "data", "model_directory", "settings")
     different = [name for name in names if getattr(one, name) != getattr(other, name)]
     if _trained_on(one.workload) != _trained_on(other.workload):
         different.insert(0, "workload")
@@ -90,6 +99,8 @@ def reads_gradients(run: Run) -> Collection[str]:
 
 def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEvidence:
     """The host's evidence as the guest's own process would have left it; what ended the host ended both."""
+    if guest.probe != "paired":
+        return replace(host, run_id=guest.id)
     ours = {there: name for name, there in arms.items()}
     executed = {
         name: [_renamed(one, guest, name, ours) for one in host.arms[there] if one.start.replica in planned.indices]

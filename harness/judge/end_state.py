@@ -140,10 +140,12 @@ def _differing(ours: State, theirs: State) -> list[_Apart]:
     return found
 
 
-def note_distance(candidate: ArmEvidence, baseline: str, sheet: Sheet) -> None:
+def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> None:
     """How far the candidate's parameters ended from the baseline's, as far as the run recorded it."""
-    found = [each for each in end_of(candidate).differences or [] if each.arm == baseline]
+    found = [each for each in end_of(candidate).differences or [] if each.arm == baseline.start.arm]
     largest = found[0].largest if found else None
+    if not found and end_of(candidate).trainable_digest == end_of(baseline).trainable_digest:
+        largest = 0.0  # executed in two processes, with equal bits
     sheet.figure("end_max_abs_difference", largest, "parameter")
     if found and found[0].tensor is not None:
         sheet.figure("end_max_abs_difference_tensor", found[0].tensor)

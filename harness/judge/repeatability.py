@@ -45,7 +45,7 @@ def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
     names = [f"run {index} of {part.candidate}" for index in range(len(executions))]
     named = dict(zip(names, executions, strict=True))
     note_watched(named, sheet)
-    note_distance(executions[worst + 1], part.candidate, sheet)
+    note_distance(executions[worst + 1], executions[0], sheet)
     require_finite(named, sheet)
     require_comparable(named, sheet)
     require_equal(found[worst], part.equality, part.max_abs_difference, f"{names[worst + 1]} and {names[0]}")

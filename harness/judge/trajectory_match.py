@@ -47,7 +47,7 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     noise = _noise_floor(part, baseline, repetitions)
     _note_noise(sheet, noise, found.largest)
     _note_ends(sheet, candidate, baseline)
-    note_distance(candidate, part.baseline, sheet)
+    note_distance(candidate, baseline, sheet)
 
     ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
     repeated = {f"{theirs} (repetition {index})": each for index, each in enumerate(repetitions, 1)}

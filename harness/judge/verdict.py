@@ -54,6 +54,11 @@ class Verdict(Judgement):
     claim: str
     workload: str
 
+    @property
+    def can_be_waived(self) -> bool:
+        """A violation, or a ratio that was measured soundly and neither proves nor refutes; nothing that went wrong."""
+        return self.status is Status.FAIL or (self.status, self.reason) == (Status.INCONCLUSIVE, "undecided_ratio")
+
 
 class Counts(BaseModel):
     """The count line's numbers."""

@@ -87,7 +87,7 @@ class ContractItem(pytest.Item):
         assert self.verdict is not None  # noqa: S101 - set-up has run
         gate = bool(self.config.getoption("--contract-gate"))
         waiver = shared_runs(self.config).waiver(self.planned, self.unit)
-        if self.verdict.status is Status.FAIL and waiver is not None:
+        if self.verdict.can_be_waived and waiver is not None:
             pytest.xfail(f"waived by {waiver.owner} until {waiver.expires}: {waiver.reason}")
         if self.verdict.status is Status.FAIL or (gate and self.verdict.status in UNDECIDED):
             pytest.fail(self._failure, pytrace=False)

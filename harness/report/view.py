@@ -12,7 +12,7 @@ from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.schema import Contract, Workload
 from harness.costs.account import Costs
 from harness.evidence.run_evidence import RunEvidence
-from harness.judge.verdict import Status, Verdict, count
+from harness.judge.verdict import Verdict, count
 from harness.report.text import line
 from harness.run_directory.bundle import Header, WaiverRecord
 from harness.run_directory.drill_record import DrillRecord
@@ -104,15 +104,15 @@ class ReportView:
         return run_id
 
     def waiver(self, verdict: Verdict) -> WaiverRecord | None:
-        """The unexpired waiver of a violated unit."""
+        """The unexpired waiver of a unit that can have one."""
         return next((waiver for waiver in self._waivers_of(verdict) if not waiver.expired), None)
 
     def expired_waiver(self, verdict: Verdict) -> WaiverRecord | None:
-        """The waiver that a violated unit had until its date; None while one is in force."""
+        """The waiver that such a unit had until its date; None while one is in force."""
         return None if self.waiver(verdict) else next(iter(self._waivers_of(verdict)), None)
 
     def _waivers_of(self, verdict: Verdict) -> list[WaiverRecord]:
-        if verdict.status is not Status.FAIL:
+        if not verdict.can_be_waived:
             return []
         unit = (verdict.contract, verdict.claim, verdict.workload)
         return [waiver for waiver in self.header.waivers if (waiver.contract, waiver.claim, waiver.workload) == unit]
@@ -142,8 +142,8 @@ class ReportView:
         return rows
 
     def count_line(self) -> str:
-        """The count line; waived violations are counted apart, at its end."""
-        counts = count(self.verdicts)
+        """The count line; waived units are counted apart, at its end."""
         waived = sum(1 for verdict in self.verdicts if self.waiver(verdict))
-        counts = counts.model_copy(update={"violated": counts.violated - waived})
+        counts = count([verdict for verdict in self.verdicts if not self.waiver(verdict)])
+        counts = counts.model_copy(update={"planned": len(self.verdicts)})
         return counts.line() + (f" · {waived} waived" if waived else "")

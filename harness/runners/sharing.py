@@ -1,8 +1,9 @@
-"""Equal arms of several paired runs, executed once: one run is the host of others, and its process executes for all.
+"""What several runs demand alike, executed once: one run is the host of others, and its process executes for all.
 
 Several contracts demand the same of one trainer at one workload (the plain arm, its repetition, the untrained
 control), and equal arms of one machine are equal in bits. Where that is untrue it shows in the host's own repetition,
-which every guest reads too. Units, runs and judges stay as they are (`harness.evidence.sharing`).
+which every guest reads too. Units, runs and judges stay as they are (`harness.evidence.sharing`). Paired runs are
+joined arm by arm; of any other probe, a timing say, only runs that are wholly equal are.
 """
 
 from __future__ import annotations
@@ -11,9 +12,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.contract.schema import Needs
 from harness.evidence import layout
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.evidence.sharing import Shared, another_field, arm_lacks, equal_work, lacks, reads_gradients
+from harness.evidence.sharing import (
+    Shared,
+    another_field,
+    arm_lacks,
+    equal_but_for_names,
+    equal_work,
+    lacks,
+    reads_gradients,
+)
 from harness.numbers import dump_json
 from harness.runners.remaining import write_run
 from harness.runners.run_builder import PAIRED
@@ -39,7 +49,7 @@ class Hosted:
 
     def takes(self, guest: Run) -> bool:
         """Make the guest one of this run's, where that saves enough; whether it is one now."""
-        found = _joined(self.run, guest)
+        found = _joined(self.run, guest) if guest.probe == PAIRED else _same(self.run, guest)
         if found is None:
             return False
         run, arms = found
@@ -68,6 +78,14 @@ def write_guests(host: Hosted, directories: Mapping[str, Path]) -> None:
         write_run(guest.run, directory)
         shared = Shared(run=host.run.id, arms=guest.arms)
         (directory / layout.SHARED).write_text(dump_json(shared.model_dump(), indent=2) + "\n", encoding="utf-8")
+
+
+def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
+    """Of another probe only a run that is equal is executed once: a timing of the same arms at the same workload."""
+    if not equal_but_for_names(host, guest):
+        return None
+    needs = {"workload": host.workload.model_copy(update={"needs": _needs(host, guest)})}
+    return host.model_copy(update=needs), {arm: arm for arm in guest.arms}
 
 
 def _joined(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
@@ -149,19 +167,23 @@ def _together(host: Run, guest: Run, arms: Mapping[str, str]) -> dict[str, objec
     compared = None
     if host.compared is not None and guest.compared is not None:
         compared = [*host.compared, *_named(guest.compared, arms)]
-    needs, others = host.workload.needs, guest.workload.needs
-    memory = None
-    if needs.memory_gib is not None and others.memory_gib is not None:
-        memory = max(needs.memory_gib, others.memory_gib)
-    modules = list(dict.fromkeys([*needs.modules, *others.modules]))
-    needed = needs.model_copy(update={"memory_gib": memory, "modules": modules})
     return {
-        "workload": host.workload.model_copy(update={"needs": needed}),
+        "workload": host.workload.model_copy(update={"needs": _needs(host, guest)}),
         "groups": groups,
         "compared": compared,
         "wall_limit_s": max(host.wall_limit_s, guest.wall_limit_s),
         "heartbeat_s": max(host.heartbeat_s, guest.heartbeat_s),
     }
+
+
+def _needs(host: Run, guest: Run) -> Needs:
+    """The larger memory, none where one of them declares none; the modules of both."""
+    ours, theirs = host.workload.needs, guest.workload.needs
+    memory = None
+    if ours.memory_gib is not None and theirs.memory_gib is not None:
+        memory = max(ours.memory_gib, theirs.memory_gib)
+    modules = list(dict.fromkeys([*ours.modules, *theirs.modules]))
+    return ours.model_copy(update={"memory_gib": memory, "modules": modules})
 
 
 def _named(groups: Sequence[Sequence[str]], arms: Mapping[str, str]) -> list[list[str]]:

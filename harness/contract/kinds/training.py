@@ -152,8 +152,9 @@ class TrajectoryMatch(Guarded):
         return {self.baseline: 2}  # two runs of the baseline show the noise floor
 
     def compared(self) -> list[list[str]]:
-        # how far the parameters end apart; of the baseline's repetition and the control series and digests are read
-        return [[self.candidate, self.baseline]]
+        # How far the parameters end apart, which a claim in bits tells only where the process has both: digests decide
+        # it. Of the baseline's repetition and the control series and digests are read.
+        return [[self.candidate, self.baseline]] if self.equality == "within" else []
 
 
 class ClippedNorm(Strict):

@@ -17,7 +17,7 @@ from harness.contract.load import load_contract
 from harness.errors import ContractError
 
 FOLDER = Path(__file__).parents[3] / "contracts"
-DOCUMENTS = [strict_yaml.read(path) for path in sorted(FOLDER.glob("*.yaml"))]
+DOCUMENTS = [strict_yaml.read(path) for path in sorted(FOLDER.glob("*-v1.yaml"))]
 PLACES = [(document, path) for document in DOCUMENTS for path in document.values if path]
 DAMAGE = st.one_of(
     st.none(),

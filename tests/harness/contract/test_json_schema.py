@@ -12,7 +12,7 @@ import pytest
 from harness.contract import strict_yaml
 from harness.contract.json_schema import SCHEMA_PATH, contract_json_schema, schema_text
 
-CONTRACTS = sorted((Path(__file__).parents[3] / "contracts").glob("*.yaml"))
+CONTRACTS = sorted((Path(__file__).parents[3] / "contracts").glob("*-v1.yaml"))
 
 
 @pytest.fixture(scope="module")

@@ -156,6 +156,18 @@ def test_a_live_waiver_takes_the_violation_away_and_is_counted_apart() -> None:
     assert view.count_line() == "2 planned · 1 held · 0 violated · 0 undecided · 0 not run · 0 errors · 1 waived"
 
 
+@pytest.mark.parametrize(
+    ("reason", "code"), [("undecided_ratio", ExitCode.HELD), ("limits_exceeded", ExitCode.UNDECIDED)]
+)
+def test_of_undecided_units_a_ratio_alone_can_be_waived(reason: str, code: ExitCode) -> None:
+    verdicts = [verdict("A", "w", PASS), verdict("B", "w", OPEN, reason=reason)]
+    waived = {**waiver("w"), "claim": "B"}
+    view = replace(view_of(PASS, header=header(waivers=[waived])), verdicts=verdicts, gate=True)
+    assert headline(view).code is code
+    line = {ExitCode.HELD: "0 undecided · 0 not run · 0 errors · 1 waived", ExitCode.UNDECIDED: "1 undecided"}[code]
+    assert line in view.count_line()
+
+
 def test_a_waived_violation_beside_open_units_is_partly_decided() -> None:
     found = headline(view_of(PASS, FAIL, NOT_RUN, header=header(waivers=[waiver("w1")])))
     assert str(found) == "PARTLY DECIDED: 1 of 3 planned units held (1 not run, 1 waived)."

@@ -85,18 +85,28 @@ def apart(run: Run) -> list[list[tuple[str, int]]]:
     return [lane.executions() for lane in lanes(run)]
 
 
+def within(candidate: str = "again", baseline: str = "plain") -> dict[str, Any]:
+    """How far the ends of both lie apart is measured where both are."""
+    return trajectory(candidate, baseline, equality="within")
+
+
 def test_the_repetition_and_the_control_stand_apart() -> None:
-    _, run = planned(trajectory())
+    _, run = planned(within())
     assert apart(run) == [[("plain", 0), ("again", 0)], [("plain", 1)], [("untrained", 0)]]
 
 
+def test_what_is_compared_in_bits_stands_apart() -> None:
+    _, run = planned(trajectory())
+    assert apart(run) == [[("plain", 0)], [("plain", 1)], [("again", 0)], [("untrained", 0)]]
+
+
 def test_candidates_of_one_baseline_stay_with_it() -> None:
-    _, run = planned(trajectory(), trajectory("other", "again"))
+    _, run = planned(within(), within("other", "again"))
     assert apart(run)[0] == [("plain", 0), ("again", 0), ("other", 0)]
 
 
 def test_runs_whose_ends_are_compared_stay_together() -> None:
-    _, run = planned(trajectory(), repeated("plain"))
+    _, run = planned(within(), repeated("plain"))
     assert apart(run) == [[("plain", 0), ("plain", 1), ("plain", 2), ("again", 0)], [("untrained", 0)]]
 
 
@@ -195,8 +205,8 @@ def test_what_dies_costs_its_arms_alone(tmp_path: Path, monkeypatch: pytest.Monk
     """A lane that loses its only arm is over; one that loses an arm of several goes on without it."""
     monkeypatch.setattr(lanes_module, "_is_worth_it", lambda _run: True)
     arms = {**ARMS, "other": {"fails": "killed"}, "untrained": {"learning_rate": 0.0, "fails": "killed"}}
-    sound = trajectory("again", id="SOUND", guards={"steps": 3})
-    bad = trajectory("other", id="BAD", guards={"steps": 3})
+    sound = trajectory("again", id="SOUND", guards={"steps": 3}, equality="within")
+    bad = trajectory("other", id="BAD", guards={"steps": 3}, equality="within")
     contract, run = planned(trajectory(id="UNTRAINED"), sound, bad, arms=arms, steps=3, device=None)
     for (lane, folder), start in zip(
         lane_directories(run, tmp_path / "run"), (execute, execute_here, execute), strict=True

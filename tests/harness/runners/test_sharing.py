@@ -19,6 +19,7 @@ from harness.evidence.read_run import has_ended, read_run
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.registry import judge_unit
 from harness.runners.plan import plan
+from harness.runners.remaining import write_run
 from harness.runners.sharing import Hosted, hosted, write_guests
 from harness.runners.supervisor import execute
 from harness.system.resolve import resolve
@@ -285,3 +286,46 @@ def test_evidence_beside_the_reference_is_refused(tmp_path: Path) -> None:
     seen = read_run(tmp_path / "second+w+paired")[1]
     assert seen.death is not None
     assert "would count twice" in seen.death.detail
+
+
+def _timed(identity: str, **fields: Any) -> Run:
+    run = run_of(contract_of("first", trajectory("again", "plain"), arms=PLAIN))
+    own = {"id": identity, "contract": identity, "probe": "throughput", "settings": {"blocks": 4}, **fields}
+    return run.model_copy(update=own)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"process": 1},
+        {"settings": {"blocks": 6}},
+        {"fault": "slow_candidate"},
+        {"arms": {}},
+        {
+            "workload_name": "v",
+            "workload": run_of(contract_of("o", trajectory("again", "plain"), arms=PLAIN, steps=4)).workload,
+        },
+    ],
+    ids=["process", "settings", "fault", "arms", "workload"],
+)
+def test_a_timing_is_shared_with_an_equal_one_alone(other: dict[str, Any]) -> None:
+    [host] = hosted([_timed("one"), _timed("two")])
+    assert [(guest.run.id, guest.arms) for guest in host.guests] == [("two", {"plain": "plain", "again": "again"})]
+    assert [len(host.guests) for host in hosted([_timed("one"), _timed("two", **other)])] == [0, 0]
+
+
+def test_a_guest_reads_the_hosts_timing(tmp_path: Path) -> None:
+    [host] = hosted([_timed("one"), _timed("two")])
+    write_guests(host, {"two": tmp_path / "two"})
+    (tmp_path / "one").mkdir()
+    write_run(host.run, tmp_path / "one")
+    timing = {"record": "timing", "process": 0, "candidate": "again", "baseline": "plain", "blocks": []}
+    records = [{**timing, "observed_steps": 0, "observed_graph_launches": {}}, {"record": "complete", "seconds": 1.0}]
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    (tmp_path / "one" / layout.RECORDS).write_text(text, encoding="utf-8")
+    seen = read_run(tmp_path / "two")[1]
+    assert (seen.run_id, seen.timing is not None and seen.timing.candidate, seen.death) == ("two", "again", None)
+    _changed(tmp_path / "two" / layout.RUN, {"process": 3})
+    seen = read_run(tmp_path / "two")[1]
+    assert seen.death is not None
+    assert "an equal run" in seen.death.detail
