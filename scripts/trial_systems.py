@@ -17,7 +17,7 @@ OUTLIER, OUTLIER_CYCLES = "outlier_marker", "outlier_cycles"
 class DelayedSystem:
     """`QLoRASystem`, whose arms may say `delay_cycles`: the GPU spins that many clock cycles after each step.
 
-    With `outlier_marker`, a path, the first process that creates that file spins `outlier_cycles` more in the arm.
+    With `outlier_marker`, a path, the arm of the first process that creates that file spins `outlier_cycles` instead.
     """
 
     def describe(self) -> SystemDescription:
@@ -36,9 +36,9 @@ class DelayedSystem:
     def open(self, workload: Workload, arm: Arm, **keywords: Any) -> Any:
         settings = arm.settings()
         cycles = int(settings.pop(CYCLES, 0))
-        marker, more = settings.pop(OUTLIER, None), int(settings.pop(OUTLIER_CYCLES, 0))
+        marker, others = settings.pop(OUTLIER, None), int(settings.pop(OUTLIER_CYCLES, 0))
         if marker is not None and _creates(Path(str(marker))):
-            cycles += more
+            cycles = others
         run = QLoRASystem().open(workload, Arm.model_validate({"capture": arm.capture, **settings}), **keywords)
         if cycles:
             _delay(run, cycles)

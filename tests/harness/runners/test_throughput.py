@@ -195,9 +195,9 @@ def test_the_first_process_is_profiled_after_its_timed_blocks(tmp_path: Path, or
     evidence = timing(execute(make_run(process=0), tmp_path / "run"))
     watched = ["alone", "clocks raised", "profiled", "no longer alone", "profile closed"]
     assert order == [
-        "profiler set up", "opened", "opened",
+        "opened", "opened",
         "alone", "clocks raised", "_timed_rounds", "no longer alone",
-        "arm_end", "arm_end", *watched, *watched, "capture_evidence",
+        "arm_end", "arm_end", "profiler set up", *watched, *watched, "capture_evidence",
     ]  # fmt: skip
     assert (evidence.observed_steps, evidence.profiler_sees_planted) == (5, True)
     assert evidence.observed_graph_launches == {"plain": 5, "captured": 5}
