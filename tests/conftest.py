@@ -32,7 +32,6 @@ TOGETHER = {
     "test_huggingface.py": "transformers",
     "test_kernel_interpreted.py": "kernels interpreted",
     "test_rehearse_workflow.py": "a workflow rehearsed",
-    "test_report_size.py": "published pages",
     "test_reports_in_chromium.py": "a browser",
     "test_toy_kind.py": "a kind of a plugin",
     "test_workflow_lint.py": "actionlint",
@@ -51,8 +50,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return scheduling
 
 
+@pytest.fixture(scope="session")
+def published_page(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Any:
+    """Gives the page of a published run."""
+    from published_pages import drawn_once, shared_folder
+
+    return drawn_once(shared_folder(tmp_path_factory, worker_id))
+
+
 MANY_MODULES = 200
 _frozen_at = 0  # modules that were loaded when the collector was last told to leave them alone
+gc.disable()  # until the tests are collected: what that makes stays
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_teardown() -> None:

@@ -14,7 +14,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from harness.commands import first_signals
 from harness.errors import ExitCode
 
 GRACE_S, LONG_GRACE_S = 10.0, 120.0  # from the first signal to a hard end; the long one judges and draws pages
@@ -33,13 +35,20 @@ _grace: list[float] = [GRACE_S]
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Within the block signals end the command. A signal that was ignored before it (nohup) stays so."""
+    """Within the block signals end the command. A signal that was ignored before it (nohup) stays so.
+
+    One that came since the process's first line (`first_signals`) ends it at once.
+    """
     _noted.clear()
-    previous = {number: signal.getsignal(number) for number in CODES}
+    previous: dict[int, Any] = {number: signal.getsignal(number) for number in CODES}
     for number, handler in previous.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, _note)
+    found, early = first_signals.release()
+    previous |= found
+    _noted.extend(early)
     try:
+        raise_if_noted()
         yield
     finally:
         for number, handler in previous.items():

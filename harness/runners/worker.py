@@ -8,11 +8,13 @@ happens, the supervisor sees and names it.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import importlib
 import os
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 
@@ -28,6 +30,8 @@ STACKS = "stack.txt"
 AHEAD = "--ahead"
 RAISED_EXIT = 70  # EX_SOFTWARE of sysexits.h
 _IMPORTED_AHEAD = ("harness.runners.paired",)  # and with it torch; `throughput` looks for a device
+_TORCH_IMPORTS_LATER = "torch._dynamo"  # at the first dispatch mode or fake tensor
+_WATCH_STEPS = ("paired", "recapture")  # a captured arm's, under such a mode
 
 
 def main() -> int:
@@ -55,8 +59,18 @@ def main() -> int:
 
 def _import_ahead() -> None:
     for module in _IMPORTED_AHEAD:
-        with suppress(Exception):  # a run that needs it meets the same failure, and it becomes that run's
+        with suppress(Exception), _collector_off():  # a run that needs it meets the same failure: it becomes that run's
             importlib.import_module(module)
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """What an import makes stays; the collector looked through it again and again, for a sixth of the import's time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _use_threads(count: int) -> None:
@@ -70,7 +84,13 @@ def _execute(directory: Path, recorder: Recorder) -> int:
         recorder.phase("start")
         run = Run.model_validate_json((directory / layout.RUN).read_bytes())
         recorder.phase(f"import harness.runners.{run.probe}")
-        importlib.import_module(f"harness.runners.{run.probe}").execute(run, recorder)
+        with _collector_off():
+            probe = importlib.import_module(f"harness.runners.{run.probe}")
+            if "torch" in sys.modules and run.probe in _WATCH_STEPS and _captures(run):
+                importlib.import_module(_TORCH_IMPORTS_LATER)
+        if run.probe != "throughput":  # an arm that is timed has the collector that it has elsewhere
+            gc.freeze()  # each arm ends with a collection, which need not look through all of torch
+        probe.execute(run, recorder)
     except NotAvailable as error:
         recorder.write(Unavailable(obstacle=obstacle_of(error)))
     except BaseException as error:  # a system may raise anything, SystemExit included
@@ -78,6 +98,10 @@ def _execute(directory: Path, recorder: Recorder) -> int:
         return RAISED_EXIT
     recorder.complete()
     return 0
+
+
+def _captures(run: Run) -> bool:
+    return any(planned.arm.capture != "none" for planned in run.arms.values())
 
 
 if __name__ == "__main__":

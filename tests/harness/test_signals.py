@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
+from process_sweep import MARK, PYTEST_ALLOWED, await_worker, is_pythons, left_after
 
-CONTRACT = Path(__file__).parents[2] / "contracts" / "repeatability-v1.yaml"
+ROOT = Path(__file__).parents[2]
+CONTRACT = ROOT / "contracts" / "repeatability-v1.yaml"
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 # a shell's number for a signal that came before the first line of the command was reached
 BEFORE_IT = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
@@ -33,12 +37,29 @@ def shell_code(code: int) -> int:
 @pytest.mark.parametrize("seconds", [0.08, 0.25, 0.5])
 def test_a_signal_at_the_start_of_a_command_has_its_code(number: signal.Signals, seconds: float) -> None:
     command = [sys.executable, "-m", "harness", "check", str(CONTRACT)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         time.sleep(seconds)
         was_there = process.poll() is None
         process.send_signal(number)
-        code = process.wait(30)
-    assert shell_code(code) in ({CODES[number], BEFORE_IT[number]} if was_there else {0})
+        _, printed = process.communicate(timeout=30)
+    allowed = {CODES[number], BEFORE_IT[number]} if was_there else {0}
+    assert shell_code(process.returncode) in allowed or is_pythons(process.returncode, number, printed)
+
+
+@pytest.mark.parametrize(
+    ("code", "printed", "pythons"),
+    [
+        (1, "Fatal Python error: init_import_site\nKeyboardInterrupt", True),
+        (0, "Exception ignored in: <function _get_module_lock.<locals>.cb>\nKeyboardInterrupt", True),
+        (0, "", False),
+        (0, "KeyboardInterrupt", False),
+        (1, f'File "{ROOT}/harness/commands/check.py", line 1\nKeyboardInterrupt', False),
+        (12, "KeyboardInterrupt", False),
+    ],
+)
+def test_what_pythons_own_start_makes_of_an_interrupt(code: int, printed: str, pythons: bool) -> None:
+    assert is_pythons(code, signal.SIGINT, printed) is pythons
+    assert not is_pythons(code, signal.SIGTERM, printed)
 
 
 @pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
@@ -80,3 +101,62 @@ def test_handlers_are_as_they_were_found_afterwards() -> None:
     whole = f"{COMMAND}with interruption.watched():\n{program}"
     done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, check=True)
     assert done.stdout == "True default_int_handler\n"
+
+
+EARLY = "import os, signal, sys\nfrom harness.commands import first_signals\n{before}\nfirst_signals.hold()\n{signal}\n"
+LATER = "from harness.commands import interruption\nwith interruption.watched():\n    print('judged')\n"
+
+
+def ended_early(number: signal.Signals, *, before: str = "", later: str = LATER) -> tuple[int, str]:
+    """What becomes of a program that gets a signal between its first line and the command's handlers."""
+    program = EARLY.format(before=before, signal=f"os.kill(os.getpid(), {int(number)})") + later
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+def test_a_signal_during_the_first_imports_ends_the_command_with_its_code(number: signal.Signals) -> None:
+    """It raises nothing there: what an import raises in the callback of a weak reference is ignored."""
+    assert ended_early(number) == (CODES[number], "")
+
+
+def test_a_signal_that_was_ignored_from_the_start_stays_so() -> None:
+    assert ended_early(signal.SIGHUP, before="signal.signal(signal.SIGHUP, signal.SIG_IGN)") == (0, "judged\n")
+
+
+def test_handlers_are_as_they_were_before_the_first_line_afterwards() -> None:
+    later = "print(signal.getsignal(15) is signal.SIG_DFL, signal.getsignal(2).__name__)"
+    program = EARLY.format(before="", signal="") + LATER + later
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "judged\nTrue default_int_handler\n"
+
+
+def test_the_command_holds_signals_before_it_imports_the_application() -> None:
+    """`python -m harness`, and the command that is installed: `signal` and `typing` take 10 ms."""
+    watch = "import sys, harness.__main__\nprint([name for name in ('signal', 'typing') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-S", "-c", watch], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "[]\n"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["scripts"]["harness"] == "harness.__main__:main"
+
+
+@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+def test_pytest_ends_with_its_own_code_and_leaves_no_process(
+    number: signal.Signals, scripted: Path, tmp_path: Path
+) -> None:
+    """While a worker sleeps. `.ci/long processes` sends signals at fifty moments."""
+    from scripted_system import contract_text
+
+    contract = tmp_path / "scripted-v1.yaml"
+    contract.write_text(contract_text("sleeps"), encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\ncontract_paths = .\n", encoding="utf-8")
+    mark = f"test-{number.name}-{tmp_path}"
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", MARK: mark}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "harness.pytest_plugin", str(contract)]
+    nothing = subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=nothing, stderr=nothing) as process:
+        await_worker(process, mark)
+        process.send_signal(number)
+        code = process.wait(30)
+    assert shell_code(code) in PYTEST_ALLOWED[number]
+    assert left_after(mark) == []

@@ -1,8 +1,8 @@
 """Record a whole training step as ATen operators, and replay it bit for bit, without CUDA.
 
 Order (each execution is undone before the next): the fake pass, in which a host sync fails; one real execution
-that lets lazy optimizer state come to be, if the fake pass saw any; recording by `make_fx` in real mode, which
-executes the step. A replay runs the recorded operators on the same tensors. This is not a CUDA graph: it shows
+that lets lazy optimizer state come to be, if the fake pass saw any; recording (`operations`), which executes the
+step. A replay runs the recorded operators on the same tensors. This is not a CUDA graph: it shows
 what would break a capture, and nothing about speed, memory or loading.
 """
 
@@ -13,18 +13,16 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
 )
-from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from harness.errors import HarnessError
 from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.frames import of_traceback
+from harness.system.replay.operations import Operations, record
 from harness.system.replay.state import State, StateError, StateGuard
 
 Body = Callable[[], Tensor]
@@ -70,7 +68,7 @@ class TracedStep:
         self._body, self._state, self._roots = body, state, roots
         self.buffers = StaticAddresses(static)
         self._read_outputs: State = outputs or dict
-        self._graph: GraphModule | None = None
+        self._recorded: Operations | None = None
         self._output_names: list[str] = []
         self.outputs: Mapping[str, Tensor] = {}
         self.fake_pass_clean: bool | None = None
@@ -84,10 +82,8 @@ class TracedStep:
         self.fake_pass_clean = True
         if created_state:
             self._create_state()
-        # make_fx takes a bound method's `self` for an argument without a value, hence the lambda.
-        record = make_fx(lambda: self._body_and_outputs(), tracing_mode="real")  # noqa: PLW0108
         try:
-            graph = self._execute_and_undo(record)
+            recorded = self._execute_and_undo(lambda: record(self._body_and_outputs))
         except RuntimeError as error:
             place = of_traceback(error.__traceback__)
             raise NotTraceableError(
@@ -96,22 +92,20 @@ class TracedStep:
                 got=f"{type(error).__name__}: {_first_line(error)}",
                 remedy="use the fused or functional form of the operation",
             ) from error
-        self.operations = sum(
-            node.op == "call_function" and isinstance(node.target, OpOverload) for node in graph.graph.nodes
-        )
+        self.operations = len(recorded)
         if self.operations == 0:
             raise NotTraceableError("the step must do some work", got="a recording without an operation")
-        self._graph = graph
+        self._recorded = recorded
         self.buffers.remember()
 
     def replay(self) -> Tensor:
         """Execute the recorded operators once; the 0-d loss in storage of its own."""
-        if self._graph is None:
+        if self._recorded is None:
             self.record()
             return self.replay()
         self.buffers.check()
         with torch.no_grad():  # in-place updates of leaf parameters; the backward pass is part of the recording
-            loss, *outputs = self._graph()
+            loss, *outputs = self._recorded()
         self.outputs = dict(zip(self._output_names, outputs, strict=True))
         self.replays += 1
         return torch.clone(loss)

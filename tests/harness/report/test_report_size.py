@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,27 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from published_pages import DIRECTORIES, PageOf, judged_run
 from report_views import full_view
 
-from harness.rejudge import judged
 from harness.report import plots, plots_machine, plots_throughput, svg
 from harness.report.html import render
 from harness.report.view import ReportView
-from harness.run_directory.places import runs_in
 
 BOUND = 400_000
-DIRECTORIES = runs_in(Path(__file__).parents[3] / "reports")
 COPIES = 16
-
-
-@functools.cache
-def view_of(directory: Path) -> ReportView:
-    return judged([directory])[1].view
-
-
-@functools.cache
-def page_of(directory: Path) -> str:
-    return render(view_of(directory))
 
 
 def joined(views: list[ReportView]) -> ReportView:
@@ -51,15 +38,17 @@ def size(page: str) -> int:
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda path: path.name)
-def test_a_published_run_stays_below_400_kb(directory: Path) -> None:
-    assert size(page_of(directory)) < BOUND
+def test_a_published_run_stays_below_400_kb(directory: Path, published_page: PageOf) -> None:
+    assert size(published_page(directory)) < BOUND
 
 
-def test_all_published_gpu_runs_as_one_stay_below_400_kb_and_keep_their_timings_drawn() -> None:
-    directories = [place for place in DIRECTORIES if view_of(place).header.environment.gpu.name]
-    page = render(joined([view_of(place) for place in directories]))
+def test_all_published_gpu_runs_as_one_stay_below_400_kb_and_keep_their_timings_drawn(published_page: PageOf) -> None:
+    directories = [place for place in DIRECTORIES if judged_run(place).header.environment.gpu.name]
+    page = render(joined([judged_run(place) for place in directories]))
     assert size(page) < BOUND
-    timed = {title for place in directories for title in re.findall(r"Speed ratio of each process", page_of(place))}
+    timed = {
+        title for place in directories for title in re.findall(r"Speed ratio of each process", published_page(place))
+    }
     assert set(re.findall(r"Speed ratio of each process", page)) == timed
 
 

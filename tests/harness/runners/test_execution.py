@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from run_builders import make_contract
 
 from harness.contract.schema import Contract
@@ -12,6 +14,7 @@ from harness.evidence.environment import Machine
 from harness.evidence.environment_records import Environment
 from harness.run_directory.bundle import BundleWriter, Digests, Header, altered, read_bundle
 from harness.run_directory.shards import attempts
+from harness.runners import worker
 from harness.runners.plan import plan
 from harness.runners.supervisor import execute
 from harness.system.resolve import resolve
@@ -68,3 +71,10 @@ def test_a_planned_run_leaves_the_series_of_every_replica(tmp_path: Path) -> Non
         assert other.start.trainable_digest == again.start.trainable_digest
     assert len(set(again.series.batch_digest)) == 3
     assert altered(bundle) == []
+
+
+def test_the_collector_works_again_after_an_import_that_failed() -> None:
+    with pytest.raises(ModuleNotFoundError), worker._collector_off():
+        assert not gc.isenabled()
+        import no_such_module  # type: ignore[import-not-found]  # noqa: F401
+    assert gc.isenabled()

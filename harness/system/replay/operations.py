@@ -1,0 +1,157 @@
+"""Record the ATen operations of a function while it executes, and repeat them on the same tensors.
+
+A dispatch mode sees them below autograd, so that a backward pass and an optimizer are operations like any other.
+torch's `make_fx` records the same, and builds a fake tensor, with a mode of its own, beside each value: a step of the
+reference trainer's tiny model took it 3.1 s of processor time, and takes 0.2 s here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+_LIFT, _COPY = torch.ops.aten.lift_fresh.default, torch.ops.aten.clone.default
+
+
+@dataclass(frozen=True)
+class _Result:
+    """A tensor that an operation gives: its place among all results. constant: numbers in the code alone made it."""
+
+    place: int
+    constant: bool
+
+
+@dataclass
+class _Operation:
+    """One call; a `_Result` stands where an argument is computed anew by each repetition."""
+
+    function: OpOverload
+    arguments: list[Any]
+    keywords: dict[str, Any]
+    results: list[tuple[int, int]]  # index in what is returned, and its place
+    last_used: list[int]  # places that no later operation needs
+
+
+class Operations:
+    """What `record` saw. A call repeats it, and gives what the function returned, computed anew."""
+
+    def __init__(self, operations: list[_Operation], returned: list[Any], places: int) -> None:
+        self._operations, self._returned, self._places = operations, returned, places
+        needed = set(_places(returned))
+        for operation in reversed(operations):  # memory is used again as soon as the function itself let go of it
+            used = _places([*operation.arguments, *operation.keywords.values()])
+            own = {*used, *(place for _, place in operation.results)}
+            operation.last_used = sorted(own - needed)
+            needed |= own
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def __call__(self) -> list[Tensor]:
+        values: list[Any] = [None] * self._places
+        for operation in self._operations:
+            returned = operation.function(
+                *[_filled(each, values) for each in operation.arguments],
+                **{name: _filled(each, values) for name, each in operation.keywords.items()},
+            )
+            for index, place in operation.results:
+                values[place] = returned if isinstance(returned, Tensor) else returned[index]
+            for place in operation.last_used:
+                values[place] = None
+        return [_filled(each, values) for each in self._returned]
+
+
+def record(function: Callable[[], list[Tensor]]) -> Operations:
+    """Execute `function`, which returns tensors, and record its operations.
+
+    Raises RuntimeError where the host is given a value that the recording computes: what it made of it would be
+    repeated, whatever the value is then.
+    """
+    with _Recording() as recording, _no_cached_casts():
+        returned = function()
+    return Operations(recording.operations, [recording.known(tensor) for tensor in returned], recording.places)
+
+
+class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within its block, executes every operation and keeps it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations: list[_Operation] = []
+        self.places = 0
+        self._results: Any = WeakTensorKeyDictionary()
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = list(_tensors([*args, *kwargs.values()]))
+        known = [self._results.get(tensor) for tensor in given]
+        constant = func is _LIFT or (bool(known) and all(each is not None and each.constant for each in known))
+        if torch.Tag.data_dependent_output in func.tags and not constant:
+            raise RuntimeError(f"{func} gives the host a value of the step")
+        called = _COPY if func is _LIFT else func  # what the code made of numbers is made anew by each repetition
+        operation = _Operation(called, [*map(self.known, args)], {k: self.known(v) for k, v in kwargs.items()}, [], [])
+        returned = called(*args, **kwargs)
+        self.operations.append(operation)
+        for index, tensor in enumerate(returned if isinstance(returned, tuple | list) else [returned]):
+            if not isinstance(tensor, Tensor):
+                continue
+            if not any(tensor is each for each in given):
+                operation.results.append((index, self.places))
+                self._results[tensor] = _Result(self.places, constant)
+                self.places += 1
+            elif not constant and tensor in self._results:  # changed in place, by more than numbers in the code
+                self._results[tensor] = _Result(self._results[tensor].place, constant=False)
+        return returned
+
+    def known(self, value: Any) -> Any:
+        """`value` with a `_Result` for each tensor in it that the recording computes."""
+        if isinstance(value, Tensor):
+            return self._results.get(value, value)
+        if isinstance(value, tuple | list):
+            return [self.known(each) for each in value]
+        return value
+
+
+def _filled(value: Any, values: Sequence[Any]) -> Any:
+    if type(value) is _Result:
+        return values[value.place]
+    if type(value) is list:
+        return [_filled(each, values) for each in value]
+    return value
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _tensors(each)
+
+
+def _places(value: Any) -> Iterator[int]:
+    if isinstance(value, _Result):
+        yield value.place
+    elif isinstance(value, list):
+        for each in value:
+            yield from _places(each)
+
+
+@contextmanager
+def _no_cached_casts() -> Iterator[None]:
+    """A weight that autocast converted before the recording would be an old one in every repetition."""
+    cached = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(cached)

@@ -1,0 +1,113 @@
+"""Recorded operations: repeated on the same tensors, results made anew, no value of the step given to the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import TensorWeakRef
+
+from harness.system.replay.operations import Operations, record
+
+
+def repeated(recorded: Operations, times: int) -> list[float]:
+    return [float(recorded()[0]) for _ in range(times)]
+
+
+def test_a_repetition_reads_and_changes_the_tensors_that_were_there() -> None:
+    weight = torch.ones(3)
+
+    def double() -> list[Tensor]:
+        return [weight.mul_(2.0).sum()]
+
+    recorded = record(double)
+    assert repeated(recorded, 2) == [12.0, 24.0]
+    weight.fill_(1.0)
+    assert repeated(recorded, 1) == [6.0]
+
+
+def test_a_tensor_of_numbers_in_the_code_is_made_anew() -> None:
+    def count() -> list[Tensor]:
+        return [torch.tensor(5.0).add_(1.0)]
+
+    assert repeated(record(count), 3) == [6.0, 6.0, 6.0]
+
+
+def test_lists_of_tensors_are_arguments_and_results() -> None:
+    weights = [torch.ones(2), torch.ones(2)]
+
+    def add() -> list[Tensor]:
+        doubled = torch._foreach_mul(weights, 2.0)
+        torch._foreach_add_(weights, doubled)
+        return [torch.cat(weights).sum()]
+
+    assert repeated(record(add), 2) == [36.0, 108.0]  # weights are threefold each time, the recording included
+
+
+def test_a_backward_pass_and_an_optimizer_are_operations_like_any_other() -> None:
+    layer, x = nn.Linear(1, 1, bias=False), torch.ones(1, 1)
+    nn.init.zeros_(layer.weight)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)
+
+    def step() -> list[Tensor]:
+        optimizer.zero_grad()
+        loss = (layer(x) - 4.0).square().sum()
+        loss.backward()
+        optimizer.step()
+        return [loss.detach()]
+
+    recorded = record(step)  # from 0 to the target, 4, in one step of this rate
+    with torch.no_grad():
+        layer.weight.fill_(2.0)
+        assert repeated(recorded, 2) == [4.0, 0.0]
+
+
+def test_a_value_of_the_step_is_not_given_to_the_host() -> None:
+    weight = torch.ones(3)
+    with pytest.raises(RuntimeError, match=r"aten\._local_scalar_dense\.default gives the host a value of the step"):
+        record(lambda: [weight * weight.sum().item()])
+
+
+def test_numbers_in_the_code_may_be_read_back_until_the_step_changes_them() -> None:
+    weight = torch.ones(3)
+    assert repeated(record(lambda: [weight.sum() * (torch.tensor(2.0) * 3.0).item()]), 1) == [18.0]
+    with pytest.raises(RuntimeError, match="gives the host a value of the step"):
+        record(lambda: [weight.sum() * torch.tensor(2.0).add_(weight[0]).item()])
+
+
+class Living(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Before each operation, how many results of earlier ones are still there."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.results: list[TensorWeakRef] = []
+        self.seen: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(sum(result() is not None for result in self.results))
+        result = func(*args, **(kwargs or {}))
+        self.results.append(TensorWeakRef(result))
+        return result
+
+
+def test_a_result_is_let_go_after_its_last_use() -> None:
+    """Else a replay would hold every intermediate value of the step at once."""
+    weight = torch.ones(3)
+    recorded = record(lambda: [weight.exp().sin().cos().sum()])
+    with Living() as living:
+        recorded()
+    assert living.seen == [0, 1, 1, 1]
+
+
+def test_a_cast_that_autocast_keeps_is_made_anew() -> None:
+    weight, x = torch.ones(2, 2, requires_grad=True), torch.ones(2, 2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        x @ weight  # keeps a converted weight until the block ends
+        recorded = record(lambda: [(x @ weight).sum()])
+        assert torch.is_autocast_cache_enabled()
+    with torch.no_grad():
+        weight.fill_(3.0)
+        assert repeated(recorded, 1) == [24.0]
