@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from harness.escaping import escaped
+
 
 class ExitCode(IntEnum):
     """Exit codes of every command, as the documentation's table lists them."""
@@ -32,12 +34,16 @@ class HarnessError(Exception):
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        text = f"{self.where}: {self.rule}" if self.where else self.rule
-        if self.got:
-            text += f"; found {self.got}"
-        if self.remedy:
-            text += f"; {self.remedy}"
-        return text
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """What a person reads, escaped: a line an error."""
+        return [escaped(f"{self.where}: {self.sentence()}" if self.where else self.sentence())]
+
+    def sentence(self) -> str:
+        """The error without its place."""
+        found = f"; found {self.got}" if self.got else ""
+        return f"{self.rule}{found}" + (f"; {self.remedy}" if self.remedy else "")
 
 
 class UsageError(HarnessError):
@@ -50,6 +56,10 @@ class ContractError(HarnessError):
     """A contract file breaks a rule of the contract language."""
 
     exit_code = ExitCode.INVALID_CONTRACT
+
+    def each(self) -> list[ContractError]:
+        """The errors that it is of: itself, unless it stands for several."""
+        return [self]
 
 
 class KindError(HarnessError):

@@ -45,6 +45,19 @@ def lint(loaded: LoadedContract, describe: Describe) -> list[Finding]:
     return sorted(findings, key=_place)
 
 
+def lint_together(contracts: Sequence[LoadedContract]) -> list[Finding]:
+    """Claim ids that several contracts have: who names one of them alone means all."""
+    first: dict[str, LoadedContract] = {}
+    findings = []
+    for loaded in contracts:
+        for index, claim in enumerate(loaded.contract.claims):
+            other = first.setdefault(claim.id, loaded)
+            if other is not loaded:
+                message = f"claim '{claim.id}' is in contract '{other.contract.id}', too: `--claim` means both"
+                findings.append(Finding("warning", loaded.where("claims", index, "id"), message))
+    return findings
+
+
 def has_judge(kind: str) -> bool:
     """Whether the kind's judge has its module; found without importing it, since judges import numpy."""
     return importlib.util.find_spec(kind_of(kind).judge.partition(":")[0]) is not None

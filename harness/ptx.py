@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 _TARGET = re.compile(r"(?:sm|compute)_([1-9][0-9]{1,2})([af]?)")
 _VERSION = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_TARGET_LINE = re.compile(r"^\s*\.target\s+([^\n;]*)", re.MULTILINE)
-_VERSION_LINE = re.compile(r"^\s*\.version\s+(\S+)", re.MULTILINE)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)  # one without an end goes to the end, not on and on
+_TARGET_LINE = re.compile(r"^[^\S\n]*\.target\s+([^\n;]*)", re.MULTILINE)
+_VERSION_LINE = re.compile(r"^[^\S\n]*\.version\s+(\S+)", re.MULTILINE)
 _ENTRY = re.compile(r"\.entry\s+([A-Za-z_$%][\w$]*)")
 
 # The PTX ISA version that introduced each target (release history of the PTX ISA manual), without suffix, then the

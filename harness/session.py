@@ -14,8 +14,9 @@ from harness.contract.schema import Contract
 from harness.contract.waivers import Waiver, find_waivers
 from harness.costs.of_directories import costs_of
 from harness.errors import ExitCode, UsageError
-from harness.evidence import environment, layout
+from harness.evidence import environment, layout, redaction
 from harness.evidence.plan_records import Run, Unit
+from harness.evidence.redaction import Redaction
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Counts, Verdict, count
 from harness.numbers import dump_json
@@ -61,6 +62,7 @@ class VerifyOptions:
     model_directory: Path | None = None
     waivers: Path | None = None  # by default `waivers.yaml` beside the contracts
     wall_limit_s: float | None = None  # of each run; None: as planned
+    redact: bool | None = None  # leave out names of host, user and folders; None: in CI
     command: tuple[str, ...] = ("harness", "verify")
 
 
@@ -140,9 +142,10 @@ def verify(
         raise UsageError("nothing is planned", got="no unit matches", remedy="widen --claim and --workload")
     started = datetime.now(tz=UTC)
     header = header_of(contracts, planned, options, started, waivers)
-    writer = BundleWriter(options.reports / (options.name or directory_name(started, options)), header, contracts)
+    name = options.name or directory_name(started, options)
+    writer = BundleWriter(options.reports / name, header, contracts, named=options.name is not None)
     try:
-        execute(planned.runs, writer, watch, interpreters)
+        execute(planned.runs, writer, watch, interpreters, redaction_of(contracts, options.redact))
         writer.seal()
         judgement = judge_bundles([read_bundle(writer.path)], contracts, gate=options.gate)
         write_judgement(writer.path, judgement)
@@ -153,14 +156,27 @@ def verify(
     return Judgement(judgement.view, directory)
 
 
+def redaction_of(contracts: Sequence[LoadedContract], asked: bool | None) -> Redaction | None:
+    """What is left out of evidence of these contracts, whose own words stay; None where nothing is."""
+    if not redaction.wanted(asked):
+        return None
+    words = [redaction.texts_in(loaded.contract.model_dump(mode="json")) for loaded in contracts]
+    return redaction.of_this_machine(set().union(*words))
+
+
 def execute(
-    runs: Sequence[Run], writer: BundleWriter, watch: Watch | None = None, interpreters: Interpreters | None = None
+    runs: Sequence[Run],
+    writer: BundleWriter,
+    watch: Watch | None = None,
+    interpreters: Interpreters | None = None,
+    redacted: Redaction | None = None,
 ) -> None:
     """Execute the runs, side by side where they can be; a worker that dies costs only the units that depend on it.
 
     What several of them demand alike is executed once.
 
-    interpreters: those that wait already, which this ends.
+    interpreters: those that wait already, which this ends. redacted: what is left out of the evidence, also of that of
+    runs that are cut off.
     """
     from harness.runners.interpreters import Interpreters
     from harness.runners.lanes import as_one, lane_directories
@@ -184,8 +200,12 @@ def execute(
         lanes = lane_directories(host.run, directories[host.run.id])
         tells = as_one(report_progress, len(lanes))
         work += [Work(lane, directory, tell) for (lane, directory), tell in zip(lanes, tells, strict=True)]
-    with interpreters or Interpreters(len(work)) as waiting:
-        Schedule(machine, waiting).execute(tasks_of(work, machine))
+    try:
+        with interpreters or Interpreters(len(work)) as waiting:
+            Schedule(machine, waiting).execute(tasks_of(work, machine))
+    finally:
+        if redacted is not None:
+            redacted.directory(writer.path / layout.EVIDENCE)
 
 
 def header_of(
@@ -198,7 +218,7 @@ def header_of(
     """`run.json`, but for the digests of evidence. Waivers are judged by the day on which the run starts."""
     systems = sorted({loaded.contract.system for loaded in contracts})
     collected = environment.collect(systems)
-    return Header(
+    header = Header(
         purpose="verify" if options.fault is None else "fault",
         started_at=started.isoformat(timespec="seconds"),
         command=list(options.command),
@@ -210,6 +230,13 @@ def header_of(
         digests=Digests(contracts=contract_digests(contracts), source=collected.source_digest),
         waivers=[WaiverRecord(**waiver.record(started.date())) for waiver in waivers],
     )
+    left_out = redaction_of(contracts, options.redact)
+    if left_out is None:
+        return header
+    noted = collected.model_copy(update={"redacted": redaction.NOTE})
+    # a waiver's owner has signed it; names of units and runs are the contract's
+    changes = {"environment": left_out.model(noted), "waivers": header.waivers}
+    return left_out.model(header).model_copy(update=changes)
 
 
 def directory_name(started: datetime, options: VerifyOptions) -> str:

@@ -6,8 +6,8 @@ than one dense matrix exists while a quantized model is built.
 
 from __future__ import annotations
 
-import json
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from reference_impl.config import ModelConfig
 from reference_impl.errors import ReferenceImplError
+from reference_impl.files import read_json
 from reference_impl.seeding import seeded_generator
 
 ARCHITECTURES = ("Qwen2ForCausalLM", "LlamaForCausalLM")
@@ -75,12 +76,19 @@ class RandomWeights:
 def read_config(directory: Path) -> ModelConfig:
     """The shape that ``config.json`` declares. Raises `ReferenceImplError` for what this trainer cannot run."""
     path = directory / "config.json"
+    raw = read_json(path, "give a Hugging Face model directory")
     try:
-        raw: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ReferenceImplError(
-            str(path), f"cannot be read ({error})", "give a Hugging Face model directory"
-        ) from error
+        return _config(path, raw)
+    except (KeyError, ZeroDivisionError) as error:
+        raise ReferenceImplError(str(path), f"missing or zero: {error}", "give a complete config.json") from error
+    except ReferenceImplError:
+        raise
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ReferenceImplError(str(path), f"a value of another type ({error})", "give a valid config.json") from error
+
+
+def _config(path: Path, raw: dict[str, Any]) -> ModelConfig:
+    """The shape; raises what a wrong type raises, too."""
     architecture = (raw.get("architectures") or ["none"])[0]
     if architecture not in ARCHITECTURES:
         raise ReferenceImplError(str(path), f"architecture {architecture}", f"use one of {', '.join(ARCHITECTURES)}")
@@ -91,22 +99,19 @@ def read_config(directory: Path) -> ModelConfig:
     if raw.get("use_sliding_window"):
         raise ReferenceImplError(str(path), "use_sliding_window is set", "use a model with full attention")
     heads = raw.get("num_attention_heads", 0)
-    try:
-        return ModelConfig(
-            hidden_size=raw["hidden_size"],
-            intermediate_size=raw["intermediate_size"],
-            num_layers=raw["num_hidden_layers"],
-            num_heads=heads,
-            num_kv_heads=raw.get("num_key_value_heads") or heads,
-            head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
-            vocab_size=raw["vocab_size"],
-            rope_theta=float(rope.get("rope_theta", raw.get("rope_theta", 1e4))),
-            rms_norm_eps=raw["rms_norm_eps"],
-            tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-            attention_bias=architecture == "Qwen2ForCausalLM",
-        )
-    except (KeyError, ZeroDivisionError) as error:
-        raise ReferenceImplError(str(path), f"missing or zero: {error}", "give a complete config.json") from error
+    return ModelConfig(
+        hidden_size=raw["hidden_size"],
+        intermediate_size=raw["intermediate_size"],
+        num_layers=raw["num_hidden_layers"],
+        num_heads=heads,
+        num_kv_heads=raw.get("num_key_value_heads") or heads,
+        head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
+        vocab_size=raw["vocab_size"],
+        rope_theta=float(rope.get("rope_theta", raw.get("rope_theta", 1e4))),
+        rms_norm_eps=raw["rms_norm_eps"],
+        tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
+        attention_bias=architecture == "Qwen2ForCausalLM",
+    )
 
 
 class CheckpointWeights:
@@ -154,17 +159,24 @@ class CheckpointWeights:
 def _weight_files(directory: Path) -> list[Path]:
     index = directory / "model.safetensors.index.json"
     if index.is_file():
+        content = read_json(index, "fetch it again")
         try:
-            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            names = sorted({_plain_name(name) for name in content["weight_map"].values()})
+        except (KeyError, TypeError, AttributeError) as error:
             raise ReferenceImplError(str(index), f"is no shard index ({error})", "fetch it again") from error
         return [directory / name for name in names]
     return [directory / "model.safetensors"]
 
 
+def _plain_name(name: object) -> str:
+    if not isinstance(name, str) or Path(name).name != name:
+        raise TypeError(f"{name!r:.60} is not the name of a file in it")
+    return name
+
+
 def _header(path: Path) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor of one file; safetensors itself checks the sizes against the file's length."""
-    if not path.is_file():
+    if not os.path.isfile(path):  # noqa: PTH113 - a name that no file can have is none, and raises nothing
         raise ReferenceImplError(str(path), "does not exist", "fetch the missing file")
     try:
         with safe_open(path, framework="pt", device="cpu") as file:

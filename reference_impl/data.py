@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from reference_impl.errors import ReferenceImplError
+from reference_impl.files import read_all
 from reference_impl.seeding import seeded_generator
 
 
@@ -38,13 +39,13 @@ def read_text(data: str | None) -> bytes:
         return default_text().encode()
     path = Path(data)
     if path.is_file():
-        return path.read_bytes()
+        return read_all([path])
     if not path.is_dir():
         raise ReferenceImplError("data", f"{data!r} does not exist", "pass a text file or folder")
     files = sorted(file for file in path.rglob("*") if file.is_file())
     if not files:
         raise ReferenceImplError("data", f"no file under {data!r}", "pass a text file or folder")
-    return b"\n".join(file.read_bytes() for file in files)
+    return read_all(files)
 
 
 def _byte_tokens(text: bytes) -> Tensor:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 from typing import TYPE_CHECKING
 
 from harness.commands import interruption
 from harness.errors import ExitCode, HarnessError
+from harness.standard_streams import print_lines, print_quoted, surviving_streams
 
 if TYPE_CHECKING:
     import typer
@@ -39,17 +41,33 @@ def application(arguments: list[str]) -> typer.Typer:
 
 def main() -> None:
     """Entry point; maps errors and signals to exit codes in one place."""
-    with interruption.watched():
+    with surviving_streams(), interruption.watched():
         try:
-            application(sys.argv[1:])()
+            sys.exit(application(sys.argv[1:])(standalone_mode=False) or ExitCode.HELD)
         except HarnessError as error:
-            sys.stderr.write(f"error: {error}\n")
+            first, *more = error.lines()
+            print_lines([f"error: {first}", *more], sys.stderr)
             sys.exit(error.exit_code)
-        except Exception:  # Python's own exit code 1 would read as a violated claim
-            import traceback
+        except Exception as error:  # Python's own exit code 1 would read as a violated claim
+            sys.exit(_usage(error) or _broken(error))
 
-            traceback.print_exc()
-            sys.exit(ExitCode.ERROR)
+
+def _usage(error: Exception) -> int:
+    """Print what is wrong with the command line, if that is it; its exit code, else 0."""
+    show = getattr(error, "show", None)  # of click's errors, which typer has under another name in each version
+    if show is None:
+        return 0
+    buffer = io.StringIO()
+    show(buffer)
+    print_lines(buffer.getvalue().rstrip("\n").split("\n"), sys.stderr)
+    return ExitCode.USAGE
+
+
+def _broken(error: Exception) -> int:
+    import traceback
+
+    print_quoted("".join(traceback.format_exception(error)))
+    return ExitCode.ERROR
 
 
 if __name__ == "__main__":

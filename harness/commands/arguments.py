@@ -24,6 +24,12 @@ Data = Annotated[Path | None, typer.Option("--data", help="A text file or folder
 Waivers = Annotated[Path | None, typer.Option("--waivers", help="A waiver file, not `waivers.yaml` beside contracts.")]
 Name = Annotated[str | None, typer.Option("--name", help="The run directory's name; by default date and GPU.")]
 Model = Annotated[Path | None, typer.Option("--model", help="A checkpoint directory in Hugging Face layout.")]
+Redact = Annotated[
+    bool | None,
+    typer.Option(
+        "--redact/--no-redact", help="Leave out names of host, user and folders, by default in CI; evidence keeps none."
+    ),
+]
 Gpus = Annotated[
     str | None,
     typer.Option("--gpus", metavar="all|GPU,...", help="Share the contracts out over these GPUs: indices or UUIDs."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +12,12 @@ import typer
 
 from harness.commands.arguments import Json, Paths, Waivers
 from harness.contract.load import ContractErrors, LoadedContract, folders_read, load_contracts
-from harness.contract.waivers import find_waivers, unmatched
-from harness.errors import ExitCode
-from harness.lint import Finding, lint, lint_drill
+from harness.contract.waivers import Waiver, expired_on, find_waivers, unmatched
+from harness.errors import ContractError, ExitCode
+from harness.lint import Finding, lint, lint_drill, lint_together
 from harness.numbers import dump_json
 from harness.run_directory.drill_record import read_record, records_below
+from harness.standard_streams import print_json, print_line, print_lines
 from harness.system.described import describe, describe_all
 
 REPORTS = Path("reports")  # where published drill records are looked for, in the working directory
@@ -38,38 +40,51 @@ def findings_of(
 
     Each contract is also held against its last drill record: the one in `drill`, or the newest below `reports/`.
     """
-    loaded = load_contracts(paths)
-    dead = unmatched(find_waivers(paths, waivers), loaded, all_known=any(path.is_dir() for path in paths))
-    stale = [Finding("error", error.where, _without_place(str(error), error.where)) for error in dead]
+    loaded, signed = _read(paths, waivers)
+    dead = unmatched(signed, loaded, all_known=any(path.is_dir() for path in paths))
+    stale = [Finding("error", error.where, error.sentence()) for error in dead]
+    stale += [Finding("warning", *late) for late in expired_on(datetime.now(tz=UTC).date(), signed)]
     describe_all(system for one in loaded for system in one.contract.systems())  # all of them in one process
     records = records_below(REPORTS) if drill is None else [read_record(drill)]
     findings = [item for contract in loaded for item in (*lint(contract, describe), *lint_drill(contract, records))]
-    return loaded, [*findings, *stale]
+    return loaded, [*findings, *lint_together(loaded), *stale]
+
+
+def _read(paths: Sequence[Path], waivers: Path | None) -> tuple[list[LoadedContract], list[Waiver]]:
+    """Contracts and waivers. Raises ContractErrors with the errors of both."""
+    errors: list[ContractError] = []
+    loaded: list[LoadedContract] = []
+    signed: list[Waiver] = []
+    try:
+        loaded = load_contracts(paths)
+    except ContractError as problem:
+        errors += problem.each()
+    try:
+        signed = find_waivers(paths, waivers)
+    except ContractError as problem:
+        errors += problem.each()
+    if errors:
+        raise ContractErrors(errors)
+    return loaded, signed
 
 
 def print_findings(
     paths: Sequence[Path], *, waivers: Path | None = None, drill: Path | None = None, as_json: bool
 ) -> int:
     """Print errors and warnings; exit code 11 when there is an error, else 0."""
-    for line in folders_read(paths):
-        print(line, file=sys.stderr)
+    print_lines(folders_read(paths), sys.stderr)
     try:
         loaded, findings = findings_of(paths, waivers, drill)
     except ContractErrors as problem:
-        findings = [Finding("error", error.where, _without_place(str(error), error.where)) for error in problem.errors]
+        findings = [Finding("error", error.where, error.sentence()) for error in problem.errors]
         loaded = []
     errors = [finding for finding in findings if finding.level == "error"]
     claims = sum(len(contract.contract.claims) for contract in loaded)
     if as_json:
         rows = [{"level": item.level, "where": item.where, "message": item.message} for item in findings]
-        print(dump_json({"contracts": len(loaded), "claims": claims, "findings": rows}, indent=2))
+        print_json(dump_json({"contracts": len(loaded), "claims": claims, "findings": rows}, indent=2))
     else:
-        for finding in findings:
-            print(f"{finding.where}: {finding.level}: {finding.message}", file=sys.stderr)
+        print_lines(map(str, findings), sys.stderr)
         warnings = len(findings) - len(errors)
-        print(f"{len(loaded)} contracts · {claims} claims · {len(errors)} errors · {warnings} warnings")
+        print_line(f"{len(loaded)} contracts · {claims} claims · {len(errors)} errors · {warnings} warnings")
     return ExitCode.INVALID_CONTRACT if errors else ExitCode.HELD
-
-
-def _without_place(text: str, where: str) -> str:
-    return text.removeprefix(f"{where}: ")

@@ -9,6 +9,7 @@ import typer
 
 from harness.rejudge import judged
 from harness.report.compare import compare as compare_views
+from harness.standard_streams import print_lines
 
 
 def compare(
@@ -16,9 +17,9 @@ def compare(
     after: Annotated[Path, typer.Argument(help="The later run directory, or archive.")],
 ) -> None:
     """Say what changed between two runs: environment, verdicts, figures beyond noise."""
-    typer.echo(comparison(before, after), nl=False)
+    print_lines(comparison(before, after))
 
 
-def comparison(before: Path, after: Path) -> str:
-    """What changed from one run directory to another, as plain text."""
+def comparison(before: Path, after: Path) -> list[str]:
+    """What changed from one run directory to another, as lines of text."""
     return compare_views(*(judged([directory])[1].view for directory in (before, after)))

@@ -19,6 +19,7 @@ from harness.evidence.environment_records import Environment
 from harness.evidence.plan_records import Unit
 from harness.numbers import dump_json
 from harness.report.headline import remedy_for
+from harness.standard_streams import print_json, print_lines
 from harness.system.described import describe_all
 
 if TYPE_CHECKING:
@@ -42,9 +43,13 @@ def doctor(
         from harness.steady import look
 
         with interruptible():
-            typer.echo(steadiness_text(look(load_contracts(paths or [CONTRACTS]), steady)))
+            print_lines(steadiness_lines(look(load_contracts(paths or [CONTRACTS]), steady)))
         return
-    typer.echo(diagnosis_text(paths or [CONTRACTS], as_json=json))
+    diagnosis = diagnose(paths or [CONTRACTS])
+    if json:
+        print_json(_json(diagnosis))
+    else:
+        print_lines(_lines(diagnosis))
 
 
 @dataclass(frozen=True)
@@ -84,12 +89,6 @@ def _facts(collected: Environment) -> list[tuple[str, str]]:
     ]
 
 
-def diagnosis_text(paths: Sequence[Path], *, as_json: bool) -> str:
-    """The diagnosis as text, or as one JSON object."""
-    diagnosis = diagnose(paths)
-    return _json(diagnosis) if as_json else _text(diagnosis)
-
-
 def _json(diagnosis: Diagnosis) -> str:
     units = [
         {
@@ -106,7 +105,7 @@ def _json(diagnosis: Diagnosis) -> str:
     return dump_json({"machine": dict(diagnosis.facts), "units": units, "broken": broken}, indent=2)
 
 
-def _text(diagnosis: Diagnosis) -> str:
+def _lines(diagnosis: Diagnosis) -> list[str]:
     lines = [f"{len(diagnosis.decidable)} of {len(diagnosis.units)} units can be decided on this machine", ""]
     lines += [f"  {name:<14}{value}" for name, value in diagnosis.facts]
     lines += [f"BROKEN  {system}: {problem}" for system, problem in diagnosis.broken]
@@ -120,16 +119,16 @@ def _text(diagnosis: Diagnosis) -> str:
         remedy = remedy_for(reason)
         lines += ["", f"Cannot be decided, {message}:", *(f"  {_name(unit)}" for unit in units)]
         lines += [f"  -> {remedy}"] if remedy else []
-    return "\n".join(lines)
+    return lines
 
 
 def _name(unit: Unit) -> str:
     return f"{unit.claim} on {unit.workload} ({unit.contract})"
 
 
-def steadiness_text(found: Sequence[Steadiness]) -> str:
+def steadiness_lines(found: Sequence[Steadiness]) -> list[str]:
     """A line a GPU, in the order given."""
-    return "\n".join(
+    return [
         f"{gpu.uuid}  spread {gpu.spread:.4f}  {gpu.lowest_mhz:.0f} to {gpu.highest_mhz:.0f} MHz  {gpu.power_w:.0f} W"
         for gpu in found
-    )
+    ]

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.arguments import Claims, Gpus, Json, Name, Paths, Reports, refuse_with_gpus
+from harness.commands.arguments import Claims, Gpus, Json, Name, Paths, Redact, Reports, refuse_with_gpus
 from harness.commands.interruption import LONG_GRACE_S, interruptible
 from harness.commands.printing import print_shard
 from harness.contract.load import load_contracts
@@ -18,6 +18,7 @@ from harness.drill import matrix
 from harness.gpu_pool import pool
 from harness.gpu_pool.shards import drill_shards
 from harness.report.terminal import Progress
+from harness.standard_streams import print_json, print_lines
 
 
 def drill(
@@ -27,11 +28,12 @@ def drill(
     json: Json = False,
     reports: Reports = Path("harness-reports"),
     name: Name = None,
+    redact: Redact = None,
     gpus: Gpus = None,
 ) -> None:
     """Plant every fault that the claims name, and see that each is caught for the declared reason."""
     if gpus:
-        refuse_with_gpus({"--claim": claim, "--fault": fault, "--json": json})
+        refuse_with_gpus({"--claim": claim, "--fault": fault, "--json": json, "--redact": redact is not None})
         with interruptible(LONG_GRACE_S):
             raise typer.Exit(drill_on_gpus(paths, gpus, pool.new_directory(reports, name)))
     options = fire_drill.DrillOptions(
@@ -39,12 +41,15 @@ def drill(
         faults=tuple(fault or ()),
         reports=reports,
         name=name,
+        redact=redact,
         command=("harness", *sys.argv[1:]),
     )
     with interruptible(LONG_GRACE_S):
         result = fire_drill.drill(paths, options, Progress())
-    show = matrix.as_json if json else matrix.text
-    typer.echo(show(result.record, result.run_directory))
+    if json:
+        print_json(matrix.as_json(result.record, result.run_directory))
+    else:
+        print_lines(matrix.shown(result.record, result.run_directory))
     raise typer.Exit(result.exit_code)
 
 

@@ -12,6 +12,7 @@ import typer
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.load import LoadedContract, load_contracts
 from harness.errors import UsageError
+from harness.standard_streams import print_lines
 
 WIDTH = 100
 LABEL_WIDTH = 13
@@ -23,23 +24,22 @@ def explain(
     contracts: Annotated[Path, typer.Option("--contracts", help="Where to look for it.")] = Path("contracts"),
 ) -> None:
     """Say what a claim demands, where its numbers come from, and what usually breaks it."""
-    typer.echo(explanation_of(claim, contracts))
+    print_lines(explanation_of(claim, contracts))
 
 
-def explanation_of(claim_id: str, contracts: Path) -> str:
-    """What a claim demands, in plain lines. Raises UsageError for an unknown id."""
-    known: list[str] = []
-    for loaded in load_contracts([contracts]):
-        for claim in loaded.contract.claims:
-            if claim.id == claim_id:
-                return _explanation(loaded, claim)
-            known.append(claim.id)
-    raise UsageError(
-        "no contract has this claim", where=str(contracts), got=claim_id, remedy=f"known claims: {', '.join(known)}"
-    )
+def explanation_of(claim_id: str, contracts: Path) -> list[str]:
+    """What a claim demands, in plain lines, of each contract that has it. Raises UsageError for an unknown id."""
+    claims = [(loaded, claim) for loaded in load_contracts([contracts]) for claim in loaded.contract.claims]
+    explained = [_explanation(loaded, claim) for loaded, claim in claims if claim.id == claim_id]
+    if not explained:
+        known = ", ".join(claim.id for _, claim in claims)
+        rule = "no contract has this claim"
+        raise UsageError(rule, where=str(contracts), got=claim_id, remedy=f"known claims: {known}")
+    first, *more = explained
+    return [*first, *(line for lines in more for line in ["", *lines])]
 
 
-def _explanation(loaded: LoadedContract, claim: AnyClaim) -> str:
+def _explanation(loaded: LoadedContract, claim: AnyClaim) -> list[str]:
     contract = loaded.contract
     sections = [
         ("contract", [f"{contract.id} ({loaded.path})"]),
@@ -50,7 +50,7 @@ def _explanation(loaded: LoadedContract, claim: AnyClaim) -> str:
         ("if it fails", [claim.if_fails]),
         ("faults", [", ".join(claim.falsified_by) or "none: nothing has shown that this claim can fail"]),
     ]
-    return "\n".join([f"{claim.id}: {claim.title}", *(line for section in sections for line in _section(*section))])
+    return [f"{claim.id}: {claim.title}", *(line for section in sections for line in _section(*section))]
 
 
 def _section(label: str, texts: Iterable[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from harness.rejudge import judged
 from harness.report.history import render_history
 from harness.run_directory.bundle import write_text
 from harness.run_directory.places import runs_in
+from harness.standard_streams import print_error, print_line
 
 
 def history(
@@ -21,7 +21,7 @@ def history(
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("history.html"),
 ) -> None:
     """Draw every figure over the runs of a folder; only like machines share a line."""
-    typer.echo(write_history(reports, out))
+    print_line(write_history(reports, out))
 
 
 def write_history(reports: Path, out: Path) -> str:
@@ -34,7 +34,7 @@ def write_history(reports: Path, out: Path) -> str:
             left = "" if bundle.complete else "did not finish"
             left = left or ("differs from the digests recorded with it" if judgement.view.altered else "")
         if left:
-            print(f"left out: {run} {left}", file=sys.stderr)
+            print_error(f"left out: {run} {left}")
         else:
             views.append(judgement.view)
     if not views:

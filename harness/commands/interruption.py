@@ -18,6 +18,7 @@ from typing import Any
 
 from harness.commands import first_signals
 from harness.errors import ExitCode
+from harness.standard_streams import print_lines
 
 GRACE_S, LONG_GRACE_S = 10.0, 120.0  # from the first signal to a hard end; the long one judges and draws pages
 CODES = {
@@ -71,7 +72,7 @@ def interruptible(grace_s: float = GRACE_S) -> Iterator[None]:
         raise_if_noted()
     except (KeyboardInterrupt, SystemExit) as error:
         word, code = _meaning(error)
-        sys.stderr.write("\n".join([word, *getattr(error, "__notes__", [])]) + "\n")
+        print_lines([word, *getattr(error, "__notes__", [])], sys.stderr)
         raise SystemExit(code) from error
     finally:
         _grace.pop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from harness.run_directory.bundle import read_bundle, write_text
 from harness.run_directory.drill_record import record_text
 from harness.run_directory.shards import refuse_mixed
 from harness.run_directory.verdict_file import write_verdicts
+from harness.standard_streams import print_error, print_json, print_line
 
 
 def judge(
@@ -61,14 +61,14 @@ def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: 
     for directory in directories:
         again = rejudged(directory)
         if as_json:
-            print(session.judgement_json(again.judgement))
+            print_json(session.judgement_json(again.judgement))
         for line in [*again.problems, *(again.drill.not_judged if again.drill is not None else [])]:
-            print(f"{directory}: {line}", file=sys.stderr)
+            print_error(f"{directory}: {line}")
         differing += bool(again.problems)
         if not as_json:
             rows = f" · {again.drill.count_line()}" if again.drill is not None else ""
             word = "differs" if again.problems else "same   "
-            print(f"{word}  {directory}: {again.judgement.counts.line()}{rows}")
+            print_line(f"{word}  {directory}: {again.judgement.counts.line()}{rows}")
     if differing:
         return ExitCode.ERROR
     return _gate(directories) if gate else ExitCode.HELD
@@ -77,7 +77,7 @@ def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: 
 def _gate(directories: Sequence[Path]) -> int:
     """The exit code of the gate over all the directories, which says on stderr why."""
     _, judgement = judged(directories, gate=True)
-    print(judgement.headline, file=sys.stderr)
+    print_error(str(judgement.headline))
     return judgement.exit_code
 
 
@@ -98,10 +98,10 @@ def replace_recorded(directories: Sequence[Path], *, gate: bool = False) -> int:
             view = replace(view, drill=again.drill.record)
         write_verdicts(target, again.judgement.verdicts)
         session.write_reports(target, view, junit=not again.bundle.place.published)
-        print(f"written  {directory}: {again.judgement.counts.line()}")
+        print_line(f"written  {directory}: {again.judgement.counts.line()}")
     return _gate(directories) if gate else ExitCode.HELD
 
 
 def _print_warnings(judgement: session.Judgement) -> None:
     for warning in judgement.view.warnings():
-        print(f"WARNING: {warning}", file=sys.stderr)
+        print_error(f"WARNING: {warning}")

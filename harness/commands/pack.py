@@ -15,6 +15,7 @@ from harness.rejudge import Rejudged, rejudged
 from harness.run_directory.archive import write_archive
 from harness.run_directory.bundle import Bundle
 from harness.run_directory.places import SEEN
+from harness.standard_streams import print_line
 
 PUBLISHED = Path("reports")  # where published runs are looked for, in the working directory
 _BESIDE = (layout.PAGE, layout.SUMMARY, layout.VERDICTS)
@@ -28,7 +29,7 @@ def pack(
     ] = None,
 ) -> None:
     """Make the published form of a run: its page, summary and verdicts beside one archive; the source stays."""
-    typer.echo(published(run_directory, out or PUBLISHED / run_directory.name))
+    print_line(published(run_directory, out or PUBLISHED / run_directory.name))
 
 
 def published(run: Path, out: Path) -> str:

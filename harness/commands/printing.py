@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 from harness import session
 from harness.gpu_pool.shards import Shard
+from harness.standard_streams import print_error, print_json, print_line, print_workflow_command
 
 
 def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
     """Results on stdout; under GitHub Actions annotations too, but for JSON."""
     if as_json:
-        print(session.judgement_json(judgement))
+        print_json(session.judgement_json(judgement))
         return
     from harness.report.terminal import print_results
 
     print_results(judgement.view)
     if judgement.run_directory is not None and (judgement.run_directory / "report.html").exists():
-        print(f"report: {judgement.run_directory / 'report.html'}")
+        print_line(f"report: {judgement.run_directory / 'report.html'}")
     if os.environ.get("GITHUB_ACTIONS") == "true":
         from harness.report.annotations import github_annotations
 
         for annotation in github_annotations(judgement.view):
-            print(annotation)
+            print_workflow_command(annotation)
 
 
 def print_costs(judgement: session.Judgement) -> None:
@@ -32,7 +32,7 @@ def print_costs(judgement: session.Judgement) -> None:
     from harness.report.sections.costs import summary
 
     if costs := summary(judgement.view.costs):
-        print(costs)
+        print_line(costs)
 
 
 def append_step_summary(judgement: session.Judgement) -> None:
@@ -48,4 +48,4 @@ def append_step_summary(judgement: session.Judgement) -> None:
 
 def print_shard(shard: Shard, gpu: str, code: int) -> None:
     """One line on stderr for a shard that ended."""
-    print(f"{shard.name} on {gpu}: exit code {code}", file=sys.stderr, flush=True)
+    print_error(f"{shard.name} on {gpu}: exit code {code}")

@@ -10,13 +10,14 @@ import typer
 from harness import session
 from harness.evidence import layout
 from harness.rejudge import judged
+from harness.standard_streams import print_line
 
 
 def report(
     run_directory: Annotated[Path, typer.Argument(help="A run directory, or a published one; no archive alone.")],
 ) -> None:
     """Render report.html, junit.xml and summary.md of a run directory again; of a published one, no junit.xml."""
-    typer.echo(render(run_directory))
+    print_line(render(run_directory))
 
 
 def render(directory: Path) -> str:

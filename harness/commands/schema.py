@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
 from harness.contract.json_schema import schema_text
+from harness.standard_streams import print_json
 
 
 def schema() -> None:
     """Print the JSON Schema of contract files, with the claim kinds of installed packages."""
-    typer.echo(schema_text(with_packages=True), nl=False)
+    print_json(schema_text(with_packages=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,7 @@ from harness.commands.arguments import (
     Model,
     Name,
     Paths,
+    Redact,
     Reports,
     Waivers,
     Workloads,
@@ -28,11 +30,13 @@ from harness.commands.arguments import (
 from harness.commands.interruption import GRACE_S, LONG_GRACE_S, interruptible
 from harness.commands.printing import append_step_summary, print_costs, print_judgement, print_shard
 from harness.contract.load import folders_read, load_contracts
+from harness.contract.waivers import expired_on, find_waivers
 from harness.evidence import environment
 from harness.gpu_pool import pool
 from harness.gpu_pool.shards import gate_shards
 from harness.rejudge import judged
 from harness.report.terminal import Progress
+from harness.standard_streams import print_lines
 
 
 def verify(
@@ -50,6 +54,7 @@ def verify(
     wall_limit: Annotated[
         float | None, typer.Option("--wall-limit", min=1.0, metavar="SECONDS", help="End each run's worker after this.")
     ] = None,
+    redact: Redact = None,
     gpus: Gpus = None,
 ) -> None:
     """Run the planned units, judge them, write a run directory with its report."""
@@ -64,12 +69,14 @@ def verify(
         model_directory=model,
         waivers=waivers,
         wall_limit_s=wall_limit,
+        redact=redact,
         command=("harness", *sys.argv[1:]),
     )
     if gpus:
         refuse_with_gpus({"--claim": claim, "--workload": workload, "--fault": fault})
-    for line in folders_read(paths):
-        print(line, file=sys.stderr)
+    print_lines(folders_read(paths), sys.stderr)
+    late = expired_on(datetime.now(tz=UTC).date(), find_waivers(paths, waivers))
+    print_lines((f"{where}: warning: {message}" for where, message in late), sys.stderr)
     with interruptible(LONG_GRACE_S if gpus else GRACE_S):
         judgement = verify_on_gpus(paths, options, gpus) if gpus else verify_here(paths, options)
     print_judgement(judgement, as_json=json)
@@ -100,5 +107,7 @@ def verify_on_gpus(paths: Sequence[Path], options: session.VerifyOptions, gpus: 
         "--wall-limit": options.wall_limit_s,
     }
     passed_on = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    if options.redact is not None:
+        passed_on.append("--redact" if options.redact else "--no-redact")
     pool.run_shards(shards, names, directory, print_shard, passed_on)
     return judged(pool.run_directories(shards, directory), gate=options.gate)[1]

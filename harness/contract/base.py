@@ -7,12 +7,25 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
 SystemName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*$")]
-Text = Annotated[str, Field(min_length=1, max_length=4000)]
+
+
+def says_something(text: str) -> bool:
+    """Whether a text has a letter or a digit: blanks and dashes explain nothing."""
+    return any(sign.isalnum() for sign in text)
+
+
+def _not_blank(text: str) -> str:
+    if not says_something(text):
+        raise PydanticCustomError("blank_text", "Input should have a letter or a digit")
+    return text
+
+
+Text = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(_not_blank)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]

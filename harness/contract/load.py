@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 from harness.contract import strict_yaml
 from harness.contract.references import problems
 from harness.contract.schema import SCHEMA_VERSION, Contract
+from harness.contract.strict_yaml import MOST_ERRORS
 from harness.contract.validation_errors import explain
 from harness.errors import ContractError
 
@@ -29,8 +31,11 @@ class ContractErrors(ContractError):  # noqa: N818 - several errors, as one that
         first = self.errors[0]
         super().__init__(first.rule, where=first.where, got=first.got, remedy=first.remedy)
 
-    def __str__(self) -> str:
-        return "\n".join(str(error) for error in self.errors)
+    def each(self) -> list[ContractError]:
+        return self.errors
+
+    def lines(self) -> list[str]:
+        return [line for error in self.errors for line in error.lines()]
 
 
 @dataclass(frozen=True)
@@ -60,10 +65,9 @@ def load_contract(path: Path) -> LoadedContract:
         except ValidationError as error:
             errors = explain(error, document)
     if contract is not None:
-        errors = [
-            document.error(problem.path, problem.rule, got=problem.got, remedy=problem.remedy)
-            for problem in problems(contract)
-        ]
+        found = problems(contract)
+        first = [document.error(one.path, one.rule, got=one.got, remedy=one.remedy) for one in found[:MOST_ERRORS]]
+        errors = document.cut(first, len(found))
     if errors or contract is None:
         raise errors[0] if len(errors) == 1 else ContractErrors(errors)
     digest = hashlib.sha256(document.text.encode()).hexdigest()
@@ -90,9 +94,9 @@ def files_of_folder(folder: Path) -> FolderFiles:
     entered: set[Path] = set()
 
     def enter(directory: Path, *, hidden: bool) -> None:
-        if directory.resolve() in entered:
+        if real(directory) in entered:
             return
-        entered.add(directory.resolve())
+        entered.add(real(directory))
         try:
             inside = sorted(directory.iterdir())
         except OSError as error:
@@ -100,13 +104,18 @@ def files_of_folder(folder: Path) -> FolderFiles:
             raise ContractError(rule, where=str(directory), got=str(error.strerror)) from error
         for path in inside:
             unseen = hidden or path.name.startswith(".")
-            if path.is_dir():
+            if os.path.isdir(path):  # noqa: PTH112 - what cannot be looked at is none, and raises nothing
                 enter(path, hidden=unseen)
             elif path.suffix.lower() in SUFFIXES:
                 _kind_of(path, found, hidden=unseen).append(path)
 
     enter(folder, hidden=False)
     return FolderFiles(sorted(found.contracts), sorted(found.waivers), sorted(found.hidden))
+
+
+def real(path: Path) -> Path:
+    """Where a path leads, links followed as far as they lead anywhere: `Path.resolve` raises for a circle of them."""
+    return Path(os.path.realpath(path))
 
 
 def _kind_of(path: Path, found: FolderFiles, *, hidden: bool) -> list[Path]:
@@ -149,9 +158,11 @@ def load_contracts(paths: Sequence[Path]) -> list[LoadedContract]:
             errors.append(error)
     first_with_id: dict[str, LoadedContract] = {}
     for one in loaded:
-        first = first_with_id.setdefault(one.contract.id, one)
+        first = first_with_id.setdefault(one.contract.id.casefold(), one)
         if first is not one:
             got, remedy = f"'{one.contract.id}' again", f"{first.where('id')} has it already: rename one"
+            if first.contract.id != one.contract.id:
+                got, remedy = f"'{one.contract.id}'", f"{first.where('id')} differs from it in case only: rename one"
             errors.append(ContractError("contract ids are unique", where=one.where("id"), got=got, remedy=remedy))
     if errors:
         raise ContractErrors(errors)
@@ -165,7 +176,7 @@ def _files(paths: Sequence[Path], errors: list[ContractError]) -> list[Path]:
         if not found:
             errors.append(ContractError(f"a folder holds contracts ({RULE})", where=str(path), got="none"))
         for file in found:
-            files.setdefault(file.resolve(), file)
+            files.setdefault(real(file), file)
     return list(files.values())
 
 

@@ -19,13 +19,10 @@ def problems(contract: Contract) -> list[Problem]:
 
 
 def _problems(contract: Contract) -> Iterator[Problem]:
-    seen: set[str] = set()
+    yield from _names_in_one_case(contract)
     judgements = {claim.id: parts_of(claim) for claim in contract.claims}
     for index, claim in enumerate(contract.claims):
         here: Path = ("claims", index)
-        if claim.id in seen:
-            yield Problem((*here, "id"), "claim ids are unique", f"'{claim.id}' again", "rename one")
-        seen.add(claim.id)
         yield from _workload_names(contract, claim, here)
         composite = isinstance(claim, CompositeClaim)
         for number, part in enumerate(parts_of(claim)):
@@ -36,6 +33,23 @@ def _problems(contract: Contract) -> Iterator[Problem]:
             for name in claim.on:
                 if name in contract.workloads:
                     yield from _on_workload(claim, part, path, name, contract.workloads[name])
+
+
+def _names_in_one_case(contract: Contract) -> Iterator[Problem]:
+    """Names become those of files and folders, which not every system tells apart by case alone."""
+    named: list[tuple[str, list[tuple[Path, str]]]] = [
+        ("claim ids", [(("claims", index, "id"), claim.id) for index, claim in enumerate(contract.claims)]),
+        ("workloads", [(("workloads", name), name) for name in contract.workloads]),
+        ("arms", [(("arms", name), name) for name in contract.arms]),
+    ]
+    for what, names in named:
+        seen: dict[str, str] = {}
+        for path, name in names:
+            first = seen.get(name.casefold())
+            if first is not None:
+                got = f"'{name}' again" if first == name else f"'{name}', which differs from '{first}' in case only"
+                yield Problem(path, f"{what} are unique", got, "rename one")
+            seen.setdefault(name.casefold(), name)
 
 
 def _workload_names(contract: Contract, claim: AnyClaim, here: Path) -> Iterator[Problem]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +22,8 @@ from harness.errors import ContractError
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
 MAX_NODES = 50_000
+MOST_ERRORS = 100  # that are listed of one file
+MOST_NAMES = 200  # that a wrong one is compared with
 
 Key = str | int
 Position = tuple[int, int]
@@ -54,6 +57,16 @@ class Document:
             path = path[:-1]
         return self.values[path]
 
+    def cut(self, errors: Sequence[ContractError], total: int) -> list[ContractError]:
+        """At most the first `MOST_ERRORS` of them, and how many more there are of `total`."""
+        shown = list(errors[:MOST_ERRORS])
+        if total > len(shown):
+            remedy = "mend these first"
+            shown.append(
+                ContractError(f"{total - len(shown)} more errors in this file", where=self.where, remedy=remedy)
+            )
+        return shown
+
     def error(
         self, path: tuple[Key, ...], rule: str, *, got: str = "", remedy: str = "", of_key: bool = False
     ) -> ContractError:
@@ -62,21 +75,27 @@ class Document:
         return ContractError(rule, where=f"{self.where}:{line}:{column}", got=got, remedy=remedy)
 
 
-def read(path: Path) -> Document:
-    """Read one YAML file. Raises ContractError with file, line and column, the rule, what was found, a remedy."""
-    return parse(read_text(path), where=str(path))
+def read(path: Path, what: str = "a contract") -> Document:
+    """Read one YAML file. Raises ContractError with file, line and column, the rule, what was found, a remedy.
+
+    what: what errors call the file.
+    """
+    return parse(read_text(path, what), where=str(path), what=what)
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, what: str = "a contract") -> str:
     """The text of a UTF-8 file of at most `MAX_BYTES`. Raises ContractError; a pipe or a device is never opened."""
     where = str(path)
     try:
         if path.is_dir():
-            raise ContractError("a contract is a file", where=where, got="a directory")
+            raise ContractError(f"{what} is a file", where=where, got="a directory")
+        if path.is_symlink() and not path.exists():
+            remedy = "mend the link, or remove it"
+            raise ContractError(f"{what} is a file", where=where, got="a link that leads to none", remedy=remedy)
         if not path.exists():
             raise ContractError("no such file", where=where, remedy="check the path")
         if not path.is_file():
-            raise ContractError("a contract is a regular file", where=where, got="something else")
+            raise ContractError(f"{what} is a regular file", where=where, got="something else")
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
@@ -84,7 +103,7 @@ def read_text(path: Path) -> str:
         raise ContractError("cannot read the file", where=where, got=got) from error
     if len(data) > MAX_BYTES:
         raise ContractError(
-            f"a contract is at most {MAX_BYTES} bytes", where=where, got="a larger file", remedy="split it"
+            f"{what} has at most {MAX_BYTES} bytes", where=where, got="a larger file", remedy="split it"
         )
     if data.startswith(b"\xef\xbb\xbf"):
         raise ContractError(
@@ -96,22 +115,24 @@ def read_text(path: Path) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - data.rfind(b"\n", 0, error.start)
         raise ContractError(
-            "a contract is UTF-8",
+            f"{what} is UTF-8",
             where=f"{where}:{line}:{column}",
             got=f"byte 0x{data[error.start]:02x}",
             remedy="save as UTF-8",
         ) from error
 
 
-def parse(text: str, *, where: str = "<text>") -> Document:
-    """Read one YAML document from a string; `where` names it in errors."""
+def parse(text: str, *, where: str = "<text>", what: str = "a contract") -> Document:
+    """Read one YAML document from a string; `where` and `what` name it in errors."""
     _refuse_characters(text, where)
-    return _Reader(text, where).document()
+    return _Reader(text, where, what).document()
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """`did you mean 'x'?` for the nearest of `names`, else the list of them."""
-    known = sorted(set(names))
+    """`did you mean 'x'?` for the nearest of `names`, else the list of them; nothing where they are very many."""
+    known = sorted(islice(dict.fromkeys(names), MOST_NAMES + 1))
+    if len(known) > MOST_NAMES:  # to compare each would take seconds, and to list them pages
+        return ""
     close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
     if close:
         return f"did you mean '{close[0]}'?"
@@ -142,8 +163,8 @@ def _events(text: str) -> Callable[[], Any]:
 class _Reader:
     """Composes values from events, one document, top down."""
 
-    def __init__(self, text: str, where: str) -> None:
-        self.text, self.where = text, where
+    def __init__(self, text: str, where: str, what: str) -> None:
+        self.text, self.where, self.what = text, where, what
         self.get_event = _events(text)
         self.keys: dict[tuple[Key, ...], Position] = {}
         self.values: dict[tuple[Key, ...], Position] = {}
@@ -153,7 +174,7 @@ class _Reader:
         self._next()  # stream start
         event = self._next()
         if isinstance(event, yaml.StreamEndEvent):
-            raise ContractError("a contract is not empty", where=f"{self.where}:1:1", got="an empty file")
+            raise ContractError(f"{self.what} is not empty", where=f"{self.where}:1:1", got="an empty file")
         if event.version or event.tags:
             self._refuse(event, "no YAML directives", remedy="remove the % line")
         value = self._node(self._next(), ())
@@ -169,13 +190,16 @@ class _Reader:
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             where = f"{self.where}:{mark.line + 1}:{mark.column + 1}" if mark else self.where
-            problem = str(getattr(error, "problem", None) or error).removeprefix("found ")
-            raise ContractError("the file is well-formed YAML", where=where, got=problem) from error
+            problem = str(getattr(error, "problem", None) or error)
+            rule, got = "the file is well-formed YAML", problem.removeprefix("found ")
+            if got == problem:  # `did not find expected key`
+                rule, got = f"{rule}: {problem}", ""
+            raise ContractError(rule, where=where, got=got) from error
 
     def _node(self, event: Any, path: tuple[Key, ...]) -> Any:
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            self._refuse(event, f"at most {MAX_NODES} values in a contract", got="more")
+            self._refuse(event, f"{self.what} has at most {MAX_NODES} values", got="more")
         if isinstance(event, yaml.AliasEvent):
             self._refuse(event, "no aliases", got=f"*{event.anchor}", remedy="write the value out")
         if event.anchor is not None:

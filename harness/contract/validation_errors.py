@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from harness.contract.claims import claim_models, part_models
 from harness.contract.schema import Contract, Workload
-from harness.contract.strict_yaml import Document, Key, nearest
+from harness.contract.strict_yaml import MOST_ERRORS, Document, Key, nearest
 from harness.errors import ContractError
 
 Path = tuple[Key, ...]
@@ -20,19 +20,19 @@ _QUOTED = re.compile(r"'([^']*)'")
 
 
 def explain(error: ValidationError, document: Document) -> list[ContractError]:
-    """One ContractError for each place that pydantic complains of, in the order of the file."""
-    found: dict[Path, list[ContractError]] = {}
+    """One ContractError for each place that pydantic complains of, in the order of the file; of very many the first."""
+    found: dict[Path, list[Any]] = {}
     alternatives: set[Path] = set()
     for detail in error.errors(include_url=False):
-        location = tuple(detail["loc"])
-        path, of_union = _without_tags(location, document.value)
+        path, of_union = _without_tags(detail, document.value)
         if of_union:
             alternatives.add(path)
-        found.setdefault(path, []).append(_one(detail, location, path, document))
+        found.setdefault(path, []).append(detail)
     # A list in place of a number also fails as a number: keep the error inside the list.
-    outer = {path for path in alternatives if any(len(p) > len(path) and p[: len(path)] == path for p in found)}
-    merged = [(path, _merge(errors)) for path, errors in found.items() if path not in outer]
-    return [error for path, error in sorted(merged, key=lambda item: document.position(item[0]))]
+    outer = alternatives & {path[:length] for path in found for length in range(len(path))}
+    places = sorted((path for path in found if path not in outer), key=document.position)
+    errors = [_merge([_one(detail, path, document) for detail in found[path]]) for path in places[:MOST_ERRORS]]
+    return document.cut(errors, len(places))
 
 
 def _merge(errors: list[ContractError]) -> ContractError:
@@ -46,30 +46,32 @@ def _merge(errors: list[ContractError]) -> ContractError:
     return first
 
 
-def _without_tags(location: Path, value: Any) -> tuple[Path, bool]:
+def _without_tags(detail: Any, value: Any) -> tuple[Path, bool]:
     """The path in the document: without the `kind` tags of claims and parts, and without names of union members.
 
     The flag tells that the location ended in the name of a union's member.
     """
-    keys = list(location)
+    keys = list(detail["loc"])
     if keys[:1] == ["claims"] and len(keys) > 2:
         del keys[2]
         if keys[2:3] == ["parts"] and len(keys) > 4:
             del keys[4]
     path: list[Key] = []
     for index, key in enumerate(keys):
+        if detail["type"] != "missing" and isinstance(value, dict | list) and value is detail["input"]:
+            break  # what is left is the name of a union's member, also where the mapping has a key like it
         inside = isinstance(value, dict) and key in value
         inside |= isinstance(value, list) and isinstance(key, int) and key < len(value)
         if inside:
             path.append(key)
             value = value[key]
-        elif isinstance(value, dict) and index == len(keys) - 1 and key != "[key]":
-            return (*path, key), False  # a missing key
+        elif detail["type"] == "missing" and index == len(keys) - 1:
+            return (*path, key), False
     return tuple(path), path != keys
 
 
-def _one(detail: Any, location: Path, path: Path, document: Document) -> ContractError:
-    kind, context = detail["type"], detail.get("ctx", {})
+def _one(detail: Any, path: Path, document: Document) -> ContractError:
+    kind, context, location = detail["type"], detail.get("ctx", {}), tuple(detail["loc"])
     name = _name(path)
     got, remedy, of_key = _shown(detail["input"]), "", False
     if kind == "missing":

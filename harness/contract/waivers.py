@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.contract import strict_yaml
-from harness.contract.load import ContractErrors, LoadedContract, files_of_folder, is_waiver_file
+from harness.contract.base import says_something
+from harness.contract.load import ContractErrors, LoadedContract, files_of_folder, is_waiver_file, real
 from harness.contract.strict_yaml import Document, nearest
 from harness.errors import ContractError
 
@@ -64,7 +65,7 @@ def find_waivers(paths: Sequence[Path], file: Path | None = None) -> list[Waiver
     for path in paths:
         files = files_of_folder(path).waivers if path.is_dir() else _beside(path)
         for waivers in files:
-            found.setdefault(waivers.resolve(), waivers)
+            found.setdefault(real(waivers), waivers)
     return [waiver for each in found.values() for waiver in load_waivers(each)]
 
 
@@ -76,7 +77,7 @@ def _beside(contract: Path) -> list[Path]:
 
 def load_waivers(path: Path) -> list[Waiver]:
     """The waivers of one file. Raises ContractErrors with every error, each with its place."""
-    document = strict_yaml.read(path)
+    document = strict_yaml.read(path, "a waiver file")
     errors: list[ContractError] = []
     waivers = [waiver for index in _entries(document, errors) if (waiver := _waiver(document, index, errors))]
     first: dict[tuple[str, ...], Waiver] = {}
@@ -86,7 +87,7 @@ def load_waivers(path: Path) -> list[Waiver]:
             remedy = f"{known.where} waives this unit already: keep one"
             errors.append(ContractError("a unit has one waiver", where=waiver.where, got="a second", remedy=remedy))
     if errors:
-        raise ContractErrors(errors)
+        raise ContractErrors(document.cut(errors, len(errors)))
     return waivers
 
 
@@ -123,16 +124,17 @@ def _waiver(document: Document, index: int, errors: list[ContractError]) -> Waiv
 
 
 def _problems(document: Document, place: tuple[str, int], entry: Mapping[str, Any]) -> Iterator[ContractError]:
-    for key in entry:
+    for number, key in enumerate(entry):
         if key not in FIELDS:
-            remedy = nearest(key, FIELDS)
+            remedy = nearest(key, FIELDS) if number < strict_yaml.MOST_ERRORS else ""  # no others are shown
             yield document.error((*place, key), "unknown key", got=f"'{key}'", remedy=remedy, of_key=True)
     for name in FIELDS:
         text = entry.get(name)
         if name not in entry:
             yield document.error(place, f"a waiver has the key '{name}'", got="none", remedy="add it")
-        elif not isinstance(text, str) or not text.strip() or len(text) > _LONGEST:
-            yield document.error((*place, name), f"'{name}' is a text of 1 to {_LONGEST} characters")
+        elif not isinstance(text, str) or not says_something(text) or len(text) > _LONGEST:
+            rule = f"'{name}' is a text of 1 to {_LONGEST} characters, one of them a letter or a digit"
+            yield document.error((*place, name), rule)
         elif name == "expires" and not _is_date(text):
             yield document.error((*place, name), "'expires' is a day, YYYY-MM-DD", got=f"'{text}'")
 
@@ -143,6 +145,18 @@ def _is_date(text: str) -> bool:
     except ValueError:
         return False
     return _DATE.fullmatch(text) is not None
+
+
+def expired_on(day: date, waivers: Sequence[Waiver]) -> list[tuple[str, str]]:
+    """Waivers that take nothing away any more on `day` (UTC): where each stands, and what is to be done."""
+    return [
+        (
+            waiver.where,
+            f"the waiver of {waiver.claim} on {waiver.workload} ended with {waiver.expires}: renew or remove it",
+        )
+        for waiver in waivers
+        if waiver.expired(day)
+    ]
 
 
 def unmatched(

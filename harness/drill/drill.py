@@ -40,6 +40,7 @@ class DrillOptions:
     faults: tuple[str, ...] = ()
     reports: Path = Path("harness-reports")
     name: str | None = None
+    redact: bool | None = None  # leave out names of host, user and folders; None: in CI
     command: tuple[str, ...] = ("harness", "drill")
 
 
@@ -70,11 +71,13 @@ def drill(paths: Sequence[Path], options: DrillOptions, watch: session.Watch | N
         return DrillResult(_record(contracts, planned, [], [], machine, started))
     header = _header(contracts, planned, options, started)
     directory = session.directory_name(started, session.VerifyOptions())
-    writer = BundleWriter(options.reports / (options.name or f"{directory}-drill"), header, contracts)
+    name = options.name or f"{directory}-drill"
+    writer = BundleWriter(options.reports / name, header, contracts, named=options.name is not None)
     stopped: KeyboardInterrupt | SystemExit | None = None
     try:
         try:
-            session.execute(runs_of(planned), writer, watch)
+            redacted = session.redaction_of(contracts, options.redact)
+            session.execute(runs_of(planned), writer, watch, redacted=redacted)
         except (KeyboardInterrupt, SystemExit) as error:
             stopped, planned = error, _keep_what_ended(planned, header, writer)
             if not planned.cases:
@@ -104,7 +107,7 @@ def _keep_what_ended(planned: DrillPlan, header: Header, writer: BundleWriter) -
 def _header(
     contracts: Sequence[LoadedContract], planned: DrillPlan, options: DrillOptions, started: datetime
 ) -> Header:
-    narrowed = session.VerifyOptions(claims=options.claims, command=options.command)
+    narrowed = session.VerifyOptions(claims=options.claims, command=options.command, redact=options.redact)
     controls = Plan(planned.controls.units, runs_of(planned))
     header = session.header_of(contracts, controls, narrowed, started)
     probes = {name: faulted.planned.probe for name, faulted in planned.faulted.items()}

@@ -25,12 +25,10 @@ def headline_of(record: DrillRecord) -> Headline:
     return of_drill(record, [control.status for control in record.controls])
 
 
-def text(record: DrillRecord, directory: Path | None) -> str:
+def shown(record: DrillRecord, directory: Path | None) -> list[str]:
     """What the terminal shows, the count line first, the headline below the rest."""
-    shown = [*lines(record), str(headline_of(record))]
-    if directory is not None:
-        shown.append(f"report: {directory / 'report.html'}")
-    return "\n".join(shown)
+    page = [f"report: {directory / 'report.html'}"] if directory is not None else []
+    return [*lines(record), str(headline_of(record)), *page]
 
 
 def as_json(record: DrillRecord, directory: Path | None) -> str:

@@ -17,12 +17,14 @@ from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from harness.errors import HarnessError
 from harness.evidence.cuda_driver import Devices, Gpu, devices
 from harness.evidence.environment_records import CpuFacts, Environment, GitFacts, GpuFacts
 
 PACKAGES = ("torch", "triton", "numpy", "cuda-bindings", "pydantic", "transformers", "peft", "bitsandbytes")
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_INTERPRET")
 _GIT_TIMEOUT_S = 10.0
+SOURCE_LIMIT = 64 * 2**20  # bytes of one source file
 
 
 def module_installed(name: str) -> bool:
@@ -126,14 +128,27 @@ def source_digest(systems: Iterable[str] = ()) -> str:
     """SHA-256 over the Python sources of the harness and of the packages that the systems live in.
 
     From files, because a copied tree may have no git. Each file counts with its path inside its package, so the
-    digest does not depend on where the tree lies. A package that cannot be found counts as absent.
+    digest does not depend on where the tree lies. A package that cannot be found counts as absent. Raises HarnessError
+    for sources of more than `SOURCE_LIMIT` bytes.
     """
     digest = hashlib.sha256()
     for package in sorted({"harness", *(name.partition(":")[0].partition(".")[0] for name in systems)}):
         for name, path in _sources(package):
-            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            content = _digest(path)
             digest.update(f"{package}/{name} {content}\n".encode())
     return digest.hexdigest()
+
+
+def _digest(path: Path) -> str:
+    rule = "the sources of a system are files that can be read, none endless"
+    try:
+        size = path.stat().st_size
+        if size > SOURCE_LIMIT:
+            remedy = "keep data out of the package, or under another ending than .py"
+            raise HarnessError(rule, where=str(path), got=f"{size} bytes, more than {SOURCE_LIMIT}", remedy=remedy)
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise HarnessError(rule, where=str(path), got=error.strerror or type(error).__name__) from error
 
 
 def _sources(package: str) -> list[tuple[str, Path]]:
@@ -146,7 +161,9 @@ def _sources(package: str) -> list[tuple[str, Path]]:
     if spec.submodule_search_locations is None:  # a single file
         return [("", Path(spec.origin))] if spec.origin is not None else []
     roots = [Path(location) for location in spec.submodule_search_locations]
-    found = [(path.relative_to(root).as_posix(), path) for root in roots for path in root.rglob("*.py")]
+    # an editor's lock is a link to nothing that ends in .py, and a pipe would never end
+    paths = [(root, path) for root in roots for path in root.rglob("*.py") if path.is_file()]
+    found = [(path.relative_to(root).as_posix(), path) for root, path in paths]
     return sorted(found)
 
 

@@ -17,6 +17,7 @@ from harness.evidence.cuda_driver import devices
 from harness.gpu_pool.shards import Shard
 from harness.processes.kept import KeptProcess
 from harness.python_path import child_path
+from harness.run_directory.bundle import unused
 
 POLL_S = 0.1
 WORST_FIRST = (ExitCode.ERROR, ExitCode.VIOLATED, ExitCode.UNDECIDED)  # of `harness drill`
@@ -39,7 +40,9 @@ def gpu_names(wanted: str) -> list[str]:
 
 def new_directory(reports: Path, name: str | None) -> Path:
     """Where the shards' run directories go; by default a folder with the date and the machine in its name."""
-    return reports / (name or f"{session.directory_name(datetime.now(tz=UTC), session.VerifyOptions())}-gpus")
+    if name is not None:
+        return reports / name
+    return unused(reports / f"{session.directory_name(datetime.now(tz=UTC), session.VerifyOptions())}-gpus")
 
 
 def run_shards(

@@ -47,9 +47,10 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     if file_path.suffix.lower() not in {".yaml", ".yml"}:
         return None
+    from harness.contract.load import real
     from harness.pytest_plugin.items import ContractFile, contract_files
 
-    if file_path.resolve() not in contract_files(parent.config):
+    if real(file_path) not in contract_files(parent.config):
         return None
     return ContractFile.from_parent(parent, path=file_path)
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from harness import session
-from harness.contract.load import files_of_folder
+from harness.contract.load import files_of_folder, real
 from harness.errors import ExitCode, HarnessError
+from harness.escaping import escaped, escaped_lines
 from harness.evidence.plan_records import Unit
 from harness.judge.verdict import Status, Verdict
 from harness.pytest_plugin.failure_text import failure_text, properties
@@ -42,7 +43,10 @@ def contract_files(config: pytest.Config) -> dict[Path, Path]:
     if _FILES not in config.stash:
         named = [Path(path) for path in config.getini("contract_paths")]
         found = [file for path in named for file in (files_of_folder(path).contracts if path.is_dir() else [path])]
-        config.stash[_FILES] = {file.resolve(): file for file in found}
+        for file in found:
+            if escaped(file) != str(file):  # pytest prints the names of files as they are
+                raise pytest.UsageError(escaped(f"{file}: the name of a contract file is printable; rename it"))
+        config.stash[_FILES] = {real(file): file for file in found}
     return config.stash[_FILES]
 
 
@@ -58,7 +62,7 @@ class ContractFile(pytest.File):
                 return
             planned = plan_file(self.path, session.VerifyOptions(workloads=tuple(wanted))) if wanted else known
         except HarnessError as error:
-            raise self.CollectError(str(error)) from error
+            raise self.CollectError(escaped_lines(error)) from error
         for unit in planned.plan.units:
             item = ContractItem.from_parent(self, name=f"{unit.claim}[{unit.workload}]", planned=planned, unit=unit)
             item.add_marker("contract")
@@ -81,18 +85,18 @@ class ContractItem(pytest.Item):
         self.user_properties.append(("contract.file", str(self.path)))
         self.user_properties.extend(properties(self.verdict))
         if self.verdict.status is Status.ERROR:
-            pytest.fail(self._failure, pytrace=False)
+            pytest.fail(escaped_lines(self._failure), pytrace=False)
 
     def runtest(self) -> None:
         assert self.verdict is not None  # noqa: S101 - set-up has run
         gate = bool(self.config.getoption("--contract-gate"))
         waiver = shared_runs(self.config).waiver(self.planned, self.unit)
         if self.verdict.can_be_waived and waiver is not None:
-            pytest.xfail(f"waived by {waiver.owner} until {waiver.expires}: {waiver.reason}")
+            pytest.xfail(escaped(f"waived by {waiver.owner} until {waiver.expires}: {waiver.reason}"))
         if self.verdict.status is Status.FAIL or (gate and self.verdict.status in UNDECIDED):
-            pytest.fail(self._failure, pytrace=False)
+            pytest.fail(escaped_lines(self._failure), pytrace=False)
         if self.verdict.status in UNDECIDED:
-            pytest.skip(f"{self.verdict.status} {self.verdict.reason}: {self.verdict.message}")
+            pytest.skip(escaped(f"{self.verdict.status} {self.verdict.reason}: {self.verdict.message}"))
 
     def reportinfo(self) -> tuple[Path, int, str]:
         index = next(i for i, claim in enumerate(self.planned.loaded.contract.claims) if claim.id == self.unit.claim)
@@ -154,18 +158,20 @@ class ContractReporter:
         )
         if selected or config.getoption("markexpr") not in ("", "contract"):
             return []
-        judged = {path.resolve() for path, _ in self._units.values()}
-        return [file for real, file in contract_files(config).items() if real not in judged]
+        judged = {real(path) for path, _ in self._units.values()}
+        return [file for path, file in contract_files(config).items() if path not in judged]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self._problem is not None:
-            terminalreporter.write_line(f"contracts: no run directory could be written: {self._problem}", red=True)
+            problem = f"contracts: no run directory could be written: {self._problem}"
+            terminalreporter.write_line(escaped(problem), red=True)
         if self._not_judged and (self._units or self._config.getoption("--contract-gate")):
             names = ", ".join(str(file) for file in self._not_judged)
-            terminalreporter.write_line(f"contracts: of `contract_paths`, but not judged: {names}", yellow=True)
+            left_out = f"contracts: of `contract_paths`, but not judged: {names}"
+            terminalreporter.write_line(escaped(left_out), yellow=True)
         if self._judgement is None:
             return
         terminalreporter.section("contracts")
-        terminalreporter.write_line(self._judgement.view.count_line(), bold=True)
-        terminalreporter.write_line(str(self._judgement.headline), bold=True)
-        terminalreporter.write_line(f"report: {self._judgement.run_directory}/report.html")
+        terminalreporter.write_line(escaped(self._judgement.view.count_line()), bold=True)
+        terminalreporter.write_line(escaped(self._judgement.headline), bold=True)
+        terminalreporter.write_line(escaped(f"report: {self._judgement.run_directory}/report.html"))

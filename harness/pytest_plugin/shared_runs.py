@@ -100,9 +100,12 @@ class SharedRuns:
         narrowed = _narrowed(planned, judged, options)
         header = session.header_of(contracts, Plan(list(judged), runs), narrowed, self._started, waivers)
         final = options.reports / session.directory_name(self._started, options)
-        writer = BundleWriter(final, header, contracts)
+        writer = BundleWriter(final, header, contracts, named=False)
+        redacted = session.redaction_of(contracts, options.redact)
         for run in runs:
             shutil.copytree(self.root / "evidence" / run.id, writer.evidence_directory(run.id))
+            if redacted is not None:
+                redacted.directory(writer.evidence_directory(run.id))
         writer.seal()
         judgement = session.judge_bundles([read_bundle(writer.path)], contracts, gate=options.gate)
         if finished:

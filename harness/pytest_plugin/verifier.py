@@ -23,6 +23,7 @@ from harness.contract.references import problems
 from harness.contract.schema import Contract, Workload
 from harness.contract.strict_yaml import nearest
 from harness.errors import HarnessError, UsageError
+from harness.escaping import escaped, escaped_lines
 from harness.evidence.files import first_error
 from harness.evidence.plan_records import Unit
 from harness.judge.verdict import Status, Verdict
@@ -61,7 +62,7 @@ class ContractVerifier:
             problem = str(error)
         else:
             return self._verified(planned, unit)
-        pytest.fail(problem)
+        pytest.fail(escaped_lines(problem))
 
     def _verified(self, planned: PlannedContract, unit: Unit) -> Verdict:
         __tracebackhide__ = True
@@ -71,8 +72,8 @@ class ContractVerifier:
             return verdict
         undecided = verdict.status in {Status.INCONCLUSIVE, Status.NOT_RUN}
         if undecided and not self._node.config.getoption("--contract-gate"):
-            pytest.skip(f"{verdict.status} {verdict.reason}: {verdict.message}")
-        pytest.fail(failure_text(planned.claim(unit.claim), verdict, evidence))
+            pytest.skip(escaped(f"{verdict.status} {verdict.reason}: {verdict.message}"))
+        pytest.fail(escaped_lines(failure_text(planned.claim(unit.claim), verdict, evidence)))
 
     def _marked(self) -> str:
         marker = self._node.get_closest_marker("contract")
@@ -91,9 +92,13 @@ class ContractVerifier:
 
 
 def _contract_of(claim: str, paths: Sequence[Path]) -> LoadedContract:
-    """The first contract with the claim. Raises UsageError."""
+    """The contract with the claim. Raises UsageError where there is none, or several."""
     contracts = load_contracts(paths) if paths else []
-    known = {one.id: loaded for loaded in reversed(contracts) for one in loaded.contract.claims}
+    known = {one.id: loaded for loaded in contracts for one in loaded.contract.claims}
+    having = [loaded for loaded in contracts if any(one.id == claim for one in loaded.contract.claims)]
+    if len(having) > 1:
+        names = " and ".join(str(loaded.path) for loaded in having)
+        raise UsageError("one contract has the claim", got=f"'{claim}' in {names}", remedy="name one with contracts=")
     if claim not in known:
         places = ", ".join(map(str, paths)) or "`contract_paths`, which is empty"
         raise UsageError("no contract has this claim", where=places, got=f"'{claim}'", remedy=nearest(claim, known))

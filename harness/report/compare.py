@@ -29,8 +29,8 @@ class Change:
     beyond_noise: bool | None
 
 
-def compare(before: ReportView, after: ReportView) -> str:
-    """Plain text: differences of the environment, of verdicts, and of figures, with how much of it is noise."""
+def compare(before: ReportView, after: ReportView) -> list[str]:
+    """Lines of text: differences of the environment, of verdicts, and of figures, with how much of it is noise."""
     lines = [f"before: {before.count_line()}", f"after:  {after.count_line()}"]
     for name, view in (("before", before), ("after", after)):
         lines += [f"FIRE DRILL, {name}: {line(view.drill_sentence(), 400)}"] if view.is_drill else []
@@ -47,7 +47,7 @@ def compare(before: ReportView, after: ReportView) -> str:
         lines += ["", title, *shown] if shown else []
     lines += [] if changes else ["", "Figures", "  the same"]
     spent = [f"  {text}" for text in changed_costs(before.costs, after.costs)]
-    return "\n".join([*lines, *(["", "Seconds", *spent] if spent else [])]) + "\n"
+    return [*lines, *(["", "Seconds", *spent] if spent else [])]
 
 
 def figure_changes(before: ReportView, after: ReportView) -> Iterator[Change]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-from rich.console import Console
-from rich.text import Text
-
 from harness.evidence.plan_records import Run
 from harness.judge.verdict import Status, Verdict
 from harness.report import cards
 from harness.report.headline import Undecided, headline, undecided
 from harness.report.text import figure, line, words
 from harness.report.view import ReportView
+from harness.standard_streams import print_line
 
 FEW = 5  # units that were not run for one reason, and have a line each
 _STYLES = {
@@ -31,61 +29,61 @@ def print_results(view: ReportView, stream: TextIO | None = None) -> None:
 
     Units that were not run for one reason share a line where they are many: on a machine without a GPU, most.
     """
-    console = _console(stream or sys.stdout)
-    _print(console, view.count_line(), "bold")
+    out = stream or sys.stdout
+    print_line((view.count_line(), "bold"), file=out)
     for warning in view.warnings():
-        _print(console, f"WARNING: {line(warning, 2000)}", "bold red")
+        print_line((f"WARNING: {line(warning, 2000)}", "bold red"), file=out)
     if view.is_drill:
-        _print(console, f"FIRE DRILL: {line(view.drill_sentence(), 400)}", "bold yellow")
+        print_line((f"FIRE DRILL: {line(view.drill_sentence(), 400)}", "bold yellow"), file=out)
     groups = undecided(list(view.verdicts))
     many = [group for group in groups if len(group.units) > FEW and group.units[0].status is Status.NOT_RUN]
     group_of = {id(unit): group for group in many for unit in group.units}
     for verdict in cards.worst_first(view.verdicts):
         group = group_of.get(id(verdict))
         if group is None:
-            _print_unit(console, view, verdict)
+            _print_unit(out, view, verdict)
         elif verdict is group.units[0]:
-            _print_together(console, group)
+            _print_together(out, group)
     for group in groups:
         if group.remedy:
             units = "1 unit" if len(group.units) == 1 else f"{len(group.units)} units"
-            _print(console, f"To decide {units} ({line(group.units[0].reason, 60)}): {group.remedy}.")
-    _print(console, str(headline(view)), "bold")
+            print_line(f"To decide {units} ({line(group.units[0].reason, 60)}): {group.remedy}.", file=out)
+    print_line((str(headline(view)), "bold"), file=out)
 
 
-def _print_unit(console: Console, view: ReportView, verdict: Verdict) -> None:
+def _print_unit(out: TextIO, view: ReportView, verdict: Verdict) -> None:
     word = cards.word(view, verdict)
     unit = f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}"
-    console.print(Text(f"{word:>9}  ", _STYLES[word]) + Text(f"{unit}: {line(verdict.message, 400)}"))
+    print_line((f"{word:>9}  ", _STYLES[word]), f"{unit}: {line(verdict.message, 400)}", file=out)
     signed = cards.waiver_line(view, verdict)
     if signed:
-        _print(console, f"           {signed}")
+        print_line(f"           {signed}", file=out)
     if word in {"violated", "error"}:
-        _explain(console, view, verdict)
+        _explain(out, view, verdict)
 
 
-def _print_together(console: Console, group: Undecided) -> None:
+def _print_together(out: TextIO, group: Undecided) -> None:
     """How many units were not run and why, then their claims, each once."""
     claims = ", ".join(line(claim, 80) for claim in group.claims)
     reason = f"{len(group.units)} units: {line(group.message, 400)}"
-    console.print(Text(f"{'not run':>9}  ", _STYLES["not run"]) + Text(reason))
-    _print(console, f"           {claims}", "dim")
+    print_line((f"{'not run':>9}  ", _STYLES["not run"]), reason, file=out)
+    print_line((f"           {claims}", "dim"), file=out)
 
 
-def _explain(console: Console, view: ReportView, verdict: Verdict) -> None:
+def _explain(out: TextIO, view: ReportView, verdict: Verdict) -> None:
     """Figures and usual causes below a failure, read like an assertion's."""
     for name, value in list(verdict.figures.items())[:8]:
-        _print(console, f"           {words(name)}: {figure(value)}")
+        print_line(f"           {words(name)}: {figure(value)}", file=out)
     claim = view.claim(verdict.contract, verdict.claim)
     if claim is not None:
-        _print(console, f"           what usually causes this: {line(claim.if_fails, 600)}")
+        print_line(f"           what usually causes this: {line(claim.if_fails, 600)}", file=out)
 
 
 class Progress:
     """Progress on stderr: a line when a run starts, one for each phase, one at its end."""
 
     def __init__(self, total: int | None = None, stream: TextIO | None = None) -> None:
-        self._console = _console(stream or sys.stderr)
+        self._stream = stream or sys.stderr
         self._total, self._numbers = total, dict[str, int]()
 
     def __call__(self, run: Run, phase: str, seconds: float) -> None:
@@ -93,16 +91,7 @@ class Progress:
         if run.id not in self._numbers:
             self._numbers[run.id] = len(self._numbers) + 1
             of = f"/{self._total}" if self._total else ""
-            _print(self._console, f"[{self._numbers[run.id]}{of}] {line(run.id, 120)}")
+            print_line(f"[{self._numbers[run.id]}{of}] {line(run.id, 120)}", file=self._stream)
         # Runs may go side by side: each line says whose it is.
         text = f"[{self._numbers[run.id]}] {seconds:6.1f} s  {line(phase, 120) or 'ended'}"
-        _print(self._console, text, "dim")
-
-
-def _console(stream: TextIO) -> Console:
-    """Plain lines: a file or a log gets neither colours nor line breaks of ours."""
-    return Console(file=stream, highlight=False, soft_wrap=True, emoji=False, markup=False)
-
-
-def _print(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(text, style))
+        print_line((text, "dim"), file=self._stream)

@@ -1,32 +1,30 @@
-"""Text from anywhere made fit to show: no control characters, no hidden direction marks, bounded length.
+"""Text from anywhere made fit to show: escaped (`harness.escaping`), and of bounded length.
 
 Escaping for HTML is Jinja's work, for XML and Markdown that of the writers; this comes before it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
+from harness.escaping import escaped
 from harness.judge.verdict import Figure
-
-# Not characters of XML 1.0, or (tabs and line ends apart) invisible to a reader: C0, C1, surrogates, non-characters.
-_INVALID = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-# Marks that turn the direction of the text after them, or hide inside it: shown as U+FFFD, never obeyed.
-_HIDDEN = re.compile(
-    "[\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
-)
-_REPLACEMENT = "\ufffd"
 
 
 def clean(value: object, limit: int = 2000) -> str:
-    """Text without invalid or hidden characters, at most `limit` long; what was cut out of the middle is counted."""
+    """Escaped text of at most `limit` characters, lines and tabs kept; what was cut out of the middle is counted."""
     text = value if isinstance(value, str) else str(value)
-    if len(text) > limit:
-        # A long name differs at either end: keep both.
-        tail = limit // 4
-        text = f"{text[: limit - tail]} … ({len(text) - limit:,} characters left out) … {text[-tail:]}"
-    return _HIDDEN.sub(_REPLACEMENT, _INVALID.sub(_REPLACEMENT, text))
+    cut = _bounded(text, limit)
+    shown = "\n".join("\t".join(escaped(part) for part in each.split("\t")) for each in cut.split("\n"))
+    return shown if len(shown) == len(cut) else _bounded(shown, limit)
+
+
+def _bounded(text: str, limit: int) -> str:
+    """A long name differs at either end: both are kept."""
+    if len(text) <= limit:
+        return text
+    tail = limit // 4
+    return f"{text[: limit - tail]} … ({len(text) - limit:,} characters left out) … {text[-tail:]}"
 
 
 def line(value: object, limit: int = 200) -> str:

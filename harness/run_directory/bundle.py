@@ -15,6 +15,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Literal, Protocol, Self
 
@@ -121,20 +122,25 @@ class LoadedContract(Protocol):
 class BundleWriter:
     """A run directory being written. `path` is where its files are now; `final` where `finish` puts it."""
 
-    def __init__(self, final: Path, header: Header, contracts: Sequence[LoadedContract]) -> None:
-        """Create the directory. Raises UsageError when `final` exists."""
-        if final.exists():
+    def __init__(self, final: Path, header: Header, contracts: Sequence[LoadedContract], *, named: bool = True) -> None:
+        """Create the directory. Raises UsageError when `final` exists and somebody `named` it; else takes another."""
+        if named and final.exists():
             raise UsageError("a run directory is written once", where=str(final), remedy="name another directory")
+        self._named, final = named, final if named else unused(final)
         final.parent.mkdir(parents=True, exist_ok=True)
-        self.final, self._header = final, header
+        self.final, self._header, self._contracts = final, header, contracts
         self.path = Path(tempfile.mkdtemp(prefix=f"{final.name}.incomplete-", dir=final.parent))
         self.path.chmod(0o755)  # mkdtemp makes it private; a report is for others to read
+        self.put_back()
+
+    def put_back(self) -> None:
+        """Write all that is not evidence: at first, and again where a system may have removed it."""
+        for folder in (layout.CONTRACTS, layout.EVIDENCE):
+            (self.path / folder).mkdir(parents=True, exist_ok=True)
         (self.path / layout.INCOMPLETE).write_text(
             "This run did not finish: what is missing from its evidence is an error.\n", encoding="utf-8"
         )
-        for folder in (layout.CONTRACTS, layout.EVIDENCE):
-            (self.path / folder).mkdir()
-        for loaded in contracts:
+        for loaded in self._contracts:
             copy = self.path / layout.CONTRACTS / f"{loaded.contract.id}.yaml"
             copy.write_bytes(loaded.text.encode("utf-8"))
         self._write_header()
@@ -150,12 +156,15 @@ class BundleWriter:
 
     def seal(self) -> None:
         """Record the evidence's digests, once every run has been executed."""
+        self.put_back()
         digests = self._header.digests.model_copy(update={"evidence": _digests(self.path)})
         self._header = self._header.model_copy(update={"digests": digests})
         self._write_header()
 
     def finish(self) -> Path:
         """Remove the marker and take the final name; the final path. Raises EvidenceError when it is taken."""
+        if not self._named:  # a run that began in the same second may have ended before
+            self.final = unused(self.final)
         try:
             self.path.rename(self.final)
         except OSError as error:
@@ -171,6 +180,8 @@ class BundleWriter:
 
         Verdicts and pages that were written as those of a finished run go away.
         """
+        if not self.path.exists() and not self.final.exists():
+            self.put_back()
         for name in (layout.VERDICTS, layout.PAGE, layout.SUMMARY, layout.JUNIT):
             (self.path / name).unlink(missing_ok=True)
         if not self.final.exists():
@@ -319,6 +330,12 @@ def _digests(root: Path) -> dict[str, str]:
         with path.open("rb") as file:
             digests[path.relative_to(root).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
     return digests
+
+
+def unused(path: Path) -> Path:
+    """The path, or where something has its name the first of `name-2`, `name-3`, … that nothing has."""
+    names = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    return path if not path.exists() else next(other for other in names if not other.exists())
 
 
 def write_text(path: Path, text: str) -> None:

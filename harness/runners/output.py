@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import IO
@@ -37,9 +38,15 @@ class OutputPump:
                 self._total += len(chunk)
                 part = chunk[: self.KEPT - kept]
                 if part:
-                    file = file or self._path.open("wb")
+                    file = file or self._file()
                     file.write(part)
                     file.flush()
                     kept += len(part)
         if file is not None:
             file.close()
+
+    def _file(self) -> IO[bytes]:
+        try:
+            return self._path.open("xb")
+        except OSError:  # the worker removed its directory, or put a file of its own there: its output is counted only
+            return Path(os.devnull).open("wb")

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -21,12 +21,12 @@ from harness.evidence.files import Damaged, read_bytes
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import death_from_records, read_records
 from harness.evidence.run_evidence import Death
-from harness.numbers import dump_json
 from harness.runners import interpreters
 from harness.runners.folders import without_folders
 from harness.runners.gpu_lock import gpu_lock
 from harness.runners.interpreters import Interpreter, Interpreters
 from harness.runners.output import OutputPump
+from harness.runners.own_folder import put_back, write_death
 from harness.runners.process_times import write_process_times
 from harness.runners.recorder import HEARTBEAT
 from harness.runners.remaining import without_the_arm, write_run
@@ -92,7 +92,7 @@ def execute(
             run = rest
             death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company)
     if death is not None:
-        (directory / layout.DEATH).write_text(dump_json(death.model_dump(), indent=2) + "\n", encoding="utf-8")
+        write_death(death, directory)
     for name in (HEARTBEAT, STACKS):
         (directory / name).unlink(missing_ok=True)
     return death
@@ -122,6 +122,7 @@ def _supervise(
     finally:
         worker.end()
         company.workers.discard(process.pid)
+        taken = put_back(run, directory, worker.phase())
         write_process_times(
             directory,
             started=worker.started,
@@ -133,13 +134,18 @@ def _supervise(
             gpu_alone=None if gpu_uuid is None else not company.locked,
             stopped=worker.stopped,
         )
-    output = directory / layout.OUTPUT
-    if output.exists():
-        output.write_text(without_folders(output.read_text(encoding="utf-8", errors="replace")), encoding="utf-8")
+    _rewrite_output(directory / layout.OUTPUT)
     if sampler is not None:
         sampler.write(directory / layout.TELEMETRY)
     tell(Progress(run.id, "", worker.elapsed()))
-    return _death(run, directory, process.wait(), overrun)
+    return taken or _death(run, directory, process.wait(), overrun)
+
+
+def _rewrite_output(output: Path) -> None:
+    """What the worker printed, without folders; what it wrote there itself, beyond all measure, stays as it is."""
+    with suppress(Damaged):
+        text = read_bytes(output, limit=2 * OutputPump.KEPT).decode("utf-8", "replace")
+        output.write_text(without_folders(text), encoding="utf-8")
 
 
 def _death(run: Run, directory: Path, code: int, overrun: Overrun | None) -> Death | None:

@@ -158,7 +158,7 @@ class WatchedWorker:
     def _heartbeat(self) -> tuple[int, ...]:
         try:
             return ((self._directory / HEARTBEAT).stat().st_mtime_ns,)
-        except FileNotFoundError:
+        except OSError:  # it may have removed its directory
             return ()
 
     def _terminate(self) -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands.explain import WIDTH
-from harness.commands.explain import explanation_of as explain
+from harness.commands.explain import WIDTH, explanation_of
 from harness.contract.claims import AnyClaim
 from harness.contract.load import load_contracts
 from harness.errors import UsageError
@@ -17,8 +16,7 @@ CLAIMS = [claim for loaded in load_contracts([CONTRACTS]) for claim in loaded.co
 
 
 def test_a_timing_names_the_numbers_that_the_contract_leaves_out() -> None:
-    text = explain("F-CGT-001", CONTRACTS)
-    lines = [line.strip() for line in text.splitlines()]
+    lines = [line.strip() for line in explanation_of("F-CGT-001", CONTRACTS)]
     assert lines[0] == "F-CGT-001: The captured step is at least 3 times as fast at a launch-bound shape"
     assert "throughput_ratio" in lines
     for line in ("at_least: 3.0", "processes: 8", "confidence: 0.99", "trajectory: F-CGT-002"):
@@ -27,27 +25,27 @@ def test_a_timing_names_the_numbers_that_the_contract_leaves_out() -> None:
 
 
 def test_each_part_of_a_composite_stands_for_itself() -> None:
-    lines = explain("F-CGT-006", CONTRACTS).splitlines()
+    lines = explanation_of("F-CGT-006", CONTRACTS)
     assert "  capture      mechanism: cuda_graph" in lines
     assert "  host_syncs   mechanism: cuda_graph" in lines
     assert "               control: arm synchronizing, exactly 6, per_layer true" in lines
 
 
 def test_sequence_lengths_are_taken_in_turn() -> None:
-    text = explain("F-GRAPH-BWD-002-shapes", CONTRACTS)
-    assert "tiny-shapes: tiny, batch 4, sequence lengths 32, 64, 48 in turn, 300 steps" in text
+    lines = explanation_of("F-GRAPH-BWD-002-shapes", CONTRACTS)
+    assert "  workloads    tiny-shapes: tiny, batch 4, sequence lengths 32, 64, 48 in turn, 300 steps" in lines
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
 def test_every_claim_is_explained_whole_and_fits(claim: AnyClaim) -> None:
-    text = explain(claim.id, CONTRACTS)
-    assert max(len(line) for line in text.splitlines()[1:]) <= WIDTH
-    assert "{'" not in text  # a dictionary as Python writes it
-    said = " ".join(text.split())
+    lines = explanation_of(claim.id, CONTRACTS)
+    assert max(len(line) for line in lines[1:]) <= WIDTH
+    said = " ".join(" ".join(lines).split())
+    assert "{'" not in said  # a dictionary as Python writes it
     for words in (claim.why, claim.if_fails, ", ".join(claim.falsified_by)):
         assert " ".join(words.split()) in said
 
 
 def test_an_unknown_claim_is_told_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match=r"no contract has this claim.*F-CGT-009.*F-CGT-001"):
-        explain("F-CGT-009", CONTRACTS)
+        explanation_of("F-CGT-009", CONTRACTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from harness import session
 from harness.contract.load import load_contracts
 from harness.errors import ContractError, EvidenceError, ExitCode, UsageError
 from harness.evidence.plan_records import Run
+from harness.rejudge import rejudged
 from harness.run_directory.bundle import read_bundle
+from harness.runners import supervisor
 
 
 @pytest.fixture
@@ -97,6 +100,58 @@ def test_what_breaks_in_the_middle_keeps_the_evidence_and_says_where(
     outcome = session.judge_bundles([bundle], load_contracts(bundle.contract_paths()))
     assert not bundle.complete
     assert [str(verdict.status) for verdict in outcome.verdicts] == ["PASS", "ERROR", "NOT_RUN"]
+
+
+def test_a_system_that_removes_the_run_directory_costs_what_was_lost_and_nothing_more(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that end before lose their evidence; those that come later do not, and everything is written to its end."""
+    import scripted_system
+
+    def removes_at_the_second(run: Run, directory: Path, *rest: object, **options: object) -> None:
+        if run.workload_name == "violated":
+            shutil.rmtree(directory.parents[1])
+        scripted_system.play(run, directory)
+
+    monkeypatch.setattr("harness.runners.supervisor.execute", removes_at_the_second)
+    outcome = session.verify([contracts], session.VerifyOptions(name="run"))
+    assert [verdict.reason for verdict in outcome.verdicts] == ["worker_incomplete", "differs", "module_missing"]
+    assert outcome.exit_code is ExitCode.ERROR
+    assert rejudged(Path("harness-reports/run")).problems == []
+
+
+def test_a_system_that_removes_all_at_last_leaves_a_directory_all_the_same(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def removes(run: Run, directory: Path, *rest: object, **options: object) -> None:
+        shutil.rmtree("harness-reports", ignore_errors=True)
+
+    monkeypatch.setattr("harness.runners.supervisor.execute", removes)
+    outcome = session.verify([contracts], session.VerifyOptions(name="run"))
+    assert [str(verdict.status) for verdict in outcome.verdicts] == ["ERROR", "ERROR", "NOT_RUN"]
+    assert rejudged(Path("harness-reports/run")).problems == []
+
+
+def test_two_runs_that_begin_in_one_second_have_names_of_their_own(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second begins and ends while the first runs; a third begins when both are there."""
+    monkeypatch.setattr("harness.session.directory_name", lambda *_: "2026-11-22-100000-cpu")
+    execute = supervisor.execute
+
+    def begins_another(run: Run, directory: Path, *rest: object, **options: object) -> None:
+        monkeypatch.setattr("harness.runners.supervisor.execute", execute)
+        inner.append(session.verify([contracts], session.VerifyOptions(workloads=("held",))))
+        execute(run, directory)
+
+    inner: list[session.Judgement] = []
+    monkeypatch.setattr("harness.runners.supervisor.execute", begins_another)
+    outer = session.verify([contracts], session.VerifyOptions(workloads=("held",)))
+    third = session.verify([contracts], session.VerifyOptions(workloads=("held",)))
+    name = Path("harness-reports/2026-11-22-100000-cpu")
+    directories = [judgement.run_directory for judgement in (*inner, outer, third)]
+    assert directories == [name, Path(f"{name}-2"), Path(f"{name}-3")]
+    assert all(rejudged(Path(str(directory))).problems == [] for directory in directories)
 
 
 def test_a_run_whose_name_was_taken_meanwhile_keeps_no_page_that_says_held(

@@ -74,7 +74,7 @@ def show_gpus(monkeypatch: pytest.MonkeyPatch, *uuids: str) -> None:
 
 
 def test_the_steadiest_gpu_stands_first(gpus: list[tuple[str, Run]]) -> None:
-    lines = doctor.steadiness_text(steady.look(contracts(TRAJECTORY, THROUGHPUT), 8)).splitlines()
+    lines = doctor.steadiness_lines(steady.look(contracts(TRAJECTORY, THROUGHPUT), 8))
     assert lines[0] == "GPU-b  spread 0.0465  1890 to 1980 MHz  400 W"
     assert [line.split()[0] for line in lines] == ["GPU-b", "GPU-a", "GPU-c"]
 

@@ -136,7 +136,7 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
 def test_a_broken_shard_index_is_named(tmp_path: Path) -> None:
     write_shards(tmp_path, random_state())
     (tmp_path / "model.safetensors.index.json").write_text("[]")
-    assert "model.safetensors.index.json: is no shard index" in refusal(tmp_path)
+    assert "model.safetensors.index.json: is no JSON object" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "garbage", "empty"])
@@ -160,6 +160,21 @@ def test_a_corrupt_file_is_named(tmp_path: Path, damage: str) -> None:
 )
 def test_an_unusable_config_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     assert message in refusal(write(tmp_path, random_state(), **change))
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+def test_a_json_file_of_100_gb_is_refused_before_it_is_read(tmp_path: Path, name: str) -> None:
+    write(tmp_path, random_state())
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(100 * 2**30)
+    assert f"{name}: 107374182400 bytes, more than 67108864" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[]", "1", '{"a": ' * 100_000, "\ud800".encode("utf-8", "surrogatepass"), b"{}\xff"])
+def test_a_config_that_is_no_object_is_named(tmp_path: Path, text: str | bytes) -> None:
+    path = write(tmp_path, random_state()) / "config.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert "config.json: " in refusal(tmp_path)
 
 
 def test_a_directory_without_config_is_named(tmp_path: Path) -> None:

@@ -13,6 +13,16 @@ from reference_impl.data import TextBatches, default_text, read_text, tokenize
 from reference_impl.errors import ReferenceImplError
 
 
+def test_a_text_of_100_gb_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "text").open("wb") as file:
+        file.truncate(100 * 2**30)
+    for data in (tmp_path / "text", tmp_path):
+        with pytest.raises(
+            ReferenceImplError, match=r"data: 107374182400 bytes or more up to .*, more than 4294967296"
+        ):
+            read_text(str(data))
+
+
 def counting(length: int = 401, seed: int = 0) -> TextBatches:
     return TextBatches(torch.arange(length, dtype=torch.int32), 1000, seed)
 

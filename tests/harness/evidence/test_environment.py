@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from harness.errors import HarnessError
 from harness.evidence import environment
 from harness.evidence.cuda_driver import Devices, Gpu, read
 from harness.evidence.environment import source_digest
@@ -55,6 +57,37 @@ class FakeDriver:
     def _cuDeviceGetAttribute(self, value: Any, attribute: int, _device: Any) -> int:  # noqa: N802
         value._obj.value = {75: 9, 76: 0}[attribute]
         return 0
+
+
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = tmp_path / "a_package_of_sources"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("x = 1\n")
+    return folder
+
+
+def test_a_source_without_end_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = package(tmp_path, monkeypatch)
+    with (folder / "data.py").open("wb") as file:
+        file.truncate(100 * 2**30)
+    with pytest.raises(HarnessError) as refused:
+        source_digest(["a_package_of_sources:System"])
+    assert str(refused.value) == (
+        f"{folder / 'data.py'}: the sources of a system are files that can be read, none endless; "
+        "found 107374182400 bytes, more than 67108864; keep data out of the package, or under another ending than .py"
+    )
+
+
+def test_what_is_no_source_counts_as_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = package(tmp_path, monkeypatch)
+    before = source_digest(["a_package_of_sources:System"])
+    (folder / ".#system.py").symlink_to("kim@host.1234:5678")  # the lock of an editor
+    os.mkfifo(folder / "pipe.py")
+    (folder / "folder.py").mkdir()
+    (folder / "zeros.py").symlink_to("/dev/zero")
+    (folder / "circle").symlink_to(folder)
+    assert source_digest(["a_package_of_sources:System"]) == before
 
 
 def test_a_gpu_as_the_driver_tells_it() -> None:

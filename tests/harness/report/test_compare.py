@@ -21,7 +21,7 @@ def digests(evidence: str) -> dict[str, Any]:
 
 
 def test_a_run_against_itself_is_the_same() -> None:
-    lines = compare(full_view(), full_view()).splitlines()
+    lines = compare(full_view(), full_view())
     assert [lines[place : place + 2] for place in (3, 6, 9)] == [
         ["Environment", "  the same"],
         ["Verdicts", "  the same"],
@@ -32,7 +32,7 @@ def test_a_run_against_itself_is_the_same() -> None:
 def test_the_environment_comes_before_verdicts_and_unknown_facts_are_said() -> None:
     before = measured({}, environment={"versions": {"torch": "2.11"}}, digests=digests("1"))
     after = measured({}, environment={"versions": {"torch": "2.13", "cuda": "13.0"}}, digests=digests("2"))
-    text = compare(before, after)
+    text = "\n".join(compare(before, after))
     assert "  versions.torch: 2.11 -> 2.13\n  versions.cuda: unknown -> 13.0\n\nVerdicts" in text
     assert "evidence" not in text
 
@@ -40,7 +40,7 @@ def test_the_environment_comes_before_verdicts_and_unknown_facts_are_said() -> N
 def test_a_verdict_that_changed_and_a_unit_that_came() -> None:
     old = view_with(verdict("A"))
     new = view_with(verdict("A", status=Status.FAIL, reason="differs"), verdict("B"))
-    text = compare(old, new)
+    text = "\n".join(compare(old, new))
     assert "  A on tiny: PASS held -> FAIL differs\n  B on tiny: not planned -> PASS held" in text
 
 
@@ -80,9 +80,8 @@ def test_parts_of_a_composite_are_judged_by_their_own_bounds() -> None:
 
 
 def test_a_run_that_proves_nothing_is_told() -> None:
-    assert "WARNING, after: Altered: 1 files differ" in compare(
-        view_with(), replace(view_with(), altered=("a: changed",))
-    )
+    lines = compare(view_with(), replace(view_with(), altered=("a: changed",)))
+    assert any(line.startswith("WARNING, after: Altered: 1 files differ") for line in lines)
 
 
 def test_a_drill_among_the_two_is_told() -> None:

@@ -121,7 +121,7 @@ def test_the_section_is_folded_on_the_page_and_costs_little() -> None:
 
 
 def test_two_run_directories_side_by_side() -> None:
-    lines = compare(small_view(costs=OLD), small_view(costs=TWO)).splitlines()
+    lines = compare(small_view(costs=OLD), small_view(costs=TWO))
     assert lines[lines.index("Seconds") + 1 :] == [
         "  before: sums over the runs, as if they had gone one after the other",
         "  wall: 14 s -> 1,210 s",

@@ -121,7 +121,7 @@ def test_a_drill_whose_control_was_not_decided_did_not_hold(status: Status) -> N
 
 
 def test_the_terminal_of_a_drill_says_what_its_page_says() -> None:
-    assert matrix.text(drilled(killed=[True], not_run=1), None).splitlines()[-1] == (
+    assert matrix.shown(drilled(killed=[True], not_run=1), None)[-1] == (
         "PARTLY DECIDED: 1 of 2 planned faults were planted and killed; the others were not run."
     )
 

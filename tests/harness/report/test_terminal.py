@@ -88,7 +88,7 @@ def test_a_drill_says_how_many_faults_were_not_run() -> None:
 def test_markup_and_escape_sequences_in_messages_stay_text() -> None:
     item = verdict("F-GRAPH-BWD-001", message="[red]x[/red] \x1b[31m :smile: a\nb")
     lines = printed(view_with(item))
-    assert lines[1] == "     held  F-GRAPH-BWD-001 on tiny: [red]x[/red] \ufffd[31m :smile: a b"
+    assert lines[1] == "     held  F-GRAPH-BWD-001 on tiny: [red]x[/red] \\x1b[31m :smile: a b"
 
 
 def test_long_messages_stay_on_their_line() -> None:

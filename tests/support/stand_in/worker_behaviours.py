@@ -2,10 +2,12 @@
 
 import importlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from harness.evidence.arm_records import ArmEnd, ArmStart
@@ -149,3 +151,58 @@ def shows_environment(run: Run, recorder: Recorder) -> None:
     names = ("OMP_WAIT_POLICY", "PYTHONHASHSEED")
     shown = [*(f"{name}={os.environ[name]}" for name in names), f"leader={os.getsid(0) == os.getpid()}"]
     sys.stdout.write(" ".join(shown) + "\n")
+
+
+def takes_away(run: Run, recorder: Recorder) -> None:
+    """Does to its own directory, or to one above it, what the settings say; then goes on, and on, or ends."""
+    recorder.phase("taking away")
+    TAKEN[str(run.settings["what"])](recorder.directory)
+    if run.settings.get("then_complete"):
+        os._exit(0)
+    one_arm(run, recorder)
+
+
+def _moved(directory: Path) -> None:
+    directory.rename(directory.with_name("elsewhere"))
+
+
+def _replaced(directory: Path, by: Callable[[Path], object]) -> None:
+    shutil.rmtree(directory)
+    by(directory)
+
+
+def _emptied(directory: Path) -> None:
+    for path in directory.iterdir():
+        path.unlink()
+
+
+def _with(name: str, make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def put(directory: Path) -> None:
+        (directory / name).unlink(missing_ok=True)
+        make(directory / name)
+
+    return put
+
+
+TAKEN: dict[str, Callable[[Path], object]] = {
+    "removed": shutil.rmtree,
+    "moved": _moved,
+    "all runs removed": lambda directory: shutil.rmtree(directory.parent),
+    "everything removed": lambda directory: shutil.rmtree(directory.parents[1]),
+    "a file": lambda directory: _replaced(directory, Path.touch),
+    "a link to nothing": lambda directory: _replaced(directory, lambda path: path.symlink_to("nowhere")),
+    "a link to a folder": lambda directory: _replaced(directory, lambda path: path.symlink_to(path.parents[2])),
+    "a link to itself": lambda directory: _replaced(directory, lambda path: path.symlink_to(path)),
+    "a pipe": lambda directory: _replaced(directory, os.mkfifo),
+    "a file in place of all runs": lambda directory: _replaced(directory.parent, Path.touch),
+    "emptied": _emptied,
+    "closed": lambda directory: directory.chmod(0),
+    "a pipe as its output": _with("stderr.txt", os.mkfifo),
+    "a folder as its death": _with("death.json", Path.mkdir),
+    "a link as its death": _with("death.json", lambda path: path.symlink_to("/dev/full")),
+    "a pipe as its heartbeat": _with("heartbeat", os.mkfifo),
+    "a folder as its stack": _with("stack.txt", Path.mkdir),
+    "a pipe as its records": _with("records.jsonl", os.mkfifo),
+    "a folder as its run": _with("run.json", Path.mkdir),
+    "a folder as its times": _with("process.json", Path.mkdir),
+}

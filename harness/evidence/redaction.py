@@ -1,0 +1,117 @@
+"""Names of this machine, its user and its folders, left out of what is published.
+
+It is done while evidence is collected, before anything is judged or sealed: verdicts, pages and digests are of the text
+without them, and whoever judges again reads the same.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+import socket
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from harness.evidence.files import Damaged, read_bytes
+
+NOTE = "names of host, user and folders"  # what the header says was left out
+HOST, USER, FOLDER = "<host>", "<user>", "<folder>/"
+COMMON = {"root", "localhost", "user", "runner"}  # names of nobody; `root` is a word of many messages
+SHORTEST = 3
+# the folders of an absolute path, which nothing goes before that would make it a part of something else
+_FOLDERS = re.compile(r"""(?<![\w.~<>/:-])~?/(?:[^\s/'"\\:;,<>()\[\]{}|=]+/)+""")
+_TEXT_IN_JSON = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?')  # with what makes a key of it
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def wanted(asked: bool | None) -> bool:
+    """Whether to redact: as was asked for, else where the environment says that this is CI."""
+    return os.environ.get("CI", "").lower() not in {"", "0", "false"} if asked is None else asked
+
+
+@dataclass(frozen=True)
+class Redaction:
+    """What is left out. `kept` are values that evidence and contract must agree in, whatever names they hold."""
+
+    hosts: frozenset[str]
+    users: frozenset[str]
+    kept: frozenset[str] = frozenset()
+
+    def text(self, text: str) -> str:
+        """The text with placeholders for the names."""
+        if text in self.kept:
+            return text
+        text = _FOLDERS.sub(FOLDER, text)
+        for names, placeholder in ((self.hosts, HOST), (self.users, USER)):
+            for name in sorted(names, key=len, reverse=True):
+                text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", placeholder, text)
+        return text
+
+    def json(self, text: str) -> str:
+        """JSON with its texts redacted, and every other character as it was: keys, numbers, spaces."""
+
+        def one(found: re.Match[str]) -> str:
+            if found[2]:
+                return found[0]
+            value = json.loads(found[0])
+            redacted = self.text(value)
+            return found[0] if redacted == value else json.dumps(redacted, ensure_ascii=False)
+
+        return _TEXT_IN_JSON.sub(one, text)
+
+    def model(self, record: Model) -> Model:
+        """The record with its texts redacted."""
+        return type(record).model_validate_json(self.json(record.model_dump_json()))
+
+    def directory(self, directory: Path) -> None:
+        """Rewrite the files of a run's evidence; what is no text, or too large for one, stays as it is."""
+        for path in sorted(directory.rglob("*")):
+            try:
+                before = read_bytes(path).decode("utf-8")
+            except (Damaged, UnicodeDecodeError):
+                continue
+            redact: Callable[[str], str] = self.json if path.suffix in {".json", ".jsonl"} else self.text
+            after = before if path.suffix == ".csv" else "\n".join(_each(redact, before.split("\n")))
+            if after != before:
+                path.write_text(after, encoding="utf-8", newline="")
+
+
+def _each(redact: Callable[[str], str], lines: list[str]) -> list[str]:
+    """Line by line: a line that is damaged is shown as text."""
+    redacted = []
+    for line in lines:
+        try:
+            redacted.append(redact(line))
+        except ValueError:
+            redacted.append(line)
+    return redacted
+
+
+def of_this_machine(kept: Collection[str] = ()) -> Redaction:
+    """This machine's and this user's names."""
+    host = socket.gethostname()
+    users = {os.environ.get("USER", ""), os.environ.get("LOGNAME", ""), os.path.expanduser("~").rpartition("/")[2]}  # noqa: PTH111 - where there is no home it raises nothing
+    with suppress(KeyError, OSError):  # a user id without a name, as in a container
+        users.add(getpass.getuser())
+    return Redaction(_names({host, host.partition(".")[0]}, kept), _names(users, kept), frozenset(kept))
+
+
+def _names(names: Collection[str], kept: Collection[str]) -> frozenset[str]:
+    """Those that name somebody; a name that is a word of the contract, too, would tear the evidence."""
+    return frozenset(name for name in names if len(name) >= SHORTEST and name not in COMMON and name not in kept)
+
+
+def texts_in(value: Any) -> set[str]:
+    """Every text in plain values, keys too."""
+    if isinstance(value, str):
+        return {value}
+    if isinstance(value, dict):
+        return {text for key, item in value.items() for text in texts_in(key) | texts_in(item)}
+    return {text for item in value for text in texts_in(item)} if isinstance(value, list | tuple) else set()

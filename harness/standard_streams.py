@@ -1,0 +1,127 @@
+"""Everything that the commands print: a line at a time, escaped, whatever stdout and stderr are.
+
+Neither an encoding that lacks a character nor a reader who has left changes what a command exits with: exit codes are
+verdicts.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from harness.escaping import escaped, escaped_json
+
+Span = str | tuple[str, str]  # a text, and the style that rich gives it on a terminal
+
+
+def print_line(*spans: Span, file: TextIO | None = None) -> None:
+    """One line, escaped, on `file`; by default on stdout."""
+    stream = sys.stdout if file is None else file
+    parts = [(span, "") if isinstance(span, str) else span for span in spans]
+    if not any(style for _, style in parts):
+        stream.write(escaped("".join(text for text, _ in parts)) + "\n")
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    # a file or a log gets neither colours nor line breaks of rich's
+    console = Console(file=stream, highlight=False, soft_wrap=True, emoji=False, markup=False)
+    console.print(Text.assemble(*((escaped(text), style) for text, style in parts)))
+
+
+def print_lines(lines: Iterable[str], file: TextIO | None = None) -> None:
+    """Each of them as a line of its own."""
+    for line in lines:
+        print_line(line, file=file)
+
+
+def print_error(text: str) -> None:
+    """One line on stderr, at once."""
+    print_line(text, file=sys.stderr)
+    sys.stderr.flush()
+
+
+def print_quoted(text: str) -> None:
+    """A text of several lines on stderr, behind a margin: none of its lines can be taken for one of the harness's."""
+    for line in text.rstrip("\n").split("\n"):
+        print_error(f"| {line}")
+
+
+def print_json(text: str) -> None:
+    """A JSON text on stdout, in plain ASCII; its values stay the same."""
+    sys.stdout.write(escaped_json(text.rstrip("\n")) + "\n")
+
+
+def print_workflow_command(command: str) -> None:
+    """A command of GitHub's, which is meant to be obeyed: it begins with `::`, and nothing in it begins another."""
+    sys.stdout.write(f"::{escaped(command.removeprefix('::'))}\n")
+
+
+class _Survivor(io.TextIOWrapper):
+    """A stream that goes on when its reader has left, or its disk is full: what is written then is lost."""
+
+    def write(self, text: str, /) -> int:
+        try:
+            return super().write(text)
+        except OSError as error:
+            self._lose(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self.fileno())  # for what is buffered, too
+        os.close(null)
+        if error.errno != errno.EPIPE and self is sys.stdout:
+            print_error(f"stdout: {error.strerror}: what is printed from here on is lost")
+
+
+@contextmanager
+def surviving_streams() -> Iterator[None]:
+    """Within the block stdout and stderr take every character, and outlive their readers."""
+    for number in range(3):
+        _open_if_closed(number)
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (_surviving(stream) for stream in before)
+    try:
+        yield
+    finally:
+        for own, stream in zip((sys.stdout, sys.stderr), before, strict=True):
+            own.flush()
+            if isinstance(own, _Survivor):
+                own.detach()  # the descriptor stays open for whoever had it before
+                del stream
+        sys.stdout, sys.stderr = before
+
+
+def _open_if_closed(number: int) -> None:
+    """A file that is opened later would get the number, and what is printed would be written into it."""
+    try:
+        os.fstat(number)
+    except OSError:
+        os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+
+
+def _surviving(stream: TextIO | None) -> TextIO:
+    if stream is None:  # closed when Python began
+        return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream  # somebody has put another object there, for himself to read
+    return _Survivor(
+        stream.buffer,
+        encoding=stream.encoding,
+        errors="backslashreplace",
+        newline="\n",
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )

@@ -1,0 +1,40 @@
+"""Read what a user or a hub provides: plain files of a bounded size, so that no file takes all memory or all day."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from reference_impl.errors import ReferenceImplError
+
+TEXT_LIMIT = 4 * 2**30  # bytes to train on, all files together: they are in memory twice
+JSON_LIMIT = 64 * 2**20
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """The JSON object in a file. Raises `ReferenceImplError`, with this remedy."""
+    try:
+        size = path.stat().st_size
+        if not path.is_file() or size > JSON_LIMIT:
+            found = f"{size} bytes, more than {JSON_LIMIT}" if path.is_file() else "is no plain file"
+            raise ReferenceImplError(str(path), found, remedy)
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, ReferenceImplError):
+            raise
+        raise ReferenceImplError(str(path), f"cannot be read ({type(error).__name__}: {error})", remedy) from error
+    if not isinstance(content, dict):
+        raise ReferenceImplError(str(path), "is no JSON object", remedy)
+    return content
+
+
+def read_all(files: list[Path]) -> bytes:
+    """The bytes of all files, a line end between them. Raises `ReferenceImplError` for more than `TEXT_LIMIT`."""
+    total = 0
+    for path in files:
+        total += path.stat().st_size
+        if total > TEXT_LIMIT:
+            found = f"{total} bytes or more up to {str(path)!r}, more than {TEXT_LIMIT}"
+            raise ReferenceImplError("data", found, "pass a shorter text")
+    return b"\n".join(path.read_bytes() for path in files)

@@ -1,0 +1,114 @@
+"""Everything that the harness prints goes through `harness.standard_streams`, or escaped through pytest's own words."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from import_statements import ROOT
+
+PRINTS = "harness/standard_streams.py"
+# What these write goes to a parent process that reads it: it is a pipe, and never a terminal.
+TO_A_PARENT = {
+    "harness/runners/worker.py": "the evidence of a worker's own words, kept by its supervisor",
+    "harness/runners/step_memory.py": "the answer to its parent",
+    "harness/system/describing.py": "the answer to its parent",
+    "harness/processes/keeper.py": "what its parent is told of the process",
+}
+SOURCES = sorted(path for path in (ROOT / "harness").rglob("*.py"))
+STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
+WRITERS = {"print", "pprint", "echo", "secho", "print_exc", "print_exception", "print_stack", "print_tb", "breakpoint"}
+PACKAGES = {"rich", "logging", "pprint", "click"}
+PYTEST_PRINTS = {"write_line", "write_sep", "fail", "skip", "xfail", "exit", "CollectError"}
+ESCAPED = {"escaped", "escaped_lines"}
+
+
+def printing(source: str) -> Iterator[str]:
+    """`line: what` for everything in a source that prints on its own."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and _name(node.func) in WRITERS:
+            yield f"{node.lineno}: {_name(node.func)}()"
+        elif isinstance(node, ast.Call) and _writes_to_a_stream(node):
+            yield f"{node.lineno}: {ast.unparse(node.func)}()"
+        elif isinstance(node, ast.Import | ast.ImportFrom) and PACKAGES & {_package(node)}:
+            yield f"{node.lineno}: imports {_package(node)}"
+        elif isinstance(node, ast.Call) and _exits_with_a_text(node):
+            yield f"{node.lineno}: {ast.unparse(node)}"
+
+
+def _writes_to_a_stream(call: ast.Call) -> bool:
+    """`sys.stdout.write(…)`, `os.write(2, …)`."""
+    function = call.func
+    if not isinstance(function, ast.Attribute) or function.attr not in {"write", "writelines"}:
+        return False
+    of_a_stream = isinstance(function.value, ast.Attribute) and function.value.attr in STREAMS
+    to_a_descriptor = bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value in {1, 2}
+    return of_a_stream or to_a_descriptor or "stderr" in ast.unparse(function) or "stdout" in ast.unparse(function)
+
+
+def _exits_with_a_text(call: ast.Call) -> bool:
+    """`sys.exit(f"…")`: Python prints it."""
+    exits = ast.unparse(call.func) in {"sys.exit", "SystemExit", "exit"}
+    return exits and any(isinstance(given, ast.JoinedStr) for given in call.args)
+
+
+def _name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _package(node: ast.Import | ast.ImportFrom) -> str:
+    return (node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name).partition(".")[0]
+
+
+def unescaped_in_pytest(source: str) -> Iterator[str]:
+    """`line: call` for every text that is handed to pytest as it is."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        if _name(node.func) not in PYTEST_PRINTS and ast.unparse(node.func) != "pytest.UsageError":
+            continue
+        text = node.args[0]
+        fixed = isinstance(text, ast.Constant)
+        if not fixed and not (isinstance(text, ast.Call) and _name(text.func) in ESCAPED):
+            yield f"{node.lineno}: {ast.unparse(node)}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_source_prints_through_one_module(path: Path) -> None:
+    name = path.relative_to(ROOT).as_posix()
+    found = [] if name == PRINTS or name in TO_A_PARENT else list(printing(path.read_text(encoding="utf-8")))
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in SOURCES if "pytest_plugin" in path.parts], ids=lambda path: path.name
+)
+def test_what_pytest_prints_for_the_plugin_is_escaped(path: Path) -> None:
+    assert list(unescaped_in_pytest(path.read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "print(1)",
+        "typer.echo(text)",
+        "sys.stderr.write(text)",
+        "out = sys.stdout\nimport rich.console",
+        "from rich.console import Console",
+        "os.write(2, text)",
+        "traceback.print_exc()",
+        "sys.__stderr__.write(text)",
+        "sys.stdout.buffer.write(text)",
+        "sys.exit(f'{path}: no')",
+        "logging.warning(1)\nimport logging",
+    ],
+)
+def test_a_way_around_is_found(source: str) -> None:
+    assert len(list(printing(source))) == 1
+
+
+@pytest.mark.parametrize("source", ["reporter.write_line(f'{path}')", "pytest.fail(text)", "pytest.skip(escape(text))"])
+def test_a_text_that_pytest_gets_as_it_is_is_found(source: str) -> None:
+    assert len(list(unescaped_in_pytest(source))) == 1

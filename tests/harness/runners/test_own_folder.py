@@ -1,0 +1,71 @@
+"""A system that takes its own directory away, or puts something else there, costs its own run alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from run_builders import stand_in_run
+
+from harness.errors import EvidenceError
+from harness.evidence.read_run import read_run
+from harness.runners.supervisor import execute
+
+pytestmark = pytest.mark.usefixtures("stand_in")
+GONE = {
+    "removed": "nothing",
+    "moved": "nothing",
+    "all runs removed": "nothing",
+    "everything removed": "nothing",
+    "a file": "a file",
+    "a link to nothing": "a link",
+    "a link to a folder": "a link",
+    "a link to itself": "a link",
+    "a pipe": "something else",
+    "a file in place of all runs": "nothing",
+}
+DAMAGED = [
+    "emptied",
+    "closed",
+    "a pipe as its output",
+    "a folder as its death",
+    "a link as its death",
+    "a pipe as its heartbeat",
+    "a folder as its stack",
+    "a pipe as its records",
+    "a folder as its run",
+    "a folder as its times",
+]
+
+
+def directory_of(tmp_path: Path) -> Path:
+    return tmp_path / "report" / "evidence" / "c+w+takes_away"
+
+
+@pytest.mark.parametrize("then_complete", [False, True])
+@pytest.mark.parametrize("what", GONE)
+def test_a_directory_that_is_gone_is_the_death_of_its_run(tmp_path: Path, what: str, *, then_complete: bool) -> None:
+    directory = directory_of(tmp_path)
+    run = stand_in_run("takes_away", what=what, then_complete=then_complete)
+    death = execute(run, directory)
+    assert death is not None
+    assert (death.cause, death.detail) == (
+        "incomplete",
+        f"the directory of the run was {GONE[what]} when its worker had ended",
+    )
+    assert not directory.is_symlink()
+    read, evidence = read_run(directory)
+    assert (read, evidence.death) == (run, death)
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_files_that_are_none_end_no_supervisor(tmp_path: Path, what: str) -> None:
+    """Whatever the verdict: the supervisor ends, and what it wrote can be read."""
+    directory = directory_of(tmp_path)
+    death = execute(stand_in_run("takes_away", what=what, then_complete=True), directory)
+    assert death is not None
+    try:
+        _, evidence = read_run(directory)
+    except EvidenceError:
+        return
+    assert evidence.death is not None

@@ -1,0 +1,167 @@
+"""Names of host, user and folders are left out of header, evidence and pages, and the rest stays as it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness import session
+from harness.drill import drill as fire_drill
+from harness.errors import ExitCode
+from harness.evidence.plan_records import Run
+from harness.evidence.redaction import NOTE, Redaction, of_this_machine, wanted
+from harness.evidence.run_evidence import Death
+from harness.pytest_plugin.shared_runs import SharedRuns, plan_file
+from harness.rejudge import judged, rejudged
+from harness.runners import supervisor
+
+HOST, USER = "gpu-box-7.lab.example", "kimberly"
+NAMES = (HOST, "gpu-box-7", USER, "secret-project")
+REDACTION = Redaction(frozenset({"gpu-box-7", HOST}), frozenset({USER}), frozenset({"/models/qwen"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("cannot open /home/kim/secret/data.txt: none", "cannot open <folder>/data.txt: none"),
+        ("--data=/mnt/a b/c", "--data=<folder>/a b/c"),
+        ("'/srv/x/y.py', line 3", "'<folder>/y.py', line 3"),
+        ("~/notes/a.txt", "<folder>/a.txt"),
+        ("on gpu-box-7 by kimberly@gpu-box-7.lab.example", "on <host> by <user>@<host>"),
+        ("kimberly's, not kimberlys nor gpu-box-71", "<user>'s, not kimberlys nor gpu-box-71"),
+        ("a/b, 3 / 4, 1/2/3, https://example.org/a/b, model.layers.0/q", None),
+        ("harness/runners/paired.py:17", None),
+        ("/models/qwen", None),
+    ],
+)
+def test_names_become_placeholders(text: str, shown: str | None) -> None:
+    assert REDACTION.text(text) == (text if shown is None else shown)
+
+
+def test_json_keeps_every_other_character() -> None:
+    before = '{"kimberly": 1e-05,  "a": ["x \\u00e9 é", "/home/kim/a", 1.0, "b\\"/srv/k/c"], "NaN": "NaN"}'
+    after = '{"kimberly": 1e-05,  "a": ["x \\u00e9 é", "<folder>/a", 1.0, "b\\"<folder>/c"], "NaN": "NaN"}'
+    assert REDACTION.json(before) == after
+
+
+@pytest.mark.parametrize(
+    ("asked", "ci", "does"),
+    [(None, "true", True), (None, "1", True), (None, "", False), (None, "false", False), (False, "true", False)],
+)
+def test_ci_redacts_unless_asked_not_to(
+    monkeypatch: pytest.MonkeyPatch, asked: bool | None, ci: str, *, does: bool
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    assert wanted(asked) is does
+    assert wanted(True)
+
+
+def test_a_name_that_the_contract_uses_too_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "tiny")
+    assert of_this_machine({"tiny"}).text("tiny") == "tiny"
+    assert of_this_machine().text("tiny") == "<host>"
+
+
+@pytest.fixture
+def contracts(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs whose evidence is full of names: output, a death, what was executed."""
+    from scripted_system import contract_text
+
+    home = tmp_path / "home" / USER / "secret-project"
+    home.mkdir(parents=True)
+    (home / "text.txt").touch()
+    monkeypatch.chdir(home)
+    monkeypatch.setattr("socket.gethostname", lambda: HOST)
+    monkeypatch.setattr("getpass.getuser", lambda: USER)
+    play = supervisor.execute
+
+    def with_names(run: Run, directory: Path, *rest: object, **options: object) -> Death | None:
+        death = play(run, directory)
+        (directory / "stderr.txt").write_text(f"{home}/a.py: hello {USER} on {HOST}\n\x00\n")
+        if death is not None:
+            death = death.model_copy(update={"detail": f"no file {home}/b on {HOST}", "stack": f"{home}/c.py"})
+            (directory / "death.json").write_text(death.model_dump_json())
+        return death
+
+    monkeypatch.setattr("harness.runners.supervisor.execute", with_names)
+    folder = home / "contracts"
+    folder.mkdir()
+    (folder / "scripted-v1.yaml").write_text(contract_text("held", "violated", "not_run", "error"))
+    return folder
+
+
+def names_in(directory: Path) -> list[str]:
+    """Files with a name in them; contracts are copied as they are."""
+    files = [path for path in sorted(directory.rglob("*")) if path.is_file() and path.parent.name != "contracts"]
+    return [path.name for path in files if any(name.encode() in path.read_bytes() for name in NAMES)]
+
+
+def verified(contracts: Path, **options: bool | None) -> Path:
+    home = contracts.parent
+    command = ("harness", "verify", str(contracts), f"--data={home}/text.txt", str(home / "text.txt"))
+    chosen = session.VerifyOptions(name="run", data=home / "text.txt", command=command, **options)  # type: ignore[arg-type]
+    assert session.verify([contracts], chosen).exit_code is ExitCode.ERROR
+    return Path("harness-reports/run")
+
+
+def test_a_redacted_run_has_no_name_anywhere_and_is_judged_the_same(contracts: Path) -> None:
+    directory = verified(contracts, redact=True)
+    assert names_in(directory) == []
+    assert rejudged(directory).problems == []
+    [bundle], judgement = judged([directory])
+    assert bundle.header.environment.redacted == NOTE
+    assert [str(verdict.status) for verdict in judgement.verdicts] == ["PASS", "FAIL", "NOT_RUN", "ERROR"]
+    assert "no file <folder>/b on <host>" in judgement.verdicts[3].message
+    assert NOTE in (directory / "report.html").read_text()
+
+
+def test_a_run_that_is_not_redacted_has_them(contracts: Path) -> None:
+    directory = verified(contracts, redact=False)
+    assert {"death.json", "run.json", "stderr.txt", "verdicts.json", "report.html"} <= set(names_in(directory))
+    assert json.loads((directory / "run.json").read_text())["environment"]["redacted"] is None
+
+
+def test_ci_redacts(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+    assert names_in(verified(contracts)) == []
+
+
+def test_a_drill_is_redacted_and_rechecked_the_same(contracts: Path) -> None:
+    from scripted_system import contract_text
+
+    text = contract_text("held").replace(":ScriptedSystem", ":FaultySystem").replace("nan_tail", "fault")
+    (contracts / "scripted-v1.yaml").write_text(text)
+    options = fire_drill.DrillOptions(name="run", command=("harness", "drill", str(contracts.resolve())), redact=True)
+    assert fire_drill.drill([contracts], options).exit_code is ExitCode.HELD
+    directory = Path("harness-reports/run")
+    assert names_in(directory) == []
+    assert rejudged(directory).problems == []
+
+
+@pytest.mark.parametrize("ci", ["", "true"])
+def test_pytest_follows_ci(contracts: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ci: str) -> None:
+    monkeypatch.setenv("CI", ci)
+    planned = plan_file(contracts / "scripted-v1.yaml", session.VerifyOptions())
+    shared = SharedRuns(tmp_path / "shared")
+    for unit in planned.plan.units:
+        shared.judged(planned, unit)
+    options = session.VerifyOptions(command=("pytest", str(contracts.resolve())))
+    judgement = shared.write_directory([planned], planned.plan.units, options, finished=True)
+    assert judgement.run_directory is not None
+    assert bool(names_in(judgement.run_directory)) is not bool(ci)
+
+
+def test_a_run_that_was_cut_off_is_redacted_too(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    execute = supervisor.execute
+
+    def interrupted(run: Run, directory: Path, *rest: object, **options: object) -> None:
+        execute(run, directory)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("harness.runners.supervisor.execute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        verified(contracts, redact=True)
+    assert list(Path("harness-reports/run/evidence").iterdir())
+    assert names_in(Path("harness-reports/run")) == []

@@ -1,0 +1,17 @@
+"""A scripted contract whose free texts are a stranger's."""
+
+from __future__ import annotations
+
+import json
+
+
+def hostile_contract(text: str, *behaviours: str) -> str:
+    """The contract of `scripted_system.contract_text`, with `text` in every place that takes any."""
+    from scripted_system import contract_text
+
+    quoted, lines = json.dumps(text), []
+    for line in contract_text(*behaviours).split("\n"):
+        key = line.partition(":")[0]
+        free = key.strip() in {"title", "why", "if_fails"}
+        lines.append(f"{key}: {quoted}" if free else line)
+    return "\n".join(lines)
