@@ -151,7 +151,10 @@ def execute(run: Run, recorder: Recorder) -> None:
             # captured tiny step 0.43 ms in place of 0.36 on an H200). Beside the other runs: the first takes seconds.
             recorder.phase("set up the profiler")
             prime_profiler()
-        recorder.phase("watch launches" if counter is None else "census")
+        if counter is None:
+            recorder.phase("watch launches")
+        else:
+            recorder.phase("census")
         watched = {arm.name: _watch_and_record(arm, watch=counter is None) for arm in arms.values()}
         observed = [seen.sees_planted for seen in watched.values() if seen.sees_planted is not None]
         recorder.write(
