@@ -1,10 +1,9 @@
 """Fuzz every reader of a stranger's file, and lint, plan and explain: typed errors only, and each within its limits.
 
-    python scripts/fuzz_readers.py [--inputs N | --seconds S] [--part N/OF] [--guided] [TARGET ...]
+    python scripts/fuzz_readers.py [--inputs N | --seconds S] [TARGET ...]
 
-Hypothesis draws the inputs; with `--guided`, atheris (`pip install atheris`) chooses what it draws by the code that was
-reached. Each input may take 1 s of processor time and 200 MB of memory. One that raises another error, or takes more,
-is written into `tests/fuzz_cases/TARGET/`, where the tests try it for ever, and the exit code is 1.
+Hypothesis draws the inputs. Each may take 1 s of processor time and 200 MB of memory. One that raises another error, or
+takes more, is written into `tests/fuzz_cases/TARGET/`, where the tests try it for ever, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
 
 from fuzz_targets import ROOT, Target, targets
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -133,24 +131,6 @@ def keep(name: str, case: bytes) -> Path:
     return path
 
 
-def guided(name: str, target: Target, inputs: int) -> None:
-    """The same under atheris, which ends the process with its own words and code."""
-    import atheris  # no dependency: it has no wheel for every Python
-
-    atheris.instrument_all()
-
-    def one(case: bytes) -> None:
-        try:
-            attempt(target, case)
-        except Broken:
-            keep(name, case)
-            raise
-
-    driven = _settings(inputs)(given(target.cases)(one))
-    atheris.Setup([sys.argv[0], f"-runs={inputs}", "-max_len=4096"], cast("Any", driven).hypothesis.fuzz_one_input)
-    atheris.Fuzz()
-
-
 def main(words: list[str] | None = None) -> int:
     known = targets()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -158,11 +138,8 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--inputs", type=int, help="of each target; by default a million contracts, else 100,000")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="for all targets together")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="by default the time; it is printed")
-    parser.add_argument("--guided", action="store_true", help="one target, by atheris")
     chosen = parser.parse_args(words)
     names: list[str] = chosen.names or list(known)
-    if chosen.guided:
-        guided(names[0], known[names[0]], chosen.inputs or known[names[0]].inputs)
     broke, total, left = 0, 0, float(chosen.seconds)
     for at, name in enumerate(names):
         target = known[name]
