@@ -12,7 +12,8 @@ from harness.evidence.environment_records import Environment
 from harness.evidence.plan_records import PlannedArm, Run, Unit
 from harness.evidence.run_records import Complete
 from harness.numbers import dump_json
-from harness.run_directory.bundle import BundleWriter, Digests, Header, contract_digests
+from harness.run_directory.bundle import Digests, Header, contract_digests
+from harness.run_directory.writer import BundleWriter
 from harness.runners.recorder import Recorder
 
 CLAIM = "COST-001"
@@ -52,7 +53,6 @@ def write_run_directory(folder: Path, steps: int) -> tuple[Contract, Path]:
     contract = loaded[0].contract
     writer = BundleWriter(folder / "run", _header(contract, loaded), loaded)
     _write_evidence(contract, writer.evidence_directory(RUN_ID), steps)
-    writer.seal()
     return contract, writer.finish()
 
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness import session
 from harness.contract.load import ContractErrors, LoadedContract, load_contracts
-from harness.errors import ContractError
+from harness.errors import ContractError, EvidenceError, UsageError
 from harness.evidence import layout
-from harness.run_directory.bundle import Bundle, read_bundle, recorded_bytes
+from harness.run_directory.bundle import Bundle, altered, read_bundle, recorded_bytes
+from harness.run_directory.contradictions import contradictions
 from harness.run_directory.drill_record import DrillRecord, read_record
+from harness.run_directory.seal import seal_anew
 from harness.run_directory.shards import refuse_mixed
 from harness.run_directory.verdict_file import verdict_text
 
 if TYPE_CHECKING:
     from harness.drill.recheck import Recheck
+    from harness.report.view import ReportView
 
 
 @dataclass(frozen=True)
@@ -43,16 +48,70 @@ def judged(
         refuse_mixed(bundles)
     loaded = load_contracts([contracts]) if contracts is not None else _copies(bundles)
     judgement = session.judge_bundles(bundles, loaded, gate=gate)
-    # only who reads a directory later can tell: while it is written, every directory carries the mark
-    incomplete = [bundle.path.name for bundle in bundles if not bundle.complete]
-    view = replace(judgement.view, incomplete=tuple(incomplete), drill=_drill_record(bundles[0]))
-    return bundles, replace(judgement, view=view)
+    view = judgement.view
+    if contracts is None:
+        models = view.contracts
+        against = [f"{bundle.path.name}: {line}" for bundle in bundles for line in contradictions(bundle, models)]
+        view = replace(view, altered=(*view.altered, *against))
+    return bundles, replace(judgement, view=replace(view, drill=_drill_record(bundles[0])))
+
+
+def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:
+    """Raise EvidenceError unless each run's manifest has one of these digests, and each digest is a run's.
+
+    A directory that was changed and sealed anew has another manifest: only a digest that was kept elsewhere tells.
+    """
+    wanted = {digest.removeprefix("sha256:") for digest in digests}
+    for digest in wanted:
+        if re.fullmatch(r"[0-9a-f]{64}", digest) is None:
+            raise UsageError("--digest takes the SHA-256 of a manifest, 64 digits in hexadecimal", got=repr(digest))
+    found = {run: read_bundle(run).seal.digest for run in runs}
+    for run, its_own in found.items():
+        if its_own not in wanted:
+            got = its_own or "no manifest to go by"
+            raise EvidenceError("the directory's manifest has the digest that was asked for", where=str(run), got=got)
+    if left := wanted - set(found.values()):
+        raise EvidenceError("every digest that is asked for is a directory's", got=f"no directory with {min(left)}")
+
+
+def replaced(bundle: Bundle, *more: str) -> set[str]:
+    """The names of the pages that are drawn anew in a directory, and `more`."""
+    pages = {layout.PAGE, layout.SUMMARY} | (set() if bundle.place.published else {layout.JUNIT})
+    return pages | set(more)
+
+
+def unfit(bundle: Bundle, judgement: session.Judgement, names: Collection[str]) -> list[str]:
+    """What of a run is not as it was sealed, but for the files of these names; one line each."""
+    prefix = f"{bundle.path.name}: "
+    return [line for line in judgement.view.altered if line.removeprefix(prefix).partition(": ")[0] not in names]
+
+
+@contextmanager
+def rewritten(
+    bundle: Bundle, judgement: session.Judgement, names: Collection[str]
+) -> Iterator[tuple[Path, ReportView]]:
+    """Within the block files of these names are written into the folder that it gives, from the view that it gives;
+    then the folder is sealed anew.
+
+    Raises UsageError for an archive alone, EvidenceError where anything but these files is not as it was sealed.
+    """
+    folder, view = bundle.place.writable(), judgement.view
+    others = unfit(bundle, judgement, names)
+    if others or view.incomplete:
+        raise EvidenceError(
+            "only a run that is as it was recorded is written anew",
+            where=str(bundle.path),
+            got="; ".join(others[:5]) or bundle.seal.missing,
+            remedy="`harness judge --check` lists it all",
+        )
+    yield folder, replace(view, altered=(), unsealed=())
+    seal_anew(bundle.place, bundle.seal)
 
 
 def rejudged(run: Path) -> Rejudged:
     """Judge one run by its own contracts and hold the result against what was recorded. Raises EvidenceError."""
     [bundle], judgement = judged([run])
-    problems = [*judgement.view.altered, *([] if bundle.complete else ["the run did not finish"])]
+    problems = [*judgement.view.altered, *([bundle.seal.missing] if bundle.seal.missing else [])]
     recorded = recorded_bytes(bundle.place.derived / layout.VERDICTS)
     if recorded != verdict_text(judgement.verdicts).encode("utf-8"):
         what = "the evidence gives other verdicts" if recorded is not None else "it cannot be read"
@@ -82,6 +141,10 @@ def _copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
     try:
         return load_contracts([paths[name] for name in sorted(paths)])
     except ContractErrors as problem:
+        for bundle in bundles:  # what was changed is no contract of anybody's to mend
+            if changed := [line for line in altered(bundle) if line.startswith(f"{layout.CONTRACTS}/")]:
+                rule = "a run's contracts are as they were recorded"
+                raise EvidenceError(rule, where=str(bundle.path), got="; ".join(changed[:5])) from problem
         raise ContractErrors([_as_named(error, bundles) for error in problem.errors]) from problem
 
 

@@ -15,6 +15,7 @@ from harness.contract.waivers import Waiver, find_waivers
 from harness.costs.of_directories import costs_of
 from harness.errors import ExitCode, UsageError
 from harness.evidence import environment, layout, redaction
+from harness.evidence.files import write_text
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.redaction import Redaction
 from harness.evidence.run_evidence import RunEvidence
@@ -23,18 +24,17 @@ from harness.numbers import dump_json
 from harness.report.view import ReportView
 from harness.run_directory.bundle import (
     Bundle,
-    BundleWriter,
     Digests,
     Header,
     Narrowed,
     WaiverRecord,
     altered,
     contract_digests,
-    read_bundle,
 )
-from harness.run_directory.bundle import write_text as write_file
+from harness.run_directory.seal import UNFINISHED, UNSEALED
 from harness.run_directory.shards import Attempt
 from harness.run_directory.verdict_file import verdict_file, write_verdicts
+from harness.run_directory.writer import BundleWriter
 from harness.runners.demanded import first_difference
 from harness.runners.plan import Plan, plan
 from harness.system.described import LIMIT_S, describe_all
@@ -68,10 +68,14 @@ class VerifyOptions:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A run directory, or the shards of a gate, judged: verdicts in the plan's order, their count, the exit code."""
+    """A run directory, or the shards of a gate, judged: verdicts in the plan's order, their count, the exit code.
+
+    `manifest`: the digest of the directory's; None of shards, and where there is none.
+    """
 
     view: ReportView
     run_directory: Path | None = None
+    manifest: str | None = None
 
     @property
     def verdicts(self) -> Sequence[Verdict]:
@@ -143,17 +147,23 @@ def verify(
     started = datetime.now(tz=UTC)
     header = header_of(contracts, planned, options, started, waivers)
     name = options.name or directory_name(started, options)
-    writer = BundleWriter(options.reports / name, header, contracts, named=options.name is not None)
+    given = waiver_texts(waivers)
+    writer = BundleWriter(options.reports / name, header, contracts, given, named=options.name is not None)
     try:
         execute(planned.runs, writer, watch, interpreters, redaction_of(contracts, options.redact))
-        writer.seal()
-        judgement = judge_bundles([read_bundle(writer.path)], contracts, gate=options.gate)
+        writer.settle()
+        judgement = judge_bundles([writer.bundle()], contracts, gate=options.gate)
         write_judgement(writer.path, judgement)
         directory = writer.finish()
     except BaseException as error:
         error.add_note(f"kept what there is, marked {layout.INCOMPLETE}: {writer.abandon()}")
         raise
-    return Judgement(judgement.view, directory)
+    return Judgement(judgement.view, directory, writer.digest)
+
+
+def waiver_texts(waivers: Sequence[Waiver]) -> list[str]:
+    """The texts of the files that hold them, each once: copies of them lie in the run directory."""
+    return list(dict.fromkeys(waiver.file_text for waiver in waivers))
 
 
 def redaction_of(contracts: Sequence[LoadedContract], asked: bool | None) -> Redaction | None:
@@ -227,7 +237,11 @@ def header_of(
         environment=collected,
         units=planned.units,
         runs={run.id: run.probe for run in planned.runs},
-        digests=Digests(contracts=contract_digests(contracts), source=collected.source_digest),
+        digests=Digests(
+            contracts=contract_digests(contracts),
+            source=collected.source_digest,
+            packages=environment.package_digests(systems),
+        ),
         waivers=[WaiverRecord(**waiver.record(started.date())) for waiver in waivers],
     )
     left_out = redaction_of(contracts, options.redact)
@@ -265,10 +279,14 @@ def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]
         verdicts=verdicts,
         evidence=evidence,
         altered=tuple(f"{bundle.path.name}: {line}" for bundle in bundles for line in altered(bundle)),
+        incomplete=tuple(bundle.path.name for bundle in bundles if bundle.seal.missing == UNFINISHED),
+        unsealed=tuple(bundle.path.name for bundle in bundles if bundle.seal.missing == UNSEALED),
         gate=gate,
         costs=costs_of(bundles, models),
     )
-    return Judgement(view, bundles[0].path if len(bundles) == 1 else None)
+    if len(bundles) > 1:
+        return Judgement(view)
+    return Judgement(view, bundles[0].path, bundles[0].seal.digest)
 
 
 def _joined_header(headers: Sequence[Header], units: Sequence[Unit]) -> Header:
@@ -328,7 +346,8 @@ def judgement_json(judgement: Judgement) -> str:
     waivers = [waiver for verdict in judgement.verdicts if (waiver := judgement.view.waiver(verdict)) is not None]
     waived = [waiver.model_dump(mode="json") for waiver in waivers]
     costs = judgement.view.costs.model_dump(mode="json")
-    return dump_json({**published, "costs": costs, "run_directory": directory, "waived": waived}, indent=2)
+    beside = {"costs": costs, "run_directory": directory, "manifest": judgement.manifest, "waived": waived}
+    return dump_json({**published, **beside}, indent=2)
 
 
 def write_judgement(directory: Path, judgement: Judgement) -> None:
@@ -346,4 +365,4 @@ def write_reports(directory: Path, view: ReportView, *, junit: bool = True) -> N
     drawn = {layout.SUMMARY: render_markdown, layout.JUNIT: render_junit, layout.PAGE: render}
     for name, draw in drawn.items():
         if junit or name != layout.JUNIT:
-            write_file(directory / name, draw(view))
+            write_text(directory / name, draw(view))

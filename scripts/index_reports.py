@@ -14,8 +14,9 @@ from pathlib import Path
 from harness.contract.load import load_contracts
 from harness.drill import matrix
 from harness.evidence import layout
+from harness.evidence.files import write_text
 from harness.judge.verdict import Status, Verdict
-from harness.run_directory.bundle import Header, read_bundle, write_text
+from harness.run_directory.bundle import Header, read_bundle
 from harness.run_directory.drill_record import DrillRecord, read_record
 from harness.run_directory.places import runs_in
 from harness.run_directory.verdict_file import VerdictFile, read_verdicts

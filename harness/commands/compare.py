@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from harness.errors import ExitCode
 from harness.rejudge import judged
 from harness.report.compare import compare as compare_views
 from harness.standard_streams import print_lines
@@ -17,9 +18,12 @@ def compare(
     after: Annotated[Path, typer.Argument(help="The later run directory, or archive.")],
 ) -> None:
     """Say what changed between two runs: environment, verdicts, figures beyond noise."""
-    print_lines(comparison(before, after))
+    text, code = comparison(before, after)
+    print_lines(text)
+    raise typer.Exit(code)
 
 
-def comparison(before: Path, after: Path) -> list[str]:
-    """What changed from one run directory to another, as lines of text."""
-    return compare_views(*(judged([directory])[1].view for directory in (before, after)))
+def comparison(before: Path, after: Path) -> tuple[list[str], ExitCode]:
+    """What changed from one run directory to another, as lines of text; the exit code says whether both are whole."""
+    views = [judged([directory])[1].view for directory in (before, after)]
+    return compare_views(*views), ExitCode.ERROR if any(view.warnings() for view in views) else ExitCode.HELD

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -9,9 +10,9 @@ import typer
 
 from harness.errors import UsageError
 from harness.evidence import layout
+from harness.evidence.files import write_text
 from harness.rejudge import judged
 from harness.report.history import render_history
-from harness.run_directory.bundle import write_text
 from harness.run_directory.places import runs_in
 from harness.standard_streams import print_error, print_line
 
@@ -28,10 +29,10 @@ def write_history(reports: Path, out: Path) -> str:
     """Write the page of a folder's runs; one line that says so. Unfinished and altered runs are left out and named."""
     views = []
     for run in runs_in(reports):
-        left = "did not finish" if (run / layout.INCOMPLETE).exists() else ""
+        left = "did not finish" if os.path.lexists(run / layout.INCOMPLETE) else ""  # it may lack what is read below
         if not left:
             [bundle], judgement = judged([run])
-            left = "" if bundle.complete else "did not finish"
+            left = bundle.seal.missing.removeprefix("the run ")
             left = left or ("differs from the digests recorded with it" if judgement.view.altered else "")
         if left:
             print_error(f"left out: {run} {left}")

@@ -11,11 +11,12 @@ import typer
 
 from harness import session
 from harness.commands.arguments import Gate, Json, RunDirectories
-from harness.commands.printing import print_judgement
-from harness.errors import EvidenceError, ExitCode
+from harness.commands.printing import print_judgement, print_manifest
+from harness.errors import ExitCode
 from harness.evidence import layout
-from harness.rejudge import judged, rejudged
-from harness.run_directory.bundle import read_bundle, write_text
+from harness.evidence.files import write_text
+from harness.rejudge import judged, refuse_others, rejudged, replaced, rewritten
+from harness.run_directory.bundle import read_bundle
 from harness.run_directory.drill_record import record_text
 from harness.run_directory.shards import refuse_mixed
 from harness.run_directory.verdict_file import write_verdicts
@@ -33,8 +34,14 @@ def judge(
     contracts: Annotated[Path | None, typer.Option("--contracts", help="Judge by these contracts instead.")] = None,
     gate: Gate = False,
     json: Json = False,
+    digest: Annotated[
+        list[str] | None,
+        typer.Option("--digest", metavar="SHA256", help="Refuse a directory whose manifest has another; one for each."),
+    ] = None,
 ) -> None:
     """Judge the evidence of run directories again, without a GPU."""
+    if digest:
+        refuse_others(run_directories, digest)
     if check:
         raise typer.Exit(check_recorded(run_directories, gate=gate, as_json=json))
     if write:
@@ -69,6 +76,7 @@ def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: 
             rows = f" · {again.drill.count_line()}" if again.drill is not None else ""
             word = "differs" if again.problems else "same   "
             print_line(f"{word}  {directory}: {again.judgement.counts.line()}{rows}")
+            print_manifest(again.judgement)
     if differing:
         return ExitCode.ERROR
     return _gate(directories) if gate else ExitCode.HELD
@@ -82,22 +90,22 @@ def _gate(directories: Sequence[Path]) -> int:
 
 
 def replace_recorded(directories: Sequence[Path], *, gate: bool = False) -> int:
-    """Replace verdicts and reports by what today's judges say; evidence stays as it is.
+    """Replace verdicts and reports by what today's judges say, and seal the directory anew; evidence stays as it is.
 
     0 when they are written; with `gate` the exit code of the gate over all the directories, and its pages are a gate's.
+    A directory of before there were manifests gets its first one.
     """
     if gate:
         refuse_mixed([read_bundle(directory) for directory in directories])  # before anything is written
     for directory in directories:
         again = rejudged(directory)
-        target, view = again.bundle.place.writable(), replace(again.judgement.view, gate=gate)
-        if view.altered:
-            raise EvidenceError("evidence is as it was recorded", where=str(directory), got="; ".join(view.altered))
-        if again.drill is not None:
-            write_text(target / layout.DRILL, record_text(again.drill.record))
-            view = replace(view, drill=again.drill.record)
-        write_verdicts(target, again.judgement.verdicts)
-        session.write_reports(target, view, junit=not again.bundle.place.published)
+        published = again.bundle.place.published
+        with rewritten(again.bundle, again.judgement, replaced(again.bundle, layout.VERDICTS)) as (target, view):
+            record = again.drill.record if again.drill is not None else None
+            if record is not None:
+                write_text(target / layout.DRILL, record_text(record))
+            write_verdicts(target, again.judgement.verdicts)
+            session.write_reports(target, replace(view, gate=gate, drill=record), junit=not published)
         print_line(f"written  {directory}: {again.judgement.counts.line()}")
     return _gate(directories) if gate else ExitCode.HELD
 

@@ -14,12 +14,12 @@ from harness.evidence import layout
 from harness.rejudge import Rejudged, rejudged
 from harness.run_directory.archive import write_archive
 from harness.run_directory.bundle import Bundle
-from harness.run_directory.places import SEEN
+from harness.run_directory.manifest import is_seen, manifest_text, read_manifest
+from harness.run_directory.seal import manifest_of, write_manifest
 from harness.standard_streams import print_line
 
 PUBLISHED = Path("reports")  # where published runs are looked for, in the working directory
 _BESIDE = (layout.PAGE, layout.SUMMARY, layout.VERDICTS)
-_KNOWN = {*SEEN, *_BESIDE, layout.DRILL, layout.JUNIT}
 
 
 def pack(
@@ -33,7 +33,7 @@ def pack(
 
 
 def published(run: Path, out: Path) -> str:
-    """Make the published folder, judged again from its archive before it gets its name; one line that says so.
+    """Make the published folder, judged again from its archive before it gets its name; two lines that say so.
 
     Raises UsageError when `out` exists, EvidenceError for a run that is not whole or not as it was recorded.
     """
@@ -52,7 +52,7 @@ def published(run: Path, out: Path) -> str:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     size = sum(path.stat().st_size for path in out.iterdir())
-    return f"{out}: {size} bytes, {source.judgement.counts.line()}"
+    return f"{out}: {size} bytes, {source.judgement.counts.line()}\nmanifest: sha256:{read_manifest(out)[1]}"
 
 
 def _refuse_unfit(source: Rejudged) -> None:
@@ -72,14 +72,6 @@ def _refuse_unfit(source: Rejudged) -> None:
             got=f"no {missing[0]}",
             remedy="`harness report` draws them",
         )
-    more = sorted({path.name for path in place.root.iterdir()} - _KNOWN)
-    if more:
-        raise EvidenceError(
-            "a run is published with all that lies in its directory",
-            where=str(place.named / more[0]),
-            got="a file that the harness did not write",
-            remedy="move it elsewhere",
-        )
 
 
 def _write(bundle: Bundle, folder: Path) -> None:
@@ -87,10 +79,11 @@ def _write(bundle: Bundle, folder: Path) -> None:
     beside = [*_BESIDE, *([layout.DRILL] if (derived / layout.DRILL).exists() else [])]
     for name in beside:
         (folder / name).write_bytes((derived / name).read_bytes())
-    parts = [root / layout.CONTRACTS, root / layout.EVIDENCE]
-    inside = [path for part in parts for path in [part, *part.rglob("*")]]
-    names = [layout.HEADER, *(path.relative_to(root).as_posix() for path in inside)]
-    write_archive(root, names, folder / layout.ARCHIVE)
+    seen = manifest_of(root, only=is_seen)
+    names = [*(file.path for file in seen.files), *seen.folders]
+    write_archive(root, names, folder / layout.ARCHIVE, {layout.MANIFEST: manifest_text(seen)})
+    changes = {"seen": seen.seen, "replaces": bundle.seal.digest}
+    write_manifest(folder, manifest_of(folder).model_copy(update=changes))
 
 
 def _refuse_other(source: Rejudged, packed: Rejudged, out: Path) -> None:

@@ -20,11 +20,18 @@ def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
     print_results(judgement.view)
     if judgement.run_directory is not None and (judgement.run_directory / "report.html").exists():
         print_line(f"report: {judgement.run_directory / 'report.html'}")
+        print_manifest(judgement)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         from harness.report.annotations import github_annotations
 
         for annotation in github_annotations(judgement.view):
             print_workflow_command(annotation)
+
+
+def print_manifest(judgement: session.Judgement) -> None:
+    """One line on stdout: the digest that tells this directory from one that was changed and sealed anew."""
+    if judgement.manifest is not None:
+        print_line(f"manifest: sha256:{judgement.manifest}")
 
 
 def print_costs(judgement: session.Judgement) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 @dataclass(frozen=True)
 class Waiver:
-    """One signature. `where` is its `file:line:column`."""
+    """One signature. `where` is its `file:line:column`, `file_text` the whole of its file."""
 
     contract: str
     claim: str
@@ -43,6 +43,7 @@ class Waiver:
     reason: str
     expires: date
     where: str
+    file_text: str = field(repr=False)
 
     def expired(self, day: date) -> bool:
         """Whether a run that starts on `day` (UTC) comes too late for it."""
@@ -120,7 +121,8 @@ def _waiver(document: Document, index: int, errors: list[ContractError]) -> Waiv
         return None
     line, column = document.position(place)
     texts = {name: entry[name] for name in FIELDS if name != "expires"}
-    return Waiver(**texts, expires=date.fromisoformat(entry["expires"]), where=f"{document.where}:{line}:{column}")
+    where = f"{document.where}:{line}:{column}"
+    return Waiver(**texts, expires=date.fromisoformat(entry["expires"]), where=where, file_text=document.text)
 
 
 def _problems(document: Document, place: tuple[str, int], entry: Mapping[str, Any]) -> Iterator[ContractError]:

@@ -17,7 +17,8 @@ from harness.drill.rows import controls_of, row_of
 from harness.errors import ExitCode
 from harness.evidence import environment, layout
 from harness.evidence.environment import Machine
-from harness.run_directory.bundle import Bundle, BundleWriter, Header, read_bundle, write_text
+from harness.evidence.files import write_text
+from harness.run_directory.bundle import Bundle, Header
 from harness.run_directory.drill_record import (
     FILE,
     Control,
@@ -28,6 +29,7 @@ from harness.run_directory.drill_record import (
     Source,
     record_text,
 )
+from harness.run_directory.writer import BundleWriter
 from harness.runners.plan import Plan
 from harness.system.described import describe, describe_all
 
@@ -60,7 +62,8 @@ class DrillResult:
 def drill(paths: Sequence[Path], options: DrillOptions, watch: session.Watch | None = None) -> DrillResult:
     """Plan, execute, judge, write a drill directory. Raises ContractError, UsageError.
 
-    KeyboardInterrupt, and SystemExit on SIGTERM, leave a directory of the rows whose runs had ended; a note says where.
+    KeyboardInterrupt, and SystemExit on SIGTERM, leave an INCOMPLETE directory with the rows whose runs had ended,
+    which counts the others as never planted; a note says where.
     """
     contracts = load_contracts(paths)
     machine = environment.machine()
@@ -73,35 +76,34 @@ def drill(paths: Sequence[Path], options: DrillOptions, watch: session.Watch | N
     directory = session.directory_name(started, session.VerifyOptions())
     name = options.name or f"{directory}-drill"
     writer = BundleWriter(options.reports / name, header, contracts, named=options.name is not None)
-    stopped: KeyboardInterrupt | SystemExit | None = None
     try:
-        try:
-            redacted = session.redaction_of(contracts, options.redact)
-            session.execute(runs_of(planned), writer, watch, redacted=redacted)
-        except (KeyboardInterrupt, SystemExit) as error:
-            stopped, planned = error, _keep_what_ended(planned, header, writer)
-            if not planned.cases:
-                raise
-        writer.seal()
-        record = _judge(contracts, planned, read_bundle(writer.path), machine, started)
-        _write(writer.path, contracts, record)
+        redacted = session.redaction_of(contracts, options.redact)
+        session.execute(runs_of(planned), writer, watch, redacted=redacted)
+        writer.settle()
+        record = _judge(contracts, planned, writer.bundle(), machine, started)
+        _write(writer, contracts, record)
         final = writer.finish()
     except BaseException as error:
-        error.add_note(f"kept what there is, marked {layout.INCOMPLETE}: {writer.abandon()}")
+        ended = isinstance(error, KeyboardInterrupt | SystemExit) and interrupted.ended_part(planned, writer.bundle())
+        if ended and ended.cases:
+            error.add_note(_keep_rows(ended, contracts, writer, machine, started))
+        else:
+            error.add_note(f"kept what there is, marked {layout.INCOMPLETE}: {writer.abandon()}")
         raise
-    if stopped is not None:
-        stopped.add_note(f"kept the {len(record.rows)} rows whose runs had ended: {final}")
-        raise stopped
     return DrillResult(record, final)
 
 
-def _keep_what_ended(planned: DrillPlan, header: Header, writer: BundleWriter) -> DrillPlan:
-    bundle = read_bundle(writer.path)
-    part = interrupted.ended_part(planned, bundle)
-    narrowed = interrupted.narrowed_to(part, header)
-    interrupted.remove_unread(bundle, narrowed)
-    writer.narrow(narrowed)
-    return part
+def _keep_rows(
+    ended: DrillPlan, contracts: Sequence[LoadedContract], writer: BundleWriter, machine: Machine, started: datetime
+) -> str:
+    """The rows whose runs had ended, and a page that counts the others, in a directory that stays INCOMPLETE; a line
+    that says so.
+    """
+    writer.abandon()
+    writer.settle()
+    record = _judge(contracts, ended, writer.bundle(), machine, started)
+    _write(writer, contracts, record, incomplete=(writer.path.name,))
+    return f"kept the {len(record.rows)} rows whose runs had ended, marked {layout.INCOMPLETE}: {writer.path}"
 
 
 def _header(
@@ -134,6 +136,7 @@ def _record(
 ) -> DrillRecord:
     gpus = [gpu.name for gpu in machine.gpus]
     return DrillRecord(
+        planned=len(rows) + len(planned.not_run),
         recorded_at=started.isoformat(timespec="seconds"),
         machine=DrillMachine(cuda=machine.cuda, gpus=gpus, host_memory_gib=round(machine.host_memory_gib, 1)),
         contracts={loaded.contract.id: loaded.digest for loaded in contracts},
@@ -156,8 +159,10 @@ def _sources(planned: DrillPlan) -> dict[str, Source]:
     }
 
 
-def _write(directory: Path, contracts: Sequence[LoadedContract], record: DrillRecord) -> None:
+def _write(
+    writer: BundleWriter, contracts: Sequence[LoadedContract], record: DrillRecord, incomplete: tuple[str, ...] = ()
+) -> None:
     """The record, and the controls' verdicts and report with the kill matrix."""
-    write_text(directory / FILE, record_text(record))
-    judgement = session.judge_bundles([read_bundle(directory)], contracts)
-    session.write_judgement(directory, session.Judgement(replace(judgement.view, drill=record)))
+    write_text(writer.path / FILE, record_text(record))
+    view = session.judge_bundles([writer.bundle()], contracts).view
+    session.write_judgement(writer.path, session.Judgement(replace(view, drill=record, incomplete=incomplete)))

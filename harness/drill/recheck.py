@@ -105,6 +105,8 @@ def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Co
 
 
 def _unread_runs(record: DrillRecord, bundle: Bundle) -> list[str]:
+    if record.interrupted:  # their runs are planned, too
+        return []
     read = {run for unit in bundle.header.units for run in unit.runs} | {run for row in record.rows for run in row.runs}
     return [f"run {run} was planned, and no row reads it" for run in bundle.header.runs if run not in read]
 
@@ -141,7 +143,7 @@ def _evidence_needed(run: str, record: DrillRecord) -> list[str]:
 
 
 def _was_recorded(run: str, bundle: Bundle) -> bool:
-    return any(name.startswith(f"{layout.EVIDENCE}/{run}/") for name in bundle.header.digests.evidence)
+    return any(name.startswith(f"{layout.EVIDENCE}/{run}/") for name in bundle.recorded())
 
 
 def _expectation(row: Row, contract: Contract, claim: AnyClaim, describe: Describe) -> tuple[Expectation, str | None]:

@@ -11,7 +11,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
@@ -124,6 +124,11 @@ def _gpu_facts(answer: Devices) -> GpuFacts:
     )
 
 
+def package_digests(systems: Iterable[str] = ()) -> dict[str, str]:
+    """SHA-256 over the sources of the harness and of each package that a system lives in, by the package's name."""
+    return {package: hashlib.sha256("".join(_lines(package)).encode()).hexdigest() for package in _packages(systems)}
+
+
 def source_digest(systems: Iterable[str] = ()) -> str:
     """SHA-256 over the Python sources of the harness and of the packages that the systems live in.
 
@@ -131,12 +136,18 @@ def source_digest(systems: Iterable[str] = ()) -> str:
     digest does not depend on where the tree lies. A package that cannot be found counts as absent. Raises HarnessError
     for sources of more than `SOURCE_LIMIT` bytes.
     """
-    digest = hashlib.sha256()
-    for package in sorted({"harness", *(name.partition(":")[0].partition(".")[0] for name in systems)}):
-        for name, path in _sources(package):
-            content = _digest(path)
-            digest.update(f"{package}/{name} {content}\n".encode())
-    return digest.hexdigest()
+    lines = [line for package in _packages(systems) for line in _lines(package)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _packages(systems: Iterable[str]) -> list[str]:
+    return sorted({"harness", *(name.partition(":")[0].partition(".")[0] for name in systems)})
+
+
+def _lines(package: str) -> Iterator[str]:
+    """A line for each source file: its path inside the package, and its SHA-256."""
+    for name, path in _sources(package):
+        yield f"{package}/{name} {_digest(path)}\n"
 
 
 def _digest(path: Path) -> str:

@@ -1,7 +1,10 @@
-"""Read single files of a run directory, whatever they hold: `Damaged` with one short line, never a traceback."""
+"""Single files of a run directory: read whatever they hold (`Damaged` with one short line, never a traceback), and
+written whole.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -51,6 +54,13 @@ def _unknown_version(error: Exception, model: type[BaseModel], name: str) -> str
     newest = max(get_args(model.model_fields["format_version"].annotation))
     known = f"1 to {newest}" if newest > 1 else "1"  # older ones are read for ever
     return f"{name} has format version {str(seen[0])[:40]}, and this harness reads {known}: use the one that wrote it"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all: a reader never sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(text.encode("utf-8"))
+    temporary.replace(path)
 
 
 def first_error(error: Exception) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 # the run directory
 HEADER = "run.json"
 INCOMPLETE = "INCOMPLETE"
+MANIFEST = "manifest.json"  # every other file with its digest; written last
 CONTRACTS = "contracts"
+WAIVERS = "waivers"  # copies of the waiver files, where some were there
 EVIDENCE = "evidence"
 VERDICTS = "verdicts.json"
 DRILL = "drill.json"  # in the directory of a fire drill: every fault with its verdict
@@ -13,6 +15,8 @@ ARCHIVE = "run.tar.xz"  # in a published folder: header, contracts and evidence
 PAGE = "report.html"
 SUMMARY = "summary.md"
 JUNIT = "junit.xml"
+
+SEEN = (HEADER, CONTRACTS, WAIVERS, EVIDENCE)  # what there is before anything is judged
 
 # evidence/<run id>/
 RUN = "run.json"

@@ -128,7 +128,8 @@ class ContractReporter:
 
         A gate over all of `contract_paths` stays shut where a contract of it was not judged.
         """
-        finished = pytest_session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
+        stopped = pytest_session.shouldstop or pytest_session.shouldfail  # `-x` leaves units out, and ends with 1
+        finished = not stopped and pytest_session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
         options = options_of(self._config)
         self._not_judged = self._contracts_not_judged()
         shut = options.gate and bool(self._not_judged)

@@ -17,7 +17,7 @@ from harness.evidence.plan_records import Run, Unit
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Verdict
-from harness.run_directory.bundle import BundleWriter, read_bundle
+from harness.run_directory.writer import BundleWriter
 from harness.runners import supervisor
 from harness.runners.plan import Plan
 
@@ -100,17 +100,17 @@ class SharedRuns:
         narrowed = _narrowed(planned, judged, options)
         header = session.header_of(contracts, Plan(list(judged), runs), narrowed, self._started, waivers)
         final = options.reports / session.directory_name(self._started, options)
-        writer = BundleWriter(final, header, contracts, named=False)
+        writer = BundleWriter(final, header, contracts, session.waiver_texts(waivers), named=False)
         redacted = session.redaction_of(contracts, options.redact)
         for run in runs:
-            shutil.copytree(self.root / "evidence" / run.id, writer.evidence_directory(run.id))
+            shutil.copytree(self.root / "evidence" / run.id, writer.evidence_directory(run.id), symlinks=True)
             if redacted is not None:
                 redacted.directory(writer.evidence_directory(run.id))
-        writer.seal()
-        judgement = session.judge_bundles([read_bundle(writer.path)], contracts, gate=options.gate)
+        writer.settle()
+        judgement = session.judge_bundles([writer.bundle()], contracts, gate=options.gate)
         if finished:
             session.write_judgement(writer.path, judgement)
-            return session.Judgement(judgement.view, writer.finish())
+            return session.Judgement(judgement.view, writer.finish(), writer.digest)
         unfinished = session.Judgement(replace(judgement.view, incomplete=(final.name,)), writer.abandon())
         session.write_judgement(writer.path, unfinished)
         return unfinished

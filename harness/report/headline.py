@@ -62,18 +62,26 @@ def headline(view: ReportView) -> Headline:
 
 def _of_all(view: ReportView) -> Headline:
     shut = "The gate is closed: " if view.gate else ""
-    if view.altered:
-        broken = f"{shut}evidence differs from the digests recorded with it, so nothing here is proven."
-        return Headline(ExitCode.ERROR, ERROR, broken[0].upper() + broken[1:])
-    if view.incomplete:
-        broken = f"{shut}the run did not finish, so nothing here is proven."
-        return Headline(ExitCode.ERROR, ERROR, broken[0].upper() + broken[1:])
+    if broken := _not_whole(view):
+        sentence = f"{shut}{broken}, so nothing here is proven."
+        return Headline(ExitCode.ERROR, ERROR, sentence[0].upper() + sentence[1:])
     if view.drill is not None and view.of_controls:
         return of_drill(view.drill, [verdict.status for verdict in view.verdicts])
     # a live waiver takes a violation away
     statuses = [verdict.status for verdict in view.verdicts if view.waiver(verdict) is None]
     waived = len(view.verdicts) - len(statuses)
     return _failure(statuses) or _without_failures(statuses, waived=waived, gate=view.gate)
+
+
+def _not_whole(view: ReportView) -> str:
+    """Why a directory decides nothing, whatever its verdicts are; empty: it is whole."""
+    if view.altered:
+        return "evidence differs from the digests recorded with it"
+    if view.incomplete:
+        drill = view.drill if view.drill is not None and view.drill.interrupted else None
+        left = f", {len(drill.interrupted)} of {drill.planned} planned faults were never planted" if drill else ""
+        return f"the run did not finish{left}"
+    return "the run has no seal" if view.unsealed else ""
 
 
 def _failure(statuses: Sequence[str], survivors: str = "") -> Headline | None:
@@ -109,7 +117,10 @@ def _without_failures(statuses: Sequence[Status], *, waived: int, gate: bool) ->
 
 def of_drill(record: DrillRecord, controls: Sequence[str]) -> Headline:
     """Of a whole fire drill; `controls`: the status of each unit that ran without a fault, which must be PASS."""
-    survived, planned = len(record.survivors), len(record.rows) + len(record.not_run)
+    survived, planned, cut = len(record.survivors), record.planned, len(record.interrupted)
+    if cut:  # a fault that was never planted is none that was killed
+        killed = f"{len(record.rows) - survived} of {planned} planned faults were killed"
+        return Headline(ExitCode.ERROR, ERROR, f"The drill was interrupted: {killed}, {cut} were never planted.")
     lived = f"{survived} of {len(record.rows)} planted faults survived: those claims prove nothing."
     failure = _failure(controls, lived if survived else "")
     undecided = sum(status in {Status.INCONCLUSIVE, Status.NOT_RUN} for status in controls)

@@ -23,8 +23,9 @@ class ReportView:
     """One run directory, or the shards of a gate together, ready to be rendered.
 
     `header` has the units as they were judged: a unit's runs are keys of `evidence`, unless they left none.
-    `altered` says what differs from the recorded digests, one line a file; `incomplete` names directories that never
-    finished. `gate`: every planned unit must be decided and hold.
+    `altered` says what differs from the manifest, or contradicts itself, one line each; `incomplete` names directories
+    that never finished, `unsealed` those of before there were manifests. `gate`: every planned unit must be decided and
+    hold.
     """
 
     header: Header
@@ -34,6 +35,7 @@ class ReportView:
     drill: DrillRecord | None = None
     altered: tuple[str, ...] = ()
     incomplete: tuple[str, ...] = ()
+    unsealed: tuple[str, ...] = ()
     gate: bool = False
     costs: Costs = field(default_factory=Costs)
 
@@ -122,7 +124,12 @@ class ReportView:
         warnings = []
         if self.incomplete:
             names = ", ".join(self.incomplete)
-            warnings.append(f"Incomplete: {names} did not finish. What is missing from the evidence is an error.")
+            lost = "did not finish, or its manifest was taken away"
+            warnings.append(f"Incomplete: {names} {lost}. What is missing from the evidence is an error.")
+        if self.unsealed:
+            names = ", ".join(self.unsealed)
+            remedy = "`harness judge --write` seals what is of before there were any"
+            warnings.append(f"Unsealed: {names} has no manifest; {remedy}.")
         if self.altered:
             files = "; ".join(self.altered[:5]) + (" and more" if len(self.altered) > 5 else "")
             warnings.append(

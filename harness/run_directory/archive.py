@@ -13,13 +13,14 @@ import shutil
 import tarfile
 import unicodedata
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, NoReturn, Protocol
 
 from harness.errors import EvidenceError
 from harness.evidence.files import SIZE_LIMIT
+from harness.run_directory.names import shown, unfit
 
 SUFFIXES = (".tar", ".tar.gz", ".tar.xz", ".tgz", ".txz")
 TOP = "run"  # the one folder in an archive written here
@@ -59,15 +60,22 @@ def is_archive(path: Path) -> bool:
     return path.name.lower().endswith(SUFFIXES)
 
 
-def write_archive(root: Path, names: Iterable[str], archive: Path) -> None:
-    """Write these files and folders of `root` as a `.tar.xz`: the same names and contents give the same bytes."""
+def write_archive(root: Path, names: Iterable[str], archive: Path, texts: Mapping[str, str]) -> None:
+    """Write these files and folders of `root`, and these texts by their names, as a `.tar.xz`.
+
+    The same names and contents give the same bytes.
+    """
     with (
         lzma.open(archive, "xb", preset=9 | lzma.PRESET_EXTREME) as compressed,
         tarfile.open(fileobj=compressed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
     ):
-        for name in sorted(names):
+        for name in sorted([*names, *texts]):
             source, member = root / name, tarfile.TarInfo(f"{TOP}/{name}")
-            if source.is_dir():
+            if name in texts:
+                data = texts[name].encode()
+                member.size, member.mode = len(data), 0o644
+                tar.addfile(member, io.BytesIO(data))
+            elif source.is_dir():
                 member.type, member.mode = tarfile.DIRTYPE, 0o755
                 tar.addfile(member)
             else:
@@ -227,15 +235,9 @@ class _Unpacking:
     def _inside(self, name: str) -> PurePosixPath:
         """The member's path below the folder, `.` left out."""
         rule = "stays inside its folder, under names that every system can write"
-        if not name.isprintable() or "\\" in name or ":" in name:
-            self._refuse(name, rule, "a name with a control character, a backslash or a colon")
+        if problem := unfit(name):
+            self._refuse(name, rule, problem)
         path = PurePosixPath(name)
-        if path.is_absolute():
-            self._refuse(name, rule, "an absolute path")
-        if ".." in path.parts:
-            self._refuse(name, rule, "a path through `..`")
-        if not path.parts and not name.startswith("."):
-            self._refuse(name, rule, "no name")
         if len(name.encode()) > self.limits.name or len(path.parts) > self.limits.depth:
             most = f"at most {self.limits.name} bytes and {self.limits.depth} names"
             self._refuse(name, f"has paths of {most}", f"{len(name.encode())} bytes and {len(path.parts)} names")
@@ -247,9 +249,9 @@ class _Unpacking:
         for part in [path, *path.parents][:-1]:
             key = unicodedata.normalize("NFC", str(part)).casefold()
             if self.spelled.setdefault(key, str(part)) != str(part):
-                self._refuse(member.name, rule, f"a name that differs from {_shown(self.spelled[key])} in case only")
+                self._refuse(member.name, rule, f"a name that differs from {shown(self.spelled[key])} in case only")
             if str(part) in self.files:
-                self._refuse(member.name, rule, f"{_shown(str(part))} as a file before")
+                self._refuse(member.name, rule, f"{shown(str(part))} as a file before")
         if str(path) in self.listed or (not member.isdir() and (self.folder / path).is_dir()):
             self._refuse(member.name, rule, "the same name before")
         self.listed.add(str(path))
@@ -269,10 +271,5 @@ class _Unpacking:
                 shutil.copyfileobj(source, file)
 
     def _refuse(self, name: str, rule: str, got: str) -> NoReturn:
-        where = f"{self.archive}: {_shown(name)}"
+        where = f"{self.archive}: {shown(name)}"
         raise EvidenceError(f"an archive of a run {rule}", where=where, got=got, remedy=_DISTRUST)
-
-
-def _shown(name: str) -> str:
-    """A stranger's name in a message: printable, and not endless."""
-    return ascii(name)[1:-1][:120]

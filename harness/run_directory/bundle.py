@@ -1,19 +1,15 @@
-"""The run directory: write it so that an interrupted run says so, and read it whatever it holds.
+"""The run directory as it is read, whatever it holds, and its header.
 
-    run.json  contracts/  evidence/<run id>/…  verdicts.json  (and the report's files)
-
-It is written under a temporary name beside its final one, with an `INCOMPLETE` marker that is removed last.
+run.json  contracts/  (waivers/)  evidence/<run id>/…  verdicts.json  (and the report's files)  manifest.json
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -22,7 +18,7 @@ from typing import Literal, Protocol, Self
 from pydantic import Field, field_validator, model_validator
 
 from harness.contract.schema import Contract
-from harness.errors import EvidenceError, UsageError
+from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.base import Probe, Record
 from harness.evidence.environment_records import Environment
@@ -30,8 +26,11 @@ from harness.evidence.files import Damaged, read_bytes, read_model
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import Death, RunEvidence
-from harness.numbers import dump_json
+from harness.run_directory.listing import listing
+from harness.run_directory.manifest import listed_file
+from harness.run_directory.names import shown, unfit
 from harness.run_directory.places import Place, place_of
+from harness.run_directory.seal import UNFINISHED, Seal, seal_of
 
 
 class Narrowed(Record):
@@ -47,10 +46,14 @@ class Narrowed(Record):
 
 
 class Digests(Record):
-    """SHA-256 in hexadecimal: of each contract by id, of the sources, of each evidence file by its path."""
+    """SHA-256 in hexadecimal: of each contract by id, of the sources (all together, and by package).
+
+    `evidence`: of each evidence file by its path, in versions 1 and 2; since then the manifest has it.
+    """
 
     contracts: dict[str, str]
     source: str
+    packages: dict[str, str] = Field(default_factory=dict)
     evidence: dict[str, str] = Field(default_factory=dict)
 
 
@@ -69,10 +72,11 @@ class WaiverRecord(Record):
 class Header(Record):
     """`run.json`. Of a drill's directory the units are the controls, which run without a fault.
 
-    Version 1 had no `purpose`: `fault` was "drill" in a drill's directory. It is read as what it meant.
+    Version 1 had no `purpose`: `fault` was "drill" in a drill's directory. It is read as what it meant, in version 2,
+    which is of before there were manifests.
     """
 
-    format_version: Literal[2] = 2
+    format_version: Literal[2, 3] = 3
     purpose: Literal["verify", "fault", "drill"]
     started_at: str  # ISO 8601, UTC
     command: list[str]
@@ -93,11 +97,25 @@ class Header(Record):
         purpose = "verify" if fault is None else "drill" if fault == "drill" else "fault"
         return {**values, "format_version": 2, "purpose": purpose, "fault": fault if purpose == "fault" else None}
 
+    @property
+    def before_manifests(self) -> bool:
+        """Whether the directory was written when there were no manifests, so that it may have none."""
+        return self.format_version < 3
+
     @model_validator(mode="after")
     def _purpose_fits_fault(self) -> Self:
         if (self.purpose == "fault") != (self.fault is not None):
             raise ValueError(f"the purpose {self.purpose!r} does not fit the fault {self.fault!r}")
         return self
+
+    @field_validator("digests")
+    @classmethod
+    def _names_of_files(cls, digests: Digests) -> Digests:
+        """A contract's id names its copy, and nothing outside of the directory."""
+        for name in digests.contracts:
+            if "/" in name or unfit(name):
+                raise ValueError(f"no contract's copy is called {shown(name)}.yaml")
+        return digests
 
     @field_validator("units")
     @classmethod
@@ -119,89 +137,20 @@ class LoadedContract(Protocol):
     def digest(self) -> str: ...
 
 
-class BundleWriter:
-    """A run directory being written. `path` is where its files are now; `final` where `finish` puts it."""
-
-    def __init__(self, final: Path, header: Header, contracts: Sequence[LoadedContract], *, named: bool = True) -> None:
-        """Create the directory. Raises UsageError when `final` exists and somebody `named` it; else takes another."""
-        if named and final.exists():
-            raise UsageError("a run directory is written once", where=str(final), remedy="name another directory")
-        self._named, final = named, final if named else unused(final)
-        final.parent.mkdir(parents=True, exist_ok=True)
-        self.final, self._header, self._contracts = final, header, contracts
-        self.path = Path(tempfile.mkdtemp(prefix=f"{final.name}.incomplete-", dir=final.parent))
-        self.path.chmod(0o755)  # mkdtemp makes it private; a report is for others to read
-        self.put_back()
-
-    def put_back(self) -> None:
-        """Write all that is not evidence: at first, and again where a system may have removed it."""
-        for folder in (layout.CONTRACTS, layout.EVIDENCE):
-            (self.path / folder).mkdir(parents=True, exist_ok=True)
-        (self.path / layout.INCOMPLETE).write_text(
-            "This run did not finish: what is missing from its evidence is an error.\n", encoding="utf-8"
-        )
-        for loaded in self._contracts:
-            copy = self.path / layout.CONTRACTS / f"{loaded.contract.id}.yaml"
-            copy.write_bytes(loaded.text.encode("utf-8"))
-        self._write_header()
-
-    def evidence_directory(self, run_id: str) -> Path:
-        """Where the supervisor puts the evidence of a run."""
-        return self.path / layout.EVIDENCE / run_id
-
-    def narrow(self, header: Header) -> None:
-        """Write another header: the run was cut short, and its units and runs are fewer than planned."""
-        self._header = header
-        self._write_header()
-
-    def seal(self) -> None:
-        """Record the evidence's digests, once every run has been executed."""
-        self.put_back()
-        digests = self._header.digests.model_copy(update={"evidence": _digests(self.path)})
-        self._header = self._header.model_copy(update={"digests": digests})
-        self._write_header()
-
-    def finish(self) -> Path:
-        """Remove the marker and take the final name; the final path. Raises EvidenceError when it is taken."""
-        if not self._named:  # a run that began in the same second may have ended before
-            self.final = unused(self.final)
-        try:
-            self.path.rename(self.final)
-        except OSError as error:
-            raise EvidenceError(
-                "a run directory is written once", where=str(self.final), got=f"it exists; this run is in {self.path}"
-            ) from error
-        self.path = self.final
-        (self.path / layout.INCOMPLETE).unlink()
-        return self.path
-
-    def abandon(self) -> Path:
-        """Keep what there is, marked INCOMPLETE, under the final name if that is free; its path.
-
-        Verdicts and pages that were written as those of a finished run go away.
-        """
-        if not self.path.exists() and not self.final.exists():
-            self.put_back()
-        for name in (layout.VERDICTS, layout.PAGE, layout.SUMMARY, layout.JUNIT):
-            (self.path / name).unlink(missing_ok=True)
-        if not self.final.exists():
-            self.path.rename(self.final)
-            self.path = self.final
-        return self.path
-
-    def _write_header(self) -> None:
-        write_text(self.path / layout.HEADER, dump_json(self._header.model_dump(), indent=2) + "\n")
-
-
 @dataclass(frozen=True)
 class Bundle:
-    """A run as read. `complete` is False when it did not finish. What was unpacked goes when the bundle does."""
+    """A run as read. `seal` says whether it is whole. What was unpacked goes when the bundle does."""
 
     place: Place
     header: Header
-    complete: bool
+    seal: Seal
     _read: dict[str, RunEvidence] = field(default_factory=dict, repr=False, compare=False)
     _made: dict[str, Run] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def complete(self) -> bool:
+        """Whether it finished, and was sealed; what was changed since is for `altered`."""
+        return not self.seal.missing
 
     @property
     def path(self) -> Path:
@@ -212,6 +161,10 @@ class Bundle:
     def root(self) -> Path:
         """Where header, contracts and evidence are read."""
         return self.place.root
+
+    def recorded(self) -> set[str]:
+        """The evidence files that were recorded with the run, by their paths."""
+        return {*self.header.digests.evidence, *(self.seal.within.by_path() if self.seal.within is not None else ())}
 
     def contract_paths(self) -> list[Path]:
         """The copies of the contracts, by id: those that the header names, and any other that lies there."""
@@ -267,35 +220,47 @@ def read_bundle(path: Path) -> Bundle:
         if not isinstance(error, Damaged):
             raise
         raise EvidenceError("a run directory holds a readable run.json", where=str(path), got=str(error)) from error
-    bundle = Bundle(place, header, complete=not (place.root / layout.INCOMPLETE).exists())
+    bundle = Bundle(place, header, seal_of(place, before_manifests=header.before_manifests))
     if place.temporary is not None:
         weakref.finalize(bundle, shutil.rmtree, place.temporary, ignore_errors=True)
     return bundle
 
 
 def altered(bundle: Bundle) -> list[str]:
-    """What differs from the digests recorded with the run, one line a file; a run never sealed has none to differ."""
+    """What differs from the manifest, and from the digests in the header, one line each."""
+    sealed = dict.fromkeys(bundle.seal.lines())
+    names = {name for name, _ in bundle.seal.differences}
+    others = [*_contract_changes(bundle), *_evidence_changes(bundle)]
+    return [*sealed, *(f"{name}: {what}" for name, what in others if name not in names)]
+
+
+def _evidence_changes(bundle: Bundle) -> Iterator[tuple[str, str]]:
+    """Where the header has the digests of evidence, as it had before there were manifests."""
     recorded = bundle.header.digests.evidence
-    found = [*_contract_changes(bundle), *_twice(bundle)]
-    if not recorded and not bundle.complete:
-        return found
-    present = _digests(bundle.root)
-    found += [f"{name}: missing" for name in sorted(set(recorded) - set(present))]
-    found += [f"{name}: not recorded with the run" for name in sorted(set(present) - set(recorded))]
-    found += [f"{name}: changed" for name in sorted(recorded) if present.get(name, recorded[name]) != recorded[name]]
-    return found
+    if not recorded and (bundle.seal.missing == UNFINISHED or not bundle.header.before_manifests):
+        return
+    found = listing(bundle.root / layout.EVIDENCE)
+    present = {f"{layout.EVIDENCE}/{name}" for name in found.files}
+    yield from ((f"{layout.EVIDENCE}/{name}", what) for name, what in sorted(found.unfit.items()))
+    yield from ((name, "missing") for name in sorted(set(recorded) - present))
+    yield from ((name, "not recorded with the run") for name in sorted(present - set(recorded)))
+    for name in sorted(present & set(recorded)):
+        if listed_file(bundle.root, name).sha256 != recorded[name]:
+            yield name, "changed"
 
 
-def _twice(bundle: Bundle) -> list[str]:
-    """Of a published run: what lies in the archive too, and is another there."""
-    if not bundle.place.published:
-        return []
-    within = [name for name in (layout.VERDICTS, layout.DRILL) if (bundle.root / name).exists()]
-    return [
-        f"{name}: not the one in {layout.ARCHIVE}"
-        for name in within
-        if recorded_bytes(bundle.root / name) != recorded_bytes(bundle.place.derived / name)
-    ]
+def _contract_changes(bundle: Bundle) -> Iterator[tuple[str, str]]:
+    for path in bundle.contract_paths():
+        name = f"{layout.CONTRACTS}/{path.name}"
+        try:
+            digest = hashlib.sha256(read_bytes(path)).hexdigest()
+        except Damaged:
+            yield name, "missing"
+            continue
+        if path.stem not in bundle.header.digests.contracts:
+            yield name, "not recorded with the run"
+        elif digest != bundle.header.digests.contracts[path.stem]:
+            yield name, "changed"
 
 
 def recorded_bytes(path: Path) -> bytes | None:
@@ -306,43 +271,10 @@ def recorded_bytes(path: Path) -> bytes | None:
         return None
 
 
-def _contract_changes(bundle: Bundle) -> list[str]:
-    found = []
-    for path in bundle.contract_paths():
-        name = f"{layout.CONTRACTS}/{path.name}"
-        try:
-            digest = hashlib.sha256(read_bytes(path)).hexdigest()
-        except Damaged:
-            found.append(f"{name}: missing")
-            continue
-        if path.stem not in bundle.header.digests.contracts:
-            found.append(f"{name}: not recorded with the run")
-        elif digest != bundle.header.digests.contracts[path.stem]:
-            found.append(f"{name}: changed")
-    return found
-
-
-def _digests(root: Path) -> dict[str, str]:
-    """SHA-256 of every file below `evidence/`, by its path from `root`."""
-    files = sorted(path for path in (root / layout.EVIDENCE).rglob("*") if path.is_file() and not path.is_symlink())
-    digests = {}
-    for path in files:
-        with path.open("rb") as file:
-            digests[path.relative_to(root).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
-
-
 def unused(path: Path) -> Path:
     """The path, or where something has its name the first of `name-2`, `name-3`, … that nothing has."""
     names = (path.with_name(f"{path.name}-{number}") for number in count(2))
     return path if not path.exists() else next(other for other in names if not other.exists())
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all: a reader never sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(text.encode("utf-8"))
-    temporary.replace(path)
 
 
 def contract_digests(contracts: Iterable[LoadedContract]) -> dict[str, str]:

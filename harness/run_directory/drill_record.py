@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from harness.errors import EvidenceError
 from harness.evidence import layout
@@ -79,10 +79,18 @@ class DrillMachine(Record):
     host_memory_gib: Real
 
 
-class DrillRecord(Record):
-    """The whole file. `contracts` are SHA-256 digests by id: a record is of these texts and of no others."""
+INTERRUPTED = "interrupted"  # the reason of a fault that was to be planted when the drill was ended
 
-    format_version: Literal[1] = 1
+
+class DrillRecord(Record):
+    """The whole file. `contracts` are SHA-256 digests by id: a record is of these texts and of no others.
+
+    `planned`: the pairs of a claim and a fault that the drill was asked for; each is a row, or stands in `not_run`.
+    Version 1 did not count them.
+    """
+
+    format_version: Literal[2] = 2
+    planned: int
     recorded_at: str  # ISO 8601, UTC
     machine: DrillMachine
     contracts: dict[str, str]
@@ -90,6 +98,27 @@ class DrillRecord(Record):
     rows: list[Row]
     not_run: list[NotDrilled] = Field(default_factory=list)
     sources: dict[str, Source] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _upgrade(cls, values: object) -> object:
+        if not isinstance(values, dict) or values.get("format_version") != 1:
+            return values
+        listed = [values.get("rows"), values.get("not_run", [])]
+        planned = sum(len(each) for each in listed if isinstance(each, list))
+        return {**values, "format_version": 2, "planned": planned}
+
+    @model_validator(mode="after")
+    def _all_are_listed(self) -> Self:
+        listed = len(self.rows) + len(self.not_run)
+        if listed != self.planned:
+            raise ValueError(f"{self.planned} faults were planned, and {listed} are listed")
+        return self
+
+    @property
+    def interrupted(self) -> list[NotDrilled]:
+        """What was to be planted, and was not."""
+        return [item for item in self.not_run if item.reason == INTERRUPTED]
 
     @property
     def survivors(self) -> list[Row]:

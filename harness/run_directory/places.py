@@ -1,12 +1,14 @@
 """Where a run can be read: a folder, an archive of one, or a published folder with its archive beside its pages.
 
-    report.html  summary.md  verdicts.json  (drill.json)  run.tar.xz
+    report.html  summary.md  verdicts.json  (drill.json)  run.tar.xz  manifest.json
 
-In the archive lies what was seen (`run.json`, `contracts/`, `evidence/`), beside it what follows from that.
+In the archive lies what was seen (`run.json`, `contracts/`, `waivers/`, `evidence/`) with a manifest of its own, beside
+it what follows from that.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -15,9 +17,9 @@ from pathlib import Path
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
 from harness.run_directory.archive import SUFFIXES, is_archive, unpack
+from harness.run_directory.names import shown
 
 _RULE = "evidence is read from a run directory or an archive of one"
-SEEN = (layout.HEADER, layout.CONTRACTS, layout.EVIDENCE)
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,8 @@ class Place:
     """Where the parts of a run lie. `temporary` is the folder to remove once nobody reads it any more."""
 
     named: Path  # as the caller named it: what messages and pages show
-    root: Path  # holds `run.json`, `contracts/`, `evidence/`
-    derived: Path  # holds `verdicts.json`, `drill.json` and the pages
+    root: Path  # holds `run.json`, `contracts/`, `waivers/`, `evidence/`
+    derived: Path  # holds `verdicts.json`, `drill.json`, the pages, and the manifest that is the run's
     temporary: Path | None = None
 
     @property
@@ -80,7 +82,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def _refuse_ambiguous(path: Path) -> None:
-    both = [name for name in SEEN if (path / name).exists()]
+    both = [name for name in layout.SEEN if os.path.lexists(path / name)]
     if both or (path / layout.ARCHIVE).is_symlink():
         got = f"{both[0]} beside it" if both else "a link"
         raise EvidenceError(
@@ -95,15 +97,24 @@ def _unpacked(named: Path, archive: Path, derived: Path | None) -> Place:
     temporary = Path(tempfile.mkdtemp(prefix="harness-run-"))
     try:
         unpack(archive, temporary)
-        root = _root(temporary)
+        root = _root(temporary, archive)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     return Place(named, root, derived or root, temporary)
 
 
-def _root(folder: Path) -> Path:
+def _root(folder: Path, archive: Path) -> Path:
     """The run directory in what was unpacked: the folder itself, or the only one in it."""
-    inside = list(folder.iterdir())
-    only = len(inside) == 1 and inside[0].is_dir() and (inside[0] / layout.HEADER).exists()
-    return inside[0] if only else folder
+    inside = sorted(folder.iterdir())
+    runs = [path for path in inside if path.is_dir() and (path / layout.HEADER).exists()]
+    if (folder / layout.HEADER).exists() or not runs:
+        return folder
+    if len(inside) > 1:
+        other = next(path.name for path in inside if path != runs[0])
+        raise EvidenceError(
+            "an archive of a run holds that run alone",
+            where=str(archive),
+            got=f"{shown(other)} beside {shown(runs[0].name)}",
+        )
+    return runs[0]

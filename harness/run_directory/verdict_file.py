@@ -9,10 +9,9 @@ from typing import Literal
 from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.base import Record
-from harness.evidence.files import Damaged, read_model
+from harness.evidence.files import Damaged, read_model, write_text
 from harness.judge.verdict import Counts, Status, Verdict, count
 from harness.numbers import dump_json
-from harness.run_directory.bundle import write_text
 
 
 class Gate(Record):

@@ -36,6 +36,7 @@ RULES = (
             "harness.evidence",
             "harness.run_directory",
             "harness.costs",
+            "harness.attestation",
             "harness.lint",
         ),
         forbidden=("torch", "triton"),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from harness.run_directory.bundle import read_bundle
 from harness.run_directory.places import runs_in
 
 REPORTS = Path(__file__).parents[2] / "reports"
 MOST_FILES, MOST_BYTES = 300, 8_000_000
-SHOWN = {"report.html", "run.tar.xz", "summary.md", "verdicts.json"}
+SHOWN = {"manifest.json", "report.html", "run.tar.xz", "summary.md", "verdicts.json"}
 
 
 def test_reports_hold_at_most_300_files_and_8_mb() -> None:
@@ -17,8 +20,15 @@ def test_reports_hold_at_most_300_files_and_8_mb() -> None:
     assert sum(sizes) <= MOST_BYTES
 
 
-def test_a_published_run_is_its_pages_and_one_archive() -> None:
+def test_a_published_run_is_its_pages_one_archive_and_a_manifest() -> None:
     runs = runs_in(REPORTS)
     assert len(runs) >= 15
     other = {run.name: {path.name for path in run.iterdir()} ^ SHOWN for run in runs}
     assert {name for name, files in other.items() if files - {"drill.json"}} == set()
+
+
+@pytest.mark.parametrize("run", runs_in(REPORTS), ids=lambda run: run.name)
+def test_a_published_run_is_sealed_and_its_archive_too(run: Path) -> None:
+    sealed = read_bundle(run).seal
+    assert (sealed.missing, sealed.lines()) == ("", [])
+    assert read_bundle(run / "run.tar.xz").seal.whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -131,10 +132,9 @@ def test_a_verified_run_is_judged_the_same_again(contracts: Path) -> None:
     directory = run_directory()
     files = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     again = harness("judge", "--check", directory)
-    assert (again.returncode, again.stdout) == (
-        0,
-        f"same     {directory}: 3 planned · 1 held · 1 violated · 0 undecided · 1 not run · 0 errors\n",
-    )
+    digest = hashlib.sha256((directory / "manifest.json").read_bytes()).hexdigest()
+    counts = "3 planned · 1 held · 1 violated · 0 undecided · 1 not run · 0 errors"
+    assert (again.returncode, again.stdout) == (0, f"same     {directory}: {counts}\nmanifest: sha256:{digest}\n")
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == files
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sealing import forge
 
 from harness import session
 from harness.errors import EvidenceError, ExitCode
@@ -37,22 +38,30 @@ def run(folder: Path) -> Path:
     return RUN
 
 
-def edit(change: Callable[[Any], None], path: Path = RUN / "run.json") -> None:
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
+def edit(change: Callable[[Any], None]) -> None:
+    """Change the header of a run directory, which is sealed anew: its manifest tells nothing."""
+    forge(RUN / "run.json", change)
 
 
 def reasons(outcome: session.Judgement) -> dict[tuple[str, str], str]:
     return {(verdict.claim, verdict.workload): verdict.reason for verdict in outcome.verdicts}
 
 
+def keep_units(header: Any, kept: Callable[[Any], bool]) -> None:
+    """Take the other units out of a header, with their runs and the evidence of these: nothing points to them."""
+    header["units"] = [unit for unit in header["units"] if kept(unit)]
+    read = {run for unit in header["units"] for run in unit["runs"]}
+    for run in set(header["runs"]) - read:
+        del header["runs"][run]
+        shutil.rmtree(RUN / "evidence" / run)
+
+
 def drop_unit(header: Any) -> None:
-    header["units"] = [unit for unit in header["units"] if unit["workload"] != "also_held"]
+    keep_units(header, lambda unit: unit["workload"] != "also_held")
 
 
 def drop_contract(header: Any) -> None:
-    header["units"] = [unit for unit in header["units"] if unit["contract"] != "two-v1"]
+    keep_units(header, lambda unit: unit["contract"] != "two-v1")
     del header["digests"]["contracts"]["two-v1"]
 
 
@@ -64,7 +73,7 @@ def test_a_unit_taken_from_the_header_was_not_planned(run: Path) -> None:
 
 
 def test_no_units_at_all_open_no_gate(run: Path) -> None:
-    edit(lambda header: header.update(units=[]))
+    edit(lambda header: keep_units(header, lambda _unit: False))
     _, outcome = judged([run], gate=True)
     assert set(reasons(outcome).values()) == {"not_planned"}
     assert (len(outcome.verdicts), outcome.exit_code) == (3, ExitCode.UNDECIDED)
@@ -79,8 +88,8 @@ def test_a_contract_taken_from_the_header_is_seen_by_its_copy(run: Path) -> None
 
 
 def test_units_of_a_contract_without_copy_are_not_run(run: Path) -> None:
-    edit(lambda header: header["digests"]["contracts"].pop("two-v1"))
     (run / "contracts" / "two-v1.yaml").unlink()
+    edit(lambda header: header["digests"]["contracts"].pop("two-v1"))
     _, outcome = judged([run], gate=True)
     assert reasons(outcome)["TWO-001", "held"] == "not_in_contract"
     assert outcome.exit_code is ExitCode.UNDECIDED

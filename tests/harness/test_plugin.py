@@ -175,6 +175,19 @@ def test_an_interrupted_session_held_nothing(drawn: None, pytester: pytest.Pytes
     assert "<title>ERROR · scripted-v1</title>" in (run_directory(pytester) / "report.html").read_text()
 
 
+@pytest.mark.parametrize("options", [("-x",), ("--maxfail=1",)])
+def test_a_session_that_stops_at_a_failure_has_not_finished(
+    drawn: None, pytester: pytest.Pytester, project: Write, options: tuple[str, ...]
+) -> None:
+    """The units behind the failure were selected, and never ran: to call the rest narrowed would hide them."""
+    project("held", "violated", "also_held")
+    result = pytester.runpytest_inprocess("contracts", *options)
+    result.assert_outcomes(passed=1, failed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert (run_directory(pytester) / "INCOMPLETE").exists()
+    assert not (run_directory(pytester) / "manifest.json").exists()
+
+
 def test_a_workload_can_be_selected(pytester: pytest.Pytester, project: Write) -> None:
     project("held", "violated")
     result = pytester.runpytest_inprocess("contracts", "--contract-workload", "held")

@@ -176,7 +176,8 @@ def test_json_is_the_published_object(contracts: Path) -> None:
     printed = json.loads(session.judgement_json(outcome))
     stored = json.loads(Path("harness-reports/run/verdicts.json").read_text())
     spent = outcome.view.costs.model_dump(mode="json")
-    assert printed == {**stored, "costs": spent, "run_directory": "harness-reports/run", "waived": []}
+    beside: dict[str, object] = {"run_directory": "harness-reports/run", "manifest": outcome.manifest, "waived": []}
+    assert printed == {**stored, "costs": spent, **beside}
     assert set(stored) == {"format_version", "counts", "gate", "claims"}
 
 

@@ -14,7 +14,8 @@ from harness.evidence.environment_records import CpuFacts, Environment
 from harness.evidence.plan_records import Unit
 from harness.evidence.run_records import Complete, Unavailable
 from harness.numbers import dump_json
-from harness.run_directory.bundle import Bundle, BundleWriter, Digests, Header, contract_digests, read_bundle
+from harness.run_directory.bundle import Bundle, Digests, Header, contract_digests, read_bundle
+from harness.run_directory.writer import BundleWriter
 from harness.runners.recorder import Recorder
 
 CAPTURE = {"id": "C", "kind": "capture", "candidate": "graphed"}
@@ -72,5 +73,4 @@ def write_evidence(writer: BundleWriter, *, obstacle: Obstacle | None = None) ->
 def finished(path: Path, described: Header, *, obstacle: Obstacle | None = None, loaded: Loaded = LOADED) -> Bundle:
     writer = BundleWriter(path, described, [loaded])
     write_evidence(writer, obstacle=obstacle)
-    writer.seal()
     return read_bundle(writer.finish())

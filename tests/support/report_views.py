@@ -289,17 +289,16 @@ def whole_drill_view(*statuses: Status, killed: Sequence[bool], not_run: int = 0
     )
 
 
-def drilled(*, killed: Sequence[bool], not_run: int = 0) -> DrillRecord:
+def drilled(*, killed: Sequence[bool], not_run: int = 0, reason: str = "needs_cuda") -> DrillRecord:
     """The record of a drill of one control, which held, with a row for each of `killed`."""
     record, unit = _drill(), {"contract": CONTRACT["id"], "claim": "F-GRAPH-BWD-001"}
-    left = [
-        NotDrilled(**unit, fault=f"left{index}", reason="needs_cuda", message="needs CUDA") for index in range(not_run)
-    ]
+    left = [NotDrilled(**unit, fault=f"left{index}", reason=reason, message="needs CUDA") for index in range(not_run)]
     control = Control(**unit, workload="tiny", status="PASS", reason="held", message="it held")
     rows = [
         record.rows[0].model_copy(update={"fault": f"fault{index}", "killed": one}) for index, one in enumerate(killed)
     ]
-    return record.model_copy(update={"controls": [control], "rows": rows, "not_run": left})
+    counted = {"planned": len(rows) + len(left), "rows": rows, "not_run": left}
+    return record.model_copy(update={"controls": [control], **counted})
 
 
 def _verdicts() -> list[Verdict]:
@@ -361,6 +360,7 @@ def _drill() -> DrillRecord:
     differs = Triple(status="FAIL", reason="differs", figures={"first_differing_step": 1})
     held = Triple(status="PASS", reason="held")
     return DrillRecord(
+        planned=2,
         recorded_at="2026-11-20",
         machine=DrillMachine(cuda=True, gpus=["NVIDIA H200"], host_memory_gib=200.0),
         contracts={CONTRACT["id"]: "0d" * 32},

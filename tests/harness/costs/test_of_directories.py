@@ -17,8 +17,9 @@ from harness.costs.account import Costs, PhaseSeconds
 from harness.costs.kinds import Kind
 from harness.costs.of_directories import costs_of
 from harness.evidence.environment_records import Environment, GpuFacts
-from harness.run_directory.bundle import Bundle, BundleWriter, Header, read_bundle
+from harness.run_directory.bundle import Bundle, Header, read_bundle
 from harness.run_directory.verdict_file import verdict_text
+from harness.run_directory.writer import BundleWriter
 from harness.runners.process_times import write_process_times
 
 LOADED_CONTRACTS: list[Any] = [LOADED]
@@ -39,7 +40,6 @@ def bundle(path: Path, *, began: float | None, described: Header | None = None) 
     records.write_text(text + records.read_text())
     if began is not None:
         write_process_times(evidence, started=began - 2.0, ended=began + 1.5, gpu="GPU-1")
-    writer.seal()
     return read_bundle(writer.finish())
 
 

@@ -1,14 +1,17 @@
-"""A drill that is ended early keeps the rows whose runs had ended, and says of the others that they did not run."""
+"""A drill that is ended early keeps the rows whose runs had ended, and proves nothing: the others were never killed."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 from small_drill import execute_here, run_here, write_contract
 
-from harness.commands import judge
+from harness.commands import judge, pack
 from harness.drill import drill as fire_drill
+from harness.drill import matrix
+from harness.errors import EvidenceError
 from harness.evidence.plan_records import Run
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.drill_record import read_record
@@ -41,7 +44,7 @@ def test_the_rows_whose_runs_ended_are_kept(
         drilled(tmp_path, monkeypatch, stop_at="+doubled_step")
     directory = tmp_path / "reports" / "drilled"
     assert stopped.value.code == 143
-    assert stopped.value.__notes__ == [f"kept the 3 rows whose runs had ended: {directory}"]
+    assert stopped.value.__notes__ == [f"kept the 3 rows whose runs had ended, marked INCOMPLETE: {directory}"]
     record = read_record(directory / "drill.json")
     assert {row.fault: row.killed for row in record.rows} == {
         "lost_first_update": True,
@@ -50,10 +53,37 @@ def test_the_rows_whose_runs_ended_are_kept(
     }
     assert [(each.fault, each.reason) for each in record.not_run] == [("doubled_step", "interrupted")]
     assert [each.status for each in record.controls] == ["PASS"]
-    assert read_bundle(directory).complete
-    assert not list(directory.glob("evidence/*+doubled_step"))
-    assert judge.check_recorded([directory], as_json=False) == 0
-    assert "3 rows: 3 same" in capsys.readouterr().out
+    assert (record.planned, len(record.interrupted)) == (4, 1)
+    assert not read_bundle(directory).complete
+    assert judge.check_recorded([directory], as_json=False) == 12
+    told = capsys.readouterr()
+    assert "3 rows: 3 same" in told.out
+    assert told.err == f"{directory}: the run did not finish, or its manifest.json was taken away\n"
+
+
+UNPLANTED = "The run did not finish, 1 of 4 planned faults were never planted, so nothing here is proven."
+
+
+def test_wherever_it_is_read_the_faults_that_never_ran_were_not_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        drilled(tmp_path, monkeypatch, stop_at="+doubled_step")
+    directory = tmp_path / "reports" / "drilled"
+    assert judge.print_verdicts([directory], contracts=None, gate=False, as_json=False) == 12
+    assert f"ERROR: {UNPLANTED}" in capsys.readouterr().out
+    for name in ("report.html", "summary.md"):
+        assert UNPLANTED in (directory / name).read_text(encoding="utf-8")
+    cases = ET.parse(directory / "junit.xml").getroot()  # noqa: S314 - written just now
+    assert cases.get("errors") == "1"
+    record = read_record(directory / "drill.json")
+    shown = matrix.headline_of(record)
+    assert (shown.code, str(shown)) == (
+        12,
+        "ERROR: The drill was interrupted: 3 of 4 planned faults were killed, 1 were never planted.",
+    )
+    with pytest.raises(EvidenceError, match="the run did not finish"):
+        pack.published(directory, tmp_path / "published")
 
 
 def test_without_its_control_no_row_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

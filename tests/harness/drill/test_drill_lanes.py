@@ -81,7 +81,8 @@ def test_a_lane_that_is_taken_away_is_missed(directory: Path) -> None:
     shutil.rmtree(directory / CONTROL / "lane.1")
     again = rejudged(directory)
     assert [verdict.reason for verdict in again.judgement.verdicts] == ["worker_incomplete"]
-    lost = [f"drilled: {CONTROL}/lane.1/{name}: missing" for name in ("plain.1.csv", "records.jsonl", "run.json")]
+    names = ("", "/plain.1.csv", "/records.jsonl", "/run.json")
+    lost = [f"drilled: {CONTROL}/lane.1{name}: missing" for name in names]
     assert list(again.judgement.view.altered) == lost
 
 

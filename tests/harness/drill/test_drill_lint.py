@@ -39,6 +39,7 @@ def record(loaded: LoadedContract, *, digest: str = "", killed: bool = True, fau
         message="",
     )
     return DrillRecord(
+        planned=1,
         recorded_at="2026-01-01T00:00:00+00:00",
         machine=DrillMachine(cuda=False, gpus=[], host_memory_gib=8.0),
         contracts={"short-v1": digest or loaded.digest},

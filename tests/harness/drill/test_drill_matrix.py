@@ -45,11 +45,12 @@ def row(fault: str = "stale", *, killed: bool = True, upstream: bool | None = No
 
 
 def record(*rows: Row, controls: tuple[Control, ...] = (HELD,), **fields: Any) -> DrillRecord:
-    values = {
+    values: dict[str, Any] = {
         "recorded_at": "2026-01-01T00:00:00+00:00",
         "machine": {"cuda": False, "gpus": [], "host_memory_gib": 8.0},
         "contracts": {"c": "0" * 64},
     }
+    values["planned"] = len(rows) + len(fields.get("not_run", []))
     return DrillRecord(**{**values, **fields}, controls=list(controls), rows=list(rows))
 
 
@@ -105,7 +106,7 @@ def test_json_holds_the_record_and_the_directory() -> None:
         "reason": "differs",
         "figures": {"first_differing_step": 1},
     }
-    assert printed["format_version"] == 1
+    assert printed["format_version"] == 2
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -115,9 +116,9 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_another_version_is_refused(tmp_path: Path) -> None:
-    text = record_text(record(row())).replace('"format_version": 1', '"format_version": 2')
+    text = record_text(record(row())).replace('"format_version": 2', '"format_version": 3')
     (tmp_path / FILE).write_text(text, encoding="utf-8")
-    with pytest.raises(EvidenceError, match=r"drill\.json has format version 2, and this harness reads 1"):
+    with pytest.raises(EvidenceError, match=r"drill\.json has format version 3, and this harness reads 1 to 2"):
         read_record(tmp_path / FILE)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sealing import forge as change
+from sealing import seal
 from small_drill import run_here, write_contract
 
 from harness import session
@@ -18,6 +19,8 @@ from harness.drill import drill as fire_drill
 from harness.errors import EvidenceError, SystemResolutionError
 from harness.rejudge import judged
 from harness.run_directory.drill_record import FILE
+from harness.run_directory.manifest import read_manifest
+from harness.run_directory.seal import manifest_of, write_manifest
 
 FAULTS = ("lost_first_update", "dropped_step", "no_steps", "missing_run")
 CONTROL = "short-v1+short+paired"
@@ -42,12 +45,6 @@ def directory(drilled: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(drilled, tmp_path / "copy"))
 
 
-def change(path: Path, edit: Callable[[Any], None]) -> None:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    edit(content)
-    path.write_text(json.dumps(content), encoding="utf-8")
-
-
 def row_of(record: dict[str, Any], fault: str) -> dict[str, Any]:
     return next(row for row in record["rows"] if row["fault"] == fault)
 
@@ -56,7 +53,7 @@ def check(directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str
     """Exit code, the directory's line without its name and verdicts, what was told beside it."""
     code = judge.check_recorded([directory], as_json=False)
     told = capsys.readouterr()
-    word, _, rest = told.out.strip().partition("  ")
+    word, _, rest = told.out.splitlines()[0].partition("  ")
     return code, f"{word}: {rest.rpartition(' errors · ')[2]}", told.err
 
 
@@ -110,10 +107,12 @@ def test_a_changed_row_differs(
 
 def left_out(record: dict[str, Any]) -> None:
     record["rows"].remove(row_of(record, "dropped_step"))
+    record["planned"] -= 1
 
 
 def twice(record: dict[str, Any]) -> None:
     record["rows"].append(row_of(record, "dropped_step"))
+    record["planned"] += 1
 
 
 def other_control(record: dict[str, Any]) -> None:
@@ -142,6 +141,12 @@ def test_a_record_changed_beside_its_rows_differs(
     assert " 0 differ " in line
 
 
+def test_a_record_that_lists_less_than_was_planned_is_no_record(directory: Path) -> None:
+    change(directory / FILE, lambda record: record["rows"].pop())
+    with pytest.raises(EvidenceError, match="4 faults were planned, and 3 are listed"):
+        judged([directory])
+
+
 def test_changed_evidence_of_a_fault_differs(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     series = directory / "evidence" / FAULTED / "traced.0.csv"
     shutil.copy(directory / "evidence" / CONTROL / "traced.0.csv", series)
@@ -161,14 +166,9 @@ def test_lost_evidence_differs_the_controls_as_the_faults_own(
     assert f"SHORT-001 on short: lost_first_update: the evidence of {lost} is missing" in problems
 
 
-def never_left(header: dict[str, Any]) -> None:
-    evidence = header["digests"]["evidence"]
-    header["digests"]["evidence"] = {name: evidence[name] for name in evidence if f"/{FAULTED}/" not in name}
-
-
 def test_a_row_whose_run_left_nothing_is_told_and_counted(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(directory / "evidence" / FAULTED)
-    change(directory / "run.json", never_left)
+    seal(directory)
     code, line, told = check(directory, capsys)
     assert (code, line) == (0, "same: 4 rows: 3 same · 0 differ · 1 not judged again")
     assert told == (
@@ -183,6 +183,7 @@ def nameless(record: dict[str, Any]) -> None:
 
 def test_a_row_that_names_no_run_is_told_and_counted(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(directory / FILE, nameless)
+    shutil.rmtree(directory / "evidence" / f"{CONTROL}+dropped_step")
     change(directory / "run.json", lambda header: header["runs"].pop(f"{CONTROL}+dropped_step"))
     code, line, told = check(directory, capsys)
     assert (code, line) == (0, "same: 4 rows: 3 same · 0 differ · 1 not judged again")
@@ -219,7 +220,9 @@ def test_a_packed_drill_is_held_against_the_record_beside_its_archive(
     published(directory, folder)
     assert (folder / FILE).read_bytes() == (directory / FILE).read_bytes()
     assert check(folder, capsys)[0] == 0
+    seen = read_manifest(folder)[0].seen
     change(folder / FILE, lambda record: row_of(record, "dropped_step").update(message="another"))
+    write_manifest(folder, manifest_of(folder).model_copy(update={"seen": seen}))
     code, _, told = check(folder, capsys)
     assert (code, "dropped_step: message is recorded as" in told) == (12, True)
     judge.replace_recorded([folder])

@@ -9,8 +9,9 @@ import pytest
 from bundle_builders import LOADED, RUN_ID, finished, header, write_evidence
 
 from harness.errors import EvidenceError, UsageError
-from harness.run_directory.bundle import BundleWriter, altered, read_bundle
+from harness.run_directory.bundle import altered, read_bundle
 from harness.run_directory.shards import attempts
+from harness.run_directory.writer import BundleWriter
 
 
 def test_a_finished_directory_holds_contracts_evidence_and_digests(tmp_path: Path) -> None:
@@ -19,16 +20,14 @@ def test_a_finished_directory_holds_contracts_evidence_and_digests(tmp_path: Pat
     assert writer.path.name.startswith("run.incomplete-")
     assert (writer.path / "INCOMPLETE").exists()
     write_evidence(writer)
-    writer.seal()
     assert writer.finish() == tmp_path / "out" / "run"
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["run"]
     bundle = read_bundle(tmp_path / "out" / "run")
     assert bundle.complete
-    assert sorted(path.name for path in bundle.path.iterdir()) == ["contracts", "evidence", "run.json"]
+    assert sorted(path.name for path in bundle.path.iterdir()) == ["contracts", "evidence", "manifest.json", "run.json"]
     assert [path.read_text() for path in bundle.contract_paths()] == [LOADED.text]
-    assert set(bundle.header.digests.evidence) == {
-        f"evidence/{RUN_ID}/{name}" for name in ("heartbeat", "records.jsonl", "run.json")
-    }
+    of_the_run = {f"evidence/{RUN_ID}/{name}" for name in ("heartbeat", "records.jsonl", "run.json")}
+    assert bundle.recorded() == {"run.json", "contracts/c.yaml", *of_the_run}
     assert bundle.evidence(RUN_ID).death is None
     assert altered(bundle) == []
 
@@ -83,15 +82,15 @@ def test_tampering_is_told(tmp_path: Path, change: object, said: str) -> None:
     bundle = finished(tmp_path / "run", header())
     assert callable(change)
     change(bundle.path)
-    [line] = altered(bundle)
+    [line] = altered(read_bundle(bundle.path))
     assert said in line
 
 
-def test_clearing_the_digests_hides_nothing(tmp_path: Path) -> None:
+def test_clearing_the_digests_of_a_run_of_before_there_were_manifests_hides_nothing(tmp_path: Path) -> None:
     bundle = finished(tmp_path / "run", header())
     document = json.loads((bundle.path / "run.json").read_text())
-    document["digests"]["evidence"] = {}
-    (bundle.path / "run.json").write_text(json.dumps(document))
+    (bundle.path / "run.json").write_text(json.dumps({**document, "format_version": 2}))
+    (bundle.path / "manifest.json").unlink()
     assert len(altered(read_bundle(bundle.path))) == 3
 
 

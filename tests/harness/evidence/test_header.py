@@ -50,9 +50,10 @@ def test_in_version_2_a_fault_may_be_named_drill(tmp_path: Path) -> None:
         ({"purpose": "drill", "fault": "stale"}, "the purpose 'drill' does not fit the fault 'stale'"),
         ({"command": "harness verify"}, "command: Input should be a valid"),
         ({"environment": {"gpu": "H200"}}, "environment.gpu"),
+        ({"digests": {"contracts": {"../../c": "0"}, "source": "s"}}, "no contract's copy is called ../../c.yaml"),
         ({"waivers": [{"owner": "ada"}]}, "waivers.0.contract: Field required"),
         ({"units": {}}, "units: Input should be a valid"),
-        ({"format_version": 3}, "run.json has format version 3, and this harness reads 1 to 2"),
+        ({"format_version": 4}, "run.json has format version 4, and this harness reads 1 to 3"),
     ],
 )
 def test_a_header_that_does_not_fit_is_an_error_that_names_the_field(

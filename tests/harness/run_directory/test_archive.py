@@ -196,10 +196,11 @@ def test_equal_runs_are_packed_into_equal_bytes(tmp_path: Path) -> None:
         (tmp_path / name / "run.json").write_text("{}")
         (tmp_path / name / "run.json").chmod(mode)
         names = ["run.json", "evidence", "evidence/empty"]
-        write_archive(tmp_path / name, names if mode == 0o600 else names[::-1], tmp_path / f"{name}.tar.xz")
+        given = names if mode == 0o600 else names[::-1]
+        write_archive(tmp_path / name, given, tmp_path / f"{name}.tar.xz", {"a.json": "é"})
         archives.append((tmp_path / f"{name}.tar.xz").read_bytes())
     assert archives[0] == archives[1]
     (tmp_path / "unpacked").mkdir()
     unpack(tmp_path / "first.tar.xz", tmp_path / "unpacked")
     found = sorted(path.relative_to(tmp_path / "unpacked").as_posix() for path in (tmp_path / "unpacked").rglob("*"))
-    assert found == ["run", "run/evidence", "run/evidence/empty", "run/run.json"]
+    assert found == ["run", "run/a.json", "run/evidence", "run/evidence/empty", "run/run.json"]

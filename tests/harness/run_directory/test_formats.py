@@ -13,7 +13,7 @@ from harness.run_directory.verdict_file import read_verdicts
 
 
 @pytest.mark.parametrize(
-    ("name", "read", "known"), [("run.json", read_bundle, "1 to 2"), ("verdicts.json", read_verdicts, "1")]
+    ("name", "read", "known"), [("run.json", read_bundle, "1 to 3"), ("verdicts.json", read_verdicts, "1")]
 )
 def test_an_unknown_version_is_named_with_the_known_ones(run: Path, name: str, read: object, known: str) -> None:
     content = json.loads((run / name).read_text())

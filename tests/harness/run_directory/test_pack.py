@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sealing import seal
 
 from harness.commands import pack
 from harness.errors import EvidenceError, UsageError
@@ -19,16 +22,23 @@ def test_it_makes_the_page_summary_verdicts_and_one_archive_and_leaves_the_sourc
     line = pack.published(run, Path("published"))
     files = {path.name: path.read_bytes() for path in Path("published").iterdir()}
     size = sum(map(len, files.values()))
-    assert line == f"published: {size} bytes, 2 planned · 1 held · 1 violated · 0 undecided · 0 not run · 0 errors"
-    assert sorted(files) == ["report.html", "run.tar.xz", "summary.md", "verdicts.json"]
-    assert all(files[name] == before[run / name] for name in files if name != "run.tar.xz")
+    digest = hashlib.sha256(files["manifest.json"]).hexdigest()
+    assert line == (
+        f"published: {size} bytes, 2 planned · 1 held · 1 violated · 0 undecided · 0 not run · 0 errors\n"
+        f"manifest: sha256:{digest}"
+    )
+    assert sorted(files) == ["manifest.json", "report.html", "run.tar.xz", "summary.md", "verdicts.json"]
+    assert all(files[name] == before[run / name] for name in files if name not in {"run.tar.xz", "manifest.json"})
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     bundle = read_bundle(Path("published"))
     unpacked = {path.relative_to(bundle.root): path.read_bytes() for path in bundle.root.rglob("*") if path.is_file()}
     inside = {path.relative_to(run): data for path, data in before.items()}
+    own = unpacked.pop(Path("manifest.json"))
     assert unpacked == {
         path: data for path, data in inside.items() if path.parts[0] in {"run.json", "contracts", "evidence"}
     }
+    listed = {Path(file["path"]): file["sha256"] for file in json.loads(own)["files"]}
+    assert listed == {path: hashlib.sha256(data).hexdigest() for path, data in unpacked.items()}
 
 
 def test_the_same_run_gives_the_same_archive(run: Path) -> None:
@@ -57,6 +67,11 @@ def without_page(run: Path) -> None:
     (run / "report.html").unlink()
 
 
+def never_drawn(run: Path) -> None:
+    (run / "report.html").unlink()
+    seal(run)
+
+
 def with_notes(run: Path) -> None:
     (run / "notes.txt").touch()
 
@@ -64,11 +79,12 @@ def with_notes(run: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "got"),
     [
-        (incomplete, "found the run did not finish"),
+        (incomplete, "found the run did not finish, or its manifest.json was taken away"),
         (altered, "records.jsonl: changed"),
         (with_other_verdicts, "verdicts.json: the evidence gives other verdicts"),
-        (without_page, "found no report.html; `harness report` draws them"),
-        (with_notes, "notes.txt: a run is published with all that lies in its directory; found a file that"),
+        (without_page, "report.html: missing"),
+        (with_notes, "notes.txt: not recorded with the run"),
+        (never_drawn, "found no report.html; `harness report` draws them"),
     ],
 )
 def test_what_is_not_whole_is_not_published(run: Path, change: Callable[[Path], None], got: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from archive_builders import packed
+from sealing import forge
 
 from harness.commands import judge as judge_command
 from harness.commands.compare import comparison
@@ -46,7 +48,7 @@ def test_what_was_unpacked_goes_with_its_bundle(run: Path, temporary: Path) -> N
 def test_nothing_stays_behind_when_a_run_is_refused(run: Path, temporary: Path, damage: str) -> None:
     header = run / "run.json"
     if damage == "newer header":
-        header.write_text(header.read_text().replace('"format_version": 2', '"format_version": 99'))
+        header.write_text(header.read_text().replace('"format_version": 3', '"format_version": 99'))
     elif damage == "no header":
         header.unlink()
     archive = packed(run, Path("a.tar"), ".")
@@ -79,8 +81,25 @@ def test_a_terminated_command_removes_what_it_unpacked(run: Path, temporary: Pat
 def test_an_error_in_an_archived_contract_names_the_archive(run: Path, temporary: Path) -> None:
     [copy] = (run / "contracts").iterdir()
     copy.write_text("schema: contract/v9\n", encoding="utf-8")
+    digest = hashlib.sha256(copy.read_bytes()).hexdigest()
+    forge(run / "run.json", lambda header: header["digests"]["contracts"].update({copy.stem: digest}))
     with pytest.raises(ContractErrors, match=rf"^a\.tar/contracts/{copy.name}:1:9: 'schema' names a known version"):
         judged([packed(run, Path("a.tar"), "1-run")])
+
+
+def test_a_contract_that_was_changed_is_nobodys_to_mend(run: Path, temporary: Path) -> None:
+    [copy] = (run / "contracts").iterdir()
+    copy.write_text("schema: contract/v9\n", encoding="utf-8")
+    with pytest.raises(EvidenceError, match=rf"as they were recorded; found contracts/{copy.name}: changed"):
+        judged([packed(run, Path("a.tar"), "1-run")])
+
+
+def test_an_archive_of_a_run_and_something_else_names_it(run: Path, temporary: Path) -> None:
+    (run.parent / "notes.txt").touch()
+    with pytest.raises(
+        EvidenceError, match=r"a\.tar: an archive of a run holds that run alone; found notes.txt beside 1"
+    ):
+        read_bundle(packed(run.parent, Path("a.tar"), "."))
 
 
 def test_a_file_of_another_kind_is_refused_with_what_can_be_read(tmp_path: Path) -> None:
@@ -117,7 +136,9 @@ def test_compare_and_history_read_every_form(run: Path, temporary: Path, capsys:
         *("1-run", "2-published", "3-archive.tar.gz", "4-unfinished.tar")
     ]
     assert write_history(Path("runs"), Path("page.html")) == "3 runs: page.html"
-    assert capsys.readouterr().err == "left out: runs/4-unfinished.tar did not finish\n"
+    assert capsys.readouterr().err == (
+        "left out: runs/4-unfinished.tar did not finish, or its manifest.json was taken away\n"
+    )
     assert str(temporary) not in Path("page.html").read_text()
 
 
@@ -130,22 +151,19 @@ def test_check_and_write_of_a_published_run_concern_what_lies_beside_its_archive
     (folder / "verdicts.json").write_text("{}")
     assert judge_command.check_recorded([folder], as_json=False) == 12
     assert "published/verdicts.json: the evidence gives other verdicts" in capsys.readouterr().err
-    for path in folder.iterdir():
-        if path.name != "run.tar.xz":
-            path.write_text("{}")
+    for name in ("verdicts.json", "report.html", "summary.md"):
+        (folder / name).write_text("{}")
     assert judge_command.replace_recorded([folder]) == 0
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
-    assert render(folder) == "published/report.html"
+    assert render(folder) == []
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
 
 
-def test_verdicts_in_the_archive_that_are_not_those_beside_it_are_an_alteration(run: Path, temporary: Path) -> None:
+def test_another_archive_is_an_alteration_though_it_holds_the_same_run(run: Path, temporary: Path) -> None:
     published(run, Path("published"))
     packed(run, Path("published/run.tar.xz"), "run")
-    assert rejudged(Path("published")).problems == []
-    (run / "verdicts.json").write_text("{}")
-    packed(run, Path("published/run.tar.xz"), "run")
-    assert rejudged(Path("published")).problems == ["published: verdicts.json: not the one in run.tar.xz"]
+    [problem] = rejudged(Path("published")).problems
+    assert problem.startswith("published: run.tar.xz: changed: ")
 
 
 @pytest.mark.parametrize(("name", "got"), [("evidence", "evidence beside it"), ("run.json", "run.json beside it")])

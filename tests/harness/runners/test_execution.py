@@ -12,8 +12,9 @@ from run_builders import make_contract
 from harness.contract.schema import Contract
 from harness.evidence.environment import Machine
 from harness.evidence.environment_records import Environment
-from harness.run_directory.bundle import BundleWriter, Digests, Header, altered, read_bundle
+from harness.run_directory.bundle import Digests, Header, altered, read_bundle
 from harness.run_directory.shards import attempts
+from harness.run_directory.writer import BundleWriter
 from harness.runners import worker
 from harness.runners.plan import plan
 from harness.runners.supervisor import execute
@@ -56,7 +57,6 @@ def test_a_planned_run_leaves_the_series_of_every_replica(tmp_path: Path) -> Non
     writer = BundleWriter(tmp_path / "run", header, [])
     for run in planned.runs:
         assert execute(run, writer.evidence_directory(run.id)) is None
-    writer.seal()
     bundle = read_bundle(writer.finish())
     [attempt] = attempts([bundle], [contract])
     [evidence] = attempt.evidence

@@ -1,0 +1,96 @@
+"""What a header says, held against what lies beside it: a seal says that nothing was changed, not that it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from harness.contract.load import ContractErrors
+from harness.contract.schema import Contract
+from harness.contract.waivers import Waiver, load_waivers
+from harness.errors import ContractError
+from harness.evidence import layout
+from harness.evidence.files import Damaged, read_model
+from harness.evidence.worker_times import ProcessTimes
+from harness.run_directory.bundle import Bundle
+from harness.run_directory.names import shown
+
+
+def contradictions(bundle: Bundle, contracts: Sequence[Contract]) -> list[str]:
+    """One line for each thing that the header claims and the directory denies; `contracts` are its own copies."""
+    found = [*_narrowing(bundle, contracts), *_runs(bundle), *_machine(bundle), *_waivers(bundle)]
+    return [f"{layout.HEADER}: {line}" for line in dict.fromkeys(found)]
+
+
+def _narrowing(bundle: Bundle, contracts: Sequence[Contract]) -> Iterator[str]:
+    """Names that nothing was narrowed to, and units beyond the part that was asked for."""
+    narrowed = bundle.header.narrowed
+    claims = [claim for contract in contracts for claim in contract.claims]
+    workloads = {name for claim in claims for name in claim.on}
+    known = ("claim", narrowed.claims, {claim.id for claim in claims}), ("workload", narrowed.workloads, workloads)
+    for kind, names, there in known:
+        for name in names:
+            if name not in there:
+                yield f"it was narrowed to {kind} {shown(name)}, which no contract here has"
+    for unit in bundle.header.units:
+        if not narrowed.asks_for(unit):
+            yield f"{shown(unit.claim)} on {shown(unit.workload)} is planned, and its `narrowed` leaves it out"
+
+
+def _runs(bundle: Bundle) -> Iterator[str]:
+    """Runs that units read and nobody planned, that were planned and nobody reads, and evidence of neither."""
+    header = bundle.header
+    read = {run for unit in header.units for run in unit.runs}
+    yield from (f"run {shown(run)} is read by a unit, and was not planned" for run in sorted(read - set(header.runs)))
+    if header.purpose != "drill":  # there rows read runs, too
+        yield from (f"run {shown(run)} was planned, and no unit reads it" for run in sorted(set(header.runs) - read))
+    evidence = bundle.root / layout.EVIDENCE
+    left = sorted(path.name for path in evidence.iterdir()) if evidence.is_dir() else []
+    stray = [name for name in left if name not in header.runs]
+    yield from (f"{layout.EVIDENCE}/{shown(name)} is of no run that was planned" for name in stray)
+
+
+def _machine(bundle: Bundle) -> Iterator[str]:
+    """The GPU and the sources of the header against what each worker's own records say."""
+    header = bundle.header
+    collected = header.environment
+    if collected.source_digest and collected.source_digest != header.digests.source:
+        yield "`digests.source` is not `environment.source_digest`"
+    for path in sorted((bundle.root / layout.EVIDENCE).rglob(layout.PROCESS)):
+        try:
+            used = read_model(path, ProcessTimes).gpu
+        except Damaged:
+            continue  # which is the account of seconds' to say
+        if used is not None and used != collected.gpu.uuid:
+            gpu = shown(collected.gpu.uuid or "none")
+            yield f"the GPU is {gpu}, and run {shown(path.parent.name)} held {shown(used)}"
+    for run in header.runs:
+        for arm, kernels in bundle.evidence(run).kernels.items():
+            if kernels.device is not None and kernels.device != collected.gpu.architecture:
+                gpu = shown(collected.gpu.architecture or "none")
+                yield f"the GPU is of {gpu}, and arm {shown(arm)} of run {shown(run)} saw {shown(kernels.device)}"
+
+
+def _waivers(bundle: Bundle) -> Iterator[str]:
+    """Waivers that the copied waiver files do not have, word for word, on the day on which the run began."""
+    header = bundle.header
+    if not header.waivers:
+        return
+    try:
+        day = datetime.fromisoformat(header.started_at).date()
+    except ValueError:
+        yield "`started_at` is no time"
+        return
+    try:
+        signed = [waiver.record(day) for waiver in _copies(bundle)]
+    except (ContractErrors, ContractError):
+        yield f"the files in {layout.WAIVERS}/ are no waivers"
+        return
+    for waiver in header.waivers:
+        if waiver.model_dump() not in signed:
+            unit = f"{shown(waiver.claim)} on {shown(waiver.workload)}"
+            yield f"the waiver of {unit} stands in no file of {layout.WAIVERS}/ as it stands here"
+
+
+def _copies(bundle: Bundle) -> list[Waiver]:
+    return [waiver for path in sorted((bundle.root / layout.WAIVERS).glob("*.yaml")) for waiver in load_waivers(path)]

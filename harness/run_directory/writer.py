@@ -1,0 +1,147 @@
+"""A run directory as it is written: under a temporary name, marked `INCOMPLETE`, and whole only with its manifest,
+which is put in place last and all at once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from harness.errors import EvidenceError, UsageError
+from harness.evidence import layout
+from harness.evidence.files import read_model, write_text
+from harness.evidence.run_evidence import Death
+from harness.numbers import dump_json
+from harness.run_directory.bundle import Bundle, Header, LoadedContract, unused
+from harness.run_directory.listing import listing
+from harness.run_directory.manifest import digest_of, manifest_text
+from harness.run_directory.names import shown
+from harness.run_directory.places import Place
+from harness.run_directory.seal import BEING_WRITTEN, manifest_of, write_manifest
+
+PAGES = (layout.PAGE, layout.SUMMARY, layout.JUNIT)
+
+
+class BundleWriter:
+    """A run directory being written. `path` is where its files are now; `final` where `finish` puts it; `digest` that
+    of its manifest, once there is one.
+    """
+
+    def __init__(
+        self,
+        final: Path,
+        header: Header,
+        contracts: Sequence[LoadedContract],
+        waivers: Iterable[str] = (),
+        *,
+        named: bool = True,
+    ) -> None:
+        """Create the directory; `waivers` are the texts of waiver files.
+
+        Raises UsageError when `final` exists and somebody `named` it; else takes another.
+        """
+        if named and final.exists():
+            raise UsageError("a run directory is written once", where=str(final), remedy="name another directory")
+        self._named, final = named, final if named else unused(final)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        self.final, self._header = final, header
+        self._copies = {f"{layout.CONTRACTS}/{loaded.contract.id}.yaml": loaded.text for loaded in contracts}
+        self._copies |= {f"{layout.WAIVERS}/{number}.yaml": text for number, text in enumerate(waivers, start=1)}
+        self.digest: str | None = None
+        self.path = Path(tempfile.mkdtemp(prefix=f"{final.name}.incomplete-", dir=final.parent))
+        self.path.chmod(0o755)  # mkdtemp makes it private; a report is for others to read
+        self.put_back()
+
+    def put_back(self) -> None:
+        """Write all that is not evidence: at first, and again where a system may have removed it."""
+        for folder in (layout.CONTRACTS, layout.EVIDENCE):
+            (self.path / folder).mkdir(parents=True, exist_ok=True)
+        self._mark()
+        for name, text in self._copies.items():
+            (self.path / name).parent.mkdir(exist_ok=True)
+            (self.path / name).write_bytes(text.encode("utf-8"))
+        write_text(self.path / layout.HEADER, dump_json(self._header.model_dump(), indent=2) + "\n")
+
+    def evidence_directory(self, run_id: str) -> Path:
+        """Where the supervisor puts the evidence of a run."""
+        return self.path / layout.EVIDENCE / run_id
+
+    def bundle(self) -> Bundle:
+        """What is there so far, for the judges; the header as anybody will read it, in the order of the file."""
+        header = read_model(self.path / layout.HEADER, Header)
+        return Bundle(Place(self.path, self.path, self.path), header, BEING_WRITTEN)
+
+    def settle(self) -> None:
+        """Once no worker runs any more: what no run directory holds (links, devices, files without end) goes away.
+
+        The run that left it is dead; the others keep their verdicts.
+        """
+        self.put_back()
+        evidence = self.path / layout.EVIDENCE
+        for entry in sorted(evidence.iterdir()):
+            only = listing(entry).unfit if entry.is_dir() and not entry.is_symlink() else {".": "no folder of its own"}
+            for name, what in sorted(only.items()):
+                _remove(entry if name == "." else entry / name)
+                lane = name.partition("/")[0]
+                _record_death(entry / lane if lane.startswith(layout.LANE) else entry, name, what)
+
+    def finish(self) -> Path:
+        """Take the final name and seal the directory; the final path.
+
+        Raises EvidenceError when the name is taken, and for what no run directory holds.
+        """
+        if not self._named:  # a run that began in the same second may have ended before
+            self.final = unused(self.final)
+        manifest = manifest_of(self.path)
+        try:
+            self.path.rename(self.final)
+        except OSError as error:
+            raise EvidenceError(
+                "a run directory is written once", where=str(self.final), got=f"it exists; this run is in {self.path}"
+            ) from error
+        self.path = self.final
+        (self.path / layout.INCOMPLETE).unlink()
+        self.digest = digest_of(manifest_text(manifest))
+        write_manifest(self.path, manifest)
+        return self.path
+
+    def abandon(self) -> Path:
+        """Keep what there is, marked INCOMPLETE, under the final name if that is free; its path.
+
+        Verdicts and pages that were written as those of a finished run go away.
+        """
+        if not self.path.exists():  # `finish` was cut off behind its renaming
+            self.path = self.final
+        if not self.path.exists():
+            self.put_back()
+        self._mark()
+        for name in (layout.MANIFEST, layout.VERDICTS, layout.DRILL, *PAGES):
+            (self.path / name).unlink(missing_ok=True)
+        if not self.final.exists():
+            self.path.rename(self.final)
+            self.path = self.final
+        return self.path
+
+    def _mark(self) -> None:
+        (self.path / layout.INCOMPLETE).write_text(
+            "This run did not finish: what is missing from its evidence is an error.\n", encoding="utf-8"
+        )
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # what stays is an error when the directory is sealed
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _record_death(folder: Path, name: str, what: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.path.lexists(folder / layout.DEATH):
+        death = Death(cause="garbage", detail=f"it left {shown(name)}: {what}", phase=None, stack="")
+        write_text(folder / layout.DEATH, dump_json(death.model_dump(), indent=2) + "\n")

@@ -1,0 +1,117 @@
+"""Writing a run directory: whole only with its last write, and what a worker leaves that none holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from bundle_builders import LOADED, RUN_ID, header, write_evidence
+
+from harness.run_directory import writer as writer_module
+from harness.run_directory.bundle import read_bundle
+from harness.run_directory.manifest import Manifest
+from harness.run_directory.writer import BundleWriter
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> BundleWriter:
+    """One run has left its evidence."""
+    made = BundleWriter(tmp_path / "run", header(), [LOADED], ["schema: waivers/v1\n"])
+    write_evidence(made)
+    return made
+
+
+def test_the_manifest_is_the_last_write(writer: BundleWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut_off(folder: Path, _manifest: Manifest) -> str:
+        assert folder == writer.final
+        assert not (folder / "INCOMPLETE").exists()
+        raise SystemExit(143)
+
+    monkeypatch.setattr(writer_module, "write_manifest", cut_off)
+    with pytest.raises(SystemExit):
+        writer.finish()
+    assert not read_bundle(writer.final).complete
+    writer.abandon()
+    assert (writer.final / "INCOMPLETE").exists()
+
+
+def test_a_run_that_is_cut_off_right_behind_its_seal_is_given_up_as_a_whole(writer: BundleWriter) -> None:
+    writer.finish()
+    assert read_bundle(writer.final).complete
+    assert writer.abandon() == writer.final
+    assert sorted(path.name for path in writer.final.iterdir()) == [
+        *("INCOMPLETE", "contracts", "evidence", "run.json", "waivers")
+    ]
+
+
+def test_one_that_is_cut_off_behind_its_renaming_is_found_again(writer: BundleWriter) -> None:
+    writer.path.rename(writer.final)
+    assert writer.abandon() == writer.final
+    assert not read_bundle(writer.final).complete
+
+
+def test_waiver_files_are_copied(writer: BundleWriter) -> None:
+    assert (writer.finish() / "waivers" / "1.yaml").read_text() == "schema: waivers/v1\n"
+
+
+def link(folder: Path) -> None:
+    (folder / "weights").symlink_to("/etc")
+
+
+def pipe(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+
+
+def endless(folder: Path) -> None:
+    with (folder / "dump").open("wb") as file:
+        file.truncate(100 * 2**30)
+
+
+def odd(folder: Path) -> None:
+    (folder / "a\nb").touch()
+
+
+def gone(folder: Path) -> None:
+    folder.rename(folder.parents[2] / "moved")
+    folder.symlink_to(folder.parents[2] / "moved")
+
+
+def in_a_lane(folder: Path) -> None:
+    (folder / "lane.1").mkdir()
+    (folder / "lane.1" / "dump").symlink_to("/etc")
+
+
+LEFT: dict[str, tuple[Callable[[Path], None], str]] = {
+    "link": (link, "it left weights: a symbolic link"),
+    "pipe": (pipe, "it left pipe: a pipe, a socket or a device"),
+    "endless": (endless, "it left dump: 107374182400 bytes, more than 536870912"),
+    "odd": (odd, "it left a\\nb: a name with a control character, a backslash or a colon"),
+    "gone": (gone, "it left .: no folder of its own"),
+}
+
+
+@pytest.mark.parametrize("kind", LEFT)
+def test_what_no_directory_holds_costs_the_run_that_left_it_and_goes(writer: BundleWriter, kind: str) -> None:
+    leave, said = LEFT[kind]
+    leave(writer.evidence_directory(RUN_ID))
+    writer.settle()
+    directory = writer.finish()
+    assert read_bundle(directory).complete
+    death = read_bundle(directory).evidence(RUN_ID).death
+    assert death is not None
+    assert (death.cause, death.detail) == ("garbage", said if kind != "gone" else death.detail)
+
+
+def test_in_a_lane_it_costs_the_lane(writer: BundleWriter) -> None:
+    in_a_lane(writer.evidence_directory(RUN_ID))
+    writer.settle()
+    assert (writer.evidence_directory(RUN_ID) / "lane.1" / "death.json").exists()
+    assert not (writer.evidence_directory(RUN_ID) / "death.json").exists()
+
+
+def test_a_worker_that_left_plain_files_is_left_alone(writer: BundleWriter) -> None:
+    before = sorted(writer.path.rglob("*"))
+    writer.settle()
+    assert sorted(writer.path.rglob("*")) == before
