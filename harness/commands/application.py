@@ -14,7 +14,10 @@ from harness.standard_streams import print_lines, print_quoted, surviving_stream
 if TYPE_CHECKING:
     import typer
 
-COMMANDS = ("verify", "check", "judge", "report", "explain", "drill", "doctor", "compare", "history", "pack", "schema")
+COMMANDS = (
+    *("verify", "check", "judge", "report", "explain", "drill", "doctor", "compare", "history", "pack", "attest"),
+    "schema",
+)
 
 
 def application(arguments: list[str]) -> typer.Typer:

@@ -1,0 +1,15 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+SUPPORT = Path(__file__).parents[2] / "support"
+sys.path.insert(0, str(SUPPORT))
+
+
+@pytest.fixture
+def folder(loaded: None, played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, in which runs are played."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("harness.session.write_reports", lambda *_, **__: None)  # reports have tests of their own
+    return tmp_path
