@@ -65,8 +65,8 @@ def test_every_row_reads_its_lanes(directory: Path) -> None:
         "swapped_arms": True,
         "missing_run": True,
     }
-    folders = {path.parent.name: path.name for path in sorted(directory.glob("evidence/*/lane.*"))}
-    assert folders == {Path(CONTROL).name: "lane.1"}  # the faulted arm alone, and arms that change places, are whole
+    folders = [f"{path.parent.name}/{path.name}" for path in sorted(directory.glob("evidence/*/lane.*"))]
+    assert folders == [f"{Path(CONTROL).name}/lane.{number}" for number in range(3)]  # the faulted arm alone, and arms that change places, are whole
 
 
 def test_it_is_judged_again_in_a_folder_and_in_an_archive(
@@ -87,10 +87,10 @@ def test_a_lane_that_is_taken_away_is_missed(directory: Path) -> None:
 
 
 def test_a_lane_that_is_added_is_seen(directory: Path) -> None:
-    shutil.copytree(directory / CONTROL / "lane.1", directory / CONTROL / "lane.2")
+    shutil.copytree(directory / CONTROL / "lane.1", directory / CONTROL / "lane.3")
     again = rejudged(directory)
     assert [verdict.reason for verdict in again.judgement.verdicts] == ["worker_garbage"]
-    assert f"drilled: {CONTROL}/lane.2/run.json: not recorded with the run" in again.judgement.view.altered
+    assert f"drilled: {CONTROL}/lane.3/run.json: not recorded with the run" in again.judgement.view.altered
 
 
 def test_a_control_without_its_last_lane_has_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
