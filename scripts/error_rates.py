@@ -1,8 +1,8 @@
 """Measure the throughput rule's error rates by simulation, and write them to reports/statistics/.
 
-Every experiment is a whole comparison: eight processes, each with ABBA rounds of timed blocks, decided by
+Every experiment is a whole comparison: processes with ABBA rounds of timed blocks, decided by
 `harness.judge.statistics`, which is the judge's own code; of each point some experiments are also put before the
-judge as evidence, and any disagreement ends the script.
+judge as evidence, and any disagreement ends the script. Beside it stands the rule before it.
 
     python scripts/error_rates.py [--experiments 20000] [--seed 0] [--output reports/statistics]
 """
@@ -11,214 +11,200 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 
+import earlier_rule
+import measured_noise
 import numpy as np
+from error_rate_tables import ABOVE_5, ABOVE_9, CONFIDENCE, DEMANDED, PROCESSES, Point, as_markdown, draw, wanted
 from numpy.typing import NDArray
 from simulated_evidence import contract_of, verdict_of
+from simulated_noise import BUSY, COMMON, DISTURBED, INDEPENDENT, OUTLIERS, Noise, Shape
 
 from harness.judge import statistics
+from harness.judge.statistics import Reading
 from harness.judge.verdict import Status
 from harness.numbers import dump_json
 
 Array = NDArray[np.float64]
-Noise = Callable[[np.random.Generator, int, float], Array]
-PROCESSES, ROUNDS = 8, 4
-DEMANDED, CONFIDENCE = 1.10, 0.99
-JUDGED_TWICE = 20  # experiments of each point that the judge itself decides
-CONTRACT = contract_of(DEMANDED, PROCESSES, 2 * ROUNDS)
+REPORTS = Path(__file__).parents[1] / "reports"
+ROUNDS = 4
+TRIES = 10
+JUDGED_TWICE = 5  # experiments of each point that the judge itself decides
 ANSWER = {Status.PASS: 1, Status.FAIL: -1, Status.INCONCLUSIVE: 0}
-# The deviation of the median of 8 normal values is 0.41 of one value's: blocks of 1.22 s, and a process effect of
-# s / 2 an arm, give a log ratio of two arms a deviation of s, half of its variance from either.
-BLOCK_SHARE, PROCESS_SHARE = 1.22, 0.5
-
-
-def gaussian(generator: np.random.Generator, experiments: int, deviation: float) -> Array:
-    """log step times [experiments, arms, processes, rounds, 2]: blocks and process effects, both normal."""
-    blocks = generator.normal(0, BLOCK_SHARE * deviation, (experiments, 2, PROCESSES, ROUNDS, 2))
-    effects = generator.normal(0, PROCESS_SHARE * deviation, (experiments, 2, PROCESSES, 1, 1))
-    return blocks + effects
-
-
-def _skewed(arm: int) -> Noise:
-    """Now and then a process is much slower in one arm: an exponential effect of median 0."""
-
-    def noise(generator: np.random.Generator, experiments: int, deviation: float) -> Array:
-        times = gaussian(generator, experiments, deviation / 2)
-        effect = deviation * (generator.exponential(1.0, (experiments, PROCESSES, 1, 1)) - math.log(2))
-        times[:, arm] += effect
-        return times
-
-    return noise
-
-
-def bimodal(generator: np.random.Generator, experiments: int, deviation: float) -> Array:
-    """The baseline of a process runs in one of two modes, apart by twice the deviation, with equal chances."""
-    times = gaussian(generator, experiments, deviation / 4)
-    times[:, 1] += deviation * generator.choice([-1.0, 1.0], (experiments, PROCESSES, 1, 1))
-    return times
-
-
-def drifting(generator: np.random.Generator, experiments: int, deviation: float) -> Array:
-    """A process gets slower by 5 % from its first block to its last, in both arms (ABBA cancels it)."""
-    times = gaussian(generator, experiments, deviation)
-    positions = np.array([[0, 3], [1, 2]])  # candidate, baseline within a round
-    order = 4 * np.arange(ROUNDS)[None, :, None] + positions[:, None, :]
-    drift: Array = times + 0.05 * (order / (4 * ROUNDS - 1))[None, :, None]
-    return drift
-
-
-def common_within(generator: np.random.Generator, experiments: int, deviation: float) -> Array:
-    """Each process is faster or slower as a whole, by 5 %: both arms share it."""
-    times = gaussian(generator, experiments, deviation)
-    shared: Array = times + generator.normal(0, 0.05, (experiments, 1, PROCESSES, 1, 1))
-    return shared
-
-
-def common_between(generator: np.random.Generator, experiments: int, deviation: float) -> Array:
-    """All processes of an experiment share a slower or faster baseline: no repetition of processes shows it."""
-    times = gaussian(generator, experiments, deviation)
-    times[:, 1] += generator.normal(0, deviation, (experiments, 1, 1, 1))
-    return times
-
-
-NOISES: dict[str, Noise] = {
-    "gaussian": gaussian,
-    "skewed, baseline": _skewed(1),
-    "skewed, candidate": _skewed(0),
-    "bimodal": bimodal,
-    "drifting": drifting,
-    "common to both arms": common_within,
-    "common to all processes": common_between,
-}
+RATIOS = (1.00, 1.05, 1.09, DEMANDED, ABOVE_5, ABOVE_9, 1.20)
+DEVIATIONS = (0.003, 0.01, 0.025)
+EIGHT = (
+    ("bell-shaped", 0.01),
+    ("skewed, baseline", 0.01),
+    ("two-humped", 0.01),
+    ("two-humped", 0.05),
+    ("two-humped", 0.1),
+    ("one slow baseline", 0.01),
+    ("one slow candidate", 0.01),
+)
 
 
 @dataclass(frozen=True)
-class Point:
-    """What was found at one true (median) ratio under one noise; shares of the experiments."""
+class Setting:
+    """What is drawn, and how much of it is measured."""
 
-    noise: str
+    section: str
+    name: str
+    noise: Noise
     deviation: float
-    true_ratio: float
-    experiments: int
-    passed: float
-    failed: float
-    undecided: float
-    lower_bound_covers: float  # the 99 % lower bound lies at or below the true ratio
-    self_intervals_cover: float  # an arm's 95 % A/A interval holds 1
+    processes: int = PROCESSES
+    measurements: int = 1
+
+    def draw(self, experiments: int, seed: int) -> Array:
+        """Log step times [experiments, arms, measurements x processes, rounds, 2] at a true ratio of 1."""
+        key = [seed, zlib.crc32(self.name.encode()), round(1e6 * self.deviation), self.processes, self.measurements]
+        generator = np.random.default_rng(key)
+        shape = Shape(experiments, self.processes, ROUNDS)
+        return np.concatenate([self.noise(generator, shape, self.deviation) for _ in range(self.measurements)], axis=2)
 
 
-def simulate(noise: str, deviation: float, true_ratio: float, experiments: int, seed: int) -> Point:
-    """Run the experiments of one point. Raises RuntimeError when the judge decides one of them otherwise."""
-    names = sorted(NOISES)
-    generator = np.random.default_rng([seed, names.index(noise), round(1e6 * deviation), round(1e6 * true_ratio)])
-    logs = NOISES[noise](generator, experiments, deviation)
-    logs[:, 1] += math.log(true_ratio)
-    seconds = np.exp(logs)
-    flat = seconds.reshape(*seconds.shape[:3], 2 * ROUNDS)
-    ratios = statistics.log_ratio(flat[:, 1], flat[:, 0])
-    selves = statistics.log_ratio(seconds[..., 0], seconds[..., 1])
-    decided = statistics.decide(ratios, selves, math.log(DEMANDED), CONFIDENCE)
-    _require_the_judges_answers(decided, seconds)
-    lower, _ = statistics.one_sided_bounds(ratios, CONFIDENCE)
-    low, high = statistics.self_intervals(selves)
-    return Point(
-        noise=noise,
-        deviation=deviation,
-        true_ratio=true_ratio,
-        experiments=experiments,
-        passed=float((decided == 1).mean()),
-        failed=float((decided == -1).mean()),
-        undecided=float((decided == 0).mean()),
-        lower_bound_covers=float((lower <= math.log(true_ratio)).mean()),
-        self_intervals_cover=float(((low <= 0) & (high >= 0)).mean()),
-    )
+@dataclass(frozen=True)
+class Drawn:
+    """Experiments of a setting as both rules read them, at a true ratio of 1: another only shifts the log ratios."""
+
+    setting: Setting
+    logs: Array
+    cautious: Reading
+    generous: Reading
+    earlier: tuple[Array, Array]
+
+    @classmethod
+    def of(cls, setting: Setting, experiments: int, seed: int) -> Drawn:
+        logs = setting.draw(experiments, seed)
+        arms = np.exp(logs[:, 0]), np.exp(logs[:, 1])
+        return cls(setting, logs, *statistics.readings(*arms), earlier_rule.readings(*arms))
+
+    def decisions(self, true_ratio: float) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
+        """By the rule and by the one before. Raises RuntimeError when the judge decides an experiment otherwise."""
+        demanded = math.log(DEMANDED) - math.log(true_ratio)
+        setting, (ratios, selves) = self.setting, self.earlier
+        decided = statistics.decide(self.cautious, self.generous, demanded, CONFIDENCE, setting.measurements)
+        self._require_the_judges_answers(decided, true_ratio)
+        return decided, earlier_rule.decide(ratios, selves, demanded, CONFIDENCE)
+
+    def _require_the_judges_answers(self, decided: NDArray[np.int8], true_ratio: float) -> None:
+        contract = contract_of(DEMANDED, self.setting.processes, 2 * ROUNDS, self.setting.measurements)
+        for index in range(min(JUDGED_TWICE, len(decided))):
+            seconds = np.exp(self.logs[index])
+            seconds[1] *= true_ratio
+            verdict = verdict_of(contract, seconds)
+            if ANSWER.get(verdict.status) != int(decided[index]):
+                raise RuntimeError(f"experiment {index}: {decided[index]} here, and the judge says {verdict.message}")
+
+    def point(self, true_ratio: float, decided: NDArray[np.int8], earlier: NDArray[np.int8]) -> Point:
+        setting = self.setting
+        first = self.cautious.of_measurements(setting.measurements)[0]
+        low, high = statistics.self_intervals(self.cautious.selves)
+        compared = setting.measurements == 1
+        return Point(
+            section=setting.section,
+            noise=setting.name,
+            deviation=setting.deviation,
+            processes=setting.processes,
+            measurements=setting.measurements,
+            true_ratio=true_ratio,
+            experiments=len(decided),
+            passed=float((decided == 1).mean()),
+            failed=float((decided == -1).mean()),
+            undecided=float((decided == 0).mean()),
+            lower_bound_covers=float((statistics.lower_bound(first, CONFIDENCE) <= 0).mean()),
+            self_intervals_cover=float(((low <= 0) & (high >= 0)).mean()),
+            earlier_passed=float((earlier == 1).mean()) if compared else None,
+            earlier_failed=float((earlier == -1).mean()) if compared else None,
+        )
 
 
-def _require_the_judges_answers(decided: NDArray[np.int8], seconds: Array) -> None:
-    for index in range(min(JUDGED_TWICE, len(decided))):
-        verdict = verdict_of(CONTRACT, seconds[index])
-        if ANSWER.get(verdict.status) != int(decided[index]):
-            raise RuntimeError(f"experiment {index}: {decided[index]} here, and the judge says {verdict.message}")
+def simulate(setting: Setting, ratios: Sequence[float], experiments: int, seed: int) -> list[Point]:
+    """The points of a setting, at each true ratio by the same experiments."""
+    drawn = Drawn.of(setting, experiments, seed)
+    return [drawn.point(ratio, *drawn.decisions(ratio)) for ratio in ratios]
+
+
+def tried_again(setting: Setting, true_ratio: float, experiments: int, seed: int) -> Point:
+    """The first answers of up to ten tries, each begun because the one before was undecided."""
+    answers = [np.zeros(experiments, dtype=np.int8), np.zeros(experiments, dtype=np.int8)]
+    for attempt in range(TRIES):
+        drawn = Drawn.of(setting, experiments, 1000 * (attempt + 1) + seed)
+        fresh = drawn.decisions(true_ratio)
+        answers = [np.where(before == 0, now, before) for before, now in zip(answers, fresh, strict=True)]
+    return drawn.point(true_ratio, *answers)
+
+
+def settings() -> Iterator[tuple[Setting, Sequence[float]]]:
+    """Everything of the report but what is tried again, with the true ratios."""
+    for name, noise in INDEPENDENT.items():
+        wide = (0.05, 0.1) if name == "two-humped" else ()
+        yield from _each(Setting("independent", name, noise, 0.0), (*DEVIATIONS, *wide), RATIOS)
+    for name, noise in OUTLIERS.items():
+        yield from _each(Setting("outliers", name, noise, 0.0), DEVIATIONS, (1.00, DEMANDED, ABOVE_9, 1.20))
+    for (name, noise), measurements in product(COMMON.items(), (1, 2)):
+        common = Setting("common", name, noise, 0.0, measurements=measurements)
+        yield from _each(common, (0.001, 0.01, 0.025), RATIOS)
+    for name, noise in BUSY.items():
+        yield from _each(Setting("busy", name, noise, 0.0), (0.003, 0.01), (1.09, DEMANDED))
+    for name, noise in DISTURBED.items():
+        disturbed = Setting("disturbed", name, noise, 0.0)
+        yield from _each(disturbed, (0.003, 0.01), (1.00, 1.05, DEMANDED, ABOVE_5, ABOVE_9, 1.20))
+    yield from _measured()
+    for name, deviation in EIGHT:
+        eight = Setting("eight", name, (INDEPENDENT | OUTLIERS)[name], deviation, processes=8)
+        yield eight, (1.00, 1.05, DEMANDED, ABOVE_5, ABOVE_9)
+
+
+def _each(
+    setting: Setting, deviations: Sequence[float], ratios: Sequence[float]
+) -> Iterator[tuple[Setting, Sequence[float]]]:
+    yield from ((replace(setting, deviation=deviation), ratios) for deviation in deviations)
+
+
+def _measured() -> Iterator[tuple[Setting, Sequence[float]]]:
+    for steps, pool in measured_noise.pools(REPORTS).items():
+        name = f"{len(pool)} processes, blocks of {steps} steps"
+        deviation = round(measured_noise.deviation(pool), 3)
+        yield Setting("measured", name, measured_noise.resampled(pool), deviation), (*RATIOS, 1.30, 1.50)
 
 
 def points(experiments: int, seed: int) -> list[Point]:
     """Every point of the report."""
-    gaussians = [(deviation, ratio) for deviation in (0.003, 0.01, 0.025) for ratio in (1.00, 1.05, 1.10, 1.15, 1.20)]
-    found = [simulate("gaussian", deviation, ratio, experiments, seed) for deviation, ratio in gaussians]
-    others = [noise for noise in NOISES if noise != "gaussian"]
-    shapes = [
-        (noise, deviation, ratio) for noise in others for deviation in (0.01, 0.025) for ratio in (1.05, 1.10, 1.20)
-    ]
-    return found + [simulate(noise, deviation, ratio, experiments, seed) for noise, deviation, ratio in shapes]
+    found = [point for setting, ratios in settings() for point in simulate(setting, ratios, experiments, seed)]
+    name = "common to a measurement, 2.5 %"
+    for deviation in (0.001, 0.01):
+        for measurements in (1, 2):
+            again = Setting("tries", name, COMMON[name], deviation, measurements=measurements)
+            found.append(tried_again(again, 1.09, experiments, seed))
+    return found
 
 
-def as_markdown(found: Sequence[Point], seed: int) -> str:
-    """The table, with what it means."""
-    lines = [
-        "# Error rates of the throughput rule",
-        "",
-        f"Simulated: {found[0].experiments} experiments a row, seed {seed}, {PROCESSES} processes, {2 * ROUNDS} blocks",
-        f"an arm, demanded ratio {DEMANDED:.2f}, confidence {CONFIDENCE:g}. The deviation is that of a process's log",
-        "ratio; the true ratio is the median one. Below the demanded ratio every PASS is false; exactly at it the rule",
-        f"promises at most {2.0**-PROCESSES:.2%} (sign test) for noise that is independent between processes, whatever",
-        "its shape. Noise common to all processes of an experiment is a bias that no repetition shows: nothing is",
-        "promised there.",
-        "",
-        "| noise | deviation | true ratio | PASS | FAIL | undecided | 99 % bound covers | 95 % A/A covers |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    lines += [
-        f"| {point.noise} | {point.deviation:.1%} | {point.true_ratio:.2f} | {point.passed:.2%} | {point.failed:.2%} "
-        f"| {point.undecided:.2%} | {point.lower_bound_covers:.2%} | {point.self_intervals_cover:.2%} |"
-        for point in found
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def draw(found: Sequence[Point], path: Path) -> None:
-    """PASS, FAIL and undecided against the true ratio, for the Gaussian points; the same bytes at every run."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    mpl.rcParams["svg.hashsalt"] = "error_rates"
-    deviations = sorted({point.deviation for point in found if point.noise == "gaussian"})
-    figure, axes = plt.subplots(1, len(deviations), figsize=(10, 3.2), sharey=True, layout="constrained")
-    for axis, deviation in zip(axes, deviations, strict=True):
-        here = [point for point in found if (point.noise, point.deviation) == ("gaussian", deviation)]
-        for name, marker in (("passed", "o"), ("failed", "s"), ("undecided", "^")):
-            axis.plot(
-                [point.true_ratio for point in here],
-                [getattr(point, name) for point in here],
-                marker=marker,
-                label=name,
-            )
-        axis.axvline(DEMANDED, color="grey", linestyle=":")
-        axis.set(title=f"deviation {deviation:.1%}", xlabel="true ratio")
-    axes[0].set_ylabel("share of experiments")
-    axes[-1].legend()
-    figure.savefig(path, format="svg", metadata={"Date": None})
-    plt.close(figure)
+def _bar(point: Point) -> dict[str, object]:
+    text, met = wanted(point) or (None, None)
+    return {"wanted": text, "met": met}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--experiments", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=Path("reports/statistics"))
+    parser.add_argument("--output", type=Path, default=REPORTS / "statistics")
     arguments = parser.parse_args()
     found = points(arguments.experiments, arguments.seed)
     arguments.output.mkdir(parents=True, exist_ok=True)
-    rows = [asdict(point) for point in found]
-    settings = {"seed": arguments.seed, "processes": PROCESSES, "demanded": DEMANDED, "confidence": CONFIDENCE}
-    (arguments.output / "error_rates.json").write_text(dump_json(settings | {"points": rows}, indent=2) + "\n")
-    (arguments.output / "error_rates.md").write_text(as_markdown(found, arguments.seed))
+    rows = [asdict(point) | _bar(point) for point in found]
+    chosen = {"seed": arguments.seed, "blocks": 2 * ROUNDS, "demanded": DEMANDED, "confidence": CONFIDENCE}
+    (arguments.output / "error_rates.json").write_text(dump_json(chosen | {"points": rows}, indent=2) + "\n")
+    text = as_markdown(found, arguments.seed, 2 * ROUNDS)
+    (arguments.output / "error_rates.md").write_text(text)
     draw(found, arguments.output / "error_rates.svg")
-    print(as_markdown(found, arguments.seed))
+    print(text)
 
 
 if __name__ == "__main__":

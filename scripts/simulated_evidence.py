@@ -16,13 +16,14 @@ ARMS = ("candidate", "baseline")
 _TEXT = {"title": "t", "on": ["w"], "why": "w", "if_fails": "f", "candidate": "candidate", "baseline": "baseline"}
 
 
-def contract_of(demanded: float, processes: int, blocks: int) -> Contract:
-    """A contract that demands this ratio of `processes` processes with `blocks` blocks an arm."""
+def contract_of(demanded: float, processes: int, blocks: int, measurements: int) -> Contract:
+    """A contract that demands this ratio of so many measurements, each of `processes` with `blocks` blocks an arm."""
     ratio = {
         "id": "RATIO",
         "kind": "throughput_ratio",
         "at_least": demanded,
         "processes": processes,
+        "measurements": measurements,
         "blocks": blocks,
         "block_steps": 1,
         "trajectory": "SAME",
@@ -54,8 +55,9 @@ def verdict_of(contract: Contract, seconds: NDArray[np.float64]) -> Verdict:
 
 
 def _run(process: int, seconds: NDArray[np.float64]) -> RunEvidence:
-    """One process: ABBA rounds of step times [arms, rounds, 2]."""
-    blocks = []
+    """One process: ABBA rounds of step times [arms, rounds, 2], after all processes before it."""
+    blocks: list[Block] = []
+    began = 1e6 * process
     for index in range(seconds.shape[1]):
         (ours, ours_again), (theirs, theirs_again) = seconds[:, index]
         order = zip(
@@ -70,9 +72,11 @@ def _run(process: int, seconds: NDArray[np.float64]) -> RunEvidence:
                 seconds=float(time),
                 processor_seconds=float(time),
                 first_step=0,
+                began=began,
             )
             for position, (arm, time) in enumerate(order)
         ]
+        began += 4
     quiet = [
         TelemetrySample(
             seconds=float(second),

@@ -184,6 +184,10 @@ class Judged(Strict):
         """Processes, each a run of its own, that repeat its probe; None: one run, shared where that is possible."""
         return None
 
+    def measurement_of(self, process: int) -> int:  # noqa: ARG002
+        """Of which measurement a process is; those of a later one begin when the earlier ones are over."""
+        return 0
+
 
 def refuse(message: str, *path: str | int) -> None:
     """Raise a validation error; `path` (below the model) tells the loader which value to point at."""

@@ -41,6 +41,7 @@ class Run(Record):
     gradient_steps: list[int] = Field(default_factory=list)
     gradient_arms: list[str] | None = None  # arms whose gradients some claim reads; None: all
     process: int = 0  # which of several equal processes (throughput)
+    measurement: int = 0  # and of which measurement it is; a later one begins when the earlier ones are over
     # the claim's numbers that the probe itself needs (blocks, operations, …)
     settings: dict[str, object] = Field(default_factory=dict)
     fault: str | None = None

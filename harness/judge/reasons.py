@@ -161,12 +161,13 @@ NOT_REPEATABLE = _fails("not_repeatable", "The same kernel on the same input gav
 DEMAND_UNMET = _fails("demand_unmet", "A compiled kernel's metadata or constant is not what is demanded.")
 
 # --- throughput ------------------------------------------------------------------------------------------------
-TOO_SLOW = _fails(
-    "too_slow", "The speed ratio is below the demanded one in every process, and so is the whole interval."
-)
+TOO_SLOW = _fails("too_slow", "The speed ratio is below the demanded one, with all that noise could have hidden.")
 UNDECIDED_RATIO = _undecided("undecided_ratio", "The measured ratios neither prove nor refute the demanded one.")
 TOO_FEW_PROCESSES = _undecided(
     "too_few_processes", "So few processes cannot reach the demanded confidence, whatever they measure."
+)
+MEASUREMENTS_OVERLAP = _undecided(
+    "measurements_overlap", "A second measurement began before the first was over, so that they share their noise."
 )
 LIMITS_EXCEEDED = _undecided("limits_exceeded", "Machine load, clocks or throttling were outside the limits.")
 TELEMETRY_MISSING = _undecided("telemetry_missing", "No clocks, load or throttling were recorded during the timing.")

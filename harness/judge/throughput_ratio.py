@@ -7,8 +7,7 @@ do the ratios decide (`statistics`).
 from __future__ import annotations
 
 import math
-
-import numpy as np
+from typing import NoReturn
 
 from harness.contract.claims import parts_of
 from harness.contract.kinds.throughput import ThroughputRatio
@@ -23,9 +22,13 @@ from harness.judge.machine import require_quiet_machine
 from harness.judge.series import difference, losses, require_comparable, require_equal, require_finite
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.sound_clock import require_sound_clock
+from harness.judge.speed_figures import measured, note_ratios, readings, require_apart, undecided
+from harness.judge.statistics import Reading
 from harness.judge.timed_launches import Process, require_launches, require_profiled, require_uncaptured_baseline
-from harness.judge.timing import StepTimes, step_times
+from harness.judge.timing import step_times
 from harness.judge.verdict import Judgement
+
+ANSWERS = {1: "proves it", 0: "decides nothing", -1: "refutes it"}
 
 
 def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
@@ -38,18 +41,18 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     require_profiled(part, processes, sheet)
     times = [step_times(process.timing, part) for process in processes]
     sheet.count("blocks", sum(each.candidate.size + each.baseline.size for each in times))
-    log_ratios = np.array([statistics.log_ratio(each.baseline.ravel(), each.candidate.ravel()) for each in times])
-    self_logs = np.stack([np.array([each.self_logs() for each in times])[:, arm] for arm in (0, 1)])
-    _note(part, processes, times, log_ratios, self_logs, sheet)
+    cautious, generous = readings(times)
+    note_ratios(part, processes, times, cautious, generous, sheet)
     spread = require_quiet_machine(part.limits, processes, sheet)
     timings = [process.timing for process in processes]
+    require_apart(part, timings)
     require_sound_clock([(each.timing, each.run.telemetry) for each in processes])
     require_busy_baseline(timings, part.baseline, part.limits.baseline_idle_share, sheet)
-    answer = _answer(part, log_ratios, self_logs, sheet)
+    answer = _answer(part, cautious, generous, sheet)
     limit = part.limits.clock_advantage
     if limit is not None and spread > limit:
         _require_fair_clocks(part, answer, limit, processes, sheet)
-    decision = _decision(part, answer, log_ratios, sheet)
+    decision = _decision(part, answer, cautious, generous, sheet)
     for process in processes:
         arms = (part.candidate, part.baseline)
         require_recorded({f"{arm} in process {process.timing.process}": executed(process.run, arm) for arm in arms})
@@ -65,9 +68,11 @@ def _processes(part: ThroughputRatio, context: Context) -> list[Process]:
             settle(reasons.EVIDENCE_MISSING, f"run {run.run_id} has no timings")
         if (timing.candidate, timing.baseline) == (part.candidate, part.baseline):
             found.setdefault(timing.process, Process(run, timing))
-    if len(found) < part.processes:
-        settle(reasons.EVIDENCE_MISSING, f"{len(found)} of {part.processes} processes were timed")
-    return [found[number] for number in sorted(found)][: part.processes]
+    demanded = part.process_count()
+    missing = [process for process in range(demanded) if process not in found]
+    if missing:
+        settle(reasons.EVIDENCE_MISSING, f"{demanded - len(missing)} of {demanded} processes were timed")
+    return [found[process] for process in range(demanded)]
 
 
 def _trajectory(part: ThroughputRatio, context: Context) -> TrajectoryMatch:
@@ -110,52 +115,39 @@ def _require_equal_training(
             )
 
 
-def _note(
-    part: ThroughputRatio,
-    processes: list[Process],
-    times: list[StepTimes],
-    log_ratios: statistics.Array,
-    self_logs: statistics.Array,
-    sheet: Sheet,
-) -> None:
-    lower, upper = statistics.one_sided_bounds(log_ratios, part.confidence)
-    sheet.figure("mean_ratio", math.exp(log_ratios.mean()), "x")
-    sheet.figure("lower_bound", math.exp(lower), "x")
-    sheet.figure("upper_bound", math.exp(upper), "x")
-    sheet.figure("demanded_ratio", part.at_least, "x")
-    sheet.figure("missed_bias", math.exp(statistics.missed_bias(self_logs)), "x")
-    sheet.figure("log_ratio_deviation", float(log_ratios.std(ddof=1)))
-    for arm, logs in zip(("candidate", "baseline"), self_logs, strict=True):
-        low, high = statistics.self_intervals(logs)
-        sheet.figure(f"self_ratio_{arm}_low", math.exp(low), "x")
-        sheet.figure(f"self_ratio_{arm}_high", math.exp(high), "x")
-        seconds = float(np.median([np.median(getattr(each, arm)) for each in times]))
-        sheet.figure(f"{arm}_step_ms", 1000 * seconds, "ms")
-    for process, value in zip(processes, log_ratios, strict=True):
-        sheet.figure(f"ratio.process_{process.timing.process}", math.exp(value), "x")
-
-
-def _answer(part: ThroughputRatio, log_ratios: statistics.Array, self_logs: statistics.Array, sheet: Sheet) -> int:
+def _answer(part: ThroughputRatio, cautious: Reading, generous: Reading, sheet: Sheet) -> int:
     """1 for the candidate, -1 for the baseline. Settles INCONCLUSIVE when the ratios decide nothing."""
     demanded = math.log(part.at_least)
     fewest = statistics.fewest_processes(part.confidence)
-    processes = len(log_ratios)
-    if processes < fewest:
+    if part.processes < fewest:
         sheet.figure("processes_to_decide", fewest, "processes")
         settle(
             reasons.TOO_FEW_PROCESSES,
-            f"{processes} processes cannot reach a confidence of {part.confidence:g}; at least {fewest} can",
+            f"{part.processes} processes cannot reach a confidence of {part.confidence:g}; at least {fewest} can",
         )
-    answer = int(statistics.decide(log_ratios, self_logs, demanded, part.confidence))
+    answer = int(statistics.decide(cautious, generous, demanded, part.confidence, part.measurements))
     if answer == 0:
-        needed = statistics.processes_to_decide(log_ratios, self_logs, demanded, part.confidence)
-        sheet.figure("processes_to_decide", needed, "processes")
-        remedy = (
-            f"about {needed} processes would probably decide it" if needed else "more processes would not decide it"
-        )
-        measured = _measured(part, log_ratios)
-        settle(reasons.UNDECIDED_RATIO, f"{measured}, too close to {number(part.at_least)} to decide; {remedy}")
+        _settle_undecided(part, cautious, generous, demanded, sheet)
     return answer
+
+
+def _settle_undecided(
+    part: ThroughputRatio, cautious: Reading, generous: Reading, demanded: float, sheet: Sheet
+) -> NoReturn:
+    """INCONCLUSIVE, with how many processes would decide it, and with what each measurement by itself says."""
+    parts = (each.of_measurements(part.measurements) for each in (cautious, generous))
+    needed: list[int | None] = []
+    answers = []
+    for measurement, (low, high) in enumerate(zip(*parts, strict=True)):
+        answer = int(statistics.decide(low, high, demanded, part.confidence))
+        answers.append(f"measurement {measurement} {ANSWERS[answer]}")
+        if answer == 0:
+            needed.append(statistics.processes_to_decide(low, high, demanded, part.confidence))
+    most = None if None in needed else max((number for number in needed if number is not None), default=None)
+    sheet.figure("processes_to_decide", most, "processes")
+    alone = f"{', '.join(answers)}; " if part.measurements > 1 else ""
+    remedy = f"about {most} processes would probably decide it" if most else "more processes would not decide it"
+    settle(reasons.UNDECIDED_RATIO, f"{undecided(part, cautious, generous)}; {alone}{remedy}")
 
 
 def _require_fair_clocks(
@@ -167,16 +159,7 @@ def _require_fair_clocks(
     require_no_clock_advantage(winner, loser, limit, timed, sheet)
 
 
-def _decision(part: ThroughputRatio, answer: int, log_ratios: statistics.Array, sheet: Sheet) -> Judgement:
-    measured = _measured(part, log_ratios)
+def _decision(part: ThroughputRatio, answer: int, cautious: Reading, generous: Reading, sheet: Sheet) -> Judgement:
     if answer < 0:
-        settle(reasons.TOO_SLOW, f"{measured}, and {number(part.at_least)} is demanded")
-    return sheet.held(f"{measured}; at least {number(part.at_least)} is demanded")
-
-
-def _measured(part: ThroughputRatio, log_ratios: statistics.Array) -> str:
-    mean, low, high = (float(math.exp(value)) for value in (log_ratios.mean(), log_ratios.min(), log_ratios.max()))
-    return (
-        f"{part.candidate} is {mean:.3f} times as fast as {part.baseline} "
-        f"({low:.3f} to {high:.3f} over {len(log_ratios)} processes)"
-    )
+        settle(reasons.TOO_SLOW, f"{measured(part, generous)}, and {number(part.at_least)} is demanded")
+    return sheet.held(f"{measured(part, cautious)}; at least {number(part.at_least)} is demanded")

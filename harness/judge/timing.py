@@ -14,7 +14,7 @@ from harness.contract.kinds.throughput import ThroughputRatio
 from harness.evidence.run_records import Block, TimingEvidence
 from harness.judge import reasons
 from harness.judge.sheet import settle
-from harness.judge.statistics import Array, log_ratio
+from harness.judge.statistics import Array
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,6 @@ class StepTimes:
 
     candidate: Array
     baseline: Array
-
-    def self_logs(self) -> tuple[float, float]:
-        """Either arm's log ratio with itself, its first blocks against its second."""
-        first, second = (float(log_ratio(arm[:, 0], arm[:, 1])) for arm in (self.candidate, self.baseline))
-        return first, second
 
 
 def device_seconds(timing: TimingEvidence, timings: Sequence[TimingEvidence], arm: str) -> float:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import NamedTuple
+
+import numpy as np
 
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Block, Telemetry, TelemetrySample, TimingEvidence
+from harness.judge.statistics import Array, as_found, undisturbed
 
 GAP = 0.04  # between two processes, as a share of what all of them take
 
@@ -29,7 +31,7 @@ class ProcessTiming:
     """One process of a timing comparison; all times are seconds on the axis."""
 
     process: int
-    ratio: float
+    ratio: float  # cautious: the baseline's undisturbed step over the candidate's as it was found
     candidate_aa: float
     baseline_aa: float
     blocks: list[TimedBlock]
@@ -75,12 +77,12 @@ def _alone(timing: TimingEvidence, telemetry: Telemetry | None) -> ProcessTiming
         TimedBlock(names[block.arm], at, at + float(block.seconds), 1000 * float(block.seconds) / max(block.steps, 1))
         for block, at in zip(blocks, begins, strict=True)
     ]
-    times = {arm: [block.step_ms for block in placed if block.arm == arm] for arm in names.values()}
+    times = {arm: np.array([block.step_ms for block in placed if block.arm == arm]) for arm in names.values()}
     return ProcessTiming(
         timing.process,
-        median(times["baseline"]) / median(times["candidate"]),
-        _self_ratio(timing, timing.candidate),
-        _self_ratio(timing, timing.baseline),
+        float(undisturbed(times["baseline"]) / as_found(times["candidate"])),
+        _self_ratio(timing, timing.candidate, as_found),
+        _self_ratio(timing, timing.baseline, undisturbed),
         placed,
         _samples(telemetry, blocks[0].began, max(block.end for block in placed)),
         clocked,
@@ -121,8 +123,8 @@ def _moved(item: ProcessTiming, by: float) -> ProcessTiming:
     )
 
 
-def _self_ratio(timing: TimingEvidence, arm: str) -> float:
-    """Median of an arm's first block of each round, over that of its second; NaN when it had no second."""
+def _self_ratio(timing: TimingEvidence, arm: str, step: Callable[[Array], Array]) -> float:
+    """An arm's step in the first block of each round, over that in its second; NaN when it had no second."""
     rounds: dict[int, list[float]] = {}
     for block in sorted(timing.blocks, key=lambda block: (block.round, block.position)):
         if block.arm == arm:
@@ -130,4 +132,5 @@ def _self_ratio(timing: TimingEvidence, arm: str) -> float:
     pairs = [values for values in rounds.values() if len(values) == 2 and min(values) > 0]
     if not pairs:
         return float("nan")
-    return median(pair[0] for pair in pairs) / median(pair[1] for pair in pairs)
+    first, second = np.array(pairs).T
+    return float(step(first) / step(second))

@@ -83,7 +83,8 @@ def _first(wanted: Run, made: Run, fault: str | None) -> Difference | None:
 
 def _differences(wanted: Run, made: Run, fault: str | None) -> Iterator[Difference]:
     """Everything in which a run is less than the demanded one, or another; more of the same is none."""
-    names = {"contract": "contract", "workload_name": "workload", "probe": "probe", "process": "process"}
+    names = {"contract": "contract", "workload_name": "workload", "probe": "probe"}
+    names |= {"process": "process", "measurement": "measurement"}
     yield from (
         difference for field, name in names.items() for difference in _unequal(name, wanted, made, attribute=field)
     )

@@ -112,7 +112,8 @@ class RunBuilder:
             return [self._shared(part, probe, settings)]
         arms = dict.fromkeys(reversed(part.arms().values()), 1)  # the baseline first, as in a paired run
         return [
-            self._other(probe, f"{claim.id}+{index}+{process}", arms, settings, process) for process in range(processes)
+            self._other(probe, f"{claim.id}+{index}+{process}", arms, settings, process, part.measurement_of(process))
+            for process in range(processes)
         ]
 
     def runs(self) -> list[Run]:
@@ -165,9 +166,18 @@ class RunBuilder:
         number = sum(run.probe == probe for run in self._others.values())
         return self._other(probe, f"{candidate}+{number}", {candidate: 1}, values, 0)
 
-    def _other(self, probe: Probe, suffix: str, arms: dict[str, int], settings: dict[str, object], process: int) -> str:
+    def _other(
+        self,
+        probe: Probe,
+        suffix: str,
+        arms: dict[str, int],
+        settings: dict[str, object],
+        process: int,
+        measurement: int = 0,
+    ) -> str:
         identity = self._id(f"{probe}+{suffix}")
-        self._others[identity] = self._run(identity, probe, arms, settings, process)
+        run = self._run(identity, probe, arms, settings, process)
+        self._others[identity] = run.model_copy(update={"measurement": measurement})
         return identity
 
     def _run(self, identity: str, probe: Probe, arms: dict[str, int], settings: dict[str, object], process: int) -> Run:

@@ -29,6 +29,9 @@ GPU_SHARE = 0.9  # of a GPU's memory is handed out
 CONTEXT_GIB = 0.8  # of a process on the GPU beside what torch holds; 0.76 was seen on an H200, with one captured step
 TRAINING = 6  # paired runs on one GPU at a time: with 16, time slices made eager steps two to six times as long
 HOST_GIB = 2.0  # of a process on the host, torch's libraries included
+# Times as long as another arm: one that synchronizes waits for a time slice at each sync. On an H200 beside seven
+# others its step took 360 to 470 ms, an eager one's 85.
+WATCHED = 4
 POLL_S = 0.5
 NOT_TIMED, EXCLUSIVE, TIMED = range(3)
 
@@ -53,7 +56,7 @@ class Task(Work):
     def order(self) -> int:
         """What has to be over before it begins: everything of a lower order."""
         if self.run.probe == "throughput":
-            return TIMED
+            return TIMED + self.run.measurement
         return EXCLUSIVE if self.on_gpu and self.memory_gib is None else NOT_TIMED
 
 
@@ -71,7 +74,8 @@ def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
 def _size(task: Task) -> float:
     """How long it takes, in no unit: steps of all its arms, by what its workload says of the model's size."""
     run = task.run
-    return run.workload.steps * sum(arm.replicas for arm in run.arms.values()) * (run.workload.needs.memory_gib or 1.0)
+    executions = sum(arm.replicas * (WATCHED if arm.observe_syncs else 1) for arm in run.arms.values())
+    return run.workload.steps * executions * (run.workload.needs.memory_gib or 1.0)
 
 
 def _processors() -> int:
@@ -139,7 +143,7 @@ class Schedule:
     def _places(self, task: Task) -> int:
         """Processes side by side: one for most processors; of timings, which take turns, what memory allows."""
         by_memory = max(1, int(self._machine.host_memory_gib / HOST_GIB))
-        return by_memory if task.order == TIMED else min(_processors(), by_memory)
+        return by_memory if task.order >= TIMED else min(_processors(), by_memory)
 
     def _threads(self, tasks: Sequence[Task]) -> int | None:
         """Equal for all, because bits of different workers are compared; a user's own number stands."""

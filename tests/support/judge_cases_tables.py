@@ -11,6 +11,7 @@ from judge_cases_kernel_match import MATCH_CASES
 from judge_cases_kernels import PREWARM_CASES, PTX_CASES
 from judge_cases_launched import LAUNCHED
 from judge_cases_mechanisms import MECHANISMS
+from judge_cases_ratios import RATIOS
 from judge_cases_roles import ROLES
 from judge_cases_throughput import OTHER_CASES, THROUGHPUT_CASES
 from judge_cases_training import REPEATABILITY_CASES, TRAJECTORY_CASES
@@ -28,10 +29,8 @@ ONE_WRONG_THING: dict[str, list[Case]] = {
     "throughput_ratio": THROUGHPUT_CASES,
     "any": OTHER_CASES,
 }
+BESIDE = (BOUNDS, ROLES, MECHANISMS, ENDS, LAUNCHED, RATIOS)
 EVERYTHING = {
-    kind: [
-        case for table in (ONE_WRONG_THING, BOUNDS, ROLES, MECHANISMS, ENDS, LAUNCHED) for case in table.get(kind, [])
-    ]
-    for kind in ONE_WRONG_THING
+    kind: [case for table in (ONE_WRONG_THING, *BESIDE) for case in table.get(kind, [])] for kind in ONE_WRONG_THING
 }
 TABLES = {kind: cases for kind, cases in EVERYTHING.items() if kind != "any"}

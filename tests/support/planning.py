@@ -46,7 +46,7 @@ THROUGHPUT = {
     "candidate": "graphed",
     "baseline": "plain",
     "at_least": 1.1,
-    "processes": 3,
+    "processes": 6,
     "blocks": 4,
     "block_steps": 5,
     "trajectory": "T",

@@ -13,6 +13,8 @@ from harness.contract.kinds.training import TrajectoryMatch
 from harness.contract.strict_yaml import nearest
 
 SM_CLOCK_SPREAD = 0.05
+FEWEST_PROCESSES = 5  # whose unanimity reaches the lowest confidence, 0.95
+MOST_PROCESSES = 64
 
 
 class Limits(Strict):
@@ -54,14 +56,18 @@ class ThroughputRatio(Judged):
     """The plain arm."""
     at_least: Positive
     """The demanded ratio of steps per second."""
-    processes: Annotated[int, Field(ge=2, le=64)] = 8
-    """Processes, each of which yields one ratio."""
+    processes: Annotated[int, Field(ge=FEWEST_PROCESSES, le=MOST_PROCESSES)] = 12
+    """Processes of a measurement, each of which yields one ratio. At a confidence of 0.99 all of eight have to reach
+    the demanded one; of twelve one may lie anywhere."""
+    measurements: Annotated[int, Field(ge=1, le=4)] = 1
+    """How often all of it is measured, one after the other; each has to prove the ratio by itself. Two, where noise
+    common to all processes of a measurement may be larger than 1 %."""
     blocks: Annotated[int, Field(ge=4, multiple_of=2)] = 8
     """Timed blocks of each arm in a process."""
     block_steps: Annotated[int, Field(ge=1)] = 20
     """Steps in a block."""
-    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.99
-    """One-sided confidence of the bound on the mean log ratio."""
+    confidence: Annotated[float, Field(ge=0.95, lt=1)] = 0.99
+    """One-sided confidence of the bound on the trimmed mean of the log ratios."""
     trajectory: Name
     """The trajectory_match claim of this contract that the timed losses must satisfy."""
     limits: Limits = Limits()
@@ -75,6 +81,7 @@ class ThroughputRatio(Judged):
         "candidate": "names an arm",
         "baseline": "names an arm",
         "processes": "how much is measured: fewer are an ERROR, too few for the confidence a lint error",
+        "measurements": "how often it is measured: fewer are an ERROR",
         "blocks": "how much is measured: fewer are an ERROR",
         "block_steps": "how much is measured: fewer are an ERROR",
         "confidence": "how sure a PASS and a FAIL are; between them the verdict is INCONCLUSIVE",
@@ -92,7 +99,7 @@ class ThroughputRatio(Judged):
             yield Problem(("trajectory",), rule, f"'{self.trajectory}'", nearest(self.trajectory, valid) or "add one")
 
     def undecidable(self) -> Iterator[Problem]:
-        # a sign test of n processes reaches 2^-n at best, and that has to be within 1 - confidence
+        # unanimity of n processes has a chance of 2^-n where the ratio is the demanded one
         needed = math.ceil(-math.log2(1 - self.confidence) - 1e-9)
         if self.processes < needed:
             rule = (
@@ -100,6 +107,15 @@ class ThroughputRatio(Judged):
                 f"{2.0**-self.processes:.3g}, above 1 - confidence = {1 - self.confidence:.3g}; use at least {needed}"
             )
             yield Problem(("processes",), rule)
+        if self.process_count() > MOST_PROCESSES:
+            rule = (
+                f"{self.measurements} measurements of {self.processes} are {self.process_count()} processes; "
+                f"use at most {MOST_PROCESSES}"
+            )
+            yield Problem(("measurements",), rule)
 
     def process_count(self) -> int:
-        return self.processes
+        return self.processes * self.measurements
+
+    def measurement_of(self, process: int) -> int:
+        return process // self.processes

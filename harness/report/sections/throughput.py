@@ -30,8 +30,9 @@ def section(view: ReportView) -> Section | None:
                 timed = [run for run in runs if run.timing and (run.timing.candidate, run.timing.baseline) == pair]
                 shown.extend([_part(verdict, part, timed)] if timed else [])
     lead = (
-        "Each process builds both arms and times them in turn; it gives one ratio, of the medians. A/A is an arm "
-        "against itself, from the same blocks: how far a ratio strays when there is nothing to find."
+        "Each process builds both arms and times them in turn; it gives one ratio: the baseline's lower quartile "
+        "over the candidate's median, because what disturbs a block only makes it slower. A/A is an arm against "
+        "itself, from the same blocks: how far a ratio strays when there is nothing to find."
     )
     return Section("throughput", "Throughput", lead, shown) if shown else None
 
@@ -78,7 +79,9 @@ def _interval(verdict: Verdict) -> tuple[float, float] | None:
         [
             float(figure.value)
             for name, figure in verdict.figures.items()
-            if name.split(".")[-1] == f"{end}_bound" and isinstance(figure.value, int | float)
+            if name.split(".")[-1] == f"{end}_bound"
+            and "measurement_" not in name
+            and isinstance(figure.value, int | float)
         ]
         for end in ("lower", "upper")
     )

@@ -165,17 +165,26 @@ THROUGHPUT = """\
 """
 
 
-@pytest.mark.parametrize(("confidence", "enough"), [(0.99, 7), (0.996, 8), (0.9375, 4), (0.75, 2), (0.999, 10)])
+@pytest.mark.parametrize(("confidence", "enough"), [(0.99, 7), (0.996, 8), (0.95, 5), (0.999, 10)])
 def test_fewest_processes_that_can_reach_a_verdict(toy: Toy, confidence: float, enough: int) -> None:
     def of(processes: int) -> list[Finding]:
         return _findings(toy(claim=THROUGHPUT.format(confidence=confidence, processes=processes)))
 
     assert of(enough) == []
-    if enough > 2:  # the language itself demands two
+    if enough > 5:  # the language itself demands five
         (finding,) = of(enough - 1)
         assert (finding.level, finding.where) == ("error", "toy.yaml:32:16")
         assert finding.message.startswith(f"{enough - 1} processes cannot reach a verdict")
         assert finding.message.endswith(f"use at least {enough}")
+
+
+@pytest.mark.parametrize(("processes", "measurements", "together"), [(64, 1, None), (16, 4, None), (17, 4, 68)])
+def test_measurements_together_have_a_limited_number_of_processes(
+    toy: Toy, processes: int, measurements: int, together: int | None
+) -> None:
+    claim = THROUGHPUT.format(confidence=0.99, processes=processes) + f"    measurements: {measurements}\n"
+    message = f"{measurements} measurements of {processes} are {together} processes; use at most 64"
+    assert _findings(toy(claim=claim)) == ([] if together is None else [Finding("error", "toy.yaml:33:19", message)])
 
 
 def test_a_kind_without_a_judge(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,6 +111,10 @@ def _claim(kind: str, *lines: str) -> str:
     return f"  - id: TOY-002\n    title: Another\n{body}"
 
 
+def _ratio(line: str) -> str:
+    return _claim("throughput_ratio", "candidate: fast", "baseline: plain", "at_least: 1", "trajectory: TOY-01", line)
+
+
 def _parts(*parts: str) -> str:
     return _claim("composite", "parts:", *(f"- {{{part}}}" for part in parts))
 
@@ -158,6 +162,22 @@ def _parts(*parts: str) -> str:
                 "limits: {sm_clock_spread: 0.06}",
             ),
             "toy.yaml:31:31: a spread above 0.05 needs `clock_advantage`, how much the clock may favour the winner",
+        ),
+        (
+            _ratio("processes: 4"),
+            "toy.yaml:31:16: 'processes' must be greater than or equal to 5; found 4",
+        ),
+        (
+            _ratio("confidence: 0.949"),
+            "toy.yaml:31:17: 'confidence' must be greater than or equal to 0.95; found 0.949",
+        ),
+        (
+            _ratio("measurements: 5"),
+            "toy.yaml:31:19: 'measurements' must be less than or equal to 4; found 5",
+        ),
+        (
+            _ratio("measurements: 0"),
+            "toy.yaml:31:19: 'measurements' must be greater than or equal to 1; found 0",
         ),
     ],
 )

@@ -10,6 +10,7 @@ from judge_cases import figures
 from judge_cases_capture import CAPTURE
 from judge_cases_kernel_match import GRID, agreed, compared
 from judge_cases_kernels import WARM, compiled, covered, kernel, prewarmed, targeted
+from judge_cases_ratios import measured
 from judge_cases_throughput import composite, processes, timed
 
 from harness.evidence.run_evidence import RunEvidence
@@ -134,12 +135,18 @@ def eight_processes() -> list[RunEvidence]:
     ]
 
 
-def t_interval(logs: list[float], confidence: float) -> tuple[float, float]:
-    """Two-sided t interval of the mean, by scipy's own words."""
+def interval(logs: list[float], confidence: float) -> tuple[float, float]:
+    """Two-sided interval of the mean with one of eight trimmed on each side, by scipy's own words."""
     from scipy import stats
 
-    low, high = stats.t.interval(confidence, len(logs) - 1, loc=np.mean(logs), scale=stats.sem(logs))
+    low, high = stats.mstats.trimmed_mean_ci(logs, limits=(0.125, 0.125), alpha=1 - confidence)
     return float(low), float(high)
+
+
+def winsorized_deviation(logs: list[float]) -> float:
+    from scipy import stats
+
+    return float(np.std(stats.mstats.winsorize(np.array(logs), limits=(0.125, 0.125)), ddof=1))
 
 
 def test_timings() -> None:
@@ -152,19 +159,24 @@ def test_timings() -> None:
         "telemetry_samples": 18,
         "state_tensors": 7,
     }
-    # medians: 0.01005 and 0.01205 times the factor
-    logs = [math.log(factor * 0.01205 / 0.01005) for factor in SPREAD]
-    low, high = t_interval(logs, 0.98)
+    # lower quartiles and medians of the blocks: 0.0100 and 0.01005, 0.01195 and 0.01205 times the factor
+    logs = [math.log(factor * 0.01195 / 0.01005) for factor in SPREAD]
+    generous = [math.log(factor * 0.01205 / 0.0100) for factor in SPREAD]
+    low, high = interval(logs, 0.98)
+    mean, margin = (low + high) / 2, math.hypot((high - low) / 2, 0.0275)
     ratios = {f"ratio.process_{index}": (pytest.approx(math.exp(each)), "x") for index, each in enumerate(logs)}
-    # first blocks of a round against the second: 0.0101 / 0.01005 and 0.01205 / 0.0120; the same in every process
-    candidate, baseline = 0.0101 / 0.01005, 0.01205 / 0.012
+    # first blocks of a round against the second, the same in every process: 0.0101 / 0.01005 by the median, and by
+    # the lower quartile 0.012025 / 0.0119
+    candidate, baseline = 0.0101 / 0.01005, 0.012025 / 0.0119
     assert figures(verdict) == {
-        "mean_ratio": (pytest.approx(math.exp(np.mean(logs))), "x"),
-        "lower_bound": (pytest.approx(math.exp(low)), "x"),
-        "upper_bound": (pytest.approx(math.exp(high)), "x"),
+        "mean_ratio": (pytest.approx(math.exp(mean)), "x"),
+        "generous_mean_ratio": (pytest.approx(math.exp(sum(interval(generous, 0.98)) / 2)), "x"),
+        "lower_bound": (pytest.approx(math.exp(mean - margin)), "x"),
+        "upper_bound": (pytest.approx(math.exp(sum(interval(generous, 0.98)) / 2 + margin)), "x"),
+        "margin": (pytest.approx(math.exp(margin)), "x"),
         "demanded_ratio": (1.125, "x"),
-        "missed_bias": (pytest.approx(candidate), "x"),
-        "log_ratio_deviation": (pytest.approx(np.std(logs, ddof=1)), ""),
+        "missed_bias": (pytest.approx(baseline), "x"),
+        "log_ratio_deviation": (pytest.approx(winsorized_deviation(logs)), ""),
         "self_ratio_candidate_low": (pytest.approx(candidate), "x"),
         "self_ratio_candidate_high": (pytest.approx(candidate), "x"),
         "self_ratio_baseline_low": (pytest.approx(baseline), "x"),
@@ -188,12 +200,25 @@ def test_the_ends_of_an_arms_ratio_with_itself() -> None:
         for index, factor in enumerate(SPREAD)
     ]
     seen = figures(timed(runs))
-    halves = [math.log((1 + factor) / 2) for factor in SPREAD]
-    low, high = t_interval(halves, 0.95)
+    by_median = [math.log((1 + factor) / 2) for factor in SPREAD]
+    by_quartile = [math.log(min(1, factor) + abs(factor - 1) / 4) for factor in SPREAD]
+    (low, high), (least, most) = interval(by_median, 0.95), interval(by_quartile, 0.95)
     ends = [seen[f"self_ratio_{name}"] for name in ("candidate_low", "candidate_high", "baseline_low", "baseline_high")]
-    expected = [low, high, -high, -low]
+    expected = [low, high, -most, -least]
     assert ends == [(pytest.approx(math.exp(end), abs=1e-9), "x") for end in expected]
-    assert seen["missed_bias"] == (pytest.approx(math.exp(max(abs(low), abs(high))), abs=1e-9), "x")
+    assert seen["missed_bias"] == (pytest.approx(math.exp(max(map(abs, expected))), abs=1e-9), "x")
+
+
+def test_each_measurement_has_its_figures() -> None:
+    seen = figures(measured(processes(1.2), processes(1.3)))
+    names = ["mean_ratio", "generous_mean_ratio", "lower_bound", "upper_bound", "margin", "missed_bias"]
+    for measurement, ratio in enumerate((1.2, 1.3)):
+        alone = figures(timed(processes(ratio)))
+        assert {name: seen[f"measurement_{measurement}.{name}"] for name in names} == {
+            name: alone[name] for name in names
+        }
+    assert seen["mean_ratio"] == (pytest.approx(math.sqrt(1.2 * 1.3), rel=1e-3), "x")
+    assert seen["ratio.process_15"] == (pytest.approx(1.3 * 0.99975), "x")
 
 
 def test_a_composite_has_its_parts_figures() -> None:
@@ -217,7 +242,15 @@ def test_processes_that_cannot_reach_the_confidence() -> None:
     assert figures(timed(processes(1.2)[:6], {"processes": 6}))["processes_to_decide"] == (7, "processes")
 
 
-@pytest.mark.parametrize(("last", "needed"), [(0.91, 9), (0.8, None)])
-def test_processes_that_would_decide(last: float, needed: int | None) -> None:
-    verdict = timed(processes(1.2, [*SPREAD[:7], last]))
+@pytest.mark.parametrize(("slow", "needed"), [(1.1, 9), (0.8, None)])
+def test_processes_that_would_decide(slow: float, needed: int | None) -> None:
+    """Two of eight are slow: just too many, or by too much."""
+    verdict = timed(processes(1.2, [*SPREAD[:6], slow / 1.2, slow / 1.2]))
     assert (verdict.reason, figures(verdict)["processes_to_decide"]) == ("undecided_ratio", (needed, "processes"))
+
+
+def test_of_two_measurements_the_one_that_needs_more_sets_the_number() -> None:
+    wide = processes(1.2, [*SPREAD[:6], 1.1 / 1.2, 1.1 / 1.2])
+    assert figures(measured(wide, processes(1.2)))["processes_to_decide"] == (9, "processes")
+    assert figures(measured(wide, processes(1.1)))["processes_to_decide"] == (None, "processes")
+    assert figures(measured(processes(1.2), processes(1.0)))["processes_to_decide"] == (None, "processes")

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from evidence_builders import sample, timed_run
+from judge_cases_throughput import timed
 
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Telemetry
@@ -66,11 +67,20 @@ def test_processes_stand_side_by_side_by_their_number() -> None:
     assert second.start == pytest.approx(6.0 + GAP * 12.0)
 
 
-def test_ratios_are_those_of_the_medians() -> None:
-    [found] = side_by_side([timed_run(0, [0.01, 0.01, 0.01, 0.02], [0.03, 0.02, 0.03, 0.02])])
-    assert found.ratio == pytest.approx(2.5)
+def test_ratios_are_those_of_the_cautious_reading() -> None:
+    [found] = side_by_side([timed_run(0, [0.01, 0.01, 0.01, 0.02], [0.03, 0.02, 0.07, 0.02])])
+    assert found.ratio == pytest.approx(2.0)
     assert found.candidate_aa == pytest.approx(0.01 / 0.015)
-    assert found.baseline_aa == pytest.approx(1.5)
+    assert found.baseline_aa == pytest.approx(0.04 / 0.02)
+
+
+def test_the_ratios_are_the_judges_own() -> None:
+    runs = [timed_run(index, [0.01, 0.011, 0.012, 0.014], [0.02, 0.021, 0.019, 0.024]) for index in range(8)]
+    [*_, found] = side_by_side(runs)
+    judged = timed(runs).figures
+    assert found.ratio == pytest.approx(judged["ratio.process_7"].value)
+    assert found.candidate_aa == pytest.approx(judged["self_ratio_candidate_low"].value)
+    assert found.baseline_aa == pytest.approx(judged["self_ratio_baseline_low"].value)
 
 
 @pytest.mark.parametrize("seconds", [0.0, float("nan"), float("inf")])

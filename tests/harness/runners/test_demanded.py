@@ -84,11 +84,12 @@ def test_the_plan_is_what_the_contract_demands_for_every_unit() -> None:
 CHANGES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (THROUGHPUT, {"blocks": 6}, "settings.blocks: 6 in the contract, 4 in the evidence"),
     (THROUGHPUT, {"block_steps": 6}, "settings.block_steps: 6 in the contract, 5 in the evidence"),
-    (THROUGHPUT, {"processes": 4}, "process: 3 in the contract, 0 in the evidence"),
+    (THROUGHPUT, {"processes": 7}, "process: 6 in the contract, 0 in the evidence"),
+    (THROUGHPUT, {"measurements": 2}, "process: 6 in the contract, 0 in the evidence"),
     (
         THROUGHPUT,
-        {"processes": 2},
-        "run c+large+throughput+F+0+2: none in the contract, a throughput run in",
+        {"processes": 5},
+        "run c+large+throughput+F+0+5: none in the contract, a throughput run in",
     ),
     (THROUGHPUT, {"baseline": "untrained"}, "arms.untrained: an arm in the contract, none in the evidence"),
     (GRADIENTS, {"steps": [1]}, "gradient_steps: [1] in the contract, [0, 2] in the evidence"),
@@ -122,7 +123,7 @@ def test_a_changed_setting_of_a_probe_was_not_run(claim: dict[str, Any], change:
 @pytest.mark.parametrize(
     ("claim", "change"),
     [
-        (THROUGHPUT, {"at_least": 2.0, "confidence": 0.9, "limits": {"host_load_per_core": 2.0}}),
+        (THROUGHPUT, {"at_least": 2.0, "confidence": 0.95, "limits": {"host_load_per_core": 2.0}}),
         (KERNELS, {"max_relative_error": {"float32": 1e-7}}),
         (GRADIENTS, {"equality": "within", "max_abs_difference": 0.1}),
         (GRADIENTS, {"steps": [2]}),
@@ -136,6 +137,13 @@ def test_bounds_and_less_of_the_same_are_judged_as_they_are(claim: dict[str, Any
     *_, (_, _, workload, made) = units(*claims)
     [*_, (contract, changed, _, _)] = units(*claims[:-1], {**claim, **change})
     assert first_difference(contract, changed, workload, made) is None
+
+
+def test_a_larger_measurement_does_not_stand_for_two() -> None:
+    *_, (_, _, workload, made) = units(TRAJECTORY, {**THROUGHPUT, "processes": 12})
+    [*_, (contract, claim, _, _)] = units(TRAJECTORY, {**THROUGHPUT, "processes": 6, "measurements": 2})
+    found = str(first_difference(contract, claim, workload, made))
+    assert found.startswith("measurement: 1 in the contract, 0 in the evidence")
 
 
 def test_one_process_does_not_stand_for_several() -> None:

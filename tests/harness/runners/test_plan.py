@@ -75,11 +75,18 @@ def test_a_chain_of_gradient_baselines_runs_in_its_order() -> None:
 def test_throughput_runs_in_processes_of_its_own() -> None:
     result = planned(TRAJECTORY, THROUGHPUT)
     timings = [run for run in result.runs if run.probe == "throughput"]
-    assert [run.id for run in timings] == ["c+w+throughput+F+0+0", "c+w+throughput+F+0+1", "c+w+throughput+F+0+2"]
-    assert [run.process for run in timings] == [0, 1, 2]
+    assert [run.id for run in timings] == [f"c+w+throughput+F+0+{process}" for process in range(6)]
+    assert [run.process for run in timings] == [0, 1, 2, 3, 4, 5]
+    assert {run.measurement for run in timings} == {0}
     assert list(timings[0].arms) == ["plain", "graphed"]
     assert timings[0].settings == {"candidate": "graphed", "baseline": "plain", "blocks": 4, "block_steps": 5}
     assert result.units[1].runs == [run.id for run in timings]
+
+
+def test_each_measurement_has_all_its_processes() -> None:
+    timings = planned(TRAJECTORY, {**THROUGHPUT, "measurements": 3}).runs[1:]
+    assert [run.process for run in timings] == list(range(18))
+    assert [run.measurement for run in timings] == [0] * 6 + [1] * 6 + [2] * 6
 
 
 def test_composite_claims_plan_each_part() -> None:
@@ -88,9 +95,7 @@ def test_composite_claims_plan_each_part() -> None:
     result = planned({"id": "X", "kind": "composite", "parts": parts})
     assert result.units[0].runs == [
         "c+w+paired",
-        "c+w+throughput+X+1+0",
-        "c+w+throughput+X+1+1",
-        "c+w+throughput+X+1+2",
+        *(f"c+w+throughput+X+1+{process}" for process in range(6)),
         "c+w+kernels+graphed+0",
     ]
 
@@ -192,7 +197,7 @@ def test_long_names_still_name_a_directory() -> None:
     workloads = {"w" * 100: WORKLOADS["small"], "w" * 99 + "v": WORKLOADS["small"]}
     result = planned({**THROUGHPUT, "id": "F" * 100}, workloads_=workloads)
     identities = [run.id for run in result.runs]
-    assert len(identities) == len(set(identities)) == 6
+    assert len(identities) == len(set(identities)) == 12
     assert max(map(len, identities)) <= 150
 
 

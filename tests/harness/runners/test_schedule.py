@@ -21,11 +21,18 @@ WITH_GPU = Machine(True, "", (GPU,), 64.0)
 WITHOUT = Machine(False, "this machine has no CUDA device", (), 64.0)
 
 
-def run(device: str = "cuda", memory_gib: float | None = 12.0, *, probe: str = "paired", steps: int = 10) -> Run:
+def run(
+    device: str = "cuda",
+    memory_gib: float | None = 12.0,
+    *,
+    probe: str = "paired",
+    steps: int = 10,
+    measurement: int = 0,
+) -> Run:
     made = stand_in_run("one_arm")
     needs = Needs.model_validate({"device": device, "memory_gib": memory_gib})
     workload = made.workload.model_copy(update={"needs": needs, "steps": steps})
-    return made.model_copy(update={"workload": workload, "probe": probe})
+    return made.model_copy(update={"workload": workload, "probe": probe, "measurement": measurement})
 
 
 def tasks(*runs: Run, machine: Machine = WITH_GPU) -> list[Task]:
@@ -76,6 +83,25 @@ def test_timings_open_together_after_everything_else() -> None:
     timings = [run(probe="throughput")] * 8
     assert begun(*timings, run("cpu", None)) == 1
     assert begun(*timings) == 7  # 12.7 GiB each of 90
+
+
+def test_a_later_measurement_begins_when_the_earlier_one_is_over() -> None:
+    first, second = (run(probe="throughput", measurement=number) for number in (0, 1))
+    assert begun(*[second] * 3, *[first] * 2) == 2
+    assert begun(*[second] * 3) == 3
+
+
+def test_measurements_follow_one_another_whatever_they_take() -> None:
+    timings = [run(probe="throughput", steps=10 * number, measurement=number) for number in (2, 0, 1)]
+    assert [task.run.measurement for task in tasks(*timings)] == [0, 1, 2]
+
+
+def test_an_arm_that_synchronizes_takes_as_long_as_four() -> None:
+    """40 steps of it come before 130 of another arm, and after 170."""
+    watched = run(steps=40)
+    arms = {name: arm.model_copy(update={"observe_syncs": True}) for name, arm in watched.arms.items()}
+    order = tasks(run(steps=130), watched.model_copy(update={"arms": arms}), run(steps=170))
+    assert [task.run.workload.steps for task in order] == [170, 40, 130]
 
 
 def test_longest_first_and_timings_last() -> None:

@@ -1,0 +1,116 @@
+"""What a timing's processes measured: both readings of them, the figures of a verdict, and the sentence's middle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from harness.contract.kinds.throughput import ThroughputRatio
+from harness.evidence.run_records import TimingEvidence
+from harness.judge import reasons, statistics
+from harness.judge.sheet import Sheet, number, settle
+from harness.judge.statistics import Reading, Spread
+from harness.judge.timed_launches import Process
+from harness.judge.timing import StepTimes
+
+READ_ALIKE = 0.01  # readings that differ by less are told as one number
+
+
+def readings(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
+    """The cautious and the generous reading of all processes, whose numbers of rounds may differ."""
+    both = [statistics.readings(each.candidate[None], each.baseline[None]) for each in times]
+    cautious, generous = (
+        Reading(np.concatenate([one.ratios for one in each]), np.concatenate([one.selves for one in each], axis=-1))
+        for each in zip(*both, strict=True)
+    )
+    return cautious, generous
+
+
+def require_apart(part: ThroughputRatio, timings: Sequence[TimingEvidence]) -> None:
+    """Measurements that overlap share the noise that they were to show: a later one begins when the earlier is over."""
+    if part.measurements == 1:
+        return
+    spans: list[tuple[float, float]] = []
+    for measurement in range(part.measurements):
+        here = [each for each in timings if part.measurement_of(each.process) == measurement]
+        blocks = [block for each in here for block in each.blocks]
+        if any(block.began is None for block in blocks):
+            settle(reasons.EVIDENCE_MISSING, f"measurement {measurement} does not say when its blocks began")
+        began = [block.began or 0.0 for block in blocks]
+        spans.append((min(began), max(block.seconds + (block.began or 0.0) for block in blocks)))
+    for later, ((_, over), (since, _)) in enumerate(pairwise(spans), start=1):
+        if since < over:
+            settle(
+                reasons.MEASUREMENTS_OVERLAP,
+                f"measurement {later} began {over - since:.3g} s before measurement {later - 1} was over",
+            )
+
+
+def note_ratios(
+    part: ThroughputRatio,
+    processes: Sequence[Process],
+    times: Sequence[StepTimes],
+    cautious: Reading,
+    generous: Reading,
+    sheet: Sheet,
+) -> None:
+    """The figures of all processes together, of each measurement where there are several, and of each process."""
+    for prefix, low, high in _together_and_apart(part, cautious, generous):
+        sheet.figure(f"{prefix}mean_ratio", _mean(part, low), "x")
+        sheet.figure(f"{prefix}generous_mean_ratio", _mean(part, high), "x")
+        sheet.figure(f"{prefix}lower_bound", math.exp(statistics.lower_bound(low, part.confidence)), "x")
+        sheet.figure(f"{prefix}upper_bound", math.exp(statistics.upper_bound(high, part.confidence)), "x")
+        sheet.figure(f"{prefix}margin", math.exp(statistics.margin(low, part.confidence)), "x")
+        sheet.figure(f"{prefix}missed_bias", math.exp(statistics.missed_bias(low.selves)), "x")
+        sheet.figure(f"{prefix}log_ratio_deviation", Spread.of(low.ratios).deviation)
+        for arm, logs in zip(("candidate", "baseline"), low.selves, strict=True):
+            least, most = statistics.self_intervals(logs)
+            sheet.figure(f"{prefix}self_ratio_{arm}_low", math.exp(least), "x")
+            sheet.figure(f"{prefix}self_ratio_{arm}_high", math.exp(most), "x")
+    sheet.figure("demanded_ratio", part.at_least, "x")
+    for arm in ("candidate", "baseline"):
+        seconds = float(np.median([np.median(getattr(each, arm)) for each in times]))
+        sheet.figure(f"{arm}_step_ms", 1000 * seconds, "ms")
+    for process, value in zip(processes, cautious.ratios, strict=True):
+        sheet.figure(f"ratio.process_{process.timing.process}", math.exp(value), "x")
+
+
+def _together_and_apart(
+    part: ThroughputRatio, cautious: Reading, generous: Reading
+) -> Iterator[tuple[str, Reading, Reading]]:
+    yield "", cautious, generous
+    if part.measurements > 1:
+        parts = (each.of_measurements(part.measurements) for each in (cautious, generous))
+        for measurement, (low, high) in enumerate(zip(*parts, strict=True)):
+            yield f"measurement_{measurement}.", low, high
+
+
+def measured(part: ThroughputRatio, reading: Reading) -> str:
+    """`A is 1.203 times as fast as B (1.180 to 1.220 over 8 processes)`."""
+    low, high = (float(math.exp(value)) for value in (reading.ratios.min(), reading.ratios.max()))
+    faster = f"{part.candidate} is {_mean(part, reading):.3f} times as fast as {part.baseline}"
+    return f"{faster} ({low:.3f} to {high:.3f} over {_processes(part)})"
+
+
+def undecided(part: ThroughputRatio, cautious: Reading, generous: Reading) -> str:
+    """The same, too close to what is demanded; or what both readings say, where they lie on either side of it."""
+    low, high = _mean(part, cautious), _mean(part, generous)
+    if low < part.at_least <= high and high - low > READ_ALIKE * low:
+        return (
+            f"{part.candidate} is between {low:.3f} and {high:.3f} times as fast as {part.baseline} over "
+            f"{_processes(part)}, by which of the blocks were disturbed, and {number(part.at_least)} is demanded"
+        )
+    return f"{measured(part, cautious)}, too close to {number(part.at_least)} to decide"
+
+
+def _mean(part: ThroughputRatio, reading: Reading) -> float:
+    mean, _ = statistics.trimmed(reading.ratios, part.confidence)
+    return float(math.exp(mean))
+
+
+def _processes(part: ThroughputRatio) -> str:
+    processes = f"{part.processes} processes"
+    return processes if part.measurements == 1 else f"{part.measurements} measurements of {processes}"

@@ -1,0 +1,147 @@
+"""The published tables and figure of the throughput rule's error rates, and what each rate was wanted to be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulated_noise import INDEPENDENT, OUTLIERS
+
+DEMANDED, CONFIDENCE = 1.10, 0.99
+PROCESSES = 12
+ABOVE_5, ABOVE_9 = 1.05 * DEMANDED, 1.09 * DEMANDED
+
+SECTIONS = {
+    "independent": "Noise that is independent between processes",
+    "outliers": "One process slower by 20 %",
+    "common": "Noise common to a measurement, with independent noise, and one or two measurements",
+    "busy": "Something busy makes every block of the baseline slower",
+    "disturbed": "Blocks of the baseline slower by 70 %, in stretches of four on average",
+    "measured": "Processes that were timed on H200s, drawn with replacement",
+    "eight": "Eight processes",
+    "tries": "Measured again while it is undecided, up to ten times",
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """What was found at one true ratio under one noise; shares of the experiments."""
+
+    section: str
+    noise: str
+    deviation: float  # of a process's log ratio, by independent noise
+    processes: int
+    measurements: int
+    true_ratio: float
+    experiments: int
+    passed: float
+    failed: float
+    undecided: float
+    lower_bound_covers: float  # the bound of the first measurement lies at or below the true ratio
+    self_intervals_cover: float  # an arm's 95 % A/A interval holds 1
+    earlier_passed: float | None  # by the earlier rule, which knew one measurement
+    earlier_failed: float | None
+
+
+def wanted(point: Point) -> tuple[str, bool] | None:
+    """What a point was wanted to show, and whether it does; None where nothing was asked."""
+    if point.section == "tries":
+        return None
+    independent = point.noise in INDEPENDENT | OUTLIERS
+    most = 0.005 if independent or point.noise.endswith(", 1 %") else 0.02
+    common = point.section == "common" and (most == 0.005 or point.measurements == 2)
+    if point.true_ratio == DEMANDED and (independent or common):
+        return f"PASS at most {most:.1%}", point.passed <= most
+    quiet = point.deviation == 0.01 and point.processes == PROCESSES
+    power = {ABOVE_5: INDEPENDENT, ABOVE_9: OUTLIERS}.get(point.true_ratio, {})
+    if quiet and point.noise in power:
+        return "PASS at least 95 %", point.passed >= 0.95
+    return None
+
+
+def as_markdown(found: Sequence[Point], seed: int, blocks: int) -> str:
+    """The tables, with what they mean."""
+    bars = [bar for point in found if (bar := wanted(point)) is not None]
+    lines = [
+        "# Error rates of the throughput rule",
+        "",
+        f"Simulated: {found[0].experiments} experiments a row, seed {seed}, {blocks} blocks an arm, demanded ratio",
+        f"{DEMANDED:.2f}, confidence {CONFIDENCE:g}. The deviation is that of a process's log ratio by the noise that",
+        "is independent between processes; the true ratio is the median one. Below the demanded ratio every PASS is",
+        "false, above it every FAIL. The earlier rule compared",
+        "medians, asked all processes for both answers, and knew no second measurement.",
+        "",
+        f"Wanted of {len(bars)} rows; missed by {sum(not met for _, met in bars)}.",
+    ]
+    for section, title in SECTIONS.items():
+        here = [point for point in found if point.section == section]
+        lines += _table(title, here) if here else []
+    return "\n".join(lines) + "\n"
+
+
+HEAD = (
+    "noise",
+    "deviation",
+    "processes",
+    "true ratio",
+    "PASS",
+    "FAIL",
+    "undecided",
+    "wanted",
+    "earlier PASS",
+    "earlier FAIL",
+    "99 % bound covers",
+    "95 % A/A covers",
+)
+
+
+def _table(title: str, points: Sequence[Point]) -> list[str]:
+    lines = ["", f"## {title}", "", f"| {' | '.join(HEAD)} |", f"| {' | '.join('---' for _ in HEAD)} |"]
+    return lines + [f"| {' | '.join(_row(point))} |" for point in points]
+
+
+def _row(point: Point) -> list[str]:
+    bar = wanted(point)
+    processes = str(point.processes) if point.measurements == 1 else f"{point.measurements} x {point.processes}"
+    return [
+        point.noise,
+        f"{point.deviation:.1%}",
+        processes,
+        f"{point.true_ratio:.3f}",
+        f"{point.passed:.2%}",
+        f"{point.failed:.2%}",
+        f"{point.undecided:.2%}",
+        "" if bar is None else f"{bar[0]}: {'met' if bar[1] else 'MISSED'}",
+        *("" if rate is None else f"{rate:.2%}" for rate in (point.earlier_passed, point.earlier_failed)),
+        f"{point.lower_bound_covers:.2%}",
+        f"{point.self_intervals_cover:.2%}",
+    ]
+
+
+def draw(found: Sequence[Point], path: Path) -> None:
+    """PASS, FAIL and undecided against the true ratio, for bell-shaped noise; the same bytes at every run."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    mpl.rcParams["svg.hashsalt"] = "error_rates"
+    shown = [point for point in found if point.section == "independent" and point.noise == "bell-shaped"]
+    deviations = sorted({point.deviation for point in shown})
+    figure, axes = plt.subplots(1, len(deviations), figsize=(10, 3.2), sharey=True, layout="constrained")
+    for axis, deviation in zip(axes, deviations, strict=True):
+        here = [point for point in shown if point.deviation == deviation]
+        for name, marker in (("passed", "o"), ("failed", "s"), ("undecided", "^")):
+            axis.plot(
+                [point.true_ratio for point in here],
+                [getattr(point, name) for point in here],
+                marker=marker,
+                label=name,
+            )
+        axis.axvline(DEMANDED, color="grey", linestyle=":")
+        axis.set(title=f"deviation {deviation:.1%}", xlabel="true ratio")
+    axes[0].set_ylabel("share of experiments")
+    axes[-1].legend()
+    figure.savefig(path, format="svg", metadata={"Date": None})
+    plt.close(figure)

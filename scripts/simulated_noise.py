@@ -1,0 +1,147 @@
+"""What may lie between a true speed ratio and the step times of its processes, drawn at random.
+
+A noise gives log step times [experiments, arms (candidate, baseline), processes, rounds, 2] of one measurement, whose
+true ratio is 1. Its deviation is that of a process's log ratio by the noise that is independent between processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class Shape(NamedTuple):
+    """How much is drawn."""
+
+    experiments: int
+    processes: int
+    rounds: int
+
+
+Noise = Callable[[np.random.Generator, Shape, float], Array]
+# The deviation of the median of 8 normal values is 0.41 of one value's: blocks of 1.22 s, and a process effect of
+# s / 2 an arm, give a log ratio of two arms a deviation of s, half of its variance from either.
+BLOCK_SHARE, PROCESS_SHARE = 1.22, 0.5
+OUTLIER = math.log(1.2)
+BUSY_SIBLING = math.log(1.7)  # 32 to 55 ms a step was seen on H200 hosts
+STRETCH = 4  # blocks of an arm that a disturbance lasts on average
+
+
+def bell_shaped(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
+    """Blocks and process effects, both normal."""
+    experiments, processes, rounds = shape
+    blocks = generator.normal(0, BLOCK_SHARE * deviation, (experiments, 2, processes, rounds, 2))
+    effects = generator.normal(0, PROCESS_SHARE * deviation, (experiments, 2, processes, 1, 1))
+    return blocks + effects
+
+
+def skewed(arm: int) -> Noise:
+    """Now and then a process is much slower in one arm: an exponential effect of median 0."""
+
+    def noise(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
+        times = bell_shaped(generator, shape, deviation / 2)
+        effect = deviation * (generator.exponential(1.0, (shape.experiments, shape.processes, 1, 1)) - math.log(2))
+        times[:, arm] += effect
+        return times
+
+    return noise
+
+
+def two_humped(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
+    """The baseline of a process runs in one of two modes, apart by twice the deviation, with equal chances."""
+    times = bell_shaped(generator, shape, deviation / 4)
+    times[:, 1] += deviation * generator.choice([-1.0, 1.0], (shape.experiments, shape.processes, 1, 1))
+    return times
+
+
+def drifting(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
+    """A process gets slower by 5 % from its first block to its last, in both arms (ABBA cancels it)."""
+    times = bell_shaped(generator, shape, deviation)
+    positions = np.array([[0, 3], [1, 2]])  # candidate, baseline within a round
+    order = 4 * np.arange(shape.rounds)[None, :, None] + positions[:, None, :]
+    drift: Array = times + 0.05 * (order / (4 * shape.rounds - 1))[None, :, None]
+    return drift
+
+
+def common_to_both_arms(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
+    """Each process is faster or slower as a whole, by 5 %: both arms share it."""
+    times = bell_shaped(generator, shape, deviation)
+    shared: Array = times + generator.normal(0, 0.05, (shape.experiments, 1, shape.processes, 1, 1))
+    return shared
+
+
+def outlier(arm: int) -> Noise:
+    """One process is slower by 20 % in one arm."""
+
+    def noise(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
+        times = bell_shaped(generator, shape, deviation)
+        times[:, arm, 0] += OUTLIER
+        return times
+
+    return noise
+
+
+def common_to_a_measurement(common: float) -> Noise:
+    """All processes of a measurement share a slower or faster baseline: no repetition of processes shows it."""
+
+    def noise(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
+        times = bell_shaped(generator, shape, deviation)
+        times[:, 1] += generator.normal(0, common, (shape.experiments, 1, 1, 1))
+        return times
+
+    return noise
+
+
+def busy(slower: float) -> Noise:
+    """Something busy makes every block of the baseline slower by as much."""
+
+    def noise(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
+        times = bell_shaped(generator, shape, deviation)
+        times[:, 1] += math.log(1 + slower)
+        return times
+
+    return noise
+
+
+def disturbed(share: float) -> Noise:
+    """This share of the baseline's blocks is slower by 70 %, in stretches of four blocks on average."""
+
+    def noise(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
+        times = bell_shaped(generator, shape, deviation)
+        experiments, processes, rounds = shape
+        leave = 1 / STRETCH
+        enter = leave * share / (1 - share)
+        slow = np.empty((experiments, processes, 2 * rounds), dtype=bool)
+        slow[..., 0] = generator.random((experiments, processes)) < share
+        for block in range(1, 2 * rounds):
+            drawn = generator.random((experiments, processes))
+            slow[..., block] = np.where(slow[..., block - 1], drawn >= leave, drawn < enter)
+        times[:, 1] += BUSY_SIBLING * slow.reshape(experiments, processes, rounds, 2)
+        return times
+
+    return noise
+
+
+INDEPENDENT: dict[str, Noise] = {
+    "bell-shaped": bell_shaped,
+    "skewed, baseline": skewed(1),
+    "skewed, candidate": skewed(0),
+    "two-humped": two_humped,
+    "drifting": drifting,
+    "common to both arms": common_to_both_arms,
+}
+OUTLIERS: dict[str, Noise] = {"one slow baseline": outlier(1), "one slow candidate": outlier(0)}
+COMMON: dict[str, Noise] = {
+    "common to a measurement, 1 %": common_to_a_measurement(0.01),
+    "common to a measurement, 2.5 %": common_to_a_measurement(0.025),
+}
+BUSY: dict[str, Noise] = {"busy baseline, 2 %": busy(0.02), "busy baseline, 4 %": busy(0.04)}
+DISTURBED: dict[str, Noise] = {
+    f"{share:.0%} of the baseline's blocks disturbed": disturbed(share) for share in (0.25, 0.5, 0.75)
+}
