@@ -32,6 +32,7 @@ HOST_GIB = 2.0  # of a process on the host, torch's libraries included
 # Times as long as another arm: one that synchronizes waits for a time slice at each sync. On an H200 beside seven
 # others its step took 360 to 470 ms, an eager one's 85.
 WATCHED = 4
+OPENING = 50  # steps that an arm's opening is taken for: 4 s beside seven others
 POLL_S = 0.5
 NOT_TIMED, EXCLUSIVE, TIMED = range(3)
 
@@ -74,8 +75,11 @@ def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
 def _size(task: Task) -> float:
     """How long it takes, in no unit: steps of all its arms, by what its workload says of the model's size."""
     run = task.run
-    executions = sum(arm.replicas * (WATCHED if arm.observe_syncs else 1) for arm in run.arms.values())
-    return run.workload.steps * executions * (run.workload.needs.memory_gib or 1.0)
+    steps = sum(
+        arm.replicas * (OPENING + run.workload.steps * (WATCHED if arm.observe_syncs else 1))
+        for arm in run.arms.values()
+    )
+    return steps * (run.workload.needs.memory_gib or 1.0)
 
 
 def _processors() -> int:
