@@ -66,7 +66,8 @@ def test_every_row_reads_its_lanes(directory: Path) -> None:
         "missing_run": True,
     }
     folders = [f"{path.parent.name}/{path.name}" for path in sorted(directory.glob("evidence/*/lane.*"))]
-    assert folders == [f"{Path(CONTROL).name}/lane.{number}" for number in range(3)]  # the faulted arm alone, and arms that change places, are whole
+    # the faulted arm alone, and arms that change places, are whole
+    assert folders == [f"{Path(CONTROL).name}/lane.{number}" for number in range(3)]
 
 
 def test_it_is_judged_again_in_a_folder_and_in_an_archive(
