@@ -10,10 +10,18 @@ from simulated_noise import Noise, Shape
 
 from harness.judge.statistics import as_found, undisturbed
 from harness.run_directory.bundle import Bundle, read_bundle
-from harness.run_directory.places import runs_in
 
 Array = NDArray[np.float64]
 MODEL = "qwen2-1.5b"  # workloads of a size that claims are about
+# Named, so that a run which is published later changes no published rate.
+RUNS = (
+    "2026-11-22-h200-drill",
+    "2026-11-22-h200-gate",
+    "2026-11-22-h200-gate-again",
+    "2026-11-22-h200-throughput",
+    "2026-11-22-h200-throughput-512",
+    "2026-11-22-h200-throughput-training-step",
+)
 
 
 def resampled(pool: Array) -> Noise:
@@ -27,14 +35,14 @@ def resampled(pool: Array) -> Noise:
 
 
 def pools(reports: Path) -> dict[int, Array]:
-    """By the steps of a block: log step times [N, arms, rounds, 2] of every process that was timed and published.
+    """By the steps of a block: log step times [N, arms, rounds, 2] of every process of the runs.
 
     They are relative to the undisturbed step of their measurement: its arm's lower quartile, the median over its
     processes. So a true ratio is one of undisturbed steps.
     """
     found: dict[int, list[Array]] = {}
-    for path in runs_in(reports):
-        for steps, times in _measurements(read_bundle(path)):
+    for run in RUNS:
+        for steps, times in _measurements(read_bundle(reports / run)):
             flat = times.reshape(*times.shape[:2], -1)
             reference = np.median(undisturbed(flat), axis=0)
             found.setdefault(steps, []).append(np.log(times / reference[None, :, None, None]))
