@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Counts, Verdict, count
 from harness.numbers import dump_json
 from harness.report.view import ReportView
+from harness.run_directory.attempts import attempts_before, joined_attempts
 from harness.run_directory.bundle import (
     Bundle,
     Digests,
@@ -145,7 +147,7 @@ def verify(
     if not planned.units:
         raise UsageError("nothing is planned", got="no unit matches", remedy="widen --claim and --workload")
     started = datetime.now(tz=UTC)
-    header = header_of(contracts, planned, options, started, waivers)
+    header = with_attempts(header_of(contracts, planned, options, started, waivers), options.reports)
     name = options.name or directory_name(started, options)
     given = waiver_texts(waivers)
     writer = BundleWriter(options.reports / name, header, contracts, given, named=options.name is not None)
@@ -253,6 +255,11 @@ def header_of(
     return left_out.model(header).model_copy(update=changes)
 
 
+def with_attempts(header: Header, reports: Path) -> Header:
+    """The header, with what was tried before it: the run's directory is not among `reports` yet."""
+    return header.model_copy(update={"attempts": attempts_before(header, reports, os.environ)})
+
+
 def directory_name(started: datetime, options: VerifyOptions) -> str:
     gpus = environment.machine().gpus
     device = gpus[0].name.removeprefix("NVIDIA ").lower().replace(" ", "-") if gpus else "cpu"
@@ -274,7 +281,7 @@ def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]
         evidence |= {prefix + item.run_id: item for item in attempt.evidence}
         units.append(attempt.unit.model_copy(update={"runs": [prefix + name for name in attempt.unit.runs]}))
     view = ReportView(
-        header=_joined_header([bundle.header for bundle in bundles], units),
+        header=_joined_header(bundles, units),
         contracts=models,
         verdicts=verdicts,
         evidence=evidence,
@@ -289,14 +296,16 @@ def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]
     return Judgement(view, bundles[0].path, bundles[0].seal.digest)
 
 
-def _joined_header(headers: Sequence[Header], units: Sequence[Unit]) -> Header:
-    """The first header, with the units that were judged and the waivers of all."""
+def _joined_header(bundles: Sequence[Bundle], units: Sequence[Unit]) -> Header:
+    """The first header, with the units that were judged, and the waivers and attempts of all."""
+    headers = [bundle.header for bundle in bundles]
     changes: dict[str, object] = {
         "units": list(units),
         "waivers": [waiver for header in headers for waiver in header.waivers],
     }
     if len(headers) > 1:  # shards together are the whole: what no shard planned has a verdict of its own
         changes["narrowed"] = Narrowed()
+        changes["attempts"] = joined_attempts({bundle.path.name: bundle.header for bundle in bundles})
     return headers[0].model_copy(update=changes)
 
 
@@ -346,7 +355,9 @@ def judgement_json(judgement: Judgement) -> str:
     waivers = [waiver for verdict in judgement.verdicts if (waiver := judgement.view.waiver(verdict)) is not None]
     waived = [waiver.model_dump(mode="json") for waiver in waivers]
     costs = judgement.view.costs.model_dump(mode="json")
+    attempts = judgement.view.header.attempts.model_dump(mode="json")
     beside = {"costs": costs, "run_directory": directory, "manifest": judgement.manifest, "waived": waived}
+    beside["attempts"] = attempts
     return dump_json({**published, **beside}, indent=2)
 
 

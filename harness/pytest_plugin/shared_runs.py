@@ -98,7 +98,8 @@ class SharedRuns:
         runs = [run for item in planned for run in item.plan.runs if run.id in names]
         waivers = [waiver for item in planned for waiver in item.waivers]
         narrowed = _narrowed(planned, judged, options)
-        header = session.header_of(contracts, Plan(list(judged), runs), narrowed, self._started, waivers)
+        described = session.header_of(contracts, Plan(list(judged), runs), narrowed, self._started, waivers)
+        header = session.with_attempts(described, options.reports)
         final = options.reports / session.directory_name(self._started, options)
         writer = BundleWriter(final, header, contracts, session.waiver_texts(waivers), named=False)
         redacted = session.redaction_of(contracts, options.redact)

@@ -36,6 +36,7 @@ class Seen:
     figures: dict[str, str]
     denominators: dict[str, str]
     waiver: str | None
+    tried: str | None
     links: list[tuple[str, str]]  # anchor and heading of the evidence
 
 
@@ -134,6 +135,7 @@ def _card(view: ReportView, verdict: Verdict, anchor: str, places: list[tuple[st
         figures=dict(rows(verdict.figures)),
         denominators={words(name): f"{value:,}" for name, value in verdict.denominators.items()},
         waiver=waiver_line(view, verdict),
+        tried=view.tried(verdict),
         links=_links(view, verdict, claim, places),
     )
     return Card(

@@ -80,6 +80,7 @@ def _facts(view: ReportView) -> list[tuple[str, str]]:
         "CUDA": collected.versions.get("cuda"),
         "Triton": collected.versions.get("triton"),
         "started": view.header.started_at,
+        "CI": view.repeated_job(),
     }
     return [(name, line(_short(value), 120)) for name, value in facts.items() if value]
 

@@ -53,15 +53,16 @@ def _head(view: ReportView) -> str:
     ]
     listed = "\n".join(groups) + "\n\n" if groups else ""
     columns = "| verdict | claim | workload | what was seen |\n| --- | --- | --- | --- |\n" if view.verdicts else ""
-    return f"{view.count_line()}\n\n{warnings}{drill}**{result.word}**: {escape(result.sentence)}\n\n{listed}{columns}"
+    notes = "".join(f"{note}\n\n" for note in (view.count_line(), view.repeated_job()) if note)
+    return f"{notes}{warnings}{drill}**{result.word}**: {escape(result.sentence)}\n\n{listed}{columns}"
 
 
 def _row(view: ReportView, verdict: Verdict) -> str:
     word = cards.word(view, verdict)
     strong = f"**{word}**" if word in {"violated", "error"} else word
-    return (
-        f"| {strong} | {escape(verdict.claim, 100)} | {escape(verdict.workload, 100)} | {escape(verdict.message)} |\n"
-    )
+    tried = view.tried(verdict)
+    seen = escape(verdict.message) + (f" ({escape(tried)})" if tried else "")
+    return f"| {strong} | {escape(verdict.claim, 100)} | {escape(verdict.workload, 100)} | {seen} |\n"
 
 
 def _details(view: ReportView, verdict: Verdict) -> str:

@@ -33,6 +33,8 @@ def print_results(view: ReportView, stream: TextIO | None = None) -> None:
     print_line((view.count_line(), "bold"), file=out)
     for warning in view.warnings():
         print_line((f"WARNING: {line(warning, 2000)}", "bold red"), file=out)
+    if repeated := view.repeated_job():
+        print_line(repeated, file=out)
     if view.is_drill:
         print_line((f"FIRE DRILL: {line(view.drill_sentence(), 400)}", "bold yellow"), file=out)
     groups = undecided(list(view.verdicts))
@@ -55,9 +57,9 @@ def _print_unit(out: TextIO, view: ReportView, verdict: Verdict) -> None:
     word = cards.word(view, verdict)
     unit = f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}"
     print_line((f"{word:>9}  ", _STYLES[word]), f"{unit}: {line(verdict.message, 400)}", file=out)
-    signed = cards.waiver_line(view, verdict)
-    if signed:
-        print_line(f"           {signed}", file=out)
+    for beside in (cards.waiver_line(view, verdict), view.tried(verdict)):
+        if beside:
+            print_line(f"           {beside}", file=out)
     if word in {"violated", "error"}:
         _explain(out, view, verdict)
 

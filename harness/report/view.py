@@ -119,6 +119,16 @@ class ReportView:
         unit = (verdict.contract, verdict.claim, verdict.workload)
         return [waiver for waiver in self.header.waivers if (waiver.contract, waiver.claim, waiver.workload) == unit]
 
+    def tried(self, verdict: Verdict) -> str | None:
+        """How often a unit was timed, where it was more than once, and where; None elsewhere."""
+        others = self.header.attempts.directories((verdict.contract, verdict.claim, verdict.workload))
+        return f"{len(others) + 1} attempts: also timed in {line(', '.join(others), 300)}" if others else None
+
+    def repeated_job(self) -> str:
+        """Which attempt of its CI job this is; empty for the first, and where CI does not say."""
+        attempt = self.header.attempts.ci
+        return f"Attempt {attempt} of its CI job." if attempt is not None and attempt > 1 else ""
+
     def warnings(self) -> list[str]:
         """What a reader must know before trusting any of it: an unfinished run, evidence that was changed."""
         warnings = []

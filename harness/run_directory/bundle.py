@@ -26,6 +26,7 @@ from harness.evidence.files import Damaged, read_bytes, read_model
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import Death, RunEvidence
+from harness.run_directory.attempt_records import Attempts
 from harness.run_directory.listing import listing
 from harness.run_directory.manifest import listed_file
 from harness.run_directory.names import shown, unfit
@@ -87,6 +88,7 @@ class Header(Record):
     runs: dict[str, Probe]  # planned run -> its probe
     digests: Digests
     waivers: list[WaiverRecord] = Field(default_factory=list)
+    attempts: Attempts = Attempts()  # before this one
 
     @model_validator(mode="before")
     @classmethod

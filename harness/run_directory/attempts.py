@@ -1,0 +1,90 @@
+"""How often a timing was tried: in the run directories of one folder, in those of a gate, and by CI.
+
+A timing that is measured until it passes says less than its error rates; so nobody's attempts are left uncounted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from harness.evidence import layout
+from harness.evidence.files import Damaged, read_model
+from harness.run_directory.attempt_records import Attempts, TimedBefore
+from harness.run_directory.bundle import Header
+
+_Timing = tuple[str, str, str]  # contract, claim, workload
+# What CI calls the attempt of a job, and the number that it gives to the first one.
+CI_ATTEMPTS = {
+    "GITHUB_RUN_ATTEMPT": 1,
+    "BUILDKITE_RETRY_COUNT": 0,
+    "SYSTEM_JOBATTEMPT": 1,  # Azure Pipelines
+}
+
+
+def attempts_before(header: Header, reports: Path, environment: Mapping[str, str]) -> Attempts:
+    """What was tried before the run of this header, which is not in the folder yet.
+
+    Counted is every run of the folder, whatever came of it, of equal sources and an equal contract, that planned to
+    time the unit and was no drill; directories whose `run.json` cannot be read are not runs.
+    """
+    return Attempts(timings=_together(_timings(header), _same_sources(header, reports)), ci=_of_ci(environment))
+
+
+def joined_attempts(headers: Mapping[str, Header]) -> Attempts:
+    """Of directories that are judged together, by their names: what they and the runs before them tried.
+
+    A unit is judged by its earliest attempt, which is not counted among the others.
+    """
+    by_start = sorted(headers, key=lambda name: (headers[name].started_at, name))
+    timed = {name: _timings(headers[name]) for name in by_start}
+    found = []
+    for unit in dict.fromkeys(unit for units in timed.values() for unit in units):
+        first, *others = [name for name in by_start if unit in timed[name]]
+        before = [each for name in (first, *others) for each in headers[name].attempts.directories(unit)]
+        names = [name for name in dict.fromkeys([*before, *others]) if name != first]
+        found += [_timed_before(unit, names)] if names else []
+    numbers = [header.attempts.ci for header in headers.values() if header.attempts.ci is not None]
+    return Attempts(timings=found, ci=max(numbers, default=None))
+
+
+def _timings(header: Header) -> dict[_Timing, str]:
+    """The units that are timed, with the digests of their contracts."""
+    return {
+        (unit.contract, unit.claim, unit.workload): header.digests.contracts.get(unit.contract, "")
+        for unit in header.units
+        if any(header.runs.get(run) == "throughput" for run in unit.runs)
+    }
+
+
+def _same_sources(header: Header, reports: Path) -> dict[str, Header]:
+    """Headers of the folder's runs by their directories' names, in the order of those."""
+    found = {}
+    for path in sorted(reports.glob(f"*/{layout.HEADER}")):
+        try:
+            other = read_model(path, Header)
+        except Damaged:
+            continue
+        if other.purpose == "verify" and other.digests.source == header.digests.source:
+            found[path.parent.name] = other
+    return found
+
+
+def _together(wanted: Mapping[_Timing, str], others: Mapping[str, Header]) -> list[TimedBefore]:
+    timed = {name: _timings(header) for name, header in others.items()}
+    found = ((unit, [name for name in timed if timed[name].get(unit) == digest]) for unit, digest in wanted.items())
+    return [_timed_before(unit, names) for unit, names in found if names]
+
+
+def _timed_before(unit: _Timing, names: Iterable[str]) -> TimedBefore:
+    contract, claim, workload = unit
+    return TimedBefore(contract=contract, claim=claim, workload=workload, directories=list(names))
+
+
+def _of_ci(environment: Mapping[str, str]) -> int | None:
+    """Which attempt this is by the first variable of the table that says so; None where none does."""
+    for variable, first in CI_ATTEMPTS.items():
+        value = environment.get(variable, "")
+        if value.isascii() and value.isdigit() and len(value) < 10 and int(value) >= first:
+            return int(value) - first + 1
+    return None
