@@ -1,6 +1,6 @@
 """The long checks, `.ci/long`: each part is a process that prints its figures last; docs/long-checks.md is their table.
 
-    python scripts/long_checks.py [floors] [fuzz] [errors] [soak] [processes] [mutation]
+    python scripts/long_checks.py [floors] [fuzz] [errors] [soak] [processes] [deaths] [kills] [mutation]
 
 A part that fails is neither published nor does it stop the others; the exit code is then 1.
 """
@@ -28,9 +28,11 @@ PARTS: dict[str, tuple[str, ...]] = {
     "errors": (sys.executable, "scripts/check_error_rates.py"),
     "soak": (sys.executable, "scripts/soak.py"),
     "processes": (sys.executable, "scripts/process_sweep.py"),
+    "deaths": (sys.executable, "scripts/deaths.py"),
+    "kills": (sys.executable, "scripts/random_kills.py"),
     "mutation": (sys.executable, "scripts/mutation_run.py"),
 }
-WITHOUT_ARGUMENTS = ("floors", "fuzz", "errors", "soak", "processes")
+WITHOUT_ARGUMENTS = ("floors", "fuzz", "errors", "soak", "processes", "deaths", "kills")
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ def execute(part: str, command: Sequence[str]) -> Result:
     if not (ROOT / command[0]).exists():
         return Result(part, 127, 0.0, f"{command[0]} does not exist")
     began, last = time.monotonic(), ""
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, errors="replace") as process:
+    here = {**os.environ, "PYTHONPATH": str(ROOT)}  # the reference trainer is no part of what is installed
+    with subprocess.Popen(command, cwd=ROOT, env=here, stdout=subprocess.PIPE, text=True, errors="replace") as process:
         for line in process.stdout or ():
             print(line, end="", flush=True)
             last = line.strip() or last

@@ -102,8 +102,10 @@ class Recorder:
 
     def _enter(self, name: str) -> None:
         self.current_phase = name
-        # the supervisor reads the phase from this small file while the run is under way
-        self._heartbeat.write_text(name, encoding="utf-8")
+        # the supervisor reads the phase from this small file while the run is under way; what is there is written over,
+        # not emptied first: on a full disk the phase before stays
+        with self._heartbeat.open("r+b") as file:
+            file.write(name.encode("utf-8", "replace") + b"\n")
         began = monotonic()
         self.write(Phase(name=name, seconds=began - self._started, began=began))
 

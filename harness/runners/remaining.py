@@ -16,16 +16,17 @@ from harness.evidence.run_records import ArmFailed
 from harness.numbers import dump_json
 
 
-def without_the_arm(run: Run, directory: Path, death: Death) -> Run | None:
+def without_the_arm(run: Run, directory: Path, death: Death, failed: dict[str, ArmFailed]) -> Run | None:
     """Prepare `directory` for the run without the arm in which its worker died; None where nothing remains to run.
 
-    Ends after as many workers as the run has arms, since each leaves one out.
+    failed: what earlier workers of the run came to, by arm, which this one may have removed; it is added to. Ends
+    after as many workers as the run has arms, since each leaves one out.
     """
     arm = _arm_in(run, death.phase)
     if arm is None:
         return None
     records, _ = read_records(directory)
-    failed = {record.arm: record for record in records if isinstance(record, ArmFailed)}
+    failed.update({record.arm: record for record in records if isinstance(record, ArmFailed)})
     failed.setdefault(
         arm, ArmFailed(arm=arm, cause=death.cause, detail=death.detail, phase=death.phase, stack=death.stack)
     )

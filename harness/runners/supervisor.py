@@ -21,6 +21,7 @@ from harness.evidence.files import Damaged, read_bytes
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import death_from_records, read_records
 from harness.evidence.run_evidence import Death
+from harness.evidence.run_records import ArmFailed
 from harness.runners import interpreters
 from harness.runners.folders import without_folders
 from harness.runners.gpu_lock import gpu_lock
@@ -32,10 +33,11 @@ from harness.runners.recorder import HEARTBEAT
 from harness.runners.remaining import without_the_arm, write_run
 from harness.runners.telemetry import Sampler
 from harness.runners.turns import Turns
-from harness.runners.watched_worker import Overrun, Progress, WatchedWorker, last_phase, raise_if_set
+from harness.runners.watched_worker import Overrun, Progress, WatchedWorker, raise_if_set
 from harness.runners.worker import STACKS
 
 STACK_EXCERPT = 8000  # characters
+SHOWN = 300  # characters of the last line that was printed
 
 
 @dataclass
@@ -87,8 +89,9 @@ def execute(
         lock = gpu_lock(gpu_uuid, lambda waiting: tell(Progress(run.id, waiting, 0.0)))
     with lock:
         death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company, asked)
+        failed: dict[str, ArmFailed] = {}
         # a process that died, or whose device did, decides nothing more: what its arm did not cost is run again
-        while death is not None and (rest := without_the_arm(run, directory, death)) is not None:
+        while death is not None and (rest := without_the_arm(run, directory, death, failed)) is not None:
             run = rest
             death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company)
     if death is not None:
@@ -138,7 +141,7 @@ def _supervise(
     if sampler is not None:
         sampler.write(directory / layout.TELEMETRY)
     tell(Progress(run.id, "", worker.elapsed()))
-    return taken or _death(run, directory, process.wait(), overrun)
+    return taken or _death(run, directory, process.wait(), overrun, worker.phase() or None)
 
 
 def _rewrite_output(output: Path) -> None:
@@ -148,8 +151,7 @@ def _rewrite_output(output: Path) -> None:
         output.write_text(without_folders(text), encoding="utf-8")
 
 
-def _death(run: Run, directory: Path, code: int, overrun: Overrun | None) -> Death | None:
-    phase = last_phase(directory)
+def _death(run: Run, directory: Path, code: int, overrun: Overrun | None, phase: str | None) -> Death | None:
     limits = {
         "wall_limit": f"still running after {run.wall_limit_s:g} s",
         "heartbeat": f"no progress for {run.heartbeat_s:g} s",
@@ -162,8 +164,19 @@ def _death(run: Run, directory: Path, code: int, overrun: Overrun | None) -> Dea
     records, damage = read_records(directory)
     death = death_from_records(records, damage, phase)
     if code > 0 and (death is None or death.cause != "exception"):
-        return Death(cause="exit_code", detail=f"exit status {code}", phase=phase, stack=_stack(directory))
+        detail = f"exit status {code}{_last_words(directory / layout.OUTPUT)}"
+        return Death(cause="exit_code", detail=detail, phase=phase, stack=_stack(directory))
     return death
+
+
+def _last_words(output: Path) -> str:
+    """The last line that a worker printed, of which that is kept: where it could write nothing else, it says why."""
+    try:
+        lines = read_bytes(output, limit=OutputPump.KEPT - 1).decode("utf-8", "replace").split("\n")
+    except Damaged:  # it printed nothing, or more than is kept
+        return ""
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    return f", having printed at last {last[:SHOWN]!r}" if last else ""
 
 
 def _stack(directory: Path) -> str:

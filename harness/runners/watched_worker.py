@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import threading
@@ -9,10 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from harness.evidence import layout
-from harness.evidence.files import Damaged, read_bytes
 from harness.evidence.plan_records import Run
 from harness.runners.interpreters import Interpreter
 from harness.runners.line import ALONE, GO, READY, TOGETHER, Job
@@ -55,9 +55,10 @@ class WatchedWorker:
         self._stopped_at = time.monotonic() if interpreter.stopped else None
         self._lock = threading.Lock()
         self._began = time.monotonic()
-        self._beat: tuple[int, ...] = ()
+        self._beat = 0
         self._beat_at = self._began
         self._phase = ""
+        self._heartbeat: IO[bytes] | None = None
         self._pump = OutputPump(interpreter.output, directory / layout.OUTPUT)
 
     def begin(self, variables: Mapping[str, str], threads: int | None) -> None:
@@ -66,6 +67,9 @@ class WatchedWorker:
         if told.startswith(READY):
             self.ready = float(told.removeprefix(READY))
         self.given = self._began = self._beat_at = time.monotonic()
+        # opened before its code runs: whatever becomes of the directory, this file says where it was
+        self._heartbeat = (self._directory / HEARTBEAT).open("w+b")
+        self._beat = self._last_beat()
         job = Job(directory=str(self._directory.resolve()), variables=dict(variables), threads=threads)
         self._line.send(job.model_dump_json())
 
@@ -73,13 +77,16 @@ class WatchedWorker:
         """Kill what is left of it."""
         self._interpreter.end()
         self._pump.join()
+        if self._heartbeat is not None:
+            self._phase = self._last_phase() or self._phase
+            self._heartbeat.close()
 
     def elapsed(self) -> float:
         """Seconds since it was given its run."""
         return time.monotonic() - self._began
 
     def phase(self) -> str:
-        """The last phase that the worker entered."""
+        """The last phase that the worker was seen to enter; after `end` the last one that it entered."""
         return self._phase
 
     def stop(self) -> None:
@@ -147,19 +154,20 @@ class WatchedWorker:
 
     def _observe(self) -> None:
         """Note a changed heartbeat or phase. Changes are compared, not dates: the clock may be set."""
-        beat = self._heartbeat()
+        beat = self._last_beat()
         if beat != self._beat:
             self._beat, self._beat_at = beat, time.monotonic()
-            phase = last_phase(self._directory)
+            phase = self._last_phase()
             if phase and phase != self._phase:
                 self._phase = phase
                 self._tell(Progress(self._run.id, phase, self.elapsed()))
 
-    def _heartbeat(self) -> tuple[int, ...]:
-        try:
-            return ((self._directory / HEARTBEAT).stat().st_mtime_ns,)
-        except OSError:  # it may have removed its directory
-            return ()
+    def _last_beat(self) -> int:
+        return 0 if self._heartbeat is None else os.fstat(self._heartbeat.fileno()).st_mtime_ns
+
+    def _last_phase(self) -> str:
+        text = b"" if self._heartbeat is None else os.pread(self._heartbeat.fileno(), 4096, 0)
+        return text.partition(b"\n")[0].decode("utf-8", "replace")
 
     def _terminate(self) -> None:
         self.process.terminate()
@@ -173,11 +181,3 @@ def raise_if_set(stop: threading.Event | None) -> None:
     """Raises `Stopped` when asked to stop."""
     if stop is not None and stop.is_set():
         raise Stopped
-
-
-def last_phase(directory: Path) -> str | None:
-    """The phase in which the worker is, or was when it died."""
-    try:
-        return read_bytes(directory / HEARTBEAT, limit=4096).decode("utf-8", "replace") or None
-    except Damaged:
-        return None

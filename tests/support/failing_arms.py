@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -54,6 +56,9 @@ def misbehave(how: str) -> Any:
             os.kill(os.getpid(), signal.SIGKILL)
         case "leaves":
             os._exit(0)
+        case "removes":
+            files = [os.path.realpath(f"/proc/self/fd/{number}") for number in range(3, 64)]
+            shutil.rmtree(next(Path(file) for file in files if file.endswith("records.jsonl")).parent)
         case "hangs":
             time.sleep(600)
     return 0.5  # no tensor

@@ -59,7 +59,9 @@ def test_a_limit_counts_no_second_in_which_a_worker_is_stopped(
     now = [0.0]
     monkeypatch.setattr(watched_worker, "time", SimpleNamespace(monotonic=lambda: now[0]))
     ours, theirs = pair()
-    interpreter = SimpleNamespace(line=ours, process=Process(), output=io.BytesIO(), started=0.0, stopped=False)
+    interpreter = SimpleNamespace(
+        line=ours, process=Process(), output=io.BytesIO(), started=0.0, stopped=False, end=ours.close
+    )
     run = stand_in_run("ticks", wall_limit_s=wall_limit_s, heartbeat_s=heartbeat_s)
     worker = WatchedWorker(run, tmp_path, cast("Interpreter", interpreter), lambda _progress: None)
     with theirs:
@@ -73,7 +75,7 @@ def test_a_limit_counts_no_second_in_which_a_worker_is_stopped(
         assert worker._overrun() is None
         now[0] = 110.0
         assert worker._overrun() == overrun
-    ours.close()
+    worker.end()
     assert worker.stopped == [(5.0, 100.0)]
 
 

@@ -207,3 +207,11 @@ def test_a_run_whose_every_claim_names_the_dead_arm_is_not_made_again(tmp_path: 
     assert death is not None
     assert (death.cause, death.phase) == ("signal", "bad.0: steps")
     assert not (tmp_path / "run" / "attempt.0").exists()
+
+
+def test_a_death_stays_known_though_a_later_worker_removes_the_directory(tmp_path: Path) -> None:
+    arms = {"killed": {"fails": "killed"}, "removes": {"fails": "removes"}}
+    seen = judged(tmp_path / "run", arms, claim("killed", "killed", "plain"), claim("removes", "removes", "plain"))
+    assert seen.verdicts["SOUND"].reason == "held"
+    assert (seen.verdicts["killed"].reason, seen.evidence.failed["killed"].detail) == BY_DEATH["killed"]
+    assert seen.evidence.failed["removes"].detail == "the directory of the run was nothing when its worker had ended"

@@ -19,8 +19,9 @@ from run_builders import stand_in_run
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import Death
+from harness.runners.recorder import HEARTBEAT
 from harness.runners.supervisor import execute
-from harness.runners.watched_worker import Progress, last_phase
+from harness.runners.watched_worker import Progress
 
 pytestmark = pytest.mark.usefixtures("stand_in")
 
@@ -74,7 +75,8 @@ def fast_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
 
         def monotonic() -> float:
             nonlocal ahead
-            if last_phase(tmp_path / "run") == phase:
+            heartbeat = tmp_path / "run" / HEARTBEAT
+            if heartbeat.exists() and heartbeat.read_text().startswith(f"{phase}\n"):
                 ahead += 100.0
             return time.monotonic() + ahead
 
@@ -122,6 +124,22 @@ def test_exit_0_without_the_complete_record_is_a_death(tmp_path: Path) -> None:
 def test_another_exit_status_is_named(tmp_path: Path) -> None:
     death = _execute(stand_in_run("exits_with_three"), tmp_path)
     assert (death.cause, death.detail, death.phase) == ("exit_code", "exit status 3", "half way")
+
+
+def test_the_last_words_of_a_worker_that_can_write_nothing_are_its_cause(tmp_path: Path) -> None:
+    death = _execute(stand_in_run("fills_the_disk"), tmp_path)
+    words = "OSError: [Errno 27] File too large"
+    # the phase that it could not write any more is not seen, and the one before is not lost
+    assert (death.cause, death.detail, death.phase) == (
+        "exit_code",
+        f"exit status 1, having printed at last {words!r}",
+        "disk full",
+    )
+
+
+def test_a_phase_that_was_over_at_once_is_known_though_the_directory_is_gone(tmp_path: Path) -> None:
+    death = _execute(stand_in_run("removes_its_directory_at_once"), tmp_path)
+    assert (death.cause, death.phase) == ("incomplete", "here")
 
 
 def test_endless_output_is_cut_off(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -99,6 +100,18 @@ def exits_early(run: Run, recorder: Recorder) -> None:
 def exits_with_three(run: Run, recorder: Recorder) -> None:
     recorder.phase("half way")
     os._exit(3)
+
+
+def fills_the_disk(run: Run, recorder: Recorder) -> None:
+    recorder.phase("disk full")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    recorder.phase("another")
+
+
+def removes_its_directory_at_once(run: Run, recorder: Recorder) -> None:
+    recorder.phase("there")
+    recorder.phase("here")
+    shutil.rmtree(recorder.directory)
 
 
 def prints_100_mb(run: Run, recorder: Recorder) -> None:

@@ -1,0 +1,97 @@
+"""Where an arm of `deadly_system` dies: in its step function, in a method of its run, or in a write of records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, cast
+
+import torch
+from deadly_system import misbehave
+from step_function_systems import Regression
+from torch import Tensor, nn
+
+from harness.evidence.arm_records import ArmEnd
+from harness.evidence.base import Record
+from harness.runners.recorder import Recorder
+from harness.system.protocol import Arm, TrainingRun, Workload
+
+LATER = 3  # a step in the middle of the series, a replay where the arm is captured
+STEP_OF = {"first_step": 0, "later_step": LATER, "replay": LATER}
+METHOD_OF = {"gradients": "gradients", "state": "parameters", "end": "__exit__"}
+# ways to die that leave the process alive: half a line before them would be damage that no worker makes
+ALIVE = {"raise", "system_exit", "closed_output", "no_directory", "full_disk", "memory", "nonsense"}
+
+
+def opened(workload: Workload, arm: Arm, phase: str, cause: str, options: Mapping[str, Any]) -> TrainingRun:
+    """A run that trains, and dies in that phase; an empty one: it does not."""
+    die = partial(misbehave, cause)
+    if cause == "illegal_address":
+        from deadly_kernels import prepare
+
+        prepare()
+    if phase in {"open", "build"} and (nonsense := die()) is not None:
+        return cast("TrainingRun", nonsense)
+    system = DiesInStep(die, phase) if phase in {"warm_up", "capture"} else Regression()
+    training = system.open(workload, arm, **options)
+    if phase in STEP_OF:
+        _dies_in_step(training, STEP_OF[phase], die)
+    elif phase in METHOD_OF:
+        _dies_in_method(training, METHOD_OF[phase], die)
+    elif phase == "write":
+        _dies_in_write(f"{phase}_{cause}", die, torn=cause not in ALIVE)
+    return cast("TrainingRun", training)
+
+
+class DiesInStep(Regression):
+    """Dies within its step function: while that is captured, or, on a GPU, in the warm-up before."""
+
+    def __init__(self, die: Callable[[], Any], phase: str) -> None:
+        self._die, self._phase = die, phase
+
+    def before_update(self, loss: Tensor, _model: nn.Module) -> None:
+        phase = "warm_up" if loss.is_cuda and not torch.cuda.is_current_stream_capturing() else "capture"
+        if phase == self._phase and (nonsense := self._die()) is not None:
+            loss.backward(nonsense)  # type: ignore[no-untyped-call]
+
+
+def _dies_in_step(training: Any, index: int, die: Callable[[], Any]) -> None:
+    kind = type(training)
+
+    def step(self: Any, now: int) -> Any:
+        nonsense = die() if now == index else None
+        return kind.step(self, now) if nonsense is None else nonsense
+
+    training.__class__ = type("Deadly", (kind,), {"step": step})
+
+
+def _dies_in_method(training: Any, name: str, die: Callable[[], Any]) -> None:
+    """From the first step on: everybody reads the parameters before it."""
+    kind = type(training)
+    steps: list[int] = []
+
+    def step(self: Any, index: int) -> Any:
+        steps.append(index)
+        return kind.step(self, index)
+
+    def method(self: Any, *arguments: Any) -> Any:
+        nonsense = die() if steps else None
+        return getattr(kind, name)(self, *arguments) if nonsense is None else nonsense
+
+    training.__class__ = type("Deadly", (kind,), {"step": step, name: method})
+
+
+def _dies_in_write(arm: str, die: Callable[[], Any], *, torn: bool) -> None:
+    """While the record of the arm's end is written: after half of its line, where the process ends with it."""
+    write = Recorder.write
+
+    def writes(self: Recorder, record: Record) -> None:
+        if isinstance(record, ArmEnd) and record.arm == arm:
+            if torn:
+                self._records.write('{"record": "arm_end", "arm"')
+                self._records.flush()
+            if (nonsense := die()) is not None:
+                self._records.write(f"{nonsense}\n")
+        write(self, record)
+
+    Recorder.write = writes  # type: ignore[method-assign]

@@ -1,0 +1,251 @@
+"""Verify a contract whose arms die, each of one cause in one phase, and say what is not as it must be.
+
+A combination is an arm and a claim of its own; beside them each workload has the claim SOUND, which must hold. Its
+arms share a run: a worker that dies costs its claim and another worker for the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import yaml
+
+from harness import session
+from harness.commands.application import application
+from harness.contract.load import LoadedContract
+from harness.errors import ExitCode
+from harness.judge.verdict import Verdict
+from harness.runners.plan import Plan
+from harness.session import VerifyOptions
+
+ROOT = Path(__file__).parents[1]
+SYSTEM = "deadly_system:DeadlySystem"
+MARK = "DEATH_TABLE"  # a variable that every process of a verification has
+LEFT_S = 5.0  # for what was killed to be gone
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One arm's death. named: texts of which the verdict's message has one; system: the arm's own, where not SYSTEM."""
+
+    phase: str
+    cause: str
+    named: tuple[str, ...]
+    system: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.phase}_{self.cause}"
+
+    def arm(self) -> dict[str, Any]:
+        captured = self.phase in {"warm_up", "capture", "replay"}
+        own = {"system": self.system} if self.system else {"dies": f"{self.phase}:{self.cause}"}
+        return {"capture": "step" if captured else "none", **own}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Combinations that share a workload, and so a run, with its limits in seconds."""
+
+    name: str
+    combinations: tuple[Combination, ...]
+    wall_limit_s: float
+    heartbeat_s: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one combination came to."""
+
+    combination: Combination
+    verdict: Verdict
+    problems: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        ended = "; ".join(self.problems) or "named"
+        return f"{self.combination.name:26} {self.verdict.status:12} {self.verdict.reason:20} {ended}"
+
+
+def contract_text(groups: Sequence[Group], needs: dict[str, Any], steps: int) -> str:
+    """A contract with a workload for each group."""
+    workload = {"model": "any", "batch_size": 2, "seq_len": 4, "steps": steps, "needs": needs}
+    claims = [_claim("SOUND", "again", [group.name for group in groups], steps)]
+    claims += [_claim_of(one, group.name, steps, needs) for group in groups for one in group.combinations]
+    arms = {one.name: one.arm() for group in groups for one in group.combinations}
+    contract = {
+        "schema": "contract/v1",
+        "id": "deaths",
+        "title": "Arms that die cost their own claims",
+        "system": SYSTEM,
+        # another seed each: equal arms of equal workloads would share a run, and its limits
+        "workloads": {group.name: {**workload, "seed": number} for number, group in enumerate(groups)},
+        "arms": {"plain": {"capture": "none"}, "again": {"capture": "none"}, **arms},
+        "claims": claims,
+    }
+    return yaml.dump(contract, sort_keys=False, Dumper=_NoAliases)
+
+
+class _NoAliases(yaml.SafeDumper):
+    def ignore_aliases(self, _data: Any) -> bool:
+        return True
+
+
+def _claim_of(one: Combination, workload: str, steps: int, needs: dict[str, Any]) -> dict[str, Any]:
+    claim = _claim(one.name.upper().replace("_", "-"), one.name, [workload], steps)
+    if one.phase == "gradients":
+        del claim["guards"], claim["max_abs_difference"]
+        claim |= {"kind": "gradient_match", "steps": [0]}
+    if one.arm()["capture"] == "step":
+        claim["mechanism"] = "cuda_graph" if needs.get("device") == "cuda" else "traced"
+    return claim
+
+
+def _claim(name: str, candidate: str, workloads: list[str], steps: int) -> dict[str, Any]:
+    return {
+        "id": name,
+        "title": "It trains as the plain arm does",
+        "kind": "trajectory_match",
+        "candidate": candidate,
+        "baseline": "plain",
+        "equality": "bitwise",
+        "max_abs_difference": 0.1,
+        "guards": {"steps": steps},
+        "on": workloads,
+        "why": "Equal arms train equally.",
+        "if_fails": "The arm did not die.",
+    }
+
+
+def verified(groups: Sequence[Group], needs: dict[str, Any], *, steps: int, describe_s: float) -> list[Outcome]:
+    """Verify them all in one directory, and look for what must not be: a PASS, an unnamed cause, a process left.
+
+    What concerns all of them (exit code, SOUND, `judge --check`, processes) is a problem of the first outcome.
+    """
+    support = str(ROOT / "tests" / "support")
+    paths = [path for path in (str(ROOT / "scripts"), support) if path not in sys.path]
+    mark = uuid.uuid4().hex
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, {MARK: mark}):
+        contract = Path(folder) / "deaths.yaml"
+        contract.write_text(contract_text(groups, needs, steps))
+        write_modules(Path(folder))
+        options = VerifyOptions(gate=True, reports=Path(folder) / "reports", name="run", wall_limit_s=describe_s)
+        with (
+            patch.object(sys, "path", [*sys.path, *paths, folder]),
+            patch.object(session, "plan_contracts", _with_limits(groups)),
+        ):
+            judgement = session.verify([contract], options)
+            general = _exit_code(judgement.exit_code) + _check(judgement.run_directory)
+        general += [f"process {process} is left" for process in processes_left(mark)]
+    verdicts = {(verdict.claim, verdict.workload): verdict for verdict in judgement.verdicts}
+    for group in groups:
+        sound = verdicts["SOUND", group.name]
+        general += [f"SOUND on {group.name}: {sound.status} {sound.message}"] * (sound.reason != "held")
+    outcomes = []
+    for group in groups:
+        for one in group.combinations:
+            verdict = verdicts[one.name.upper().replace("_", "-"), group.name]
+            outcomes.append(Outcome(one, verdict, _problems(one, verdict)))
+    outcomes[0].problems.extend(general)
+    return outcomes
+
+
+def _with_limits(groups: Sequence[Group]) -> Callable[[Sequence[LoadedContract], VerifyOptions], Plan]:
+    """`plan_contracts`, with each group's limits in its runs."""
+    limits = {each.name: {"wall_limit_s": each.wall_limit_s, "heartbeat_s": each.heartbeat_s} for each in groups}
+    planned_as_ever = session.plan_contracts
+
+    def planned(contracts: Sequence[LoadedContract], options: VerifyOptions) -> Plan:
+        plan = planned_as_ever(contracts, options)
+        return Plan(plan.units, [run.model_copy(update=limits[run.workload_name]) for run in plan.runs])
+
+    return planned
+
+
+def _problems(one: Combination, verdict: Verdict) -> list[str]:
+    problems = [] if verdict.status != "PASS" else ["a false PASS"]
+    if not any(text in verdict.message for text in one.named):
+        problems.append(f"none of {', '.join(map(repr, one.named))} in {verdict.message!r}")
+    return problems
+
+
+def _exit_code(code: ExitCode) -> list[str]:
+    return [f"exit code {int(code)}"] * (code != ExitCode.ERROR)
+
+
+def _check(directory: Path | None) -> list[str]:
+    """What `harness judge --check` has against the directory."""
+    arguments = ["judge", "--check", str(directory)]
+    printed = StringIO()
+    with redirect_stdout(printed), redirect_stderr(printed):
+        code = application(arguments)(arguments, standalone_mode=False)
+    return [f"judge --check exits with {code}: {printed.getvalue()}"] * (code != 0)
+
+
+def processes_left(mark: str) -> list[int]:
+    """Processes that carry the mark once what was killed had time to go."""
+    until = time.monotonic() + LEFT_S
+    while (left := list(_marked(mark))) and time.monotonic() < until:
+        time.sleep(0.05)
+    return left
+
+
+def _marked(mark: str) -> Iterable[int]:
+    for entry in Path("/proc").iterdir():
+        try:
+            marked = entry.name.isdigit() and f"{MARK}={mark}".encode() in (entry / "environ").read_bytes()
+            if marked and int(entry.name) != os.getpid():
+                yield int(entry.name)
+        except OSError:
+            continue  # it has ended, or belongs to somebody else
+
+
+STRANGER = """\
+import sys
+
+from deadly_system import DeadlySystem, misbehave
+
+WHERE, CAUSE = {where!r}, {cause!r}
+DESCRIBING = "harness.runners.opening" not in sys.modules
+if WHERE == ("import" if DESCRIBING else "import_in_worker"):
+    misbehave(CAUSE)
+
+
+class System(DeadlySystem):
+    def describe(self):
+        nonsense = misbehave(CAUSE) if WHERE == "describe" else None
+        return super().describe() if nonsense is None else nonsense
+"""
+STRANGER_PHASES = ("import", "import_in_worker", "describe")
+
+
+def write_modules(folder: Path) -> None:
+    """Modules whose systems die while they are imported or described: `dies_<phase>_<cause>`."""
+    from deadly_system import CAUSES
+
+    for where in STRANGER_PHASES:
+        for cause in CAUSES:
+            (folder / f"dies_{where}_{cause}.py").write_text(STRANGER.format(where=where, cause=cause))
+
+
+def print_outcomes(outcomes: Iterable[Outcome], more: Sequence[str], began: float) -> int:
+    """A line for each, then a summary; 1 where anything is wrong."""
+    outcomes = list(outcomes)
+    for outcome in outcomes:
+        print(outcome.line())
+    print(*more, sep="\n", end="\n" if more else "")
+    wrong = sum(bool(outcome.problems) for outcome in outcomes) + len(more)
+    passed = sum(outcome.verdict.status == "PASS" for outcome in outcomes)
+    seconds = time.monotonic() - began
+    print(f"{len(outcomes)} combinations of cause and phase, {passed} false PASS, {wrong} wrong, {seconds:.0f} s")
+    return 1 if wrong else 0

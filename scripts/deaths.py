@@ -1,0 +1,104 @@
+"""The table of deaths: every cause in every phase of an arm's life, on a processor. `.ci/long deaths`
+
+    python scripts/deaths.py
+
+Prints a line for each combination, then a summary. The exit code is 1 where one is not as it must be: a false PASS, a
+cause that its verdict does not name, another claim disturbed, a process left, an exit code other than the table's, or
+a directory of which `judge --check` finds something else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from death_table import STRANGER_PHASES, Combination, Group, print_outcomes, verified
+
+PHASES = ("open", "first_step", "later_step", "capture", "replay", "gradients", "state", "end", "write")
+LEFT = ("the `complete` record is missing",)
+NAMED: dict[str, tuple[str, ...]] = {
+    "raise": ("ValueError: this arm is broken",),
+    "system_exit": ("SystemExit: 0",),
+    "exit_0": LEFT,
+    "exit_1": ("exit status 1",),
+    "sigkill": ("SIGKILL",),
+    "sigsegv": ("SIGSEGV",),
+    "sigabrt": ("SIGABRT",),
+    "hang": ("no progress for",),
+    "overrun": ("still running after",),
+    "output": ("printed more than 10 MiB",),
+    "full_disk": ("File too large",),
+    "closed_output": ("Bad file descriptor",),  # after the others: what they print last would go nowhere
+    "no_directory": ("the directory of the run was nothing",),
+    "orphan": LEFT,
+    "memory": ("MemoryError",),
+    "nonsense": ("'float' object", "0.5", "records.jsonl:"),
+}
+LEFT_DESCRIBING = ("exit status 0 and no answer",)
+NAMED_DESCRIBING = NAMED | {
+    "exit_0": LEFT_DESCRIBING,
+    "orphan": LEFT_DESCRIBING,
+    "hang": ("no answer after",),
+    "output": ("more than 16 MiB of output",),
+    "nonsense": ("a float, not a SystemDescription",),
+}
+# without files of its own, a process that describes has no directory to lose and no disk to fill
+NOT_DESCRIBING = {"no_directory", "full_disk", "overrun"}
+TOGETHER = 5  # combinations of a run: each that ends its process has the others executed once more
+WALL_LIMIT_S, HEARTBEAT_S = 400.0, 200.0
+OVERRUN_S, HANG_S = 25.0, 15.0  # a worker imports torch within, on a busy machine too
+DESCRIBE_S = 15.0
+STEPS = 5
+
+
+def combination(phase: str, cause: str) -> Combination:
+    """One of the table; `phase` may be one of `STRANGER_PHASES`."""
+    if phase not in STRANGER_PHASES:
+        return Combination(phase, cause, NAMED[cause])
+    named = NAMED if phase == "import_in_worker" else NAMED_DESCRIBING
+    return Combination(phase, cause, named[cause], system=f"dies_{phase}_{cause}:System")
+
+
+def table() -> list[Combination]:
+    """Every combination that exists."""
+    found = [combination(phase, cause) for phase in (*STRANGER_PHASES, *PHASES) for cause in NAMED]
+    return [
+        one
+        for one in found
+        if not (one.phase in {"import", "describe"} and one.cause in NOT_DESCRIBING)
+        # nobody looks at what these return
+        and not (one.phase in {"import", "import_in_worker", "end"} and one.cause == "nonsense")
+    ]
+
+
+def groups(combinations: Sequence[Combination], together: int = TOGETHER) -> list[Group]:
+    """Those whose worker hangs apart, each kind under its own limit; the others as they come."""
+    found: list[Group] = []
+    for kind, wall, heartbeat in (
+        ("hang", WALL_LIMIT_S, HANG_S),
+        ("overrun", OVERRUN_S, HEARTBEAT_S),
+        ("other", WALL_LIMIT_S, HEARTBEAT_S),
+    ):
+        of_kind = [one for one in combinations if _kind(one) == kind]
+        for number, first in enumerate(range(0, len(of_kind), together)):
+            part = tuple(of_kind[first : first + together])
+            found.append(Group(f"{kind}-{number}", part, wall, heartbeat))
+    return found
+
+
+def _kind(one: Combination) -> str:
+    hangs = one.cause in {"hang", "overrun"} and one.phase not in {"import", "describe"}
+    return one.cause if hangs else "other"
+
+
+def main() -> int:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    began = time.monotonic()
+    outcomes = verified(groups(table()), {"device": "cpu"}, steps=STEPS, describe_s=DESCRIBE_S)
+    return print_outcomes(outcomes, [], began)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

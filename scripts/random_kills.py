@@ -1,0 +1,231 @@
+"""Verify, drill and pytest killed at random moments, in each of their phases; then the directories are judged.
+
+    python scripts/random_kills.py [--kills 300] [--seed 17]
+
+A kill waits for a phase, then for a random part of its length as an unkilled run took it. The last line sums up; the
+exit code is 1 where a gate opens on what did not finish, a process outlives its command by two seconds, or a command
+does not end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from unittest.mock import patch
+
+from harness.commands.application import application
+from harness.errors import HarnessError
+from harness.evidence import layout
+
+ROOT = Path(__file__).parents[1]
+SCRIPTED = ROOT / "tests" / "support" / "scripted"
+MARK = "RANDOM_KILLS"
+PHASES = ("start", "describe", "plan", "runs", "judge", "pages", "seal")
+COMMANDS = {
+    "verify": ("harness", "verify", "gate.yaml", "--gate", "--name", "run", "--reports"),
+    "drill": ("harness", "drill", "gate.yaml", "--name", "run", "--reports"),
+    "pytest": ("pytest", "-q", "gate.yaml", "--contract-gate", "--contract-reports"),
+}
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL)
+LIMIT_S = 40.0  # a command ends itself ten seconds after it was asked to
+LEFT_S = 2.0
+PASS_S = 0.001
+
+
+@dataclass
+class Command:
+    """One command under way. `phase` looks where it is; a phase that was seen does not come again."""
+
+    name: str
+    folder: Path
+    mark: str
+    process: subprocess.Popen[bytes] = field(init=False)
+    described: bool = False
+
+    def __post_init__(self) -> None:
+        environment = {**os.environ, MARK: self.mark, "PYTHONPATH": f"{SCRIPTED}:{ROOT}"}
+        command = [sys.executable, "-m", *COMMANDS[self.name], str(self.folder / "reports")]
+        nothing = subprocess.DEVNULL
+        self.process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=nothing, stderr=nothing)
+
+    def phase(self) -> str:
+        if self.process.poll() is not None:
+            return "ended"
+        directories = list(self.directories())
+        if not directories:
+            describing = any("harness.system.describing" in line for line in self.command_lines())
+            self.described = self.described or describing
+            return "describe" if describing else "plan" if self.described else "start"
+        [directory] = directories
+        if "incomplete" not in directory.name or (directory / layout.MANIFEST).exists():
+            return "seal"
+        if (directory / layout.VERDICTS).exists():
+            return "pages"
+        working = any("harness.runners.worker" in line for line in self.command_lines())
+        return "runs" if working or not any(directory.glob("evidence/*/process.json")) else "judge"
+
+    def directories(self) -> Iterator[Path]:
+        reports = self.folder / "reports"
+        yield from (path for path in reports.iterdir() if path.is_dir()) if reports.is_dir() else ()
+
+    def command_lines(self) -> Iterator[str]:
+        for process in marked(self.mark):
+            try:
+                yield Path(f"/proc/{process}/cmdline").read_bytes().decode("utf-8", "replace")
+            except OSError:
+                continue
+
+
+def marked(mark: str) -> list[int]:
+    """Processes that have the mark in their environment, and have not ended."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and f"{MARK}={mark}".encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def prepare(folder: Path) -> None:
+    """A contract of which every unit holds, and whose one fault is killed."""
+    with patch.object(sys, "path", [str(SCRIPTED), *sys.path]):  # for others it would replace a worker's probe
+        from scripted_system import contract_text
+    text = contract_text("held").replace(":ScriptedSystem", ":FaultySystem").replace("nan_tail", "fault")
+    (folder / "gate.yaml").write_text(text)
+    (folder / "pytest.ini").write_text("[pytest]\ncontract_paths = .\n")
+
+
+def unkilled(name: str) -> tuple[dict[str, float], bytes]:
+    """Seconds of each phase of a command that comes to its end, and its verdicts."""
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        prepare(folder)
+        command = Command(name, folder, f"{os.getpid()}-{name}")
+        seconds: Counter[str] = Counter()
+        last = time.monotonic()
+        while (phase := command.phase()) != "ended":
+            now = time.monotonic()
+            seconds[phase] += now - last  # type: ignore[assignment]
+            last = now
+            time.sleep(PASS_S)
+        if command.process.returncode != 0:
+            raise RuntimeError(f"{name} exits with {command.process.returncode} unkilled")
+        [directory] = command.directories()
+        return dict(seconds), (directory / layout.VERDICTS).read_bytes()
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Where a command was when it was killed, how it ended, and what is wrong with that."""
+
+    phase: str
+    problems: list[str]
+
+
+def kill(name: str, phase: str, sent: tuple[signal.Signals, ...], wait_s: float, expected: bytes) -> Kill:
+    """Kill a command in a phase; `wait_s` after it has begun."""
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        prepare(folder)
+        command = Command(name, folder, f"{os.getpid()}-{time.monotonic_ns()}")
+        try:
+            while (now := command.phase()) != "ended" and PHASES.index(now) < PHASES.index(phase):
+                time.sleep(PASS_S)
+            time.sleep(wait_s)
+            now = command.phase()
+            for number, each in enumerate(sent):
+                time.sleep(0.05 * number)
+                command.process.send_signal(each)
+            problems = _ended(command)
+        finally:
+            command.process.kill()
+            command.process.wait()
+        until = time.monotonic() + LEFT_S
+        while (left := marked(command.mark)) and time.monotonic() < until:
+            time.sleep(0.02)
+        problems += [f"{len(left)} processes left"] * bool(left)
+        for process in left:
+            os.kill(process, signal.SIGKILL)
+        problems += [
+            text
+            for directory in command.directories()
+            for text in accepted(directory, expected, drilled=name == "drill")
+        ]
+        return Kill(now, problems)
+
+
+def _ended(command: Command) -> list[str]:
+    try:
+        command.process.wait(LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return [f"still there after {LIMIT_S:g} s"]
+    return []
+
+
+def accepted(directory: Path, expected: bytes, *, drilled: bool) -> list[str]:
+    """What is wrong with a gate that opens on this directory: it did not finish, or has not all that it should have."""
+    arguments = ["judge", *([] if drilled else ["--gate"]), str(directory)]  # no gate takes a drill
+    printed, code = StringIO(), 1
+    with redirect_stdout(printed), redirect_stderr(printed), suppress(HarnessError):
+        code = application(arguments)(arguments, standalone_mode=False)
+    if code != 0:
+        return []
+    records = [path.read_text().splitlines()[-1] for path in directory.glob("evidence/*/records.jsonl")]
+    sealed = (directory / layout.MANIFEST).exists() and (directory / layout.VERDICTS).read_bytes() == expected
+    whole = sealed and bool(records) and all('"record":"complete"' in record for record in records)
+    return [] if whole else [f"the gate opens on {directory.name}, which did not finish"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=17)
+    options = parser.parse_args()
+    return killed(options.kills, random.Random(options.seed))
+
+
+def killed(kills: int, choice: random.Random) -> int:
+    """Kill so many commands, print what is wrong and a summary; the exit code."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would these
+    lengths = {name: unkilled(name) for name in COMMANDS}
+    for name, (seconds, _) in lengths.items():
+        print(f"{name:8}", "  ".join(f"{phase} {seconds.get(phase, 0.0):.2f} s" for phase in PHASES), flush=True)
+    seen: Counter[str] = Counter()
+    sent_how_often: Counter[str] = Counter()
+    wrong = 0
+    for number in range(kills):
+        name = list(COMMANDS)[number % len(COMMANDS)]
+        phase = PHASES[number // len(COMMANDS) % len(PHASES)]
+        first = choice.choice(SIGNALS)
+        sent = (first, choice.choice(SIGNALS)) if choice.random() < 0.25 else (first,)
+        seconds, expected = lengths[name]
+        found = kill(name, phase, sent, choice.uniform(0.0, seconds.get(phase, 0.0)), expected)
+        seen[found.phase] += 1
+        sent_how_often["+".join(each.name for each in sent) if len(sent) == 1 else "twice"] += 1
+        wrong += bool(found.problems)
+        sent_names = " and ".join(each.name for each in sent)
+        print(
+            f"{number + 1:3} {name} in {found.phase}, {sent_names}: {'; '.join(found.problems) or 'held'}", flush=True
+        )
+    print(", ".join(f"{name} {count}" for name, count in sorted(sent_how_often.items())))
+    by_phase = ", ".join(f"{phase} {seen[phase]}" for phase in (*PHASES, "ended"))
+    print(f"{kills} kills, {wrong} wrong; in {by_phase}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""A part of the table of deaths in which every cause and every phase is; all of it: `.ci/long deaths`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import deaths
+import gpu_deaths
+import pytest
+from death_table import STRANGER_PHASES, Outcome, contract_text, print_outcomes, verified
+
+from harness.contract.load import load_contracts
+
+PART = (
+    ("import", "sigabrt"),
+    ("import", "exit_1"),
+    ("describe", "exit_0"),
+    ("describe", "nonsense"),
+    ("import_in_worker", "raise"),
+    ("open", "memory"),
+    ("first_step", "nonsense"),
+    ("later_step", "sigsegv"),
+    ("capture", "system_exit"),
+    ("state", "full_disk"),
+    ("replay", "closed_output"),
+    ("gradients", "no_directory"),
+    ("end", "orphan"),
+    ("write", "sigkill"),
+    ("describe", "output"),
+    ("describe", "hang"),
+    ("first_step", "overrun"),
+)
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> list[Outcome]:
+    part = [deaths.combination(phase, cause) for phase, cause in PART]
+    return verified(deaths.groups(part, len(part)), {"device": "cpu"}, steps=deaths.STEPS, describe_s=deaths.DESCRIBE_S)
+
+
+def test_the_part_has_every_cause_and_every_phase() -> None:
+    assert {phase for phase, _ in PART} == {*STRANGER_PHASES, *deaths.PHASES}
+    assert {cause for _, cause in PART} == set(deaths.NAMED)
+
+
+def test_each_death_is_named_and_costs_its_own_claim(outcomes: list[Outcome]) -> None:
+    """So are those that the first outcome answers for: exit code, neighbours, processes left, `judge --check`."""
+    assert {outcome.combination.name: outcome.problems for outcome in outcomes} == {
+        f"{phase}_{cause}": [] for phase, cause in PART
+    }
+
+
+def test_each_is_an_error(outcomes: list[Outcome]) -> None:
+    assert {str(outcome.verdict.status) for outcome in outcomes} == {"ERROR"}
+
+
+def test_a_wrong_one_is_counted(outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = Outcome(outcomes[0].combination, outcomes[0].verdict, ["a process is left"])
+    assert print_outcomes([wrong, *outcomes[1:]], ["memory is not back"], 0.0) == 1
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].endswith("a process is left")
+    assert f"{len(PART)} combinations of cause and phase, 0 false PASS, 2 wrong" in printed[-1]
+
+
+def test_the_whole_table_has_more_than_a_hundred() -> None:
+    names = [one.name for one in deaths.table()]
+    assert len(set(names)) == len(names) >= 100
+
+
+def test_a_gpu_dies_of_each_cause_in_each_phase(tmp_path: Path) -> None:
+    groups = gpu_deaths.groups()
+    found = {(one.phase, one.cause) for group in groups for one in group.combinations}
+    assert found == {(phase, cause) for phase in gpu_deaths.PHASES for cause in gpu_deaths.NAMED}
+    (tmp_path / "deaths.yaml").write_text(contract_text(groups, gpu_deaths.NEEDS, gpu_deaths.STEPS))
+    [loaded] = load_contracts([tmp_path / "deaths.yaml"])
+    mechanisms = {claim.id: claim.mechanism for claim in loaded.contract.claims}
+    assert mechanisms["CAPTURE-SIGKILL"] == "cuda_graph"
+    assert mechanisms["BUILD-SIGKILL"] is None
+
+
+@pytest.mark.parametrize(("after", "problems"), [(100, []), (1 << 30, ["1024 MiB of the GPU's memory are not back"])])
+def test_memory_that_is_not_back_is_a_problem(after: int, problems: list[str]) -> None:
+    assert gpu_deaths.memory_problems(100, lambda: after + 100 * (after > 100), wait_s=0.0) == problems

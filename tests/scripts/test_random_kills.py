@@ -1,0 +1,40 @@
+"""A dozen random kills of one command; 300 of three: `.ci/long kills`."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import random_kills
+
+
+@pytest.fixture(scope="module")
+def whole() -> tuple[dict[str, float], bytes]:
+    return random_kills.unkilled("verify")
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_a_killed_command_leaves_no_open_gate_and_no_process(
+    whole: tuple[dict[str, float], bytes], number: int
+) -> None:
+    choice = random.Random(number)
+    phase = random_kills.PHASES[number % len(random_kills.PHASES)]
+    sent = tuple(choice.choices(random_kills.SIGNALS, k=1 + number % 2))
+    seconds, expected = whole
+    found = random_kills.kill("verify", phase, sent, choice.uniform(0.0, seconds.get(phase, 0.0)), expected)
+    assert found.problems == []
+
+
+def test_a_gate_that_opens_on_an_unfinished_directory_is_told(
+    whole: tuple[dict[str, float], bytes], tmp_path: Path
+) -> None:
+    """As one is that has other verdicts than those of a whole run."""
+    random_kills.prepare(tmp_path)
+    command = random_kills.Command("verify", tmp_path, "told")
+    assert command.process.wait(60) == 0
+    [directory] = command.directories()
+    assert random_kills.accepted(directory, whole[1], drilled=False) == []
+    assert random_kills.accepted(directory, b"other verdicts", drilled=False) == [
+        "the gate opens on run, which did not finish"
+    ]
