@@ -185,7 +185,7 @@ def hostile_header(run: Path, **fields: Any) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [(["judge"], 12), (["judge", "--check"], 12), (["report"], 0), (["pack"], 12), (["judge", "--json"], 12)],
+    [(["judge"], 12), (["judge", "--check"], 12), (["report"], 12), (["pack"], 12), (["judge", "--json"], 12)],
 )
 def test_a_header_of_a_stranger(called: Called, run: Path, arguments: list[str], code: int) -> None:
     hostile_header(run, command=[HOSTILE, f"\n{HOSTILE}"], fault=HOSTILE, purpose="fault", started_at=HOSTILE)
