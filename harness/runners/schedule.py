@@ -32,7 +32,7 @@ HOST_GIB = 2.0  # of a process on the host, torch's libraries included
 # Times as long as another arm: one that synchronizes waits for a time slice at each sync. On an H200 beside seven
 # others its step took 360 to 470 ms, an eager one's 85.
 WATCHED = 4
-OPENING = 50  # steps that an arm's opening is taken for: 4 s beside seven others
+OPENING = 50  # steps that an arm's opening is taken for; chosen, so that short runs of a large model are not the last
 POLL_S = 0.5
 NOT_TIMED, EXCLUSIVE, TIMED = range(3)
 

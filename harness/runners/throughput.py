@@ -147,8 +147,8 @@ def execute(run: Run, recorder: Recorder) -> None:
             with arm.own_generators():
                 recorder.write(arm_end(arm.training, arm.name, 0, arm.next_index, arm.watch, ends))
         if counter is None and _on_cuda:
-            # Not before the timed blocks: once there was a session, every launch of the process takes longer (a
-            # captured tiny step 0.43 ms in place of 0.36 on an H200). Beside the other runs: the first takes seconds.
+            # Not before the timed blocks, which a session may disturb: where there was one on an H200, that process's
+            # captured tiny step took 0.43 ms, most others' 0.36. Beside the other runs: the first takes seconds.
             recorder.phase("set up the profiler")
             prime_profiler()
         if counter is None:
