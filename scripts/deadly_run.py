@@ -20,7 +20,10 @@ LATER = 3  # a step in the middle of the series, a replay where the arm is captu
 STEP_OF = {"first_step": 0, "later_step": LATER, "replay": LATER}
 METHOD_OF = {"gradients": "gradients", "state": "parameters", "end": "__exit__"}
 # ways to die that leave the process alive: half a line before them would be damage that no worker makes
-ALIVE = {"raise", "system_exit", "closed_output", "no_directory", "full_disk", "memory", "nonsense"}
+ALIVE = {
+    *("raise", "system_exit", "closed_output", "no_directory", "full_disk", "memory", "nonsense"),
+    *("device_assert", "illegal_address", "endless_kernel", "out_of_memory"),
+}
 
 
 def opened(workload: Workload, arm: Arm, phase: str, cause: str, options: Mapping[str, Any]) -> TrainingRun:

@@ -57,6 +57,7 @@ _OF_AN_ARM = {
     "inventory": Kind.KERNEL_COMPILATION,
     "inventory after ": Kind.KERNEL_COMPILATION,
     "measure a step's memory in another process": Kind.MEMORY_MEASUREMENT,
+    "wait to be ": Kind.WAITING,
 }
 _OF_THE_WORKER = {
     "start": Kind.IMPORTS,

@@ -34,6 +34,12 @@ def _loss(value: float) -> str:
     return encoded if isinstance(encoded, str) else repr(encoded)
 
 
+def _within(phase: str, name: str) -> str:
+    """A phase of the arm that `phase` is of, if any: what that arm enqueued may kill the worker as it waits."""
+    arm, of_an_arm, _ = phase.partition(": ")
+    return f"{arm}{of_an_arm}{name}" if of_an_arm else name
+
+
 class SeriesWriter:
     """One arm's series as CSV. Losses keep every bit; non-finite ones are written as tags."""
 
@@ -133,7 +139,7 @@ class Recorder:
             yield
             return
         before = self.current_phase
-        self.phase("wait to be alone")
+        self.phase(_within(before, "wait to be alone"))
         self._ask(self._line, ALONE)
         wait_for_quiet_device()
         self._enter(before)
@@ -141,7 +147,7 @@ class Recorder:
             yield
         finally:
             before = self.current_phase
-            self.phase("wait to be together")
+            self.phase(_within(before, "wait to be together"))
             self._ask(self._line, TOGETHER)
             self._enter(before)
 

@@ -43,6 +43,8 @@ def _text(node: ast.expr) -> str | None:
         return "".join(_text(part) or "arm" for part in node.values).replace("arm.arm: ", OF_AN_ARM)
     if isinstance(node, ast.FormattedValue):
         return _text(node.value)
+    if isinstance(node, ast.Call):  # a wait: of an arm, or of the worker, as it comes
+        return _text(node.args[-1])
     if isinstance(node, ast.Name):
         return AGAIN if node.id == "before" else getattr(recorder, node.id, None)
     return None
@@ -80,6 +82,8 @@ def test_a_phase_of_the_sources_has_a_kind(named: Named) -> None:
         ("untrained.0: steps", Kind.UNTRAINED_CONTROL),
         ("untrained.0: open", Kind.OPENING),
         ("untrained.0: host syncs", Kind.DETECTORS),
+        ("graphed.0: wait to be alone", Kind.WAITING),
+        ("wait to be together", Kind.WAITING),
         ("full: kernels for sm_90", Kind.KERNEL_COMPILATION),
         ("full: kernels", Kind.KERNEL_COMPARISONS),
         ("full: inventory after a refusal:\nof two lines", Kind.KERNEL_COMPILATION),

@@ -12,10 +12,12 @@ import pytest
 from run_builders import stand_in_run
 
 from harness.evidence.files import read_model
+from harness.evidence.run_records import ArmFailed
 from harness.evidence.worker_times import ProcessTimes
 from harness.runners import watched_worker
 from harness.runners.interpreters import Interpreter
 from harness.runners.line import pair
+from harness.runners.remaining import without_the_arm
 from harness.runners.supervisor import Company, execute
 from harness.runners.watched_worker import WatchedWorker
 
@@ -85,3 +87,13 @@ def test_who_dies_alone_leaves_the_machine_to_the_others(tmp_path: Path) -> None
     assert death is not None
     assert (death.cause, death.detail) == ("signal", "SIGKILL")
     assert execute(stand_in_run("one_arm"), tmp_path / "next", company=company) is None
+
+
+def test_an_arm_whose_kernels_end_the_worker_as_it_waits_is_named(tmp_path: Path) -> None:
+    """What it enqueued before shows at the wait for a quiet device; other arms are executed without it."""
+    death = execute(stand_in_run("dies_as_it_waits"), tmp_path / "dead", company=Company())
+    assert death is not None
+    assert (death.phase, death.cause) == ("plain.0: wait to be alone", "signal")
+    failed: dict[str, ArmFailed] = {}
+    without_the_arm(stand_in_run("dies_as_it_waits"), tmp_path / "dead", death, failed)
+    assert [(arm, failure.cause) for arm, failure in failed.items()] == [("plain", "signal")]

@@ -79,6 +79,14 @@ def dies_alone(run: Run, recorder: Recorder) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def dies_as_it_waits(run: Run, recorder: Recorder) -> None:
+    """As on a device whose kernels fail while an arm waits for others to be stopped."""
+    recorder.phase("plain.0: steps")
+    vars(sys.modules[Recorder.__module__])["wait_for_quiet_device"] = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    with recorder.alone():
+        pass
+
+
 def hangs_deaf(run: Run, recorder: Recorder) -> None:
     recorder.phase("deaf")
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
