@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
@@ -31,8 +31,11 @@ def device_seconds(timing: TimingEvidence, timings: Sequence[TimingEvidence], ar
     return float(median(each.observed_device_seconds.get(arm, 0.0) for each in profiled)) if profiled else 0.0
 
 
-def step_times(timing: TimingEvidence, part: ThroughputRatio) -> StepTimes:
-    """Settles with ERROR when a block is torn or too short, blocks are missing, or a round is not ABBA."""
+def step_times(timing: TimingEvidence, part: ThroughputRatio, left_out: Collection[int] = ()) -> StepTimes:
+    """Those of all rounds but the ones left out.
+
+    Settles with ERROR when a block is torn or too short, blocks are missing, or a round is not ABBA.
+    """
     for block in timing.blocks:
         if not (math.isfinite(block.seconds) and block.seconds > 0) or block.steps < 1:
             settle(
@@ -51,14 +54,15 @@ def step_times(timing: TimingEvidence, part: ThroughputRatio) -> StepTimes:
                 f"process {timing.process} timed a block of {block.steps} steps, {part.block_steps} are demanded",
             )
     ordered = sorted(timing.blocks, key=lambda block: (block.round, block.position))
-    rounds = [_round(timing, part, group) for _, group in groupby(ordered, key=lambda block: block.round)]
+    rounds = {number: _round(timing, part, group) for number, group in groupby(ordered, key=lambda block: block.round)}
     blocks = 2 * len(rounds)
     if blocks < part.blocks:
         settle(
             reasons.EVIDENCE_MISSING,
             f"process {timing.process} timed {blocks} blocks an arm, {part.blocks} are demanded",
         )
-    return StepTimes(*(np.array([each[arm] for each in rounds]) for arm in (part.candidate, part.baseline)))
+    kept = [each for number, each in rounds.items() if number not in left_out]
+    return StepTimes(*(np.array([each[arm] for each in kept]) for arm in (part.candidate, part.baseline)))
 
 
 def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]) -> dict[str, list[float]]:

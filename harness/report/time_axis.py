@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Block, Telemetry, TelemetrySample, TimingEvidence
+from harness.judge.pace import disturbed_rounds, left_out_of
 from harness.judge.statistics import Array, as_found, undisturbed
 
 GAP = 0.04  # between two processes, as a share of what all of them take
@@ -32,6 +33,7 @@ class ProcessTiming:
 
     process: int
     ratio: float  # cautious: the baseline's undisturbed step over the candidate's as it was found
+    left_out: str  # rounds beside which something else worked on the processor, or that the process is
     candidate_aa: float
     baseline_aa: float
     blocks: list[TimedBlock]
@@ -54,7 +56,9 @@ def side_by_side(runs: Sequence[RunEvidence]) -> list[ProcessTiming]:
     """
     timed = [(run.timing, run.telemetry) for run in runs if run.timing]
     ordered = sorted(timed, key=lambda pair: pair[0].process)
-    alone = [timing_alone for timing, telemetry in ordered if (timing_alone := _alone(timing, telemetry)) is not None]
+    disturbed = disturbed_rounds([timing for timing, _ in ordered])
+    each = (_alone(*timed, rounds) for timed, rounds in zip(ordered, disturbed, strict=True))
+    alone = [found for found in each if found is not None]
     gap = GAP * sum(item.end for item in alone)
     placed, start = [], 0.0
     for item in alone:
@@ -63,7 +67,7 @@ def side_by_side(runs: Sequence[RunEvidence]) -> list[ProcessTiming]:
     return placed
 
 
-def _alone(timing: TimingEvidence, telemetry: Telemetry | None) -> ProcessTiming | None:
+def _alone(timing: TimingEvidence, telemetry: Telemetry | None, disturbed: set[int]) -> ProcessTiming | None:
     """One process, its first block at 0 s; None if an arm is missing or a block took no time."""
     names = {timing.candidate: "candidate", timing.baseline: "baseline"}
     blocks = [block for block in timing.blocks if block.arm in names]
@@ -77,12 +81,18 @@ def _alone(timing: TimingEvidence, telemetry: Telemetry | None) -> ProcessTiming
         TimedBlock(names[block.arm], at, at + float(block.seconds), 1000 * float(block.seconds) / max(block.steps, 1))
         for block, at in zip(blocks, begins, strict=True)
     ]
-    times = {arm: np.array([block.step_ms for block in placed if block.arm == arm]) for arm in names.values()}
+    left_out = left_out_of(timing, disturbed)
+    kept = [block for block in blocks if block.round not in (left_out or ())]
+    times = {
+        arm: np.array([block.seconds / max(block.steps, 1) for block in kept if block.arm == name])
+        for name, arm in names.items()
+    }
     return ProcessTiming(
         timing.process,
         float(undisturbed(times["baseline"]) / as_found(times["candidate"])),
-        _self_ratio(timing, timing.candidate, as_found),
-        _self_ratio(timing, timing.baseline, undisturbed),
+        "the process" if left_out is None else f"{len(left_out)} rounds" if left_out else "",
+        _self_ratio(kept, timing.candidate, as_found),
+        _self_ratio(kept, timing.baseline, undisturbed),
         placed,
         _samples(telemetry, blocks[0].began, max(block.end for block in placed)),
         clocked,
@@ -112,21 +122,14 @@ def _samples(telemetry: Telemetry | None, first: float | None, end: float) -> li
 
 
 def _moved(item: ProcessTiming, by: float) -> ProcessTiming:
-    return ProcessTiming(
-        item.process,
-        item.ratio,
-        item.candidate_aa,
-        item.baseline_aa,
-        [block._replace(start=block.start + by, end=block.end + by) for block in item.blocks],
-        [(at + by, sample) for at, sample in item.samples],
-        item.clocked,
-    )
+    blocks = [block._replace(start=block.start + by, end=block.end + by) for block in item.blocks]
+    return replace(item, blocks=blocks, samples=[(at + by, sample) for at, sample in item.samples])
 
 
-def _self_ratio(timing: TimingEvidence, arm: str, step: Callable[[Array], Array]) -> float:
+def _self_ratio(blocks: Sequence[Block], arm: str, step: Callable[[Array], Array]) -> float:
     """An arm's step in the first block of each round, over that in its second; NaN when it had no second."""
     rounds: dict[int, list[float]] = {}
-    for block in sorted(timing.blocks, key=lambda block: (block.round, block.position)):
+    for block in sorted(blocks, key=lambda block: (block.round, block.position)):
         if block.arm == arm:
             rounds.setdefault(block.round, []).append(float(block.seconds) / max(block.steps, 1))
     pairs = [values for values in rounds.values() if len(values) == 2 and min(values) > 0]

@@ -3,7 +3,7 @@
 After a warm-up, rounds of four blocks in ABBA order; a block is `block_steps` steps between two device
 synchronizations, by the host's clock. Both arms walk the same step indices, so their losses can be compared step
 by step. Inside a block nothing is done but the steps and one small copy of each batch; losses and digests are
-read when the clock stands still.
+read when the clock stands still, and the processor's pace is measured before and after.
 
 On CUDA one process of a claim is profiled, in untimed blocks afterwards: what the device did there holds for the claim.
 The others count graph launches in the timed blocks themselves. Counting and profiling exclude each other
@@ -29,6 +29,7 @@ from harness.evidence.run_records import Block, TimingEvidence
 from harness.runners.capture import capture_evidence, capture_record
 from harness.runners.launch_counter import counter_of_this_process
 from harness.runners.opening import opened
+from harness.runners.pace import Paces, slower
 from harness.runners.paired import arm_end, arm_start
 from harness.runners.profiling import Watched, graph_launches, in_step, prime_profiler
 from harness.runners.recorder import TIMED_PHASE, Recorder
@@ -41,6 +42,7 @@ WARMUP_STEPS = 10
 WATCHED_STEPS = 5
 PROFILED_PROCESS = 0  # of a claim's processes
 RAISE_CLOCKS_S = 0.15
+MOST_ROUNDS = 2  # times as many as are demanded: where something else works on the processor, for what that spoils
 
 
 @dataclass
@@ -125,7 +127,9 @@ def execute(run: Run, recorder: Recorder) -> None:
     counter = counter_of_this_process() if _on_cuda and run.process != PROFILED_PROCESS else None
     with ExitStack() as stack:
         arms: dict[str, TimedArm] = {}
+        paces = Paces()
         for name in (baseline, candidate):
+            paces.look()
             recorder.phase(f"{name}: open")
             training = stack.enter_context(opened(run, name))
             watch = StateWatch(training)
@@ -136,11 +140,12 @@ def execute(run: Run, recorder: Recorder) -> None:
             arm.block(1)
             arm.watch.after_first_step()
             arm.block(WARMUP_STEPS - 1)
+            paces.look()
             recorder.heartbeat()
         with counter or nullcontext(), undisturbed(recorder):
             recorder.phase(TIMED_PHASE)
             count = counter.count if counter is not None else _uncounted
-            timed = _timed_rounds(arms[candidate], arms[baseline], count, rounds=blocks // 2, steps=block_steps)
+            timed = _timed_rounds(arms[candidate], arms[baseline], count, paces, rounds=blocks // 2, steps=block_steps)
             recorder.phase("end")  # telemetry of the timed phase ends before others go on
         ends = Ends()
         for arm in arms.values():
@@ -205,30 +210,50 @@ def raise_clocks() -> None:
 
 
 def _timed_rounds(
-    candidate: TimedArm, baseline: TimedArm, count: Callable[[], int | None], *, rounds: int, steps: int
+    candidate: TimedArm,
+    baseline: TimedArm,
+    count: Callable[[], int | None],
+    paces: Paces,
+    *,
+    rounds: int,
+    steps: int,
 ) -> list[Block]:
-    """`count`: the process's graph launches so far, None where they are not counted."""
-    timed = []
-    for number in range(rounds):
-        for position, arm in enumerate((candidate, baseline, baseline, candidate)):
-            first, before = arm.next_index, count()
-            seconds, processor_seconds, began = arm.block(steps)
-            after = count()
-            arm.write_block()
-            timed.append(
-                Block(
-                    arm=arm.name,
-                    round=number,
-                    position=position,
-                    steps=steps,
-                    seconds=seconds,
-                    first_step=first,
-                    processor_seconds=processor_seconds,
-                    began=began,
-                    graph_launches=after - before if after is not None and before is not None else None,
-                )
-            )
+    """So many rounds, and up to as many again in place of those that were disturbed.
+
+    `count`: the process's graph launches so far, None where they are not counted.
+    """
+    timed: list[Block] = []
+    undisturbed_rounds, number = 0, 0
+    while number < rounds or (undisturbed_rounds < rounds and number < MOST_ROUNDS * rounds):
+        blocks = [
+            _timed_block(arm, count, paces, number, position, steps)
+            for position, arm in enumerate((candidate, baseline, baseline, candidate))
+        ]
+        undisturbed_rounds += not any(paces.disturbed(block) for block in blocks)
+        timed += blocks
+        number += 1
     return timed
+
+
+def _timed_block(
+    arm: TimedArm, count: Callable[[], int | None], paces: Paces, number: int, position: int, steps: int
+) -> Block:
+    first, before, pace_before = arm.next_index, count(), paces.measure()
+    seconds, processor_seconds, began = arm.block(steps)
+    pace, after = slower(pace_before, paces.measure()), count()
+    arm.write_block()
+    return Block(
+        arm=arm.name,
+        round=number,
+        position=position,
+        steps=steps,
+        seconds=seconds,
+        first_step=first,
+        processor_seconds=processor_seconds,
+        began=began,
+        graph_launches=after - before if after is not None and before is not None else None,
+        pace=pace,
+    )
 
 
 def _watch_and_record(arm: TimedArm, *, watch: bool) -> Watched:

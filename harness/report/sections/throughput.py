@@ -14,6 +14,10 @@ from harness.report.blocks import Part, Section, Table, table
 from harness.report.time_axis import ProcessTiming, side_by_side
 from harness.report.view import ReportView
 
+LEFT_OUT = (
+    "Left out is what was timed while something else worked on the same processor core, by the pace of a fixed piece "
+    "of work before and after each block."
+)
 UNCLOCKED = (
     "This run did not record when its blocks began: they are drawn end to end, and what the machine did is laid "
     "beside them from the first block on, right to about a second."
@@ -48,6 +52,8 @@ def _part(verdict: Verdict, claim: ThroughputRatio, runs: list[RunEvidence]) -> 
             processes, demanded=claim.at_least, interval=_interval(verdict), shares_clock=clocked
         )
         part.plots.append(plot)
+        if any(item.left_out for item in processes):
+            part.text.append(LEFT_OUT)
         columns = [
             "process",
             "ratio",
@@ -56,9 +62,14 @@ def _part(verdict: Verdict, claim: ThroughputRatio, runs: list[RunEvidence]) -> 
             "A/A candidate",
             "A/A baseline",
             "blocks",
+            *(["left out"] if any(item.left_out for item in processes) else []),
         ]
         part.tables.append(
-            table(f"Processes; demanded at least {claim.at_least:g}", columns, list(map(_row, processes)))
+            table(
+                f"Processes; demanded at least {claim.at_least:g}",
+                columns,
+                [_row(item)[: len(columns)] for item in processes],
+            )
         )
     telemetry = {
         run.timing.process: run.telemetry for run in runs if run.timing and run.telemetry and run.telemetry.samples
@@ -70,7 +81,7 @@ def _part(verdict: Verdict, claim: ThroughputRatio, runs: list[RunEvidence]) -> 
 
 def _row(item: ProcessTiming) -> list[object]:
     medians = [median(block.step_ms for block in item.blocks if block.arm == arm) for arm in ("candidate", "baseline")]
-    return [item.process, item.ratio, *medians, item.candidate_aa, item.baseline_aa, len(item.blocks)]
+    return [item.process, item.ratio, *medians, item.candidate_aa, item.baseline_aa, len(item.blocks), item.left_out]
 
 
 def _interval(verdict: Verdict) -> tuple[float, float] | None:

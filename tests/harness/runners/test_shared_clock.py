@@ -32,6 +32,6 @@ def test_blocks_begin_between_the_samplers_start_and_now(tmp_path: Path) -> None
     assert evidence.telemetry.began is not None
     blocks = [(block.began or 0.0, block.seconds) for block in evidence.timing.blocks]
     moments = [before, evidence.telemetry.began, *itertools.chain(*((at, at + took) for at, took in blocks))]
-    assert len(blocks) == 8
+    assert len(blocks) >= 8  # more, where something disturbed them
     assert moments == sorted(moments)
     assert moments[-1] < time.monotonic()

@@ -16,11 +16,17 @@ from step_function_systems import Regression
 from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import TimingEvidence
-from harness.runners import throughput
+from harness.runners import pace, throughput
 from harness.runners.profiling import Watched
 from harness.runners.recorder import Recorder
 
 SYSTEM = "step_function_systems:Regression"
+
+
+@pytest.fixture(autouse=True)
+def nothing_else_works_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds that something disturbs are timed again (`test_pace`)."""
+    monkeypatch.setattr(pace, "pace", lambda: 1e-3)
 
 
 def make_run(**changes: object) -> Run:
@@ -71,6 +77,29 @@ def test_blocks_are_interleaved_over_the_same_steps(tmp_path: Path) -> None:
     ]
     assert {block.steps for block in evidence.blocks} == {3}
     assert evidence.observed_steps == throughput.WATCHED_STEPS
+
+
+@pytest.mark.parametrize(
+    ("disturbed_rounds", "rounds"),
+    [(set(), 2), ({0}, 3), ({0, 2}, 4), ({0, 1, 2, 3}, 4), ({2}, 2)],
+    ids=["none", "first", "two", "all", "later"],
+)
+def test_disturbed_rounds_are_timed_again_up_to_as_many_as_were_asked_for(
+    disturbed_rounds: set[int], rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rounds are demanded. In a disturbed one the last block is: its pace is measured before and after."""
+    before_the_rounds = 4 * pace.LOOKS
+    measured = iter(range(10_000))
+
+    def paced() -> float:
+        number = next(measured) - before_the_rounds
+        return 2e-3 if number % 8 == 7 and number // 8 in disturbed_rounds else 1e-3
+
+    monkeypatch.setattr(pace, "pace", paced)
+    evidence = timing(execute(make_run(), tmp_path / "run"))
+    assert [block.round for block in evidence.blocks] == [number for number in range(rounds) for _ in range(4)]
+    slow = {block.round for block in evidence.blocks if block.pace == 2e-3}
+    assert slow == {number for number in disturbed_rounds if number < rounds}
 
 
 def test_timed_losses_and_batches_are_recorded_for_both_arms(tmp_path: Path) -> None:
