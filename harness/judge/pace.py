@@ -1,94 +1,60 @@
-"""Rounds in which something else worked on a process's processor, by the pace measured beside each block.
+"""What something else on the same core did to a timed block, by the processor's pace measured beside it.
 
 The pace is that of a fixed piece of work that belongs to neither arm, before and after the block (`runners.pace`). A
-round that has a block of slow pace is left out whole, whatever its times are, and so is a process that has too few
-others. docs/statistics.md tells what was seen.
+slow one matters where a block waited for the host: not where the device worked nearly all along. docs/statistics.md
+tells what was seen.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from harness.contract.kinds.throughput import ThroughputRatio
 from harness.evidence.pace import disturbed
-from harness.evidence.run_records import TimingEvidence
-from harness.judge import reasons, statistics
-from harness.judge.sheet import Sheet, settle
-from harness.judge.timed_launches import Process
-from harness.judge.timing import StepTimes, step_times
+from harness.evidence.run_records import Block, TimingEvidence
+from harness.judge.timing import device_seconds
 
-FEWEST_ROUNDS = 2  # of a process that counts: four blocks an arm
+DEVICE_BOUND = 0.9  # of a block: a device that works for so much of it is what its steps waited for
+FEWEST_ROUNDS = 2  # undisturbed ones, for a process to be judged by them alone: four blocks an arm
 
 
-class Counted(NamedTuple):
-    """What the ratios come from: processes with the times of their undisturbed rounds, and how many a measurement has.
+@dataclass(frozen=True)
+class Slowing:
+    """By how much blocks of one timing may have been slowed; its processes were on one machine."""
 
-    enough: False where too few processes have such rounds; then all processes are here.
-    """
+    timings: Sequence[TimingEvidence]
+    least_pace: float
 
-    processes: list[Process]
-    times: list[StepTimes]
-    sizes: list[int]
-    enough: bool
+    @classmethod
+    def of(cls, timings: Sequence[TimingEvidence]) -> Slowing:
+        paces = [block.pace for timing in timings for block in timing.blocks if block.pace is not None]
+        return cls(timings, min(paces, default=math.inf))
 
-    def only(self, part: ThroughputRatio) -> str:
-        """`9 of ` where so many of the processes count; nothing where all do."""
-        return f"{len(self.processes)} of " if len(self.processes) < part.process_count() else ""
+    @property
+    def is_known(self) -> bool:
+        """Whether any pace was measured; evidence until 2026-11-22 has none."""
+        return math.isfinite(self.least_pace)
 
+    def factor(self, timing: TimingEvidence, block: Block) -> float:
+        """How many times longer the block may have taken than undisturbed; 1 where nothing says so.
 
-def disturbed_rounds(timings: Sequence[TimingEvidence]) -> list[set[int]]:
-    """Of each process the rounds with a slow pace, by the least of all: they were timed on one machine.
+        As much as the pace is slower, and no more than would leave the device idle for no time at all.
+        """
+        if block.pace is None or block.steps < 1 or not disturbed(block.pace, self.least_pace):
+            return 1.0
+        step = block.seconds / block.steps
+        working = device_seconds(timing, self.timings, block.arm)
+        if working >= DEVICE_BOUND * step:
+            return 1.0
+        return min(block.pace / self.least_pace, step / working if working > 0 else math.inf)
 
-    A block whose pace is not known is none that was disturbed.
-    """
-    least = _least(block.pace for timing in timings for block in timing.blocks)
-    return [
-        {block.round for block in timing.blocks if block.pace is not None and disturbed(block.pace, least)}
-        for timing in timings
-    ]
+    def disturbed_rounds(self, timing: TimingEvidence) -> set[int]:
+        """Rounds of the process with a block that may have been slowed."""
+        return {block.round for block in timing.blocks if self.factor(timing, block) > 1}
 
-
-def _least(paces: Iterable[float | None]) -> float:
-    return min((pace for pace in paces if pace is not None and 0 < pace < math.inf), default=math.inf)
-
-
-def left_out_of(timing: TimingEvidence, rounds: set[int]) -> set[int] | None:
-    """The disturbed rounds, if the process has enough others; None if it has not. One without any always has."""
-    enough = len({block.round for block in timing.blocks} - rounds) >= FEWEST_ROUNDS
-    return rounds if enough or not rounds else None
-
-
-def counted(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -> Counted:
-    """Leave out what was disturbed. Settles as `step_times` does."""
-    timings = [process.timing for process in processes]
-    for timing in timings:
-        step_times(timing, part)  # what is left out has to be whole, too
-    disturbed_ones = disturbed_rounds(timings)
-    left_out = [left_out_of(*pair) for pair in zip(timings, disturbed_ones, strict=True)]
-    if any(block.pace is not None for timing in timings for block in timing.blocks):
-        sheet.figure("disturbed_rounds", sum(map(len, disturbed_ones)), "rounds")
-        sheet.figure("disturbed_processes", left_out.count(None), "processes")
-    times = [step_times(timing, part, rounds or ()) for timing, rounds in zip(timings, left_out, strict=True)]
-    kept = [index for index, rounds in enumerate(left_out) if rounds is not None]
-    sizes = [0] * part.measurements
-    for index in kept:
-        sizes[part.measurement_of(timings[index].process)] += 1
-    if min(sizes) >= min(statistics.fewest_processes(part.confidence), part.processes):
-        return Counted([processes[index] for index in kept], [times[index] for index in kept], sizes, enough=True)
-    return Counted(list(processes), times, [part.processes] * part.measurements, enough=False)
-
-
-def require_undisturbed(part: ThroughputRatio, counted: Counted, sheet: Sheet) -> None:
-    """Settle INCONCLUSIVE where too few processes could be timed undisturbed."""
-    if counted.enough:
-        return
-    needed = f"at least {statistics.fewest_processes(part.confidence)} others are needed"
-    each = " in each measurement" if part.measurements > 1 else ""
-    settle(
-        reasons.PROCESSOR_DISTURBED,
-        f"something else worked on the processors of {sheet.figures['disturbed_processes'].value} of "
-        f"{part.process_count()} processes while they were timed, and {needed}{each}: time it on a machine whose cores "
-        "nothing else uses",
-    )
+    def left_out(self, timing: TimingEvidence) -> set[int] | None:
+        """The disturbed rounds, where there are enough others; None where there are not: then all count."""
+        rounds = self.disturbed_rounds(timing)
+        others = {block.round for block in timing.blocks} - rounds
+        return rounds if not rounds or len(others) >= FEWEST_ROUNDS else None

@@ -166,9 +166,6 @@ UNDECIDED_RATIO = _undecided("undecided_ratio", "The measured ratios neither pro
 TOO_FEW_PROCESSES = _undecided(
     "too_few_processes", "So few processes cannot reach the demanded confidence, whatever they measure."
 )
-PROCESSOR_DISTURBED = _undecided(
-    "processor_disturbed", "Something else worked on the timed processes' processors, in too many of them to decide."
-)
 MEASUREMENTS_OVERLAP = _undecided(
     "measurements_overlap", "A second measurement began before the first was over, so that they share their noise."
 )

@@ -8,7 +8,7 @@ ABBA, two blocks of each arm in a round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,21 +36,25 @@ class Reading:
     ratios: Array
     selves: Array
 
-    def of_measurements(self, measurements: int | Sequence[int]) -> list[Reading]:
-        """The processes in the order of their numbers: in so many parts of equal size, or in parts of these sizes."""
-        parts = measurements if isinstance(measurements, int) else np.cumsum(measurements)[:-1]
-        ratios, selves = (np.split(values, parts, axis=-1) for values in (self.ratios, self.selves))
+    def of_measurements(self, count: int) -> list[Reading]:
+        """The processes in the order of their numbers, in `count` parts of equal size."""
+        ratios, selves = (np.split(values, count, axis=-1) for values in (self.ratios, self.selves))
         return [Reading(*both) for both in zip(ratios, selves, strict=True)]
 
 
-def readings(candidate: Array, baseline: Array) -> tuple[Reading, Reading]:
+def readings(
+    candidate: Array, baseline: Array, free_candidate: Array | None = None, free_baseline: Array | None = None
+) -> tuple[Reading, Reading]:
     """Two readings of step times [..., P, R, 2]: the cautious one, which a PASS rests on, and the generous one, a FAIL.
 
     An undisturbed step is the lower quartile of an arm's blocks, a step as it was found is their median. Cautious: the
-    baseline undisturbed against the candidate as found; generous: the other way round.
+    baseline undisturbed against the candidate as found; generous: the other way round. free_*: what the blocks would
+    at least have taken undisturbed, where that is known to be less.
     """
-    cautious = _reading(candidate, baseline, as_found, undisturbed)
-    return cautious, _reading(candidate, baseline, undisturbed, as_found)
+    free_candidate = candidate if free_candidate is None else free_candidate
+    free_baseline = baseline if free_baseline is None else free_baseline
+    cautious = _reading(candidate, free_baseline, as_found, undisturbed)
+    return cautious, _reading(free_candidate, baseline, undisturbed, as_found)
 
 
 def undisturbed(seconds: Array) -> Array:
@@ -174,11 +178,7 @@ def refutes(generous: Reading, log_demanded: float, confidence: float) -> NDArra
 
 
 def decide(
-    cautious: Reading,
-    generous: Reading,
-    log_demanded: float,
-    confidence: float,
-    measurements: int | Sequence[int] = 1,
+    cautious: Reading, generous: Reading, log_demanded: float, confidence: float, measurements: int = 1
 ) -> NDArray[np.int8]:
     """1: at least the demanded ratio is proven, by each measurement; -1: each refutes it; 0: neither. Shape [...]."""
     proven = np.all([proves(one, log_demanded, confidence) for one in cautious.of_measurements(measurements)], axis=0)

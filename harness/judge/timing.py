@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
@@ -19,10 +19,16 @@ from harness.judge.statistics import Array
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds a step of each block, by arm: [R, 2], the first and the second block of each ABBA round."""
+    """Seconds a step of each block, by arm: [R, 2], the first and the second block of each ABBA round.
+
+    candidate, baseline: as they were found. free_candidate, free_baseline: what they would at least have taken
+    undisturbed.
+    """
 
     candidate: Array
     baseline: Array
+    free_candidate: Array
+    free_baseline: Array
 
 
 def device_seconds(timing: TimingEvidence, timings: Sequence[TimingEvidence], arm: str) -> float:
@@ -31,8 +37,13 @@ def device_seconds(timing: TimingEvidence, timings: Sequence[TimingEvidence], ar
     return float(median(each.observed_device_seconds.get(arm, 0.0) for each in profiled)) if profiled else 0.0
 
 
-def step_times(timing: TimingEvidence, part: ThroughputRatio, left_out: Collection[int] = ()) -> StepTimes:
-    """Those of all rounds but the ones left out.
+def step_times(
+    timing: TimingEvidence,
+    part: ThroughputRatio,
+    left_out: Collection[int] = (),
+    slowed: Callable[[Block], float] = lambda _block: 1.0,
+) -> StepTimes:
+    """Those of all rounds but the ones left out; `slowed` says how many times longer a block may have taken.
 
     Settles with ERROR when a block is torn or too short, blocks are missing, or a round is not ABBA.
     """
@@ -48,6 +59,11 @@ def step_times(timing: TimingEvidence, part: ThroughputRatio, left_out: Collecti
                 reasons.EVIDENCE_INCONSISTENT,
                 f"process {timing.process} has a block with {worked} s of processor time",
             )
+        if block.pace is not None and not 0 < block.pace < math.inf:
+            settle(
+                reasons.EVIDENCE_INCONSISTENT,
+                f"process {timing.process} has a block beside which a fixed piece of work took {block.pace} s",
+            )
         if block.steps < part.block_steps:
             settle(
                 reasons.EVIDENCE_MISSING,
@@ -62,11 +78,14 @@ def step_times(timing: TimingEvidence, part: ThroughputRatio, left_out: Collecti
             f"process {timing.process} timed {blocks} blocks an arm, {part.blocks} are demanded",
         )
     kept = [each for number, each in rounds.items() if number not in left_out]
-    return StepTimes(*(np.array([each[arm] for each in kept]) for arm in (part.candidate, part.baseline)))
+    arms = (part.candidate, part.baseline)
+    found = [np.array([[block.seconds / block.steps for block in each[arm]] for each in kept]) for arm in arms]
+    longer = [np.array([[slowed(block) for block in each[arm]] for each in kept]) for arm in arms]
+    return StepTimes(*found, *(times / factors for times, factors in zip(found, longer, strict=True)))
 
 
-def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]) -> dict[str, list[float]]:
-    """The two step times of each arm in one round, which is ABBA or BAAB."""
+def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]) -> dict[str, list[Block]]:
+    """The two blocks of each arm in one round, which is ABBA or BAAB."""
     blocks = list(group)
     arms = [block.arm for block in blocks]
     interleaved = [block.position for block in blocks] == [0, 1, 2, 3] and arms == arms[::-1]
@@ -75,7 +94,4 @@ def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]
             reasons.EVIDENCE_INCONSISTENT,
             f"round {blocks[0].round} of process {timing.process} is not interleaved: {', '.join(arms)}",
         )
-    return {
-        arm: [block.seconds / block.steps for block in blocks if block.arm == arm]
-        for arm in (part.candidate, part.baseline)
-    }
+    return {arm: [block for block in blocks if block.arm == arm] for arm in (part.candidate, part.baseline)}

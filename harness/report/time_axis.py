@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Block, Telemetry, TelemetrySample, TimingEvidence
-from harness.judge.pace import disturbed_rounds, left_out_of
+from harness.judge.pace import Slowing
 from harness.judge.statistics import Array, as_found, undisturbed
 
 GAP = 0.04  # between two processes, as a share of what all of them take
@@ -33,7 +33,7 @@ class ProcessTiming:
 
     process: int
     ratio: float  # cautious: the baseline's undisturbed step over the candidate's as it was found
-    left_out: str  # rounds beside which something else worked on the processor, or that the process is
+    disturbed: int  # rounds beside which something else worked on the processor
     candidate_aa: float
     baseline_aa: float
     blocks: list[TimedBlock]
@@ -56,9 +56,8 @@ def side_by_side(runs: Sequence[RunEvidence]) -> list[ProcessTiming]:
     """
     timed = [(run.timing, run.telemetry) for run in runs if run.timing]
     ordered = sorted(timed, key=lambda pair: pair[0].process)
-    disturbed = disturbed_rounds([timing for timing, _ in ordered])
-    each = (_alone(*timed, rounds) for timed, rounds in zip(ordered, disturbed, strict=True))
-    alone = [found for found in each if found is not None]
+    slowing = Slowing.of([timing for timing, _ in ordered])
+    alone = [found for timed in ordered if (found := _alone(*timed, slowing)) is not None]
     gap = GAP * sum(item.end for item in alone)
     placed, start = [], 0.0
     for item in alone:
@@ -67,7 +66,7 @@ def side_by_side(runs: Sequence[RunEvidence]) -> list[ProcessTiming]:
     return placed
 
 
-def _alone(timing: TimingEvidence, telemetry: Telemetry | None, disturbed: set[int]) -> ProcessTiming | None:
+def _alone(timing: TimingEvidence, telemetry: Telemetry | None, slowing: Slowing) -> ProcessTiming | None:
     """One process, its first block at 0 s; None if an arm is missing or a block took no time."""
     names = {timing.candidate: "candidate", timing.baseline: "baseline"}
     blocks = [block for block in timing.blocks if block.arm in names]
@@ -81,22 +80,23 @@ def _alone(timing: TimingEvidence, telemetry: Telemetry | None, disturbed: set[i
         TimedBlock(names[block.arm], at, at + float(block.seconds), 1000 * float(block.seconds) / max(block.steps, 1))
         for block, at in zip(blocks, begins, strict=True)
     ]
-    left_out = left_out_of(timing, disturbed)
+    disturbed, left_out = slowing.disturbed_rounds(timing), slowing.left_out(timing)
     kept = [block for block in blocks if block.round not in (left_out or ())]
-    times = {
-        arm: np.array([block.seconds / max(block.steps, 1) for block in kept if block.arm == name])
-        for name, arm in names.items()
-    }
+    free = [block.model_copy(update={"seconds": block.seconds / slowing.factor(timing, block)}) for block in kept]
     return ProcessTiming(
         timing.process,
-        float(undisturbed(times["baseline"]) / as_found(times["candidate"])),
-        "the process" if left_out is None else f"{len(left_out)} rounds" if left_out else "",
+        float(undisturbed(_times(free, timing.baseline)) / as_found(_times(kept, timing.candidate))),
+        len(disturbed),
         _self_ratio(kept, timing.candidate, as_found),
-        _self_ratio(kept, timing.baseline, undisturbed),
+        _self_ratio(free, timing.baseline, undisturbed),
         placed,
         _samples(telemetry, blocks[0].began, max(block.end for block in placed)),
         clocked,
     )
+
+
+def _times(blocks: Sequence[Block], arm: str) -> Array:
+    return np.array([block.seconds / max(block.steps, 1) for block in blocks if block.arm == arm])
 
 
 def _begins(blocks: Sequence[Block]) -> list[float]:

@@ -56,15 +56,6 @@ def processes(ratio: float, spread: Sequence[float] = PROCESSES) -> list[RunEvid
     ]
 
 
-def paced(slow: int) -> list[RunEvidence]:
-    """Eight processes, so many of them with a slow pace beside every block."""
-    runs = processes(1.2)
-    for number, run in enumerate(runs):
-        for block in run.timing.blocks if run.timing is not None else []:
-            object.__setattr__(block, "pace", 2e-3 if number < slow else 1e-3)
-    return runs
-
-
 def sleeping(share: float) -> list[Block]:
     """Blocks whose baseline was neither on the processor nor, as far as these say, on the device for `share` of it."""
     made = blocks([0.01 * b for b in STEADY], [0.012 * b for b in STEADY], steps=2)
@@ -134,7 +125,6 @@ THROUGHPUT_CASES = [
     Case("faster", "held", timed),
     Case("slower", "too_slow", lambda: timed(processes(1.0))),
     Case("in between", "undecided_ratio", lambda: timed(processes(1.1))),
-    Case("a neighbour on the processors", "processor_disturbed", lambda: timed(paced(2))),
     Case("too few processes", "too_few_processes", lambda: timed(processes(1.2)[:6], {"processes": 6})),
     Case("a process missing", "evidence_missing", lambda: timed(processes(1.2)[:7])),
     Case(

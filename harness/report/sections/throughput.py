@@ -14,9 +14,10 @@ from harness.report.blocks import Part, Section, Table, table
 from harness.report.time_axis import ProcessTiming, side_by_side
 from harness.report.view import ReportView
 
-LEFT_OUT = (
-    "Left out is what was timed while something else worked on the same processor core, by the pace of a fixed piece "
-    "of work before and after each block."
+DISTURBED = (
+    "In a disturbed round something else worked on the same processor core, by the pace of a fixed piece of work "
+    "beside each block, and a block waited for the host. Such rounds are left out; where fewer than two others "
+    "remain, the baseline's blocks count as the shorter that they would at least have been."
 )
 UNCLOCKED = (
     "This run did not record when its blocks began: they are drawn end to end, and what the machine did is laid "
@@ -52,8 +53,8 @@ def _part(verdict: Verdict, claim: ThroughputRatio, runs: list[RunEvidence]) -> 
             processes, demanded=claim.at_least, interval=_interval(verdict), shares_clock=clocked
         )
         part.plots.append(plot)
-        if any(item.left_out for item in processes):
-            part.text.append(LEFT_OUT)
+        if any(item.disturbed for item in processes):
+            part.text.append(DISTURBED)
         columns = [
             "process",
             "ratio",
@@ -62,7 +63,7 @@ def _part(verdict: Verdict, claim: ThroughputRatio, runs: list[RunEvidence]) -> 
             "A/A candidate",
             "A/A baseline",
             "blocks",
-            *(["left out"] if any(item.left_out for item in processes) else []),
+            *(["disturbed rounds"] if any(item.disturbed for item in processes) else []),
         ]
         part.tables.append(
             table(
@@ -81,7 +82,7 @@ def _part(verdict: Verdict, claim: ThroughputRatio, runs: list[RunEvidence]) -> 
 
 def _row(item: ProcessTiming) -> list[object]:
     medians = [median(block.step_ms for block in item.blocks if block.arm == arm) for arm in ("candidate", "baseline")]
-    return [item.process, item.ratio, *medians, item.candidate_aa, item.baseline_aa, len(item.blocks), item.left_out]
+    return [item.process, item.ratio, *medians, item.candidate_aa, item.baseline_aa, len(item.blocks), item.disturbed]
 
 
 def _interval(verdict: Verdict) -> tuple[float, float] | None:
