@@ -18,6 +18,7 @@ SECTIONS = {
     "common": "Noise common to a measurement, with independent noise, and one or two measurements",
     "busy": "Something busy makes every block of the baseline slower",
     "disturbed": "Blocks of the baseline slower by 70 %, in stretches of four on average",
+    "paced": "The same, with the processor's pace measured beside each block",
     "measured": "Processes that were timed on H200s, drawn with replacement",
     "eight": "Eight processes",
     "tries": "Measured again while it is undecided, up to ten times",

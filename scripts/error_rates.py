@@ -20,8 +20,10 @@ from pathlib import Path
 import earlier_rule
 import measured_noise
 import numpy as np
+import simulated_noise
 from error_rate_tables import ABOVE_5, ABOVE_9, CONFIDENCE, DEMANDED, PROCESSES, Point, as_markdown, draw, wanted
 from numpy.typing import NDArray
+from paced_rule import has_undisturbed_rounds, paced_decisions, paced_readings
 from simulated_evidence import contract_of, verdict_of
 from simulated_noise import BUSY, COMMON, DISTURBED, INDEPENDENT, OUTLIERS, Noise, Shape
 
@@ -59,6 +61,7 @@ class Setting:
     deviation: float
     processes: int = PROCESSES
     measurements: int = 1
+    paced: bool = False  # the processor's pace was measured beside each block
 
     def draw(self, experiments: int, seed: int) -> Array:
         """Log step times [experiments, arms, measurements x processes, rounds, 2] at a true ratio of 1."""
@@ -74,6 +77,7 @@ class Drawn:
 
     setting: Setting
     logs: Array
+    paces: Array | None
     cautious: Reading
     generous: Reading
     earlier: tuple[Array, Array]
@@ -82,13 +86,20 @@ class Drawn:
     def of(cls, setting: Setting, experiments: int, seed: int) -> Drawn:
         logs = setting.draw(experiments, seed)
         arms = np.exp(logs[:, 0]), np.exp(logs[:, 1])
-        return cls(setting, logs, *statistics.readings(*arms), earlier_rule.readings(*arms))
+        paces = simulated_noise.paces(np.random.default_rng(seed), logs) if setting.paced else None
+        both = statistics.readings(*arms) if paces is None else paced_readings(*arms, paces)
+        return cls(setting, logs, paces, *both, earlier_rule.readings(*arms))
 
     def decisions(self, true_ratio: float) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
         """By the rule and by the one before. Raises RuntimeError when the judge decides an experiment otherwise."""
         demanded = math.log(DEMANDED) - math.log(true_ratio)
         setting, (ratios, selves) = self.setting, self.earlier
-        decided = statistics.decide(self.cautious, self.generous, demanded, CONFIDENCE, setting.measurements)
+        if self.paces is None:
+            decided = statistics.decide(self.cautious, self.generous, demanded, CONFIDENCE, setting.measurements)
+        else:
+            decided = paced_decisions(
+                self.cautious, self.generous, has_undisturbed_rounds(self.paces), demanded, CONFIDENCE
+            )
         self._require_the_judges_answers(decided, true_ratio)
         return decided, earlier_rule.decide(ratios, selves, demanded, CONFIDENCE)
 
@@ -97,7 +108,7 @@ class Drawn:
         for index in range(min(JUDGED_TWICE, len(decided))):
             seconds = np.exp(self.logs[index])
             seconds[1] *= true_ratio
-            verdict = verdict_of(contract, seconds)
+            verdict = verdict_of(contract, seconds, None if self.paces is None else self.paces[index])
             if ANSWER.get(verdict.status) != int(decided[index]):
                 raise RuntimeError(f"experiment {index}: {decided[index]} here, and the judge says {verdict.message}")
 
@@ -155,6 +166,9 @@ def settings() -> Iterator[tuple[Setting, Sequence[float]]]:
     for name, noise in DISTURBED.items():
         disturbed = Setting("disturbed", name, noise, 0.0)
         yield from _each(disturbed, (0.003, 0.01), (1.00, 1.05, DEMANDED, ABOVE_5, ABOVE_9, 1.20))
+        yield from _each(
+            replace(disturbed, section="paced", paced=True), (0.003,), (1.00, 1.05, DEMANDED, ABOVE_5, 1.20)
+        )
     yield from _measured()
     for name, deviation in EIGHT:
         eight = Setting("eight", name, (INDEPENDENT | OUTLIERS)[name], deviation, processes=8)

@@ -12,6 +12,7 @@ from harness.evidence.run_records import Block, Telemetry, TelemetrySample, Timi
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict
 
+LEAST_PACE = 1e-3
 ARMS = ("candidate", "baseline")
 _TEXT = {"title": "t", "on": ["w"], "why": "w", "if_fails": "f", "candidate": "candidate", "baseline": "baseline"}
 
@@ -48,13 +49,19 @@ def contract_of(demanded: float, processes: int, blocks: int, measurements: int)
     )
 
 
-def verdict_of(contract: Contract, seconds: NDArray[np.float64]) -> Verdict:
-    """The judge's verdict on step times [arms, processes, rounds, 2] in seconds, everything else being in order."""
-    runs = [_run(process, seconds[:, process]) for process in range(seconds.shape[1])]
+def verdict_of(contract: Contract, seconds: NDArray[np.float64], paces: NDArray[np.float64] | None = None) -> Verdict:
+    """The judge's verdict on step times [arms, processes, rounds, 2] in seconds, everything else being in order.
+
+    paces: beside the baseline's blocks, [processes, rounds, 2], in times of the least; None: none were measured.
+    """
+    runs = [
+        _run(process, seconds[:, process], None if paces is None else paces[process])
+        for process in range(seconds.shape[1])
+    ]
     return judge_unit(contract, contract.claims[0], "w", runs)
 
 
-def _run(process: int, seconds: NDArray[np.float64]) -> RunEvidence:
+def _run(process: int, seconds: NDArray[np.float64], paces: NDArray[np.float64] | None) -> RunEvidence:
     """One process: ABBA rounds of step times [arms, rounds, 2], after all processes before it."""
     blocks: list[Block] = []
     began = 1e6 * process
@@ -73,6 +80,7 @@ def _run(process: int, seconds: NDArray[np.float64]) -> RunEvidence:
                 processor_seconds=float(time),
                 first_step=0,
                 began=began,
+                pace=None if paces is None else LEAST_PACE * (paces[index][position - 1] if arm == "baseline" else 1),
             )
             for position, (arm, time) in enumerate(order)
         ]

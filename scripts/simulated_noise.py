@@ -128,6 +128,15 @@ def disturbed(share: float) -> Noise:
     return noise
 
 
+def paces(generator: np.random.Generator, logs: Array) -> Array:
+    """How many times slower than the least the paces beside the baseline's blocks are: [experiments, P, rounds, 2].
+
+    Beside a block that was slowed 1.5 to 2 times, as on H200 hosts, whatever the block's own slowing; else 1.
+    """
+    slow = logs[:, 1] > BUSY_SIBLING / 2
+    return np.where(slow, generator.uniform(1.5, 2.0, slow.shape), 1.0)
+
+
 INDEPENDENT: dict[str, Noise] = {
     "bell-shaped": bell_shaped,
     "skewed, baseline": skewed(1),

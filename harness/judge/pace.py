@@ -10,10 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
+from harness.contract.kinds.throughput import ThroughputRatio
 from harness.evidence.pace import disturbed
 from harness.evidence.run_records import Block, TimingEvidence
-from harness.judge.timing import device_seconds
+from harness.judge import statistics
+from harness.judge.sheet import Sheet
+from harness.judge.timed_launches import Process
+from harness.judge.timing import StepTimes, device_seconds, step_times
 
 DEVICE_BOUND = 0.9  # of a block: a device that works for so much of it is what its steps waited for
 FEWEST_ROUNDS = 2  # undisturbed ones, for a process to be judged by them alone: four blocks an arm
@@ -54,7 +60,45 @@ class Slowing:
         return {block.round for block in timing.blocks if self.factor(timing, block) > 1}
 
     def left_out(self, timing: TimingEvidence) -> set[int] | None:
-        """The disturbed rounds, where there are enough others; None where there are not: then all count."""
+        """The disturbed rounds, where there are enough others; None where there are not."""
         rounds = self.disturbed_rounds(timing)
         others = {block.round for block in timing.blocks} - rounds
         return rounds if not rounds or len(others) >= FEWEST_ROUNDS else None
+
+
+class Counted(NamedTuple):
+    """What the ratios come from: processes with their step times, and how many of them each measurement has."""
+
+    processes: list[Process]
+    times: list[StepTimes]
+    sizes: list[int]
+
+    def only(self, part: ThroughputRatio) -> str:
+        """`9 of ` where so many of the processes count; nothing where all do."""
+        return f"{len(self.processes)} of " if len(self.processes) < part.process_count() else ""
+
+
+def counted(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -> Counted:
+    """The undisturbed rounds of the processes that have enough of them; of all processes, where those are too few.
+
+    A process that has not enough counts with all its rounds. Settles as `step_times` does.
+    """
+    timings = [process.timing for process in processes]
+    for timing in timings:
+        step_times(timing, part)  # what is left out has to be sound, too
+    slowing = Slowing.of(timings)
+    left_out = [slowing.left_out(timing) for timing in timings]
+    if slowing.is_known:
+        sheet.figure("disturbed_rounds", sum(len(slowing.disturbed_rounds(timing)) for timing in timings), "rounds")
+        sheet.figure("disturbed_processes", left_out.count(None), "processes")
+    times = [
+        step_times(timing, part, rounds or (), partial(slowing.factor, timing))
+        for timing, rounds in zip(timings, left_out, strict=True)
+    ]
+    kept = [index for index, rounds in enumerate(left_out) if rounds is not None]
+    sizes = [0] * part.measurements
+    for index in kept:
+        sizes[part.measurement_of(timings[index].process)] += 1
+    if min(sizes) < min(statistics.fewest_processes(part.confidence), part.processes):
+        kept, sizes = list(range(len(processes))), [part.processes] * part.measurements
+    return Counted([processes[index] for index in kept], [times[index] for index in kept], sizes)

@@ -11,9 +11,9 @@ import numpy as np
 from harness.contract.kinds.throughput import ThroughputRatio
 from harness.evidence.run_records import TimingEvidence
 from harness.judge import reasons, statistics
+from harness.judge.pace import Counted
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.statistics import Reading, Spread
-from harness.judge.timed_launches import Process
 from harness.judge.timing import StepTimes
 
 READ_ALIKE = 0.01  # readings that differ by less are told as one number
@@ -54,16 +54,9 @@ def require_apart(part: ThroughputRatio, timings: Sequence[TimingEvidence]) -> N
             )
 
 
-def note_ratios(
-    part: ThroughputRatio,
-    processes: Sequence[Process],
-    times: Sequence[StepTimes],
-    cautious: Reading,
-    generous: Reading,
-    sheet: Sheet,
-) -> None:
+def note_ratios(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, sheet: Sheet) -> None:
     """The figures of all processes together, of each measurement where there are several, and of each process."""
-    for prefix, low, high in _together_and_apart(part, cautious, generous):
+    for prefix, low, high in _together_and_apart(timed, cautious, generous):
         sheet.figure(f"{prefix}mean_ratio", _mean(part, low), "x")
         sheet.figure(f"{prefix}generous_mean_ratio", _mean(part, high), "x")
         sheet.figure(f"{prefix}lower_bound", math.exp(statistics.lower_bound(low, part.confidence)), "x")
@@ -77,38 +70,37 @@ def note_ratios(
             sheet.figure(f"{prefix}self_ratio_{arm}_high", math.exp(most), "x")
     sheet.figure("demanded_ratio", part.at_least, "x")
     for arm in ("candidate", "baseline"):
-        seconds = float(np.median([np.median(getattr(each, arm)) for each in times]))
+        seconds = float(np.median([np.median(getattr(each, arm)) for each in timed.times]))
         sheet.figure(f"{arm}_step_ms", 1000 * seconds, "ms")
-    for process, value in zip(processes, cautious.ratios, strict=True):
+    for process, value in zip(timed.processes, cautious.ratios, strict=True):
         sheet.figure(f"ratio.process_{process.timing.process}", math.exp(value), "x")
 
 
-def _together_and_apart(
-    part: ThroughputRatio, cautious: Reading, generous: Reading
-) -> Iterator[tuple[str, Reading, Reading]]:
+def _together_and_apart(timed: Counted, cautious: Reading, generous: Reading) -> Iterator[tuple[str, Reading, Reading]]:
     yield "", cautious, generous
-    if part.measurements > 1:
-        parts = (each.of_measurements(part.measurements) for each in (cautious, generous))
+    if len(timed.sizes) > 1:
+        parts = (each.of_measurements(timed.sizes) for each in (cautious, generous))
         for measurement, (low, high) in enumerate(zip(*parts, strict=True)):
             yield f"measurement_{measurement}.", low, high
 
 
-def measured(part: ThroughputRatio, reading: Reading) -> str:
-    """`A is 1.203 times as fast as B (1.180 to 1.220 over 8 processes)`."""
+def measured(part: ThroughputRatio, timed: Counted, reading: Reading) -> str:
+    """`A is 1.203 times as fast as B (1.180 to 1.220 over 8 processes)`, or over 7 of 8, if one was left out."""
     low, high = (float(math.exp(value)) for value in (reading.ratios.min(), reading.ratios.max()))
     faster = f"{part.candidate} is {_mean(part, reading):.3f} times as fast as {part.baseline}"
-    return f"{faster} ({low:.3f} to {high:.3f} over {_processes(part)})"
+    return f"{faster} ({low:.3f} to {high:.3f} over {timed.only(part)}{_processes(part)})"
 
 
-def undecided(part: ThroughputRatio, cautious: Reading, generous: Reading) -> str:
+def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading) -> str:
     """The same, too close to what is demanded; or what both readings say, where they lie on either side of it."""
     low, high = _mean(part, cautious), _mean(part, generous)
     if low < part.at_least <= high and high - low > READ_ALIKE * low:
         return (
             f"{part.candidate} is between {low:.3f} and {high:.3f} times as fast as {part.baseline} over "
-            f"{_processes(part)}, by which of the blocks were disturbed, and {number(part.at_least)} is demanded"
+            f"{timed.only(part)}{_processes(part)}, by which of the blocks were disturbed, "
+            f"and {number(part.at_least)} is demanded"
         )
-    return f"{measured(part, cautious)}, too close to {number(part.at_least)} to decide"
+    return f"{measured(part, timed, cautious)}, too close to {number(part.at_least)} to decide"
 
 
 def _mean(part: ThroughputRatio, reading: Reading) -> float:

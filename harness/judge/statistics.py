@@ -8,7 +8,7 @@ ABBA, two blocks of each arm in a round.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,9 +36,10 @@ class Reading:
     ratios: Array
     selves: Array
 
-    def of_measurements(self, count: int) -> list[Reading]:
-        """The processes in the order of their numbers, in `count` parts of equal size."""
-        ratios, selves = (np.split(values, count, axis=-1) for values in (self.ratios, self.selves))
+    def of_measurements(self, measurements: int | Sequence[int]) -> list[Reading]:
+        """The processes in the order of their numbers: in so many parts of equal size, or in parts of these sizes."""
+        parts = measurements if isinstance(measurements, int) else np.cumsum(measurements)[:-1]
+        ratios, selves = (np.split(values, parts, axis=-1) for values in (self.ratios, self.selves))
         return [Reading(*both) for both in zip(ratios, selves, strict=True)]
 
 
@@ -178,7 +179,11 @@ def refutes(generous: Reading, log_demanded: float, confidence: float) -> NDArra
 
 
 def decide(
-    cautious: Reading, generous: Reading, log_demanded: float, confidence: float, measurements: int = 1
+    cautious: Reading,
+    generous: Reading,
+    log_demanded: float,
+    confidence: float,
+    measurements: int | Sequence[int] = 1,
 ) -> NDArray[np.int8]:
     """1: at least the demanded ratio is proven, by each measurement; -1: each refutes it; 0: neither. Shape [...]."""
     proven = np.all([proves(one, log_demanded, confidence) for one in cautious.of_measurements(measurements)], axis=0)

@@ -7,13 +7,11 @@ do the ratios decide (`statistics`).
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import NoReturn
 
 from harness.contract.claims import parts_of
 from harness.contract.kinds.throughput import ThroughputRatio
 from harness.contract.kinds.training import TrajectoryMatch
-from harness.evidence.run_records import TimingEvidence
 from harness.judge import reasons, statistics
 from harness.judge.clocks import require_no_clock_advantage
 from harness.judge.context import Context, executed
@@ -21,14 +19,13 @@ from harness.judge.end_state import note_watched, require_equal_ends, require_fi
 from harness.judge.guards import require_trained
 from harness.judge.idle import require_busy_baseline
 from harness.judge.machine import require_quiet_machine
-from harness.judge.pace import Slowing
+from harness.judge.pace import Counted, counted
 from harness.judge.series import difference, losses, require_comparable, require_equal, require_finite
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.sound_clock import require_sound_clock
 from harness.judge.speed_figures import measured, note_ratios, readings, require_apart, undecided
 from harness.judge.statistics import Reading
 from harness.judge.timed_launches import Process, require_launches, require_profiled, require_uncaptured_baseline
-from harness.judge.timing import StepTimes, step_times
 from harness.judge.verdict import Judgement
 
 ANSWERS = {1: "proves it", 0: "decides nothing", -1: "refutes it"}
@@ -42,40 +39,24 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     for process in processes:
         _require_equal_training(part, trajectory, context, process, sheet)
     require_profiled(part, processes, sheet)
-    times = _step_times(part, [process.timing for process in processes], sheet)
-    sheet.count("blocks", sum(each.candidate.size + each.baseline.size for each in times))
-    cautious, generous = readings(times)
-    note_ratios(part, processes, times, cautious, generous, sheet)
+    timed = counted(part, processes, sheet)
+    sheet.count("blocks", sum(each.candidate.size + each.baseline.size for each in timed.times))
+    cautious, generous = readings(timed.times)
+    note_ratios(part, timed, cautious, generous, sheet)
     spread = require_quiet_machine(part.limits, processes, sheet)
     timings = [process.timing for process in processes]
     require_apart(part, timings)
     require_sound_clock([(each.timing, each.run.telemetry) for each in processes])
     require_busy_baseline(timings, part.baseline, part.limits.baseline_idle_share, sheet)
-    answer = _answer(part, cautious, generous, sheet)
+    answer = _answer(part, timed, cautious, generous, sheet)
     limit = part.limits.clock_advantage
     if limit is not None and spread > limit:
         _require_fair_clocks(part, answer, limit, processes, sheet)
-    decision = _decision(part, answer, cautious, generous, sheet)
+    decision = _decision(part, answer, timed, cautious, generous, sheet)
     for process in processes:
         arms = (part.candidate, part.baseline)
         require_recorded({f"{arm} in process {process.timing.process}": executed(process.run, arm) for arm in arms})
     return decision
-
-
-def _step_times(part: ThroughputRatio, timings: list[TimingEvidence], sheet: Sheet) -> list[StepTimes]:
-    """Those of each process's undisturbed rounds, where it has enough of them; else of all its rounds."""
-    for timing in timings:
-        step_times(timing, part)  # what is left out has to be sound, too
-    slowing = Slowing.of(timings)
-    left_out = [slowing.left_out(timing) for timing in timings]
-    if slowing.is_known:
-        disturbed = sum(len(slowing.disturbed_rounds(timing)) for timing in timings)
-        sheet.figure("disturbed_rounds", disturbed, "rounds")
-        sheet.figure("disturbed_processes", left_out.count(None), "processes")
-    return [
-        step_times(timing, part, rounds or (), partial(slowing.factor, timing))
-        for timing, rounds in zip(timings, left_out, strict=True)
-    ]
 
 
 def _processes(part: ThroughputRatio, context: Context) -> list[Process]:
@@ -134,7 +115,7 @@ def _require_equal_training(
             )
 
 
-def _answer(part: ThroughputRatio, cautious: Reading, generous: Reading, sheet: Sheet) -> int:
+def _answer(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, sheet: Sheet) -> int:
     """1 for the candidate, -1 for the baseline. Settles INCONCLUSIVE when the ratios decide nothing."""
     demanded = math.log(part.at_least)
     fewest = statistics.fewest_processes(part.confidence)
@@ -144,17 +125,17 @@ def _answer(part: ThroughputRatio, cautious: Reading, generous: Reading, sheet: 
             reasons.TOO_FEW_PROCESSES,
             f"{part.processes} processes cannot reach a confidence of {part.confidence:g}; at least {fewest} can",
         )
-    answer = int(statistics.decide(cautious, generous, demanded, part.confidence, part.measurements))
+    answer = int(statistics.decide(cautious, generous, demanded, part.confidence, timed.sizes))
     if answer == 0:
-        _settle_undecided(part, cautious, generous, demanded, sheet)
+        _settle_undecided(part, timed, cautious, generous, demanded, sheet)
     return answer
 
 
 def _settle_undecided(
-    part: ThroughputRatio, cautious: Reading, generous: Reading, demanded: float, sheet: Sheet
+    part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, demanded: float, sheet: Sheet
 ) -> NoReturn:
     """INCONCLUSIVE, with how many processes would decide it, and with what each measurement by itself says."""
-    parts = (each.of_measurements(part.measurements) for each in (cautious, generous))
+    parts = (each.of_measurements(timed.sizes) for each in (cautious, generous))
     needed: list[int | None] = []
     answers = []
     for measurement, (low, high) in enumerate(zip(*parts, strict=True)):
@@ -166,7 +147,7 @@ def _settle_undecided(
     sheet.figure("processes_to_decide", most, "processes")
     alone = f"{', '.join(answers)}; " if part.measurements > 1 else ""
     remedy = f"about {most} processes would probably decide it" if most else "more processes would not decide it"
-    settle(reasons.UNDECIDED_RATIO, f"{undecided(part, cautious, generous)}; {alone}{remedy}")
+    settle(reasons.UNDECIDED_RATIO, f"{undecided(part, timed, cautious, generous)}; {alone}{remedy}")
 
 
 def _require_fair_clocks(
@@ -174,11 +155,13 @@ def _require_fair_clocks(
 ) -> None:
     """The contract lets the clock move further than it may favour anybody: whom it favoured."""
     winner, loser = (part.candidate, part.baseline) if answer > 0 else (part.baseline, part.candidate)
-    timed = [(each.timing, each.run.telemetry) for each in processes if each.run.telemetry is not None]
-    require_no_clock_advantage(winner, loser, limit, timed, sheet)
+    clocked = [(each.timing, each.run.telemetry) for each in processes if each.run.telemetry is not None]
+    require_no_clock_advantage(winner, loser, limit, clocked, sheet)
 
 
-def _decision(part: ThroughputRatio, answer: int, cautious: Reading, generous: Reading, sheet: Sheet) -> Judgement:
+def _decision(
+    part: ThroughputRatio, answer: int, timed: Counted, cautious: Reading, generous: Reading, sheet: Sheet
+) -> Judgement:
     if answer < 0:
-        settle(reasons.TOO_SLOW, f"{measured(part, generous)}, and {number(part.at_least)} is demanded")
-    return sheet.held(f"{measured(part, cautious)}; at least {number(part.at_least)} is demanded")
+        settle(reasons.TOO_SLOW, f"{measured(part, timed, generous)}, and {number(part.at_least)} is demanded")
+    return sheet.held(f"{measured(part, timed, cautious)}; at least {number(part.at_least)} is demanded")

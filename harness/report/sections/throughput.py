@@ -16,8 +16,8 @@ from harness.report.view import ReportView
 
 DISTURBED = (
     "In a disturbed round something else worked on the same processor core, by the pace of a fixed piece of work "
-    "beside each block, and a block waited for the host. Such rounds are left out; where fewer than two others "
-    "remain, the baseline's blocks count as the shorter that they would at least have been."
+    "beside each block, and a block waited for the host. Such rounds are left out; a process with fewer than two "
+    "others is, too, or its baseline's blocks count as the shorter that they would at least have been."
 )
 UNCLOCKED = (
     "This run did not record when its blocks began: they are drawn end to end, and what the machine did is laid "

@@ -27,6 +27,12 @@ def simulated(name: str, deviation: float, ratio: float, measurements: int = 1, 
     return point
 
 
+def paced(name: str, ratio: float) -> Point:
+    """With the processor's pace measured beside each block."""
+    [point] = error_rates.simulate(Setting("paced", name, DISTURBED[name], 0.003, paced=True), [ratio], EXPERIMENTS, 1)
+    return point
+
+
 @pytest.mark.parametrize("name", [*INDEPENDENT, *OUTLIERS])
 @pytest.mark.parametrize("deviation", [0.003, 0.025, 0.1])
 def test_a_pass_at_the_demanded_ratio_is_rare_whatever_the_noises_shape(name: str, deviation: float) -> None:
@@ -51,6 +57,18 @@ def test_a_baseline_disturbed_in_three_of_four_blocks_passes_far_less_than_it_di
     assert point.earlier_passed is not None
     assert point.passed < 0.1
     assert point.earlier_passed > 0.6
+
+
+@pytest.mark.parametrize("name", DISTURBED)
+@pytest.mark.parametrize("ratio", [1.05, DEMANDED])
+def test_with_paces_disturbed_blocks_pass_nothing(name: str, ratio: float) -> None:
+    assert paced(name, ratio).passed <= 0.005 + slack(0.005)
+
+
+def test_with_paces_a_quarter_of_disturbed_blocks_hides_nothing() -> None:
+    name = "25% of the baseline's blocks disturbed"
+    assert paced(name, 1.05).failed >= 0.95
+    assert paced(name, ABOVE_5).passed >= 0.95
 
 
 @pytest.mark.parametrize("deviation", [0.003, 0.01, 0.025])

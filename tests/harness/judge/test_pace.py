@@ -74,6 +74,33 @@ def test_disturbed_candidates_hide_no_speed() -> None:
     assert verdict.denominators["blocks"] == 12 * 8
 
 
+def test_a_process_with_one_undisturbed_round_is_left_out_where_enough_others_are() -> None:
+    runs = [process(number, 1.2, [FREE] * 4) for number in range(9)]
+    runs += [process(number, 1.0, [FREE, BUSY, BUSY, BUSY]) for number in range(9, 12)]
+    verdict = judged(runs)
+    assert verdict.reason == "held"
+    assert "over 9 of 12 processes" in verdict.message
+    assert value(verdict, "disturbed_processes") == 3
+    assert "ratio.process_9" not in verdict.figures
+
+
+@pytest.mark.parametrize(("undisturbed", "counted"), [(7, 7), (6, 12)])
+def test_where_too_few_would_be_left_all_count(undisturbed: int, counted: int) -> None:
+    """Unanimity of seven is the first that reaches a confidence of 0.99."""
+    verdict = judged([process(number, 1.2, [FREE if number < undisturbed else BUSY] * 4) for number in range(12)])
+    assert len([name for name in verdict.figures if name.startswith("ratio.process_")]) == counted
+
+
+def test_each_measurement_needs_enough_of_its_own() -> None:
+    runs = [process(number, 1.2, [FREE if number < 18 else BUSY] * 4) for number in range(24)]
+    moments = iter(range(10_000))
+    for run in runs:
+        for block in run.timing.blocks if run.timing is not None else []:
+            object.__setattr__(block, "began", float(next(moments)))
+    verdict = judged(runs, measurements=2)
+    assert len([name for name in verdict.figures if name.startswith("ratio.process_")]) == 24
+
+
 def test_where_nothing_is_undisturbed_slow_baselines_pass_nothing() -> None:
     """Every block of the baseline takes 1.7 times as long, and a slow pace of 1.8 says that it may have been so."""
     runs = [process(number, 1.0, [FREE, BUSY, BUSY, BUSY]) for number in range(12)]

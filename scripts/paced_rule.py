@@ -1,0 +1,65 @@
+"""Many simulated experiments at once, read as the judge reads one whose processors' pace was measured."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.judge import statistics
+from harness.judge.pace import FEWEST_ROUNDS
+from harness.judge.statistics import Array, Reading
+
+
+def paced_readings(candidate: Array, baseline: Array, paces: Array) -> tuple[Reading, Reading]:
+    """`statistics.readings` of the rounds that the judge counts, with paces beside the baseline's blocks.
+
+    All shapes are [experiments, processes, rounds, 2]. Each process has its own rounds, so those with equally many are
+    read together, as if they were processes of one experiment.
+    """
+    rounds = candidate.shape[2]
+    ours, theirs, slower = (each.reshape(-1, rounds, 2) for each in (candidate, baseline, paces))
+    slow = (slower > 1).any(axis=-1)
+    order = np.argsort(slow, axis=-1, kind="stable")[..., None]  # undisturbed rounds first
+    others = rounds - slow.sum(axis=-1)
+    others[others < FEWEST_ROUNDS] = 0
+    ratios, selves = np.empty((2, len(ours))), np.empty((2, 2, len(ours)))
+    for kept in np.unique(others):
+        here = others == kept
+        counted = order[here, : kept or rounds]
+        times = [np.take_along_axis(each[here], counted, axis=1) for each in (ours, theirs, theirs / slower)]
+        for number, reading in enumerate(statistics.readings(times[0], times[1], None, times[2])):
+            ratios[number][here], selves[number][:, here] = reading.ratios, reading.selves
+    shape = candidate.shape[:2]
+    cautious, generous = (
+        Reading(ratios[number].reshape(shape), np.moveaxis(selves[number].reshape(2, *shape), 0, 1))
+        for number in range(2)
+    )
+    return cautious, generous
+
+
+def has_undisturbed_rounds(paces: Array) -> NDArray[np.bool_]:
+    """Whether a process has enough of them to be judged by them alone: [experiments, processes]."""
+    slow = (paces > 1).any(axis=-1)
+    return np.asarray((~slow).sum(axis=-1) >= FEWEST_ROUNDS) | ~slow.any(axis=-1)
+
+
+def paced_decisions(
+    cautious: Reading, generous: Reading, counts: NDArray[np.bool_], log_demanded: float, confidence: float
+) -> NDArray[np.int8]:
+    """`statistics.decide` by the processes that count, of one measurement; by all where those are too few."""
+    enough = counts.sum(axis=-1) >= statistics.fewest_processes(confidence)
+    counts = counts | ~enough[:, None]
+    order = np.argsort(~counts, axis=-1, kind="stable")
+    decided = np.zeros(len(counts), dtype=np.int8)
+    for kept in np.unique(counts.sum(axis=-1)):
+        here = counts.sum(axis=-1) == kept
+        chosen = order[here, :kept]
+        low, high = (
+            Reading(
+                np.take_along_axis(each.ratios[here], chosen, axis=-1),
+                np.take_along_axis(each.selves[here], chosen[:, None, :], axis=-1),
+            )
+            for each in (cautious, generous)
+        )
+        decided[here] = statistics.decide(low, high, log_demanded, confidence)
+    return decided
