@@ -1,6 +1,7 @@
 """What is fuzzed: each reader of a stranger's file, and what is made of a contract that loads.
 
-A target draws a case (bytes, which are kept where they find something) and tries it; it raises what the reader raises.
+A target makes a case of a row of drawn bytes (a case is bytes, too: it is kept where it finds something) and tries it;
+it raises what the reader raises.
 """
 
 from __future__ import annotations
@@ -9,18 +10,16 @@ import gzip
 import io
 import json
 import lzma
+import os
 import shutil
 import tarfile
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from fuzz_mutations import CHANGES, DAMAGES, changed, damaged
-from hypothesis import strategies as st
+from fuzz_mutations import altered, changed, changes, damaged, damages
 
 from harness.commands.explain import _explanation
 from harness.contract import strict_yaml
@@ -45,6 +44,7 @@ MACHINES = (
     Machine(False, "this machine has no CUDA device", (), 16.0),
     Machine(True, "", (Gpu("NVIDIA H200", "GPU-0", "sm_90", 139.8),), 128.0),
 )
+NAMES = ("contracts", "waivers", "evidence", "archives", "ptx", "checkpoints", "lint", "plan", "explain")
 WAIVERS = b"""schema: waivers/v1
 waivers:
   - {contract: traced-step-v1, claim: TRACED-STEP-002, workload: smoke, owner: ada, reason: known, expires: 2026-12-31}
@@ -60,29 +60,18 @@ PTX = b"""// made by a compiler
 
 @dataclass(frozen=True)
 class Target:
-    """`cases` draws bytes, `attempt` tries them; `typed` are the errors that a person can act on."""
+    """`case` makes an input of a row of bytes, `attempt` tries it; `typed` are the errors that a person can act on."""
 
-    cases: st.SearchStrategy[bytes]
+    case: Callable[[bytes], bytes]
     attempt: Callable[[bytes], object]
     typed: tuple[type[Exception], ...] = ()
     inputs: int = 100_000  # of a long run
 
 
-@contextmanager
-def _folder() -> Iterator[Path]:
-    memory = Path("/dev/shm")  # noqa: S108 - a folder of its own in it; a disk would be worn for nothing
-    folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=memory if memory.is_dir() else None))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
-
-
-def _in_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], object]:
+def _in_file(path: Path, read: Callable[[Path], object]) -> Callable[[bytes], object]:
     def attempt(content: bytes) -> object:
-        with _folder() as folder:
-            (folder / name).write_bytes(content)
-            return read(folder / name)
+        path.write_bytes(content)
+        return read(path)
 
     return attempt
 
@@ -92,36 +81,49 @@ def _in_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], obj
 
 @cache
 def _documents() -> list[Any]:
-    return [strict_yaml.read(path).value for path in sorted((ROOT / "contracts").glob("*.yaml"))]
+    return [strict_yaml.read(path).value for path in sorted((ROOT / "contracts").glob("*-v*.yaml"))]
 
 
 @cache
 def _texts() -> list[bytes]:
-    return [path.read_bytes() for path in sorted((ROOT / "contracts").glob("*.yaml"))]
+    return [path.read_bytes() for path in sorted((ROOT / "contracts").glob("*-v*.yaml"))]
 
 
-def _damaged_documents() -> st.SearchStrategy[bytes]:
-    documents = st.integers(0, len(_documents()) - 1)
-    return st.builds(
-        lambda number, damages: json.dumps(damaged(_documents()[number], damages)).encode(), documents, DAMAGES
-    )
+def _document(row: bytes) -> Any:
+    """A contract with one or two of its claims, since a case's time goes with its length; one of eight is whole."""
+    whole = _documents()[row[0] % len(_documents())]
+    claims = whole["claims"]
+    if row[2] % 8 == 7:
+        return whole
+    return {**whole, "claims": [claims[number] for number in sorted({row[3] % len(claims), row[4] % len(claims)})]}
 
 
-def _changed(contents: list[bytes]) -> st.SearchStrategy[bytes]:
-    return st.builds(changed, st.sampled_from(contents), CHANGES)
+def _damaged_document(row: bytes) -> bytes:
+    return json.dumps(damaged(_document(row), damages(row))).encode()
 
 
-def _of_loaded(use: Callable[[LoadedContract], object]) -> Callable[[bytes], object]:
+def _contract(row: bytes) -> bytes:
+    return _changed(_texts(), row) if row[1] % 2 else _damaged_document(row)
+
+
+def _likely_contract(row: bytes) -> bytes:
+    """One that may well load, for what is made of those that do."""
+    if row[1] % 4 == 0:
+        return _damaged_document(row)
+    return json.dumps(altered(_document(row), row, _documents()[row[0] % len(_documents())])).encode()
+
+
+def _changed(contents: list[bytes], row: bytes) -> bytes:
+    return changed(contents[row[0] % len(contents)], changes(row))
+
+
+def _of_loaded(use: Callable[[LoadedContract], object]) -> Callable[[Path], object]:
     """What is made of a contract that loads; one that does not is another target's."""
 
     def read(path: Path) -> object:
-        try:
-            loaded = load_contract(path)
-        except ContractError:
-            return None
-        return use(loaded)
+        return use(load_contract(path))
 
-    return _in_file("c.yaml", read)
+    return read
 
 
 @cache
@@ -149,10 +151,8 @@ def _explain(loaded: LoadedContract) -> None:
 # --- evidence ------------------------------------------------------------------------------------------------------
 
 
-@cache
-def _run_directory() -> Path:
-    """A published run, unpacked once; the folder goes with the process."""
-    folder = Path(tempfile.mkdtemp(prefix="fuzz-run-"))
+def _unpacked_run(folder: Path) -> Path:
+    """A published run, with a drill's record beside it."""
     unpack(ROOT / "reports" / "2026-11-22-h200-traced" / "run.tar.xz", folder)
     for name in ("verdicts.json", "drill.json"):
         source = ROOT / "reports" / ("2026-11-22-cpu-drill" if name == "drill.json" else "2026-11-22-h200-traced")
@@ -160,48 +160,60 @@ def _run_directory() -> Path:
     return folder / "run"
 
 
-@cache
-def _evidence_files() -> list[tuple[str, bytes]]:
-    """Every small file of the run, by its path in it."""
-    root = _run_directory()
-    files = [path for path in sorted(root.rglob("*")) if path.is_file() and path.stat().st_size < 2**17]
-    return [(path.relative_to(root).as_posix(), path.read_bytes()) for path in files]
+class _Evidence:
+    """One run directory, of which each case changes one small file."""
 
+    def __init__(self, folder: Path) -> None:
+        self.root = _unpacked_run(folder)
+        paths = [path for path in sorted(self.root.rglob("*")) if path.is_file() and path.stat().st_size < 2**17]
+        self.files = [(path.relative_to(self.root).as_posix(), path.read_bytes()) for path in paths]
 
-def _evidence_case() -> st.SearchStrategy[bytes]:
-    """The path, a line end, and the file's bytes: one that is changed as text, or as JSON where it is that."""
-
-    def build(number: int, changes: Any, damages: Any, *, as_json: bool) -> bytes:
-        name, content = _evidence_files()[number]
-        if as_json and name.endswith(".json"):
-            content = json.dumps(damaged(json.loads(content), damages)).encode()
+    def case(self, row: bytes) -> bytes:
+        """The path, a line end, and the file's bytes: one that is changed as text, or as JSON where it is that."""
+        name, content = self.files[row[0] % len(self.files)]
+        if row[1] % 2 and name.endswith(".json"):
+            content = _damaged_json(content, row)
+        elif row[1] % 2 and name.endswith(".jsonl"):
+            lines = content.splitlines()
+            number = row[2] % max(1, len(lines))
+            lines[number:] = [_damaged_json(line, row) for line in lines[number:][:1]] + lines[number:][1:]
+            content = b"\n".join([*lines, b""])
         else:
-            content = changed(content, changes)
+            content = changed(content, changes(row))
         return name.encode() + b"\n" + content
 
-    return st.builds(build, st.integers(0, len(_evidence_files()) - 1), CHANGES, DAMAGES, as_json=st.booleans())
+    def read(self, case: bytes) -> None:
+        name, _, content = case.partition(b"\n")
+        path = self.root / name.decode()
+        whole = path.read_bytes()
+        path.write_bytes(content)
+        try:
+            if name.startswith(b"evidence/"):
+                read_run(self.root / "evidence" / name.decode().split("/")[1])
+            elif name == b"verdicts.json":
+                read_verdicts(self.root)
+            elif name == b"drill.json":
+                read_record(path)
+            else:
+                read_bundle(self.root)
+        finally:
+            path.write_bytes(whole)
 
 
-def _read_evidence(case: bytes) -> None:
-    name, _, content = case.partition(b"\n")
-    path = _run_directory() / name.decode()
-    whole = path.read_bytes()
-    path.write_bytes(content)
-    try:
-        readers: list[Callable[[], object]] = [lambda: read_bundle(_run_directory())]
-        if name.startswith(b"evidence/"):
-            readers = [lambda: read_run(_run_directory() / "evidence" / name.decode().split("/")[1])]
-        elif name == b"verdicts.json":
-            readers = [lambda: read_verdicts(_run_directory())]
-        elif name == b"drill.json":
-            readers = [lambda: read_record(path)]
-        for read in readers:
-            read()
-    finally:
-        path.write_bytes(whole)
+def _damaged_json(content: bytes, row: bytes) -> bytes:
+    return json.dumps(damaged(json.loads(content), damages(row))).encode()
 
 
 # --- archives and checkpoints --------------------------------------------------------------------------------------
+
+
+_ODD_NAMES = (
+    *("run", "run/", "run/run.json", "run/a", "run/a/b", "run/A", "run/é", "run/e\u0301", "run/\u202e", "run/a\nb"),
+    *("run/" + "a" * 150, "run/" + "a/" * 60, "run/" + "b" * 300, "", ".", "..", "../x", "/x", "run/../x", "run//x"),
+    *("run/nul", "run/x.", "run/x ", "run/a:b", "other/x", "run/manifest.json", "run/\udc80", "C:/x", "run\\x", "~/x"),
+)
+_KINDS = (*[tarfile.REGTYPE] * 8, tarfile.DIRTYPE, tarfile.DIRTYPE, b"1", b"2", b"3", b"4", b"6", b"S", b"A")
+_SIZES = (5, 5, 5, 0, 1, 512, 4096, 2**20, 2**33, 2**40)
 
 
 @cache
@@ -219,57 +231,82 @@ def _tars() -> list[bytes]:
     return made
 
 
-def _packed(tar: bytes, how: str, changes: Any) -> bytes:
-    """An ending, a line end, and the archive: the tar's bytes were changed before, the packed ones are now."""
+def _odd_tar(row: bytes) -> bytes:
+    """A tar of members that are odd in what they say of themselves, which is written as it should be."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=(tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)[row[4] % 2]) as tar:
+        for at in range(5, 5 + 6 * (1 + row[-1] % 5), 6):
+            name, kind, size, mode, link, more = row[at : at + 6]
+            member = tarfile.TarInfo(_ODD_NAMES[name % len(_ODD_NAMES)])
+            member.type = _KINDS[kind % len(_KINDS)]
+            member.size = _SIZES[size % len(_SIZES)] if member.isreg() else 0
+            member.mode, member.linkname = mode << 4, _ODD_NAMES[link % len(_ODD_NAMES)]
+            if tar.format == tarfile.PAX_FORMAT and more % 4 == 0:
+                member.pax_headers = {("path", "size", "linkpath", "GNU.sparse.size", "x")[more % 5]: str(more // 4)}
+            tar.addfile(member, io.BytesIO(b"1" * min(member.size, 2**12)) if member.size <= 2**12 else None)
+    return buffer.getvalue()
+
+
+def _packed(row: bytes) -> bytes:
+    """An ending, a line end, and the archive: the tar's bytes are changed, or the packed ones, or both."""
+    how, which = ("xz", "gz", "")[row[1] % 3], row[2] % 3
+    tar = _odd_tar(row) if row[3] % 2 else _tars()[row[0] % len(_tars())]
+    tar = changed(tar, changes(row)) if which else tar
     packed = lzma.compress(tar, preset=0) if how == "xz" else gzip.compress(tar, 1) if how == "gz" else tar
-    return f"run.tar.{how}\n".encode() + changed(packed, changes)
+    return f"run.tar.{how}\n".encode() + (packed if which == 1 else changed(packed, changes(row[::-1])))
 
 
-def _unpack(case: bytes) -> None:
+def _unpack(scratch: Path, case: bytes) -> None:
     name, _, content = case.partition(b"\n")
-    with _folder() as folder:
-        archive = folder / name.decode().removesuffix(".")
-        archive.write_bytes(content)
-        (folder / "unpacked").mkdir()
-        unpack(archive, folder / "unpacked", Limits(unpacked=2**20, file=2**20))
+    archive, folder = scratch / name.decode().removesuffix("."), scratch / "unpacked"
+    archive.write_bytes(content)
+    folder.mkdir()
+    try:
+        unpack(archive, folder, Limits(unpacked=2**20, file=2**20))
+    finally:
+        shutil.rmtree(folder)
+
+
+_WEIGHTS = ROOT / "reference_impl" / "checkpoints" / "tiny" / "model.safetensors"
 
 
 @cache
 def _checkpoint() -> dict[str, bytes]:
-    folder = ROOT / "reference_impl" / "checkpoints" / "tiny"
-    config = json.loads((folder / "config.json").read_bytes())
-    weights = next(path for path in folder.iterdir() if path.suffix == ".safetensors").read_bytes()
+    config = json.loads((_WEIGHTS.parent / "config.json").read_bytes())
+    weights = _WEIGHTS.read_bytes()
     index = {"weight_map": {"model.norm.weight": "model.safetensors"}}
     length = int.from_bytes(weights[:8], "little")
     return {
         "config.json": json.dumps(config).encode(),
         "model.safetensors.index.json": json.dumps(index).encode(),
-        "model.safetensors": weights[: 8 + length],  # its header: the tensors are not there
+        "model.safetensors": weights[: 8 + length],  # its header; tensors of zeros come to it where it is written
     }
 
 
-def _checkpoint_case() -> st.SearchStrategy[bytes]:
-    def build(name: str, changes: Any, damages: Any, *, as_json: bool) -> bytes:
-        content = _checkpoint()[name]
-        if as_json and name.endswith(".json"):
-            return f"{name}\n".encode() + json.dumps(damaged(json.loads(content), damages)).encode()
-        return f"{name}\n".encode() + changed(content, changes)
-
-    return st.builds(build, st.sampled_from(sorted(_checkpoint())), CHANGES, DAMAGES, as_json=st.booleans())
+def _checkpoint_case(row: bytes) -> bytes:
+    name = sorted(_checkpoint())[row[0] % len(_checkpoint())]
+    content = _checkpoint()[name]
+    if row[1] % 2 and name.endswith(".json"):
+        return f"{name}\n".encode() + _damaged_json(content, row)
+    return f"{name}\n".encode() + changed(content, changes(row))
 
 
-def _read_checkpoint(case: bytes) -> None:
+def _read_checkpoint(folder: Path, case: bytes) -> None:
     import torch
 
     from reference_impl.checkpoint import CheckpointWeights, read_config
 
     name, _, content = case.partition(b"\n")
-    with _folder() as folder:
-        for other, whole in _checkpoint().items():
-            if other != "model.safetensors.index.json":
-                (folder / other).write_bytes(whole)
-        (folder / name.decode()).write_bytes(content)
+    for other, whole in _checkpoint().items():
+        if other != "model.safetensors.index.json":
+            (folder / other).write_bytes(whole)
+    (folder / name.decode()).write_bytes(content)
+    if (weights := folder / "model.safetensors").stat().st_size >= len(_checkpoint()[weights.name]):
+        os.truncate(weights, _WEIGHTS.stat().st_size)
+    try:
         CheckpointWeights(folder, read_config(folder), torch.device("cpu"))
+    finally:
+        (folder / name.decode()).unlink()
 
 
 def _read_ptx(content: bytes) -> None:
@@ -282,20 +319,28 @@ def _read_ptx(content: bytes) -> None:
                 continue
 
 
-def targets() -> dict[str, Target]:
-    """Every target by its name."""
+def targets(scratch: Path) -> dict[str, Target]:
+    """Every target by its name; they write into `scratch`, which is made, and is the caller's to remove."""
     from reference_impl.errors import ReferenceImplError
 
-    contracts = _changed(_texts()) | _damaged_documents()
-    tars = st.builds(_packed, _changed(_tars()), st.sampled_from(["xz", "gz", ""]), CHANGES | st.just([]))
+    scratch.mkdir()
+    for name in ("run", "archives", "checkpoints"):
+        (scratch / name).mkdir()
+    evidence = _Evidence(scratch / "run")
+
+    def of_contract(use: Callable[[LoadedContract], object], *typed: type[Exception]) -> Target:
+        return Target(_likely_contract, _in_file(scratch / "loaded.yaml", _of_loaded(use)), (ContractError, *typed))
+
     return {
-        "contracts": Target(contracts, _in_file("c.yaml", load_contract), (ContractError,), 1_000_000),
-        "waivers": Target(_changed([WAIVERS]), _in_file("w.yaml", load_waivers), (ContractError,)),
-        "evidence": Target(_evidence_case(), _read_evidence, (EvidenceError,)),
-        "archives": Target(tars, _unpack, (EvidenceError,)),
-        "ptx": Target(_changed([PTX]), _read_ptx),
-        "checkpoints": Target(_checkpoint_case(), _read_checkpoint, (ReferenceImplError,)),
-        "lint": Target(_damaged_documents(), _of_loaded(lambda loaded: lint(loaded, _describe))),
-        "plan": Target(_damaged_documents(), _of_loaded(_plan), (UsageError,)),
-        "explain": Target(_damaged_documents(), _of_loaded(_explain)),
+        "contracts": Target(_contract, _in_file(scratch / "c.yaml", load_contract), (ContractError,), 1_000_000),
+        "waivers": Target(partial(_changed, [WAIVERS]), _in_file(scratch / "w.yaml", load_waivers), (ContractError,)),
+        "evidence": Target(evidence.case, evidence.read, (EvidenceError,)),
+        "archives": Target(_packed, partial(_unpack, scratch / "archives"), (EvidenceError,)),
+        "ptx": Target(partial(_changed, [PTX]), _read_ptx),
+        "checkpoints": Target(
+            _checkpoint_case, partial(_read_checkpoint, scratch / "checkpoints"), (ReferenceImplError,)
+        ),
+        "lint": of_contract(lambda loaded: lint(loaded, _describe)),
+        "plan": of_contract(_plan, UsageError),
+        "explain": of_contract(_explain),
     }

@@ -1,6 +1,6 @@
 """The long checks, `.ci/long`: each part is a process that prints its figures last; docs/long-checks.md is their table.
 
-    python scripts/long_checks.py [floors] [fuzz] [errors] [soak] [processes] [deaths] [kills] [mutation]
+    python scripts/long_checks.py [floors] [fuzz] [readers] [errors] [soak] [processes] [deaths] [kills] [mutation]
 
 A part that fails is neither published nor does it stop the others; the exit code is then 1.
 """
@@ -25,6 +25,7 @@ HEAD = ("part", "date", "commit", "machine", "seconds", "figures")
 PARTS: dict[str, tuple[str, ...]] = {
     "floors": (".ci/floors",),
     "fuzz": (sys.executable, "scripts/fuzz.py"),
+    "readers": (sys.executable, "scripts/fuzz_readers.py", "--jobs", "2"),
     "errors": (sys.executable, "scripts/check_error_rates.py"),
     "soak": (sys.executable, "scripts/soak.py"),
     "processes": (sys.executable, "scripts/process_sweep.py"),
@@ -32,7 +33,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "kills": (sys.executable, "scripts/random_kills.py"),
     "mutation": (sys.executable, "scripts/mutation_run.py"),
 }
-WITHOUT_ARGUMENTS = ("floors", "fuzz", "errors", "soak", "processes", "deaths", "kills")
+WITHOUT_ARGUMENTS = ("floors", "fuzz", "readers", "errors", "soak", "processes", "deaths", "kills")
 
 
 @dataclass(frozen=True)
