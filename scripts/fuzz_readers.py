@@ -29,6 +29,7 @@ from hypothesis import strategies as st
 CASES = ROOT / "tests" / "fuzz_cases"
 DRAW = 100  # inputs of a draw: hypothesis takes about 1 ms for each draw, and 1 µs for each byte of it
 BATCH = 5_000  # inputs of a process
+PROGRESS = 50_000  # inputs between two lines
 MOST_FINDINGS = 20  # of a target, which then ends
 
 
@@ -84,6 +85,8 @@ def fuzz(name: str, each: Sequence[Target], inputs: int, until: float, number: i
             target, wanted, child = running.popleft()
             done = child.end()
             free.append(target)
+            if (tried + done.tried) // PROGRESS > tried // PROGRESS:
+                print(f"{name:12} {tried + done.tried:9,} inputs so far", flush=True)
             tried, read, pending = tried + done.tried, read + done.read, pending - wanted
             if done.broken is not None:
                 broken.append(f"{done.broken}; the input is {keep(name, done.last)}")

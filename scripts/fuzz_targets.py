@@ -44,7 +44,7 @@ MACHINES = (
     Machine(False, "this machine has no CUDA device", (), 16.0),
     Machine(True, "", (Gpu("NVIDIA H200", "GPU-0", "sm_90", 139.8),), 128.0),
 )
-NAMES = ("contracts", "waivers", "evidence", "archives", "ptx", "checkpoints", "lint", "plan", "explain")
+NAMES = ("waivers", "archives", "ptx", "checkpoints", "evidence", "lint", "plan", "explain", "contracts")
 WAIVERS = b"""schema: waivers/v1
 waivers:
   - {contract: traced-step-v1, claim: TRACED-STEP-002, workload: smoke, owner: ada, reason: known, expires: 2026-12-31}
