@@ -38,4 +38,4 @@ def _can_be_made(folder: Path) -> bool:
         return False
     while not os.path.lexists(folder):
         folder = folder.parent
-    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    return os.access(folder, os.W_OK | os.X_OK)
