@@ -233,7 +233,7 @@ def header_of(
     header = Header(
         purpose="verify" if options.fault is None else "fault",
         started_at=started.isoformat(timespec="seconds"),
-        command=list(options.command),
+        command=[_text(word) for word in options.command],
         narrowed=Narrowed(claims=list(options.claims), workloads=list(options.workloads)),
         fault=options.fault,
         environment=collected,
@@ -253,6 +253,11 @@ def header_of(
     # a waiver's owner has signed it; names of units and runs are the contract's
     changes = {"environment": left_out.model(noted), "waivers": header.waivers}
     return left_out.model(header).model_copy(update=changes)
+
+
+def _text(word: str) -> str:
+    """A word of the command line, where bytes that were no text to Python's locale are one to JSON."""
+    return word.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def with_attempts(header: Header, reports: Path) -> Header:
