@@ -247,9 +247,12 @@ def header_of(
         waivers=[WaiverRecord(**waiver.record(started.date())) for waiver in waivers],
     )
     left_out = redaction_of(contracts, options.redact)
-    if left_out is None:
-        return header
-    noted = collected.model_copy(update={"redacted": redaction.NOTE})
+    return header if left_out is None else redacted_header(header, left_out)
+
+
+def redacted_header(header: Header, left_out: Redaction) -> Header:
+    """The header without the names, which it says of itself."""
+    noted = header.environment.model_copy(update={"redacted": redaction.NOTE})
     # a waiver's owner has signed it; names of units and runs are the contract's
     changes = {"environment": left_out.model(noted), "waivers": header.waivers}
     return left_out.model(header).model_copy(update=changes)
