@@ -1,6 +1,6 @@
 """The long checks, `.ci/long`: each part is a process that prints its figures last; docs/long-checks.md is their table.
 
-    python scripts/long_checks.py [floors] [fuzz] [readers] [errors] [soak] [processes] [deaths] [kills] [mutation]
+    python scripts/long_checks.py [PART ...]
 
 A part that fails is neither published nor does it stop the others; the exit code is then 1.
 """
@@ -31,9 +31,10 @@ PARTS: dict[str, tuple[str, ...]] = {
     "processes": (sys.executable, "scripts/process_sweep.py"),
     "deaths": (sys.executable, "scripts/deaths.py"),
     "kills": (sys.executable, "scripts/random_kills.py"),
+    "machines": (sys.executable, "scripts/strange_machines.py"),
     "mutation": (sys.executable, "scripts/mutation_run.py"),
 }
-WITHOUT_ARGUMENTS = ("floors", "fuzz", "readers", "errors", "soak", "processes", "deaths", "kills")
+WITHOUT_ARGUMENTS = ("floors", "fuzz", "readers", "errors", "soak", "processes", "deaths", "kills", "machines")
 
 
 @dataclass(frozen=True)

@@ -221,7 +221,8 @@ def test_a_run_that_would_be_judged_otherwise_is_not_packed(contracts: Path, mon
 
     run = verified(contracts, redact=False)
     monkeypatch.setattr(Redaction, "directory", too_much)
-    with pytest.raises(EvidenceError, match="judged as the run that had them; found SCRIPT-001 on error: ERROR worker_incomplete for ERROR worker_"):
+    rule = "judged as the run that had them; found SCRIPT-001 on error: ERROR worker_incomplete for ERROR worker_"
+    with pytest.raises(EvidenceError, match=rule):
         published(run, contracts.parent / "published", redact=True)
     assert not (contracts.parent / "published").exists()
 

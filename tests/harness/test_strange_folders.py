@@ -25,7 +25,7 @@ def test_a_run_in_it_is_verified_judged_and_packed(name: bytes, locale: dict[str
     environment = {**os.environ, **locale}
 
     def harness(*words: str | Path) -> tuple[int, str]:
-        command = [sys.executable, "-m", "harness", *map(os.fspath, words)]
+        command = [sys.executable, "-m", "harness", *map(str, words)]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         return done.returncode, done.stderr if done.returncode else ""
 
