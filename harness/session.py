@@ -233,7 +233,7 @@ def header_of(
     header = Header(
         purpose="verify" if options.fault is None else "fault",
         started_at=started.isoformat(timespec="seconds"),
-        command=list(options.command),
+        command=[_text(word) for word in options.command],
         narrowed=Narrowed(claims=list(options.claims), workloads=list(options.workloads)),
         fault=options.fault,
         environment=collected,
@@ -247,12 +247,20 @@ def header_of(
         waivers=[WaiverRecord(**waiver.record(started.date())) for waiver in waivers],
     )
     left_out = redaction_of(contracts, options.redact)
-    if left_out is None:
-        return header
-    noted = collected.model_copy(update={"redacted": redaction.NOTE})
+    return header if left_out is None else redacted_header(header, left_out)
+
+
+def redacted_header(header: Header, left_out: Redaction) -> Header:
+    """The header without the names, which it says of itself."""
+    noted = header.environment.model_copy(update={"redacted": redaction.NOTE})
     # a waiver's owner has signed it; names of units and runs are the contract's
     changes = {"environment": left_out.model(noted), "waivers": header.waivers}
     return left_out.model(header).model_copy(update=changes)
+
+
+def _text(word: str) -> str:
+    """A word of the command line, where bytes that were no text to Python's locale are one to JSON."""
+    return word.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def with_attempts(header: Header, reports: Path) -> Header:

@@ -2,98 +2,63 @@
 
     python scripts/fuzz_readers.py [--inputs N | --seconds S] [TARGET ...]
 
-Hypothesis draws the inputs. Each may take 1 s of processor time and 200 MB of memory. One that raises another error, or
-takes more, is written into `tests/fuzz_cases/TARGET/`, where the tests try it for ever, and the exit code is 1.
+Hypothesis draws the inputs, a hundred with a draw. Each may take 1 s of processor time and 200 MB of memory. One that
+raises another error, takes more or ends its process is written into `tests/fuzz_cases/TARGET/`, where the tests try it
+for ever, and the exit code is 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import hashlib
-import resource
-import signal
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
-from fuzz_targets import ROOT, Target, targets
+from fuzz_child import Child, Tried
+from fuzz_mutations import ROW
+from fuzz_targets import NAMES, ROOT, Target, targets
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
 
 CASES = ROOT / "tests" / "fuzz_cases"
-SECONDS, BYTES = 1.0, 200 * 2**20
-ENDLESS = 5.0  # seconds after which an input is given up
-BATCH = 500  # hypothesis remembers what it has drawn: with many more, drawing is what takes the time
-
-
-class Broken(AssertionError):  # noqa: N818 - what it says of an input, not of the program
-    """An input that a reader does not answer as it should."""
-
-
-@contextmanager
-def _limited_memory() -> Iterator[None]:
-    """Within the block the process gets `BYTES` more than it has, and no more."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + BYTES, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-class _Endless(BaseException):
-    """The input's time is over; no reader may take it for an error of its own."""
-
-
-@contextmanager
-def _limited_time() -> Iterator[None]:
-    def end(*_: object) -> None:
-        raise _Endless
-
-    before = signal.signal(signal.SIGPROF, end)
-    signal.setitimer(signal.ITIMER_PROF, ENDLESS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
-
-
-def attempt(target: Target, case: bytes) -> bool:
-    """Try one input; whether it was read. Raises `Broken`."""
-    began = time.process_time()
-    read = False
-    try:
-        with _limited_memory(), _limited_time():
-            target.attempt(case)
-        read = True
-    except target.typed:
-        pass
-    except _Endless:
-        raise Broken(f"more than {ENDLESS:g} s of processor time") from None
-    except (Exception, SystemExit) as error:
-        raise Broken(f"{type(error).__name__}: {str(error)[:200]}") from error
-    if (spent := time.process_time() - began) > SECONDS:
-        raise Broken(f"{spent:.1f} s of processor time")
-    return read
+DRAW = 100  # inputs of a draw: hypothesis takes about 1 ms for each draw, and 1 µs for each byte of it
+BATCH = 5_000  # inputs of a process
+PROGRESS = 50_000  # inputs between two lines
+MOST_FINDINGS = 20  # of a target, which then ends
 
 
 def warm(target: Target) -> None:
     """What is imported and compiled once counts for no input."""
-
-    def one(case: bytes) -> None:
+    for number in range(4):
         with suppress(*target.typed):
-            target.attempt(case)
-
-    seed(0)(_settings(2)(given(target.cases)(one)))()
+            target.attempt(target.case(bytes([number] * ROW)))
 
 
-def _settings(inputs: int) -> settings:
+def drawn(target: Target, inputs: int, number: int, until: float, give: Callable[[bytes], None]) -> None:
+    """Give so many different inputs, or those until that moment."""
+    seen: set[int] = set()
+
+    def draw(block: bytes) -> None:
+        for at in range(0, len(block), ROW):
+            case = target.case(block[at : at + ROW])
+            if len(seen) < inputs and hash(case) not in seen and time.monotonic() < until:
+                seen.add(hash(case))
+                give(case)
+
+    blocks = st.binary(min_size=DRAW * ROW, max_size=DRAW * ROW)
+    one_more = 2  # the first block of hypothesis is one of zeros
+    seed(number)(_settings(inputs // DRAW + one_more)(given(blocks)(draw)))()
+
+
+def _settings(examples: int) -> settings:
     return settings(
-        max_examples=inputs,
+        max_examples=examples,
         deadline=None,
         database=None,
         phases=[Phase.generate],
@@ -101,25 +66,32 @@ def _settings(inputs: int) -> settings:
     )
 
 
-def fuzz(name: str, target: Target, inputs: int, until: float, number: int) -> tuple[int, int, Broken | None]:
-    """Try so many inputs, or those until that moment; how many were tried and read, and what broke."""
-    tried = read = 0
-    last = b""
+def fuzz(name: str, each: Sequence[Target], inputs: int, until: float, number: int) -> Tried:
+    """Try so many inputs, or those until that moment; `broken` has a line for each input that broke.
 
-    def one(case: bytes) -> None:
-        nonlocal tried, read, last
-        tried, last = tried + 1, case
-        read += attempt(target, case)
-
-    while tried < inputs and time.monotonic() < until:
-        try:
-            seed(number)(_settings(min(BATCH, inputs - tried))(given(target.cases)(one)))()
-        except Broken as broken:
-            keep(name, last)
-            return tried, read, broken
-        number += 1
-        gc.collect()
-    return tried, read, None
+    each: the target in folders of its own, once for each process that may go on beside the others.
+    """
+    tried = read = pending = 0
+    broken: list[str] = []
+    running: deque[tuple[Target, int, Child]] = deque()
+    free = list(each)
+    while True:
+        wanted = min(BATCH, inputs - tried - pending)
+        if free and wanted > 0 and time.monotonic() < until and len(broken) < MOST_FINDINGS:
+            target = free.pop()
+            running.append((target, wanted, Child(target, partial(drawn, target, wanted, number, until))))
+            pending, number = pending + wanted, number + 1
+        elif running:
+            target, wanted, child = running.popleft()
+            done = child.end()
+            free.append(target)
+            if (tried + done.tried) // PROGRESS > tried // PROGRESS:
+                print(f"{name:12} {tried + done.tried:9,} inputs so far", flush=True)
+            tried, read, pending = tried + done.tried, read + done.read, pending - wanted
+            if done.broken is not None:
+                broken.append(f"{done.broken}; the input is {keep(name, done.last)}")
+        else:
+            return Tried(tried, read, "\n".join(broken) or None, b"")
 
 
 def keep(name: str, case: bytes) -> Path:
@@ -132,27 +104,33 @@ def keep(name: str, case: bytes) -> Path:
 
 
 def main(words: list[str] | None = None) -> int:
-    known = targets()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[*known, []], metavar="TARGET", help=", ".join(known))
+    parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="TARGET", help=", ".join(NAMES))
     parser.add_argument("--inputs", type=int, help="of each target; by default a million contracts, else 100,000")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="for all targets together")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="by default the time; it is printed")
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
     chosen = parser.parse_args(words)
-    names: list[str] = chosen.names or list(known)
+    memory = Path("/dev/shm")  # noqa: S108 - a folder of its own in it; a disk would be worn for nothing
+    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=memory if memory.is_dir() else None) as scratch:
+        return _fuzz_all(chosen, [targets(Path(scratch) / str(job)) for job in range(chosen.jobs)])
+
+
+def _fuzz_all(chosen: argparse.Namespace, jobs: list[dict[str, Target]]) -> int:
+    names: list[str] = chosen.names or list(NAMES)
     broke, total, left = 0, 0, float(chosen.seconds)
     for at, name in enumerate(names):
-        target = known[name]
-        warm(target)
+        each = [known[name] for known in jobs]
+        warm(each[0])
         began = time.monotonic()
         until = began + left / (len(names) - at)
-        tried, read, broken = fuzz(name, target, chosen.inputs or target.inputs, until, chosen.seed)
+        done = fuzz(name, each, chosen.inputs or each[0].inputs, until, chosen.seed)
         spent = time.monotonic() - began
-        total, left = total + tried, left - spent
-        print(f"{name:12} {tried:9,} inputs, {read:9,} read, {spent:6.0f} s, seed {chosen.seed}", flush=True)
-        if broken is not None:
+        total, left = total + done.tried, left - spent
+        print(f"{name:12} {done.tried:9,} inputs, {done.read:9,} read, {spent:6.0f} s, seed {chosen.seed}", flush=True)
+        for line in (done.broken or "").splitlines():
             broke += 1
-            print(f"{name:12} BROKEN: {broken}; the input is in {CASES.relative_to(ROOT) / name}", flush=True)
+            print(f"{name:12} BROKEN: {line}", flush=True)
     print(f"{total:,} inputs of {len(names)} readers, {broke} found something", flush=True)
     return 1 if broke else 0
 

@@ -1,6 +1,6 @@
 """The long checks, `.ci/long`: each part is a process that prints its figures last; docs/long-checks.md is their table.
 
-    python scripts/long_checks.py [floors] [fuzz] [errors] [soak] [processes] [deaths] [kills] [mutation]
+    python scripts/long_checks.py [PART ...]
 
 A part that fails is neither published nor does it stop the others; the exit code is then 1.
 """
@@ -25,14 +25,16 @@ HEAD = ("part", "date", "commit", "machine", "seconds", "figures")
 PARTS: dict[str, tuple[str, ...]] = {
     "floors": (".ci/floors",),
     "fuzz": (sys.executable, "scripts/fuzz.py"),
+    "readers": (sys.executable, "scripts/fuzz_readers.py", "--jobs", "2"),
     "errors": (sys.executable, "scripts/check_error_rates.py"),
     "soak": (sys.executable, "scripts/soak.py"),
     "processes": (sys.executable, "scripts/process_sweep.py"),
     "deaths": (sys.executable, "scripts/deaths.py"),
     "kills": (sys.executable, "scripts/random_kills.py"),
+    "machines": (sys.executable, "scripts/strange_machines.py"),
     "mutation": (sys.executable, "scripts/mutation_run.py"),
 }
-WITHOUT_ARGUMENTS = ("floors", "fuzz", "errors", "soak", "processes", "deaths", "kills")
+WITHOUT_ARGUMENTS = ("floors", "fuzz", "readers", "errors", "soak", "processes", "deaths", "kills", "machines")
 
 
 @dataclass(frozen=True)

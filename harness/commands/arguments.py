@@ -36,6 +36,11 @@ Gpus = Annotated[
 ]
 
 
+def redact_words(redact: bool | None) -> list[str]:
+    """`--redact` as it is passed on to another command of the harness; None: it was not asked for."""
+    return [] if redact is None else ["--redact" if redact else "--no-redact"]
+
+
 def refuse_with_gpus(options: Mapping[str, object]) -> None:
     """Raise UsageError when one of these options, by name, was given beside `--gpus`."""
     for name, value in options.items():

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.arguments import Claims, Gpus, Json, Name, Paths, Redact, Reports, refuse_with_gpus
+from harness.commands.arguments import Claims, Gpus, Json, Name, Paths, Redact, Reports, redact_words, refuse_with_gpus
 from harness.commands.interruption import LONG_GRACE_S, interruptible
 from harness.commands.printing import print_shard
 from harness.contract.load import load_contracts
@@ -33,9 +33,9 @@ def drill(
 ) -> None:
     """Plant every fault that the claims name, and see that each is caught for the declared reason."""
     if gpus:
-        refuse_with_gpus({"--claim": claim, "--fault": fault, "--json": json, "--redact": redact is not None})
+        refuse_with_gpus({"--claim": claim, "--fault": fault, "--json": json})
         with interruptible(LONG_GRACE_S):
-            raise typer.Exit(drill_on_gpus(paths, gpus, pool.new_directory(reports, name)))
+            raise typer.Exit(drill_on_gpus(paths, gpus, pool.new_directory(reports, name), redact=redact))
     options = fire_drill.DrillOptions(
         claims=tuple(claim or ()),
         faults=tuple(fault or ()),
@@ -53,7 +53,7 @@ def drill(
     raise typer.Exit(result.exit_code)
 
 
-def drill_on_gpus(paths: Sequence[Path], gpus: str, directory: Path) -> int:
+def drill_on_gpus(paths: Sequence[Path], gpus: str, directory: Path, *, redact: bool | None) -> int:
     """Every fault of the contracts over these GPUs; the worst exit code of a shard."""
     names, shards = pool.gpu_names(gpus), drill_shards(load_contracts(paths))
-    return pool.worst(pool.run_shards(shards, names, directory, print_shard).values())
+    return pool.worst(pool.run_shards(shards, names, directory, print_shard, redact_words(redact)).values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
+from harness.redacted_copy import without_names
 from harness.rejudge import Rejudged, rejudged
 from harness.run_directory.archive import write_archive
 from harness.run_directory.bundle import Bundle
@@ -27,32 +29,40 @@ def pack(
     out: Annotated[
         Path | None, typer.Option("--out", help="The folder to make; by default reports/ and the directory's name.")
     ] = None,
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Leave out names of host, user and folders, in the evidence too.")
+    ] = False,
 ) -> None:
     """Make the published form of a run: its page, summary and verdicts beside one archive; the source stays."""
-    print_line(published(run_directory, out or PUBLISHED / run_directory.name))
+    print_line(published(run_directory, out or PUBLISHED / run_directory.name, redact=redact))
 
 
-def published(run: Path, out: Path) -> str:
+def published(run: Path, out: Path, *, redact: bool = False) -> str:
     """Make the published folder, judged again from its archive before it gets its name; two lines that say so.
 
     Raises UsageError when `out` exists, EvidenceError for a run that is not whole or not as it was recorded.
     """
     if out.exists():
         raise UsageError("a run is published once", where=str(out), got="it exists", remedy="name another with --out")
-    source = rejudged(run)
-    _refuse_unfit(source)
+    given = rejudged(run)
+    _refuse_unfit(given)
+    with without_names(given) if redact else nullcontext(given) as source:
+        _make(source, out, given.bundle.seal.digest)
+    size = sum(path.stat().st_size for path in out.iterdir())
+    return f"{out}: {size} bytes, {given.judgement.counts.line()}\nmanifest: sha256:{read_manifest(out)[1]}"
+
+
+def _make(source: Rejudged, out: Path, replaces: str | None) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
-        _write(source.bundle, temporary)
+        _write(source.bundle, temporary, replaces)
         _refuse_other(source, rejudged(temporary), out)
         temporary.chmod(0o755)
         temporary.rename(out)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    size = sum(path.stat().st_size for path in out.iterdir())
-    return f"{out}: {size} bytes, {source.judgement.counts.line()}\nmanifest: sha256:{read_manifest(out)[1]}"
 
 
 def _refuse_unfit(source: Rejudged) -> None:
@@ -74,7 +84,7 @@ def _refuse_unfit(source: Rejudged) -> None:
         )
 
 
-def _write(bundle: Bundle, folder: Path) -> None:
+def _write(bundle: Bundle, folder: Path, replaces: str | None) -> None:
     root, derived = bundle.root, bundle.place.derived
     beside = [*_BESIDE, *([layout.DRILL] if (derived / layout.DRILL).exists() else [])]
     for name in beside:
@@ -82,7 +92,7 @@ def _write(bundle: Bundle, folder: Path) -> None:
     seen = manifest_of(root, only=is_seen)
     names = [*(file.path for file in seen.files), *seen.folders]
     write_archive(root, names, folder / layout.ARCHIVE, {layout.MANIFEST: manifest_text(seen)})
-    changes = {"seen": seen.seen, "replaces": bundle.seal.digest}
+    changes = {"seen": seen.seen, "replaces": replaces}
     write_manifest(folder, manifest_of(folder).model_copy(update=changes))
 
 

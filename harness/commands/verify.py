@@ -25,6 +25,7 @@ from harness.commands.arguments import (
     Reports,
     Waivers,
     Workloads,
+    redact_words,
     refuse_with_gpus,
 )
 from harness.commands.interruption import GRACE_S, LONG_GRACE_S, interruptible
@@ -107,7 +108,5 @@ def verify_on_gpus(paths: Sequence[Path], options: session.VerifyOptions, gpus: 
         "--wall-limit": options.wall_limit_s,
     }
     passed_on = [word for name, value in given.items() if value is not None for word in (name, str(value))]
-    if options.redact is not None:
-        passed_on.append("--redact" if options.redact else "--no-redact")
-    pool.run_shards(shards, names, directory, print_shard, passed_on)
+    pool.run_shards(shards, names, directory, print_shard, [*passed_on, *redact_words(options.redact)])
     return judged(pool.run_directories(shards, directory), gate=options.gate)[1]

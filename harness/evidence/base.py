@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
+from harness.bounded_model import BoundedModel
 from harness.numbers import Real
 
 Scalar = bool | int | Real | str
@@ -16,7 +17,7 @@ Probe = Literal["paired", "throughput", "recapture", "kernels", "prewarm", "kern
 Cause = Literal["signal", "exit_code", "wall_limit", "heartbeat", "incomplete", "garbage", "output_limit", "exception"]
 
 
-class Record(BaseModel):
+class Record(BoundedModel):
     # built at first use: a command pays only for the records that it reads
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 

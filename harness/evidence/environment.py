@@ -19,10 +19,11 @@ from pathlib import Path
 
 from harness.errors import HarnessError
 from harness.evidence.cuda_driver import Devices, Gpu, devices
-from harness.evidence.environment_records import CpuFacts, Environment, GitFacts, GpuFacts
+from harness.evidence.environment_records import CHANGES, CpuFacts, Environment, GitFacts, GpuFacts
 
 PACKAGES = ("torch", "triton", "numpy", "cuda-bindings", "pydantic", "transformers", "peft", "bitsandbytes")
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_INTERPRET")
+_CHECKOUT = Path(__file__).parents[2]
 _GIT_TIMEOUT_S = 10.0
 SOURCE_LIMIT = 64 * 2**20  # bytes of one source file
 
@@ -180,11 +181,15 @@ def _sources(package: str) -> list[tuple[str, Path]]:
 
 def git_commit() -> str | None:
     """The checkout's commit, with `+changes` when sources differ from it; None outside a checkout."""
-    root = Path(__file__).parents[2]
-    commit = _git(root, "rev-parse", "HEAD")
-    if commit is None or not (root / ".git").exists():  # not the checkout around an installed package
-        return None
-    return commit + ("+changes" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
+    commit = checked_out_commit()
+    changes = commit and _git(_CHECKOUT, "status", "--porcelain", "--untracked-files=no")
+    return f"{commit}{CHANGES}" if changes else commit
+
+
+def checked_out_commit() -> str | None:
+    """The checkout's commit, whatever its sources are; None outside a checkout."""
+    # a `.git` of its own: not the checkout around an installed package
+    return _git(_CHECKOUT, "rev-parse", "HEAD") if (_CHECKOUT / ".git").exists() else None
 
 
 def _git(root: Path, *arguments: str) -> str | None:

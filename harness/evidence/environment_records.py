@@ -11,6 +11,8 @@ from pydantic import ConfigDict, Field
 from harness.evidence.base import Record
 from harness.numbers import Real
 
+CHANGES = "+changes"  # behind a commit: the sources differ from it
+
 
 class Facts(Record):
     """Facts that were collected; None stands for one that is not known."""

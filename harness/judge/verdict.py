@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict, Field
 
+from harness.bounded_model import BoundedModel
 from harness.numbers import Real
 
 FORMAT_VERSION = 1
@@ -25,7 +26,7 @@ class Status(StrEnum):
 WORST_FIRST = (Status.ERROR, Status.FAIL, Status.INCONCLUSIVE, Status.NOT_RUN, Status.PASS)
 
 
-class Figure(BaseModel):
+class Figure(BoundedModel):
     """A number with its unit; `unit` is "" for a pure number or a text."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -34,7 +35,7 @@ class Figure(BaseModel):
     unit: str = ""
 
 
-class Judgement(BaseModel):
+class Judgement(BoundedModel):
     """A judge's answer for one claim or part, before it is tied to a unit."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,8 +43,8 @@ class Judgement(BaseModel):
     status: Status
     reason: str
     message: str
-    figures: dict[str, Figure] = {}
-    denominators: dict[str, int] = {}
+    figures: dict[str, Figure] = Field(default_factory=dict)
+    denominators: dict[str, int] = Field(default_factory=dict)
     mechanism: str | None = None
 
 
@@ -60,7 +61,7 @@ class Verdict(Judgement):
         return self.status is Status.FAIL or (self.status, self.reason) == (Status.INCONCLUSIVE, "undecided_ratio")
 
 
-class Counts(BaseModel):
+class Counts(BoundedModel):
     """The count line's numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -6,10 +6,12 @@ The drawing code uses the placeholder colours of `INK`, `SERIES` and so on, whic
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness.caches import moved_caches
 from harness.report.compact import ID, compact
 
 if TYPE_CHECKING:
@@ -89,6 +91,7 @@ def draw(paint: Callable[[list[Axes]], None], *, alt: str, heights: tuple[float,
 
     The canvas is made without pyplot: no global state, and any thread may render.
     """
+    os.environ.update(moved_caches())
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure

@@ -10,6 +10,7 @@ from harness.contract.schema import Contract
 from harness.contract.waivers import Waiver, load_waivers
 from harness.errors import ContractError
 from harness.evidence import layout
+from harness.evidence.environment_records import CHANGES
 from harness.evidence.files import Damaged, read_model
 from harness.evidence.worker_times import ProcessTimes
 from harness.run_directory.bundle import Bundle
@@ -51,16 +52,20 @@ def _runs(bundle: Bundle) -> Iterator[str]:
 
 
 def _machine(bundle: Bundle) -> Iterator[str]:
-    """The GPU and the sources of the header against what each worker's own records say."""
+    """The GPU, the commit and the sources of the header against what each worker's own records say."""
     header = bundle.header
     collected = header.environment
     if collected.source_digest and collected.source_digest != header.digests.source:
         yield "`digests.source` is not `environment.source_digest`"
     for path in sorted((bundle.root / layout.EVIDENCE).rglob(layout.PROCESS)):
         try:
-            used = read_model(path, ProcessTimes).gpu
+            process = read_model(path, ProcessTimes)
         except Damaged:
             continue  # which is the account of seconds' to say
+        used, commit = process.gpu, (collected.git.commit or "none").removesuffix(CHANGES)
+        if process.commit not in {None, commit}:
+            run = shown(path.parent.name)
+            yield f"the commit is {shown(commit)}, and run {run} was executed at {shown(process.commit)}"
         if used is not None and used != collected.gpu.uuid:
             gpu = shown(collected.gpu.uuid or "none")
             yield f"the GPU is {gpu}, and run {shown(path.parent.name)} held {shown(used)}"

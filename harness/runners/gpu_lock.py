@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.errors import HarnessError
+from harness.private_folder import private_folder, unusable
 
 
 @contextmanager
@@ -34,17 +32,7 @@ def gpu_lock(uuid: str, announce: Callable[[str], None]) -> Iterator[None]:
 
 def lock_path(uuid: str) -> Path:
     """The lock's file, in a directory that belongs to this user alone; raises HarnessError when it does not."""
-    directory = Path(tempfile.gettempdir()) / f"contract-harness-{os.getuid()}"
-    try:
-        directory.mkdir(mode=0o700, exist_ok=True)
-        found = directory.lstat()
-    except OSError as error:
-        raise _unusable(directory, error) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        got = f"owner {found.st_uid}" if stat.S_ISDIR(found.st_mode) else "a link"
-        rule = "the lock directory must belong to this user"
-        raise HarnessError(rule, where=str(directory), got=got, remedy="remove it, or set TMPDIR")
-    return directory / (re.sub(r"[^0-9A-Za-z-]", "_", uuid) + ".lock")
+    return private_folder() / (re.sub(r"[^0-9A-Za-z-]", "_", uuid) + ".lock")
 
 
 def _refuse_unlockable(path: Path) -> None:
@@ -60,13 +48,4 @@ def _refuse_unlockable(path: Path) -> None:
     except BlockingIOError:
         return  # another run has it
     except OSError as error:
-        raise _unusable(path, error) from error
-
-
-def _unusable(path: Path, error: OSError) -> HarnessError:
-    return HarnessError(
-        "the lock of a GPU is a file that this user can write and lock",
-        where=str(path),
-        got=error.strerror or type(error).__name__,
-        remedy="set TMPDIR to a folder of yours on a file system with locks",
-    )
+        raise unusable(path, error) from error

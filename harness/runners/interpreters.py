@@ -15,6 +15,7 @@ from time import monotonic
 from types import TracebackType
 from typing import IO, Self, cast
 
+from harness.caches import moved_caches
 from harness.evidence.environment import usable_cores
 from harness.processes.kept import KeptProcess
 from harness.python_path import child_command, child_path
@@ -73,6 +74,7 @@ def _environment() -> dict[str, str]:
         # threads that spin while they wait make a shared machine several times slower
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
         "PYTHONPATH": child_path(),
+        **moved_caches(),
     }
 
 

@@ -9,6 +9,7 @@ import os
 import select
 import socket
 from contextlib import suppress
+from pathlib import Path
 
 from harness.evidence.base import Record
 
@@ -18,12 +19,17 @@ READY, ALONE, TOGETHER, GO = "ready", "alone", "together", "go"
 class Job(Record):
     """What an interpreter that waits is told to do: the folder with its `run.json`, and what to set before.
 
+    folder: its path's bytes, in hexadecimal; a path need be no text that JSON can hold.
     threads: of torch and of the libraries that heed OMP_NUM_THREADS, on the host; None: as they choose.
     """
 
-    directory: str
+    folder: str
     variables: dict[str, str]
     threads: int | None = None
+
+    @property
+    def directory(self) -> Path:
+        return Path(os.fsdecode(bytes.fromhex(self.folder)))
 
 
 class Line:

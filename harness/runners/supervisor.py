@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from harness.evidence import layout
+from harness.evidence import environment, layout
 from harness.evidence.files import Damaged, read_bytes
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import death_from_records, read_records
@@ -113,7 +113,7 @@ def _supervise(
 ) -> Death | None:
     watched = gpu_uuid is not None or run.probe == "throughput"
     worker = WatchedWorker(run, directory, company.interpreter(), tell)
-    process = worker.process
+    process, commit = worker.process, environment.checked_out_commit()
     if gpu_uuid is not None:
         company.workers.add(process.pid)
     try:
@@ -133,6 +133,7 @@ def _supervise(
             ready=worker.ready,
             ended=time.monotonic(),
             asked_for_gpu=asked,
+            commit=commit,
             gpu=gpu_uuid,
             gpu_alone=None if gpu_uuid is None else not company.locked,
             stopped=worker.stopped,

@@ -70,7 +70,7 @@ class WatchedWorker:
         # opened before its code runs: whatever becomes of the directory, this file says where it was
         self._heartbeat = (self._directory / HEARTBEAT).open("w+b")
         self._beat = self._last_beat()
-        job = Job(directory=str(self._directory.resolve()), variables=dict(variables), threads=threads)
+        job = Job(folder=os.fsencode(self._directory.resolve()).hex(), variables=dict(variables), threads=threads)
         self._line.send(job.model_dump_json())
 
     def end(self) -> None:

@@ -47,7 +47,7 @@ def main() -> int:
     os.environ.update(job.variables)
     if job.threads is not None:
         _use_threads(job.threads)
-    directory = Path(job.directory)
+    directory = job.directory
     # open until the process ends: faulthandler writes to it from signal handlers
     stacks = (directory / STACKS).open("w", encoding="utf-8")
     faulthandler.enable(stacks)

@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from harness import session
+from harness.commands.drill import drill_on_gpus
+from harness.commands.pack import published
 from harness.drill import drill as fire_drill
-from harness.errors import ExitCode
+from harness.errors import EvidenceError, ExitCode
 from harness.evidence.plan_records import Run
 from harness.evidence.redaction import NOTE, Redaction, of_this_machine, wanted
 from harness.evidence.run_evidence import Death
 from harness.pytest_plugin.shared_runs import SharedRuns, plan_file
 from harness.rejudge import judged, rejudged
+from harness.run_directory.manifest import read_manifest
 from harness.runners import supervisor
 
 HOST, USER = "gpu-box-7.lab.example", "kimberly"
@@ -165,3 +168,75 @@ def test_a_run_that_was_cut_off_is_redacted_too(contracts: Path, monkeypatch: py
         verified(contracts, redact=True)
     assert list(Path("harness-reports/run/evidence").iterdir())
     assert names_in(Path("harness-reports/run")) == []
+
+
+def _packed(contracts: Path, *, redact: bool) -> Path:
+    """A run with names, published. Runs with an error are whole, too."""
+    out = contracts.parent / "published"
+    published(verified(contracts, redact=False), out, redact=redact)
+    return out
+
+
+def test_a_published_run_is_packed_without_names_and_judged_the_same(contracts: Path) -> None:
+    out = _packed(contracts, redact=True)
+    bundle = judged([out])[0][0]
+    assert names_in(out) == []
+    assert names_in(bundle.root) == []
+    assert bundle.header.environment.redacted == NOTE
+    assert NOTE in (out / "report.html").read_text()
+    assert rejudged(out).problems == []
+    statuses = [str(verdict.status) for verdict in rejudged(out).judgement.verdicts]
+    assert statuses == ["PASS", "FAIL", "NOT_RUN", "ERROR"]
+
+
+def test_its_source_keeps_the_names_and_is_what_its_manifest_replaces(contracts: Path) -> None:
+    out = _packed(contracts, redact=True)
+    source = Path("harness-reports/run")
+    assert {"death.json", "run.json", "report.html"} <= set(names_in(source))
+    assert read_manifest(out)[0].replaces == read_manifest(source)[1]
+
+
+def test_a_run_is_packed_with_its_names_unless_asked_otherwise(contracts: Path) -> None:
+    assert "verdicts.json" in names_in(_packed(contracts, redact=False))
+
+
+def test_a_drill_is_packed_without_names(contracts: Path) -> None:
+    from scripted_system import contract_text
+
+    text = contract_text("held").replace(":ScriptedSystem", ":FaultySystem").replace("nan_tail", "fault")
+    (contracts / "scripted-v1.yaml").write_text(text)
+    command = ("harness", "drill", str(contracts.resolve()))
+    fire_drill.drill([contracts], fire_drill.DrillOptions(name="run", command=command, redact=False))
+    out = contracts.parent / "published"
+    published(Path("harness-reports/run"), out, redact=True)
+    assert (names_in(out), rejudged(out).problems) == ([], [])
+
+
+def test_a_run_that_would_be_judged_otherwise_is_not_packed(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a name is a word that evidence and contract must agree in, and the contract does not show it."""
+
+    def too_much(_: Redaction, directory: Path) -> None:
+        for path in directory.rglob("death.json"):
+            path.unlink()
+
+    run = verified(contracts, redact=False)
+    monkeypatch.setattr(Redaction, "directory", too_much)
+    rule = "judged as the run that had them; found SCRIPT-001 on error: ERROR worker_incomplete for ERROR worker_"
+    with pytest.raises(EvidenceError, match=rule):
+        published(run, contracts.parent / "published", redact=True)
+    assert not (contracts.parent / "published").exists()
+
+
+@pytest.mark.parametrize(("redact", "word"), [(True, ["--redact"]), (False, ["--no-redact"]), (None, [])])
+def test_the_shards_of_a_drill_leave_names_out_as_it_does(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch, *, redact: bool | None, word: list[str]
+) -> None:
+    passed: list[list[str]] = []
+
+    def run_shards(*given: object) -> dict[str, int]:
+        passed.append(list(given[4]))  # type: ignore[call-overload]
+        return {}
+
+    monkeypatch.setattr("harness.gpu_pool.pool.run_shards", run_shards)
+    assert drill_on_gpus([contracts], "0", contracts / "out", redact=redact) == ExitCode.HELD
+    assert passed == [word]

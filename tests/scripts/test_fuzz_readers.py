@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable
+from itertools import repeat
 from pathlib import Path
 
+import fuzz_child
 import fuzz_readers
 import pytest
-from fuzz_readers import CASES, Broken, attempt, fuzz, warm
-from fuzz_targets import Target, targets
-from hypothesis import strategies as st
+from fuzz_child import Child, Tried, attempt
+from fuzz_readers import CASES, fuzz, warm
+from fuzz_targets import NAMES, Target, targets
 
-TARGETS = targets()
+
+def _record(rest: bytes, record: bytes = b"telemetry") -> bytes:
+    """A file of evidence that is one long line."""
+    return b'evidence/traced-step-v1+smoke+paired/records.jsonl\n{"record":"' + record + b'",' + rest + b"}\n"
+
+
 # Found by fuzzing, or by reading what fuzzing made suspicious; those of many bytes are made here, others are files.
 MADE = {
     "an unclosed comment again and again": ("ptx", b"/*" * 200_000),
@@ -26,28 +35,53 @@ MADE = {
         "waivers",
         b"schema: waivers/v1\nwaivers:\n- {" + b", ".join(b"owne%d: 1" % number for number in range(9_000)) + b"}\n",
     ),
+    "a record of samples that lack everything": ("evidence", _record(b'"samples":[' + b"{}," * 900_000 + b"{}]")),
+    "a record of keys that nobody knows": ("evidence", _record(b",".join(b'"%x":0' % n for n in range(250_000)))),
+    "a record of facts that are none": (
+        "evidence",
+        _record(b'"facts":{' + b",".join(b'"%x":[]' % n for n in range(250_000)) + b"}", b"arm_start"),
+    ),
 }
 KEPT = sorted(path for path in CASES.glob("*/*") if path.is_file())
 
 
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
+    made = targets(tmp_path_factory.mktemp("fuzz") / "scratch")
+    for target in made.values():
+        warm(target)
+    return made
+
+
+def _tried(target: Target, case: bytes) -> Tried:
+    return Child(target, lambda one: one(case)).end()
+
+
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_what_was_found_stays_mended(path: Path) -> None:
-    warm(TARGETS[path.parent.name])
-    attempt(TARGETS[path.parent.name], path.read_bytes())
+def test_what_was_found_stays_mended(path: Path, known: dict[str, Target]) -> None:
+    assert _tried(known[path.parent.name], path.read_bytes()).broken is None
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_what_would_take_for_ever_is_answered_in_time(name: str) -> None:
+def test_what_would_take_for_ever_is_answered_in_time(name: str, known: dict[str, Target]) -> None:
     target, case = MADE[name]
-    attempt(TARGETS[target], case)
+    assert _tried(known[target], case).broken is None
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_each_target_tries_inputs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_each_target_tries_inputs_of_which_some_are_read(
+    name: str, known: dict[str, Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fuzz_readers, "CASES", tmp_path)
-    warm(TARGETS[name])
-    tried, _, broken = fuzz(name, TARGETS[name], 20, time.monotonic() + 60, number=1)
-    assert (tried, broken) == (20, None)
+    done = fuzz(name, [known[name]], 200, time.monotonic() + 60, number=1)
+    assert (done.tried, done.broken) == (200, None)
+    assert done.read > 0
+
+
+def test_processes_side_by_side_try_as_many_inputs_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzz_readers, "BATCH", 7)
+    done = fuzz("toy", [Target(bytes, len)] * 3, 100, time.monotonic() + 60, number=1)
+    assert (done.tried, done.read, done.broken) == (100, 100, None)
 
 
 def _raises(case: bytes) -> None:
@@ -76,6 +110,14 @@ def _takes_memory(case: bytes) -> int:
     return len(bytearray(400 * 2**20))
 
 
+def _aborts(case: bytes) -> None:
+    os.abort()
+
+
+def _never_comes_back_to_python(case: bytes) -> None:
+    sum(repeat(1))
+
+
 @pytest.mark.parametrize(
     ("reader", "problem"),
     [
@@ -84,28 +126,42 @@ def _takes_memory(case: bytes) -> int:
         (_takes_long, "s of processor time"),
         (_never_ends, "more than 0.5 s of processor time"),
         (_takes_memory, "MemoryError: "),
+        (_aborts, "the process ended by SIGABRT"),
+        (_never_comes_back_to_python, "the process ended by SIGXCPU"),
     ],
 )
 def test_a_reader_that_does_not_answer_as_it_should_is_found_and_its_input_kept(
-    reader: object, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reader: Callable[[bytes], object], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fuzz_readers, "SECONDS", 0.2)
-    monkeypatch.setattr(fuzz_readers, "ENDLESS", 0.5)
+    monkeypatch.setattr(fuzz_child, "SECONDS", 0.2)
+    monkeypatch.setattr(fuzz_child, "ENDLESS", 0.5)
     monkeypatch.setattr(fuzz_readers, "CASES", tmp_path)
-    target = Target(st.just(b"case"), reader, (ValueError,))  # type: ignore[arg-type]
-    tried, _, broken = fuzz("toy", target, 10, time.monotonic() + 60, number=1)
-    assert tried <= 2  # hypothesis looks again
-    assert isinstance(broken, Broken)
-    assert problem in str(broken)
+    monkeypatch.setattr(fuzz_readers, "MOST_FINDINGS", 1)
+    done = fuzz("toy", [Target(lambda _: b"case", reader, (ValueError,))], 10, time.monotonic() + 60, number=1)
+    assert done.tried == 1
+    assert problem in str(done.broken)
     assert [path.read_bytes() for path in (tmp_path / "toy").iterdir()] == [b"case"]
+
+
+def test_after_a_finding_the_others_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzz_readers, "CASES", tmp_path)
+    monkeypatch.setattr(fuzz_readers, "BATCH", 50)
+
+    def aborts_at_times(case: bytes) -> None:
+        if case[0] == 1:
+            os.abort()
+
+    done = fuzz("toy", [Target(bytes, aborts_at_times)], 2_000, time.monotonic() + 60, number=1)
+    assert done.tried == 2_000
+    assert str(done.broken).count("SIGABRT") == len(list((tmp_path / "toy").iterdir()))
 
 
 def test_a_typed_error_is_an_answer() -> None:
     def refuses(case: bytes) -> None:
         raise ValueError
 
-    assert attempt(Target(st.just(b""), refuses, (ValueError,)), b"") is False
-    assert attempt(Target(st.just(b""), len), b"") is True
+    assert attempt(Target(bytes, refuses, (ValueError,)), b"") is False
+    assert attempt(Target(bytes, len), b"") is True
 
 
 def test_the_figures_come_last(capsys: pytest.CaptureFixture[str]) -> None:

@@ -211,6 +211,10 @@ def other_gpu(header: Any) -> None:
     header["environment"]["gpu"]["uuid"] = "GPU-other"
 
 
+def other_commit(header: Any) -> None:
+    header["environment"]["git"]["commit"] = f"{'2' * 40}+changes"
+
+
 def stray_run(header: Any) -> None:
     header["runs"]["more"] = "paired"
 
@@ -235,6 +239,7 @@ def invented_waiver(header: Any) -> None:
         (lambda header: header["narrowed"].update(workloads=["x"]), "it was narrowed to workload x, which no contract"),
         (lambda header: header["narrowed"].update(workloads=["held"]), "SCRIPT-001 on violated is planned, and its"),
         (other_gpu, f"the GPU is GPU-other, and run {VIOLATED} held GPU-own"),
+        (other_commit, f"the commit is {'2' * 40}, and run {VIOLATED} was executed at {'1' * 40}"),
         (stray_run, "run more was planned, and no unit reads it"),
         (lost_run, f"run {VIOLATED} is read by a unit, and was not planned"),
         (lost_run, f"evidence/{VIOLATED} is of no run that was planned"),
@@ -245,9 +250,10 @@ def invented_waiver(header: Any) -> None:
 def test_a_header_that_what_lies_beside_it_denies_opens_no_gate(
     run: Path, change: Callable[[Any], None], said: str
 ) -> None:
-    times = {"started": 0.0, "ended": 1.0, "gpu": "GPU-own"}
+    times = {"started": 0.0, "ended": 1.0, "gpu": "GPU-own", "commit": "1" * 40}
     (run / "evidence" / VIOLATED / "process.json").write_text(json.dumps(times))
     forge(run / "run.json", lambda header: header["environment"]["gpu"].update(uuid="GPU-own"))
+    forge(run / "run.json", lambda header: header["environment"]["git"].update(commit=f"{'1' * 40}+changes"))
     assert rejudged(run).problems == []
     forge(run / "run.json", change)
     _, judgement = judged([run])

@@ -36,6 +36,13 @@ def test_a_process_lies_around_its_phases(tmp_path: Path, behaviour: str) -> Non
     assert (worker.process.gpu, worker.process.gpu_alone, worker.process.asked_for_gpu) == (None, None, None)
 
 
+def test_a_process_says_at_which_commit_it_was_given_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.evidence.environment.checked_out_commit", lambda: "1" * 40)
+    worker = executed("one_arm", tmp_path)
+    assert worker.process is not None
+    assert worker.process.commit == "1" * 40
+
+
 def test_no_moment_of_a_process_is_missing(tmp_path: Path) -> None:
     worker = executed("one_arm", tmp_path)
     assert worker.process is not None

@@ -1,0 +1,164 @@
+"""Inputs tried in a forked process, so that one that ends the process is a finding, and not the end of the fuzzing.
+
+Each may take `SECONDS` of processor time and `BYTES` of memory beyond what the process has.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fuzz_mutations import MOST_BYTES
+from fuzz_targets import Target
+
+SECONDS, BYTES = 1.0, 200 * 2**20
+ENDLESS = 5.0  # seconds of processor time after which an input is given up
+_MOST_WORDS = 2_000
+Give = Callable[[Callable[[bytes], None]], None]
+_NUMBERS = 5  # of the shared memory: tried, read, whether it ended, lengths of the case and of what broke
+
+
+class Broken(AssertionError):  # noqa: N818 - what it says of an input, not of the program
+    """An input that a reader does not answer as it should."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """How many inputs were tried and read; what broke, and the last input."""
+
+    tried: int
+    read: int
+    broken: str | None
+    last: bytes
+
+
+@contextmanager
+def _limited_memory() -> Iterator[None]:
+    """Within the block the process gets `BYTES` more than it has, and no more."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + BYTES, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+class _Endless(BaseException):
+    """The input's time is over; no reader may take it for an error of its own."""
+
+
+@contextmanager
+def _limited_time() -> Iterator[None]:
+    def end(*_: object) -> None:
+        raise _Endless
+
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, ENDLESS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def attempt(target: Target, case: bytes) -> bool:
+    """Try one input in this process; whether it was read. Raises `Broken`."""
+    began = time.process_time()
+    read = False
+    try:
+        with _limited_memory(), _limited_time():
+            target.attempt(case)
+        read = True
+    except target.typed:
+        pass
+    except _Endless:
+        raise Broken(f"more than {ENDLESS:g} s of processor time") from None
+    except (Exception, SystemExit) as error:
+        raise Broken(f"{type(error).__name__}: {str(error)[:200]}") from error
+    if (spent := time.process_time() - began) > SECONDS:
+        raise Broken(f"{spent:.1f} s of processor time")
+    return read
+
+
+class _Shared:
+    """What the child leaves for its parent, also when it dies: numbers, the input at hand, and what broke."""
+
+    def __init__(self) -> None:
+        self.memory = mmap.mmap(-1, 8 * _NUMBERS + _MOST_WORDS + MOST_BYTES + 2**16)
+        self.numbers = memoryview(self.memory)[: 8 * _NUMBERS].cast("q")
+
+    def begin(self, case: bytes) -> None:
+        at = 8 * _NUMBERS + _MOST_WORDS
+        self.memory[at : at + len(case)] = case
+        self.numbers[3] = len(case)
+        self.numbers[0] += 1
+
+    def broke(self, words: str) -> None:
+        text = words.encode("utf-8", "backslashreplace")[:_MOST_WORDS]
+        self.memory[8 * _NUMBERS : 8 * _NUMBERS + len(text)] = text
+        self.numbers[4] = len(text)
+
+    def left(self, status: int) -> Tried:
+        tried, read, ended, case, words = self.numbers
+        at = 8 * _NUMBERS
+        broken = self.memory[at : at + words].decode("utf-8", "replace") or None
+        if broken is None and not ended:
+            ended_by = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "an exit"
+            broken = f"the process ended by {ended_by}"
+        return Tried(tried, read, broken, self.memory[at + _MOST_WORDS : at + _MOST_WORDS + case])
+
+    def close(self) -> None:
+        self.numbers.release()
+        with suppress(BufferError):
+            self.memory.close()
+
+
+class Child:
+    """A forked process that hands each input of `give` to the target, up to the first that breaks it."""
+
+    def __init__(self, target: Target, give: Give) -> None:
+        self._shared = _Shared()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._process = os.fork()
+        if self._process == 0:
+            _work(target, give, self._shared)
+
+    def end(self) -> Tried:
+        """Wait for it, however it ends."""
+        _, status = os.waitpid(self._process, 0)
+        try:
+            return self._shared.left(status)
+        finally:
+            self._shared.close()
+
+
+def _work(target: Target, give: Give, shared: _Shared) -> None:
+    """Never returns: the child must not go on with what its parent does."""
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+
+    def one(case: bytes) -> None:
+        shared.begin(case)
+        # where a library does not come back to Python, the timer of `_limited_time` is not heard
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + 2 * ENDLESS), hard))
+        try:
+            shared.numbers[1] += attempt(target, case)
+        except Broken as broken:
+            shared.broke(str(broken))
+            os._exit(0)
+
+    try:
+        give(one)
+        shared.numbers[2] = 1
+    finally:
+        os._exit(0)

@@ -1,0 +1,196 @@
+"""The same set-up on machines that lack what a developer's has: installation, a claim of one's own, two commands.
+
+    python scripts/strange_machines.py [--python PYTHON] [--installed VENV] [--quick]
+
+The tree at HEAD is installed by `make install`, as a user without a name whose home takes no file. In each of
+`CIRCUMSTANCES` the documented trainer is checked, verified as a gate, judged again, reported and looked at by `doctor`;
+in all at once, but in UTF-8, `make verify` and `make test` follow (`--quick` leaves them out). Another user and no
+network are Linux namespaces (`unshare`), which need no root; what a machine does not allow is left out and named. The
+exit code is 1 where anything differs from an ordinary machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTED = ROOT / "docs" / "plugging-in-a-trainer.md"
+CLOSED = "closed"  # a folder of the work folder that takes no file
+WITHOUT_COMPILERS = "bin"
+_COMPILER = re.compile(r"gcc|clang|(^|-)(cc|c\+\+|g\+\+|cpp|c89|c99|tcc|ld|as|nvcc|icx)([-.\d]*)$")
+_USER = ("--user", "--map-user=54321", "--map-group=54321")  # a number that no line of /etc/passwd names
+_LEFT = ("PATH", "SSL_CERT_FILE", "PIP_CERT", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "HTTPS_PROXY")
+
+
+@dataclass(frozen=True)
+class Circumstance:
+    """What is unlike an ordinary machine. In a value of `variables`, `{work}` is the work folder; None: not set."""
+
+    variables: Mapping[str, str | None] = field(default_factory=dict)
+    other_user: bool = False
+    offline: bool = False
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        namespaces = [*(_USER if self.other_user else ("--user", "--map-current-user")), *["--net"] * self.offline]
+        return ["unshare", *namespaces, *command] if self.other_user or self.offline else [*command]
+
+    def can_be_made(self) -> bool:
+        """Whether this machine lets somebody be another user, or without a network."""
+        command = self.command(["true"])
+        return shutil.which(command[0]) is not None and subprocess.run(command, check=False).returncode == 0
+
+    def environment(self, work: Path) -> dict[str, str]:
+        given = {name: os.environ[name] for name in _LEFT if name in os.environ}
+        given |= {"HOME": str(work / "home"), "LANG": "C.UTF-8"}
+        for name, value in self.variables.items():
+            given.pop(name, None)
+            if value is not None:
+                given[name] = value.format(work=work)
+        return given
+
+
+_PLAIN_LOCALE = {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+_CLOSED_HOME = {"HOME": f"{{work}}/{CLOSED}"}
+_ALL: dict[str, str | None] = {
+    **_PLAIN_LOCALE,
+    **_CLOSED_HOME,
+    "PATH": f"{{work}}/{WITHOUT_COMPILERS}",
+    "TMPDIR": "{work}/nowhere",
+}
+# without the two variables Python takes UTF-8 under LANG=C: many tests read our files in the locale's encoding
+README = Circumstance({**_ALL, "PYTHONUTF8": None, "PYTHONCOERCECLOCALE": None}, other_user=True, offline=True)
+CIRCUMSTANCES = {
+    "an ordinary machine": Circumstance(),
+    "a user without a name": Circumstance(other_user=True),
+    "a home that takes no file": Circumstance(_CLOSED_HOME, other_user=True),
+    "no home": Circumstance({"HOME": None}, other_user=True),
+    "no compiler": Circumstance({"PATH": f"{{work}}/{WITHOUT_COMPILERS}"}),
+    "no network": Circumstance(offline=True),
+    "LANG=C, and no UTF-8 mode": Circumstance(_PLAIN_LOCALE),
+    "TMPDIR that is not there": Circumstance({"TMPDIR": "{work}/nowhere"}),
+    "TMPDIR that takes no file": Circumstance({"TMPDIR": f"{{work}}/{CLOSED}"}, other_user=True),
+    "all at once": Circumstance(_ALL, other_user=True, offline=True),
+}
+INSTALLATION = Circumstance(_CLOSED_HOME, other_user=True)
+COMMANDS = (
+    ("check", "contracts"),
+    ("verify", "contracts", "--gate", "--name", "run"),
+    ("judge", "--check", "harness-reports/run"),
+    ("report", "copied"),
+    ("doctor", "contracts"),
+)
+
+
+def documented_trainer(folder: Path) -> None:
+    """Write the page's trainer and its contract into a new folder."""
+    page = DOCUMENTED.read_text(encoding="utf-8")
+    (folder / "contracts").mkdir(parents=True)
+    for language, file in (("python", "my_trainer.py"), ("yaml", "contracts/my-step-v1.yaml")):
+        text = re.search(rf"```{language}\n(.*?)```", page, re.DOTALL)
+        assert text is not None, file  # noqa: S101 - the page is ours
+        (folder / file).write_text(text[1], encoding="utf-8")
+
+
+def set_up(work: Path) -> None:
+    """A home, a folder that takes no file, and a folder of every program of PATH that is no compiler."""
+    (work / "home").mkdir()
+    (work / CLOSED).mkdir(mode=0o555)
+    (work / WITHOUT_COMPILERS).mkdir()
+    for folder in os.environ["PATH"].split(os.pathsep):
+        for program in Path(folder).iterdir() if Path(folder).is_dir() else ():
+            link = work / WITHOUT_COMPILERS / program.name
+            if not _COMPILER.search(program.name) and not link.is_symlink():
+                link.symlink_to(program.resolve())
+
+
+def run(circumstance: Circumstance, command: Sequence[str], folder: Path, work: Path) -> tuple[int, str]:
+    """A command's exit code, and what it printed."""
+    done = subprocess.run(
+        circumstance.command(command),
+        cwd=folder,
+        env=circumstance.environment(work),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        errors="backslashreplace",
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def wrong_of_own_claim(name: str, harness: Sequence[str], work: Path) -> list[str]:
+    """Each command of `COMMANDS` that did not do in this circumstance what it does on an ordinary machine."""
+    folder = work / f"my prøject, {name}"
+    documented_trainer(folder)
+    wrong = []
+    for command in COMMANDS:
+        if command[0] == "report":
+            shutil.copytree(folder / "harness-reports" / "run", folder / "copied", dirs_exist_ok=True)
+            (folder / "copied" / "report.html").unlink(missing_ok=True)
+        code, printed = run(CIRCUMSTANCES[name], [*harness, *command], folder, work)
+        if code != 0 or re.search(r"Traceback|[Ww]arning: |Errno", printed):
+            wrong.append(f"{' '.join(command)} ended with {code}:\n{printed}")
+            break
+    verdicts = folder / "harness-reports" / "run" / "verdicts.json"
+    ordinary = work / f"my prøject, {next(iter(CIRCUMSTANCES))}" / verdicts.relative_to(folder)
+    if not wrong and verdicts.read_bytes() != ordinary.read_bytes():
+        wrong.append("the verdicts differ from those of an ordinary machine")
+    return wrong
+
+
+def installed(source: Path, work: Path, python: str) -> Path:
+    """The tree at HEAD with its virtual environment, by `make install`."""
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(source)], check=True)
+    code, printed = run(INSTALLATION, ["make", "install", f"PYTHON={python}"], source, work)
+    if code:
+        sys.exit(f"make install ended with {code}:\n{printed}")
+    return source / ".venv"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--python", default=getattr(sys, "_base_executable", sys.executable), help="that is installed for"
+    )
+    parser.add_argument("--installed", type=Path, help="a virtual environment that has the harness already")
+    parser.add_argument("--quick", action="store_true", help="without `make verify` and `make test`")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="strange-") as name:
+        work = Path(name)
+        set_up(work)
+        source = work / "source"
+        environment = (chosen.installed and chosen.installed.absolute()) or installed(source, work, chosen.python)
+        wrong = 0
+        tried = [name for name, circumstance in CIRCUMSTANCES.items() if circumstance.can_be_made()]
+        for circumstance in CIRCUMSTANCES:
+            if circumstance not in tried:
+                print(f"{circumstance}: not tried, since this machine does not let it be made", flush=True)
+                continue
+            found = wrong_of_own_claim(circumstance, [str(environment / "bin" / "harness")], work)
+            wrong += bool(found)
+            print("\n".join([f"{circumstance}: {'WRONG' if found else 'as ever'}", *found]), flush=True)
+        targets = () if chosen.quick or chosen.installed else ("verify", "test")
+        for target in targets:
+            code, printed = run(README, ["make", target], source, work)
+            wrong += bool(code)
+            print(f"make {target}, all at once but for the encoding: {code}\n{printed if code else ''}", flush=True)
+        (work / CLOSED).chmod(0o755)
+    version = subprocess.run([chosen.python, "-V"], capture_output=True, text=True, check=True).stdout.strip()
+    counted = f"{len(tried)} of {len(CIRCUMSTANCES)} circumstances"
+    print(f"{counted}{''.join(f', make {one}' for one in targets)}, {wrong} wrong, {version}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

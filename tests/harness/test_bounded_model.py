@@ -1,0 +1,69 @@
+"""Models of strangers' files end their validation early, and read what is whole as pydantic does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import Field, ValidationError
+
+from harness.bounded_model import MOST_KEYS, BoundedModel
+
+HARNESS = Path(__file__).parents[2] / "harness"
+
+
+class _Item(BoundedModel):
+    number: int
+
+
+class _File(BoundedModel):
+    items: list[_Item] = Field(default_factory=list)
+    counts: dict[str, int] = Field(default_factory=dict)
+    nested: dict[str, dict[str, _Item]] | None = None
+
+
+def _errors(text: str) -> list[tuple[int | str, ...]]:
+    with pytest.raises(ValidationError) as caught:
+        _File.model_validate_json(text)
+    return [error["loc"] for error in caught.value.errors()]
+
+
+def test_a_list_ends_with_its_first_wrong_item() -> None:
+    assert _errors('{"items": [{"number": 1}, {}, {}, {}]}') == [("items", 1, "number")]
+
+
+def test_a_mapping_ends_with_the_hundred_of_which_some_are_wrong() -> None:
+    text = ", ".join(f'"{number}": "x"' for number in range(1_000))
+    assert _errors(f'{{"counts": {{{text}}}}}') == [("counts", str(number)) for number in range(MOST_KEYS)]
+
+
+def test_a_wrong_entry_is_named_wherever_it_stands() -> None:
+    text = ", ".join(f'"{number}": {number if number != 789 else "null"}' for number in range(1_000))
+    assert _errors(f'{{"counts": {{{text}}}}}') == [("counts", "789")]
+
+
+def test_mappings_in_mappings_and_lists_in_a_model_of_a_model_end_early_too() -> None:
+    inner = ", ".join(f'"{number}": {{}}' for number in range(1_000))
+    found = _errors(f'{{"nested": {{"a": {{{inner}}}, "b": {{{inner}}}}}}}')
+    assert len(found) == 2 * MOST_KEYS
+    assert found[0] == ("nested", "a", "0", "number")
+
+
+def test_very_many_keys_are_one_error() -> None:
+    text = ", ".join(f'"key {number}": 1' for number in range(MOST_KEYS + 1))
+    with pytest.raises(ValidationError, match="101 keys, where at most 100 can be known"):
+        _Item.model_validate_json(f"{{{text}}}")
+
+
+def test_a_long_mapping_is_read_whole_and_in_its_order() -> None:
+    counts = {f"key {number}": number for number in range(1_234)}
+    read = _File.model_validate_json(_File(counts=counts).model_dump_json())
+    assert list(read.counts.items()) == list(counts.items())
+
+
+def test_every_model_outside_the_language_of_contracts_is_bounded() -> None:
+    """A contract has at most 50,000 values, which its reader counts before pydantic sees them."""
+    files = [path for path in HARNESS.rglob("*.py") if "contract" not in path.relative_to(HARNESS).parts[:1]]
+    unbounded = [path.name for path in files if re.search(r"^class \w+\(BaseModel\)", path.read_text(), re.MULTILINE)]
+    assert unbounded == ["bounded_model.py"]

@@ -1,0 +1,80 @@
+"""Caches of libraries lie elsewhere where the home folder takes no file: nobody has to set a variable for that."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.caches import moved_caches
+
+NAMES = {"TRITON_CACHE_DIR", "MPLCONFIGDIR"}
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    return tmp_path / "temporary"
+
+
+def _private(temporary: Path) -> Path:
+    return temporary / f"contract-harness-{os.getuid()}"
+
+
+def test_a_home_that_takes_files_keeps_its_caches(tmp_path: Path) -> None:
+    assert moved_caches({"HOME": str(tmp_path)}) == {}
+
+
+@pytest.mark.parametrize("home", ["file/home", "file", "~", "link"])
+def test_caches_of_a_home_that_is_none_lie_in_a_folder_of_this_user_alone(
+    home: str, tmp_path: Path, temporary: Path
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    moved = moved_caches({"HOME": home if home == "~" else str(tmp_path / home)})
+    assert moved == {
+        "TRITON_CACHE_DIR": str(_private(temporary) / "triton/cache"),
+        "MPLCONFIGDIR": str(_private(temporary) / "config/matplotlib"),
+    }
+    assert _private(temporary).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_home_without_permission_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is refused to root, so that it is asked for by hand."""
+    monkeypatch.setattr("os.access", lambda path, _: Path(path) != tmp_path)
+    assert moved_caches({"HOME": str(tmp_path)}).keys() == NAMES
+
+
+def test_what_is_set_stays(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    moved = moved_caches({"HOME": str(tmp_path / "file"), "TRITON_CACHE_DIR": "", "MPLCONFIGDIR": "/x"})
+    assert moved == {}
+
+
+def test_without_any_folder_for_temporary_files_libraries_are_left_to_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    assert moved_caches({"HOME": "~"}) == {}
+
+
+def test_a_drawing_without_a_home_prints_nothing(tmp_path: Path) -> None:
+    program = "from harness.report.svg import draw; print(draw(lambda axes: None, alt='x').width)"
+    (tmp_path / "file").touch()
+    environment = {**os.environ, "HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path)}
+    environment.pop("MPLCONFIGDIR", None)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "499\n", "")
+
+
+def test_workers_are_told_where_caches_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temporary: Path) -> None:
+    from harness.runners import interpreters
+
+    monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert interpreters._environment()["TRITON_CACHE_DIR"] == str(_private(temporary) / "triton/cache")
