@@ -114,7 +114,7 @@ def test_a_system_that_removes_the_run_directory_costs_what_was_lost_and_nothing
         scripted_system.play(run, directory)
 
     monkeypatch.setattr("harness.runners.supervisor.execute", removes_at_the_second)
-    monkeypatch.setattr("harness.runners.schedule._processors", lambda: 1)  # one after the other
+    monkeypatch.setattr("harness.runners.schedule._processors", lambda _machine: 1)  # one after the other
     outcome = session.verify([contracts], session.VerifyOptions(name="run"))
     assert [verdict.reason for verdict in outcome.verdicts] == ["worker_incomplete", "differs", "module_missing"]
     assert outcome.exit_code is ExitCode.ERROR
