@@ -41,6 +41,7 @@ TOGETHER = {
     "test_peer_worker.py": "a worker of peers",
     "test_random_kills.py": "a command that nobody kills",
     "test_rehearse_workflow.py": "a workflow rehearsed",
+    "test_report_size.py": "pages of published runs",
     "test_reports_in_chromium.py": "a browser",
     "test_toy_kind.py": "a kind of a plugin",
     "test_workflow_lint.py": "actionlint",
