@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 # declares: a step of 28 layers (12 GiB) takes longer than one of a tiny model (2 GiB). On an H200 that was shared,
 # 100 of the former took 10 to 45 s an arm; 300 of the latter 2 to 3 s, alone.
 SPLIT_FROM_STEP_GIB = 1000
-# Of all executions of a run, for each lane without a GPU: there a process takes from the others. 500 are 250 steps of
-# the reference trainer's tiny model, 15 s on one processor, where another process costs 3 to 5 s.
-LANE_STEP_GIB = 500
+# Of all executions of a run, for each lane without a GPU: there a process takes from the others. 250 steps of
+# the reference trainer's tiny model take 15 s on one processor, where another process costs 3 to 5 s.
+LANE_STEP_GIB = 250
 
 Execution = tuple[str, int]  # arm and replica
 

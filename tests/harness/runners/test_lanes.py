@@ -140,7 +140,7 @@ def test_a_lane_is_the_run_but_for_its_executions() -> None:
     "change",
     [
         {"workload": {"steps": STEPS - 1}},
-        {"workload": {"device": "cpu", "steps": 249}},
+        {"workload": {"device": "cpu", "steps": 124}},
         {"fault": SWAPPED_ARMS, "fault_arms": ["again"]},
         {"compared": None},
         {"probe": "throughput"},
@@ -162,16 +162,16 @@ def test_a_run_that_stays_whole(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("steps", "processors", "expected"),
     [
-        (250, 4, [["plain", "plain"], ["again", "untrained"]]),
-        (250, 1, [["plain", "plain", "again", "untrained"]]),
-        (375, 4, [["plain", "plain"], ["again"], ["untrained"]]),
-        (375, 2, [["plain", "plain"], ["again", "untrained"]]),
+        (125, 4, [["plain", "plain"], ["again", "untrained"]]),
+        (125, 1, [["plain", "plain", "again", "untrained"]]),
+        (188, 4, [["plain", "plain"], ["again"], ["untrained"]]),
+        (188, 2, [["plain", "plain"], ["again", "untrained"]]),
     ],
 )
 def test_without_a_gpu_each_lane_has_a_processor_and_enough_to_do(
     steps: int, processors: int, expected: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """500 steps and more, of an arm's repetitions together."""
+    """250 steps and more, of an arm's repetitions together."""
     monkeypatch.setattr(lanes_module, "usable_cores", lambda: processors)
     _, run = planned(trajectory(guards=TRAINED | {"steps": 200}), steps=steps, device="cpu")
     assert [[arm for arm, _ in lane.executions()] for lane in lanes(run)] == expected
