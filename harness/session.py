@@ -6,6 +6,7 @@ import importlib
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -208,7 +209,7 @@ def execute(
                 watch(run, progress.phase, progress.seconds)
 
     machine = environment.machine()
-    threading.Thread(target=_import_for_pages, daemon=True).start()
+    threading.Thread(target=_import_for_pages).start()
     work: list[Work] = []
     for host in hosts:
         write_guests(host, directories)
@@ -225,8 +226,9 @@ def execute(
 
 def _import_for_pages() -> None:
     """What the report is drawn with, while runs are under way: it took a second after them."""
-    for module in ("harness.report.html", "matplotlib.figure", "matplotlib.backends.backend_svg"):
-        importlib.import_module(module)
+    with suppress(Exception):  # the report meets the same failure, and tells of it
+        for module in ("harness.report.html", "matplotlib.figure", "matplotlib.backends.backend_svg"):
+            importlib.import_module(module)
 
 
 def header_of(
