@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -206,6 +209,7 @@ def execute(
                 watch(run, progress.phase, progress.seconds)
 
     machine = environment.machine()
+    threading.Thread(target=_import_for_pages).start()
     work: list[Work] = []
     for host in hosts:
         write_guests(host, directories)
@@ -218,6 +222,13 @@ def execute(
     finally:
         if redacted is not None:
             redacted.directory(writer.path / layout.EVIDENCE)
+
+
+def _import_for_pages() -> None:
+    """What the report is drawn with, while runs are under way: it took a second after them."""
+    with suppress(Exception):  # the report meets the same failure, and tells of it
+        for module in ("harness.report.html", "matplotlib.figure", "matplotlib.backends.backend_svg"):
+            importlib.import_module(module)
 
 
 def header_of(

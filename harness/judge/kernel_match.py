@@ -24,7 +24,11 @@ def judge(part: KernelMatch, context: Context, sheet: Sheet) -> Judgement:
     if evidence is None:
         settle(reasons.EVIDENCE_MISSING, f"there are no kernel comparisons of arm {part.candidate}")
     bounds: Mapping[str, float] = {str(dtype): bound for dtype, bound in part.max_relative_error.items()}
-    cases = [case for case in evidence.cases if case.operation in part.operations and case.dtype in bounds]
+    cases = [
+        case
+        for case in evidence.cases
+        if case.operation in part.operations and case.dtype in bounds and case.magnitude in part.magnitudes
+    ]
     if part.shapes is not None:
         cases = [case for case in cases if case.shape in part.shapes]
     sheet.count("cases", len(cases))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.report.decimate import Doubles, decimate
-from harness.report.svg import GRID, INK, LIMIT, MUTED, SERIES, Plot, decade, draw, plain
+from harness.report.svg import GRID, INK, LIMIT, MUTED, SERIES, Plot, decade, draw, drawn_once, plain
 from harness.report.text import label, number
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class Curve:
     loss: Doubles
 
 
+@drawn_once
 def trajectories(curves: Sequence[Curve]) -> Plot:
     """Loss by step, one line an arm; the first (the baseline) thick and below, so that equal arms both show."""
 
@@ -48,6 +49,7 @@ def trajectories(curves: Sequence[Curve]) -> Plot:
     return draw(paint, alt=f"Loss by training step. {ends}.")
 
 
+@drawn_once
 def difference(values: Doubles, *, tolerance: float, floor: float | None, first: int | None, name: str) -> Plot:
     """|candidate - baseline| [T] in powers of ten, zeros on a line of their own at the bottom."""
     limits = [value for value in (tolerance, floor) if value is not None and 0 < value < math.inf]
@@ -77,6 +79,7 @@ def difference(values: Doubles, *, tolerance: float, floor: float | None, first:
     return draw(paint, alt=_difference_words(values, tolerance, floor, first, name), heights=(2.7,))
 
 
+@drawn_once
 def gradients(points: Sequence[tuple[int, str, float]], tolerance: float | None) -> Plot:
     """Largest gradient differences: points of (layer, kind of tensor, difference), worst of the judged steps."""
     kinds = list(dict.fromkeys(kind for _, kind, _ in points))
@@ -105,6 +108,7 @@ def gradients(points: Sequence[tuple[int, str, float]], tolerance: float | None)
     return draw(paint, alt=f"Largest gradient difference by layer and tensor; the worst is {number(worst)}.")
 
 
+@drawn_once
 def memory(arms: Mapping[str, Mapping[str, Doubles]], *, per: str) -> Plot:
     """Growth of each arm's allocated and reserved memory [T] since its first sample, MiB."""
 

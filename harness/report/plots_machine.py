@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from harness.evidence.run_records import JitEvent
-from harness.report.svg import GRID, INK, SERIES, Plot, draw, plain
+from harness.report.svg import GRID, INK, SERIES, Plot, draw, drawn_once, plain
 from harness.report.text import label, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@drawn_once
 def timeline(events: Sequence[JitEvent], phases: Mapping[str, float], handles: Mapping[str, float]) -> Plot:
     """Compiles, disk-cache hits and loads over time, with the phases prewarm, upload and train as bands."""
     rows = ["compile", "disk_hit", "load", *(["handle"] if handles else [])]

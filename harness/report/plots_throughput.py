@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from harness.evidence.run_records import TelemetrySample
-from harness.report.svg import GRID, INK, LIMIT, MUTED, SERIES, Plot, draw, plain
+from harness.report.svg import GRID, INK, LIMIT, MUTED, SERIES, Plot, draw, drawn_once, plain
 from harness.report.text import label
 from harness.report.time_axis import ProcessTiming
 
@@ -23,6 +23,7 @@ READINGS: dict[str, Reading] = {
 }
 
 
+@drawn_once
 def timing(
     processes: Sequence[ProcessTiming], *, demanded: float, interval: tuple[float, float] | None, shares_clock: bool
 ) -> Plot:

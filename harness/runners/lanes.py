@@ -1,8 +1,9 @@
 """Lanes: the parts of one long paired run that need nothing of each other, each for a process of its own.
 
 Launch-bound arms leave a GPU mostly idle, and the arms of a run are executed one after the other. What is judged by
-series and digests alone (a baseline's repetition, the untrained control) is executed beside the rest. Run, unit and
-judges stay as they are: `harness.evidence.lanes` makes one run's evidence of all lanes.
+series and digests alone (a baseline's repetition, the untrained control) is executed beside the rest. Without a GPU a
+long run would be the last of a session, on one of its processors. Run, unit and judges stay as they are:
+`harness.evidence.lanes` makes one run's evidence of all lanes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.evidence import layout
+from harness.evidence.environment import usable_cores
 from harness.evidence.plan_records import Run
 from harness.runners.remaining import write_run
 from harness.system.wrappers import SWAPPED_ARMS
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 # declares: a step of 28 layers (12 GiB) takes longer than one of a tiny model (2 GiB). On an H200 that was shared,
 # 100 of the former took 10 to 45 s an arm; 300 of the latter 2 to 3 s, alone.
 SPLIT_FROM_STEP_GIB = 1000
+# Of all executions of a run, for each lane without a GPU: there a process takes from the others. 250 steps of
+# the reference trainer's tiny model take 15 s on one processor, where another process costs 3 to 5 s.
+LANE_STEP_GIB = 250
 
 Execution = tuple[str, int]  # arm and replica
 
@@ -34,31 +39,48 @@ def lanes(run: Run) -> list[Run]:
     Together stay a candidate and its baseline, whose gradients and end states are compared on the device, and every
     repetition whose end state is read so (`Run.compared`). Every execution keeps its arm's name and its number.
     """
-    if not _is_worth_it(run):
-        return [run]
-    parts = _parts(run)
+    if run.probe != "paired" or run.compared is None or run.fault == SWAPPED_ARMS:
+        return [run]  # arms that change places are opened by one another's plan
+    parts = _on_gpu(run) if run.workload.needs.device == "cuda" else _on_processors(run)
     return [_lane(run, part) for part in parts] if len(parts) > 1 else [run]
 
 
-def _is_worth_it(run: Run) -> bool:
-    return (
-        run.probe == "paired"
-        and run.compared is not None
-        and run.workload.needs.device == "cuda"  # a processor has no idle quarters: its cores are what arms wait for
-        and run.workload.steps * (run.workload.needs.memory_gib or 1.0) >= SPLIT_FROM_STEP_GIB
-        and run.fault != SWAPPED_ARMS  # arms that change places are opened by one another's plan
-    )
+def _on_gpu(run: Run) -> list[list[Execution]]:
+    worth_it = _step_gib(run) >= SPLIT_FROM_STEP_GIB
+    return _parts(run, _together(run)) if worth_it else []
 
 
-def _parts(run: Run) -> list[list[Execution]]:
-    """The executions, each with all that must share its process; in the run's order within and between parts."""
+def _on_processors(run: Run) -> list[list[Execution]]:
+    """As many as are worth a process and have a processor, of about as many executions each."""
+    number = min(int(_step_gib(run) * len(run.executions())) // LANE_STEP_GIB, usable_cores())
+    if number < 2:
+        return []
+    filled: list[list[Execution]] = [[] for _ in range(number)]
+    whole_arms = [_all_of(run, [arm]) for arm in run.arms]
+    for part in sorted(_parts(run, [*_together(run), *whole_arms]), key=len, reverse=True):
+        min(filled, key=len).extend(part)
+    return _in_order(run, filled)
+
+
+def _step_gib(run: Run) -> float:
+    return run.workload.steps * (run.workload.needs.memory_gib or 1.0)
+
+
+def _parts(run: Run, demands: Iterable[set[Execution]]) -> list[list[Execution]]:
+    """The executions, each with all that must share its process by the demands."""
     parts = [{execution} for execution in run.executions()]
-    for together in _together(run):
+    for together in demands:
         touched = [part for part in parts if part & together]
         parts = [part for part in parts if not part & together]
         parts.append(set().union(*touched))
+    return _in_order(run, parts)
+
+
+def _in_order(run: Run, parts: Iterable[Iterable[Execution]]) -> list[list[Execution]]:
+    """Parts that have something to do; in the run's order within and between them."""
     order = {execution: number for number, execution in enumerate(run.executions())}
-    return sorted((sorted(part, key=order.__getitem__) for part in parts if part), key=lambda part: order[part[0]])
+    inside = [sorted(part, key=order.__getitem__) for part in parts]
+    return sorted((part for part in inside if part), key=lambda part: order[part[0]])
 
 
 def _together(run: Run) -> Iterable[set[Execution]]:

@@ -15,6 +15,7 @@ from harness.runners.faults import PlannedFault
 
 ID_LIMIT = 150  # characters; a run's id names a directory
 PAIRED = "paired"  # the probe whose runs all kinds share
+TRIED_TOGETHER = ("operations", "magnitudes")  # of kernel comparisons; a judge reads those that its claim names
 BASELINE, CANDIDATE, CONTROL = range(3)  # the order of arms in a paired run
 
 
@@ -75,12 +76,19 @@ class _PairedRun:
 
 
 def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, object] | None:
-    """Settings that serve both parts: equal, or equal but for the kernel operations to compare; else None."""
-    ours, theirs = one.get("operations"), other.get("operations")
-    if not isinstance(ours, list) or not isinstance(theirs, list):
-        return one if one == other else None
-    joined = {**one, "operations": [*ours, *(name for name in theirs if name not in ours)]}
-    return joined if joined == {**other, "operations": joined["operations"]} else None
+    """Settings that serve both parts and try nothing else; None where there are none.
+
+    Operations and magnitudes of both are tried together where the parts differ in one of them, or one tries all that
+    the other does. Everything else must be equal.
+    """
+    names = [name for name in TRIED_TOGETHER if name in one and name in other]
+    ours, theirs = ({name: cast("list[object]", settings[name]) for name in names} for settings in (one, other))
+    union = {name: [*ours[name], *(each for each in theirs[name] if each not in ours[name])] for name in names}
+    joined = {**one, **union}
+    if joined != {**other, **union}:
+        return None
+    lacking = [{name for name in names if len(given[name]) < len(union[name])} for given in (ours, theirs)]
+    return joined if not all(lacking) or len(set.union(*lacking)) == 1 else None
 
 
 class RunBuilder:
@@ -155,7 +163,7 @@ class RunBuilder:
         )
 
     def _shared(self, part: AnyPart, probe: Probe, values: dict[str, object]) -> str:
-        """A run of one arm that every part with the same arm and settings shares; it compares all their operations."""
+        """A run of one arm that every part with the same arm and settings shares; it tries what all of them ask for."""
         candidate = part.arms()[part.candidate_path]
         for run in self._others.values():
             if run.probe == probe and list(run.arms) == [candidate]:

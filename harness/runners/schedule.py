@@ -6,6 +6,7 @@ without. Then the timings: their processes open side by side, and each is alone 
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -73,8 +74,14 @@ def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
 
 
 def _size(task: Task) -> float:
-    """How long it takes, in no unit: steps of all its arms, by what its workload says of the model's size."""
+    """How long it takes, in no unit: steps of all its arms, by what its workload says of the model's size.
+
+    A comparison of kernels has no steps, but operations at magnitudes in data types, interpreted on a CPU.
+    """
     run = task.run
+    if run.probe == "kernel_match":
+        grid = (len(values) for values in run.settings.values() if isinstance(values, list | dict))
+        return OPENING * (1 + math.prod(grid))
     steps = sum(
         arm.replicas * (OPENING + run.workload.steps * (WATCHED if arm.observe_syncs else 1))
         for arm in run.arms.values()
@@ -82,9 +89,9 @@ def _size(task: Task) -> float:
     return steps * (run.workload.needs.memory_gib or 1.0)
 
 
-def _processors() -> int:
-    """Those that runs get: a quarter is left to the imports of the next ones, to the supervisor and to others."""
-    return max(1, usable_cores() * 3 // 4)
+def _processors(machine: Machine) -> int:
+    """Those that runs get. Beside a GPU a quarter is left to the imports of the next ones, and to the supervisor."""
+    return max(1, usable_cores() * 3 // 4) if machine.gpus else usable_cores()
 
 
 class Schedule:
@@ -147,13 +154,13 @@ class Schedule:
     def _places(self, task: Task) -> int:
         """Processes side by side: one for most processors; of timings, which take turns, what memory allows."""
         by_memory = max(1, int(self._machine.host_memory_gib / HOST_GIB))
-        return by_memory if task.order >= TIMED else min(_processors(), by_memory)
+        return by_memory if task.order >= TIMED else min(_processors(self._machine), by_memory)
 
     def _threads(self, tasks: Sequence[Task]) -> int | None:
         """Equal for all, because bits of different workers are compared; a user's own number stands."""
         if "OMP_NUM_THREADS" in os.environ:
             return None
-        beside = min(_processors(), sum(task.order == NOT_TIMED for task in tasks))
+        beside = min(_processors(self._machine), sum(task.order == NOT_TIMED for task in tasks))
         return max(1, usable_cores() // max(1, beside))
 
     def _one(self, task: Task) -> None:

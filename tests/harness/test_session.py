@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -114,7 +116,7 @@ def test_a_system_that_removes_the_run_directory_costs_what_was_lost_and_nothing
         scripted_system.play(run, directory)
 
     monkeypatch.setattr("harness.runners.supervisor.execute", removes_at_the_second)
-    monkeypatch.setattr("harness.runners.schedule._processors", lambda: 1)  # one after the other
+    monkeypatch.setattr("harness.runners.schedule._processors", lambda _machine: 1)  # one after the other
     outcome = session.verify([contracts], session.VerifyOptions(name="run"))
     assert [verdict.reason for verdict in outcome.verdicts] == ["worker_incomplete", "differs", "module_missing"]
     assert outcome.exit_code is ExitCode.ERROR
@@ -212,3 +214,20 @@ def test_shards_with_a_drill_among_them_are_refused(contracts: Path) -> None:
     bundles = [read_bundle(Path("harness-reports") / name) for name in ("plain", "drill")]
     with pytest.raises(EvidenceError, match="a shard of a gate plants no fault"):
         session.judge_bundles(bundles, load_contracts([contracts]), gate=True)
+
+
+DRAW = """
+import sys
+import numpy
+from harness import session
+session._import_for_pages()
+known = set(sys.modules)
+from harness.report.plots import Curve, trajectories
+trajectories([Curve("plain", numpy.arange(5.0))])
+print(*sorted(name for name in set(sys.modules) - known if name.startswith(("matplotlib", "harness"))))
+"""
+
+
+def test_while_runs_are_under_way_all_is_imported_that_a_figure_needs() -> None:
+    done = subprocess.run([sys.executable, "-c", DRAW], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"

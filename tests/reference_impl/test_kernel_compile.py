@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from budget import is_long
 
 from reference_impl.kernels import registry
 from reference_impl.kernels.registry import KernelSpec
@@ -53,8 +54,13 @@ def ptx_of(spec: KernelSpec, sm: int) -> str:
     return text
 
 
-@pytest.mark.parametrize("sm", TARGETS)
-@pytest.mark.parametrize("spec", qwen2_specs(), ids=lambda spec: spec.key)
+def in_turn(specs: list[KernelSpec]) -> list[Any]:
+    """Each kernel for one target, the next for the next; for all four in `.ci/long fuzz`. One command compiles all."""
+    pairs = [(spec, sm) for place, spec in enumerate(specs) for sm in (TARGETS if is_long() else [TARGETS[place % 4]])]
+    return [pytest.param(spec, sm, id=f"{spec.key}-{sm}") for spec, sm in pairs]
+
+
+@pytest.mark.parametrize(("spec", "sm"), in_turn(qwen2_specs()))
 def test_ptx_targets_the_named_architecture_and_is_deterministic(spec: KernelSpec, sm: int) -> None:
     ptx = ptx_of(spec, sm)
     assert re.findall(r"^\.target sm_(\d+)[af]?$", ptx, re.MULTILINE) == [str(sm)]
@@ -62,8 +68,7 @@ def test_ptx_targets_the_named_architecture_and_is_deterministic(spec: KernelSpe
     assert re.findall(r"\b(?:atom|red)\.(?:global|gpu|shared|relaxed|acq_rel)\S*", ptx) == []
 
 
-@pytest.mark.parametrize("sm", TARGETS)
-@pytest.mark.parametrize("spec", gemm_specs(), ids=lambda spec: spec.key)
+@pytest.mark.parametrize(("spec", "sm"), in_turn(gemm_specs()))
 def test_backward_gemm_is_tiled_unrolled_and_without_tensor_cores(spec: KernelSpec, sm: int) -> None:
     compiled: Any = registry.offline_compile(spec, sm)
     ptx = compiled.asm["ptx"]

@@ -76,6 +76,7 @@ MATCH_CASES = [
     Case("a tile unknown", "evidence_missing", lambda: agreed(demanding(unroll=4), constants={"unroll": 4})),
     Case("metadata unknown", "evidence_missing", lambda: agreed(compiled=[kernel(threads=None)])),
     Case("nothing compiled", "vacuous_no_kernels", lambda: agreed(compiled=[])),
+    Case("another's magnitude", "held", lambda: agreed({"magnitudes": [1.0]}, last={"error_vs_fp64": 5e-2})),
     Case("some shapes", "held", lambda: agreed(demanding() | {"shapes": ["16x16"]})),
     Case("a given shape untried", "missing_cases", lambda: agreed({"shapes": ["16x16", "5x3"]})),
     Case(

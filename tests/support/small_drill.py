@@ -11,7 +11,7 @@ import pytest
 from harness.evidence import layout
 from harness.evidence.plan_records import Run
 from harness.numbers import dump_json
-from harness.runners import schedule, supervisor
+from harness.runners import lanes, schedule, supervisor
 from harness.runners.recorder import Recorder
 
 STEPS = 8
@@ -61,6 +61,12 @@ def run_here(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setattr(supervisor, "execute", execute_here)
     patch.setattr(schedule, "usable_cores", lambda: 1)
     patch.setattr("reference_impl.trainer.TINY_CHECKPOINT", _first_layer(folder / "first_layer"))
+
+
+def in_lanes(patch: pytest.MonkeyPatch) -> None:
+    """Short runs of a CPU are split into lanes as long ones of a GPU are."""
+    patch.setattr(lanes, "SPLIT_FROM_STEP_GIB", 1)
+    patch.setattr(lanes, "_on_processors", lanes._on_gpu)
 
 
 def _first_layer(directory: Path) -> Path:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from small_drill import execute_here, write_contract
+from small_drill import execute_here, in_lanes, write_contract
 
 from harness.commands import judge, pack
 from harness.drill import drill as fire_drill
@@ -14,7 +14,7 @@ from harness.errors import ExitCode
 from harness.evidence.plan_records import Run
 from harness.rejudge import rejudged
 from harness.run_directory.drill_record import read_record
-from harness.runners import lanes, schedule, supervisor
+from harness.runners import schedule, supervisor
 
 FAULTS = "lost_first_update, swapped_arms, missing_run"
 CONTROL = "evidence/short-v1+short+paired"
@@ -29,15 +29,7 @@ def drilled(folder: Path, patch: pytest.MonkeyPatch, *, stop_in: str = "") -> fi
             raise SystemExit(ExitCode.TERMINATED)
         execute_here(run, directory, *arguments, **options)
 
-    whole = lanes._is_worth_it
-    on_gpu = {"device": "cuda"}
-
-    def is_worth_it(run: Run) -> bool:
-        needs = run.workload.needs.model_copy(update=on_gpu)
-        return whole(run.model_copy(update={"workload": run.workload.model_copy(update={"needs": needs})}))
-
-    patch.setattr(lanes, "SPLIT_FROM_STEP_GIB", 1)
-    patch.setattr(lanes, "_is_worth_it", is_worth_it)
+    in_lanes(patch)
     patch.setattr(supervisor, "execute", execute)
     patch.setattr(schedule, "usable_cores", lambda: 1)
     options = fire_drill.DrillOptions(reports=folder / "reports", name="drilled")

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_drill import execute_here
+from small_drill import execute_here, in_lanes
 
 from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.read_run import has_ended, read_run
 from harness.evidence.run_evidence import Death, RunEvidence
 from harness.evidence.worker_times import read_times
-from harness.runners import lanes
 from harness.runners.lanes import lane_directories
 
 SYSTEM = "step_function_systems:Regression"
@@ -39,7 +38,7 @@ RUN = Run(
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("lanes") / "r"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lanes, "_is_worth_it", lambda _run: True)
+        in_lanes(patch)
         for lane, folder in lane_directories(RUN, directory):
             execute_here(lane, folder)
     return directory

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from published_pages import DIRECTORIES, PageOf, judged_run
 from report_views import full_view
 
-from harness.report import plots, plots_machine, plots_throughput, svg
+from harness.report import svg
 from harness.report.html import render
 from harness.report.view import ReportView
 
@@ -52,23 +50,14 @@ def test_all_published_gpu_runs_as_one_stay_below_400_kb_and_keep_their_timings_
     assert set(re.findall(r"Speed ratio of each process", page)) == timed
 
 
-def test_a_hundred_units_of_every_kind_stay_below_400_kb(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hundred_units_of_every_kind_stay_below_400_kb() -> None:
     """The made-up full run sixteen times over, each under workloads of its own. Equal drawings are drawn once."""
     copies = [renamed(full_view(), f"-{number}") for number in range(COPIES)]
     view = joined(copies)
     assert len(view.verdicts) == 112
-    drawn: dict[tuple[object, ...], svg.Plot] = {}
-
-    def draw(paint: Callable[..., None], *, alt: str, **how: Any) -> svg.Plot:
-        kind = (paint.__qualname__, alt, *how.values())
-        if kind not in drawn:
-            drawn[kind] = svg.draw(paint, alt=alt, **how)
-        return drawn[kind]
-
-    for module in (plots, plots_machine, plots_throughput):
-        monkeypatch.setattr(module, "draw", draw)
+    svg.forget()
     assert size(render(view)) < BOUND
-    assert len(drawn) == 7  # one of each kind of drawing, and a second trajectory with its difference
+    assert len(svg._drawn) == 7  # one of each kind of drawing, and a second trajectory with its difference
 
 
 def renamed(view: ReportView, end: str) -> ReportView:

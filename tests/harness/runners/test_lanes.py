@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from run_builders import make_contract
-from small_drill import execute_here
+from small_drill import execute_here, in_lanes
 
 from harness.contract.schema import Contract
 from harness.evidence.cuda_driver import Gpu
@@ -30,6 +30,9 @@ STEPS = 1000
 ARMS = {"plain": {}, "again": {}, "other": {}, "untrained": {"learning_rate": 0.0}}
 
 
+TRAINED = {"steps": 3, "training_effect": {"control": "untrained", "last": 1, "at_least": 1e-9}}
+
+
 def trajectory(candidate: str = "again", baseline: str = "plain", **fields: Any) -> dict[str, Any]:
     return {
         "id": f"{candidate.upper()}-{baseline.upper()}",
@@ -38,7 +41,7 @@ def trajectory(candidate: str = "again", baseline: str = "plain", **fields: Any)
         "baseline": baseline,
         "equality": "bitwise",
         "max_abs_difference": 0.1,
-        "guards": {"steps": 3, "training_effect": {"control": "untrained", "last": 1, "at_least": 1e-9}},
+        "guards": TRAINED,
         **fields,
     }
 
@@ -137,17 +140,47 @@ def test_a_lane_is_the_run_but_for_its_executions() -> None:
     "change",
     [
         {"workload": {"steps": STEPS - 1}},
-        {"workload": {"device": "cpu"}},
+        {"workload": {"device": "cpu", "steps": 124}},
         {"fault": SWAPPED_ARMS, "fault_arms": ["again"]},
         {"compared": None},
         {"probe": "throughput"},
     ],
-    ids=["few steps", "no GPU", "arms that change places", "nothing is known of comparisons", "another probe"],
+    ids=[
+        "few steps",
+        "few without a GPU",
+        "arms that change places",
+        "nothing is known of comparisons",
+        "another probe",
+    ],
 )
 def test_a_run_that_stays_whole(change: dict[str, Any]) -> None:
     _, run = planned(trajectory(), **change.pop("workload", {}))
     run = run.model_copy(update=change)
     assert lanes(run) == [run]
+
+
+@pytest.mark.parametrize(
+    ("steps", "processors", "expected"),
+    [
+        (125, 4, [["plain", "plain"], ["again", "untrained"]]),
+        (125, 1, [["plain", "plain", "again", "untrained"]]),
+        (188, 4, [["plain", "plain"], ["again"], ["untrained"]]),
+        (188, 2, [["plain", "plain"], ["again", "untrained"]]),
+    ],
+)
+def test_without_a_gpu_each_lane_has_a_processor_and_enough_to_do(
+    steps: int, processors: int, expected: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """250 steps and more, of an arm's repetitions together."""
+    monkeypatch.setattr(lanes_module, "usable_cores", lambda: processors)
+    _, run = planned(trajectory(guards=TRAINED | {"steps": 200}), steps=steps, device="cpu")
+    assert [[arm for arm, _ in lane.executions()] for lane in lanes(run)] == expected
+
+
+def test_without_a_gpu_a_candidate_stays_with_its_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes_module, "usable_cores", lambda: 4)
+    _, run = planned(within(), device="cpu")
+    assert apart(run) == [[("plain", 0), ("plain", 1), ("again", 0)], [("untrained", 0)]]
 
 
 def test_a_part_of_a_run_that_a_drill_executes_alone(tmp_path: Path) -> None:
@@ -186,7 +219,7 @@ CLAIMS = (trajectory(), trajectory("other", "plain", equality="within"), gradien
 def test_lanes_together_give_what_one_process_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contract, run = planned(*CLAIMS, steps=4, device=None)
     whole = executed(run, tmp_path / "whole")
-    monkeypatch.setattr(lanes_module, "_is_worth_it", lambda _run: True)
+    in_lanes(monkeypatch)
     assert len(lanes(run)) == 3
     parts = executed(run, tmp_path / "parts")
     assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == ["lane.0", "lane.1", "lane.2", "run.json"]
@@ -203,7 +236,7 @@ def test_lanes_together_give_what_one_process_gives(tmp_path: Path, monkeypatch:
 
 def test_what_dies_costs_its_arms_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lane that loses its only arm is over; one that loses an arm of several goes on without it."""
-    monkeypatch.setattr(lanes_module, "_is_worth_it", lambda _run: True)
+    in_lanes(monkeypatch)
     arms = {**ARMS, "other": {"fails": "killed"}, "untrained": {"learning_rate": 0.0, "fails": "killed"}}
     sound = trajectory("again", id="SOUND", guards={"steps": 3}, equality="within")
     bad = trajectory("other", id="BAD", guards={"steps": 3}, equality="within")

@@ -193,6 +193,29 @@ def test_kernel_comparisons_that_differ_in_operations_alone_share_a_run() -> Non
     assert [unit.runs for unit in result.units] == [[first], [first], [second]]
 
 
+@pytest.mark.parametrize(
+    ("others", "tried"),
+    [
+        ({"magnitudes": [1e5]}, [(["a", "b"], [1.0, 1e5])]),
+        ({"magnitudes": [1e-6, 1e5]}, [(["a", "b"], [1.0, 1e5, 1e-6])]),
+        ({"operations": ["a"], "magnitudes": [1e5]}, [(["a", "b"], [1.0, 1e5])]),
+        ({"operations": ["a"], "magnitudes": [1e-6]}, [(["a", "b"], [1.0, 1e5]), (["a"], [1e-6])]),
+        ({"operations": ["c"], "magnitudes": [1.0]}, [(["a", "b"], [1.0, 1e5]), (["c"], [1.0])]),
+        ({"max_relative_error": {"float32": 1e-4}}, [(["a", "b"], [1.0, 1e5])] * 2),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_kernel_comparisons_share_a_run_that_tries_nothing_else(
+    others: dict[str, Any], tried: list[tuple[list[str], list[float]]]
+) -> None:
+    match = {"kind": "kernel_match", "candidate": "graphed", "max_relative_error": {"float32": 1e-5}}
+    one: dict[str, Any] = {"id": "A", **match, "operations": ["a", "b"], "magnitudes": [1.0, 1e5]}
+    for claims in ([one, {**one, "id": "B", **others}], [{**one, "id": "B", **others}, one]):
+        settings: list[dict[str, Any]] = [dict(run.settings) for run in planned(*claims).runs]
+        found = [(sorted(each["operations"]), sorted(each["magnitudes"])) for each in settings]
+        assert sorted(found) == sorted((names, sorted(magnitudes)) for names, magnitudes in tried)
+
+
 def test_long_names_still_name_a_directory() -> None:
     workloads = {"w" * 100: WORKLOADS["small"], "w" * 99 + "v": WORKLOADS["small"]}
     result = planned({**THROUGHPUT, "id": "F" * 100}, workloads_=workloads)

@@ -75,8 +75,9 @@ def test_runs_without_a_gpu_go_beside_those_with_one() -> None:
     assert begun(run(memory_gib=80.0), run(memory_gib=80.0), run("cpu", None), run("cpu", None)) == 3
 
 
-def test_without_a_gpu_there_is_one_for_each_of_three_processors_in_four() -> None:
-    assert begun(*[run("cpu", None)] * 20, machine=WITHOUT) == 12
+def test_without_a_gpu_there_is_one_for_each_processor_beside_one_for_three_in_four() -> None:
+    assert begun(*[run("cpu", None)] * 20, machine=WITHOUT) == 16
+    assert begun(*[run("cpu", None)] * 20, machine=WITH_GPU) == 12
 
 
 def test_timings_open_together_after_everything_else() -> None:
@@ -102,6 +103,14 @@ def test_an_arm_that_synchronizes_takes_as_long_as_four() -> None:
     arms = {name: arm.model_copy(update={"observe_syncs": True}) for name, arm in watched.arms.items()}
     order = tasks(run(steps=130), watched.model_copy(update={"arms": arms}), run(steps=170))
     assert [task.run.workload.steps for task in order] == [170, 40, 130]
+
+
+def test_a_comparison_of_kernels_takes_as_long_as_what_it_tries() -> None:
+    """Two operations at three magnitudes in one data type: 350, between 300 and 400 steps with their opening."""
+    settings = {"operations": ["a", "b"], "magnitudes": [1, 2, 3], "max_relative_error": {"float32": 1e-4}}
+    compared = run("cpu", None, probe="kernel_match", steps=1).model_copy(update={"settings": settings})
+    order = tasks(run("cpu", 1.0, steps=250), compared, run("cpu", 1.0, steps=350), machine=WITHOUT)
+    assert [task.run.workload.steps for task in order] == [350, 1, 250]
 
 
 def test_longest_first_and_timings_last() -> None:
