@@ -18,7 +18,7 @@ from harness.run_directory.archive import write_archive
 from harness.run_directory.bundle import Bundle
 from harness.run_directory.manifest import is_seen, manifest_text, read_manifest
 from harness.run_directory.seal import manifest_of, write_manifest
-from harness.standard_streams import print_line
+from harness.standard_streams import print_lines
 
 PUBLISHED = Path("reports")  # where published runs are looked for, in the working directory
 _BESIDE = (layout.PAGE, layout.SUMMARY, layout.VERDICTS)
@@ -34,10 +34,10 @@ def pack(
     ] = False,
 ) -> None:
     """Make the published form of a run: its page, summary and verdicts beside one archive; the source stays."""
-    print_line(published(run_directory, out or PUBLISHED / run_directory.name, redact=redact))
+    print_lines(published(run_directory, out or PUBLISHED / run_directory.name, redact=redact))
 
 
-def published(run: Path, out: Path, *, redact: bool = False) -> str:
+def published(run: Path, out: Path, *, redact: bool = False) -> tuple[str, str]:
     """Make the published folder, judged again from its archive before it gets its name; two lines that say so.
 
     Raises UsageError when `out` exists, EvidenceError for a run that is not whole or not as it was recorded.
@@ -49,7 +49,7 @@ def published(run: Path, out: Path, *, redact: bool = False) -> str:
     with without_names(given) if redact else nullcontext(given) as source:
         _make(source, out, given.bundle.seal.digest)
     size = sum(path.stat().st_size for path in out.iterdir())
-    return f"{out}: {size} bytes, {given.judgement.counts.line()}\nmanifest: sha256:{read_manifest(out)[1]}"
+    return f"{out}: {size} bytes, {given.judgement.counts.line()}", f"manifest: sha256:{read_manifest(out)[1]}"
 
 
 def _make(source: Rejudged, out: Path, replaces: str | None) -> None:
