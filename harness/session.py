@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.caches import moved_caches
 from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract, load_contracts
 from harness.contract.schema import Contract
@@ -227,6 +228,7 @@ def execute(
 def _import_for_pages() -> None:
     """What the report is drawn with, while runs are under way: it took a second after them."""
     with suppress(Exception):  # the report meets the same failure, and tells of it
+        os.environ.update(moved_caches())
         for module in ("harness.report.html", "matplotlib.figure", "matplotlib.backends.backend_svg"):
             importlib.import_module(module)
 

@@ -62,8 +62,12 @@ def test_without_any_folder_for_temporary_files_libraries_are_left_to_themselves
     assert moved_caches({"HOME": "~"}) == {}
 
 
-def test_a_drawing_without_a_home_prints_nothing(tmp_path: Path) -> None:
-    program = "from harness.report.svg import draw; print(draw(lambda axes: None, alt='x').width)"
+DRAWN = "from harness.report.svg import draw; print(draw(lambda axes: None, alt='x').width)"
+IMPORTED_EARLIER = f"from harness.session import _import_for_pages; _import_for_pages(); {DRAWN}"
+
+
+@pytest.mark.parametrize("program", [DRAWN, IMPORTED_EARLIER], ids=["drawn", "imported earlier"])
+def test_a_drawing_without_a_home_prints_nothing(program: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     environment = {**os.environ, "HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path)}
     environment.pop("MPLCONFIGDIR", None)
