@@ -88,10 +88,18 @@ def test_kernels_that_agree() -> None:
     errors = [(1e-6, 2e-6, 3e-6), (4e-6, 1e-6, 2e-6), (1e-3, 2e-3, 3e-3), (2e-3, 1e-3, 4e-3)]
     names = ("error_vs_fp64", "error_vs_naive", "naive_error_vs_fp64")
     wrong: list[dict[str, Any]] = [dict(zip(names, each, strict=True)) for each in errors]
-    cases = [compared(*point, **changes) for point, changes in zip(GRID, wrong, strict=True)]
+    shapes = ("16x16", "5x3", "16x16", "5x3")
+    points = zip(GRID, shapes, wrong, strict=True)
+    cases = [compared(dtype, shape=shape, **changes) for (dtype, _), shape, changes in points]
     verdict = agreed(
         {"operations": ["gemm", "clip"], "magnitudes": [1.0]},
-        cases=[*cases, compared(operation="clip"), compared("bfloat16", operation="clip"), compared(operation="norm")],
+        cases=[
+            *cases,
+            compared(magnitude=1e5, error_vs_fp64=1.0),
+            compared(operation="clip"),
+            compared("bfloat16", operation="clip"),
+            compared(operation="norm"),
+        ],
         compiled=[kernel(), kernel("clip")],
     )
     assert verdict.reason == "held"
