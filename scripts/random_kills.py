@@ -200,7 +200,9 @@ def main() -> int:
 
 def killed(kills: int, choice: random.Random) -> int:
     """Kill so many commands, print what is wrong and a summary; the exit code."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would these
+    # a shell's background job ignores the one and nohup the other, and so would these commands
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     lengths = {name: unkilled(name) for name in COMMANDS}
     for name, (seconds, _) in lengths.items():
         print(f"{name:8}", "  ".join(f"{phase} {seconds.get(phase, 0.0):.2f} s" for phase in PHASES), flush=True)

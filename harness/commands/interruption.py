@@ -18,19 +18,10 @@ from typing import Any
 
 from harness.commands import first_signals
 from harness.errors import ExitCode
+from harness.signals_noted import CODES, noted, raise_if_noted
 from harness.standard_streams import print_lines
 
 GRACE_S, LONG_GRACE_S = 10.0, 120.0  # from the first signal to a hard end; the long one judges and draws pages
-CODES = {
-    getattr(signal, name): code
-    for name, code in (
-        ("SIGINT", ExitCode.INTERRUPTED),
-        ("SIGTERM", ExitCode.TERMINATED),
-        ("SIGHUP", ExitCode.TERMINATED),
-    )
-    if hasattr(signal, name)
-}
-_noted: list[int] = []
 _grace: list[float] = [GRACE_S]
 
 
@@ -40,14 +31,14 @@ def watched() -> Iterator[None]:
 
     One that came since the process's first line (`first_signals`) ends it at once.
     """
-    _noted.clear()
+    noted.clear()
     previous: dict[int, Any] = {number: signal.getsignal(number) for number in CODES}
     for number, handler in previous.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, _note)
     found, early = first_signals.release()
     previous |= found
-    _noted.extend(early)
+    noted.extend(early)
     try:
         raise_if_noted()
         yield
@@ -55,12 +46,6 @@ def watched() -> Iterator[None]:
         for number, handler in previous.items():
             signal.signal(number, handler)
         raise_if_noted()  # also where something has made another exception of it, or none
-
-
-def raise_if_noted() -> None:
-    """Raise SystemExit where a signal has come."""
-    if _noted:
-        raise SystemExit(CODES[_noted[0]])
 
 
 @contextmanager
@@ -88,8 +73,8 @@ def _meaning(error: KeyboardInterrupt | SystemExit) -> tuple[str, ExitCode]:
 
 
 def _note(number: int, _frame: object) -> None:
-    _noted.append(number)
-    if len(_noted) == 1:
+    noted.append(number)
+    if len(noted) == 1:
         # not by `threading`: the signal may have come while the main thread holds its locks
         _thread.start_new_thread(_end_hard, (_grace[-1], CODES[number]))
         raise SystemExit(CODES[number])

@@ -22,6 +22,7 @@ from harness.run_directory.manifest import digest_of, manifest_text
 from harness.run_directory.names import shown
 from harness.run_directory.places import Place
 from harness.run_directory.seal import BEING_WRITTEN, manifest_of, write_manifest
+from harness.signals_noted import raise_if_noted
 
 PAGES = (layout.PAGE, layout.SUMMARY, layout.JUNIT)
 
@@ -92,8 +93,10 @@ class BundleWriter:
     def finish(self) -> Path:
         """Take the final name and seal the directory; the final path.
 
-        Raises EvidenceError when the name is taken, and for what no run directory holds.
+        Raises EvidenceError when the name is taken, and for what no run directory holds; SystemExit where a signal has
+        come that something swallowed: what was judged since may lack what was being imported.
         """
+        raise_if_noted()
         if not self._named:  # a run that began in the same second may have ended before
             self.final = unused(self.final)
         manifest = manifest_of(self.path)

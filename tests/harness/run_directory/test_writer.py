@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from bundle_builders import LOADED, RUN_ID, header, write_evidence
 
+from harness import signals_noted
 from harness.run_directory import writer as writer_module
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.manifest import Manifest
@@ -35,6 +37,17 @@ def test_the_manifest_is_the_last_write(writer: BundleWriter, monkeypatch: pytes
     assert not read_bundle(writer.final).complete
     writer.abandon()
     assert (writer.final / "INCOMPLETE").exists()
+
+
+def test_a_run_is_not_sealed_after_a_signal_that_something_swallowed(
+    writer: BundleWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The import of a judge made a missing judge of it, and the unit was not run in a directory that looked whole."""
+    monkeypatch.setattr(signals_noted, "noted", [signal.SIGTERM])
+    with pytest.raises(SystemExit) as raised:
+        writer.finish()
+    assert raised.value.code == 143
+    assert not writer.final.exists()
 
 
 def test_a_run_that_is_cut_off_right_behind_its_seal_is_given_up_as_a_whole(writer: BundleWriter) -> None:
