@@ -117,6 +117,29 @@ class PrewarmEvidence(Record):
     failure: str | None = None  # the error of the step that failed once memory was full
 
 
+class KernelErrors(Record):
+    """Largest errors over all elements of several outputs, each element's relative to the sum of its terms' sizes."""
+
+    vs_naive: Amount
+    vs_fp64: Amount
+    naive_vs_fp64: Amount
+
+
+class PeerErrors(Record):
+    """Largest errors against fp64 of a peer, and of the kernel over the outputs that the peer has, too."""
+
+    vs_fp64: Amount
+    own_vs_fp64: Amount
+
+
+class KernelPeer(Record):
+    """Another project's kernel beside ours: errors by the data type of our outputs, relative as the case's are."""
+
+    name: str
+    outputs: list[str]
+    errors: dict[str, PeerErrors]
+
+
 class KernelCase(Record):
     """One comparison: kernel against naive and against fp64, relative to the reference's largest value."""
 
@@ -130,6 +153,13 @@ class KernelCase(Record):
     finite: bool
     unwritten: Count  # poisoned elements left in the outputs
     repeat_equal: bool
+    mistyped: list[str] = Field(default_factory=list)  # outputs of another type or shape than declared, and of which
+    # None in evidence of an older harness
+    overwritten: Count | None = None  # elements changed beside the outputs, within the guards around them
+    zero_references: Count | None = None  # outputs whose reference is zero in every element
+    outputs: dict[str, str] | None = None  # data type of each
+    terms: dict[str, KernelErrors] | None = None  # by the data type of the outputs
+    peer: KernelPeer | None = None
 
 
 class KernelMatchEvidence(Record):

@@ -1,6 +1,8 @@
 """`kernel_match`: kernels agree with their naive twins and an fp64 reference over a grid of shapes and magnitudes.
 
-Errors are relative to the reference's largest absolute value; the bound of the case's data type holds for both.
+Errors are relative to the reference's largest absolute value or, where the claim asks for it, of each element to the
+sum of its terms' sizes; the bound of the case's data type holds for both. Beside a kernel stands its peer, another
+project's kernel for the same.
 """
 
 from __future__ import annotations
@@ -10,11 +12,13 @@ from collections.abc import Mapping
 from itertools import product
 
 from harness.contract.kinds.kernels import KernelDemands, KernelMatch
-from harness.evidence.run_records import KernelCase, KernelMatchEvidence, KernelRecord
+from harness.evidence.run_records import KernelCase, KernelErrors, KernelMatchEvidence, KernelRecord, PeerErrors
 from harness.judge import reasons
 from harness.judge.context import Context
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
+
+UNIT_ROUNDOFF = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 
 def judge(part: KernelMatch, context: Context, sheet: Sheet) -> Judgement:
@@ -34,13 +38,15 @@ def judge(part: KernelMatch, context: Context, sheet: Sheet) -> Judgement:
     sheet.count("cases", len(cases))
     sheet.count("operations", len({case.operation for case in cases}))
     for case in cases:
-        _require_whole(case, sheet)
-    _require_agreement(cases, bounds, sheet)
+        _require_whole(part, case, sheet)
+    _require_agreement(part, cases, bounds, sheet)
+    _require_as_good_as_peer(part, cases, sheet)
     for case in cases:
         if not case.repeat_equal:
             settle(reasons.NOT_REPEATABLE, f"{_name(case)} gave other bits on the same input")
     _require_demands(part.demands, evidence, sheet)
     _require_grid(part, cases)
+    _require_shapes(part, cases)
     return sheet.held(_sentence(part, cases, evidence))
 
 
@@ -49,10 +55,11 @@ def _sentence(part: KernelMatch, cases: list[KernelCase], evidence: KernelMatchE
     where = f"at {len(part.shapes)} given shapes and " if part.shapes is not None else "at "
     demands = [f"{name.replace('_', ' ')} {value}" for name, value in part.demands if value is not None]
     compiled = f"; the {len(evidence.compiled)} compiled kernels have {', '.join(demands)}" if demands else ""
+    beside = f", within {number(part.over_peer_at_most)} times the peer's error" if part.over_peer_at_most else ""
     return (
         f"{len(cases)} cases of {len(part.operations)} operations {where}magnitude "
         f"{', '.join(map(number, part.magnitudes))} are finite, wholly written, equal in bits when repeated, and "
-        f"agree with the naive twin and the fp64 reference{compiled}"
+        f"agree with the naive twin and the fp64 reference{beside}{compiled}"
     )
 
 
@@ -60,34 +67,105 @@ def _name(case: KernelCase) -> str:
     return f"{case.operation} {case.dtype} {case.shape} at magnitude {number(case.magnitude)}"
 
 
-def _require_whole(case: KernelCase, sheet: Sheet) -> None:
+def _require_whole(part: KernelMatch, case: KernelCase, sheet: Sheet) -> None:
     errors = (case.error_vs_naive, case.error_vs_fp64)
+    if case.mistyped:
+        settle(reasons.WRONG_TYPE, f"{_name(case)}: {some(case.mistyped)}")
+    if part.relative_to == "terms":
+        _require_terms(case)
+    if case.zero_references:
+        settle(reasons.VACUOUS_REFERENCE, f"{_name(case)} has {case.zero_references} outputs whose reference is zero")
     if not case.finite or not all(math.isfinite(error) for error in errors):
         sheet.figure("first_non_finite_case", _name(case))
         settle(reasons.NON_FINITE, f"{_name(case)} gave a value that is not finite")
     if case.unwritten > 0:
         settle(reasons.UNWRITTEN_ELEMENTS, f"{_name(case)} left {case.unwritten} elements unwritten")
+    if case.overwritten:
+        settle(reasons.OVERWRITTEN_MEMORY, f"{_name(case)} changed {case.overwritten} elements beside its outputs")
 
 
-def _require_agreement(cases: list[KernelCase], bounds: Mapping[str, float], sheet: Sheet) -> None:
-    for dtype in sorted({case.dtype for case in cases}):
-        here = [case for case in cases if case.dtype == dtype]
-        sheet.figure(f"max_error_vs_fp64.{dtype}", max(case.error_vs_fp64 for case in here))
-        sheet.figure(f"max_error_vs_naive.{dtype}", max(case.error_vs_naive for case in here))
-        sheet.figure(f"max_naive_error_vs_fp64.{dtype}", max(case.naive_error_vs_fp64 for case in here))
-        worst = max(here, key=_error)
-        if _error(worst) > bounds[dtype]:
-            beyond = sum(_error(case) > bounds[dtype] for case in here)
+def _require_terms(case: KernelCase) -> None:
+    """The case shows what was looked for besides errors, and errors of every output that it and its peer have."""
+    if case.terms is None or case.outputs is None or None in (case.overwritten, case.zero_references):
+        settle(reasons.EVIDENCE_MISSING, f"{_name(case)} has no errors relative to its terms, or nothing beside them")
+    if set(case.outputs.values()) != case.terms.keys():
+        settle(reasons.EVIDENCE_INCONSISTENT, f"{_name(case)} has outputs of other types than its errors are of")
+    if case.peer is not None:
+        types = {case.outputs.get(name, "") for name in case.peer.outputs}
+        if types != case.peer.errors.keys():
+            settle(reasons.EVIDENCE_INCONSISTENT, f"{_name(case)} has a peer whose errors are not of its outputs")
+
+
+def _errors(part: KernelMatch, case: KernelCase) -> dict[str, KernelErrors]:
+    """The case's errors by data type, relative to what the claim names: its outputs' types, or the one of the case."""
+    if part.relative_to == "terms" and case.terms is not None:
+        return case.terms
+    return {
+        case.dtype: KernelErrors(
+            vs_naive=case.error_vs_naive, vs_fp64=case.error_vs_fp64, naive_vs_fp64=case.naive_error_vs_fp64
+        )
+    }
+
+
+def _require_agreement(part: KernelMatch, cases: list[KernelCase], bounds: Mapping[str, float], sheet: Sheet) -> None:
+    """Every output within the bound of its own data type; of one that the claim does not name, of the case's."""
+    found: dict[str, dict[str, KernelErrors]] = {}
+    for case in cases:
+        for dtype, errors in _errors(part, case).items():
+            found.setdefault(dtype if dtype in bounds else case.dtype, {})[_name(case)] = errors
+    for dtype, here in sorted(found.items()):
+        worst_of = {field: max(getattr(each, field) for each in here.values()) for field in KernelErrors.model_fields}
+        sheet.figure(f"max_error_vs_fp64.{dtype}", worst_of["vs_fp64"])
+        sheet.figure(f"max_error_vs_naive.{dtype}", worst_of["vs_naive"])
+        sheet.figure(f"max_naive_error_vs_fp64.{dtype}", worst_of["naive_vs_fp64"])
+        name, worst = max(here.items(), key=lambda item: _larger(item[1]))
+        if not _larger(worst) <= bounds[dtype]:
+            beyond = sum(not _larger(errors) <= bounds[dtype] for errors in here.values())
             settle(
                 reasons.EXCEEDS_TOLERANCE,
                 f"{beyond} of {len(here)} {dtype} cases err by more than {number(bounds[dtype])}, most of all "
-                f"{_name(worst)}: {number(worst.error_vs_fp64)} against fp64, {number(worst.error_vs_naive)} against "
-                "its naive twin",
+                f"{name}: {number(worst.vs_fp64)} against fp64, {number(worst.vs_naive)} against its naive twin",
             )
 
 
-def _error(case: KernelCase) -> float:
-    return max(case.error_vs_fp64, case.error_vs_naive)
+def _larger(errors: KernelErrors) -> float:
+    return max(errors.vs_fp64, errors.vs_naive)
+
+
+def _require_as_good_as_peer(part: KernelMatch, cases: list[KernelCase], sheet: Sheet) -> None:
+    """The worst error of an operation's outputs of a type against their peers'; these are figures in any case."""
+    beside: dict[tuple[str, str], list[PeerErrors]] = {}
+    for case in cases:
+        if case.peer is None and part.over_peer_at_most is not None:
+            settle(reasons.PEER_MISSING, f"{_name(case)} has no peer beside it")
+        for dtype, errors in case.peer.errors.items() if case.peer is not None else ():
+            beside.setdefault((case.operation, dtype), []).append(errors)
+    for dtype in sorted({dtype for _, dtype in beside}):
+        theirs = [errors.vs_fp64 for (_, other), several in beside.items() if other == dtype for errors in several]
+        sheet.figure(f"max_peer_error_vs_fp64.{dtype}", max(theirs))
+    if part.over_peer_at_most is None:
+        return
+    for (operation, dtype), several in sorted(beside.items()):
+        ratio = _over_peer(operation, dtype, several)
+        sheet.figure(f"over_peer.{operation}.{dtype}", ratio)
+        if not ratio <= part.over_peer_at_most:
+            settle(
+                reasons.EXCEEDS_PEER,
+                f"{operation} {dtype} errs by {number(ratio)} times its peer's worst error, "
+                f"{number(part.over_peer_at_most)} times is allowed",
+            )
+
+
+def _over_peer(operation: str, dtype: str, several: list[PeerErrors]) -> float:
+    """Largest error of the kernel over the largest of its peer, which counts as a unit roundoff at least.
+
+    A case in which the peer gives something that is not finite shows nothing, and is left out.
+    """
+    sound = [errors for errors in several if math.isfinite(errors.vs_fp64)]
+    if not sound:
+        settle(reasons.PEER_MISSING, f"the peer of {operation} {dtype} is finite in no case")
+    theirs = max(UNIT_ROUNDOFF[dtype], *(errors.vs_fp64 for errors in sound))
+    return max(errors.own_vs_fp64 for errors in sound) / theirs
 
 
 def _require_demands(demands: KernelDemands, evidence: KernelMatchEvidence, sheet: Sheet) -> None:
@@ -150,3 +228,13 @@ def _require_grid(part: KernelMatch, cases: list[KernelCase]) -> None:
         ]
     if missing:
         settle(reasons.MISSING_CASES, f"{len(missing)} points of the grid were not tried: {some(missing)}")
+
+
+def _require_shapes(part: KernelMatch, cases: list[KernelCase]) -> None:
+    for operation, dtype in product(part.operations, part.max_relative_error):
+        shapes = {case.shape for case in cases if (case.operation, case.dtype) == (operation, dtype)}
+        if len(shapes) < (part.shapes_at_least or 0):
+            settle(
+                reasons.MISSING_CASES,
+                f"{operation} {dtype} was tried at {len(shapes)} shapes, {part.shapes_at_least} are demanded",
+            )

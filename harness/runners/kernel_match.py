@@ -1,30 +1,27 @@
 """The kernel_match probe: each kernel against its naive twin and an fp64 reference, on the same inputs.
 
-The harness allocates the outputs and fills them with a NaN of its own bits, so an element that nobody wrote is told
-from a NaN that was computed. Each kernel runs twice; errors are relative to the reference's largest absolute value.
+Outputs are poisoned before each call and lie between guards. Each kernel runs twice. Errors are relative to the
+reference's largest absolute value and, where the system states them, of each element to the sum of its terms' sizes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from harness.evidence.plan_records import Run
-from harness.evidence.run_records import KernelCase, KernelMatchEvidence
+from harness.evidence.run_records import KernelCase, KernelErrors, KernelMatchEvidence, KernelPeer, PeerErrors
+from harness.runners.guarded_memory import GuardedMemory, bits, poisoned
 from harness.runners.kernels import records
 from harness.runners.recorder import Recorder
-from harness.system.protocol import HasKernelCases, KernelCases, KernelComparison, NotAvailable
+from harness.system.protocol import HasKernelCases, KernelCall, KernelCases, KernelComparison, NotAvailable
 from harness.system.resolve import resolve
 
-# Quiet NaNs with payloads that no arithmetic gives, by the integer type of the element's size.
-_POISON: dict[torch.dtype, tuple[torch.dtype, int]] = {
-    torch.float32: (torch.int32, 0x7FC0DEAD),
-    torch.bfloat16: (torch.int16, 0x7FDE),
-    torch.float16: (torch.int16, 0x7EAD),
-}
+Tensors = Mapping[str, Tensor]
 
 
 def execute(run: Run, recorder: Recorder) -> None:
@@ -62,66 +59,158 @@ def _grid(run: Run) -> tuple[list[str], list[str], list[float]]:
 
 
 def compare(comparison: KernelComparison) -> KernelCase:
-    """Run the kernel twice, its twin and the reference once. Written elements alone count as finite, and as errors."""
-    first, second = (_outputs(comparison, comparison.kernel) for _ in range(2))
-    naive = _outputs(comparison, comparison.naive)
-    exact = comparison.reference()
-    unwritten = {name: _poisoned(first[name]) for name in comparison.written}
-    written = {name: ~unwritten[name] if name in unwritten else None for name in first}
+    """Run the kernel twice; its twin, its peer and the reference once. What nobody wrote is counted, and no error."""
+    exact = _stated(comparison, "reference", comparison.reference())
+    memory = GuardedMemory()
+    first, second = (_outputs(comparison, comparison.kernel, memory) for _ in range(2))
+    mistyped = _mistyped(comparison, first) or _mistyped(comparison, second)
+    if mistyped:
+        return _incomparable(comparison, mistyped)
+    naive = _outputs(comparison, comparison.naive, GuardedMemory())
+    written = {name: ~poisoned(first[name]) for name in comparison.written}
+    largest = _Measure({name: value.abs().max() for name, value in exact.items()}, written)
+    terms = _Measure(_terms(comparison, comparison.terms(), exact), written) if comparison.terms is not None else None
     return KernelCase(
         operation=comparison.operation,
         dtype=comparison.dtype,
         shape=comparison.shape,
         magnitude=comparison.magnitude,
-        error_vs_naive=_largest_error(first, naive, exact, written),
-        error_vs_fp64=_largest_error(first, exact, exact, written),
-        naive_error_vs_fp64=_largest_error(naive, exact, exact, dict.fromkeys(naive)),
-        finite=all(bool(_chosen(value, written[name]).isfinite().all()) for name, value in first.items()),
-        unwritten=sum(int(mask.sum()) for mask in unwritten.values()),
-        repeat_equal=all(torch.equal(_bits(first[name]), _bits(second[name])) for name in first),
+        error_vs_naive=largest.error(first, naive),
+        error_vs_fp64=largest.error(first, exact),
+        naive_error_vs_fp64=largest.error(naive, exact, everywhere=True),
+        finite=all(bool(_chosen(value, written.get(name)).isfinite().all()) for name, value in first.items()),
+        unwritten=sum(int((~mask).sum()) for mask in written.values()),
+        repeat_equal=all(torch.equal(bits(first[name]), bits(second[name])) for name in first),
+        overwritten=memory.overwritten(),
+        zero_references=sum(not bool(value.any()) for value in exact.values()),
+        outputs={name: _type(value) for name, value in first.items()},
+        terms=None if terms is None else _errors(terms, first, naive, exact),
+        peer=_peer(comparison, terms or largest, first, exact),
     )
 
 
-def _outputs(comparison: KernelComparison, call: Callable[[Mapping[str, Tensor]], None]) -> dict[str, Tensor]:
-    outputs = {name: poisoned_like(tensor) for name, tensor in comparison.written.items()}
-    outputs |= {name: tensor.clone() for name, tensor in comparison.updated.items()}
-    call(outputs)
-    return outputs
+def _outputs(comparison: KernelComparison, call: KernelCall, memory: GuardedMemory) -> dict[str, Tensor]:
+    outputs = {name: memory.poisoned_like(tensor) for name, tensor in comparison.written.items()}
+    outputs |= {name: memory.copy_of(tensor) for name, tensor in comparison.updated.items()}
+    with memory:
+        returned = dict(call(outputs) or {})
+    unknown = sorted(returned.keys() - outputs.keys())
+    if unknown:
+        raise ValueError(f"{comparison.operation} returned {', '.join(unknown)}, which it does not declare as outputs")
+    return outputs | returned
 
 
-def poisoned_like(tensor: Tensor) -> Tensor:
-    """An empty tensor of the same kind, every element the poison of its type."""
-    integer, pattern = _POISON[tensor.dtype]
-    return torch.full_like(tensor, pattern, dtype=integer).view(tensor.dtype)
+def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensors:
+    """The system's fp64 tensors: one for each output, of its shape, and finite; else ValueError."""
+    declared = {**comparison.written, **comparison.updated}
+    name = f"the {what} of {comparison.operation} {comparison.shape} at magnitude {comparison.magnitude:g}"
+    if tensors.keys() != declared.keys():
+        raise ValueError(f"{name} is of {', '.join(sorted(tensors))}; declared are {', '.join(sorted(declared))}")
+    for output, tensor in tensors.items():
+        if tensor.dtype is not torch.float64 or tensor.shape != declared[output].shape:
+            found = f"{tensor.dtype} {list(tensor.shape)}"
+            raise ValueError(f"{name}: {output} is {found}; give torch.float64 {list(declared[output].shape)}")
+        if not bool(tensor.isfinite().all()):
+            raise ValueError(f"{name}: {output} is not finite, so that nothing can be compared with it")
+    return tensors
 
 
-def _bits(tensor: Tensor) -> Tensor:
-    return tensor.view(_POISON[tensor.dtype][0])
+def _terms(comparison: KernelComparison, terms: Tensors, exact: Tensors) -> Tensors:
+    """The sizes of the elements' terms, as stated; ValueError where they are smaller than the terms' sum."""
+    _stated(comparison, "sum of terms", terms)
+    for name, value in terms.items():
+        # both are rounded fp64 sums
+        if bool((value * (1 + 1e-9) < exact[name].abs()).any()):
+            raise ValueError(f"terms of {comparison.operation} {comparison.shape} add to less than {name} itself")
+    return terms
 
 
-def _poisoned(tensor: Tensor) -> Tensor:
-    return _bits(tensor) == _POISON[tensor.dtype][1]
+def _mistyped(comparison: KernelComparison, outputs: Tensors) -> list[str]:
+    declared = {**comparison.written, **comparison.updated}
+    return [
+        f"{name} is {tensor.dtype} {list(tensor.shape)}, not {declared[name].dtype} {list(declared[name].shape)}"
+        for name, tensor in outputs.items()
+        if (tensor.dtype, tensor.shape) != (declared[name].dtype, declared[name].shape)
+    ]
+
+
+def _incomparable(comparison: KernelComparison, mistyped: list[str]) -> KernelCase:
+    return KernelCase(
+        operation=comparison.operation,
+        dtype=comparison.dtype,
+        shape=comparison.shape,
+        magnitude=comparison.magnitude,
+        error_vs_naive=math.inf,
+        error_vs_fp64=math.inf,
+        naive_error_vs_fp64=math.inf,
+        finite=False,
+        unwritten=0,
+        repeat_equal=False,
+        mistyped=mistyped,
+    )
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """What differences are relative to: a number for each output, or one for each of its elements."""
+
+    scales: Tensors
+    written: Mapping[str, Tensor]
+
+    def error(self, got: Tensors, expected: Tensors, *, everywhere: bool = False) -> float:
+        """The largest relative difference of all outputs in `got`, and of all their elements that were written."""
+        return max(self._of_output(name, got[name], expected[name], everywhere=everywhere) for name in got)
+
+    def _of_output(self, name: str, got: Tensor, expected: Tensor, *, everywhere: bool) -> float:
+        difference = (got.double() - expected.double()).abs()
+        # no difference is no error, even where the scale is 0; any other one is infinite there
+        relative = torch.where(difference == 0, difference, difference / self.scales[name])
+        relative = _chosen(relative, None if everywhere else self.written.get(name))
+        if relative.numel() == 0:
+            return 0.0
+        return torch.nan_to_num(relative, nan=math.inf, posinf=math.inf).max().item()
+
+
+def _by_type(got: Tensors, names: Collection[str]) -> dict[str, list[str]]:
+    """The names of outputs by their data type."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(_type(got[name]), []).append(name)
+    return found
+
+
+def _type(tensor: Tensor) -> str:
+    """A tensor's data type, as a claim names it."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _errors(terms: _Measure, got: Tensors, naive: Tensors, exact: Tensors) -> dict[str, KernelErrors]:
+    errors = {}
+    for dtype, names in _by_type(got, got.keys()).items():
+        ours, twins = ({name: of[name] for name in names} for of in (got, naive))
+        errors[dtype] = KernelErrors(
+            vs_naive=terms.error(ours, naive),
+            vs_fp64=terms.error(ours, exact),
+            naive_vs_fp64=terms.error(twins, exact, everywhere=True),
+        )
+    return errors
+
+
+def _peer(comparison: KernelComparison, measure: _Measure, got: Tensors, exact: Tensors) -> KernelPeer | None:
+    if comparison.peer is None:
+        return None
+    name, call = comparison.peer
+    theirs = call()
+    if not theirs or any(value.shape != exact[output].shape for output, value in theirs.items()):
+        raise ValueError(f"{name} gives no output of {comparison.operation}, or one of another shape")
+    errors = {}
+    for dtype, outputs in _by_type(got, theirs.keys()).items():
+        of_peer, own = ({output: of[output] for output in outputs} for of in (theirs, got))
+        errors[dtype] = PeerErrors(
+            vs_fp64=measure.error(of_peer, exact, everywhere=True), own_vs_fp64=measure.error(own, exact)
+        )
+    return KernelPeer(name=name, outputs=list(theirs), errors=errors)
 
 
 def _chosen(tensor: Tensor, mask: Tensor | None) -> Tensor:
     return tensor if mask is None else tensor[mask]
-
-
-def _largest_error(
-    got: Mapping[str, Tensor],
-    expected: Mapping[str, Tensor],
-    exact: Mapping[str, Tensor],
-    written: Mapping[str, Tensor | None],
-) -> float:
-    """Over all outputs: the largest difference, relative to the largest absolute value of the fp64 reference."""
-    return max(_error(got[name], expected[name], exact[name], written[name]) for name in got)
-
-
-def _error(got: Tensor, expected: Tensor, exact: Tensor, written: Tensor | None) -> float:
-    difference = _chosen((got.double() - expected.double()).abs(), written)
-    if difference.numel() == 0:
-        return 0.0
-    largest, scale = difference.max().item(), exact.abs().max().item()
-    if largest == 0.0:
-        return 0.0
-    return largest / scale if scale > 0.0 and not math.isnan(largest) else math.inf

@@ -79,16 +79,22 @@ def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, objec
     """Settings that serve both parts and try nothing else; None where there are none.
 
     Operations and magnitudes of both are tried together where the parts differ in one of them, or one tries all that
-    the other does. Everything else must be equal.
+    the other does. Of bounds by data type the types alone are tried. Everything else must be equal.
     """
     names = [name for name in TRIED_TOGETHER if name in one and name in other]
     ours, theirs = ({name: cast("list[object]", settings[name]) for name in names} for settings in (one, other))
     union = {name: [*ours[name], *(each for each in theirs[name] if each not in ours[name])] for name in names}
     joined = {**one, **union}
-    if joined != {**other, **union}:
+    if _tried(joined) != _tried({**other, **union}):
         return None
     lacking = [{name for name in names if len(given[name]) < len(union[name])} for given in (ours, theirs)]
     return joined if not all(lacking) or len(set.union(*lacking)) == 1 else None
+
+
+def _tried(settings: dict[str, object]) -> dict[str, object]:
+    """What is tried of the settings: a judge reads bounds in its claim."""
+    bounds = settings.get("max_relative_error")
+    return {**settings, "max_relative_error": list(bounds)} if isinstance(bounds, dict) else settings
 
 
 class RunBuilder:

@@ -322,13 +322,22 @@ class ExportsCheckpoint(Protocol):
         ...
 
 
+class KernelCall(Protocol):
+    """A kernel, as it is compared."""
+
+    def __call__(self, outputs: Mapping[str, Tensor], /) -> Mapping[str, Tensor] | None:
+        """Take the allocated outputs by name, and return those that it allocated itself."""
+        ...
+
+
 @dataclass(frozen=True)
 class KernelComparison:
     """One kernel call to compare with its naive twin and with an fp64 reference, on the same inputs.
 
     A call takes its outputs by name and writes them all. The harness allocates them: filled with NaN for those of
     `written`, which names shape, dtype and device; copies for those of `updated`, which are read too (a sum that is
-    added to, a gradient that is scaled).
+    added to, a gradient that is scaled). Outputs that a call allocates itself, through torch, it returns by name: they
+    are poisoned like the harness's own, and take their place.
     """
 
     operation: str
@@ -337,9 +346,13 @@ class KernelComparison:
     magnitude: float
     written: Mapping[str, Tensor]
     updated: Mapping[str, Tensor]
-    kernel: Callable[[Mapping[str, Tensor]], None]
-    naive: Callable[[Mapping[str, Tensor]], None]
+    kernel: KernelCall
+    naive: KernelCall
     reference: Callable[[], Mapping[str, Tensor]]  # float64, every output by name
+    # float64, by output and element: the sum of the absolute values of its terms, to which its rounding is relative
+    terms: Callable[[], Mapping[str, Tensor]] | None = None
+    # another project's kernel for the same, in the same data type: its name, and the outputs that it has
+    peer: tuple[str, Callable[[], Mapping[str, Tensor]]] | None = None
 
 
 class KernelCases(Protocol):

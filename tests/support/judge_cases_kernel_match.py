@@ -10,7 +10,7 @@ from judge_cases import Case
 from judge_cases_kernels import kernel
 
 from harness.evidence.run_evidence import RunEvidence
-from harness.evidence.run_records import KernelCase, KernelMatchEvidence
+from harness.evidence.run_records import KernelCase, KernelErrors, KernelMatchEvidence, KernelPeer, PeerErrors
 from harness.judge.verdict import Verdict
 
 MATCH: dict[str, Any] = {
@@ -22,6 +22,15 @@ MATCH: dict[str, Any] = {
     "demands": {"shared_memory_bytes": 2048, "threads": 256, "tile": 16, "unroll": 4},
 }
 GRID = [("float32", 1.0), ("float32", 1e5), ("bfloat16", 1.0), ("bfloat16", 1e5)]
+
+
+def errors(**changes: float) -> KernelErrors:
+    return KernelErrors(**{"vs_naive": 1e-6, "vs_fp64": 1e-6, "naive_vs_fp64": 1e-6, **changes})
+
+
+def peer(dtype: str, own: float = 1e-6, theirs: float = 1e-6) -> KernelPeer:
+    beside = PeerErrors(vs_fp64=theirs, own_vs_fp64=own)
+    return KernelPeer(name="another gemm", outputs=["product"], errors={dtype: beside})
 
 
 def compared(dtype: str = "float32", magnitude: float = 1.0, **changes: Any) -> KernelCase:
@@ -38,6 +47,11 @@ def compared(dtype: str = "float32", magnitude: float = 1.0, **changes: Any) -> 
             "finite": True,
             "unwritten": 0,
             "repeat_equal": True,
+            "overwritten": 0,
+            "zero_references": 0,
+            "outputs": {"product": dtype},
+            "terms": {dtype: errors()},
+            "peer": peer(dtype),
             **changes,
         }
     )
@@ -56,8 +70,26 @@ def agreed(claim: dict[str, Any] | None = None, last: dict[str, Any] | None = No
     return verdict_of(MATCH | (claim or {}), run)
 
 
+def in_terms(claim: dict[str, Any] | None = None, last: dict[str, Any] | None = None, **changes: Any) -> Verdict:
+    """As `agreed`, judged relative to terms and beside a peer."""
+    demands = {"relative_to": "terms", "over_peer_at_most": 3.0, "demands": {}}
+    return agreed(demands | (claim or {}), last, **changes)
+
+
+def mixed(**of_float32: float) -> dict[str, Any]:
+    """A bfloat16 case that has an output in float32."""
+    types = {"product": "bfloat16", "sums": "float32"}
+    return {"outputs": types, "terms": {"bfloat16": errors(), "float32": errors(**of_float32)}}
+
+
 def demanding(**demands: int) -> dict[str, Any]:
     return {"demands": demands}
+
+
+def beside_peers(*changes: dict[str, float]) -> list[KernelCase]:
+    """The grid, the float32 cases of which have changed peers, one after the other."""
+    several = iter([*changes, *(changes[-1:] * 2)])
+    return [compared(*point, peer=peer(point[0], **(next(several) if point[0] == "float32" else {}))) for point in GRID]
 
 
 MATCH_CASES = [
@@ -95,5 +127,63 @@ MATCH_CASES = [
         lambda: agreed(cases=[compared(*point) for point in GRID] + [compared(*GRID[0], shape="other")]),
     ),
     Case("another operation", "vacuous_nothing_compared", lambda: agreed({"operations": ["clip"]})),
+    Case(
+        "other type",
+        "wrong_type",
+        lambda: agreed(last={"mistyped": ["y is torch.float32 [3], not torch.bfloat16 [3]"], "finite": False}),
+    ),
+    Case("written beyond", "overwritten_memory", lambda: agreed(last={"overwritten": 2})),
+    Case("a reference of zeros", "vacuous_reference", lambda: agreed(last={"zero_references": 1})),
+    Case("agrees in terms", "held", in_terms),
+    Case("large errors of small elements", "held", lambda: in_terms(last={"error_vs_fp64": 0.5})),
+    Case(
+        "errs in terms",
+        "exceeds_tolerance",
+        lambda: in_terms(last={"terms": {"bfloat16": errors(vs_fp64=2e-2)}}),
+    ),
+    Case(
+        "errs in terms against naive",
+        "exceeds_tolerance",
+        lambda: in_terms(last={"terms": {"bfloat16": errors(vs_naive=2e-2)}}),
+    ),
+    Case("a float32 output of bfloat16 inputs", "held", lambda: in_terms(last=mixed(vs_fp64=9e-5))),
+    Case("one errs by a bfloat16 rounding", "exceeds_tolerance", lambda: in_terms(last=mixed(vs_fp64=5e-3))),
+    Case(
+        "one of a type without a bound",
+        "exceeds_tolerance",
+        lambda: in_terms(
+            last={
+                "outputs": {"product": "float16"},
+                "terms": {"float16": errors(vs_fp64=2e-2)},
+                "peer": peer("float16"),
+            }
+        ),
+    ),
+    Case("terms unknown", "evidence_missing", lambda: in_terms(last={"terms": None})),
+    Case("guards unknown", "evidence_missing", lambda: in_terms(last={"overwritten": None})),
+    Case("zeros unknown", "evidence_missing", lambda: in_terms(last={"zero_references": None})),
+    Case("outputs unknown", "evidence_missing", lambda: in_terms(last={"outputs": None})),
+    Case("errors of another type", "evidence_inconsistent", lambda: in_terms(last={"terms": {"float32": errors()}})),
+    Case("a peer of another type", "evidence_inconsistent", lambda: in_terms(last={"peer": peer("float32")})),
+    Case("as good as its peer", "held", lambda: in_terms(cases=beside_peers({"own": 3e-6}))),
+    Case(
+        "worse than its peer",
+        "exceeds_peer",
+        lambda: in_terms(cases=beside_peers({"own": 4e-6}, {"own": 2e-6})),
+    ),
+    Case(
+        "a peer that errs less than a rounding",
+        "held",
+        lambda: in_terms(cases=beside_peers({"own": 1e-7, "theirs": 0.0})),
+    ),
+    Case(
+        "a peer that is not finite where the kernel is",
+        "exceeds_peer",
+        lambda: in_terms(cases=beside_peers({"own": 5e-6, "theirs": 1e-6}, {"theirs": math.inf})),
+    ),
+    Case("a peer that is never finite", "peer_missing", lambda: in_terms(cases=beside_peers({"theirs": math.inf}))),
+    Case("no peer", "peer_missing", lambda: in_terms(last={"peer": None})),
+    Case("too few shapes", "missing_cases", lambda: agreed({"shapes_at_least": 2})),
+    Case("as many shapes", "held", lambda: agreed({"shapes_at_least": 1})),
     Case("not compared", "evidence_missing", lambda: verdict_of(MATCH, RunEvidence("run", "kernel_match", {}))),
 ]

@@ -95,16 +95,25 @@ class KernelMatch(Judged):
     operations: Annotated[list[Name], Field(min_length=1)]
     """Operations compared."""
     max_relative_error: dict[Literal["float32", "bfloat16", "float16"], Positive]
-    """Largest error relative to the reference's largest value, by data type."""
+    """Largest relative error, by data type of the inputs; with `relative_to: terms` an output of another type that has
+    a bound here is held to that one."""
+    relative_to: Literal["largest_value", "terms"] = "largest_value"
+    """`largest_value`: the reference's; `terms`: of each element, the sum of the absolute values of its terms."""
+    over_peer_at_most: Positive | None = None
+    """Largest multiple of the peer's worst error that the kernel's may be, by operation and data type; an error below
+    the type's unit roundoff counts as that."""
     magnitudes: Annotated[list[Positive], Field(min_length=1)] = [1.0]
     """Magnitudes of the inputs."""
     shapes: Annotated[list[Text], Field(min_length=1)] | None = None
     """Shapes judged, as the system names them, such as ragged ones; left out, all that were compared."""
+    shapes_at_least: Count | None = None
+    """Fewest shapes that each operation must be compared at, in each data type."""
     demands: KernelDemands = KernelDemands()
     """Demands on the compiled kernels."""
 
     broken_by: ClassVar = {
         "max_relative_error": Demand(("exceeds_tolerance",)),
+        "over_peer_at_most": Demand(("exceeds_peer",)),
         "magnitudes": Demand(("non_finite",)),
         **{
             f"demands.{name}": Demand(("demand_unmet",), {"unmet_demand": name})
@@ -115,6 +124,8 @@ class KernelMatch(Judged):
         "candidate": "names an arm",
         "operations": "names what is compared; one that was not tried is INCONCLUSIVE",
         "shapes": "names what is compared; one that was not tried is INCONCLUSIVE",
+        "shapes_at_least": "how much is compared; fewer are INCONCLUSIVE",
+        "relative_to": "says what the errors of `max_relative_error` are relative to",
     }
 
     def can_bite(self, path: str) -> bool:

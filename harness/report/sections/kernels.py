@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from harness.evidence.run_records import KernelMatchEvidence, KernelsEvidence, PrewarmEvidence
+from harness.evidence.run_records import (
+    KernelCase,
+    KernelErrors,
+    KernelMatchEvidence,
+    KernelsEvidence,
+    PeerErrors,
+    PrewarmEvidence,
+)
 from harness.report import plots_machine
 from harness.report.blocks import Part, Section, Table, table
 from harness.report.text import size
@@ -122,7 +129,7 @@ def _kernels(records: list[tuple[str, KernelsEvidence]]) -> Table:
 def _match(run_id: str, title: str, seen: KernelMatchEvidence) -> Part:
     groups: dict[tuple[str, str], list[tuple[float, float, float, bool]]] = {}
     for case in seen.cases:
-        sound = case.finite and case.unwritten == 0 and case.repeat_equal
+        sound = case.finite and case.unwritten == 0 and case.repeat_equal and not case.overwritten
         errors = (float(case.error_vs_naive), float(case.error_vs_fp64), float(case.naive_error_vs_fp64), sound)
         groups.setdefault((case.operation, case.dtype), []).append(errors)
     rows = [
@@ -139,9 +146,25 @@ def _match(run_id: str, title: str, seen: KernelMatchEvidence) -> Part:
         "unsound cases",
     ]
     text = "Errors are relative to the largest value of the reference. "
-    text += "Unsound: not finite, not wholly written, or not repeatable."
+    text += "Unsound: not finite, of another type, not wholly written, written beyond, or not repeatable."
     part = Part(title, [text], runs=[run_id])
     part.tables.append(table("Errors by operation and type", columns, rows))
+    beside = list(_beside_peers(seen.cases))
+    if beside:
+        text = "Errors of each element are relative to the sum of its terms' sizes. A peer is another project's kernel "
+        text += "on the same inputs; beside it stand our errors over the outputs that it has, too."
+        part.text.append(text)
+        columns = [
+            "operation",
+            "inputs",
+            "outputs",
+            "worst against fp64",
+            "naive",
+            "peer's worst",
+            "ours beside",
+            "peer",
+        ]
+        part.tables.append(table("Errors relative to terms, and the peer's", columns, beside))
     if seen.compiled:
         compiled = [
             [item.name, item.key, item.shared_memory_bytes, item.threads, " ".join(item.targets)]
@@ -161,7 +184,32 @@ def _match(run_id: str, title: str, seen: KernelMatchEvidence) -> Part:
     return part
 
 
-def _worst(cases: list[tuple[float, float, float, bool]], column: int) -> float:
+def _beside_peers(cases: list[KernelCase]) -> Iterator[list[str | float | None]]:
+    """A row for each operation, type of inputs and type of outputs."""
+    terms: dict[tuple[str, str, str], list[KernelErrors]] = {}
+    peers: dict[tuple[str, str, str], list[PeerErrors]] = {}
+    names: dict[str, dict[str, None]] = {}
+    for case in cases:
+        for outputs, errors in (case.terms or {}).items():
+            terms.setdefault((case.operation, case.dtype, outputs), []).append(errors)
+        if case.peer is not None:
+            names.setdefault(case.operation, {})[case.peer.name] = None
+            for outputs, beside in case.peer.errors.items():
+                peers.setdefault((case.operation, case.dtype, outputs), []).append(beside)
+    for key, several in terms.items():
+        worst = [_largest(each.vs_fp64 for each in several), _largest(each.naive_vs_fp64 for each in several)]
+        theirs, ours = (
+            _largest(getattr(each, name) for each in peers.get(key, [])) for name in PeerErrors.model_fields
+        )
+        compared = [theirs, ours] if key in peers else [None, None]
+        yield [*key, *worst, *compared, ", ".join(names.get(key[0], {})) or "–"]
+
+
+def _largest(errors: Iterable[float]) -> float:
     """The largest error; one that is not a number is worse than any."""
-    values = [float(case[column]) for case in cases]
-    return math.nan if any(map(math.isnan, values)) else max(values)
+    values = [float(error) for error in errors]
+    return math.nan if any(map(math.isnan, values)) else max(values, default=0.0)
+
+
+def _worst(cases: list[tuple[float, float, float, bool]], column: int) -> float:
+    return _largest(float(case[column]) for case in cases)

@@ -37,6 +37,10 @@ AN_ENTRY = {
 # What may be absent altogether.
 ALL_OF_IT = {
     "capture": {"capture.failure": "the system's own words, that it failed", "capture.moved_buffers": "as above"},
+    "kernel_match": {
+        "cases.overwritten": "an older harness's, which put no guards around outputs",
+        "cases.zero_references": "an older harness's, which did not look for them",
+    },
     "prewarm": {"failure": "the error of a step in full memory"},
     "ptx_target": {
         "compiled_for": "then they were compiled for the device that is there",

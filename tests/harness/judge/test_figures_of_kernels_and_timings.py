@@ -8,7 +8,7 @@ import pytest
 from evidence_builders import sample, timed_run, trajectory_run, verdict_of
 from judge_cases import figures
 from judge_cases_capture import CAPTURE
-from judge_cases_kernel_match import GRID, agreed, compared
+from judge_cases_kernel_match import GRID, agreed, beside_peers, compared, in_terms
 from judge_cases_kernels import WARM, compiled, covered, kernel, prewarmed, targeted
 from judge_cases_ratios import measured
 from judge_cases_throughput import composite, processes, timed
@@ -111,7 +111,21 @@ def test_kernels_that_agree() -> None:
         "max_error_vs_fp64.bfloat16": (2e-3, ""),
         "max_error_vs_naive.bfloat16": (2e-3, ""),
         "max_naive_error_vs_fp64.bfloat16": (4e-3, ""),
+        "max_peer_error_vs_fp64.bfloat16": (1e-6, ""),
+        "max_peer_error_vs_fp64.float32": (1e-6, ""),
         "compiled_kernels": (2, "kernels"),
+    }
+
+
+def test_kernels_beside_their_peers() -> None:
+    verdict = in_terms(cases=beside_peers({"own": 1e-6, "theirs": 2e-6}, {"own": 3e-6, "theirs": 1e-6}))
+    assert verdict.reason == "held"
+    found = {name: value for name, (value, _) in figures(verdict).items() if "peer" in name}
+    assert found == {
+        "max_peer_error_vs_fp64.bfloat16": 1e-6,
+        "max_peer_error_vs_fp64.float32": 2e-6,
+        "over_peer.gemm.bfloat16": 0.000256,  # of a unit roundoff, since the peer errs by less
+        "over_peer.gemm.float32": 1.5,
     }
 
 

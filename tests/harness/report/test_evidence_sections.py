@@ -9,7 +9,15 @@ from report_views import CONTRACT, arm, contract, full_view, loss_curve, small_v
 
 from harness.evidence import run_evidence
 from harness.evidence.arm_records import CaptureEvidence, GraphNodes, MemoryEvidence, MemorySample
-from harness.evidence.run_records import KernelRecord, KernelsEvidence
+from harness.evidence.run_records import (
+    KernelCase,
+    KernelErrors,
+    KernelMatchEvidence,
+    KernelPeer,
+    KernelRecord,
+    KernelsEvidence,
+    PeerErrors,
+)
 from harness.report.blocks import Part, Section
 from harness.report.sections import capture, closing, kernels, trajectories
 from harness.report.view import ReportView
@@ -115,6 +123,37 @@ def test_a_kernel_of_several_arms_stands_once_and_what_all_share_in_the_caption(
     assert by_target.rows == [["sm_90a", "1", "plain"], ["no .target line", "1", "plain"], ["sm_90a", "1", "tiled"]]
     assert listed.caption == "2 kernels by key; found in: plan; loaded by: cubin"
     assert listed.rows == [["mul", "none", "8.7", "plain"], ["add", "sm_90a", "8.7", "plain, tiled"]]
+
+
+def norm_case(error: float, *, peer: KernelPeer | None, overwritten: int = 0) -> KernelCase:
+    return KernelCase(
+        operation="norm",
+        dtype="bfloat16",
+        shape="5x7",
+        magnitude=1.0,
+        error_vs_naive=0.5,
+        error_vs_fp64=0.25,
+        naive_error_vs_fp64=0.125,
+        finite=True,
+        unwritten=0,
+        repeat_equal=True,
+        overwritten=overwritten,
+        terms={"float32": KernelErrors(vs_naive=1e-7, vs_fp64=error, naive_vs_fp64=2e-7)},
+        peer=peer,
+    )
+
+
+def test_errors_relative_to_terms_stand_beside_the_peers() -> None:
+    peer = KernelPeer(
+        name="another norm", outputs=["y"], errors={"float32": PeerErrors(vs_fp64=6e-7, own_vs_fp64=3e-7)}
+    )
+    cases = [norm_case(4e-7, peer=peer), norm_case(5e-7, peer=None, overwritten=1)]
+    match = KernelMatchEvidence(arm="plain", cases=cases, compiled=[], constants={})
+    run = run_evidence.RunEvidence("tiny-match", "kernel_match", {}, kernel_match={"plain": match})
+    [part] = the(kernels.sections(of(run)), "accuracy")
+    largest, terms = part.tables
+    assert largest.rows == [["norm", "bfloat16", "2", "0.5", "0.25", "0.125", "1"]]
+    assert terms.rows == [["norm", "bfloat16", "float32", "5e-7", "2e-7", "6e-7", "3e-7", "another norm"]]
 
 
 def test_facts_that_all_arms_state_stand_first_and_once() -> None:

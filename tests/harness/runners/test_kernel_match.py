@@ -18,12 +18,13 @@ from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import KernelCase
 from harness.runners import kernel_match
-from harness.runners.kernel_match import compare, poisoned_like
+from harness.runners.guarded_memory import GuardedMemory
+from harness.runners.kernel_match import compare
 from harness.runners.recorder import Recorder
 from harness.system.protocol import Kernel, KernelComparison, NotAvailable
 
 VALUES = torch.tensor([1.0, -4.0, 2.0])
-Call = Callable[[Mapping[str, Tensor]], None]
+Call = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor] | None]
 
 
 def doubling(outputs: Mapping[str, Tensor]) -> None:
@@ -112,7 +113,7 @@ def test_a_reference_of_zeros_allows_no_error() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_poison_is_nan_and_no_nan_of_arithmetic(dtype: torch.dtype) -> None:
-    poison = poisoned_like(torch.zeros(2, dtype=dtype))
+    poison = GuardedMemory().poisoned_like(torch.zeros(2, dtype=dtype))
     assert bool(poison.isnan().all())
     integer = torch.int32 if dtype == torch.float32 else torch.int16
     for computed in (torch.tensor(math.nan, dtype=dtype), torch.tensor(math.inf, dtype=dtype) * 0):
@@ -194,3 +195,150 @@ def test_the_systems_own_faults_alone_are_planted_in_kernels(
 def test_a_system_without_kernels_is_not_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotAvailable, match="kernel_cases"):
         execute(tmp_path / "run", monkeypatch, SimpleNamespace())
+
+
+def test_an_output_that_a_kernel_allocates_itself_is_poisoned_too() -> None:
+    def first_two(_outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        y = torch.empty(3)
+        y[:2] = 2 * VALUES[:2]
+        return {"y": y}
+
+    assert seen(compare(comparison(first_two))) == (0.0, 0.0, True, 1, True)
+
+
+def test_memory_between_a_kernels_steps_is_poisoned_too() -> None:
+    def through_memory(outputs: Mapping[str, Tensor]) -> None:
+        left = torch.empty_like(outputs["y"])
+        left[:2] = VALUES[:2]
+        outputs["y"].copy_(2 * left)
+
+    case = compare(comparison(through_memory))
+    # a processor that hands a NaN's bits on leaves poison, another one leaves a NaN of its own
+    assert (case.finite, case.unwritten) in ((True, 1), (False, 0))
+
+
+@pytest.mark.parametrize("allocated_by", ["harness", "kernel"])
+@pytest.mark.parametrize("place", [-1, 3])
+def test_a_write_beside_an_output_is_counted_in_both_calls(allocated_by: str, place: int) -> None:
+    def beside(outputs: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        y = outputs["y"] if allocated_by == "harness" else torch.empty(3)
+        y.copy_(2 * VALUES)
+        y.as_strided((1,), (1,), y.storage_offset() + place).fill_(1.0)
+        return {"y": y}
+
+    assert compare(comparison(beside)).overwritten == 2
+    assert compare(comparison(doubling)).overwritten == 0
+
+
+@pytest.mark.parametrize(
+    ("y", "said"),
+    [
+        (2 * VALUES.double(), "y is torch.float64 [3], not torch.float32 [3]"),
+        ((2 * VALUES).bfloat16(), "y is torch.bfloat16 [3], not torch.float32 [3]"),
+        (2 * VALUES[:1], "y is torch.float32 [1], not torch.float32 [3]"),
+    ],
+)
+def test_an_output_of_another_type_or_shape_is_not_compared(y: Tensor, said: str) -> None:
+    case = compare(comparison(lambda _outputs: {"y": y}))
+    assert (case.mistyped, case.error_vs_fp64, case.finite) == ([said], math.inf, False)
+
+
+def test_an_output_that_is_not_declared_is_refused() -> None:
+    with pytest.raises(ValueError, match="double returned z, which it does not declare"):
+        compare(comparison(lambda _outputs: {"z": VALUES}))
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ({}, "the reference of double 3 at magnitude 1 is of ; declared are y"),
+        ({"y": 2 * VALUES}, "y is torch.float32"),
+        ({"y": VALUES[:1].double()}, r"y is torch.float64 \[1\]; give torch.float64 \[3\]"),
+        ({"y": torch.tensor([2.0, -8.0, math.nan], dtype=torch.float64)}, "y is not finite"),
+    ],
+)
+def test_a_reference_that_covers_less_than_the_outputs_is_refused(reference: dict[str, Tensor], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        compare(comparison(doubling, reference=lambda: reference))
+
+
+def test_a_reference_of_zeros_is_counted() -> None:
+    zeros = writing(0.0, 0.0, 0.0)
+    case = compare(comparison(zeros, zeros, reference=lambda: {"y": torch.zeros(3, dtype=torch.float64)}))
+    assert case.zero_references == 1
+    assert compare(comparison(doubling)).zero_references == 0
+
+
+TERMS = {"y": torch.tensor([2.0, 16.0, 4.0], dtype=torch.float64)}
+
+
+def test_errors_are_relative_to_each_elements_own_terms() -> None:
+    case = compare(comparison(writing(2.0, -8.5, 4.25), writing(2.25, -8.0, 4.0), terms=lambda: TERMS))
+    assert case.terms is not None
+    assert {dtype: errors.model_dump() for dtype, errors in case.terms.items()} == {
+        "float32": {"vs_naive": 0.125, "vs_fp64": 0.0625, "naive_vs_fp64": 0.125}
+    }
+    assert compare(comparison(doubling)).terms is None
+
+
+def test_an_element_without_terms_may_have_no_error() -> None:
+    terms, exact = (torch.tensor([first, 1.0, 1.0], dtype=torch.float64) for first in (0.0, 0.0))
+
+    def vs_fp64(first: float) -> float:
+        case = compare(
+            comparison(writing(first, 1.0, 1.0), doubling, reference=lambda: {"y": exact}, terms=lambda: {"y": terms})
+        )
+        assert case.terms is not None
+        return float(case.terms["float32"].vs_fp64)
+
+    assert vs_fp64(0.0) == 0.0
+    assert vs_fp64(1e-30) == math.inf
+
+
+def test_terms_that_add_to_less_than_the_value_are_refused() -> None:
+    small = {"y": torch.tensor([2.0, 7.0, 4.0], dtype=torch.float64)}
+    with pytest.raises(ValueError, match="terms of double 3 add to less than y itself"):
+        compare(comparison(doubling, terms=lambda: small))
+
+
+def test_a_peer_is_compared_over_the_outputs_that_it_has() -> None:
+    two = {"written": {"y": torch.zeros(3), "z": torch.zeros(3)}}
+    exact = {"y": 2 * VALUES.double(), "z": VALUES.double()}
+
+    def kernel(outputs: Mapping[str, Tensor]) -> None:
+        outputs["y"].copy_(2 * VALUES)
+        outputs["z"].copy_(VALUES + 1)
+
+    peer = ("another", lambda: {"y": torch.tensor([2.0, -7.0, 4.0])})
+    case = compare(comparison(kernel, kernel, reference=lambda: exact, peer=peer, **two))
+    assert case.peer is not None
+    assert case.peer.model_dump() == {
+        "name": "another",
+        "outputs": ["y"],
+        "errors": {"float32": {"vs_fp64": 0.125, "own_vs_fp64": 0.0}},
+    }
+    assert case.error_vs_fp64 == 0.25
+
+
+@pytest.mark.parametrize("outputs", [{}, {"y": VALUES[:1]}])
+def test_a_peer_without_a_comparable_output_is_refused(outputs: dict[str, Tensor]) -> None:
+    with pytest.raises(ValueError, match="another gives no output of double, or one of another shape"):
+        compare(comparison(doubling, peer=("another", lambda: outputs)))
+
+
+def test_outputs_of_two_data_types_have_errors_of_their_own() -> None:
+    written = {"y": torch.zeros(3), "z": torch.zeros(3, dtype=torch.bfloat16)}
+    exact = dict.fromkeys(written, 2 * VALUES.double())
+
+    def kernel(outputs: Mapping[str, Tensor]) -> None:
+        for output in outputs.values():
+            output.copy_(2 * VALUES)
+        outputs["z"][1] = -7.0
+
+    terms = dict.fromkeys(written, 2 * VALUES.double().abs())
+    peer = ("another", lambda: {"z": 2 * VALUES})
+    case = compare(comparison(kernel, kernel, written=written, reference=lambda: exact, terms=lambda: terms, peer=peer))
+    assert case.terms is not None
+    assert case.peer is not None
+    assert {dtype: errors.vs_fp64 for dtype, errors in case.terms.items()} == {"float32": 0.0, "bfloat16": 0.125}
+    assert {dtype: errors.own_vs_fp64 for dtype, errors in case.peer.errors.items()} == {"bfloat16": 0.125}

@@ -180,17 +180,18 @@ def test_a_near_miss_is_pointed_out() -> None:
         planned(claim, claims=["F-GRAPH-BWD-1"])
 
 
-def test_kernel_comparisons_that_differ_in_operations_alone_share_a_run() -> None:
+def test_kernel_comparisons_that_differ_in_operations_and_bounds_alone_share_a_run() -> None:
     match: dict[str, Any] = {"kind": "kernel_match", "candidate": "graphed", "max_relative_error": {"float32": 1e-5}}
     claims: list[dict[str, Any]] = [
         {"id": "A", **match, "operations": ["a", "both"]},
-        {"id": "B", **match, "operations": ["b", "both"]},
+        {"id": "B", **match, "operations": ["b", "both"], "max_relative_error": {"float32": 1e-7}},
         {"id": "C", **match, "operations": ["a"], "magnitudes": [2.0]},
+        {"id": "D", **match, "operations": ["a"], "max_relative_error": {"bfloat16": 1e-5}},
     ]
     result = planned(*claims)
-    assert [run.settings["operations"] for run in result.runs] == [["a", "both", "b"], ["a"]]
-    first, second = (run.id for run in result.runs)
-    assert [unit.runs for unit in result.units] == [[first], [first], [second]]
+    assert [run.settings["operations"] for run in result.runs] == [["a", "both", "b"], ["a"], ["a"]]
+    first, second, third = (run.id for run in result.runs)
+    assert [unit.runs for unit in result.units] == [[first], [first], [second], [third]]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +202,8 @@ def test_kernel_comparisons_that_differ_in_operations_alone_share_a_run() -> Non
         ({"operations": ["a"], "magnitudes": [1e5]}, [(["a", "b"], [1.0, 1e5])]),
         ({"operations": ["a"], "magnitudes": [1e-6]}, [(["a", "b"], [1.0, 1e5]), (["a"], [1e-6])]),
         ({"operations": ["c"], "magnitudes": [1.0]}, [(["a", "b"], [1.0, 1e5]), (["c"], [1.0])]),
-        ({"max_relative_error": {"float32": 1e-4}}, [(["a", "b"], [1.0, 1e5])] * 2),
+        ({"max_relative_error": {"float32": 1e-4}}, [(["a", "b"], [1.0, 1e5])]),
+        ({"max_relative_error": {"bfloat16": 1e-5}}, [(["a", "b"], [1.0, 1e5])] * 2),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )

@@ -1,0 +1,76 @@
+"""Memory for a kernel's outputs: poisoned, so that an element nobody wrote shows, and between guards that nobody may.
+
+The poison is a NaN of its own bits, so it is told from a NaN that was computed; the guards are poison, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+# Quiet NaNs with payloads that no arithmetic gives, by the integer type of the element's size.
+_POISON: dict[torch.dtype, tuple[torch.dtype, int]] = {
+    torch.float32: (torch.int32, 0x7FC0DEAD),
+    torch.bfloat16: (torch.int16, 0x7FDE),
+    torch.float16: (torch.int16, 0x7EAD),
+}
+# Elements before and behind a tensor. A kernel may demand 16-byte alignment, which this many elements keep.
+GUARD_ELEMENTS = 64
+_ALLOCATING: frozenset[Callable[..., Any]] = frozenset({torch.empty, torch.empty_like, Tensor.new_empty})
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """The tensor's bits as integers, for comparisons that tell one NaN from another."""
+    return tensor.view(_POISON[tensor.dtype][0])
+
+
+def poisoned(tensor: Tensor) -> Tensor:
+    """Which elements are poison."""
+    return bits(tensor) == _POISON[tensor.dtype][1]
+
+
+class GuardedMemory(TorchFunctionMode):
+    """Within the `with`, what torch allocates without filling it is poisoned and lies between guards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buffers: list[tuple[Tensor, int]] = []
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in _ALLOCATING and result.dtype in _POISON and result.is_contiguous():
+            return self.poisoned_like(result)
+        return result
+
+    def poisoned_like(self, tensor: Tensor) -> Tensor:
+        """A contiguous tensor of the same shape, data type and device, every element the poison of its type."""
+        integer, pattern = _POISON[tensor.dtype]
+        count = math.prod(tensor.shape)
+        size = count + 2 * GUARD_ELEMENTS
+        buffer = torch.full((size,), pattern, dtype=integer, device=tensor.device).view(tensor.dtype)
+        self._buffers.append((buffer, count))
+        return buffer[GUARD_ELEMENTS : GUARD_ELEMENTS + count].view(tensor.shape)
+
+    def copy_of(self, tensor: Tensor) -> Tensor:
+        """The tensor's values between guards."""
+        return self.poisoned_like(tensor).copy_(tensor)
+
+    def overwritten(self) -> int:
+        """How many elements of the guards were changed."""
+        ends = (
+            end
+            for buffer, count in self._buffers
+            for end in (buffer[:GUARD_ELEMENTS], buffer[GUARD_ELEMENTS + count :])
+        )
+        return sum(GUARD_ELEMENTS - int(poisoned(end).sum()) for end in ends)
