@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from torch import Tensor
 
-from harness.system.protocol import Kernel, KernelComparison, NotAvailable
+from harness.system.protocol import Kernel, KernelCall, KernelComparison, NotAvailable
 from reference_impl.checkpoint import read_config
 from reference_impl.clip_cases import CLIP_OPERATIONS, GAIN_OPERATION, clip_comparisons, gain_comparisons
 from reference_impl.config import MODEL_PRESETS, ModelConfig, TrainConfig
@@ -22,6 +23,7 @@ from reference_impl.kernel_table import KernelTable, kernel_table
 from reference_impl.kernels import registry
 from reference_impl.kernels.registry import KernelSpec, jit_launch, launching_by
 from reference_impl.offline_compiler import OfflineCompilation, compiled_kernel
+from reference_impl.step_cases import FLOAT32_ALONE, STEP_OPERATIONS, Setting
 from reference_impl.trainer import resolve_device
 
 OFFLINE_SM = 90  # Hopper, the GPU that published runs are made on
@@ -56,12 +58,15 @@ class ReferenceKernelCases:
                 yield replace(comparison, kernel=self._recorded(comparison.kernel))
 
     def _refuse(self, operations: Sequence[str], dtypes: Sequence[str]) -> None:
-        known = (*OPERATIONS, *CLIP_OPERATIONS, GAIN_OPERATION)
+        known = (*OPERATIONS, *CLIP_OPERATIONS, GAIN_OPERATION, *STEP_OPERATIONS)
         unknown = [operation for operation in operations if operation not in known]
         if unknown:
             raise ValueError(f"no operation {unknown[0]!r}; there are {', '.join(known)}")
         if self.device.type == "cpu" and set(dtypes) - {"float32"} and self._config.gemm not in HALF_TYPES:
             raise NotAvailable("needs CUDA: interpreted kernels compute in float32 only")
+        single = [operation for operation in operations if operation in FLOAT32_ALONE]
+        if single and set(dtypes) != {"float32"}:
+            raise ValueError(f"{single[0]} is computed in float32 alone, not in {', '.join(dtypes)}")
         wanted = _TYPE_NAMES.get(self._config.gemm)
         if wanted is not None and set(dtypes) != {wanted}:
             raise ValueError(f"the path {self._config.gemm} keeps its weights in {wanted}, not in {', '.join(dtypes)}")
@@ -72,6 +77,13 @@ class ReferenceKernelCases:
             return clip_comparisons(self.table, operation, model, config.rank, magnitudes, self.device)
         if operation == GAIN_OPERATION:
             return gain_comparisons(self.table, self._tokens, model.hidden_size, dtypes, magnitudes, self.device)
+        if operation in STEP_OPERATIONS:
+            settings = (
+                Setting(self.table, config, model, dtype, magnitude, self.device)
+                for dtype in dtypes
+                for magnitude in magnitudes
+            )
+            return chain.from_iterable(map(STEP_OPERATIONS[operation], settings))
         return comparisons(self.table, config.gemm, operation, self._shapes(), dtypes, magnitudes, self.device)
 
     def _shapes(self) -> GemmShapes:
@@ -86,14 +98,14 @@ class ReferenceKernelCases:
                     if spec.op == operation.removesuffix("_accumulate"):
                         self._planned[spec.key] = spec
 
-    def _recorded(self, kernel: Callable[[Mapping[str, Tensor]], None]) -> Callable[[Mapping[str, Tensor]], None]:
+    def _recorded(self, kernel: KernelCall) -> KernelCall:
         def launch(spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
             self._launched[spec.key] = spec
             jit_launch(spec, arguments)
 
-        def call(outputs: Mapping[str, Tensor]) -> None:
+        def call(outputs: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
             with launching_by(launch):
-                kernel(outputs)
+                return kernel(outputs)
 
         return call
 

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from reference_impl import ops
-from reference_impl.config import GemmPath
+from reference_impl.config import GemmPath, TrainConfig
 from reference_impl.gemm import BackwardGemm
 from reference_impl.kernels import registry
+from reference_impl.optimizer import FlatAdamW
 
 Product = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
 """(grad_c, b, out, accumulate) or (a, grad_c, out, accumulate) -> out."""
@@ -29,8 +30,19 @@ class KernelTable:
     clip_scale_reduce: Callable[[Tensor, Tensor, float, float, Tensor, Tensor], None]
     scale_apply_: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
     gain_partials: Callable[[Tensor, int], Tensor]
-    backward_to_partials: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+    backward_to_partials: Callable[..., Tensor]
     reduce_gains: Callable[[Tensor, Tensor], None]
+    rms_norm_forward: Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
+    rms_norm_add_forward: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor, Tensor]]
+    rope_tables: Callable[[int, int, float, torch.device], tuple[Tensor, Tensor]]
+    rope_add_rotate_: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int, int, int], None]
+    attention_forward: Callable[..., tuple[Tensor, Tensor]]
+    attention_backward: Callable[..., Tensor]
+    swiglu_forward: Callable[[Tensor], Tensor]
+    swiglu_backward: Callable[..., Tensor]
+    cross_entropy_forward_backward_: Callable[[Tensor, Tensor, Tensor | float], Tensor]
+    nf4_dequantize: Callable[..., Tensor]
+    adamw: Callable[[Tensor, TrainConfig], FlatAdamW]
 
 
 def interpret_kernels() -> None:
@@ -50,6 +62,7 @@ def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
     if device.type == "cpu":
         interpret_kernels()
     clip, rms_norm = registry.load("clip"), registry.load("rms_norm")
+    attention, swiglu = registry.load("attention"), registry.load("swiglu")
     backward_a, backward_b = _products(path)
     return KernelTable(
         backward_a,
@@ -60,6 +73,17 @@ def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
         rms_norm.gain_partials,
         rms_norm.backward_to_partials,
         rms_norm.reduce_gains,
+        rms_norm.forward,
+        rms_norm.add_forward,
+        ops.rope_tables,
+        registry.load("rope").add_rotate_,
+        attention.forward,
+        attention.backward,
+        swiglu.forward,
+        swiglu.backward,
+        registry.load("cross_entropy").forward_backward_,
+        registry.load("nf4").dequantize,
+        FlatAdamW,
     )
 
 
@@ -94,4 +118,15 @@ def trainer_table(path: GemmPath) -> KernelTable:
         ops.rms_norm_gain_partials,
         ops.rms_norm_backward_to_partials,
         ops.rms_norm_reduce_gains,
+        ops.rms_norm_forward,
+        ops.rms_norm_add_forward,
+        ops.rope_tables,
+        ops.rope_add_rotate_,
+        ops.attention_forward,
+        ops.attention_backward,
+        ops.swiglu_forward,
+        ops.swiglu_backward,
+        ops.cross_entropy_forward_backward_,
+        ops.nf4_dequantize,
+        FlatAdamW,
     )

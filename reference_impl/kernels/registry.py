@@ -15,7 +15,9 @@ modules themselves import Triton: import them only where a CUDA device is used, 
 
 from __future__ import annotations
 
+import functools
 import importlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -140,9 +142,26 @@ def device_function(function: Callable[..., Any]) -> Any:
     return triton.jit(function)
 
 
+@functools.cache
+def _read_loop_bounds_of_one_element() -> None:
+    """Let an interpreted loop have a computed bound: Triton 3.6 takes `int` of an array, which numpy 2.4 refuses."""
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patch_tensor(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patch_tensor
+
+
 def kernel(*unaligned: str) -> Callable[[Callable[..., Any]], Any]:
     """`triton.jit` for a kernel; `unaligned` names the pointers whose alignment must not select another variant."""
     import triton
+
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        _read_loop_bounds_of_one_element()
 
     def decorate(function: Callable[..., Any]) -> Any:
         return triton.jit(function, do_not_specialize_on_alignment=unaligned)

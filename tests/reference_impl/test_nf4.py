@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from reference_impl.errors import ReferenceImplError
-from reference_impl.kernels.nf4.naive import dequantize, dequantize_double
+from reference_impl.kernels.nf4.naive import CODEBOOK, dequantize, dequantize_double
 from reference_impl.nf4 import BOUNDARIES, QuantizedMatrix, quantize
 
 
@@ -109,3 +109,29 @@ def test_error_of_a_round_trip_is_at_most_half_the_widest_gap() -> None:
 def test_a_partial_block_is_refused() -> None:
     with pytest.raises(ReferenceImplError, match=r"weight: \(3, 40\) has 120 elements; NF4 needs a multiple of 64"):
         quantize(torch.zeros(3, 40))
+
+
+@pytest.mark.usefixtures("bitsandbytes")
+def test_correct_nf4_errs_by_more_than_an_eighth_of_absmax() -> None:
+    """Upstream's FALSIFY-NF4-003 bounds the error by 2 * absmax / 16; half of the widest gap, below -0.7, is 0.152."""
+    weight = torch.zeros(1, 64)
+    weight[0, :2] = torch.tensor([1.0, (-1.0 - 0.6961928009986877) / 2])
+    theirs = torch.ops.bitsandbytes.dequantize_4bit(
+        *torch.ops.bitsandbytes.quantize_4bit(weight, 64, "nf4", torch.uint8), 64, "nf4", (1, 64), torch.float32
+    )
+    for values in (QuantizedMatrix.from_dense(weight).dense(torch.float32), theirs):
+        assert (values - weight).abs().max().item() == pytest.approx(0.1519, abs=1e-4)
+    assert 2 / 16 < 0.1519
+
+
+def test_upstreams_formula_of_the_table_gives_another_table() -> None:
+    """Its quantiles of (i + 0.5) / 16 have no zero, which the same contract demands: NF4's halves are made apart."""
+    quantiles = torch.special.ndtri((torch.arange(16, dtype=torch.float64) + 0.5) / 16)
+    assert (quantiles / quantiles.max())[7].item() == pytest.approx(-0.0421, abs=1e-4)
+
+
+def test_the_first_element_of_a_byte_is_in_its_high_half() -> None:
+    """Upstream's FALSIFY-NF4-006, byte 0xAB."""
+    codes = torch.full((32,), 0xAB, dtype=torch.uint8)
+    values = dequantize(codes, torch.ones(1), 1, 64, torch.float32)
+    assert values[0, :4].tolist() == [CODEBOOK[0xA].item(), CODEBOOK[0xB].item()] * 2

@@ -16,7 +16,9 @@ def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) ->
     inner = logits if logits.dtype == torch.float64 else logits.float()
     valid = targets != IGNORED
     index = torch.where(valid, targets, 0)[:, None]
-    log_probability = inner - torch.logsumexp(inner, dim=1, keepdim=True)
+    # the maximum first: of large logits a log-sum-exp keeps too few digits for the difference
+    below = inner - inner.amax(dim=1, keepdim=True)
+    log_probability = below - torch.logsumexp(below, dim=1, keepdim=True)
     loss = -log_probability.gather(1, index).squeeze(1)
     gradient = log_probability.exp().scatter_add(1, index, torch.full_like(log_probability[:, :1], -1.0))
     logits.copy_(torch.where(valid[:, None], gradient * scale, 0.0))

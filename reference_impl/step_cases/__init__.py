@@ -1,0 +1,30 @@
+"""Comparisons of the kernels of a training step with references that share nothing with them, by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from harness.system.protocol import KernelComparison
+from reference_impl.step_cases import adamw, attention, cross_entropy, nf4, norms, rotation, swiglu
+from reference_impl.step_cases.inputs import Setting
+
+STEP_OPERATIONS: dict[str, Callable[[Setting], Iterator[KernelComparison]]] = {
+    "attention.forward": attention.forward,
+    "attention.backward": attention.backward,
+    "rope.tables": rotation.tables,
+    "rope.add_rotate": rotation.add_rotate,
+    "rms_norm.forward": norms.forward,
+    "rms_norm.add_forward": norms.add_forward,
+    "rms_norm.backward": norms.backward,
+    "swiglu.forward": swiglu.forward,
+    "swiglu.backward": swiglu.backward,
+    "cross_entropy.forward_backward": cross_entropy.forward_backward,
+    "nf4.dequantize": nf4.dequantize,
+    "adamw.update": adamw.update,
+}
+"""Every comparison of an operation in one data type at one magnitude: the model's shape first, then ragged ones."""
+
+FLOAT32_ALONE = ("rope.tables", "adamw.update")
+"""Operations whose every operand is fp32, whatever the trainer computes in."""
+
+__all__ = ["FLOAT32_ALONE", "STEP_OPERATIONS", "Setting"]

@@ -1,0 +1,83 @@
+"""Comparisons of cross-entropy, loss and gradient; logits have the magnitude.
+
+Targets are spread over the vocabulary, both ends included; the first row's is ignored where there are more than two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from harness.system.protocol import KernelComparison
+from reference_impl.kernels.cross_entropy import naive
+from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
+
+# Tokens, vocabulary: below one turn of the kernel's loop, ragged turns, a single row, two logits a row.
+RAGGED = ((4, 37), (1, 1030), (7, 2), (3, 18001))
+_SCALE = float(torch.tensor(0.37))  # what a loss is weighted with, as fp32 holds it
+
+
+def forward_backward(setting: Setting) -> Iterator[KernelComparison]:
+    chunk = min(setting.config.loss_chunk, setting.tokens)
+    for index, (tokens, vocabulary) in enumerate(((chunk, setting.model.vocab_size), *RAGGED)):
+        inputs = setting.inputs("cross_entropy.forward_backward", _name(tokens, vocabulary))
+        logits = inputs.normal(tokens, vocabulary, scale=setting.magnitude)
+        # the trainer passes a tensor; a float is a scale, too
+        scale = torch.tensor(_SCALE, device=setting.device) if index % 2 == 0 else _SCALE
+        yield _comparison(setting, logits, _targets(inputs, tokens, vocabulary), scale)
+
+
+def _name(tokens: int, vocabulary: int) -> str:
+    return f"T{tokens} V{vocabulary}"
+
+
+def _targets(inputs: Inputs, tokens: int, vocabulary: int) -> Tensor:
+    drawn = inputs.integers(tokens, below=vocabulary, dtype=torch.int64)
+    drawn[-1] = vocabulary - 1
+    if tokens > 2:
+        drawn[0], drawn[1] = naive.IGNORED, 0
+    return drawn
+
+
+def _by_autograd(logits: Tensor, targets: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+    """torch's losses, of logits in `dtype`, and what reaches the logits: in their own data type, or in fp64."""
+    leaf = logits.detach().to(torch.float64 if dtype == torch.float64 else logits.dtype).requires_grad_()
+    with torch.enable_grad():
+        losses = functional.cross_entropy(leaf.to(dtype), targets, ignore_index=naive.IGNORED, reduction="none")
+    [gradient] = torch.autograd.grad(losses, leaf, torch.full_like(losses, _SCALE))
+    return {"gradient": gradient, "losses": losses.detach()}
+
+
+def _terms(logits: Tensor, targets: Tensor, exponent: float) -> dict[str, Tensor]:
+    value, valid = logits.double(), (targets != naive.IGNORED).double()
+    index = torch.where(targets == naive.IGNORED, 0, targets)[:, None]
+    maximum = value.amax(dim=1, keepdim=True)
+    distance, p = maximum - value, value.softmax(dim=1)
+    mean = (p * distance).sum(dim=1, keepdim=True)  # of the distances by which the sum's terms err
+    sizes = p * (1 + exponent * (distance + mean))
+    sizes.scatter_add_(1, index, torch.ones_like(mean))
+    of_loss = 1 + mean + value.logsumexp(dim=1, keepdim=True) - maximum + distance.gather(1, index)
+    return {"gradient": _SCALE * (sizes + FLUSHED) * valid[:, None], "losses": of_loss.squeeze(1) * valid}
+
+
+def _comparison(setting: Setting, logits: Tensor, targets: Tensor, scale: Tensor | float) -> KernelComparison:
+    def kernel(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {"losses": setting.table.cross_entropy_forward_backward_(outputs["gradient"], targets, scale)}
+
+    return KernelComparison(
+        operation="cross_entropy.forward_backward",
+        dtype=setting.dtype_name,
+        shape=_name(*logits.shape),
+        magnitude=setting.magnitude,
+        written={"losses": torch.empty(logits.shape[0], device=logits.device)},
+        updated={"gradient": logits},
+        kernel=kernel,
+        naive=lambda outputs: {"losses": naive.forward_backward_(outputs["gradient"], targets, scale)},
+        reference=lambda: _by_autograd(logits, targets, torch.float64),
+        terms=lambda: _terms(logits, targets, setting.exponent),
+        # transformers casts logits to fp32 before its loss
+        peer=("torch cross_entropy", lambda: _by_autograd(logits, targets, torch.float32)),
+    )

@@ -1,0 +1,91 @@
+"""Attention's operands in a form of their own, and their rotation: what references and peers share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Sizes of grouped-query attention; packed matrices are [T, heads * D], others [B, heads, S, D]."""
+
+    batch: int
+    seq_len: int
+    query: int
+    key_value: int
+    dim: int
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int, int]:
+        return self.batch, self.seq_len, self.query, self.key_value, self.dim
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.seq_len
+
+    @property
+    def width(self) -> int:
+        return (self.query + 2 * self.key_value) * self.dim
+
+    @property
+    def name(self) -> str:
+        return f"B{self.batch} S{self.seq_len} N{self.query} Nkv{self.key_value} D{self.dim}"
+
+    def unpacked(self, packed: Tensor) -> Tensor:
+        return packed.view(self.batch, self.seq_len, -1, self.dim).transpose(1, 2)
+
+    def packed(self, heads: Tensor) -> Tensor:
+        return heads.transpose(1, 2).reshape(self.tokens, -1)
+
+    def _parts(self, qkv: Tensor) -> tuple[Tensor, ...]:
+        return torch.split(self.unpacked(qkv), [self.query, self.key_value, self.key_value], dim=1)
+
+    def split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value heads, key and value repeated for the query heads that share them."""
+        query, key, value = self._parts(qkv)
+        group = self.query // self.key_value
+        return query, key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
+
+    def shared(self, per_query_head: Tensor) -> Tensor:
+        """The sum over the query heads of each key head."""
+        return per_query_head.view(self.batch, self.key_value, -1, self.seq_len, self.dim).sum(dim=2)
+
+    def rotated(self, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Packed qkv, its query and key heads rotated; cos, sin [S, D/2].
+
+        In fp64 by complex numbers, as rotary embedding was defined (Su et al. 2021, arXiv 2104.09864, section 3.2); in
+        other data types operation for operation as transformers' `apply_rotary_pos_emb`.
+        """
+        query, key, value = self._parts(qkv)
+        turn = _turned if qkv.dtype == torch.float64 else _turned_like_transformers
+        return self.packed(torch.cat((turn(query, cos, sin), turn(key, cos, sin), value), dim=1))
+
+    def rotated_back(self, grad: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """The gradient of what `rotated` rotates, from that of its result: autograd's, as the rotation is linear."""
+        start = torch.zeros_like(grad, requires_grad=True)
+        with torch.enable_grad():
+            [result] = torch.autograd.grad(self.rotated(start, cos, sin), start, grad)
+        return result
+
+    def rotated_terms(self, terms: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Sizes of the terms after a rotation in either direction: each half of a head has a share of both."""
+        turned = self.query + self.key_value
+        halves = terms.view(self.batch, self.seq_len, -1, 2, self.dim // 2)
+        c, s = (table.double().abs()[None, :, None, None, :] for table in (cos, sin))
+        mixed = halves[:, :, :turned] * c + halves[:, :, :turned].flip(3) * s
+        return torch.cat((mixed, halves[:, :, turned:]), dim=2).reshape_as(terms)
+
+
+def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Element i of a head and element i + D/2 are one complex number, multiplied by cos + i sin of its position."""
+    turned = torch.complex(*heads.chunk(2, dim=-1)) * torch.complex(cos.double(), sin.double())
+    return torch.cat((turned.real, turned.imag), dim=-1)
+
+
+def _turned_like_transformers(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    cosine, sine = (torch.cat((table, table), dim=-1).to(heads.dtype) for table in (cos, sin))
+    first, second = heads.chunk(2, dim=-1)
+    return heads * cosine + torch.cat((-second, first), dim=-1) * sine

@@ -1,0 +1,92 @@
+"""What every comparison of a step's kernels is made from: its setting, and random inputs.
+
+Legend: B batch, S sequence length, T = B * S tokens, N query heads, Nkv key and value heads, D head_dim, H hidden,
+I intermediate, V vocabulary, R rank, or rows of C columns.
+
+References are fp64 formulas that share nothing with the kernels or their naive twins: torch's own functions and their
+autograd, transformers' rotation, the paper's table. Beside an element's value stands the sum of its terms' sizes: what
+rounding may change of it is a small multiple of the unit roundoff times that, whatever cancels (Higham, Accuracy and
+Stability of Numerical Algorithms, 2002, section 3.1). Where a term is an exponential of x, a relative error u of x
+counts |x| times.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reference_impl.config import ModelConfig, TrainConfig
+from reference_impl.kernel_table import KernelTable
+
+_GUARD_ELEMENTS = 64  # they keep the 16-byte alignment that kernels ask for
+# A result below fp32's smallest normal number may be flushed to zero: as a share of terms, that is this much.
+FP32_ROUNDOFF = 2.0**-24
+FLUSHED = 2.0**-126 / FP32_ROUNDOFF
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What one operation is compared with: kernels, trainer, and one point of the claim's grid."""
+
+    table: KernelTable
+    config: TrainConfig
+    model: ModelConfig
+    dtype_name: str
+    magnitude: float
+    device: torch.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.dtype_name)
+        return dtype
+
+    @property
+    def exponent(self) -> float:
+        """What a rounding of an exponent, which is fp32 always, weighs among roundings of the data type."""
+        return torch.finfo(torch.float32).eps / torch.finfo(self.dtype).eps
+
+    @property
+    def tokens(self) -> int:
+        return self.config.batch_size * self.config.seq_len
+
+    def inputs(self, operation: str, shape: str) -> Inputs:
+        """Inputs of a seed of their own: no two cases of an operation see the same numbers."""
+        seed = zlib.crc32(f"{operation} {shape} {self.magnitude}".encode())
+        return Inputs(torch.Generator(self.device).manual_seed(seed), self.dtype)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Random tensors between NaN: an element that is read past either end, and used, shows."""
+
+    generator: torch.Generator
+    dtype: torch.dtype
+
+    def normal(self, *shape: int, scale: float = 1.0, dtype: torch.dtype | None = None) -> Tensor:
+        """Normal numbers of standard deviation `scale`, rounded to the data type."""
+        return self.between_nans(torch.randn(shape, generator=self.generator, device=self.device) * scale, dtype)
+
+    def uniform(self, *shape: int, below: float) -> Tensor:
+        """fp32 numbers in [0, below)."""
+        return torch.rand(shape, generator=self.generator, device=self.device) * below
+
+    def integers(self, *shape: int, below: int, dtype: torch.dtype) -> Tensor:
+        return torch.randint(0, below, shape, generator=self.generator, device=self.device, dtype=dtype)
+
+    def gain(self, width: int) -> Tensor:
+        """fp32 gains of a norm about 1, which bfloat16 holds exactly: a peer may take them in its own data type."""
+        return self.between_nans(self.normal(width, scale=0.3, dtype=torch.float32).add(1).bfloat16(), torch.float32)
+
+    def between_nans(self, values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        count = math.prod(values.shape)
+        size = count + 2 * _GUARD_ELEMENTS
+        buffer = torch.full((size,), math.nan, dtype=dtype or self.dtype, device=self.device)
+        return buffer[_GUARD_ELEMENTS : _GUARD_ELEMENTS + count].view(values.shape).copy_(values)
+
+    @property
+    def device(self) -> torch.device:
+        return self.generator.device
