@@ -5,7 +5,19 @@ Every fault is one that upstream's code or its public threads show. A module hol
 any of them imports all.
 """
 
-from reference_impl.faults import gradients, kernel_launches, kernel_ranges, kernels, plan, replay, step
+from reference_impl.faults import (
+    adam_kernel,
+    attention_kernels,
+    gradients,
+    kernel_launches,
+    kernel_ranges,
+    kernel_results,
+    kernels,
+    plan,
+    replay,
+    row_kernels,
+    step,
+)
 from reference_impl.faults.kernels_in_trainer import plant_kernels
 from reference_impl.faults.registry import FAULTS, KERNELS, PLAN, REPLAY, STEP, change_of, plant
 
@@ -15,14 +27,18 @@ __all__ = [
     "PLAN",
     "REPLAY",
     "STEP",
+    "adam_kernel",
+    "attention_kernels",
     "change_of",
     "gradients",
     "kernel_launches",
     "kernel_ranges",
+    "kernel_results",
     "kernels",
     "plan",
     "plant",
     "plant_kernels",
     "replay",
+    "row_kernels",
     "step",
 ]

@@ -8,11 +8,34 @@ from typing import TYPE_CHECKING
 from reference_impl.faults.registry import KERNELS, change_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from reference_impl.cuda_graph import CapturingTrainer
     from reference_impl.kernel_table import KernelTable
     from reference_impl.trainer import Trainer
+
+# Entries of a `KernelTable`, and the operators of `reference_impl.ops` that a trainer calls for them. The rotation's
+# tables are none of them: a trainer has made them when a fault is planted.
+_OPERATORS = {
+    "backward_to_partials": "rms_norm_backward_to_partials",
+    "reduce_gains": "rms_norm_reduce_gains",
+    **{
+        name: name
+        for name in (
+            "rms_norm_forward",
+            "rms_norm_add_forward",
+            "rope_add_rotate_",
+            "attention_forward",
+            "attention_backward",
+            "swiglu_forward",
+            "swiglu_backward",
+            "cross_entropy_forward_backward_",
+            "nf4_dequantize",
+        )
+    },
+}
 
 
 def plant_kernels(name: str | None, capturing: CapturingTrainer) -> None:
@@ -28,8 +51,9 @@ def plant_kernels(name: str | None, capturing: CapturingTrainer) -> None:
     change(changed)
     if changed.backward_b is not own.backward_b:
         _use_product(trainer, changed)
-    if changed.reduce_gains is not own.reduce_gains:
-        _use_gain_reduction(capturing, changed)
+    _use_operators(capturing, {operator: getattr(changed, name) for name, operator in _OPERATORS.items()})
+    if changed.adamw is not own.adamw:
+        trainer.optimizer = changed.adamw(trainer.trainable.flat, trainer.config)
     if trainer.config.clip_mode == "fused":
         _use_clip(trainer, changed)
 
@@ -42,15 +66,15 @@ def _use_product(trainer: Trainer, table: KernelTable) -> None:
         block.write_product_ = write_product_
 
 
-def _use_gain_reduction(capturing: CapturingTrainer, table: KernelTable) -> None:
-    """The blocks look the operator up in its module, where it stays until the run is closed."""
+def _use_operators(capturing: CapturingTrainer, changed: Mapping[str, object]) -> None:
+    """Model and blocks look operators up in their module, where the changed ones stay until the run is closed."""
     from reference_impl import ops
 
-    own, close = ops.rms_norm_reduce_gains, capturing.close
-    ops.rms_norm_reduce_gains = table.reduce_gains  # type: ignore[assignment]
+    own, close = {name: getattr(ops, name) for name in changed}, capturing.close
+    vars(ops).update(changed)
 
     def close_and_restore() -> None:
-        ops.rms_norm_reduce_gains = own
+        vars(ops).update(own)
         close()
 
     capturing.close = close_and_restore  # type: ignore[method-assign]

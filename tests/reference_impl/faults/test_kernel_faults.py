@@ -44,6 +44,37 @@ def test_every_fault_is_offered_with_the_code_it_must_give() -> None:
         "fewer_threads": "demand_unmet",
         "more_stages": "demand_unmet",
         "shorter_unroll": "demand_unmet",
+        "attention_mask_off_by_one": "exceeds_tolerance",
+        "attention_without_scale": "exceeds_tolerance",
+        "attention_other_group": "exceeds_tolerance",
+        "attention_lost_tail": "exceeds_tolerance",
+        "attention_backward_without_delta": "exceeds_tolerance",
+        "rotation_backward_sign": "exceeds_tolerance",
+        "rotation_sign": "exceeds_tolerance",
+        "rotated_values": "exceeds_tolerance",
+        "rotation_without_lora": "exceeds_tolerance",
+        "rotation_base": "exceeds_tolerance",
+        "table_angles_in_fp16": "non_finite",
+        "coarse_tables": "exceeds_peer",
+        "norm_without_epsilon": "non_finite",
+        "norm_other_epsilon": "exceeds_tolerance",
+        "norm_without_addition": "exceeds_tolerance",
+        "norm_backward_without_residual": "exceeds_tolerance",
+        "norm_backward_other_row": "exceeds_tolerance",
+        "swiglu_halves_exchanged": "exceeds_tolerance",
+        "swiglu_derivative": "exceeds_tolerance",
+        "loss_without_last_token": "exceeds_tolerance",
+        "loss_of_ignored_tokens": "exceeds_tolerance",
+        "loss_without_maximum": "non_finite",
+        "nf4_value_off": "exceeds_tolerance",
+        "nf4_neighbours_scale": "exceeds_tolerance",
+        "nf4_halves_exchanged": "exceeds_tolerance",
+        "adam_epsilon_in_root": "exceeds_tolerance",
+        "adam_without_bias_correction": "exceeds_tolerance",
+        "adam_without_decay": "exceeds_tolerance",
+        "adam_takes_bad_step": "exceeds_tolerance",
+        "results_in_fp16": "non_finite",
+        "coarse_results": "exceeds_peer",
     }
     assert QLoRASystem().describe().faults.keys() >= codes.keys()
 
@@ -115,7 +146,17 @@ def gradients_after() -> Iterator[Callable[[str | None], dict[str, Tensor]]]:
 # On a CPU there is one row of partial sums, and no order to lose; the small model's shapes have no ragged edge, and its
 # products are the naive twins, which are launched by nobody.
 LAUNCHES = {"wide_tile", "fewer_threads", "more_stages", "shorter_unroll"}
-SHOWN_ELSEWHERE = {"atomic_gain_reduction", "unwritten_tile"} | LAUNCHES
+# A trainer has made the rotation's tables when a fault is planted; it decays no weight, ignores no token and meets no
+# bad gradient.
+NOT_IN_THIS_STEP = {
+    "rotation_base",
+    "table_angles_in_fp16",
+    "coarse_tables",
+    "adam_without_decay",
+    "adam_takes_bad_step",
+    "loss_of_ignored_tokens",
+}
+SHOWN_ELSEWHERE = {"atomic_gain_reduction", "unwritten_tile"} | LAUNCHES | NOT_IN_THIS_STEP
 
 
 @pytest.mark.parametrize("name", sorted(KERNEL_FAULTS.keys() - SHOWN_ELSEWHERE))

@@ -1,0 +1,82 @@
+"""Faults of what every kernel of a step hands on: its range, its last digits. Importable without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from harness.system.protocol import Expectation
+from reference_impl.faults.attention_kernels import COARSE
+from reference_impl.faults.registry import KERNELS, fault
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from reference_impl.config import TrainConfig
+    from reference_impl.kernel_table import KernelTable
+    from reference_impl.optimizer import FlatAdamW
+
+RETURNING = (
+    "attention_forward",
+    "attention_backward",
+    "rms_norm_forward",
+    "rms_norm_add_forward",
+    "backward_to_partials",
+    "swiglu_forward",
+    "swiglu_backward",
+    "cross_entropy_forward_backward_",
+    "nf4_dequantize",
+)
+"""Entries of a `KernelTable` that return what they compute; `rope_add_rotate_` and `adamw` write in place."""
+
+
+def _change_results(table: KernelTable, change_: Callable[[Tensor], object]) -> None:
+    """Let `change_` change in place every floating-point result of the table's entries."""
+    for name in RETURNING:
+        setattr(table, name, _changed(getattr(table, name), change_))
+    rotate_, adamw = table.rope_add_rotate_, table.adamw
+
+    def rotated_(qkv: Tensor, *given: Any) -> None:
+        rotate_(qkv, *given)
+        change_(qkv)
+
+    def optimizer_of(parameters: Tensor, config: TrainConfig) -> FlatAdamW:
+        optimizer = adamw(parameters, config)
+        update_ = optimizer.update_
+
+        def updated_(parameters: Tensor, gradient: Tensor, norms: Tensor) -> None:
+            update_(parameters, gradient, norms)
+            for result in (parameters, optimizer.exp_avg, optimizer.exp_avg_sq):
+                change_(result)
+
+        optimizer.update_ = updated_  # type: ignore[method-assign]
+        return optimizer
+
+    table.rope_add_rotate_ = rotated_
+    table.adamw = optimizer_of
+
+
+def _changed(kernel: Callable[..., Any], change_: Callable[[Tensor], object]) -> Callable[..., Any]:
+    def call(*arguments: Any, **named: Any) -> Any:
+        result = kernel(*arguments, **named)
+        for tensor in result if isinstance(result, tuple) else (result,):
+            change_(tensor)
+        return result
+
+    return call
+
+
+@fault(
+    KERNELS, "the results of a step's kernels pass through fp16", {"kernel_match": Expectation("FAIL", "non_finite")}
+)
+def results_in_fp16(table: KernelTable) -> None:
+    _change_results(table, lambda result: result.copy_(result.half()))
+
+
+@fault(
+    KERNELS,
+    "the results of a step's kernels are wrong in their last seven bits",
+    {"kernel_match": Expectation("FAIL", "exceeds_peer")},
+)
+def coarse_results(table: KernelTable) -> None:
+    _change_results(table, lambda result: result.mul_(1 + COARSE))
