@@ -88,6 +88,10 @@ def _require_terms(case: KernelCase) -> None:
     """The case shows what was looked for besides errors, and errors of every output that it and its peer have."""
     if case.terms is None or case.outputs is None or None in (case.overwritten, case.zero_references):
         settle(reasons.EVIDENCE_MISSING, f"{_name(case)} has no errors relative to its terms, or nothing beside them")
+    errors = [each for several in case.terms.values() for each in (several.vs_naive, several.vs_fp64)]
+    beside = case.peer.errors.values() if case.peer is not None else ()
+    if not all(math.isfinite(error) for error in [*errors, *(each.own_vs_fp64 for each in beside)]):
+        settle(reasons.NON_FINITE, f"{_name(case)} has an error relative to its terms that is not finite")
     if set(case.outputs.values()) != case.terms.keys():
         settle(reasons.EVIDENCE_INCONSISTENT, f"{_name(case)} has outputs of other types than its errors are of")
     if case.peer is not None:
@@ -133,21 +137,21 @@ def _larger(errors: KernelErrors) -> float:
 
 
 def _require_as_good_as_peer(part: KernelMatch, cases: list[KernelCase], sheet: Sheet) -> None:
-    """The worst error of an operation's outputs of a type against their peers'; these are figures in any case."""
-    beside: dict[tuple[str, str], list[PeerErrors]] = {}
+    """The worst error of an operation, by the types of inputs and outputs, against its peer's; those are figures."""
+    beside: dict[tuple[str, str, str], list[PeerErrors]] = {}
     for case in cases:
         if case.peer is None and part.over_peer_at_most is not None:
             settle(reasons.PEER_MISSING, f"{_name(case)} has no peer beside it")
         for dtype, errors in case.peer.errors.items() if case.peer is not None else ():
-            beside.setdefault((case.operation, dtype), []).append(errors)
-    for dtype in sorted({dtype for _, dtype in beside}):
-        theirs = [errors.vs_fp64 for (_, other), several in beside.items() if other == dtype for errors in several]
+            beside.setdefault((case.operation, case.dtype, dtype), []).append(errors)
+    for dtype in sorted({dtype for *_, dtype in beside}):
+        theirs = [errors.vs_fp64 for (*_, other), several in beside.items() if other == dtype for errors in several]
         sheet.figure(f"max_peer_error_vs_fp64.{dtype}", max(theirs))
     if part.over_peer_at_most is None:
         return
-    for (operation, dtype), several in sorted(beside.items()):
+    for (operation, inputs, dtype), several in sorted(beside.items()):
         ratio = _over_peer(operation, dtype, several)
-        sheet.figure(f"over_peer.{operation}.{dtype}", ratio)
+        sheet.figure(f"over_peer.{operation}.{inputs}" + f".{dtype}" * (dtype != inputs), ratio)
         if not ratio <= part.over_peer_at_most:
             settle(
                 reasons.EXCEEDS_PEER,

@@ -93,6 +93,7 @@ def beside_peers(*changes: dict[str, float]) -> list[KernelCase]:
 
 
 MATCH_CASES = [
+    Case("agrees in terms, as compiled", "held", lambda: in_terms({"demands": MATCH["demands"]})),
     Case("agrees", "held", agreed),
     Case("within its data type's bound", "held", lambda: agreed(last={"error_vs_fp64": 5e-3})),
     Case("errs against fp64", "exceeds_tolerance", lambda: agreed(last={"error_vs_fp64": 5e-2})),
@@ -159,6 +160,9 @@ MATCH_CASES = [
             }
         ),
     ),
+    Case(
+        "not finite in terms", "non_finite", lambda: in_terms(last={"terms": {"bfloat16": errors(vs_naive=math.nan)}})
+    ),
     Case("terms unknown", "evidence_missing", lambda: in_terms(last={"terms": None})),
     Case("guards unknown", "evidence_missing", lambda: in_terms(last={"overwritten": None})),
     Case("zeros unknown", "evidence_missing", lambda: in_terms(last={"zero_references": None})),
@@ -182,6 +186,21 @@ MATCH_CASES = [
         lambda: in_terms(cases=beside_peers({"own": 5e-6, "theirs": 1e-6}, {"theirs": math.inf})),
     ),
     Case("a peer that is never finite", "peer_missing", lambda: in_terms(cases=beside_peers({"theirs": math.inf}))),
+    Case(
+        "a peer of narrower inputs that errs more",
+        "exceeds_peer",
+        lambda: in_terms(
+            cases=[
+                *beside_peers({"own": 4e-6}),
+                compared(
+                    *GRID[-1],
+                    outputs={"product": "float32"},
+                    terms={"float32": errors()},
+                    peer=peer("float32", theirs=1e-2),
+                ),
+            ]
+        ),
+    ),
     Case("no peer", "peer_missing", lambda: in_terms(last={"peer": None})),
     Case("too few shapes", "missing_cases", lambda: agreed({"shapes_at_least": 2})),
     Case("as many shapes", "held", lambda: agreed({"shapes_at_least": 1})),

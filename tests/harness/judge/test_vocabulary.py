@@ -44,8 +44,9 @@ STATUSES = {
     Status.PASS: "held",
     Status.INCONCLUSIVE: """baseline_idle candidate_not_captured clock_contradicted counter_blind detectors_disagree
         device_work_unobserved driver_version_unknown end_state_unrecorded graphs_differ launches_unobserved
-        limits_exceeded measurements_overlap missing_cases noise_above_tolerance one_detector profiler_blind
-        replays_unwatched steps_unwatched telemetry_missing too_few_processes undecided_ratio unknown_node_type""",
+        limits_exceeded measurements_overlap missing_cases noise_above_tolerance one_detector peer_missing
+        profiler_blind replays_unwatched steps_unwatched telemetry_missing too_few_processes undecided_ratio
+        unknown_node_type""",
     Status.NOT_RUN: """capability_missing evidence_of_another_contract fault_not_offered judge_missing mechanism_missing
         module_missing needs_cuda needs_memory not_available not_in_contract not_planned""",
     Status.ERROR: """evidence_inconsistent evidence_missing judge_error system_not_described worker_exception
