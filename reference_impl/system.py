@@ -40,7 +40,16 @@ ARM_OPTIONS: dict[str, Sequence[Scalar] | type] = {
 }
 # Settings of the run, not of the trainer: which kernels are loaded before the weights.
 RUN_OPTIONS: dict[str, Sequence[Scalar] | type] = {"prewarm": (True, False)}
-WORKLOAD_OPTIONS: dict[str, Sequence[Scalar] | type] = {"rank": int, "warmup_steps": int, "loss_chunk": int}
+WORKLOAD_OPTIONS: dict[str, Sequence[Scalar] | type] = {
+    "rank": int,
+    "alpha": float,
+    "warmup_steps": int,
+    "beta1": float,
+    "beta2": float,
+    "eps": float,
+    "weight_decay": float,
+    "loss_chunk": int,
+}
 
 
 class QLoRASystem:
@@ -60,6 +69,7 @@ class QLoRASystem:
                     "state",
                     "gradients",
                     "gradient_norms",
+                    "moments",
                     "capture",
                     "skipped_steps",
                     "kernel_cases",
@@ -229,6 +239,12 @@ class QLoRARun:
 
     def gradients(self) -> Mapping[str, Tensor]:
         return self.trainer.gradients()
+
+    def moments(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """Views of the flat buffers, under the parameters' names."""
+        optimizer, slots = self.trainer.optimizer, self.trainer.trainable.slots
+        flat = {"exp_avg": optimizer.exp_avg, "exp_avg_sq": optimizer.exp_avg_sq}
+        return {kind: {slot.name: slot.view(each) for slot in slots} for kind, each in flat.items()}
 
     def gradient_norms(self) -> Mapping[str, Tensor]:
         norms, _ = self.trainer.gradient_norms()

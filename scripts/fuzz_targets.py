@@ -138,7 +138,9 @@ def _of_loaded(use: Callable[[LoadedContract], object]) -> Callable[[bytes], obj
 
 @cache
 def _descriptions() -> dict[str, SystemDescription]:
-    answers = describe_all(["reference_impl.system:QLoRASystem", "harness.system.huggingface:HuggingFaceSystem"])
+    answers = describe_all(
+        ["reference_impl.system:QLoRASystem", "reference_impl.transformers_twin.system:TransformersTwin"]
+    )
     return {name: answer for name, answer in answers.items() if isinstance(answer, SystemDescription)}
 
 

@@ -32,9 +32,10 @@ PARTS: dict[str, tuple[str, ...]] = {
     "deaths": (sys.executable, "scripts/deaths.py"),
     "kills": (sys.executable, "scripts/random_kills.py"),
     "machines": (sys.executable, "scripts/strange_machines.py"),
+    "reference": (sys.executable, "scripts/reference_step.py"),
     "mutation": (sys.executable, "scripts/mutation_run.py"),
 }
-WITHOUT_ARGUMENTS = ("floors", "fuzz", "readers", "errors", "soak", "processes", "deaths", "kills", "machines")
+WITHOUT_ARGUMENTS = tuple(part for part in PARTS if part != "mutation")
 
 
 @dataclass(frozen=True)

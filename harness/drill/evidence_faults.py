@@ -42,7 +42,7 @@ def _emptied(execution: ArmEvidence) -> ArmEvidence:
 
     series = Series(np.empty(0), [], np.empty(0, np.int64), np.empty(0, np.int64))
     end = None if execution.end is None else execution.end.model_copy(update={"steps_called": 0})
-    return replace(execution, series=series, end=end)
+    return replace(execution, series=series, end=end, compared_steps=[])
 
 
 NO_STEPS = EvidenceFault(

@@ -82,6 +82,32 @@ class Gradients(Record):
     groups: list[GroupNorm]
 
 
+class StepReading(Record):
+    """The largest error of one quantity in one step, over its tensors (or groups); relative, as its docstring says."""
+
+    quantity: Literal["loss", "norms", "gradients", "exp_avg", "exp_avg_sq", "parameters"]
+    tensors: Count
+    error: Amount
+    tensor: str  # where the error is
+    yardstick: Amount | None = None  # the yardstick's own largest error of it; None: an update has none
+
+
+class ComparedStep(Record):
+    """One step of the candidate against the reference's, both from the state that the candidate had before it.
+
+    Relative errors: of loss, norms and gradients in the L2 norm, over that of the reference; of moments and
+    parameters element by element, over what the same update makes of the terms' absolute values.
+    """
+
+    record: Literal["compared_step"] = "compared_step"
+    arm: str
+    replica: Count
+    reference: str
+    yardstick: str
+    step: Count
+    readings: list[StepReading]
+
+
 class GraphNodes(Record):
     """Census of one captured graph. `kernels` counts launches by demangled-enough name."""
 
@@ -196,3 +222,7 @@ class MemoryEvidence(Record):
     replica: Count
     per: Literal["replay", "recapture"]
     samples: list[MemorySample]
+
+
+# What a worker writes of an arm after its start.
+LaterArmRecord = ArmEnd | CaptureEvidence | ComparedStep | Gradients | HostSyncEvidence | MemoryEvidence

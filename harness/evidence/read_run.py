@@ -10,7 +10,16 @@ from pydantic import ValidationError
 
 from harness.errors import EvidenceError
 from harness.evidence import layout
-from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Gradients, HostSyncEvidence, MemoryEvidence
+from harness.evidence.arm_records import (
+    ArmEnd,
+    ArmStart,
+    CaptureEvidence,
+    ComparedStep,
+    Gradients,
+    HostSyncEvidence,
+    LaterArmRecord,
+    MemoryEvidence,
+)
 from harness.evidence.files import Damaged, first_error, read_bytes, read_model
 from harness.evidence.lanes import Lane, joined, lane_folders, missing
 from harness.evidence.plan_records import Run
@@ -199,7 +208,7 @@ def assemble(run: Run, records: list[AnyRecord], directory: Path) -> RunEvidence
                 raise Damaged(f"{layout.RECORDS}: arm {record.arm}, replica {record.replica} was not planned")
             path = directory / layout.series_name(*key)
             replicas[key] = ArmEvidence(record, None, _series(path, known) if path.exists() else _EMPTY)
-        elif isinstance(record, ArmEnd | CaptureEvidence | HostSyncEvidence | Gradients | MemoryEvidence):
+        elif isinstance(record, LaterArmRecord):
             key = (record.arm, record.replica)
             if key not in replicas:
                 raise Damaged(f"{layout.RECORDS}: `{record.record}` of arm {record.arm} before its start")
@@ -229,9 +238,7 @@ def _series(path: Path, known: dict[Path, Series]) -> Series:
     return known[path]
 
 
-def _with_arm_record(
-    arm: ArmEvidence, record: ArmEnd | CaptureEvidence | HostSyncEvidence | Gradients | MemoryEvidence
-) -> ArmEvidence:
+def _with_arm_record(arm: ArmEvidence, record: LaterArmRecord) -> ArmEvidence:
     match record:
         case ArmEnd():
             return replace(arm, end=record)
@@ -241,6 +248,8 @@ def _with_arm_record(
             return replace(arm, syncs=record)
         case Gradients():
             return replace(arm, gradients=[*arm.gradients, record])
+        case ComparedStep():
+            return replace(arm, compared_steps=[*arm.compared_steps, record])
         case MemoryEvidence():
             return replace(arm, memory=[*arm.memory, record])
 

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Gradients, HostSyncEvidence, MemoryEvidence
+from harness.evidence.arm_records import (
+    ArmEnd,
+    ArmStart,
+    CaptureEvidence,
+    ComparedStep,
+    Gradients,
+    HostSyncEvidence,
+    MemoryEvidence,
+)
 from harness.evidence.base import Cause, Obstacle, Probe, Record
 from harness.evidence.run_records import (
     ArmFailed,
@@ -56,6 +64,7 @@ class ArmEvidence:
     capture: CaptureEvidence | None = None
     syncs: HostSyncEvidence | None = None
     memory: list[MemoryEvidence] = field(default_factory=list)
+    compared_steps: list[ComparedStep] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

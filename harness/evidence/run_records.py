@@ -6,7 +6,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Gradients, HostSyncEvidence, MemoryEvidence
+from harness.evidence.arm_records import (
+    ArmEnd,
+    ArmStart,
+    CaptureEvidence,
+    ComparedStep,
+    Gradients,
+    HostSyncEvidence,
+    MemoryEvidence,
+)
 from harness.evidence.base import Cause, Obstacle, Record
 from harness.numbers import Amount, Count, Real
 
@@ -210,6 +218,7 @@ AnyRecord = Annotated[
     | ArmStart
     | ArmEnd
     | Gradients
+    | ComparedStep
     | CaptureEvidence
     | HostSyncEvidence
     | MemoryEvidence

@@ -100,6 +100,17 @@ _ROWS = (
         reasons={},
     ),
     Kind(
+        name="step_match",
+        model="harness.contract.kinds.steps:StepMatch",
+        judge="harness.judge.step_match:judge",
+        probes={"step_match": ("candidate", "reference", "yardstick")},
+        capabilities=frozenset({"parameters", "inputs", "gradients", "gradient_norms"}),
+        judges_unreadable_device=False,
+        card=("steps",),
+        evidence_faults=(MISSING_RUN, NO_STEPS),
+        reasons={},
+    ),
+    Kind(
         name="repeatability",
         model="harness.contract.kinds.training:Repeatability",
         judge="harness.judge.repeatability:judge",

@@ -10,7 +10,7 @@ from harness.report.blocks import Section
 from harness.report.budget import BYTES, page_within
 from harness.report.headline import headline, undecided
 from harness.report.page import render_page
-from harness.report.sections import capture, closing, costs, gradients, kernels, throughput, trajectories
+from harness.report.sections import capture, closing, costs, gradients, kernels, steps, throughput, trajectories
 from harness.report.text import clean, line
 from harness.report.view import ReportView
 
@@ -52,6 +52,7 @@ def _evidence(view: ReportView) -> list[Section]:
         closing.deaths(view),
         trajectories.section(view),
         gradients.section(view),
+        steps.section(view),
         throughput.section(view),
         *capture.sections(view),
         *kernels.sections(view),

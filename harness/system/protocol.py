@@ -36,6 +36,8 @@ CAPABILITIES = (
     "state",
     "gradients",
     "gradient_norms",
+    "moments",
+    "single_steps",
     "capture",
     "kernels",
     "skipped_steps",
@@ -166,6 +168,38 @@ class HasGradientNorms(Protocol):
 
     def gradient_groups(self) -> Mapping[str, Sequence[str]]:
         """The clipping groups, in the order of `before`: group name -> parameter names."""
+        ...
+
+
+@runtime_checkable
+class HasMoments(Protocol):
+    def moments(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """Adam's moments after the last step: `exp_avg` and `exp_avg_sq`, each by the parameter's name."""
+        ...
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """What one update of Adam starts from, or ends with; each by the parameter's name."""
+
+    parameters: Mapping[str, Tensor]
+    exp_avg: Mapping[str, Tensor]
+    exp_avg_sq: Mapping[str, Tensor]
+
+
+@runtime_checkable
+class MakesSingleSteps(Protocol):
+    """A reference whose forward, backward and update can start from another run's state, one step at a time."""
+
+    def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
+        """The loss [] of its own batch `index` at these parameters; gradients, norms and inputs are then those of it.
+
+        It takes over the parameters' values, and nothing of its own state changes otherwise.
+        """
+        ...
+
+    def update(self, index: int, before: OptimizerState, gradients: Mapping[str, Tensor]) -> OptimizerState:
+        """What its optimizer makes of a state in step `index`, at its own learning rate; new tensors in its dtype."""
         ...
 
 

@@ -14,7 +14,18 @@ def trajectory(reason: str, step: int) -> dict[str, Expectation]:
     return {"trajectory_match": Expectation("FAIL", reason, {"first_differing_step": step})}
 
 
+def single_steps(quantity: str, step: int) -> dict[str, Expectation]:
+    """What the comparison with transformers must say: the first quantity that is beyond its bound, and its step."""
+    evaluated = quantity in ("loss", "norms", "gradients")
+    figures: dict[str, int | str] = {
+        "first_exceeding_quantity": quantity,
+        "first_exceeding_step": step,
+        "exceeded": "max_evaluation_error" if evaluated else "max_update_error",
+    }
+    return {"step_match": Expectation("FAIL", "exceeds_tolerance", figures)}
+
+
 def transformers_twin(**figures: int) -> dict[str, Expectation]:
-    """What the comparison with transformers must say: its bounds are of rounding, and figures name their part."""
+    """What REF-STEP-001 had to say before it judged single steps: for published drills. Figures name their part."""
     named = {name.replace("__", "."): value for name, value in figures.items()}
     return {"REF-STEP-001": Expectation("FAIL", "exceeds_tolerance", named)}

@@ -44,7 +44,10 @@ RULES = (
     ),
     # What `describe()` needs is imported without torch; heavy imports happen in `open()`.
     Rule(
-        packages=("harness.evidence.environment", "harness.system", "reference_impl.system", "reference_impl.faults"),
+        packages=(
+            *("harness.evidence.environment", "harness.system", "reference_impl.system", "reference_impl.faults"),
+            *("reference_impl.transformers_twin.system", "reference_impl.transformers_twin.declared"),
+        ),
         forbidden=("torch", "triton"),
         exempt=("harness.system.replay",),
         lazily=True,
@@ -55,6 +58,12 @@ RULES = (
     Rule(packages=("harness.processes",), forbidden=("harness",), allowed=("harness.processes",)),
     Rule(packages=("harness.processes.keeper",), forbidden=("harness",)),
     Rule(packages=("reference_impl",), forbidden=("harness",), allowed=("harness.system", "harness.ptx")),
+    # The twin holds the trainer, so it shares nothing with it.
+    Rule(
+        packages=("reference_impl.transformers_twin",),
+        forbidden=("reference_impl",),
+        allowed=("reference_impl.transformers_twin",),
+    ),
     # What a run cost decides nothing.
     Rule(packages=("harness.judge",), forbidden=("harness.runners", "harness.report", "harness.costs")),
     Rule(packages=("harness.runners",), forbidden=("harness.judge", "harness.report", "harness.costs")),
@@ -91,12 +100,13 @@ def test_sources_keep_the_rules(path: Path) -> None:
         ("harness.kinds.built_in", "from harness.judge import capture", "harness.judge.capture"),
         ("harness.evidence.run_evidence", "if True:\n    import triton", "triton"),
         ("harness.evidence.environment", "import torch", "torch"),
-        ("harness.system.huggingface", "try:\n    import torch\nexcept ImportError:\n    pass", "torch"),
+        ("reference_impl.transformers_twin.system", "try:\n    import torch\nexcept ImportError:\n    pass", "torch"),
         ("reference_impl.system", "class A:\n    import torch", "torch"),
         ("harness.session", "def run():\n    import reference_impl.system", "reference_impl.system"),
         ("harness.system.resolve", "from reference_impl import system", "reference_impl.system"),
         ("reference_impl.trainer", "from harness.errors import HarnessError", "harness.errors.HarnessError"),
         ("reference_impl.trainer", "from harness import runners", "harness.runners"),
+        ("reference_impl.transformers_twin.run", "from reference_impl import data", "reference_impl.data"),
         ("harness.judge.capture", "from harness.runners import plan", "harness.runners.plan"),
         ("harness.judge.timing", "from harness.costs import account", "harness.costs.account"),
         ("harness.judge.capture", "from ..report.html import x", "harness.report.html.x"),
@@ -160,7 +170,13 @@ def test_a_process_that_loads_torch_is_seen() -> None:
     assert _loaded_after("import torch", "torch", "triton_is_not_asked_for") == ["torch"]
 
 
-@pytest.mark.parametrize("name", ["reference_impl.system:QLoRASystem", "harness.system.huggingface:TransformersQLoRA"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "reference_impl.system:QLoRASystem",
+        "reference_impl.transformers_twin.system:TransformersTwin",
+    ],
+)
 def test_a_system_describes_itself_without_torch(name: str) -> None:
     module, attribute = name.split(":")
     assert importlib.util.find_spec(module) is not None

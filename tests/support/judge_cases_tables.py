@@ -13,6 +13,7 @@ from judge_cases_launched import LAUNCHED
 from judge_cases_mechanisms import MECHANISMS
 from judge_cases_ratios import RATIOS
 from judge_cases_roles import ROLES
+from judge_cases_steps import STEP_CASES
 from judge_cases_throughput import OTHER_CASES, THROUGHPUT_CASES
 from judge_cases_training import REPEATABILITY_CASES, TRAJECTORY_CASES
 
@@ -26,6 +27,7 @@ ONE_WRONG_THING: dict[str, list[Case]] = {
     "ptx_target": PTX_CASES,
     "prewarm": PREWARM_CASES,
     "kernel_match": MATCH_CASES,
+    "step_match": STEP_CASES,
     "throughput_ratio": THROUGHPUT_CASES,
     "any": OTHER_CASES,
 }

@@ -61,7 +61,7 @@ def test_a_number_in_a_part_of_a_composite_claim(tmp_path: Path) -> None:
     loaded = changed(tmp_path, "traced-step-v1.yaml", "      - noisy_control\n", "")
     (finding,) = lint(loaded, describe)
     assert finding.message.startswith("no fault of 'TRACED-STEP-001' breaks `control.exactly` (6)")
-    assert finding.where == f"{loaded.path}:41:48"
+    assert finding.where == f"{loaded.path}:53:48"
 
 
 def claim(contract: str, name: str) -> tuple[LoadedContract, AnyClaim]:
@@ -70,9 +70,10 @@ def claim(contract: str, name: str) -> tuple[LoadedContract, AnyClaim]:
 
 
 def test_a_fault_that_names_a_part_breaks_that_part_alone() -> None:
-    loaded, step = claim("traced-step-v1", "REF-STEP-001")
+    loaded, clip = claim("cuda-graph-training-step-v1", "F-CGT-006")
     offered = offered_by(loaded.contract, describe)
-    alone = step.model_copy(update={"falsified_by": ["dropped_clip"]})
-    assert {(each.part, each.path) for each in unbroken(alone, offered) if "difference" in each.path} == {
-        (1, "max_abs_difference")
+    alone = clip.model_copy(update={"falsified_by": ["removed_clip"]})
+    named = {"clipped_tensors_per_layer", "candidate.exactly"}
+    assert {(each.part, each.path) for each in unbroken(alone, offered) if each.path in named} == {
+        (1, "candidate.exactly")
     }

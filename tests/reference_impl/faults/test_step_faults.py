@@ -12,6 +12,7 @@ import torch
 
 from harness.contract.schema import Needs
 from harness.system.protocol import Arm, Workload
+from reference_impl.config import learning_rate_at
 from reference_impl.faults import STEP, plant
 from reference_impl.system import QLoRASystem
 
@@ -62,5 +63,5 @@ def test_a_frozen_learning_rate_is_the_first_steps() -> None:
     with QLoRASystem().open(WORKLOAD, Arm(), fault="frozen_learning_rate") as run:
         run.step(0)
         run.step(1)
-        assert run.trainer.optimizer.learning_rate.item() == pytest.approx(run.learning_rate_at(0))
-        assert run.learning_rate_at(1) != pytest.approx(run.learning_rate_at(0))
+        assert run.trainer.optimizer.learning_rate.item() == pytest.approx(learning_rate_at(run.trainer.config, 0))
+        assert learning_rate_at(run.trainer.config, 1) != pytest.approx(learning_rate_at(run.trainer.config, 0))

@@ -1,0 +1,89 @@
+"""How far a step lies from a reference's, reduced to the largest error of each quantity.
+
+Loss, norms and gradients: the L2 norm of the difference over that of the reference. Moments and parameters of an
+update: element by element, the difference over what the same update makes of the terms' absolute values, which bounds
+what rounding them can do (Higham, Accuracy and Stability of Numerical Algorithms, section 3.3: running error analysis).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from harness.evidence.arm_records import StepReading
+from harness.system.protocol import OptimizerState
+
+Quantity = Literal["loss", "norms", "gradients", "exp_avg", "exp_avg_sq", "parameters"]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What forward, backward and clip gave: copies, in the arm's own precision."""
+
+    loss: Tensor  # []
+    norms: Mapping[str, Tensor]  # [] each, before the clip, by the group's name
+    gradients: Mapping[str, Tensor]  # after the clip, by the parameter's name
+
+
+def evaluated_errors(candidate: Evaluated, reference: Evaluated, yardstick: Evaluated) -> list[StepReading]:
+    """Errors of loss, norms and gradients, the candidate's and the yardstick's, against the reference."""
+    ours, theirs, exact = _quantities(candidate), _quantities(yardstick), _quantities(reference)
+    readings = []
+    for quantity, tensors in exact.items():
+        tensor, error = _worst({name: _relative(ours[quantity].get(name), each) for name, each in tensors.items()})
+        _, noise = _worst({name: _relative(theirs[quantity].get(name), each) for name, each in tensors.items()})
+        readings.append(
+            StepReading(quantity=quantity, tensors=len(tensors), error=error, tensor=tensor, yardstick=noise)
+        )
+    return readings
+
+
+def _quantities(seen: Evaluated) -> dict[Quantity, Mapping[str, Tensor]]:
+    return {"loss": {"loss": seen.loss}, "norms": seen.norms, "gradients": seen.gradients}
+
+
+def updated_errors(after: OptimizerState, expected: OptimizerState, magnitude: OptimizerState) -> list[StepReading]:
+    """Errors of both moments and of the parameters after one update, in units of `magnitude` (see `magnitudes`)."""
+    readings = []
+    for quantity in ("exp_avg", "exp_avg_sq", "parameters"):
+        ours, exact, scale = (getattr(state, quantity) for state in (after, expected, magnitude))
+        tensor, error = _worst({name: _elementwise(ours.get(name), exact[name], scale[name]) for name in exact})
+        readings.append(StepReading(quantity=quantity, tensors=len(exact), error=error, tensor=tensor))
+    return readings
+
+
+def magnitudes(before: OptimizerState, gradients: Mapping[str, Tensor]) -> tuple[OptimizerState, Mapping[str, Tensor]]:
+    """A state and gradients of which an update adds up absolute values alone: it subtracts from the parameters."""
+    state = OptimizerState(
+        parameters={name: -tensor.abs() for name, tensor in before.parameters.items()},
+        exp_avg={name: tensor.abs() for name, tensor in before.exp_avg.items()},
+        exp_avg_sq=before.exp_avg_sq,
+    )
+    return state, {name: tensor.abs() for name, tensor in gradients.items()}
+
+
+def _worst(errors: Mapping[str, float]) -> tuple[str, float]:
+    """The largest error and its tensor; one that is not a number is worse than any."""
+    tensor = max(errors, key=lambda name: (math.isnan(errors[name]), errors[name]))
+    return tensor, errors[tensor]
+
+
+def _relative(ours: Tensor | None, exact: Tensor) -> float:
+    """|ours - exact| / |exact|, both in the L2 norm; infinite where there is nothing to compare, or over a zero."""
+    if ours is None or ours.shape != exact.shape:
+        return math.inf
+    apart, scale = float((ours.double() - exact.double()).norm()), float(exact.double().norm())
+    return 0.0 if apart == 0 else math.inf if scale == 0 else apart / scale
+
+
+def _elementwise(ours: Tensor | None, exact: Tensor, scale: Tensor) -> float:
+    """The largest |ours - exact| / |scale|. Below the smallest normal number roundings are absolute: it is added."""
+    if ours is None or ours.shape != exact.shape:
+        return math.inf
+    smallest = torch.finfo(ours.dtype).tiny
+    return float(((ours.double() - exact.double()).abs() / (scale.double().abs() + smallest)).max())

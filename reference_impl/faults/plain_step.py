@@ -1,0 +1,116 @@
+"""Faults of the step itself, in every arm alike: captured equals plain, and both are wrong. Importable without torch.
+
+No comparison of the trainer's own arms sees them. They are small: one code of one weight, one tensor of one layer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reference_impl.faults.expected import single_steps
+from reference_impl.faults.registry import STEP, fault
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from reference_impl.trainer import Trainer
+
+RESET_STEP = 50
+ZEROED_FROM, ZEROED = 20, "layers.1.lora_a_v"
+OTHER_BASE = 1e6  # that of Qwen2's larger models
+
+
+@fault(
+    STEP,
+    "in both arms each token's label is the token itself, not the next one",
+    single_steps("loss", 0),
+    plant_in="both",
+)
+def labels_not_shifted(trainer: Trainer) -> None:
+    prepare = trainer.prepare
+
+    def prepare_without_shift(index: int) -> None:
+        prepare(index)
+        trainer.static.targets.copy_(trainer.static.tokens)
+
+    trainer.prepare = prepare_without_shift  # type: ignore[method-assign]
+
+
+@fault(
+    STEP,
+    f"in both arms Adam's first moment is set to zero before step {RESET_STEP}",
+    single_steps("exp_avg", RESET_STEP),
+    plant_in="both",
+)
+def reset_momentum(trainer: Trainer) -> None:
+    prepare = trainer.prepare
+
+    def prepare_with_reset(index: int) -> None:
+        prepare(index)
+        if index == RESET_STEP:
+            trainer.optimizer.exp_avg.zero_()
+
+    trainer.prepare = prepare_with_reset  # type: ignore[method-assign]
+
+
+@fault(
+    STEP,
+    f"in both arms the gradient of {ZEROED} is zero from step {ZEROED_FROM} on",
+    single_steps("norms", ZEROED_FROM),
+    plant_in="both",
+)
+def zeroed_gradient(trainer: Trainer) -> None:
+    prepare, apply = trainer.prepare, trainer.clip.apply_
+    factor = trainer.clip.norms.new_ones(())
+
+    def prepare_with_factor(index: int) -> None:
+        prepare(index)
+        factor.fill_(1.0 if index < ZEROED_FROM else 0.0)
+
+    def apply_to_the_rest(gradient: Tensor) -> None:
+        trainer.gradients()[ZEROED].mul_(factor)
+        apply(gradient)
+
+    trainer.prepare = prepare_with_factor  # type: ignore[method-assign]
+    trainer.clip.apply_ = apply_to_the_rest  # type: ignore[method-assign]
+
+
+@fault(
+    STEP,
+    "in both arms one weight has its neighbour's NF4 code",
+    single_steps("norms", 0),
+    plant_in="both",
+)
+def wrong_nf4_value(trainer: Trainer) -> None:
+    codes = trainer.frozen_tensors()["layers.2.down.codes"]
+    codes[0].bitwise_xor_(1)  # the last bit of the second weight's code
+
+
+@fault(
+    STEP,
+    "in both arms the learning rate stays at its peak, without warm-up or decay",
+    single_steps("parameters", 0),
+    plant_in="both",
+)
+def constant_learning_rate(trainer: Trainer) -> None:
+    prepare = trainer.prepare
+
+    def prepare_at_the_peak(index: int) -> None:
+        prepare(index)
+        trainer.optimizer.learning_rate.fill_(trainer.config.learning_rate)
+
+    trainer.prepare = prepare_at_the_peak  # type: ignore[method-assign]
+
+
+@fault(
+    STEP,
+    "both arms read another rotary base from the config than it has",
+    single_steps("loss", 0),
+    plant_in="both",
+)
+def wrong_rotary_base(trainer: Trainer) -> None:
+    from dataclasses import replace
+
+    trainer.model_config = replace(trainer.model_config, rope_theta=OTHER_BASE)
+    trainer._buffers.clear()
+    trainer.set_shape(trainer.config.seq_len)

@@ -1,0 +1,93 @@
+"""What a contract declares of a training run, as the twin takes it: nothing of it comes from the trainer."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.system.protocol import Arm, Workload
+
+ARM_OPTIONS: dict[str, Any] = {
+    "checkpoint": str,
+    "dtype": ("bfloat16", "float32", "float64"),
+    "learning_rate": float,
+    "max_norm": float,
+}
+WORKLOAD_OPTIONS: dict[str, Any] = {
+    "rank": int,
+    "alpha": float,
+    "warmup_steps": int,
+    "beta1": float,
+    "beta2": float,
+    "eps": float,
+    "weight_decay": float,
+}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """One training run in the contract's words; every field must be declared there."""
+
+    checkpoint: Path  # a directory in the Hugging Face layout
+    text: Path | None  # a file or a folder; None: the text of CPython's `pydoc_data.topics`
+    dtype: str
+    batch_size: int
+    seq_len: int
+    steps: int
+    seed: int
+    rank: int
+    alpha: float
+    learning_rate: float
+    warmup_steps: int
+    max_norm: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+
+
+def declared(workload: Workload, arm: Arm, data: str | None, model_directory: str | None) -> Declared:
+    """Raises ValueError for a setting that is missing, unknown or of another type: the twin has no defaults.
+
+    A `model_directory` stands in the place of the arm's `checkpoint`.
+    """
+    given = arm.settings() if model_directory is None else {**arm.settings(), "checkpoint": model_directory}
+    settings = {
+        **_checked(workload.options, WORKLOAD_OPTIONS, "workload"),
+        **_checked(given, ARM_OPTIONS, "arm"),
+    }
+    if isinstance(workload.seq_len, list):
+        raise ValueError("the twin trains on sequences of one length: give the workload's `seq_len` as one number")  # noqa: TRY004
+    named = settings.pop("checkpoint")
+    return Declared(
+        checkpoint=Path(model_directory) if model_directory is not None else _folder(named),
+        text=None if data is None else Path(data),
+        batch_size=workload.batch_size,
+        seq_len=workload.seq_len,
+        steps=workload.steps,
+        seed=workload.seed,
+        **settings,
+    )
+
+
+def _checked(given: dict[str, Any], known: dict[str, Any], where: str) -> dict[str, Any]:
+    wrong = sorted(set(known) ^ set(given))
+    if wrong:
+        raise ValueError(
+            f"the {where} of a transformers twin declares {', '.join(known)} and nothing else: see {wrong}"
+        )
+    return {name: float(value) if known[name] is float else value for name, value in given.items()}
+
+
+def _folder(named: str) -> Path:
+    """`package:path`, of a checkpoint that an importable package ships; or a path."""
+    package, colon, path = named.partition(":")
+    if not colon:
+        return Path(named)
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise ValueError(f"`checkpoint: {named}` names a folder of a package, and there is no package {package}")
+    return Path(found.submodule_search_locations[0]) / path

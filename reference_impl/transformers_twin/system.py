@@ -1,0 +1,47 @@
+"""The twin as a system under test, for the arms that a trainer is compared with. `describe()` imports no torch."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from harness.system.protocol import NotAvailable, SystemDescription
+from reference_impl.transformers_twin.declared import ARM_OPTIONS, WORKLOAD_OPTIONS, declared
+
+if TYPE_CHECKING:
+    from harness.system.protocol import Arm, Workload
+    from reference_impl.transformers_twin.run import TwinRun
+
+MODULES = ("transformers", "peft")
+
+
+class TransformersTwin:
+    """QLoRA as transformers, peft, bitsandbytes and torch.optim have it, on the CPU, by what the contract declares."""
+
+    def describe(self) -> SystemDescription:
+        return SystemDescription(
+            name="transformers twin",
+            summary="transformers + peft + bitsandbytes + torch.optim, told nothing but what the contract declares",
+            models=(),
+            arm_options=ARM_OPTIONS,
+            workload_options=WORKLOAD_OPTIONS,
+            capabilities=frozenset({"inputs", "parameters", "state", "gradients", "gradient_norms", "single_steps"}),
+        )
+
+    def open(
+        self,
+        workload: Workload,
+        arm: Arm,
+        *,
+        fault: str | None = None,
+        data: str | None = None,
+        model_directory: str | None = None,
+    ) -> TwinRun:
+        if fault is not None:
+            raise ValueError("a transformers twin has no faults")
+        missing = [name for name in MODULES if find_spec(name) is None]
+        if missing:
+            raise NotAvailable(f"needs the Python modules {' and '.join(missing)}")
+        from reference_impl.transformers_twin.run import TwinRun
+
+        return TwinRun(declared(workload, arm, data, model_directory))

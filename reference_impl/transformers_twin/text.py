@@ -1,0 +1,65 @@
+"""The text, its tokens, and which windows of it a step reads: by transformers' tokenizer and torch's samplers.
+
+A window is `seq_len` tokens and the one that follows, which is also the next window's first. A pass over the text reads
+each window once, in the order of `torch.utils.data.RandomSampler` with the generator of (seed, "pass NUMBER"); a
+pass ends before a batch that it could not fill.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, RandomSampler
+
+
+def generator_of(seed: int, name: str) -> torch.Generator:
+    """The generator of one draw: seeded with the first 56 bits of SHA-256 over "SEED:NAME", big end first."""
+    head = hashlib.sha256(f"{seed}:{name}".encode()).hexdigest()[:14]
+    return torch.Generator().manual_seed(int(head, 16))
+
+
+def read_text(path: Path | None) -> bytes:
+    """A file; or all files under a folder in the order of their paths, a line end between them; or Python's topics."""
+    if path is None:
+        topics: dict[str, str] = import_module("pydoc_data.topics").topics
+        return "\n".join(text for _, text in sorted(topics.items())).encode()
+    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+    return b"\n".join(each.read_bytes() for each in files)
+
+
+def tokens_of(text: bytes, checkpoint: Path) -> Tensor:
+    """int64 [n]: by the checkpoint's tokenizer; a checkpoint without one has a token for each byte."""
+    file = checkpoint / "tokenizer.json"
+    if not file.is_file():
+        return torch.tensor(list(text), dtype=torch.int64)
+    # typed as Any: transformers' classes are built at run time
+    tokenizer: Any = import_module("transformers").PreTrainedTokenizerFast(tokenizer_file=str(file))
+    encoded: list[int] = tokenizer(text.decode(errors="replace"))["input_ids"]
+    return torch.tensor(encoded, dtype=torch.int64)
+
+
+class Windows:
+    """Batches [batch_size, seq_len + 1] of a text, by their index."""
+
+    def __init__(self, tokens: Tensor, batch_size: int, seq_len: int, seed: int) -> None:
+        self._windows = tokens.unfold(0, seq_len + 1, seq_len)  # [windows, seq_len + 1]
+        self._batch_size, self._seed = batch_size, seed
+        if len(self._windows) < batch_size:
+            raise ValueError(f"{len(tokens)} tokens do not fill one batch of {batch_size} x {seq_len}")
+
+    def batch(self, index: int) -> Tensor:
+        """int64 [batch_size, seq_len + 1]"""
+        number, within = divmod(index, len(self._windows) // self._batch_size)
+        rows = next(islice(self._pass(number), within, None))
+        return self._windows[rows]
+
+    def _pass(self, number: int) -> Iterator[list[int]]:
+        sampler = RandomSampler(range(len(self._windows)), generator=generator_of(self._seed, f"pass {number}"))
+        return iter(BatchSampler(sampler, self._batch_size, drop_last=True))

@@ -1,0 +1,110 @@
+"""The model as transformers and peft build it from the checkpoint's directory, its linear layers through NF4.
+
+bitsandbytes quantizes and dequantizes where it is installed. Elsewhere the QLoRA paper's code table does (Dettmers et
+al. 2023, appendix E): each element goes to the nearest of 16 values, in blocks of 64.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reference_impl.transformers_twin.declared import Declared
+from reference_impl.transformers_twin.text import generator_of
+
+BLOCK = 64  # elements that share one largest absolute value
+PAPER_TABLE = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+    -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+    0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+_LORA = re.compile(r".*\.layers\.(\d+)\.self_attn\.([qv])_proj\.lora_([AB])\.default\.weight")
+_GAIN = re.compile(r".*\.layers\.(\d+)\.(input|post_attention)_layernorm\.weight")
+_GAINS = {"input": "input_norm", "post_attention": "post_attn_norm"}
+
+
+def build(told: Declared, device: torch.device) -> tuple[Any, dict[str, nn.Parameter]]:
+    """The peft model in its dtype, and what is trained by the names that the trainer reports, in the model's order.
+
+    What is trained is float32 at least: in a bfloat16 model LoRA's factors and the gains stay float32, as peft has it.
+    """
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    plain = AutoModelForCausalLM.from_pretrained(
+        told.checkpoint, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
+    ).to(device)
+    with torch.no_grad():
+        for name, module in plain.named_modules():
+            if isinstance(module, nn.Linear) and not name.endswith("lm_head"):
+                module.weight.copy_(through_nf4(module.weight))
+    lora = LoraConfig(r=told.rank, lora_alpha=told.alpha, lora_dropout=0.0, target_modules=["q_proj", "v_proj"])
+    model: Any = get_peft_model(plain, lora)
+    trained: dict[str, nn.Parameter] = {}
+    dtype: torch.dtype = getattr(torch, told.dtype)
+    for name, parameter in model.named_parameters():  # and no buffer: the rotation's frequencies stay float32
+        ours = _name(name)
+        parameter.requires_grad_(ours is not None)
+        parameter.data = parameter.data.to(dtype if ours is None else torch.promote_types(dtype, torch.float32))
+        if ours is not None:
+            trained[ours] = parameter
+    draw(trained, told.seed)
+    return model, trained
+
+
+def _name(theirs: str) -> str | None:
+    """`layers.I.lora_a_q` and its like; None for what is frozen."""
+    if found := _LORA.fullmatch(theirs):
+        layer, projection, factor = found.groups()
+        return f"layers.{layer}.lora_{factor.lower()}_{projection}"
+    if found := _GAIN.fullmatch(theirs):
+        return f"layers.{found[1]}.{_GAINS[found[2]]}"
+    return None
+
+
+def draw(trained: dict[str, nn.Parameter], seed: int) -> None:
+    """A by the law of peft's own draw, U(-1/sqrt(H), 1/sqrt(H)), from the generator of (seed, its name); B stays 0."""
+    with torch.no_grad():
+        for name, parameter in trained.items():
+            if ".lora_a_" in name:
+                bound = 1 / math.sqrt(parameter.shape[1])
+                parameter.copy_(torch.rand(parameter.shape, generator=generator_of(seed, name)) * 2 * bound - bound)
+
+
+def through_nf4(weight: Tensor) -> Tensor:
+    """A float32 matrix, quantized to NF4 in blocks of 64 and dequantized."""
+    try:
+        from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+    except ImportError:
+        return through_table(weight)
+    codes, state = quantize_4bit(weight.detach().contiguous(), blocksize=BLOCK, quant_type="nf4")
+    dense: Tensor = dequantize_4bit(codes, state)
+    return dense
+
+
+def through_table(weight: Tensor) -> Tensor:
+    """`through_nf4` by the paper's table: each element goes to the nearest code times its block's largest value."""
+    table = torch.tensor(PAPER_TABLE)
+    blocks = weight.detach().float().reshape(-1, BLOCK)
+    largest = blocks.abs().amax(dim=1, keepdim=True)
+    scaled = blocks * torch.where(largest > 0, 1 / largest, 0.0)
+    nearest = (scaled[:, :, None].double() - table.double()).abs().argmin(dim=2)
+    return (table[nearest] * largest).reshape(weight.shape)
+
+
+def versions(told: Declared) -> dict[str, str]:
+    """Who computed: libraries and their versions, and by what the weights were dequantized."""
+    import importlib.metadata
+
+    named = {name: importlib.metadata.version(name) for name in ("transformers", "peft", "torch")}
+    try:
+        dequantized = f"bitsandbytes {importlib.metadata.version('bitsandbytes')}"
+    except importlib.metadata.PackageNotFoundError:
+        dequantized = "the paper's code table"
+    return {**named, "dequantized_by": dequantized, "checkpoint": Path(told.checkpoint).name}

@@ -1,0 +1,119 @@
+"""Cases of step_match: evidence that passes, with one thing changed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from evidence_builders import STEPS, arm, verdict_of
+from judge_cases import Case
+
+from harness.evidence.arm_records import ComparedStep, StepReading
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.judge.verdict import Verdict
+
+STEP_MATCH: dict[str, Any] = {
+    "kind": "step_match",
+    "candidate": "ungraphed",
+    "reference": "other_system",
+    "yardstick": "same_system",
+    "steps": STEPS,
+    "max_evaluation_error": 1e-5,
+    "times_yardstick": 4.0,
+    "max_update_error": 1e-6,
+}
+EVALUATED, UPDATED = ("loss", "norms", "gradients"), ("exp_avg", "exp_avg_sq", "parameters")
+Changes = dict[tuple[int, str], dict[str, Any]]
+
+
+def reading(quantity: str, **changes: Any) -> StepReading:
+    """A reading at a tenth of its bound, or of four times the yardstick's error."""
+    values = {"quantity": quantity, "tensors": 4, "error": 1e-7, "tensor": "p0"}
+    values |= {"error": 1e-6, "yardstick": 1e-6} if quantity in EVALUATED else {}
+    return StepReading.model_validate(values | changes)
+
+
+def steps(changes: Changes | None = None, **of_all: Any) -> list[ComparedStep]:
+    """Every step compared, with single readings changed by step and quantity."""
+    changed = changes or {}
+    return [
+        ComparedStep(
+            **{"arm": "ungraphed", "replica": 0, "reference": "other_system", "yardstick": "same_system", **of_all},
+            step=index,
+            readings=[reading(name, **changed.get((index, name), {})) for name in (*EVALUATED, *UPDATED)],
+        )
+        for index in range(STEPS)
+    ]
+
+
+def compared(
+    changes: Changes | None = None,
+    *,
+    taken: list[ComparedStep] | None = None,
+    yardstick: ArmEvidence | None = None,
+    **candidate: Any,
+) -> Verdict:
+    """The verdict where the candidate's execution, or what was compared, differs from one that passes."""
+    ours = arm("ungraphed", **candidate)
+    ours.compared_steps.extend(steps(changes) if taken is None else taken)
+    arms = {each.start.arm: [each] for each in (ours, yardstick or arm("same_system"), arm("other_system"))}
+    return verdict_of(STEP_MATCH, RunEvidence("run", "step_match", arms))
+
+
+def one(quantity: str, step: int = 3, **changes: Any) -> Changes:
+    return {(step, quantity): changes}
+
+
+def four_steps() -> Verdict:
+    losses = [3.0, 2.5, 2.0, 1.9]
+    return compared(taken=steps()[:4], losses=losses, yardstick=arm("same_system", losses=losses))
+
+
+def without_parameters() -> list[ComparedStep]:
+    return [step.model_copy(update={"readings": step.readings[:-1]}) for step in steps()]
+
+
+STEP_CASES = [
+    Case("agrees", "held", compared),
+    Case("at its bound", "held", lambda: compared(one("gradients", error=1e-5))),
+    Case("within the yardstick", "held", lambda: compared(one("gradients", error=3e-5, yardstick=1e-5))),
+    Case(
+        "within an earlier yardstick",
+        "held",
+        lambda: compared(one("gradients", 3, yardstick=1e-5) | one("gradients", 6, error=3e-5)),
+    ),
+    Case(
+        "a later yardstick does not excuse",
+        "exceeds_tolerance",
+        lambda: compared(one("gradients", 3, error=3e-5) | one("gradients", 6, yardstick=1e-5)),
+    ),
+    Case(
+        "the yardstick of another quantity does not excuse",
+        "exceeds_tolerance",
+        lambda: compared(one("loss", 3, yardstick=1e-5) | one("gradients", 3, error=3e-5)),
+    ),
+    *(
+        Case(f"{name} is beyond", "exceeds_tolerance", lambda name=name: compared(one(name, error=1e-4)))  # type: ignore[misc]
+        for name in (*EVALUATED, *UPDATED)
+    ),
+    Case(
+        "the first is named, and the worst",
+        "exceeds_tolerance",
+        lambda: compared(one("parameters", 2, error=3e-6) | one("norms", 5, error=1.0)),
+    ),
+    Case("nothing to compare with", "exceeds_tolerance", lambda: compared(one("norms", error=math.inf))),
+    Case("NaN error", "exceeds_tolerance", lambda: compared(one("exp_avg", error=math.nan))),
+    Case("NaN loss", "non_finite", lambda: compared(losses=[3.0] * (STEPS - 1) + [math.nan])),
+    Case("other start", "unequal_start", lambda: compared(start="elsewhere")),
+    Case("other batches", "unequal_batches", lambda: compared(batches=[f"other{index}" for index in range(STEPS)])),
+    Case("fewer tokens", "unequal_tokens", lambda: compared(tokens=128)),
+    Case("fewer steps", "vacuous_steps", four_steps),
+    Case("a step uncompared", "evidence_missing", lambda: compared(taken=steps()[:-1])),
+    Case("a quantity uncompared", "evidence_missing", lambda: compared(taken=without_parameters())),
+    Case("another reference", "evidence_missing", lambda: compared(taken=steps(reference="untrained"))),
+    Case("no yardstick", "evidence_missing", lambda: compared(one("norms", yardstick=None))),
+    Case("a yardstick that is no number", "evidence_missing", lambda: compared(one("loss", yardstick=math.nan))),
+    Case("nothing trained", "vacuous_parameters_unchanged", lambda: compared(end="start")),
+    Case("frozen changed", "frozen_changed", lambda: compared(frozen_end="other")),
+    Case("ends in NaN", "non_finite_end", lambda: compared(end_state={"optimizer": {"p0.exp_avg": "m!"}})),
+]  # fmt: skip

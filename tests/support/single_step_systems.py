@@ -1,0 +1,135 @@
+"""Linear regression by hand in float32, and by torch in a higher precision from any state: for the step_match probe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from harness.system.protocol import Arm, OptimizerState, SystemDescription, Workload
+
+RATE, BETAS, EPS = 0.1, (0.9, 0.999), 1e-8
+FEATURES = 6
+
+
+def batch(index: int) -> tuple[Tensor, Tensor]:
+    """Inputs [4, FEATURES] and what they should give [4], float32."""
+    drawn = torch.randn(4, FEATURES + 1, generator=torch.Generator().manual_seed(index))
+    return drawn[:, :-1], drawn[:, -1]
+
+
+class _Run:
+    """What both have: the weights of the regression, and what the last step left."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.weights = torch.linspace(-1, 1, FEATURES, dtype=dtype)
+        self.grad, self.index = torch.zeros_like(self.weights), 0
+
+    def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
+        self.index = index
+        self.weights.copy_(parameters["w"])
+        inputs, targets = (each.to(self.weights.dtype) for each in batch(index))
+        errors = inputs @ self.weights - targets
+        self.grad = 2 * inputs.t() @ errors / len(errors)
+        return errors.square().mean()
+
+    def facts(self) -> Mapping[str, str]:
+        return {"device": "cpu"}
+
+    def inputs(self) -> Mapping[str, Tensor]:
+        return {"tokens": batch(self.index)[0]}
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        return {"w": self.weights}
+
+    def frozen(self) -> Mapping[str, Tensor]:
+        return {}
+
+    def gradients(self) -> Mapping[str, Tensor]:
+        return {"w": self.grad}
+
+    def gradient_norms(self) -> Mapping[str, Tensor]:
+        return {"before": self.grad.norm().reshape(1), "max_norm": torch.tensor(1e9)}
+
+    def gradient_groups(self) -> Mapping[str, list[str]]:
+        return {"all": ["w"]}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class TrainedRun(_Run):
+    """Adam written out. `changes` maps a step to what is done to the run before it."""
+
+    changes: Mapping[int, str] = {}
+
+    def __init__(self) -> None:
+        super().__init__(torch.float32)
+        self.first, self.second = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
+
+    def step(self, index: int) -> Tensor:
+        if index in self.changes:
+            getattr(self, self.changes[index])()
+        loss = self.evaluate(index, self.parameters())
+        self.first = BETAS[0] * self.first + (1 - BETAS[0]) * self.grad
+        self.second = BETAS[1] * self.second + (1 - BETAS[1]) * self.grad**2
+        first, second = (
+            each / (1 - beta ** (index + 1)) for each, beta in zip((self.first, self.second), BETAS, strict=True)
+        )
+        self.weights -= RATE * first / (second.sqrt() + EPS)
+        return loss
+
+    def reset(self) -> None:
+        self.first = torch.zeros_like(self.first)
+
+    def nudge(self) -> None:
+        self.weights += 1e-3
+
+    def moments(self) -> Mapping[str, Mapping[str, Tensor]]:
+        return {"exp_avg": {"w": self.first}, "exp_avg_sq": {"w": self.second}}
+
+
+class ReferenceRun(_Run):
+    """torch's AdamW from a given state; it never trains by itself."""
+
+    def step(self, index: int) -> Tensor:
+        raise NotImplementedError
+
+    def update(self, index: int, before: OptimizerState, gradients: Mapping[str, Tensor]) -> OptimizerState:
+        weights = before.parameters["w"].to(self.weights.dtype, copy=True).requires_grad_()
+        weights.grad = gradients["w"].to(weights.dtype)
+        optimizer = torch.optim.AdamW([weights], lr=RATE, betas=BETAS, eps=EPS, weight_decay=0.0)
+        moments = {
+            "exp_avg": before.exp_avg["w"].to(weights.dtype, copy=True),
+            "exp_avg_sq": before.exp_avg_sq["w"].to(weights.dtype, copy=True),
+        }
+        optimizer.state[weights] = {"step": torch.tensor(float(index)), **moments}
+        optimizer.step()
+        return OptimizerState({"w": weights.detach()}, *({"w": each} for each in moments.values()))
+
+
+def _described(name: str) -> SystemDescription:
+    return SystemDescription(name, "a linear regression", (), {"dtype": str}, {}, frozenset())
+
+
+class Trained:
+    def describe(self) -> SystemDescription:
+        return _described("trained")
+
+    def open(self, workload: Workload, arm: Arm, **_: Any) -> TrainedRun:
+        return TrainedRun()
+
+
+class Reference:
+    def describe(self) -> SystemDescription:
+        return _described("reference")
+
+    def open(self, workload: Workload, arm: Arm, **_: Any) -> ReferenceRun:
+        return ReferenceRun(getattr(torch, str(arm.settings()["dtype"])))
