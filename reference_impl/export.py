@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from harness.system.protocol import CheckpointExport
+from reference_impl.checkpoint import WeightSource, weight_shapes
+from reference_impl.config import ModelConfig
 from reference_impl.lora import TRAINABLE
 from reference_impl.trainer import Trainer
 
@@ -23,7 +29,7 @@ def export_checkpoint(trainer: Trainer, groups: dict[str, list[str]]) -> Checkpo
     """Base weights dequantized to float32 under Hugging Face's names, and the settings of LoRA, clip and AdamW."""
     model, config = trainer.model_config, trainer.config
     return CheckpointExport(
-        config=hugging_face_config(trainer),
+        config=hugging_face_config(model),
         state=base_weights(trainer),
         lora={
             "r": config.rank,
@@ -46,9 +52,17 @@ def export_checkpoint(trainer: Trainer, groups: dict[str, list[str]]) -> Checkpo
     )
 
 
-def hugging_face_config(trainer: Trainer) -> dict[str, object]:
+def write_checkpoint(model: ModelConfig, source: WeightSource, directory: Path) -> Path:
+    """`config.json` and the weights in bfloat16, as published checkpoints have them; gives the directory."""
+    directory.mkdir(parents=True)
+    weights = {name: source.tensor(name).to(torch.bfloat16).cpu() for name in weight_shapes(model)}
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    (directory / "config.json").write_text(json.dumps(hugging_face_config(model), indent=2) + "\n", encoding="utf-8")
+    return directory
+
+
+def hugging_face_config(model: ModelConfig) -> dict[str, object]:
     """`config.json` of the model: Qwen2 with biased q, k and v, Llama without."""
-    model = trainer.model_config
     kind, architecture = ("qwen2", "Qwen2ForCausalLM") if model.attention_bias else ("llama", "LlamaForCausalLM")
     return {
         "architectures": [architecture],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -74,6 +75,7 @@ class QLoRASystem:
                     "skipped_steps",
                     "kernel_cases",
                     "kernels",
+                    "checkpoint",
                 }
             ),
             captures=frozenset({"none", "step", "backward"}),
@@ -115,6 +117,19 @@ class QLoRASystem:
         kernels = RunKernels(train_config(workload, arm, data, model_directory), _schedule(workload))
         plant(fault, PLAN, kernels)
         return kernels.cross_compiled(target, with_used=with_used)
+
+    def checkpoint(self, workload: Workload, folder: Path, *, model_directory: str | None = None) -> Path:
+        """The directory that the workload's weights are read from; of seeded random weights one is written."""
+        from harness.system.protocol import Arm
+        from reference_impl.export import write_checkpoint
+        from reference_impl.trainer import checkpoint_directory, model_source, resolve_device
+
+        config = train_config(workload, Arm(), None, model_directory)
+        directory = checkpoint_directory(config)
+        if directory is not None:
+            return directory
+        shape, source, _ = model_source(config, resolve_device(config.device))
+        return write_checkpoint(shape, source, folder / str(config.model))
 
     def kernel_cases(self, workload: Workload, arm: Arm, *, fault: str | None = None) -> KernelCases:
         """The kernels at this workload's shapes; no weight is loaded."""

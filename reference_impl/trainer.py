@@ -55,14 +55,21 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
+def checkpoint_directory(config: TrainConfig) -> Path | None:
+    """Where ``config.model`` has its weights; None for seeded random ones."""
+    if isinstance(config.model, ModelConfig):
+        return None
+    if config.model == "tiny":
+        return TINY_CHECKPOINT
+    return None if config.model in MODEL_PRESETS else Path(config.model)
+
+
 def model_source(config: TrainConfig, device: torch.device) -> tuple[ModelConfig, WeightSource, Path | None]:
     """Shape, frozen weights and tokenizer of ``config.model``."""
-    if isinstance(config.model, ModelConfig):
-        return config.model, RandomWeights(config.model, config.seed, device), None
-    if config.model in MODEL_PRESETS and config.model != "tiny":
-        preset = MODEL_PRESETS[config.model]
-        return preset, RandomWeights(preset, config.seed, device), None
-    directory = TINY_CHECKPOINT if config.model == "tiny" else Path(config.model)
+    directory = checkpoint_directory(config)
+    if directory is None:
+        shape = config.model if isinstance(config.model, ModelConfig) else MODEL_PRESETS[config.model]
+        return shape, RandomWeights(shape, config.seed, device), None
     model_config = read_config(directory)
     tokenizer = directory / "tokenizer.json"
     source = CheckpointWeights(directory, model_config, device)

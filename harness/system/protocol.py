@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from torch import Tensor
 
@@ -42,6 +43,8 @@ CAPABILITIES = (
     "kernels",
     "skipped_steps",
     "kernel_cases",
+    "checkpoint",
+    "peer",
 )
 
 
@@ -329,6 +332,32 @@ class CrossCompiles(Protocol):
         model_directory: str | None = None,
     ) -> KernelInventory:
         """Kernels of `target` (`sm_90`) that a prewarm plans, and, `with_used`, that a step of the arm asks for."""
+        ...
+
+
+@runtime_checkable
+class HasCheckpoint(Protocol):
+    """A system, not a run: the frozen weights of its runs, where another framework can read them."""
+
+    def checkpoint(self, workload: Workload, folder: Path, *, model_directory: str | None = None) -> Path:
+        """A directory in the Hugging Face layout with the workload's frozen weights; written below `folder` where
+        there is none yet. A run that is opened with it as its `model_directory` trains from those weights."""
+        ...
+
+
+@runtime_checkable
+class ServesAsPeer(Protocol):
+    """A run that trains the same as others do, from what a contract declares; its `step` is its own training."""
+
+    def restart(self, seed: int) -> None:
+        """Begin anew as a run of this seed does: first parameters, optimizer, schedule, order of the batches."""
+        ...
+
+    def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
+        """The loss [] of its own batch `index` at these parameters; gradients and inputs are then those of it.
+
+        Its own training does not go on from there: `restart` comes next, or another `evaluate`.
+        """
         ...
 
 
