@@ -48,6 +48,7 @@ _OF_AN_ARM = {
     "steps": Kind.JUDGED_TRAINING,
     "end": Kind.END,
     "re-capture": Kind.JUDGED_TRAINING,
+    "gradients": Kind.JUDGED_TRAINING,  # at another arm's parameters
     "watch replays": Kind.DETECTORS,
     "host syncs": Kind.DETECTORS,
     "census": Kind.CAPTURE_EVIDENCE,
@@ -66,6 +67,8 @@ _OF_THE_WORKER = {
     "watch launches": Kind.DETECTORS,
     "wait to be ": Kind.WAITING,
     "set up the profiler": Kind.DETECTORS,
+    "write the checkpoint": Kind.OPENING,
+    "compare gradients": Kind.END,
     "end": Kind.END,
     "census": Kind.CAPTURE_EVIDENCE,
 }

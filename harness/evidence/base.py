@@ -10,7 +10,9 @@ from harness.bounded_model import BoundedModel
 from harness.numbers import Real
 
 Scalar = bool | int | Real | str
-Probe = Literal["paired", "throughput", "recapture", "kernels", "prewarm", "kernel_match", "step_match", "steady"]
+Probe = Literal[
+    "paired", "throughput", "recapture", "kernels", "prewarm", "kernel_match", "step_match", "step_accuracy", "steady"
+]
 
 
 # How a worker, or one arm in it, came to its end before it was complete.

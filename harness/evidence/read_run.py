@@ -34,6 +34,7 @@ from harness.evidence.run_records import (
     Phase,
     PrewarmEvidence,
     Raised,
+    StepErrors,
     Telemetry,
     TimingEvidence,
     Unavailable,
@@ -256,14 +257,18 @@ def _with_arm_record(arm: ArmEvidence, record: LaterArmRecord) -> ArmEvidence:
 
 def _with_run_record(evidence: RunEvidence, record: AnyRecord) -> RunEvidence:
     """Add a record that belongs to the run and to no replica."""
-    if isinstance(record, TimingEvidence):
-        return replace(evidence, timing=record)
-    if isinstance(record, KernelsEvidence):
-        return replace(evidence, kernels={**evidence.kernels, record.arm: record})
-    if isinstance(record, PrewarmEvidence):
-        return replace(evidence, prewarm={**evidence.prewarm, record.arm: record})
-    if isinstance(record, KernelMatchEvidence):
-        return replace(evidence, kernel_match={**evidence.kernel_match, record.arm: record})
-    if isinstance(record, Unavailable):
-        return replace(evidence, obstacle=record.obstacle)
-    return evidence
+    added: dict[str, object] = {}
+    match record:
+        case TimingEvidence():
+            added = {"timing": record}
+        case KernelsEvidence():
+            added = {"kernels": {**evidence.kernels, record.arm: record}}
+        case PrewarmEvidence():
+            added = {"prewarm": {**evidence.prewarm, record.arm: record}}
+        case KernelMatchEvidence():
+            added = {"kernel_match": {**evidence.kernel_match, record.arm: record}}
+        case StepErrors():
+            added = {"step_errors": [*evidence.step_errors, record]}
+        case Unavailable():
+            added = {"obstacle": record.obstacle}
+    return replace(evidence, **added)  # type: ignore[arg-type]

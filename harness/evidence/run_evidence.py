@@ -25,6 +25,7 @@ from harness.evidence.run_records import (
     KernelMatchEvidence,
     KernelsEvidence,
     PrewarmEvidence,
+    StepErrors,
     Telemetry,
     TimingEvidence,
 )
@@ -79,6 +80,7 @@ class RunEvidence:
     kernels: dict[str, KernelsEvidence] = field(default_factory=dict)
     prewarm: dict[str, PrewarmEvidence] = field(default_factory=dict)
     kernel_match: dict[str, KernelMatchEvidence] = field(default_factory=dict)
+    step_errors: list[StepErrors] = field(default_factory=list)
     failed: dict[str, ArmFailed] = field(default_factory=dict)  # by arm: what ended it; the others went on
     death: Death | None = None
     obstacle: Obstacle | None = None  # the worker found that this machine cannot do it: NOT_RUN

@@ -178,6 +178,27 @@ class KernelMatchEvidence(Record):
     constants: dict[str, Count]  # tile, unroll, … as the source's constants say
 
 
+class TensorErrors(Record):
+    """L2 norms of one trained tensor's gradient: the reference's own, and of two arms' differences from it."""
+
+    name: str
+    reference_norm: Amount
+    candidate_error: Amount
+    peer_error: Amount
+
+
+class StepErrors(Record):
+    """Gradients of one step of the candidate, and those of two other arms at its parameters and on its batch."""
+
+    record: Literal["step_errors"] = "step_errors"
+    seed: Count
+    step: Count
+    parameters: dict[str, str]  # digest, in float32, of what the step began with, by arm
+    batches: dict[str, str]  # digest of what it read, by arm
+    losses: dict[str, Real]  # by arm
+    tensors: list[TensorErrors]
+
+
 class Unavailable(Record):
     """The machine or system cannot do what the run asks (`NotAvailable` was raised): its units are NOT_RUN."""
 
@@ -227,6 +248,7 @@ AnyRecord = Annotated[
     | KernelsEvidence
     | PrewarmEvidence
     | KernelMatchEvidence
+    | StepErrors
     | Unavailable
     | ArmFailed
     | Raised

@@ -122,6 +122,19 @@ _ROWS = (
         reasons={},
     ),
     Kind(
+        name="step_accuracy",
+        model="harness.contract.kinds.accuracy:StepAccuracy",
+        judge="harness.judge.step_accuracy:judge",
+        probes={
+            "step_accuracy": ("candidate", "peer", "reference", "gradient_seeds", "gradient_steps", "loss_seeds"),
+        },
+        capabilities=frozenset({"parameters", "inputs", "gradients"}),
+        judges_unreadable_device=False,
+        card=("step_accuracy",),
+        evidence_faults=(MISSING_RUN, NO_STEPS),
+        reasons={},
+    ),
+    Kind(
         name="memory_steady",
         model="harness.contract.kinds.replay:MemorySteady",
         judge="harness.judge.memory_steady:judge",

@@ -10,7 +10,17 @@ from harness.report.blocks import Section
 from harness.report.budget import BYTES, page_within
 from harness.report.headline import headline, undecided
 from harness.report.page import render_page
-from harness.report.sections import capture, closing, costs, gradients, kernels, steps, throughput, trajectories
+from harness.report.sections import (
+    capture,
+    closing,
+    costs,
+    gradients,
+    kernels,
+    step_accuracy,
+    steps,
+    throughput,
+    trajectories,
+)
 from harness.report.text import clean, line
 from harness.report.view import ReportView
 
@@ -53,6 +63,7 @@ def _evidence(view: ReportView) -> list[Section]:
         trajectories.section(view),
         gradients.section(view),
         steps.section(view),
+        step_accuracy.section(view),
         throughput.section(view),
         *capture.sections(view),
         *kernels.sections(view),

@@ -13,6 +13,7 @@ from judge_cases_launched import LAUNCHED
 from judge_cases_mechanisms import MECHANISMS
 from judge_cases_ratios import RATIOS
 from judge_cases_roles import ROLES
+from judge_cases_step_accuracy import ACCURACY_CASES
 from judge_cases_steps import STEP_CASES
 from judge_cases_throughput import OTHER_CASES, THROUGHPUT_CASES
 from judge_cases_training import REPEATABILITY_CASES, TRAJECTORY_CASES
@@ -28,6 +29,7 @@ ONE_WRONG_THING: dict[str, list[Case]] = {
     "prewarm": PREWARM_CASES,
     "kernel_match": MATCH_CASES,
     "step_match": STEP_CASES,
+    "step_accuracy": ACCURACY_CASES,
     "throughput_ratio": THROUGHPUT_CASES,
     "any": OTHER_CASES,
 }

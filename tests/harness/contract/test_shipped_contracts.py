@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.contract.claims import AnyClaim, CompositeClaim, parts_of
+from harness.contract.kinds.accuracy import StepAccuracy
 from harness.contract.kinds.replay import Capture, HostSyncs, MemorySteady
 from harness.contract.kinds.throughput import ThroughputRatio
 from harness.contract.kinds.training import Repeatability, TrajectoryMatch
@@ -30,6 +31,7 @@ PROMISED = {
     *(f"KERNEL-{name}-001" for name in ("ATTENTION", "ROTATION", "NORM", "SWIGLU", "CROSS-ENTROPY", "NF4", "ADAM")),
     *("KERNEL-ATTENTION-002", "KERNEL-ROTATION-002", "KERNEL-NORM-002"),
     *("TRACED-STEP-001", "TRACED-STEP-002", "REF-STEP-001"),
+    *("REF-STEP-GPU-001", "REF-STEP-GPU-002"),
 }
 
 
@@ -78,6 +80,12 @@ def test_upstreams_numbers_and_ours(claims: dict[str, AnyClaim]) -> None:
     skipped = parts["F-CGT-003"]
     assert isinstance(skipped, Capture)
     assert skipped.skipped_steps_at_most == 0
+    for name in ("REF-STEP-GPU-001", "REF-STEP-GPU-002"):
+        step = parts[name]
+        assert isinstance(step, StepAccuracy)
+        ratios_of_errors = (step.median_gradient_ratio_at_most, step.gradient_ratio_at_most, step.loss_ratio_at_most)
+        assert ratios_of_errors == (1.2, 2.0, 1.2)
+        assert (len(step.gradient_seeds), step.loss_steps) == (5, 50)
     same = parts["FALSIFY-GPUTRAIN-006"]
     assert isinstance(same, Repeatability)
     assert (same.runs, same.equality, same.max_abs_difference) == (2, "bitwise", 1e-5)

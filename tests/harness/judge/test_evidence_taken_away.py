@@ -26,6 +26,7 @@ AN_ENTRY = {
     },
     "gradient_match": {"gradients.groups": "a clipping group that is named twice, or at one step alone"},
     "kernel_match": {"cases": "a case of a shape of its own", "compiled": "compiled kernels"},
+    "step_accuracy": {"step_errors.tensors": "a tensor that is named twice"},
     "prewarm": {"used": "kernels of the run", "events": "compilations and loads"},
     "ptx_target": {"used": "kernels of the run"},
     "throughput_ratio": {
