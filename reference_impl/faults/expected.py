@@ -29,3 +29,8 @@ def transformers_twin(**figures: int) -> dict[str, Expectation]:
     """What REF-STEP-001 had to say before it judged single steps: for published drills. Figures name their part."""
     named = {name.replace("__", "."): value for name, value in figures.items()}
     return {"REF-STEP-001": Expectation("FAIL", "exceeds_tolerance", named)}
+
+
+def errs(bound: str) -> dict[str, Expectation]:
+    """What the comparison with another implementation's errors must say: which ratio of errors exceeds its bound."""
+    return {"step_accuracy": Expectation("FAIL", "exceeds_tolerance", {"exceeded_bound": f"{bound}_at_most"})}

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reference_impl.faults.expected import single_steps
+from harness.system.protocol import Expectation
+from reference_impl.faults.expected import errs, single_steps
 from reference_impl.faults.registry import STEP, fault
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ OTHER_BASE = 1e6  # that of Qwen2's larger models
 @fault(
     STEP,
     "in both arms each token's label is the token itself, not the next one",
-    single_steps("loss", 0),
+    {
+        **single_steps("loss", 0),
+        "step_accuracy": Expectation("FAIL", "unequal_batches", {"first_unequal_step": 0}),
+    },
     plant_in="both",
 )
 def labels_not_shifted(trainer: Trainer) -> None:
@@ -56,7 +60,7 @@ def reset_momentum(trainer: Trainer) -> None:
 @fault(
     STEP,
     f"in both arms the gradient of {ZEROED} is zero from step {ZEROED_FROM} on",
-    single_steps("norms", ZEROED_FROM),
+    {**single_steps("norms", ZEROED_FROM), **errs("gradient_ratio")},
     plant_in="both",
 )
 def zeroed_gradient(trainer: Trainer) -> None:
@@ -89,7 +93,7 @@ def wrong_nf4_value(trainer: Trainer) -> None:
 @fault(
     STEP,
     "in both arms the learning rate stays at its peak, without warm-up or decay",
-    single_steps("parameters", 0),
+    {**single_steps("parameters", 0), **errs("loss_ratio")},
     plant_in="both",
 )
 def constant_learning_rate(trainer: Trainer) -> None:
@@ -105,7 +109,7 @@ def constant_learning_rate(trainer: Trainer) -> None:
 @fault(
     STEP,
     "both arms read another rotary base from the config than it has",
-    single_steps("loss", 0),
+    {**single_steps("loss", 0), **errs("median_gradient_ratio")},
     plant_in="both",
 )
 def wrong_rotary_base(trainer: Trainer) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from harness.system.protocol import Expectation
 from reference_impl.config import learning_rate_at
-from reference_impl.faults.expected import trajectory, transformers_twin
+from reference_impl.faults.expected import errs, trajectory, transformers_twin
 from reference_impl.faults.registry import STEP, fault
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def cross_stream_race(trainer: Trainer) -> None:
 @fault(
     STEP,
     "the learning rate is a host scalar, baked in when the step is recorded",
-    {**trajectory("differs", 2), **transformers_twin(trajectory_match__first_exceeding_step=2)},
+    {**trajectory("differs", 2), **transformers_twin(trajectory_match__first_exceeding_step=2), **errs("loss_ratio")},
 )
 def frozen_learning_rate(trainer: Trainer) -> None:
     prepare = trainer.prepare
@@ -84,7 +84,7 @@ def frozen_learning_rate(trainer: Trainer) -> None:
 @fault(
     STEP,
     "Adam's bias corrections are host scalars, baked in when the step is recorded",
-    {**trajectory("differs", 2), **transformers_twin(trajectory_match__first_exceeding_step=2)},
+    {**trajectory("differs", 2), **transformers_twin(trajectory_match__first_exceeding_step=2), **errs("loss_ratio")},
 )
 def frozen_bias_correction(trainer: Trainer) -> None:
     prepare = trainer.prepare
