@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from harness.system.protocol import HasCheckpoint, Workload
+from harness.system.protocol import Arm, HasCheckpoint, Workload
 from reference_impl.checkpoint import CheckpointWeights, RandomWeights, read_config, weight_shapes
 from reference_impl.config import MODEL_PRESETS, TINY_CHECKPOINT, ModelConfig
 from reference_impl.export import write_checkpoint
@@ -23,6 +24,7 @@ SMALL = ModelConfig(
     vocab_size=32,
     rope_theta=1e6,
 )
+BYTES = replace(SMALL, vocab_size=256)  # a token for each byte of the text
 CPU = torch.device("cpu")
 
 
@@ -60,3 +62,19 @@ def test_random_weights_are_written_as_the_workloads_seed_draws_them(
     name = "model.layers.1.mlp.down_proj.weight"
     written = CheckpointWeights(directory, SMALL, CPU).tensor(name)
     assert torch.equal(written, RandomWeights(SMALL, 3, CPU).tensor(name).bfloat16())
+
+
+def test_transformers_reads_what_was_written_as_the_trainer_does(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from reference_impl.transformers_twin.peer import TransformersPeer
+
+    directory = write_checkpoint(BYTES, RandomWeights(BYTES, 3, CPU), tmp_path / "written")
+    told = {"rank": 4, "alpha": 8.0, "warmup_steps": 1, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
+    trained = workload("qwen2-1.5b").model_copy(update={"options": told})
+    arm = Arm.model_validate({"learning_rate": 1e-3, "max_norm": 0.1})
+    exact = arm.model_copy(update={"dtype": "float64"})
+    with (
+        QLoRASystem().open(trained, arm, model_directory=str(directory)) as ours,
+        TransformersPeer().open(trained, exact, model_directory=str(directory)) as theirs,
+    ):
+        assert float(ours.step(0)) == pytest.approx(float(theirs.step(0)), abs=1e-5)
