@@ -21,6 +21,7 @@ from reference_impl.errors import ReferenceImplError
 from reference_impl.files import read_json
 from reference_impl.seeding import seeded_generator
 
+MOST_LAYERS = 10_000
 ARCHITECTURES = ("Qwen2ForCausalLM", "LlamaForCausalLM")
 EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 
@@ -98,6 +99,9 @@ def _config(path: Path, raw: dict[str, Any]) -> ModelConfig:
         raise ReferenceImplError(str(path), f"rope scaling {rope}", "use a model without rope scaling")
     if raw.get("use_sliding_window"):
         raise ReferenceImplError(str(path), "use_sliding_window is set", "use a model with full attention")
+    if raw["num_hidden_layers"] > MOST_LAYERS:  # the shapes of all tensors are listed before one is read
+        got = f"num_hidden_layers {raw['num_hidden_layers']}"
+        raise ReferenceImplError(str(path), got, f"use a model of at most {MOST_LAYERS} layers")
     heads = raw.get("num_attention_heads", 0)
     return ModelConfig(
         hidden_size=raw["hidden_size"],
