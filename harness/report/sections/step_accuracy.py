@@ -47,7 +47,9 @@ def _part(title: str, run: RunEvidence, claim: StepAccuracy) -> Part:
     part.tables.append(
         table("Gradients, largest ratio first", heads, [_row(each) for each in worst], folded=True, shown=SHOWN)
     )
-    part.tables.append(table("Losses by seed", ["seed", *columns], [_row(each) for each in _by_seed(run, claim)]))
+    part.tables.append(
+        table("Losses by seed", ["seed", *columns], [_row(each) for each in _by_seed(run, claim)], folded=True)
+    )
     return part
 
 
