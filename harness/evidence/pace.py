@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Times the least of the same machine. On an H200's host (20 processes, 320 blocks) a pace was either within 1.35 times
-# the least, or, with few between, 1.5 to 2 times it: that is what two busy threads of one core leave each other.
+# the least, or 1.5 to 2 times it, six between: that is what two busy threads of one core leave each other.
 DISTURBED = 1.35
 
 
