@@ -8,7 +8,7 @@ project's kernel for the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import product
 
 from harness.contract.kinds.kernels import KernelDemands, KernelMatch
@@ -72,26 +72,33 @@ def _require_whole(part: KernelMatch, case: KernelCase, sheet: Sheet) -> None:
     if case.mistyped:
         settle(reasons.WRONG_TYPE, f"{_name(case)}: {some(case.mistyped)}")
     if part.relative_to == "terms":
-        _require_terms(case)
+        _require_terms(case, sheet)
     if case.zero_references:
         settle(reasons.VACUOUS_REFERENCE, f"{_name(case)} has {case.zero_references} outputs whose reference is zero")
-    if not case.finite or not all(math.isfinite(error) for error in errors):
-        sheet.figure("first_non_finite_case", _name(case))
-        settle(reasons.NON_FINITE, f"{_name(case)} gave a value that is not finite")
+    _require_finite(case, errors, sheet, where_infinite="its reference is zero throughout")
     if case.unwritten > 0:
         settle(reasons.UNWRITTEN_ELEMENTS, f"{_name(case)} left {case.unwritten} elements unwritten")
     if case.overwritten:
         settle(reasons.OVERWRITTEN_MEMORY, f"{_name(case)} changed {case.overwritten} elements beside its outputs")
 
 
-def _require_terms(case: KernelCase) -> None:
+def _require_finite(case: KernelCase, errors: Collection[float], sheet: Sheet, *, where_infinite: str) -> None:
+    """An infinite error of outputs that are finite is no such value: it is a difference where the scale is zero."""
+    if not case.finite or not all(math.isfinite(error) or error == math.inf for error in errors):
+        sheet.figure("first_non_finite_case", _name(case))
+        settle(reasons.NON_FINITE, f"{_name(case)} gave a value that is not finite")
+    if math.inf in errors:
+        settle(reasons.EXCEEDS_TOLERANCE, f"{_name(case)} errs where {where_infinite}")
+
+
+def _require_terms(case: KernelCase, sheet: Sheet) -> None:
     """The case shows what was looked for besides errors, and errors of every output that it and its peer have."""
     if case.terms is None or case.outputs is None or None in (case.overwritten, case.zero_references):
         settle(reasons.EVIDENCE_MISSING, f"{_name(case)} has no errors relative to its terms, or nothing beside them")
     errors = [each for several in case.terms.values() for each in (several.vs_naive, several.vs_fp64)]
     beside = case.peer.errors.values() if case.peer is not None else ()
-    if not all(math.isfinite(error) for error in [*errors, *(each.own_vs_fp64 for each in beside)]):
-        settle(reasons.NON_FINITE, f"{_name(case)} has an error relative to its terms that is not finite")
+    errors += [each.own_vs_fp64 for each in beside]
+    _require_finite(case, errors, sheet, where_infinite="all terms of an element are zero")
     if set(case.outputs.values()) != case.terms.keys():
         settle(reasons.EVIDENCE_INCONSISTENT, f"{_name(case)} has outputs of other types than its errors are of")
     if case.peer is not None:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from harness.processes.leftovers import TOKEN, kill_marked, new_token
+from harness.processes.user_name import lent_name
 
 KEEPER = Path(__file__).with_name("keeper.py")
 Stream = IO[bytes] | int | None
@@ -47,10 +48,11 @@ class KeptProcess:
         self._heard = b""
         control, self._control = _pipe()
         self._status, status = _pipe()
+        environment = os.environ if env is None else env
         with control, status:
             self._keeper = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(KEEPER), str(control.fileno()), str(status.fileno()), *command],
-                env={**(os.environ if env is None else env), TOKEN: self._token},
+                env={**environment, **lent_name(environment), TOKEN: self._token},
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,

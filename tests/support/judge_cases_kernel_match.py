@@ -99,6 +99,11 @@ MATCH_CASES = [
     Case("errs against fp64", "exceeds_tolerance", lambda: agreed(last={"error_vs_fp64": 5e-2})),
     Case("errs against naive", "exceeds_tolerance", lambda: agreed(last={"error_vs_naive": 5e-2})),
     Case("not finite", "non_finite", lambda: agreed(last={"finite": False})),
+    Case(
+        "a difference from a reference of zeros",
+        "exceeds_tolerance",
+        lambda: agreed(last={"error_vs_fp64": math.inf}),
+    ),
     Case("NaN error", "non_finite", lambda: agreed(last={"error_vs_fp64": math.nan})),
     Case("unwritten", "unwritten_elements", lambda: agreed(last={"unwritten": 3})),
     Case("not repeatable", "not_repeatable", lambda: agreed(last={"repeat_equal": False})),
@@ -162,6 +167,16 @@ MATCH_CASES = [
     ),
     Case(
         "not finite in terms", "non_finite", lambda: in_terms(last={"terms": {"bfloat16": errors(vs_naive=math.nan)}})
+    ),
+    Case(
+        "a difference where all terms are zero",
+        "exceeds_tolerance",
+        lambda: in_terms(last={"terms": {"bfloat16": errors(vs_fp64=math.inf)}}),
+    ),
+    Case(
+        "an infinite error of outputs that are not finite",
+        "non_finite",
+        lambda: in_terms(last={"finite": False, "terms": {"bfloat16": errors(vs_fp64=math.inf)}}),
     ),
     Case("terms unknown", "evidence_missing", lambda: in_terms(last={"terms": None})),
     Case("guards unknown", "evidence_missing", lambda: in_terms(last={"overwritten": None})),

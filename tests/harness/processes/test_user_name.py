@@ -1,0 +1,46 @@
+"""A user whom the machine has no name for is lent one, in every process that the harness starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from harness.processes.kept import KeptProcess
+from harness.processes.user_name import lent_name
+
+
+def _nameless(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(number: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_user_without_a_name_is_lent_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    _nameless(monkeypatch)
+    assert lent_name({}) == {"USER": f"user-{os.getuid()}"}
+
+
+@pytest.mark.parametrize("given", ["LOGNAME", "USER"])
+def test_a_name_that_is_set_stays(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _nameless(monkeypatch)
+    assert lent_name({given: "somebody"}) == {}
+
+
+def test_a_name_that_the_machine_knows_is_not_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pwd.getpwuid", lambda _: object())
+    assert lent_name({}) == {}
+
+
+def test_every_child_has_a_name_for_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    _nameless(monkeypatch)
+    asks = "import getpass; print(getpass.getuser())"
+    with KeptProcess([sys.executable, "-c", asks], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        with child.stdout as printed:
+            assert printed.read().decode().strip() == f"user-{os.getuid()}"
