@@ -59,12 +59,22 @@ class Recheck:
 
     @property
     def not_judged(self) -> list[str]:
-        """The rows that could not be judged again, with the reason, one line each."""
-        return [f"{row.name}: not judged again: {row.not_judged}" for row in self.rows if row.not_judged]
+        """The rows that could not be judged again, one line for each reason."""
+        by_reason: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.not_judged:
+                by_reason.setdefault(row.not_judged, []).append(row.name)
+        return [
+            f"{name}{f' and {len(others)} other rows' if others else ''}: not judged again: {reason}"
+            for reason, (name, *others) in by_reason.items()
+        ]
 
     def count_line(self) -> str:
         """`65 rows: 64 same · 0 differ · 1 not judged again`."""
-        differ, not_judged = sum(row.difference is not None for row in self.rows), len(self.not_judged)
+        differ, not_judged = (
+            sum(row.difference is not None for row in self.rows),
+            sum(bool(row.not_judged) for row in self.rows),
+        )
         same = len(self.rows) - differ - not_judged
         return f"{len(self.rows)} rows: {same} same · {differ} differ · {not_judged} not judged again"
 
