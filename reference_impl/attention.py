@@ -11,6 +11,7 @@ from torch import Tensor
 
 from reference_impl import ops
 from reference_impl.config import ModelConfig
+from reference_impl.kernels.rope import naive
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,12 @@ def add_rotate_(qkv: Tensor, low_rank: Tensor, b: Tensor, shape: StepShape, conf
     """
     heads = config.num_heads + config.num_kv_heads
     ops.rope_add_rotate_(qkv, low_rank, b, shape.cos, shape.sin, shape.seq_len, heads, config.head_dim)
+
+
+def rotate_(qkv: Tensor, shape: StepShape, config: ModelConfig) -> None:
+    """Rotary embedding of the query and key heads of qkv [T, QKV], in place: a model without LoRA, by plain torch."""
+    heads = config.num_heads + config.num_kv_heads
+    naive.apply_(qkv, shape.cos, shape.sin, shape.seq_len, heads, config.head_dim, inverse=False)
 
 
 def _sizes(shape: StepShape, config: ModelConfig) -> tuple[int, int, int, int, int]:

@@ -82,8 +82,11 @@ def write_product_(out: Tensor, left: Tensor, right: Tensor) -> None:
 class Block:
     """Attention and SwiGLU, each behind an RMSNorm and inside a residual connection."""
 
-    def __init__(self, config: ModelConfig, weights: BlockWeights, trainable: LayerTrainable) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: BlockWeights, trainable: LayerTrainable, *, adapters: bool = True
+    ) -> None:
         self.config = config
+        self.adapters = adapters
         self.weights = weights
         self.trainable = trainable
         # `reference_impl.gemm.install` puts another path of the backward products in its place.
@@ -107,7 +110,10 @@ class Block:
         qkv, low_rank = self._project(normed, qkv_weight)
         # The kernels of attention leave memory idle: the time to make this block's other weights and the next one's.
         dense.ahead(3)
-        attention.add_rotate_(qkv, low_rank, trainable.b, shape, config)
+        if self.adapters:
+            attention.add_rotate_(qkv, low_rank, trainable.b, shape, config)
+        else:
+            attention.rotate_(qkv, shape, config)
         attended, log_sum_exp = attention.forward(qkv, shape, config)
         residual_mid, normed_mid, rstd_mid = ops.rms_norm_add_forward(
             attended @ output_weight.t(), residual_in, trainable.post_attn_norm, eps

@@ -140,6 +140,7 @@ class TrainConfig:
     ``data`` is a text file or folder; None is the text of CPython's `pydoc_data.topics`.
     ``loss_chunk`` is the number of tokens whose logits exist at one time.
     ``gemm`` is the path of the backward products, see `reference_impl.gemm`.
+    Without ``adapters`` the forward pass leaves LoRA out; its factors stay in place, so that parameters start alike.
     """
 
     model: str | ModelConfig = "tiny"
@@ -164,6 +165,7 @@ class TrainConfig:
     data: str | None = None
     loss_chunk: int = 512
     gemm: GemmPath = "cublas"
+    adapters: bool = True
 
     @classmethod
     def preset(cls, model: str, **overrides: Any) -> TrainConfig:

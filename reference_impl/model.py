@@ -86,6 +86,7 @@ class Model:
                 model_config,
                 _block_weights(model_config, source, layer, config.weights, dtype),
                 self.trainable.layer(layer),
+                adapters=config.adapters,
             )
             for layer in range(model_config.num_layers)
         ]

@@ -38,6 +38,8 @@ ARM_OPTIONS: dict[str, Sequence[Scalar] | type] = {
     "weights": ("nf4", "full"),
     "dtype": ("auto", "bfloat16", "float32"),
     "gemm": ("cublas", "tiled", "fp16", "bf16"),
+    "adapters": (True, False),
+    "seed": int,
 }
 # Settings of the run, not of the trainer: which kernels are loaded before the weights.
 RUN_OPTIONS: dict[str, Sequence[Scalar] | type] = {"prewarm": (True, False)}
@@ -145,16 +147,16 @@ class QLoRASystem:
 
 def train_config(workload: Workload, arm: Arm, data: str | None, model_directory: str | None) -> TrainConfig:
     """The trainer's configuration for one arm; the arm's settings win over the workload's options."""
+    settings = {"seed": workload.seed} | _known(_trainer_settings(arm), ARM_OPTIONS, "arm setting")
     return TrainConfig.preset(
         model_directory or workload.model,
         batch_size=workload.batch_size,
         seq_len=_schedule(workload)[0],
         steps=workload.steps,
-        seed=workload.seed,
         data=data,
         device=workload.needs.device or "auto",
         **_known(workload.options, WORKLOAD_OPTIONS, "workload option"),
-        **_known(_trainer_settings(arm), ARM_OPTIONS, "arm setting"),
+        **settings,
     )
 
 

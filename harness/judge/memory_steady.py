@@ -19,7 +19,7 @@ from harness.judge.verdict import Judgement
 
 
 def judge(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
-    """Growth of allocated and of reserved bytes, both at most `growth_at_most` (a share: 0.01 is 1 %)."""
+    """Growth of allocated and of reserved bytes, or of reserved ones alone, at most `growth_at_most` (0.01 is 1 %)."""
     run = context.only_run("recapture" if part.per == "recapture" else "paired")
     execution = executed(run, part.candidate)
     require_captured(context, part, part.candidate, execution, sheet, watched=part.per == "replay")
@@ -34,9 +34,11 @@ def judge(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
     for kind in ("allocated", "reserved"):
         sizes = [int(getattr(sample, f"{kind}_bytes")) for sample in samples]
         growth = _growth(sizes, part.after)
-        worst = max(worst, growth)
         sheet.figure(f"{kind}_growth", growth)
         sheet.figure(f"{kind}_peak_bytes", max(sizes), "bytes")
+        if kind == "allocated" and part.of == "reserved":
+            continue
+        worst = max(worst, growth)
         if growth > part.growth_at_most:
             settle(
                 reasons.MEMORY_GROWS,
@@ -45,8 +47,8 @@ def judge(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
             )
     require_recorded(named)
     return sheet.held(
-        f"memory grew by at most {number(100 * worst)} % over {len(samples) - part.after} samples after the first "
-        f"{part.after} (per {part.per})"
+        f"{'reserved ' if part.of == 'reserved' else ''}memory grew by at most {number(100 * worst)} % over "
+        f"{len(samples) - part.after} samples after the first {part.after} (per {part.per})"
     )
 
 

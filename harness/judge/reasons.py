@@ -135,6 +135,18 @@ KERNELS_PER_LAYER = _fails("kernels_per_layer", "Fewer kernels per layer than de
 CLIPPED_TENSORS = _fails("clipped_tensors", "The captured clip covers another number of tensors than demanded.")
 SKIPPED_STEPS = _fails("skipped_steps", "More updates were left out than allowed.")
 
+VACUOUS_CAPTURED = _fails(
+    "vacuous_captured", "The capture that was to fail succeeded, so nothing shows what happens when one fails."
+)
+FALLBACK_UNSAID = _fails("fallback_unsaid", "A capture failed, and the record does not say so, or not why.")
+CAPTURE_ATTEMPTS = _fails("capture_attempts", "A capture was begun another number of times than demanded.")
+CAPTURED_UNASKED = _fails("captured_unasked", "A capture was begun by an arm that asks for none.")
+
+# --- settings that must make a difference ----------------------------------------------------------------------
+LOSSES_EQUAL = _fails("losses_equal", "Losses that must differ are equal in bits at one step or more.")
+BATCHES_EQUAL = _fails("batches_equal", "Arms that must read different batches read an equal one.")
+START_EQUAL = _fails("start_equal", "Arms that must start from different parameters start from equal ones.")
+
 # --- host syncs, memory ----------------------------------------------------------------------------------------
 SYNC_COUNT = _fails(
     "sync_count", "The candidate's number of waits for the device (host syncs) is not the demanded one."

@@ -39,9 +39,12 @@ def first_true(mask: NDArray[np.bool_]) -> int | None:
     return int(np.argmax(mask)) if mask.any() else None
 
 
-def difference(candidate: Losses, baseline: Losses, compare: Literal["every", "final"], tolerance: float) -> Difference:
-    """Difference over the common steps, or at the final common one. Bits are compared, so -0.0 differs from 0.0."""
+def difference(
+    candidate: Losses, baseline: Losses, compare: Literal["every", "final", "first"], tolerance: float
+) -> Difference:
+    """Difference over the common steps, or at one end of them. Bits are compared, so -0.0 differs from 0.0."""
     steps = min(len(candidate), len(baseline))
+    steps = min(steps, 1) if compare == "first" else steps
     offset = max(steps - 1, 0) if compare == "final" else 0
     ours, theirs = (np.ascontiguousarray(series[offset:steps]) for series in (candidate, baseline))
     if not len(ours):

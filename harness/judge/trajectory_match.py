@@ -63,7 +63,7 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     require_guards(part, {ours: candidate, theirs: baseline}, run, sheet)
     watched = with_control(part.guards, compared, run)
     require_finite_end(watched, sheet)
-    if part.equality == "bitwise":
+    if part.equality == "bitwise" and part.compare != "first":
         require_equal_ends({theirs: baseline, ours: candidate}, sheet, same_system=same_system)
     if noise > part.max_abs_difference:
         settle(
@@ -76,7 +76,7 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     if part.equality == "within":
         require_distance(ours, candidate, part.baseline)
         ends = distance(candidate, part.baseline)
-    where = "at the final step" if part.compare == "final" else f"at all {found.steps} steps"
+    where = f"at all {found.steps} steps" if part.compare == "every" else f"at the {part.compare} step"
     how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {number(found.largest)}"
     return sheet.held(f"the losses of {ours} and {theirs} {how} {where}{ends}")
 

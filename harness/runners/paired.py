@@ -18,6 +18,7 @@ from harness.evidence.arm_records import ArmEnd, ArmStart, Gradients, GroupNorm,
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import ArmFailed
 from harness.runners.capture import capture_evidence, capture_record
+from harness.runners.capture_attempts import CaptureAttempts
 from harness.runners.host_sync import OBSERVED_STEPS, device_of, observe_syncs
 from harness.runners.opening import opened, release_memory
 from harness.runners.profiling import Watched, graph_launches, in_step
@@ -112,10 +113,11 @@ class ArmExecution:
         self._phase("start")
         self.recorder.write(arm_start(self.training, self.arm, self.replica, self.watch))
         every_step = self._watch_of_every_step()
-        watched = self._series(kept, every_step, keep=keep)
+        with CaptureAttempts() as attempts:
+            watched = self._series(kept, every_step, keep=keep)
         self._phase("end")
         end = arm_end(self.training, self.arm, self.replica, self.steps_called, self.watch, self.ends)
-        self.recorder.write(end)
+        self.recorder.write(end.model_copy(update={"capture_attempts": attempts.count}))
         self._observe(watched, every_step)
 
     def _watch_of_every_step(self) -> SeriesWatch | None:

@@ -8,6 +8,7 @@ any of them imports all.
 from reference_impl.faults import (
     adam_kernel,
     attention_kernels,
+    fallback,
     gradients,
     kernel_launches,
     kernel_ranges,
@@ -18,6 +19,7 @@ from reference_impl.faults import (
     plan,
     replay,
     row_kernels,
+    settings,
     step,
 )
 from reference_impl.faults.kernels_in_trainer import plant_kernels
@@ -32,6 +34,7 @@ __all__ = [
     "adam_kernel",
     "attention_kernels",
     "change_of",
+    "fallback",
     "gradients",
     "kernel_launches",
     "kernel_ranges",
@@ -44,5 +47,6 @@ __all__ = [
     "plant_kernels",
     "replay",
     "row_kernels",
+    "settings",
     "step",
 ]

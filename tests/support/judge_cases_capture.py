@@ -321,6 +321,16 @@ MEMORY_CASES = [
     Case("shrinking", "held", lambda: sampled([100, 200, 150, 150, 150, 150])),
     Case("growth", "memory_grows", lambda: sampled([100, 200, 200, 203])),
     Case("reserved growth", "memory_grows", lambda: sampled([100] * 4, [100, 100, 100, 102])),
+    Case(
+        "reserved growth by a byte",
+        "memory_grows",
+        lambda: sampled([100] * 4, [2**30] * 3 + [2**30 + 1], claim={"of": "reserved", "growth_at_most": 0.0}),
+    ),
+    Case(
+        "equal reserved memory under growing allocations",
+        "held",
+        lambda: sampled([100, 200, 300, 400], [512] * 4, claim={"of": "reserved", "growth_at_most": 0.0}),
+    ),
     Case("a leak below the warm-up's peak", "memory_grows", lambda: sampled([100, 900, 110, 120, 130, 140])),
     Case("growth from nothing", "memory_grows", lambda: sampled([0, 0, 5], [9, 9, 9])),
     Case("no later sample", "vacuous_steps", lambda: sampled([100, 200])),

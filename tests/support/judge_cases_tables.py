@@ -13,6 +13,7 @@ from judge_cases_launched import LAUNCHED
 from judge_cases_mechanisms import MECHANISMS
 from judge_cases_ratios import RATIOS
 from judge_cases_roles import ROLES
+from judge_cases_settings import DIFFER_CASES, FALLBACK_CASES
 from judge_cases_step_accuracy import ACCURACY_CASES
 from judge_cases_steps import STEP_CASES
 from judge_cases_throughput import OTHER_CASES, THROUGHPUT_CASES
@@ -23,6 +24,8 @@ ONE_WRONG_THING: dict[str, list[Case]] = {
     "repeatability": REPEATABILITY_CASES,
     "gradient_match": GRADIENT_CASES,
     "capture": CAPTURE_CASES,
+    "capture_fallback": FALLBACK_CASES,
+    "runs_differ": DIFFER_CASES,
     "host_syncs": SYNC_CASES,
     "memory_steady": MEMORY_CASES,
     "ptx_target": PTX_CASES,

@@ -1,4 +1,4 @@
-"""Kinds of judgement about a captured step: the capture itself, waits for the device, memory."""
+"""Kinds of judgement about a captured step: the capture itself, one that fails, waits for the device, memory."""
 
 from __future__ import annotations
 
@@ -66,6 +66,42 @@ class Capture(Judged):
         if self.nodes_at_most is not None and self.nodes_at_most < self.nodes_at_least:
             rule = "`nodes_at_most` is not below `nodes_at_least`"
             yield Problem(("nodes_at_most",), rule, f"{self.nodes_at_most} < {self.nodes_at_least}")
+
+
+class CaptureFallback(Judged):
+    """A capture that fails is reported, is not tried again, and leaves a training that goes on as if never tried.
+
+    And nothing is captured that was not asked for: the baseline, which asks for none, begins none.
+    """
+
+    kind: Literal["capture_fallback"]
+    """Judges what happens when a capture fails, and that none is made unasked."""
+    candidate: Name
+    """An arm that asks for a capture which cannot succeed."""
+    baseline: Name
+    """The same training without a capture."""
+    attempts: Count = 1
+    """How often the candidate begins a capture, exactly, as the harness sees it."""
+    unasked_at_most: Annotated[int, Field(ge=0)] = 0
+    """How many captures the baseline may begin, which asks for none."""
+    steps: Count
+    """Steps that must have been compared."""
+
+    broken_by: ClassVar = {
+        "attempts": Demand(("capture_attempts",)),
+        "unasked_at_most": Demand(("captured_unasked",)),
+        "steps": Demand(("vacuous_steps",)),
+    }
+    no_demand: ClassVar = {"candidate": "names an arm", "baseline": "names an arm"}
+
+    def captures_candidate(self) -> bool:
+        return True
+
+    def compared(self) -> list[list[str]]:
+        return []  # by series and digests alone
+
+    def step_counts(self) -> dict[str, int | None]:
+        return {"steps": self.steps}
 
 
 class SyncCount(Strict):
@@ -143,11 +179,15 @@ class MemorySteady(Judged):
     """First samples that are left out as warm-up."""
     growth_at_most: NonNegative
     """Largest relative growth after the warm-up."""
+    of: Literal["allocated_and_reserved", "reserved"] = "allocated_and_reserved"
+    """What must not grow: `reserved`, what torch has taken of the device, alone can be demanded to stay equal, since
+    the harness keeps the losses of a block of steps in allocated memory."""
 
     broken_by: ClassVar = {"growth_at_most": Demand(("memory_grows",))}
     no_demand: ClassVar = {
         "candidate": "names an arm",
         "per": "chooses what is sampled",
+        "of": "chooses which bytes are judged; those that are not are figures",
         "after": "samples that are left out; with none left the claim is vacuous, which the loader refuses",
     }
 

@@ -93,9 +93,9 @@ class ThroughputRatio(Judged):
         on: Sequence[str],  # noqa: ARG002
         claims: Mapping[str, Sequence[Judged]],
     ) -> Iterator[Problem]:
-        valid = [name for name, parts in claims.items() if any(isinstance(one, TrajectoryMatch) for one in parts)]
+        valid = [name for name, parts in claims.items() if any(_compares_timed_steps(one) for one in parts)]
         if self.trajectory not in valid:
-            rule = "`trajectory` names a trajectory_match claim of this contract"
+            rule = "`trajectory` names a trajectory_match claim of this contract, and not of the first step alone"
             yield Problem(("trajectory",), rule, f"'{self.trajectory}'", nearest(self.trajectory, valid) or "add one")
 
     def undecidable(self) -> Iterator[Problem]:
@@ -119,3 +119,7 @@ class ThroughputRatio(Judged):
 
     def measurement_of(self, process: int) -> int:
         return process // self.processes
+
+
+def _compares_timed_steps(part: Judged) -> bool:
+    return isinstance(part, TrajectoryMatch) and part.compare != "first"

@@ -136,8 +136,8 @@ class TrajectoryMatch(Guarded):
     """`bitwise`: every bit decides; `within`: `max_abs_difference` alone does."""
     max_abs_difference: Positive
     """Largest absolute difference allowed; shown beside the bits under `bitwise`."""
-    compare: Literal["every", "final"] = "every"
-    """At every step, or at the last one only."""
+    compare: Literal["every", "final", "first"] = "every"
+    """At every step, or at the last one only; or at the first alone, before any update, where the ends may differ."""
     guards: Guards
     """What must be true before PASS may be said."""
 

@@ -111,7 +111,7 @@ def test_the_mechanism_of_a_composite_is_its_parts(claims: dict[str, AnyClaim]) 
 def test_a_captured_trajectory_guards_against_showing_nothing(claims: dict[str, AnyClaim]) -> None:
     for claim in claims.values():
         (part, *_) = parts_of(claim)
-        if isinstance(part, TrajectoryMatch):
+        if isinstance(part, TrajectoryMatch) and part.compare != "first":  # before any update there is no effect
             guards = part.guards
             assert guards.training_effect is not None, claim.id
             assert (guards.clip_active_steps or 0) >= 0.9 * guards.steps, claim.id

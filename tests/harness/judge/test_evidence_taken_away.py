@@ -38,6 +38,7 @@ AN_ENTRY = {
 # What may be absent altogether.
 ALL_OF_IT = {
     "capture": {"capture.failure": "the system's own words, that it failed", "capture.moved_buffers": "as above"},
+    "capture_fallback": {"capture.mechanism": "a capture that failed need not name one"},
     "kernel_match": {
         "cases.overwritten": "an older harness's, which put no guards around outputs",
         "cases.zero_references": "an older harness's, which did not look for them",

@@ -1,0 +1,58 @@
+"""`runs_differ`: two arms that differ in a setting differ in their losses, and in what else it must reach."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.contract.kinds.settings import RunsDiffer
+from harness.judge import reasons
+from harness.judge.context import Context, executed, require_captured
+from harness.judge.end_state import note_watched, require_finite_end, require_recorded
+from harness.judge.guards import require_trained
+from harness.judge.series import first_true, losses, require_finite
+from harness.judge.sheet import Sheet, settle
+from harness.judge.verdict import Judgement
+
+
+def judge(part: RunsDiffer, context: Context, sheet: Sheet) -> Judgement:
+    """Order: finiteness, steps, losses, batches, start; then that both arms trained."""
+    run = context.only_run("paired")
+    ours, theirs = executed(run, part.candidate), executed(run, part.baseline)
+    named = {part.baseline: theirs, part.candidate: ours}
+    for arm, execution in named.items():
+        require_captured(context, part, arm, execution, sheet)
+    note_watched(named, sheet)
+    require_finite(named, sheet)
+    steps = min(len(ours.series.loss), len(theirs.series.loss))
+    sheet.count("steps", steps)
+    sheet.figure("steps_run", steps, "steps")
+    if steps < part.steps or steps <= part.losses_from:
+        settle(reasons.VACUOUS_STEPS, f"{steps} steps were compared, {part.steps} are demanded")
+    equal = losses(ours)[:steps].view(np.int64) == losses(theirs)[:steps].view(np.int64)
+    same_batch = np.array(ours.series.batch_digest[:steps]) == np.array(theirs.series.batch_digest[:steps])
+    first_loss = first_true(equal[part.losses_from :])
+    first_batch = first_true(same_batch)
+    sheet.figure("losses_equal", int(equal.sum()), "steps")
+    sheet.figure("batches_equal", int(same_batch.sum()), "steps")
+    sheet.figure("start_equal", ours.start.trainable_digest == theirs.start.trainable_digest)
+    names = f"{part.candidate} and {part.baseline}"
+    if first_loss is not None:
+        settle(
+            reasons.LOSSES_EQUAL,
+            f"the losses of {names} are equal in bits at {int(equal[part.losses_from :].sum())} of the steps from "
+            f"{part.losses_from} on, first at step {first_loss + part.losses_from}",
+        )
+    if part.batches and first_batch is not None:
+        settle(
+            reasons.BATCHES_EQUAL,
+            f"{names} read the same batch at {int(same_batch.sum())} of {steps} steps, first at step {first_batch}",
+        )
+    if part.start and ours.start.trainable_digest == theirs.start.trainable_digest:
+        settle(reasons.START_EQUAL, f"{names} start from equal trainable parameters")
+    for arm, execution in named.items():
+        require_trained(arm, execution)
+    require_finite_end(named, sheet)
+    require_recorded(named)
+    beside = [what for what, demanded in (("batches", part.batches), ("starts", part.start)) if demanded]
+    also = f", and so do their {' and '.join(beside)}" if beside else ""
+    return sheet.held(f"the losses of {names} differ in bits at every step from {part.losses_from} on{also}")
