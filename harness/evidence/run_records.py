@@ -40,6 +40,7 @@ class Block(Record):
     processor_seconds: Amount | None = None  # processor time of the whole process in the block
     began: Real | None = None  # seconds by the machine's monotonic clock
     graph_launches: Count | None = None  # in its steps, by the harness's own callback; None: not counted
+    enqueue_seconds: Amount | None = None  # until its first step returned, with nothing before it on the device
     # processor seconds of a fixed piece of work, the longer of before and after; None: not known
     pace: Amount | None = None
 

@@ -43,6 +43,23 @@ def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limi
         )
 
 
+def require_unhindered_host(
+    timings: Sequence[TimingEvidence], baseline: str, enqueue_seconds: float, sheet: Sheet
+) -> None:
+    """Settle INCONCLUSIVE when the device works longer in a step of the baseline than the host takes to enqueue it.
+
+    Its queue may have been full then, so that the host waited: a long time to enqueue would be none of launching.
+    """
+    device = max(device_seconds(timing, timings, baseline) for timing in timings)
+    sheet.figure("baseline_device_ms", 1000 * device, "ms")
+    if not device <= enqueue_seconds:
+        settle(
+            reasons.HOST_WAITED,
+            f"the device works for {number(1000 * device)} ms in a step of {baseline}, which the host enqueues in "
+            f"{number(1000 * enqueue_seconds)} ms: it may have waited for a full queue",
+        )
+
+
 def idle_share(timing: TimingEvidence, arm: str, device: float) -> float | None:
     """Median over an arm's blocks of the share of a block that is neither processor nor device time; at least 0.
 

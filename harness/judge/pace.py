@@ -31,11 +31,12 @@ class Slowing:
 
     timings: Sequence[TimingEvidence]
     least_pace: float
+    host_alone: bool = False  # what was timed is the host's work, which no device bounds
 
     @classmethod
-    def of(cls, timings: Sequence[TimingEvidence]) -> Slowing:
+    def of(cls, timings: Sequence[TimingEvidence], *, host_alone: bool = False) -> Slowing:
         paces = [block.pace for timing in timings for block in timing.blocks if block.pace is not None]
-        return cls(timings, min(paces, default=math.inf))
+        return cls(timings, min(paces, default=math.inf), host_alone)
 
     @property
     def is_known(self) -> bool:
@@ -49,6 +50,8 @@ class Slowing:
         """
         if block.pace is None or block.steps < 1 or not disturbed(block.pace, self.least_pace):
             return 1.0
+        if self.host_alone:
+            return block.pace / self.least_pace
         step = block.seconds / block.steps
         working = device_seconds(timing, self.timings, block.arm)
         if working >= DEVICE_BOUND * step:
@@ -86,7 +89,7 @@ def counted(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -
     timings = [process.timing for process in processes]
     for timing in timings:
         step_times(timing, part)  # what is left out has to be sound, too
-    slowing = Slowing.of(timings)
+    slowing = Slowing.of(timings, host_alone=part.measure == "enqueue")
     left_out = [slowing.left_out(timing) for timing in timings]
     if slowing.is_known:
         sheet.figure("disturbed_rounds", sum(len(slowing.disturbed_rounds(timing)) for timing in timings), "rounds")

@@ -157,6 +157,10 @@ MEMORY_GROWS = _fails("memory_grows", "Memory grew after the warm-up by more tha
 BASELINE_IDLE = _undecided(
     "baseline_idle", "The baseline waited while neither host nor device worked: something slowed it."
 )
+HOST_WAITED = _undecided(
+    "host_waited",
+    "The device works longer in a step of the baseline than the host takes to enqueue it, which may have waited.",
+)
 
 # --- kernels ---------------------------------------------------------------------------------------------------
 PTX_TARGET_MISSING = _fails("ptx_target_missing", "A kernel's PTX has no `.target` line, or one that cannot be read.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 
@@ -69,11 +70,16 @@ def note_ratios(part: ThroughputRatio, timed: Counted, cautious: Reading, genero
             sheet.figure(f"{prefix}self_ratio_{arm}_low", math.exp(least), "x")
             sheet.figure(f"{prefix}self_ratio_{arm}_high", math.exp(most), "x")
     sheet.figure("demanded_ratio", part.at_least, "x")
-    for arm in ("candidate", "baseline"):
-        seconds = float(np.median([np.median(getattr(each, arm)) for each in timed.times]))
-        sheet.figure(f"{arm}_step_ms", 1000 * seconds, "ms")
+    arms: tuple[Literal["candidate", "baseline"], ...] = ("candidate", "baseline")
+    for arm in arms:
+        sheet.figure(f"{arm}_{part.measure}_ms", 1000 * median_seconds(timed, arm), "ms")
     for process, value in zip(timed.processes, cautious.ratios, strict=True):
         sheet.figure(f"ratio.process_{process.timing.process}", math.exp(value), "x")
+
+
+def median_seconds(timed: Counted, arm: Literal["candidate", "baseline"]) -> float:
+    """The median over the processes of an arm's median block, in seconds a step."""
+    return float(np.median([np.median(getattr(each, arm)) for each in timed.times]))
 
 
 def _together_and_apart(timed: Counted, cautious: Reading, generous: Reading) -> Iterator[tuple[str, Reading, Reading]]:
@@ -87,7 +93,7 @@ def _together_and_apart(timed: Counted, cautious: Reading, generous: Reading) ->
 def measured(part: ThroughputRatio, timed: Counted, reading: Reading) -> str:
     """`A is 1.203 times as fast as B (1.180 to 1.220 over 8 processes)`, or over 7 of 8, if one was left out."""
     low, high = (float(math.exp(value)) for value in (reading.ratios.min(), reading.ratios.max()))
-    faster = f"{part.candidate} is {_mean(part, reading):.3f} times as fast as {part.baseline}"
+    faster = f"{part.candidate} is {_mean(part, reading):.3f} times as fast{_to_enqueue(part)} as {part.baseline}"
     return f"{faster} ({low:.3f} to {high:.3f} over {timed.only(part)}{_processes(part)})"
 
 
@@ -96,11 +102,15 @@ def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous
     low, high = _mean(part, cautious), _mean(part, generous)
     if low < part.at_least <= high and high - low > READ_ALIKE * low:
         return (
-            f"{part.candidate} is between {low:.3f} and {high:.3f} times as fast as {part.baseline} over "
-            f"{timed.only(part)}{_processes(part)}, by which of the blocks were disturbed, "
+            f"{part.candidate} is between {low:.3f} and {high:.3f} times as fast{_to_enqueue(part)} as {part.baseline} "
+            f"over {timed.only(part)}{_processes(part)}, by which of the blocks were disturbed, "
             f"and {number(part.at_least)} is demanded"
         )
     return f"{measured(part, timed, cautious)}, too close to {number(part.at_least)} to decide"
+
+
+def _to_enqueue(part: ThroughputRatio) -> str:
+    return " to enqueue" if part.measure == "enqueue" else ""
 
 
 def _mean(part: ThroughputRatio, reading: Reading) -> float:

@@ -17,13 +17,20 @@ from harness.judge.clocks import require_no_clock_advantage
 from harness.judge.context import Context, executed
 from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
 from harness.judge.guards import require_trained
-from harness.judge.idle import require_busy_baseline
+from harness.judge.idle import require_busy_baseline, require_unhindered_host
 from harness.judge.machine import require_quiet_machine
 from harness.judge.pace import Counted, counted
 from harness.judge.series import difference, losses, require_comparable, require_equal, require_finite
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.sound_clock import require_sound_clock
-from harness.judge.speed_figures import measured, note_ratios, readings, require_apart, undecided
+from harness.judge.speed_figures import (
+    measured,
+    median_seconds,
+    note_ratios,
+    readings,
+    require_apart,
+    undecided,
+)
 from harness.judge.statistics import Reading
 from harness.judge.timed_launches import Process, require_launches, require_profiled, require_uncaptured_baseline
 from harness.judge.verdict import Judgement
@@ -48,6 +55,8 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     require_apart(part, timings)
     require_sound_clock([(each.timing, each.run.telemetry) for each in processes])
     require_busy_baseline(timings, part.baseline, part.limits.baseline_idle_share, sheet)
+    if part.measure == "enqueue":
+        require_unhindered_host(timings, part.baseline, median_seconds(timed, "baseline"), sheet)
     answer = _answer(part, timed, cautious, generous, sheet)
     limit = part.limits.clock_advantage
     if limit is not None and spread > limit:

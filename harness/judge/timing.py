@@ -59,6 +59,8 @@ def step_times(
                 reasons.EVIDENCE_INCONSISTENT,
                 f"process {timing.process} has a block with {worked} s of processor time",
             )
+        if part.measure == "enqueue":
+            _require_enqueue(timing, block)
         if block.pace is not None and not 0 < block.pace < math.inf:
             settle(
                 reasons.EVIDENCE_INCONSISTENT,
@@ -79,9 +81,26 @@ def step_times(
         )
     kept = [each for number, each in rounds.items() if number not in left_out]
     arms = (part.candidate, part.baseline)
-    found = [np.array([[block.seconds / block.steps for block in each[arm]] for each in kept]) for arm in arms]
+    found = [np.array([[_step_seconds(block, part) for block in each[arm]] for each in kept]) for arm in arms]
     longer = [np.array([[slowed(block) for block in each[arm]] for each in kept]) for arm in arms]
     return StepTimes(*found, *(times / factors for times, factors in zip(found, longer, strict=True)))
+
+
+def _require_enqueue(timing: TimingEvidence, block: Block) -> None:
+    found = block.enqueue_seconds
+    if found is None:
+        settle(reasons.EVIDENCE_MISSING, f"process {timing.process} did not time how long a step's launches take")
+    if not 0 < found <= block.seconds:
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"process {timing.process} enqueued a step in {found} s, within a block of {block.seconds} s",
+        )
+
+
+def _step_seconds(block: Block, part: ThroughputRatio) -> float:
+    """What is compared of a block that `step_times` has looked at."""
+    enqueued = block.enqueue_seconds
+    return enqueued if part.measure == "enqueue" and enqueued is not None else block.seconds / block.steps
 
 
 def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]) -> dict[str, list[Block]]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 # bound here, before a system is imported: it could replace them in their modules
 from time import monotonic, process_time
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,6 +45,15 @@ RAISE_CLOCKS_S = 0.15
 MOST_ROUNDS = 2  # times as many as are demanded: where something else works on the processor, for what that spoils
 
 
+class BlockTimes(NamedTuple):
+    """Seconds of one block."""
+
+    wall: float
+    processor: float
+    began: float  # by the machine's monotonic clock
+    enqueue: float  # until its first step returned: nothing was on the device that the host could have waited for
+
+
 @dataclass
 class TimedArm:
     """One arm's trainer and the index of its next step."""
@@ -68,29 +77,29 @@ class TimedArm:
         yield
         self._generators = generators.states(known)
 
-    def block(self, steps: int, *, profiled: bool = False) -> tuple[float, float, float]:
-        """Wall and processor seconds of `steps` steps, and when they began by the machine's monotonic clock.
-
-        Losses and a copy of the batches stay on the device.
-        """
+    def block(self, steps: int, *, profiled: bool = False) -> BlockTimes:
+        """The times of `steps` steps. Losses and a copy of the batches stay on the device."""
         self._losses, self._inputs = [], []
         with self.own_generators():
             timed = self._timed_steps(steps, profiled=profiled)
         self.next_index += steps
         return timed
 
-    def _timed_steps(self, steps: int, *, profiled: bool) -> tuple[float, float, float]:
+    def _timed_steps(self, steps: int, *, profiled: bool) -> BlockTimes:
         shows_inputs = self.training if isinstance(self.training, HasInputs) else None
         synchronize()
         began, worked = monotonic(), process_time()
+        enqueued = began
         for index in range(self.next_index, self.next_index + steps):
             with in_step(profiled):
                 self._losses.append(self.training.step(index))
+            if index == self.next_index:
+                enqueued = monotonic()
             if shows_inputs is not None:
                 self._inputs.append({name: tensor.clone() for name, tensor in shows_inputs.inputs().items()})
         synchronize()
         seconds, processor_seconds = monotonic() - began, process_time() - worked
-        return seconds, processor_seconds, began
+        return BlockTimes(seconds, processor_seconds, began, enqueued - began)
 
     def write_block(self) -> None:
         """Write the last block's losses and digests; its steps are over."""
@@ -239,7 +248,7 @@ def _timed_block(
     arm: TimedArm, count: Callable[[], int | None], paces: Paces, number: int, position: int, steps: int
 ) -> Block:
     first, before, pace_before = arm.next_index, count(), paces.measure()
-    seconds, processor_seconds, began = arm.block(steps)
+    times = arm.block(steps)
     pace, after = slower(pace_before, paces.measure()), count()
     arm.write_block()
     return Block(
@@ -247,10 +256,11 @@ def _timed_block(
         round=number,
         position=position,
         steps=steps,
-        seconds=seconds,
+        seconds=times.wall,
         first_step=first,
-        processor_seconds=processor_seconds,
-        began=began,
+        processor_seconds=times.processor,
+        began=times.began,
+        enqueue_seconds=times.enqueue,
         graph_launches=after - before if after is not None and before is not None else None,
         pace=pace,
     )

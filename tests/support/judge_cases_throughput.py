@@ -97,6 +97,28 @@ def torn(**changes: Any) -> dict[str, Any]:
     return {"timing": {"blocks": [first.model_copy(update=changes), *others]}}
 
 
+ENQUEUE = {"measure": "enqueue", "at_least": 10.0}
+
+
+def without_enqueue_times() -> Verdict:
+    """Blocks of a harness that did not time them."""
+    return timed(claim=ENQUEUE, **torn(enqueue_seconds=None))
+
+
+def long_on_the_device(seconds: float) -> Verdict:
+    """Every process saw the device work so long in a step of the baseline, which the host enqueues in 12 ms."""
+    runs = [
+        timed_run(
+            index,
+            [0.1 * b for b in STEADY],
+            [0.12 * b for b in STEADY],
+            timing={"observed_device_seconds": {"graphed": 0.01, "ungraphed": seconds}},
+        )
+        for index in range(8)
+    ]
+    return timed(runs, ENQUEUE)
+
+
 def machine_without_clock() -> dict[str, Any]:
     return {"telemetry": Telemetry(samples=[sample(sm_clock_mhz=None), sample(sm_clock_mhz=None)])}
 
@@ -124,6 +146,23 @@ def first_round(*positions: int, arm: str = "ungraphed") -> dict[str, Any]:
 THROUGHPUT_CASES = [
     Case("faster", "held", timed),
     Case("slower", "too_slow", lambda: timed(processes(1.0))),
+    Case("enqueued twelve times as fast", "held", lambda: timed(claim=ENQUEUE)),
+    Case("enqueued nine times as fast", "too_slow", lambda: timed(processes(0.9), ENQUEUE)),
+    Case("enqueued about as fast as demanded", "undecided_ratio", lambda: timed(processes(1.0), ENQUEUE)),
+    Case("no time to enqueue", "evidence_missing", without_enqueue_times),
+    Case(
+        "longer to enqueue than the block",
+        "evidence_inconsistent",
+        lambda: timed(claim=ENQUEUE, **torn(enqueue_seconds=1.0)),
+    ),
+    Case(
+        "enqueued in a time that is no number",
+        "evidence_inconsistent",
+        lambda: timed(claim=ENQUEUE, **torn(enqueue_seconds=math.nan)),
+    ),
+    Case("enqueued in no time", "evidence_inconsistent", lambda: timed(claim=ENQUEUE, **torn(enqueue_seconds=0.0))),
+    Case("a device as fast as the host", "held", lambda: long_on_the_device(0.12)),
+    Case("a device slower than the host", "host_waited", lambda: long_on_the_device(0.121)),
     Case("in between", "undecided_ratio", lambda: timed(processes(1.1))),
     Case("too few processes", "too_few_processes", lambda: timed(processes(1.2)[:6], {"processes": 6})),
     Case("a process missing", "evidence_missing", lambda: timed(processes(1.2)[:7])),

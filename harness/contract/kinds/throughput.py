@@ -56,6 +56,9 @@ class ThroughputRatio(Judged):
     """The plain arm."""
     at_least: Positive
     """The demanded ratio of steps per second."""
+    measure: Literal["step", "enqueue"] = "step"
+    """What is timed. `step`: whole steps. `enqueue`: the host's time to enqueue one, which is the first of each block,
+    before which the device has done everything: a full queue cannot make the host wait."""
     processes: Annotated[int, Field(ge=FEWEST_PROCESSES, le=MOST_PROCESSES)] = 12
     """Processes of a measurement, each of which yields one ratio. At a confidence of 0.99 all of eight have to reach
     the demanded one; of twelve one may lie anywhere."""
@@ -80,6 +83,7 @@ class ThroughputRatio(Judged):
     no_demand: ClassVar = {
         "candidate": "names an arm",
         "baseline": "names an arm",
+        "measure": "chooses which of the recorded times are compared",
         "processes": "how much is measured: fewer are an ERROR, too few for the confidence a lint error",
         "measurements": "how often it is measured: fewer are an ERROR",
         "blocks": "how much is measured: fewer are an ERROR",

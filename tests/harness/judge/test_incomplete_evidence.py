@@ -28,6 +28,7 @@ SHOWN = {
     "telemetry.samples.seconds": "places a sample; one that falls into no block belongs to no arm",
     "telemetry.began": "likewise",
     "timing.blocks.began": "places a block, likewise",
+    "timing.blocks.enqueue_seconds": "judged where a claim measures the host's time; a case says what is no number then",
     "device_work.outside.seconds": "of one name; the sum of all is judged",
 }
 ABSENT = {
@@ -70,6 +71,7 @@ ABSENT = {
     "host_syncs": {"arms.synchronizing.syncs.every_step": "of the control, whose two steps show that syncs are seen"},
     "gradient_match": {"gradients.groups": "asked for where the claim bounds clipped norms"},
     "throughput_ratio": {
+        "timing.blocks.enqueue_seconds": "asked for where a claim measures the host's time",
         "timing.blocks.processor_seconds": "of the candidate: the baseline must not idle",
         "capture.every_step": "the steps of a timing are not watched one by one",
     },

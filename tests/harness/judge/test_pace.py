@@ -130,6 +130,13 @@ def test_the_pace_decides_nothing_where_steps_wait_for_the_device(share: float, 
     assert (value(verdict, "disturbed_rounds") == 0) == (reason == "held")
 
 
+def test_the_pace_counts_where_the_host_alone_is_timed_though_the_device_works_all_along() -> None:
+    runs = [process(number, 1.2, [BUSY] * 4, slowed="") for number in range(11)]
+    runs = [working(run, 0.91) for run in [*runs, process(11, 1.2, [FREE] * 4)]]
+    assert judged(runs, at_least=11.0, measure="enqueue").reason == "undecided_ratio"
+    assert value(judged(runs, at_least=11.0, measure="enqueue"), "disturbed_rounds") == 44
+
+
 def test_no_block_is_thought_shorter_than_its_work_on_the_device() -> None:
     runs = [process(number, 1.2, [BUSY] * 4, slowed="") for number in range(11)]
     runs = [working(run, 0.8) for run in [*runs, process(11, 1.2, [FREE] * 4)]]

@@ -29,8 +29,9 @@ def test_a_traced_recording_that_fails_is_an_attempt_each_time() -> None:
 
 
 def test_a_graph_of_torch_is_an_attempt_though_it_cannot_begin() -> None:
+    """Without a graph it raises, on any machine."""
     with CaptureAttempts() as attempts, pytest.raises(TypeError):
-        torch.cuda.CUDAGraph.capture_begin()  # type: ignore[call-arg] - without a graph it raises, on any machine
+        torch.cuda.CUDAGraph.capture_begin()  # type: ignore[call-arg]
     assert attempts.count == 1
 
 

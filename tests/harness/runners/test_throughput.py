@@ -121,6 +121,19 @@ def test_seconds_are_those_of_the_steps(tmp_path: Path, monkeypatch: pytest.Monk
         assert 0.012 <= block.seconds < 0.2
 
 
+def test_to_enqueue_a_step_is_timed_at_the_first_of_a_block_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that steps and waiting for the device move: a step by 1 s, the waiting by 100 s."""
+    now = [0.0]
+    monkeypatch.setattr(throughput, "monotonic", lambda: now[0])
+    monkeypatch.setattr(Regression, "before_update", lambda *_: now.__setitem__(0, now[0] + 1))
+    monkeypatch.setattr(throughput, "synchronize", lambda: now.__setitem__(0, now[0] + 100))
+    run = make_run(arms={name: PlannedArm(arm=Arm(), system=SYSTEM) for name in ("plain", "captured")})
+    blocks = timing(execute(run, tmp_path / "run")).blocks
+    assert {(block.enqueue_seconds, block.seconds) for block in blocks} == {(1.0, 103.0)}
+
+
 def test_writing_a_block_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = throughput.TimedArm.write_block
 
