@@ -33,6 +33,7 @@ from harness.judge.speed_figures import (
 )
 from harness.judge.statistics import Reading
 from harness.judge.timed_launches import Process, require_launches, require_profiled, require_uncaptured_baseline
+from harness.judge.trajectory_match import require_precisions
 from harness.judge.verdict import Judgement
 
 ANSWERS = {1: "proves it", 0: "decides nothing", -1: "refutes it"}
@@ -102,7 +103,8 @@ def _require_equal_training(
     ours, theirs = (f"{name} in process {timing.process}" for name in (part.candidate, part.baseline))
     named = {theirs: baseline, ours: candidate}
     require_finite(named, sheet)
-    require_comparable(named, sheet)
+    require_precisions(trajectory, candidate, baseline)
+    require_comparable(named, sheet, frozen=trajectory.precisions is None)
     tolerance = trajectory.max_abs_difference
     found = difference(losses(candidate), losses(baseline), trajectory.compare, tolerance)
     if found.steps == 0:

@@ -55,7 +55,8 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     note_watched(compared, sheet)
     require_finite(compared, sheet)
     same_system = context.same_system(part.candidate, part.baseline)
-    require_comparable(compared, sheet, frozen=same_system)
+    require_precisions(part, candidate, baseline)
+    require_comparable(compared, sheet, frozen=same_system and part.precisions is None)
     require_equal(
         found, part.equality, part.max_abs_difference, f"{ours} and {theirs}", _in_noise(noise, found.largest)
     )
@@ -79,6 +80,16 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     where = f"at all {found.steps} steps" if part.compare == "every" else f"at the {part.compare} step"
     how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {number(found.largest)}"
     return sheet.held(f"the losses of {ours} and {theirs} {how} {where}{ends}")
+
+
+def require_precisions(part: TrajectoryMatch, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
+    """Settle FAIL unless both arms compute in what the claim compares."""
+    if part.precisions is None:
+        return
+    for demanded, execution in ((part.precisions.candidate, candidate), (part.precisions.baseline, baseline)):
+        found = execution.start.facts.get("dtype", "a type that it does not state")
+        if found != demanded:
+            settle(reasons.VACUOUS_PRECISION, f"{execution.start.arm} computes in {found}, and {demanded} is demanded")
 
 
 def _noise_floor(part: TrajectoryMatch, baseline: ArmEvidence, repetitions: list[ArmEvidence]) -> float:

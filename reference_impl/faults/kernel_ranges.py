@@ -37,7 +37,7 @@ def _through_fp16(product: Product) -> Product:
 @fault(
     KERNELS,
     "terms of a product beyond the last whole tile of the reduced dimension are left out",
-    _kernels("exceeds_tolerance"),
+    _kernels("exceeds_tolerance") | {"C-TILE-BWD-TRAJECTORY": Expectation("FAIL", "exceeds_tolerance")},
 )
 def missing_terms(table: KernelTable) -> None:
     table.backward_a = _whole_sums(table.backward_a, axis=1)

@@ -65,3 +65,12 @@ def stray_adapter(trainer: Trainer) -> None:
 def unheeded_adapters(trainer: Trainer) -> None:
     for block in trainer.model.blocks:
         block.adapters = True
+
+
+@fault(
+    STEP,
+    "the step computes in float32, whatever it was told",
+    {"F-FP16-001": Expectation("FAIL", "vacuous_precision")},
+)
+def unheeded_dtype(trainer: Trainer) -> None:
+    type(trainer).__init__(trainer, replace(trainer.config, dtype="float32"))

@@ -99,7 +99,11 @@ def frozen_bias_correction(trainer: Trainer) -> None:
 @fault(
     STEP,
     "the update has the wrong sign, so that the loss is driven up",
-    {"F-GRAPH-BWD-004": Expectation("FAIL", "exceeds_tolerance", {"first_exceeding_step": 999})},
+    {
+        "F-GRAPH-BWD-004": Expectation("FAIL", "exceeds_tolerance", {"first_exceeding_step": 999}),
+        "F-FP16-001": Expectation("FAIL", "exceeds_tolerance", {"first_exceeding_step": 99}),
+        "F-FP16-002": Expectation("FAIL", "exceeds_tolerance"),
+    },
 )
 def wrong_sign(trainer: Trainer) -> None:
     prepare = trainer.prepare

@@ -46,6 +46,23 @@ def trajectory(*args: Any, claim: dict[str, Any] | None = None, **executions: An
     return verdict_of(TRAJECTORY | (claim or {}), trajectory_run(*args, **executions))
 
 
+PRECISIONS: dict[str, Any] = {
+    "equality": "within",
+    "precisions": {"candidate": "bfloat16", "baseline": "float32"},
+}
+
+
+def in_two_precisions(ours: str | None = "bfloat16", theirs: str | None = "float32", **changes: Any) -> Verdict:
+    """The verdict on arms that state these data types, and whose frozen tensors have other bits."""
+    stated = [{} if dtype is None else {"dtype": dtype} for dtype in (ours, theirs)]
+    run = trajectory_run(
+        graphed(**{"facts": stated[0], "frozen": "half", **changes}),
+        arm("ungraphed", facts=stated[1]),
+        repetition=arm("ungraphed", facts=stated[1], replica=1),
+    )
+    return verdict_of(TRAJECTORY | PRECISIONS, run)
+
+
 def dead(cause: str) -> Verdict:
     death = Death(cause=cause, detail="a detail", phase="graphed.0: steps", stack="")
     return verdict_of(TRAJECTORY, paired(death=death))
@@ -173,6 +190,29 @@ TRAJECTORY_CASES = [
             "output_limit",
             "exception",
         )
+    ),
+    Case("two precisions", "held", in_two_precisions),
+    Case("one precision where two are demanded", "vacuous_precision", lambda: in_two_precisions("float32")),
+    Case("a baseline of another precision", "vacuous_precision", lambda: in_two_precisions(theirs="float64")),
+    Case("a precision that nobody states", "vacuous_precision", lambda: in_two_precisions(None)),
+    Case("another trainable start in two precisions", "unequal_start", lambda: in_two_precisions(start="elsewhere")),
+    Case(
+        "frozen tensors that change in two precisions",
+        "frozen_changed",
+        lambda: in_two_precisions(frozen_end="changed"),
+    ),
+    Case(
+        "equal at first, with other ends",
+        "held",
+        lambda: trajectory(
+            graphed(changed(9, 1.0), end="elsewhere"),
+            claim={"compare": "first", "guards": {"steps": STEPS}},
+        ),
+    ),
+    Case(
+        "different at first",
+        "differs",
+        lambda: trajectory(graphed(changed(0, 1.0)), claim={"compare": "first", "guards": {"steps": STEPS}}),
     ),
 ]
 

@@ -121,6 +121,15 @@ def bites_by_equality(path: str, equality: Equality | None) -> bool:
     return equality == "within" or path not in {"max_abs_difference", "max_relative_difference"}
 
 
+class Precisions(Strict):
+    """The data types that two arms compute in, as their systems state them (`dtype` among a run's facts)."""
+
+    candidate: Name
+    """That of the optimized arm, such as `bfloat16`."""
+    baseline: Name
+    """That of the plain arm, another one."""
+
+
 class TrajectoryMatch(Guarded):
     """Two series agree at every step (or at the final one), in bits or within a bound."""
 
@@ -138,15 +147,33 @@ class TrajectoryMatch(Guarded):
     """Largest absolute difference allowed; shown beside the bits under `bitwise`."""
     compare: Literal["every", "final", "first"] = "every"
     """At every step, or at the last one only; or at the first alone, before any update, where the ends may differ."""
+    precisions: Precisions | None = None
+    """What the arms must compute in, where that is what they differ in. Their frozen tensors then have other formats,
+    and are not compared; each must still end as it began."""
     guards: Guards
     """What must be true before PASS may be said."""
 
+    broken_by: ClassVar = {
+        **Guarded.broken_by,
+        "precisions.candidate": Demand(("vacuous_precision",)),
+        "precisions.baseline": Demand(("vacuous_precision",)),
+    }
     no_demand: ClassVar = {
         **Guarded.no_demand,
         "baseline": "names an arm",
         "metric": "names a series",
         "compare": "chooses the steps that are compared",
     }
+
+    def contradictions(self) -> Iterator[Problem]:
+        if self.precisions is None:
+            return
+        if self.equality == "bitwise":
+            rule = "arms of two precisions are compared within a bound"
+            yield Problem(("equality",), rule, "`bitwise`", "say `within`")
+        if self.precisions.candidate == self.precisions.baseline:
+            rule = "`precisions` are two different ones"
+            yield Problem(("precisions",), rule, f"`{self.precisions.candidate}` for both")
 
     def replicas(self) -> dict[str, int]:
         return {self.baseline: 2}  # two runs of the baseline show the noise floor

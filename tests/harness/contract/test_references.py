@@ -19,6 +19,8 @@ def _another(kind: str, *lines: str) -> str:
     return f"  - id: TOY-002\n    title: Another\n{body}"
 
 
+MATCHED = ("candidate: fast", "baseline: plain", "max_abs_difference: 1", "guards: {steps: 10}")
+TWO_PRECISIONS = "precisions: {candidate: bfloat16, baseline: float32}"
 EDITS = [
     ("candidate: fast", "candidate: fats", "15:16: `candidate` names an arm; found 'fats'; did you mean 'fast'?"),
     (
@@ -124,16 +126,14 @@ CLAIMS = [
         _another("throughput_ratio", "candidate: fast", "baseline: plain", "at_least: 1.1", "trajectory: TOY-01"),
         (
             "30:17: `trajectory` names a trajectory_match claim of this contract, and not of the first step alone; "
-            "found 'TOY-01'; "
-            "did you mean 'TOY-001'?"
+            "found 'TOY-01'; did you mean 'TOY-001'?"
         ),
     ),
     (
         _another("throughput_ratio", "candidate: fast", "baseline: plain", "at_least: 1.1", "trajectory: TOY-002"),
         (
             "30:17: `trajectory` names a trajectory_match claim of this contract, and not of the first step alone; "
-            "found 'TOY-002'; "
-            "did you mean 'TOY-001'?"
+            "found 'TOY-002'; did you mean 'TOY-001'?"
         ),
     ),
     (
@@ -183,6 +183,37 @@ CLAIMS = [
         ),
     ),
     (
+        _another("trajectory_match", *MATCHED, "equality: bitwise", TWO_PRECISIONS),
+        "31:15: arms of two precisions are compared within a bound; found `bitwise`; say `within`",
+    ),
+    (
+        _another(
+            "trajectory_match", *MATCHED, "equality: within", "precisions: {candidate: float32, baseline: float32}"
+        ),
+        "32:17: `precisions` are two different ones; found `float32` for both",
+    ),
+    (
+        _another("runs_differ", "candidate: fast", "baseline: plain", "steps: 11", "losses_from: 0"),
+        (
+            "29:12: `steps` (11) is within the workload's steps; found workload 'small' has 10 steps; "
+            "lower it, or give the workload more steps"
+        ),
+    ),
+    (
+        _another("runs_differ", "candidate: fast", "baseline: plain", "steps: 10", "losses_from: 10"),
+        (
+            "30:18: `losses_from` (10) is one of the workload's steps, from 0; found workload 'small' has 10 steps; "
+            "lower it, or give the workload more steps"
+        ),
+    ),
+    (
+        _another("capture_fallback", "candidate: plain", "baseline: waiting", "steps: 10"),
+        (
+            "27:16: the candidate of a captured claim captures; found 'plain'; "
+            "give it `capture: step` or `capture: backward`"
+        ),
+    ),
+    (
         _another("prewarm", "candidate: fast", "scope: device", "target: sm_90"),
         "29:13: `scope: device` is judged on the device; found 'sm_90'; use `scope: coverage`, or leave `target` out",
     ),
@@ -228,6 +259,9 @@ def test_a_cuda_graph_claim_on_a_cpu_workload(toy: Toy) -> None:
         _another("gradient_match", "candidate: fast", "baseline: plain", "equality: bitwise", "steps: [0, 9]"),
         _another("throughput_ratio", "candidate: fast", "baseline: plain", "at_least: 1.1", "trajectory: TOY-001"),
         _another("capture", "candidate: fast", "nodes_at_least: 5", "nodes_at_most: 5", "captures: 10"),
+        _another("trajectory_match", *MATCHED, "equality: within", TWO_PRECISIONS),
+        _another("runs_differ", "candidate: fast", "baseline: plain", "steps: 10", "losses_from: 9"),
+        _another("capture_fallback", "candidate: fast", "baseline: plain", "steps: 10"),
         _another("host_syncs", "candidate: {arm: fast, exactly: 0}", "control: {arm: waiting, exactly: 1}"),
     ],
 )

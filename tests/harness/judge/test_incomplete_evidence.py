@@ -28,7 +28,7 @@ SHOWN = {
     "telemetry.samples.seconds": "places a sample; one that falls into no block belongs to no arm",
     "telemetry.began": "likewise",
     "timing.blocks.began": "places a block, likewise",
-    "timing.blocks.enqueue_seconds": "judged where a claim measures the host's time; a case says what is no number then",
+    "timing.blocks.enqueue_seconds": "judged where a claim measures the host's time; cases of it say more",
     "device_work.outside.seconds": "of one name; the sum of all is judged",
 }
 ABSENT = {
