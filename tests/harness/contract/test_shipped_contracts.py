@@ -12,7 +12,7 @@ import pytest
 
 from harness.contract.claims import AnyClaim, CompositeClaim, parts_of
 from harness.contract.kinds.accuracy import StepAccuracy
-from harness.contract.kinds.replay import Capture, HostSyncs, MemorySteady
+from harness.contract.kinds.replay import Capture, CaptureFallback, HostSyncs, MemorySteady
 from harness.contract.kinds.throughput import ThroughputRatio
 from harness.contract.kinds.training import Repeatability, TrajectoryMatch
 from harness.contract.load import LoadedContract, load_contract, load_contracts
@@ -32,6 +32,8 @@ PROMISED = {
     *("KERNEL-ATTENTION-002", "KERNEL-ROTATION-002", "KERNEL-NORM-002"),
     *("TRACED-STEP-001", "TRACED-STEP-002", "REF-STEP-001"),
     *("REF-STEP-GPU-001", "REF-STEP-GPU-002"),
+    *("CGTS-BND-001", "CGTS-INV-005", "FALSIFY-CGS-002", "FALSIFY-DETERM-002", "FALSIFY-QT-002"),
+    *("F-FP16-001", "F-FP16-002", "C-TILE-BWD-TRAJECTORY"),
 }
 
 
@@ -70,7 +72,22 @@ def test_upstreams_numbers_and_ours(claims: dict[str, AnyClaim]) -> None:
         "F-GRAPH-BWD-003-canary": 1.1,
         "F-GRAPH-BWD-003-512": 1.0,
         "F-CGT-001": 3.0,
+        "CGTS-BND-001": 10.0,
+        "F-FP16-002": 1.3,
     }
+    launches = parts["CGTS-BND-001"]
+    assert isinstance(launches, ThroughputRatio)
+    assert launches.measure == "enqueue"
+    equal = parts["CGTS-INV-005"]
+    assert isinstance(equal, MemorySteady)
+    assert (equal.per, equal.after, equal.growth_at_most, equal.of) == ("replay", 1, 0.0, "reserved")
+    fallback = parts["FALSIFY-CGS-002"]
+    assert isinstance(fallback, CaptureFallback)
+    assert (fallback.attempts, fallback.unasked_at_most) == (1, 0)
+    half = parts["F-FP16-001"]
+    assert isinstance(half, TrajectoryMatch)
+    assert half.max_abs_difference <= 2.0
+    assert (half.compare, half.guards.steps) == ("final", 100)
     syncs = parts["CGB-BND-004"]
     assert isinstance(syncs, HostSyncs)
     assert (syncs.candidate.exactly, syncs.control.exactly, syncs.control.per_layer) == (0, 168, False)

@@ -1,0 +1,37 @@
+"""Settings of an arm that the trainer reads beside those of its configuration: its own seed, and LoRA left out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.contract.schema import Arm, Workload
+from reference_impl.config import TrainConfig
+from reference_impl.system import train_config
+from reference_impl.trainer import Trainer
+
+WORKLOAD = Workload(model="tiny", batch_size=1, seq_len=8, steps=2, seed=3)
+
+
+@pytest.mark.parametrize(("settings", "seed"), [({}, 3), ({"seed": 123}, 123)])
+def test_an_arms_seed_comes_before_the_workloads(settings: dict[str, int], seed: int) -> None:
+    assert train_config(WORKLOAD, Arm.model_validate(settings), None, None).seed == seed
+
+
+def first_loss(trainer: Trainer) -> torch.Tensor:
+    trainer.prepare(0)
+    return trainer.body().clone()
+
+
+def test_without_adapters_no_b_changes_the_loss() -> None:
+    """B is zero at first; set to something, it changes the loss of a model that has LoRA, and of no other."""
+    losses = {}
+    for adapters in (True, False):
+        for value in (0.0, 0.5):
+            trainer = Trainer(TrainConfig.preset("tiny", batch_size=1, seq_len=8, device="cpu", adapters=adapters))
+            for name, parameter in trainer.parameters().items():
+                if "lora_b" in name:
+                    parameter.fill_(value)
+            losses[adapters, value] = first_loss(trainer).item()
+    assert losses[True, 0.0] == losses[False, 0.0] == losses[False, 0.5]
+    assert losses[True, 0.5] != losses[True, 0.0]
