@@ -119,6 +119,22 @@ def long_on_the_device(seconds: float) -> Verdict:
     return timed(runs, ENQUEUE)
 
 
+def timed_in(ours: str, theirs: str) -> Verdict:
+    """Arms that state these data types, and whose frozen tensors have other bits, timed where two are demanded."""
+    demanded = {"equality": "within", "precisions": {"candidate": "bfloat16", "baseline": "float32"}}
+    runs = [
+        timed_run(
+            index,
+            [0.01 * b for b in STEADY],
+            [0.012 * b for b in STEADY],
+            ours=graphed(LOSSES, facts={"dtype": ours}, frozen="half"),
+            theirs=arm("ungraphed", LOSSES, facts={"dtype": theirs}),
+        )
+        for index in range(8)
+    ]
+    return verdict_of(FASTER, *runs, beside=[TRAJECTORY | demanded])
+
+
 def machine_without_clock() -> dict[str, Any]:
     return {"telemetry": Telemetry(samples=[sample(sm_clock_mhz=None), sample(sm_clock_mhz=None)])}
 
@@ -146,6 +162,8 @@ def first_round(*positions: int, arm: str = "ungraphed") -> dict[str, Any]:
 THROUGHPUT_CASES = [
     Case("faster", "held", timed),
     Case("slower", "too_slow", lambda: timed(processes(1.0))),
+    Case("faster in another precision", "held", lambda: timed_in("bfloat16", "float32")),
+    Case("timed in one precision", "vacuous_precision", lambda: timed_in("float32", "float32")),
     Case("enqueued twelve times as fast", "held", lambda: timed(claim=ENQUEUE)),
     Case("enqueued nine times as fast", "too_slow", lambda: timed(processes(0.9), ENQUEUE)),
     Case("enqueued about as fast as demanded", "undecided_ratio", lambda: timed(processes(1.0), ENQUEUE)),
