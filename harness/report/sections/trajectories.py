@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.contract.kinds.replay import CaptureFallback
 from harness.contract.kinds.training import Repeatability, TrajectoryMatch
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.report import plots
@@ -28,11 +27,8 @@ class Comparison:
     floor: float | None
 
 
-Compares = TrajectoryMatch | Repeatability | CaptureFallback
-
-
 def section(view: ReportView) -> Section | None:
-    """A part for each run whose arms left series and that a claim about paired arms judged."""
+    """A part for each run whose arms left series and that a trajectory or repeatability claim judged."""
     comparisons: dict[str, dict[str, Comparison]] = {}
     for _, parts, runs in view.judged():
         for run in runs:
@@ -40,7 +36,7 @@ def section(view: ReportView) -> Section | None:
                 continue
             by_name = comparisons.setdefault(run.run_id, {})
             for part in parts:
-                if isinstance(part, Compares):
+                if isinstance(part, TrajectoryMatch | Repeatability):
                     by_name.update({item.name: item for item in _comparisons(part, run)})
     parts_shown = [
         _part(view.title_of(run_id), view.evidence[run_id], list(by_name.values()))
@@ -56,7 +52,7 @@ def section(view: ReportView) -> Section | None:
     return Section("trajectories", "Trajectories", lead, parts_shown)
 
 
-def _comparisons(part: Compares, run: RunEvidence) -> list[Comparison]:
+def _comparisons(part: TrajectoryMatch | Repeatability, run: RunEvidence) -> list[Comparison]:
     candidates = run.arms.get(part.candidate, [])
     if isinstance(part, Repeatability):
         first = candidates[:1]
@@ -75,8 +71,7 @@ def _comparisons(part: Compares, run: RunEvidence) -> list[Comparison]:
         return []
     name = f"{part.candidate} against {part.baseline}"
     series = (candidates[0].series.loss, baselines[0].series.loss)
-    tolerance = part.max_abs_difference if isinstance(part, TrajectoryMatch) else 0.0
-    return [Comparison(name, *series, tolerance, _floor(baselines))]
+    return [Comparison(name, *series, part.max_abs_difference, _floor(baselines))]
 
 
 def _floor(baselines: list[ArmEvidence]) -> float | None:
