@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -49,15 +49,15 @@ class ProcessTiming:
         return max([*(block.end for block in self.blocks), *(at for at, _ in self.samples)])
 
 
-def side_by_side(runs: Sequence[RunEvidence]) -> list[ProcessTiming]:
+def side_by_side(runs: Sequence[RunEvidence], measure: Literal["step", "enqueue"] = "step") -> list[ProcessTiming]:
     """The processes in their order, each right after the one before: what passed between them was not timed.
 
-    A process without blocks of both arms is left out.
+    A process without blocks of both arms, or without what is measured, is left out.
     """
     timed = [(run.timing, run.telemetry) for run in runs if run.timing]
     ordered = sorted(timed, key=lambda pair: pair[0].process)
-    slowing = Slowing.of([timing for timing, _ in ordered])
-    alone = [found for timed in ordered if (found := _alone(*timed, slowing)) is not None]
+    slowing = Slowing.of([timing for timing, _ in ordered], host_alone=measure == "enqueue")
+    alone = [found for timed in ordered if (found := _alone(*timed, slowing, measure)) is not None]
     gap = GAP * sum(item.end for item in alone)
     placed, start = [], 0.0
     for item in alone:
@@ -66,7 +66,9 @@ def side_by_side(runs: Sequence[RunEvidence]) -> list[ProcessTiming]:
     return placed
 
 
-def _alone(timing: TimingEvidence, telemetry: Telemetry | None, slowing: Slowing) -> ProcessTiming | None:
+def _alone(
+    timing: TimingEvidence, telemetry: Telemetry | None, slowing: Slowing, measure: Literal["step", "enqueue"]
+) -> ProcessTiming | None:
     """One process, its first block at 0 s; None if an arm is missing or a block took no time."""
     names = {timing.candidate: "candidate", timing.baseline: "baseline"}
     blocks = [block for block in timing.blocks if block.arm in names]
@@ -74,11 +76,19 @@ def _alone(timing: TimingEvidence, telemetry: Telemetry | None, slowing: Slowing
         0 < float(block.seconds) < math.inf for block in blocks
     ):
         return None
-    begins = _begins(blocks)
+    begins, taken = _begins(blocks), [float(block.seconds) for block in blocks]
+    if measure == "enqueue":  # as if the whole block took what its first step took to enqueue
+        blocks = [
+            block.model_copy(update={"seconds": block.enqueue_seconds * max(block.steps, 1)})
+            for block in blocks
+            if block.enqueue_seconds
+        ]
+        if len(blocks) < len(taken):
+            return None
     clocked = blocks[0].began is not None
     placed = [
-        TimedBlock(names[block.arm], at, at + float(block.seconds), 1000 * float(block.seconds) / max(block.steps, 1))
-        for block, at in zip(blocks, begins, strict=True)
+        TimedBlock(names[block.arm], at, at + seconds, 1000 * float(block.seconds) / max(block.steps, 1))
+        for block, at, seconds in zip(blocks, begins, taken, strict=True)
     ]
     disturbed, left_out = slowing.disturbed_rounds(timing), slowing.left_out(timing)
     kept = [block for block in blocks if block.round not in (left_out or ())]

@@ -43,7 +43,8 @@ def section(view: ReportView) -> Section | None:
 
 
 def _part(verdict: Verdict, claim: ThroughputRatio, runs: list[RunEvidence]) -> Part:
-    processes = side_by_side(runs)
+    processes = side_by_side(runs, claim.measure)
+    unit = "ms a step" if claim.measure == "step" else "ms to enqueue"
     part = Part(f"{verdict.claim} · {verdict.workload}", runs=[run.run_id for run in runs])
     if processes:
         clocked = all(item.clocked for item in processes)
@@ -58,8 +59,8 @@ def _part(verdict: Verdict, claim: ThroughputRatio, runs: list[RunEvidence]) -> 
         columns = [
             "process",
             "ratio",
-            "candidate, ms a step",
-            "baseline, ms a step",
+            f"candidate, {unit}",
+            f"baseline, {unit}",
             "A/A candidate",
             "A/A baseline",
             "blocks",

@@ -160,6 +160,14 @@ def test_a_machine_that_is_as_slow_all_along_is_its_own_measure() -> None:
     assert (verdict.reason, value(verdict, "disturbed_rounds")) == ("held", 0)
 
 
+def test_the_page_shows_what_is_measured() -> None:
+    """A step of 12 and 10 ms, which the host enqueues in 12 and 1 ms."""
+    [shown] = side_by_side([process(0, 1.2, [FREE] * 4)], "enqueue")
+    assert shown.ratio == pytest.approx(12.0)
+    assert {round(block.step_ms, 6) for block in shown.blocks} == {1.0, 12.0}
+    assert shown.blocks[0].end == pytest.approx(0.02)
+
+
 def test_the_page_reads_as_the_judge_does() -> None:
     runs = [process(0, 1.2, [FREE] * 4), process(1, 1.2, [FREE, FREE, BUSY]), process(2, 1.2, [BUSY] * 4)]
     shown = side_by_side(runs)
