@@ -70,7 +70,7 @@ def unheeded_adapters(trainer: Trainer) -> None:
 @fault(
     STEP,
     "the step computes in float32, whatever it was told",
-    {"F-FP16-001": Expectation("FAIL", "vacuous_precision")},
+    {claim: Expectation("FAIL", "vacuous_precision") for claim in ("F-FP16-001", "F-FP16-001-STEPS")},
 )
 def unheeded_dtype(trainer: Trainer) -> None:
     type(trainer).__init__(trainer, replace(trainer.config, dtype="float32"))

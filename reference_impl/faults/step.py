@@ -102,6 +102,7 @@ def frozen_bias_correction(trainer: Trainer) -> None:
     {
         "F-GRAPH-BWD-004": Expectation("FAIL", "exceeds_tolerance", {"first_exceeding_step": 999}),
         "F-FP16-001": Expectation("FAIL", "exceeds_tolerance", {"first_exceeding_step": 99}),
+        "F-FP16-001-STEPS": Expectation("FAIL", "exceeds_tolerance"),
         "F-FP16-002": Expectation("FAIL", "exceeds_tolerance"),
     },
 )

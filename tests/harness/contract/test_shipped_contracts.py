@@ -33,7 +33,7 @@ PROMISED = {
     *("TRACED-STEP-001", "TRACED-STEP-002", "REF-STEP-001"),
     *("REF-STEP-GPU-001", "REF-STEP-GPU-002"),
     *("CGTS-BND-001", "CGTS-INV-005", "FALSIFY-CGS-002", "FALSIFY-DETERM-002", "FALSIFY-QT-002"),
-    *("F-FP16-001", "F-FP16-002", "C-TILE-BWD-TRAJECTORY"),
+    *("F-FP16-001", "F-FP16-001-STEPS", "F-FP16-002", "C-TILE-BWD-TRAJECTORY"),
 }
 
 
@@ -88,6 +88,9 @@ def test_upstreams_numbers_and_ours(claims: dict[str, AnyClaim]) -> None:
     assert isinstance(half, TrajectoryMatch)
     assert half.max_abs_difference <= 2.0
     assert (half.compare, half.guards.steps) == ("final", 100)
+    every = parts["F-FP16-001-STEPS"]
+    assert isinstance(every, TrajectoryMatch)
+    assert (every.max_abs_difference, every.compare, every.guards.steps) == (2.0, "every", 100)
     syncs = parts["CGB-BND-004"]
     assert isinstance(syncs, HostSyncs)
     assert (syncs.candidate.exactly, syncs.control.exactly, syncs.control.per_layer) == (0, 168, False)
