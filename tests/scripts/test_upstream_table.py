@@ -1,0 +1,146 @@
+"""The page of upstream's claims is what its script writes, has a row for every claim, and names what is there alone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import upstream_decisions
+import write_upstream_table as table
+from index_reports import Published
+from our_claims import OurClaim, _verdicts, ours
+from report_views import header, verdict
+from upstream_decisions import Decisions, Outcome, joined, read_decisions
+
+from harness.contract.upstream.importing import import_files
+from harness.errors import ContractError
+from harness.judge.verdict import Status
+from harness.run_directory.verdict_file import verdict_file
+
+GRAPH = "aprender/cuda-graph-backward-v1.yaml"
+OURS = OurClaim("ours-v1", "steps 100: `no_steps`", "1 PASS in a-run")
+
+
+@pytest.fixture(scope="module")
+def decisions() -> Decisions:
+    return read_decisions()
+
+
+@pytest.fixture
+def excerpts(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(upstream_decisions.EXCERPTS, tmp_path / "excerpts"))
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Callable[[str, str], Decisions]:
+    """The decisions with one text replaced."""
+
+    def read(old: str, new: str) -> Decisions:
+        text = upstream_decisions.DECISIONS.read_text(encoding="utf-8")
+        assert old in text
+        path = tmp_path / "decisions.yaml"
+        path.write_text(text.replace(old, new, 1), encoding="utf-8")
+        return read_decisions(path)
+
+    return read
+
+
+def test_the_page_is_what_the_script_writes(decisions: Decisions) -> None:
+    page = table.PAGE.read_text(encoding="utf-8")
+    remedy = "run `python scripts/write_upstream_table.py`"
+    assert table.with_tables(page, table.tables(decisions, ours())) == page, remedy
+
+
+def test_every_item_of_every_file_is_counted_once(decisions: Decisions) -> None:
+    imported, _ = import_files([upstream_decisions.EXCERPTS])
+    rows = joined(decisions)
+    listed = [item.where for each in rows.values() for row in each for item in row.items]
+    assert sorted(listed) == sorted(item.where for each in imported for item in each.contract.items)
+    assert table.counts(rows, rows, {}).total() == len(listed)
+
+
+def test_a_claim_without_a_row_is_an_error(decisions: Decisions, excerpts: Path) -> None:
+    path = excerpts / GRAPH
+    path.write_text(path.read_text().replace("falsification_tests:\n", "falsification_tests:\n- {id: F-NEW-001}\n"))
+    with pytest.raises(ContractError, match=rf"^{GRAPH}: every claim .* has a row; found F-NEW-001$"):
+        joined(decisions, excerpts)
+
+
+def test_a_file_without_a_decision_is_an_error(decisions: Decisions, excerpts: Path) -> None:
+    (excerpts / "new-v1.yaml").write_text("invariants: [It holds]\n")
+    with pytest.raises(ContractError, match=r"^new-v1\.yaml: every upstream file is decided or out of scope"):
+        joined(decisions, excerpts)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "items: [CGB-INV-003]",
+            "items: [CGB-INV-004]",
+            "names an item that no other one does; found CGB-INV-004",
+        ),
+        ("items: [CGB-INV-003]", "items: [CGB-INV-003, CGB-INV-002]", "found CGB-INV-002"),
+    ],
+)
+def test_a_row_of_nothing_and_a_second_row_of_one_item_are_errors(
+    changed: Callable[[str, str], Decisions], old: str, new: str, message: str
+) -> None:
+    with pytest.raises(ContractError) as raised:
+        joined(changed(old, new))
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("state: decided, by: [CGB-INV-003]", "state: decided", "decided needs `by`, the claims that decide it"),
+        ("state: decided, by: [CGB-INV-003]", "state: restated", "restated needs `why` it is not judged as it stands"),
+        ("state: decided, by: [CGB-INV-003]", "state: refuted, why: So", "refuted needs `tests` that refute it"),
+        ("state: decided, by: [CGB-INV-003]", "state: guessed", "Input should be 'decided', 'restated' or 'refuted'"),
+    ],
+)
+def test_a_state_needs_what_shows_it(
+    changed: Callable[[str, str], Decisions], old: str, new: str, message: str
+) -> None:
+    with pytest.raises(ContractError) as raised:
+        changed(old, new)
+    assert message in str(raised.value)
+
+
+def test_a_claim_of_ours_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(ContractError, match=r"^here: a row names claims of ours; found GONE-001$"):
+        table.checked("here", Outcome(state="decided", by=["CGB-EQ-001", "GONE-001"]), {"CGB-EQ-001": OURS})
+
+
+@pytest.mark.parametrize("test", ["tests/none.py::test_it", "tests/scripts/test_upstream_table.py::test_none"])
+def test_a_test_that_is_not_there_is_an_error(test: str) -> None:
+    with pytest.raises(ContractError, match=rf"^here: a row names a test; found {test}$"):
+        table.checked("here", Outcome(state="refuted", tests=[test], why="So."), {})
+
+
+def test_an_awaited_claim_decides_as_soon_as_it_is_there() -> None:
+    awaited = Outcome(state="decided", by=["NEW-001"], awaited=True)
+    table.checked("here", awaited, {})
+    assert table.state_of(awaited, {}) == "not decided yet"
+    assert table.state_of(awaited, {"NEW-001": OURS}) == "decided"
+
+
+def published(name: str, purpose: str, *statuses: Status) -> Published:
+    units = [verdict("F-GRAPH-BWD-001", f"w{place}", status) for place, status in enumerate(statuses)]
+    return Published(name, header(purpose=purpose), verdict_file(units), None)
+
+
+def test_the_last_run_that_has_a_claim_gives_its_verdicts() -> None:
+    runs = [published("1", "verify", Status.PASS), published("2", "verify", Status.FAIL, Status.PASS, Status.PASS)]
+    later = published("3", "verify")
+    found = _verdicts("cuda-graph-backward-v1", "F-GRAPH-BWD-001", [*runs, later])
+    assert found == "1 FAIL, 2 PASS in 2"
+    assert _verdicts("cuda-graph-backward-v1", "CGB-EQ-001", runs) == "not published yet"
+
+
+def test_the_controls_of_a_drill_are_said_to_be_that() -> None:
+    runs = [published("1", "drill", Status.PASS)]
+    assert _verdicts("cuda-graph-backward-v1", "F-GRAPH-BWD-001", runs) == "1 PASS in 1 (its controls)"
