@@ -99,6 +99,14 @@ def test_claims_of_two_files_with_one_id_are_told_apart(call: Call) -> None:
     assert [ratio.trajectory for ratio in ratios] == ["graph.G-1", "other.G-1"]
 
 
+def test_two_files_of_one_name_are_told_apart(call: Call) -> None:
+    Path("up/more").mkdir()
+    Path("up/more/graph.yaml").write_text(GRAPH)
+    call("up", "--write", "ours.yaml")
+    [loaded], _ = findings_of([Path("ours.yaml")])
+    assert [claim.id for claim in loaded.contract.claims] == ["graph.G-1", "graph.G-2", "graph.G-1-2", "graph.G-2-2"]
+
+
 def test_a_file_that_cannot_be_read_is_named_and_nothing_is_written(call: Call) -> None:
     Path("up/bad.yaml").write_text("a: [")
     code, lines, error = call("up", "none.yaml", "--write", "ours.yaml")

@@ -20,6 +20,21 @@ from harness.judge.verdict import Status
 from harness.run_directory.verdict_file import verdict_file
 
 GRAPH = "aprender/cuda-graph-backward-v1.yaml"
+SEED_IDS = {  # every ticket and claim that the five source files name, as a search of them for such words found
+    *(
+        "ALB-075",
+        "ALB-076",
+        "ALB-078",
+        "C-PREWARM-001",
+        "C-TILE-BWD-001",
+        "C-TILE-BWD-002",
+        "C-TILE-BWD-007",
+        "ENT-153",
+    ),
+    *("F-GRAPH-BWD-001", "F-GRAPH-BWD-002", "F-GRAPH-BWD-003", "F-PTX-001", "FALSIFY-GPUTRAIN-006", "KAIZEN-058"),
+    *("PMAT-063", "PMAT-464", "PMAT-472", "PMAT-477", "PMAT-484", "PMAT-698g", "PMAT-698h"),
+    *("trueno#109", "trueno#170", "trueno#200"),
+}
 OURS = OurClaim("ours-v1", "steps 100: `no_steps`", "1 PASS in a-run")
 
 
@@ -59,6 +74,12 @@ def test_every_item_of_every_file_is_counted_once(decisions: Decisions) -> None:
     listed = [item.where for each in rows.values() for row in each for item in row.items]
     assert sorted(listed) == sorted(item.where for each in imported for item in each.contract.items)
     assert table.counts(rows, rows, {}).total() == len(listed)
+
+
+def test_every_id_of_the_source_files_has_a_row(decisions: Decisions) -> None:
+    named = {name.strip() for seed in decisions.seeds for name in seed.id.split(",")}
+    named |= {item.id for each in joined(decisions).values() for row in each for item in row.items}
+    assert SEED_IDS - named == set()
 
 
 def test_a_claim_without_a_row_is_an_error(decisions: Decisions, excerpts: Path) -> None:
