@@ -125,10 +125,12 @@ def _row(row: Row, claims: Mapping[str, OurClaim]) -> list[str]:
 
 
 def _outcome(outcome: Outcome, why: str, claims: Mapping[str, OurClaim]) -> list[str]:
+    if (state := state_of(outcome, claims)) == NOT_YET:
+        return [state, f"awaits {', '.join(outcome.by)}"]
     named = [", ".join(name for name in outcome.by if name in claims)]
     named += [_code(test.rpartition("/")[2]) for test in outcome.tests]
     text = ". ".join(part for part in [*named, why.rstrip(".")] if part)
-    return [state_of(outcome, claims), text or "–"]
+    return [state, text or "–"]
 
 
 def _shortened(ids: Sequence[str]) -> list[str]:
