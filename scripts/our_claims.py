@@ -62,6 +62,13 @@ def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def place(name: str) -> str:
+    """The page of a published run, as a page in docs/ links it; one that is not there, as of the folder of all runs."""
+    folders = [folder for folder in (REPORTS, REPORTS / "accuracy") if (folder / name).is_dir()]
+    folder = folders[0] if folders else REPORTS
+    return f"../{folder.relative_to(ROOT).as_posix()}/{name}/report.html"
+
+
 def _verdicts(contract: str, claim: str, runs: Sequence[Published]) -> str:
     """Of the last of these runs that has the claim, how many units had which status."""
     for run in reversed(runs):
@@ -69,5 +76,7 @@ def _verdicts(contract: str, claim: str, runs: Sequence[Published]) -> str:
         if found:
             statuses = Counter(str(one.status) for one in found)
             counted = ", ".join(f"{number} {status}" for status, number in sorted(statuses.items()))
-            return f"{counted} in {run.name}" + (" (its controls)" if run.header.purpose == "drill" else "")
+            return f"{counted} in [{run.name}]({place(run.name)})" + (
+                " (its controls)" if run.header.purpose == "drill" else ""
+            )
     return "not published yet"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -158,10 +159,18 @@ def test_the_last_run_that_has_a_claim_gives_its_verdicts() -> None:
     runs = [published("1", "verify", Status.PASS), published("2", "verify", Status.FAIL, Status.PASS, Status.PASS)]
     later = published("3", "verify")
     found = _verdicts("cuda-graph-backward-v1", "F-GRAPH-BWD-001", [*runs, later])
-    assert found == "1 FAIL, 2 PASS in 2"
+    assert found == "1 FAIL, 2 PASS in [2](../reports/2/report.html)"
     assert _verdicts("cuda-graph-backward-v1", "CGB-EQ-001", runs) == "not published yet"
+
+
+def test_every_link_of_the_page_leads_somewhere() -> None:
+    links = re.findall(r"\]\((\.\./[^)]+|upstream)\)", table.PAGE.read_text(encoding="utf-8"))
+    assert len(links) > 10
+    assert [link for link in links if not (table.PAGE.parent / link).exists()] == []
 
 
 def test_the_controls_of_a_drill_are_said_to_be_that() -> None:
     runs = [published("1", "drill", Status.PASS)]
-    assert _verdicts("cuda-graph-backward-v1", "F-GRAPH-BWD-001", runs) == "1 PASS in 1 (its controls)"
+    assert _verdicts("cuda-graph-backward-v1", "F-GRAPH-BWD-001", runs) == (
+        "1 PASS in [1](../reports/1/report.html) (its controls)"
+    )
