@@ -17,6 +17,7 @@ from harness.system.described import describe
 from harness.system.protocol import FaultDescription
 
 ROOT = Path(__file__).parents[1]
+NOT_PUBLISHED = "not published yet"
 SHOWN = 3  # faults that are named for one number; the others are counted
 
 
@@ -79,4 +80,4 @@ def _verdicts(contract: str, claim: str, runs: Sequence[Published]) -> str:
             return f"{counted} in [{run.name}]({place(run.name)})" + (
                 " (its controls)" if run.header.purpose == "drill" else ""
             )
-    return "not published yet"
+    return NOT_PUBLISHED

@@ -22,16 +22,12 @@ EXCERPTS = FOLDER / "excerpts"
 
 
 class Outcome(Strict):
-    """A state, with claims of ours (`by`), tests (`file::function`), and why.
-
-    awaited: the claims of `by` may not be there yet; until one is, the state is "not decided yet".
-    """
+    """A state, with claims of ours (`by`), tests (`file::function`), and why."""
 
     state: Literal["decided", "restated", "refuted"]
     by: list[Name] = Field(default=[])
     tests: list[Text] = Field(default=[])
     why: Text | None = None
-    awaited: bool = False
 
     def problems(self) -> list[str]:
         """What the state lacks."""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from our_claims import OurClaim, ours
+from our_claims import NOT_PUBLISHED, OurClaim, ours
 from upstream_decisions import EXCERPTS, Decisions, Outcome, OutOfScope, Row, joined, read_decisions
 
 from harness.contract.upstream.items import Item
@@ -21,14 +21,14 @@ from harness.errors import ContractError
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "upstream-claims.md"
 BEGIN, END = "<!-- tables: scripts/write_upstream_table.py -->", "<!-- end of tables -->"
-NOT_YET = "not decided yet"
+UNPUBLISHED = "decided, unpublished"
 SUPPORTING = "follows another"
 OUT_OF_SCOPE = "out of scope"
 STATES = {
-    "decided": "a claim of ours judges it, with upstream's number or a harder one",
+    "decided": "a claim of ours judges it, with upstream's number or a harder one, and its verdict is published",
+    UNPUBLISHED: "the same, and no run of that claim is published yet",
     "restated": "not judged as it stands; the row says why, and what holds in its place",
     "refuted": "a correct program breaks it, in a test",
-    NOT_YET: "a claim of ours is awaited",
     SUPPORTING: "names or surrounds another item, which has its own row",
     OUT_OF_SCOPE: "in a file about something else",
 }
@@ -39,13 +39,13 @@ def state_of(outcome: Outcome | None, claims: Mapping[str, OurClaim]) -> str:
     """The state of a row about training on a GPU."""
     if outcome is None:
         return SUPPORTING
-    return NOT_YET if outcome.awaited and not claims.keys() & set(outcome.by) else outcome.state
+    unpublished = all(claims[name].published == NOT_PUBLISHED for name in outcome.by)
+    return UNPUBLISHED if outcome.state == "decided" and unpublished else outcome.state
 
 
 def checked(where: str, outcome: Outcome, claims: Mapping[str, OurClaim]) -> None:
     """Raise ContractError where an outcome names a claim or a test that is not there."""
-    missing = [name for name in outcome.by if name not in claims]
-    if missing and not outcome.awaited:
+    if missing := [name for name in outcome.by if name not in claims]:
         raise ContractError("a row names claims of ours", where=where, got=", ".join(missing))
     for test in outcome.tests:
         file, _, function = test.partition("::")
@@ -125,12 +125,10 @@ def _row(row: Row, claims: Mapping[str, OurClaim]) -> list[str]:
 
 
 def _outcome(outcome: Outcome, why: str, claims: Mapping[str, OurClaim]) -> list[str]:
-    if (state := state_of(outcome, claims)) == NOT_YET:
-        return [state, f"awaits {', '.join(outcome.by)}"]
-    named = [", ".join(name for name in outcome.by if name in claims)]
+    named = [", ".join(outcome.by)]
     named += [_code(test.rpartition("/")[2]) for test in outcome.tests]
     text = ". ".join(part for part in [*named, why.rstrip(".")] if part)
-    return [state, text or "–"]
+    return [state_of(outcome, claims), text or "–"]
 
 
 def _shortened(ids: Sequence[str]) -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,7 +76,7 @@ def test_every_item_of_every_file_is_counted_once(decisions: Decisions) -> None:
     rows = joined(decisions)
     listed = [item.where for each in rows.values() for row in each for item in row.items]
     assert sorted(listed) == sorted(item.where for each in imported for item in each.contract.items)
-    assert table.counts(rows, rows, {}).total() == len(listed)
+    assert table.counts(rows, rows, defaultdict(lambda: OURS)).total() == len(listed)
 
 
 def test_every_id_of_the_source_files_has_a_row(decisions: Decisions) -> None:
@@ -143,11 +145,13 @@ def test_a_test_that_is_not_there_is_an_error(test: str) -> None:
         table.checked("here", Outcome(state="refuted", tests=[test], why="So."), {})
 
 
-def test_an_awaited_claim_decides_as_soon_as_it_is_there() -> None:
-    awaited = Outcome(state="decided", by=["NEW-001"], awaited=True)
-    table.checked("here", awaited, {})
-    assert table.state_of(awaited, {}) == "not decided yet"
-    assert table.state_of(awaited, {"NEW-001": OURS}) == "decided"
+def test_a_claim_decides_once_a_run_of_it_is_published() -> None:
+    decided = Outcome(state="decided", by=["OLD-001", "NEW-001"])
+    fresh = replace(OURS, published="not published yet")
+    assert table.state_of(decided, {"OLD-001": fresh, "NEW-001": fresh}) == "decided, unpublished"
+    assert table.state_of(decided, {"OLD-001": OURS, "NEW-001": fresh}) == "decided"
+    restated = Outcome(state="restated", by=["NEW-001"], why="So.")
+    assert table.state_of(restated, {"NEW-001": fresh}) == "restated"
 
 
 def published(name: str, purpose: str, *statuses: Status) -> Published:
