@@ -90,6 +90,19 @@ def test_a_ratio_of_speeds_alone_is_no_claim(call: Call) -> None:
     ]
 
 
+def test_a_ratio_of_speeds_refers_to_the_losses_of_its_own_arms(call: Call) -> None:
+    half = "- {id: H-1, property: Half ends alike, formal: FP16_GEMM=1 abs(diff) < 2.0}\n"
+    faster = "- {id: H-2, property: Half is faster, formal: FP16_GEMM=1 ratio >= 1.3}\n"
+    Path("up/graph.yaml").write_text(GRAPH.replace("promises", half + faster + "promises"))
+    call("up", "--write", "ours.yaml")
+    [loaded], _ = findings_of([Path("ours.yaml")])
+    judged = [(claim.id, part) for claim in loaded.contract.claims for part in parts_of(claim)]
+    assert {name: part.trajectory for name, part in judged if isinstance(part, ThroughputRatio)} == {
+        "G-2": "G-1",
+        "H-2": "H-1",
+    }
+
+
 def test_claims_of_two_files_with_one_id_are_told_apart(call: Call) -> None:
     Path("up/other.yaml").write_text(GRAPH.replace("G-2", "G-4"))
     call("up", "--write", "ours.yaml")

@@ -93,6 +93,13 @@ FORMS: tuple[Form, ...] = (
         rf"|[Tt]hroughput improvement >= {decimal('percent')} ?%",
         judgements.faster,
     ),
+    _form(
+        "final losses of two precisions within a bound",
+        rf"FP16_GEMM=1\b.*\babs\(diff\) < {NUMBER}",
+        judgements.precisions_end_alike,
+    ),
+    _form("throughput in half precision", rf"FP16_GEMM=1\b.*\bratio >= {NUMBER}", judgements.faster_in_half),
+    _form("losses of two seeds differ", r"seed=42 and seed=123 yield different losses", judgements.seeds_differ),
     _form("capture succeeds", r"[Gg]raph capture succeeds", judgements.capture_succeeds),
     _form(
         "no step skipped",

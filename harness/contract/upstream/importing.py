@@ -31,9 +31,9 @@ class Imported:
             grouped.setdefault(why, []).append(item)
         return grouped
 
-    def trajectory(self) -> Item | None:
-        """The claim that holds the losses of a timing: a faster step that trains otherwise is no gain."""
-        return _trajectory(self.executable)
+    def trajectory_of(self, ratio: Executable) -> Item | None:
+        """The claim that holds the losses of a timing of two arms: a faster step that trains otherwise is no gain."""
+        return _trajectory_of(ratio, self.executable)
 
 
 def import_files(paths: Sequence[Path]) -> tuple[list[Imported], list[ContractError]]:
@@ -69,24 +69,28 @@ def upstream_files(paths: Sequence[Path], errors: list[ContractError]) -> list[P
 
 def decide(contract: UpstreamContract) -> Imported:
     """Every item with its executable claim, or with the reason for which it has none."""
-    outcomes: list[tuple[Item, Executable | str]] = [
-        (item, recognized(item) or CLAIM_SECTIONS[item.section].unchecked) for item in contract.items
+    found = [(item, recognized(item)) for item in contract.items]
+    executable = [(item, one) for item, one in found if one is not None]
+    alone = {item.where for item, one in executable if _is_ratio(one) and _trajectory_of(one, executable) is None}
+    unchecked = [
+        (item, _ALONE if item.where in alone else CLAIM_SECTIONS[item.section].unchecked)
+        for item, one in found
+        if one is None or item.where in alone
     ]
-    executable = [(item, one) for item, one in outcomes if not isinstance(one, str)]
-    if _trajectory(executable) is None:
-        outcomes = [(item, _without_trajectory(one)) for item, one in outcomes]
-        executable = [(item, one) for item, one in outcomes if not isinstance(one, str)]
-    return Imported(contract, executable, [(item, one) for item, one in outcomes if isinstance(one, str)])
+    return Imported(contract, [(item, one) for item, one in executable if item.where not in alone], unchecked)
 
 
-def _trajectory(executable: list[tuple[Item, Executable]]) -> Item | None:
+_ALONE = "a ratio of speeds, in a file with no recognized claim that the losses agree"
+
+
+def _is_ratio(executable: Executable) -> bool:
+    return bool(executable.judgement["kind"] == "throughput_ratio")
+
+
+def _trajectory_of(ratio: Executable, executable: list[tuple[Item, Executable]]) -> Item | None:
+    arms = [ratio.judgement[arm] for arm in ("candidate", "baseline")]
     for item, one in executable:
-        if one.judgement["kind"] == "trajectory_match" and one.judgement["candidate"] == "graphed":
+        judgement = one.judgement
+        if judgement["kind"] == "trajectory_match" and [judgement["candidate"], judgement["baseline"]] == arms:
             return item
     return None
-
-
-def _without_trajectory(outcome: Executable | str) -> Executable | str:
-    if isinstance(outcome, str) or outcome.judgement["kind"] != "throughput_ratio":
-        return outcome
-    return "a ratio of speeds, in a file with no recognized claim that the losses agree"

@@ -1,7 +1,6 @@
 """The judgements that upstream's words become, in the contract language, with the numbers of those words.
 
-Arms are those of the reference trainer: `graphed`, `ungraphed`, `synchronizing` (its clip reads every norm back) and
-`global_clip`.
+Arms (`ARMS`) are those of the reference trainer; `synchronizing` has a clip that reads every norm back.
 """
 
 from __future__ import annotations
@@ -18,6 +17,10 @@ ARMS: Mapping[str, Judgement] = {
     "ungraphed": {"capture": "none"},
     "synchronizing": {"capture": "none", "clip_mode": "synchronizing"},
     "global_clip": {"capture": "none", "clip_scope": "global"},
+    "half": {"capture": "step", "dtype": "bfloat16"},  # the half precision of the reference trainer
+    "full": {"capture": "step", "dtype": "float32"},
+    "seed_42": {"capture": "none", "seed": 42},
+    "seed_123": {"capture": "none", "seed": 123},
 }
 LAYERS = 28  # of upstream's model, over which it counts clips
 SYNCS_PER_LAYER = 6  # of the reference trainer's synchronizing clip: the control that shows that a sync is seen
@@ -94,6 +97,20 @@ def faster(words: Words) -> Judgement | None:
         return None
     ratio = 1 + float(percent) / 100 if percent else float(words.match["times"] or words.match["ratio"])
     return _captured("throughput_ratio", baseline="ungraphed", at_least=round(ratio, 12))
+
+
+def precisions_end_alike(words: Words) -> Judgement:
+    trajectory = {**_trajectory(words, "half"), "baseline": "full", "compare": "final"}
+    return {"mechanism": "cuda_graph", **trajectory, "precisions": {"candidate": "bfloat16", "baseline": "float32"}}
+
+
+def faster_in_half(words: Words) -> Judgement:
+    return {**_captured("throughput_ratio", baseline="full", at_least=words.number()), "candidate": "half"}
+
+
+def seeds_differ(words: Words) -> Judgement:
+    arms = {"candidate": "seed_123", "baseline": "seed_42"}
+    return {"kind": "runs_differ", **arms, "steps": words.steps, "losses_from": 1}
 
 
 def capture_succeeds(words: Words) -> Judgement:  # noqa: ARG001 - every form is called alike

@@ -22,7 +22,7 @@ from harness.errors import ContractError
 
 SYSTEM = "reference_impl.system:QLoRASystem"
 _CANARY: dict[str, Any] = {"model": "qwen2-1.5b", "batch_size": 4, "seq_len": 512}  # upstream's own shape
-_NEEDS: dict[str, Any] = {"device": "cuda", "memory_gib": 12}
+_NEEDS: dict[str, Any] = {"device": "cuda", "memory_gib": 16}
 _FEWER = "import fewer files into one contract"
 _IF_FAILS = ("if_fails", "action_if_falsified")
 _LONGEST = 600  # characters of an upstream text that are kept in one field
@@ -84,8 +84,7 @@ def _claim_ids(imported: Sequence[Imported]) -> dict[str, str]:
 
 def _claim(item: Item, executable: Executable, each: Imported, ids: dict[str, str]) -> dict[str, Any]:
     judgement = dict(executable.judgement)
-    trajectory = each.trajectory()
-    if judgement["kind"] == "throughput_ratio" and trajectory is not None:
+    if judgement["kind"] == "throughput_ratio" and (trajectory := each.trajectory_of(executable)):
         judgement["trajectory"] = ids[trajectory.where]
     fails = next((item.texts[key] for key in _IF_FAILS if item.texts.get(key)), "")
     return {

@@ -45,6 +45,20 @@ def losses(bound: float, steps: int) -> dict[str, Any]:
             {"formal": "graphed_tok_s / ungraphed_tok_s >= 2.5"},
             {**CAPTURED, "kind": "throughput_ratio", "baseline": "ungraphed", "at_least": 2.5},
         ),
+        (
+            {"test": "Run with FP16_GEMM=0. Run with FP16_GEMM=1, record the loss. Check abs(diff) < 2.5."},
+            {"kind": "trajectory_match", "mechanism": "cuda_graph", "candidate": "half", "baseline": "full"}
+            | {"equality": "within", "max_abs_difference": 2.5, "guards": {"steps": 100}, "compare": "final"}
+            | {"precisions": {"candidate": "bfloat16", "baseline": "float32"}},
+        ),
+        (
+            {"test": "Run with FP16_GEMM=1, record tok/s. Check ratio >= 1.4."},
+            {**CAPTURED, "kind": "throughput_ratio", "candidate": "half", "baseline": "full", "at_least": 1.4},
+        ),
+        (
+            {"prediction": "seed=42 and seed=123 yield different losses", "test": "Train 10 steps with both"},
+            {"kind": "runs_differ", "candidate": "seed_123", "baseline": "seed_42", "steps": 10, "losses_from": 1},
+        ),
         ({"prediction": "Backward graph capture succeeds"}, {**CAPTURED, "kind": "capture"}),
         ({"prediction": "ZERO NaN backward skips"}, {**CAPTURED, "kind": "capture", "skipped_steps_at_most": 0}),
         (
