@@ -23,6 +23,9 @@ from harness.contract import strict_yaml
 from harness.contract.load import LoadedContract, load_contract
 from harness.contract.references import problems
 from harness.contract.schema import Contract
+from harness.contract.upstream.importing import decide
+from harness.contract.upstream.items import read_upstream
+from harness.contract.upstream.written import contract_text
 from harness.contract.waivers import load_waivers
 from harness.errors import ContractError, EvidenceError, SystemResolutionError, UsageError
 from harness.evidence.cuda_driver import Gpu
@@ -38,7 +41,7 @@ MACHINES = (
     Machine(False, "this machine has no CUDA device", (), 16.0),
     Machine(True, "", (Gpu("NVIDIA H200", "GPU-0", "sm_90", 139.8),), 128.0),
 )
-NAMES = ("waivers", "archives", "ptx", "checkpoints", "evidence", "lint", "plan", "explain", "contracts")
+NAMES = ("waivers", "archives", "ptx", "checkpoints", "evidence", "lint", "plan", "explain", "contracts", "upstream")
 WAIVERS = b"""schema: waivers/v1
 waivers:
   - {contract: traced-step-v1, claim: TRACED-STEP-002, workload: smoke, owner: ada, reason: known, expires: 2026-12-31}
@@ -160,6 +163,25 @@ def _explain(loaded: LoadedContract) -> None:
         _explanation(loaded, claim)
 
 
+# --- contracts of another language ------------------------------------------------------------------------------------
+
+
+@cache
+def _upstream_files() -> list[Path]:
+    return sorted((ROOT / "docs" / "upstream" / "excerpts").rglob("*.yaml"))
+
+
+def _upstream(row: bytes) -> bytes:
+    path = _upstream_files()[row[0] % len(_upstream_files())]
+    if row[1] % 2:
+        return changed(path.read_bytes(), changes(row))
+    return json.dumps(damaged(strict_yaml.read(path).value, damages(row))).encode()
+
+
+def _import(path: Path) -> None:
+    contract_text([decide(read_upstream(path))], Path("ours.yaml"))
+
+
 # --- PTX, and the table of all ----------------------------------------------------------------------------------------
 
 
@@ -187,6 +209,7 @@ def targets(scratch: Path) -> dict[str, Target]:
 
     return {
         "contracts": Target(_contract, _in_file(scratch / "c.yaml", load_contract), (ContractError,), 1_000_000),
+        "upstream": Target(_upstream, _in_file(scratch / "u.yaml", _import), (ContractError,)),
         "waivers": Target(partial(_changed, [WAIVERS]), _in_file(scratch / "w.yaml", load_waivers), (ContractError,)),
         "evidence": Target(evidence.case, evidence.read, (EvidenceError,)),
         "archives": Target(packed, partial(unpacked, scratch / "archives"), (EvidenceError,)),

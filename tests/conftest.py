@@ -46,6 +46,7 @@ TOGETHER = {
     "test_step_match.py": "transformers",
     "test_toy_kind.py": "a kind of a plugin",
     "test_transformers_twin.py": "transformers",
+    "test_upstream_counterexamples.py": "transformers",
     "test_workflow_lint.py": "actionlint",
 }
 

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     *("verify", "check", "judge", "report", "explain", "drill", "doctor", "compare", "history", "pack", "attest"),
-    "schema",
+    *("import", "schema"),
 )
+MODULES = {"import": "import_contracts"}  # where a command's name is none that a Python module can have
 
 
 def application(arguments: list[str]) -> typer.Typer:
@@ -37,7 +38,8 @@ def application(arguments: list[str]) -> typer.Typer:
     )
     named = [name for name in COMMANDS if arguments[:1] == [name]]
     for name in named or COMMANDS:
-        app.command(name)(getattr(importlib.import_module(f"harness.commands.{name}"), name))
+        module = MODULES.get(name, name)
+        app.command(name)(getattr(importlib.import_module(f"harness.commands.{module}"), module))
     app.callback()(lambda: None)  # with one command only, typer would drop its name
     return app
 

@@ -80,11 +80,14 @@ def print_findings(
         loaded = []
     errors = [finding for finding in findings if finding.level == "error"]
     claims = sum(len(contract.contract.claims) for contract in loaded)
+    unchecked = sum(len(contract.contract.unchecked) for contract in loaded)
     if as_json:
         rows = [{"level": item.level, "where": item.where, "message": item.message} for item in findings]
-        print_json(dump_json({"contracts": len(loaded), "claims": claims, "findings": rows}, indent=2))
+        counts = {"contracts": len(loaded), "claims": claims, "unchecked": unchecked}
+        print_json(dump_json({**counts, "findings": rows}, indent=2))
     else:
         print_lines(map(str, findings), sys.stderr)
         warnings = len(findings) - len(errors)
-        print_line(f"{len(loaded)} contracts · {claims} claims · {len(errors)} errors · {warnings} warnings")
+        listed = f" · {unchecked} without an executable check" if unchecked else ""
+        print_line(f"{len(loaded)} contracts · {claims} claims{listed} · {len(errors)} errors · {warnings} warnings")
     return ExitCode.INVALID_CONTRACT if errors else ExitCode.HELD

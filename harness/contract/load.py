@@ -56,7 +56,11 @@ class LoadedContract:
 
 def load_contract(path: Path) -> LoadedContract:
     """Load one contract file. Raises ContractError; ContractErrors when there are several."""
-    document = strict_yaml.read(path)
+    return loaded_from(strict_yaml.read(path), path)
+
+
+def loaded_from(document: strict_yaml.Document, path: Path) -> LoadedContract:
+    """The contract that a document of that file is. Raises as `load_contract` does."""
     errors = _version_errors(document)
     contract: Contract | None = None
     if not errors:

@@ -65,6 +65,19 @@ class Arm(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
 
+class Unchecked(Strict):
+    """A claim that no kind of the language can judge: listed, so that nobody takes it for held."""
+
+    id: Text
+    """What its source calls it."""
+    title: Text
+    """The claim in one sentence."""
+    source: Text
+    """Where it comes from."""
+    why: Text
+    """Why it has no executable check."""
+
+
 class Contract(Strict):
     """One contract file."""
 
@@ -84,6 +97,8 @@ class Contract(Strict):
     """Arms by name."""
     claims: Annotated[list[Claim], Field(min_length=1)]
     """The claims."""
+    unchecked: list[Unchecked] = []
+    """Claims without an executable check: never judged, shown in every report."""
 
     def systems(self) -> list[str]:
         """The system under test, then those that arms name as their own; each once."""

@@ -59,6 +59,7 @@ def _in_question(view: ReportView) -> set[str]:
 def _evidence(view: ReportView) -> list[Section]:
     """The sections of evidence that there is, in reading order."""
     sections = [
+        closing.unchecked(view),
         closing.deaths(view),
         trajectories.section(view),
         gradients.section(view),

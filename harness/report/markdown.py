@@ -53,8 +53,9 @@ def _head(view: ReportView) -> str:
     ]
     listed = "\n".join(groups) + "\n\n" if groups else ""
     columns = "| verdict | claim | workload | what was seen |\n| --- | --- | --- | --- |\n" if view.verdicts else ""
-    notes = "".join(f"{note}\n\n" for note in (view.count_line(), view.repeated_job()) if note)
-    return f"{notes}{warnings}{drill}**{result.word}**: {escape(result.sentence)}\n\n{listed}{columns}"
+    notes = (view.count_line(), view.repeated_job(), view.unchecked_sentence())
+    top = "".join(f"{note}\n\n" for note in notes if note)
+    return f"{top}{warnings}{drill}**{result.word}**: {escape(result.sentence)}\n\n{listed}{columns}"
 
 
 def _row(view: ReportView, verdict: Verdict) -> str:

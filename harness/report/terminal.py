@@ -33,8 +33,9 @@ def print_results(view: ReportView, stream: TextIO | None = None) -> None:
     print_line((view.count_line(), "bold"), file=out)
     for warning in view.warnings():
         print_line((f"WARNING: {line(warning, 2000)}", "bold red"), file=out)
-    if repeated := view.repeated_job():
-        print_line(repeated, file=out)
+    for note in (view.repeated_job(), view.unchecked_sentence()):
+        if note:
+            print_line(note, file=out)
     if view.is_drill:
         print_line((f"FIRE DRILL: {line(view.drill_sentence(), 400)}", "bold yellow"), file=out)
     groups = undecided(list(view.verdicts))

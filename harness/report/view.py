@@ -148,6 +148,12 @@ class ReportView:
             )
         return warnings
 
+    def unchecked_sentence(self) -> str:
+        """How many listed claims no kind can judge; empty for none."""
+        number = sum(len(contract.unchecked) for contract in self.contracts)
+        listed = "1 listed claim has" if number == 1 else f"{number} listed claims have"
+        return f"{listed} no executable check." if number else ""
+
     def judged(self) -> list[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
         """Each verdict with the parts of its claim and the runs behind it."""
         rows = []

@@ -119,6 +119,12 @@ def contract(**changes: Any) -> Contract:
     return Contract.model_validate(CONTRACT | changes)
 
 
+def listing_two() -> Contract:
+    """The contract with two claims that no kind can judge."""
+    listed = {"source": "graph: proof_obligations (up/graph.yaml:5:3)", "why": "no number"}
+    return contract(unchecked=[{"id": f"G-{n}", "title": f"Pretty <b>{n}</b>", **listed} for n in (1, 2)])
+
+
 def header(**changes: Any) -> Header:
     """The header of a run directory without units, on a machine of which nothing is known; `changes` as in JSON."""
     values = {

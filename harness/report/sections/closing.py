@@ -1,4 +1,4 @@
-"""What broke, the kill matrix, the environment, and how to reproduce the run."""
+"""What no claim kind can judge, what broke, the kill matrix, the environment, and how to reproduce the run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,19 @@ from harness.report.view import ReportView
 from harness.run_directory.drill_record import Triple
 
 _UPSTREAM = {True: "would pass it", False: "catches it", None: "–"}
+
+
+def unchecked(view: ReportView) -> Section | None:
+    """The claims that the contracts list and no kind of claim can judge, with the reason."""
+    parts = []
+    for contract in view.contracts:
+        if contract.unchecked:
+            columns = ["claim", "demands", "why it is not checked", "source"]
+            rows = [[one.id, one.title, one.why, one.source] for one in contract.unchecked]
+            listed = table(f"{len(rows)} without an executable check", columns, rows, folded=True, shown=300)
+            parts.append(Part(contract.id, [], [], [listed]))
+    lead = f"{view.unchecked_sentence()} Nothing was run for them, and no verdict here says anything of them."
+    return Section("unchecked", "No executable check", lead, parts) if parts else None
 
 
 def deaths(view: ReportView) -> Section | None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from report_views import drill_view, full_view, header, verdict, view_of, view_with
+from report_views import drill_view, full_view, header, listing_two, verdict, view_of, view_with
 
 from harness.judge.verdict import Status
 from harness.report.markdown import escape, render_markdown
@@ -69,3 +69,8 @@ def test_a_huge_run_is_cut_between_units_and_says_so(limit: int) -> None:
 
 def test_a_run_that_fits_is_not_cut() -> None:
     assert "more units" not in render_markdown(full_view())
+
+
+def test_claims_without_an_executable_check_are_counted() -> None:
+    text = render_markdown(view_of(Status.PASS, contracts=[listing_two()]))
+    assert text.splitlines()[2] == "2 listed claims have no executable check."

@@ -4,7 +4,7 @@ import io
 from typing import Any
 
 import pytest
-from report_views import drill_view, full_view, verdict, view_of, view_with, whole_drill_view
+from report_views import drill_view, full_view, listing_two, verdict, view_of, view_with, whole_drill_view
 
 from harness.contract.schema import Workload
 from harness.evidence.plan_records import Run
@@ -119,3 +119,7 @@ def test_colour_appears_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch)
     assert any("\x1b[" in line for line in printed(view_of(Status.FAIL)))
     monkeypatch.setenv("NO_COLOR", "1")
     assert not any("\x1b[3" in line for line in printed(view_of(Status.FAIL)))
+
+
+def test_claims_without_an_executable_check_are_counted() -> None:
+    assert "2 listed claims have no executable check." in printed(view_of(Status.PASS, contracts=[listing_two()]))

@@ -1,0 +1,139 @@
+"""What became of upstream's claims, as docs/upstream/decisions.yaml says it, joined with the claims themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from harness.contract import strict_yaml
+from harness.contract.base import Name, Strict, Text
+from harness.contract.load import files_of_folder
+from harness.contract.upstream.items import Item, read_upstream
+from harness.errors import ContractError
+from harness.evidence.files import first_error
+
+FOLDER = Path(__file__).parents[1] / "docs" / "upstream"
+DECISIONS = FOLDER / "decisions.yaml"
+EXCERPTS = FOLDER / "excerpts"
+
+
+class Outcome(Strict):
+    """A state, with claims of ours (`by`), tests (`file::function`), and why."""
+
+    state: Literal["decided", "restated", "refuted"]
+    by: list[Name] = Field(default=[])
+    tests: list[Text] = Field(default=[])
+    why: Text | None = None
+
+    def problems(self) -> list[str]:
+        """What the state lacks."""
+        lacking = {
+            "decided": [] if self.by else ["`by`, the claims that decide it"],
+            "restated": [] if self.why else ["`why` it is not judged as it stands"],
+            "refuted": [*([] if self.tests else ["`tests` that refute it"]), *([] if self.why else ["`why`"])],
+        }
+        return lacking[self.state]
+
+
+class Decision(Outcome):
+    """The outcome of some items of one file, named by id or by a pattern."""
+
+    items: Annotated[list[Text], Field(min_length=1)]
+
+
+class Decided(Strict):
+    """A file about training on a GPU."""
+
+    decisions: Annotated[list[Decision], Field(min_length=1)]
+
+
+class OutOfScope(Strict):
+    """A file about something else."""
+
+    out_of_scope: Text
+
+
+class Supporting(Strict):
+    """Sections whose items name or surround others."""
+
+    sections: Annotated[list[Name], Field(min_length=1)]
+    why: Text
+
+
+class Seed(Outcome):
+    """A demand of one of the source files that the project starts from."""
+
+    id: Text
+    says: Text
+
+
+class Decisions(Strict):
+    """The whole file."""
+
+    supporting: list[Supporting]
+    files: dict[str, Decided | OutOfScope]
+    seeds: list[Seed]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Items of one file with one outcome; of supporting items and those out of scope only `why` is known."""
+
+    items: list[Item]
+    outcome: Outcome | None
+    why: str
+
+
+def read_decisions(path: Path = DECISIONS) -> Decisions:
+    """Read and validate. Raises ContractError."""
+    document = strict_yaml.read(path, "a file of decisions")
+    try:
+        decisions = TypeAdapter(Decisions).validate_python(document.value)
+    except ValidationError as error:
+        raise ContractError(first_error(error), where=str(path)) from error
+    named = [(f"{file} {one.items}", one) for file, each in _decided(decisions) for one in each.decisions]
+    for where, outcome in [*named, *((seed.id, seed) for seed in decisions.seeds)]:
+        for lacking in outcome.problems():
+            raise ContractError(f"{outcome.state} needs {lacking}", where=f"{path}: {where}")
+    return decisions
+
+
+def _decided(decisions: Decisions) -> list[tuple[str, Decided]]:
+    return [(file, each) for file, each in decisions.files.items() if isinstance(each, Decided)]
+
+
+def joined(decisions: Decisions, excerpts: Path = EXCERPTS) -> dict[str, list[Row]]:
+    """By file, its rows: each item of it in exactly one. Raises ContractError for an item or a pattern left over."""
+    files = {path.relative_to(excerpts).as_posix(): path for path in files_of_folder(excerpts).contracts}
+    for name in sorted(files.keys() ^ decisions.files.keys()):
+        rule = "every upstream file is decided or out of scope" if name in files else "no such upstream file"
+        raise ContractError(rule, where=name, remedy=f"look at {DECISIONS.name}")
+    return {name: _rows(name, read_upstream(files[name]).items, decisions) for name in decisions.files}
+
+
+def _rows(file: str, items: list[Item], decisions: Decisions) -> list[Row]:
+    decided = decisions.files[file]
+    if isinstance(decided, OutOfScope):
+        return [Row(items, None, decided.out_of_scope)]
+    rows = []
+    left = list(items)
+    for decision in decided.decisions:
+        for pattern in decision.items:
+            if not any(fnmatchcase(item.id, pattern) for item in left):
+                raise ContractError("a pattern names an item that no other one does", where=file, got=pattern)
+        named = [item for item in left if any(fnmatchcase(item.id, pattern) for pattern in decision.items)]
+        left = [item for item in left if item not in named]
+        rows.append(Row(named, decision, decision.why or ""))
+    for supporting in decisions.supporting:
+        named = [item for item in left if item.section in supporting.sections]
+        left = [item for item in left if item not in named]
+        if named:
+            rows.append(Row(named, None, supporting.why))
+    if left:
+        names = ", ".join(item.id for item in left)
+        raise ContractError("every claim of upstream's about training on a GPU has a row", where=file, got=names)
+    return rows

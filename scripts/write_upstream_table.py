@@ -1,0 +1,179 @@
+"""Write docs/upstream-claims.md: every claim of upstream's about training on a GPU, and what became of it.
+
+    python scripts/write_upstream_table.py
+
+Claims come from docs/upstream/excerpts, what became of them from docs/upstream/decisions.yaml, numbers and faults from
+contracts/, verdicts from the published runs in reports/.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from our_claims import NOT_PUBLISHED, OurClaim, ours
+from upstream_decisions import EXCERPTS, Decisions, Outcome, OutOfScope, Row, joined, read_decisions
+
+from harness.contract.upstream.items import Item
+from harness.errors import ContractError
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "upstream-claims.md"
+BEGIN, END = "<!-- tables: scripts/write_upstream_table.py -->", "<!-- end of tables -->"
+UNPUBLISHED = "decided, unpublished"
+SUPPORTING = "follows another"
+OUT_OF_SCOPE = "out of scope"
+STATES = {
+    "decided": "a claim of ours judges it, with upstream's number or a harder one, and its verdict is published",
+    UNPUBLISHED: "the same, and no run of that claim is published yet",
+    "restated": "not judged as it stands; the row says why, and what holds in its place",
+    "refuted": "a correct program breaks it, in a test",
+    SUPPORTING: "names or surrounds another item, which has its own row",
+    OUT_OF_SCOPE: "in a file about something else",
+}
+LONGEST = 120  # characters of what upstream's claim says
+
+
+def state_of(outcome: Outcome | None, claims: Mapping[str, OurClaim]) -> str:
+    """The state of a row about training on a GPU."""
+    if outcome is None:
+        return SUPPORTING
+    unpublished = all(claims[name].published == NOT_PUBLISHED for name in outcome.by)
+    return UNPUBLISHED if outcome.state == "decided" and unpublished else outcome.state
+
+
+def checked(where: str, outcome: Outcome, claims: Mapping[str, OurClaim]) -> None:
+    """Raise ContractError where an outcome names a claim or a test that is not there."""
+    if missing := [name for name in outcome.by if name not in claims]:
+        raise ContractError("a row names claims of ours", where=where, got=", ".join(missing))
+    for test in outcome.tests:
+        file, _, function = test.partition("::")
+        path = ROOT / file
+        if not path.is_file() or f"def {function}(" not in path.read_text(encoding="utf-8"):
+            raise ContractError("a row names a test", where=where, got=test)
+
+
+def tables(decisions: Decisions, claims: Mapping[str, OurClaim], excerpts: Path = EXCERPTS) -> str:
+    """The text between the marks. Raises ContractError for an item without a row, and for a row that names nothing."""
+    rows = joined(decisions, excerpts)
+    for file, each in rows.items():
+        for row in each:
+            if row.outcome is not None:
+                checked(f"{file} {row.items[0].id}", row.outcome, claims)
+    for seed in decisions.seeds:
+        checked(seed.id, seed, claims)
+    scoped = {file: each for file, each in rows.items() if not isinstance(decisions.files[file], OutOfScope)}
+    parts = [_counts(rows, scoped, claims)]
+    for file, each in scoped.items():
+        parts += [f"## {file.removesuffix('.yaml')}", _table(HEAD, (_row(row, claims) for row in each))]
+    seeds = ([_code(seed.id), seed.says, *_outcome(seed, seed.why or "", claims)] for seed in decisions.seeds)
+    parts += ["## The source files that the project starts from", _table(HEAD, seeds)]
+    named = {name for each in scoped.values() for row in each if row.outcome for name in row.outcome.by}
+    named |= {name for seed in decisions.seeds for name in seed.by}
+    own = (
+        [name, claims[name].contract, claims[name].numbers, claims[name].published] for name in claims if name in named
+    )
+    parts += ["## Our claims: what breaks each number, and what was published", _table(OURS, own)]
+    out = (
+        [file.removesuffix(".yaml"), str(len(each[0].items)), each[0].why]
+        for file, each in rows.items()
+        if file not in scoped
+    )
+    parts += [
+        "## Files about other things than training on a GPU",
+        _table(("file", "items", "why it is out of scope"), out),
+    ]
+    return "\n\n".join(parts)
+
+
+HEAD = ("upstream's claim", "what it says", "state", "ours, tests, and why")
+OURS = ("claim", "contract", "demanded, and the planted faults that break it", "last published verdicts")
+
+
+def counts(
+    rows: Mapping[str, Sequence[Row]], scoped: Mapping[str, Sequence[Row]], claims: Mapping[str, OurClaim]
+) -> Counter[str]:
+    """Items by state."""
+    states: Counter[str] = Counter()
+    for file, each in rows.items():
+        for row in each:
+            states[state_of(row.outcome, claims) if file in scoped else OUT_OF_SCOPE] += len(row.items)
+    return states
+
+
+def _counts(
+    rows: Mapping[str, Sequence[Row]], scoped: Mapping[str, Sequence[Row]], claims: Mapping[str, OurClaim]
+) -> str:
+    states = counts(rows, scoped, claims)
+    total = f"{sum(states.values())} items in {len(rows)} files, of which {len(scoped)} are about training on a GPU:"
+    return f"{total}\n\n" + _table(
+        ("state", "items", "meaning"), ([name, str(states[name]), STATES[name]] for name in STATES)
+    )
+
+
+def _row(row: Row, claims: Mapping[str, OurClaim]) -> list[str]:
+    ids = ", ".join(map(_code, _shortened([item.id for item in row.items])))
+    if row.outcome is None:
+        return [
+            f"{len(row.items)} of {', '.join(sorted({item.section for item in row.items}))}",
+            "–",
+            SUPPORTING,
+            row.why,
+        ]
+    return [ids, _says(row.items), *_outcome(row.outcome, row.why, claims)]
+
+
+def _outcome(outcome: Outcome, why: str, claims: Mapping[str, OurClaim]) -> list[str]:
+    named = [", ".join(outcome.by)]
+    named += [_code(test.rpartition("/")[2]) for test in outcome.tests]
+    text = ". ".join(part for part in [*named, why.rstrip(".")] if part)
+    return [state_of(outcome, claims), text or "–"]
+
+
+def _shortened(ids: Sequence[str]) -> list[str]:
+    """Ids of neighbours in one list as one: `equations.x.invariants.1-4`."""
+    groups: list[tuple[str, list[int]]] = []
+    for name in ids:
+        stem, _, last = name.rpartition(".")
+        number = int(last) if last.isdigit() else 0
+        if groups and number and groups[-1][0] == stem and groups[-1][1][-1] == number - 1:
+            groups[-1][1].append(number)
+        else:
+            groups.append((stem, [number]) if number else (name, [0]))
+    return [
+        stem if numbers == [0] else f"{stem}.{numbers[0]}" + (f"-{numbers[-1]}" if len(numbers) > 1 else "")
+        for stem, numbers in groups
+    ]
+
+
+def _says(items: Sequence[Item]) -> str:
+    """What one of them says, in upstream's words: the first that has a prediction or a formula, else the first."""
+    worded = [(item, item.texts[key]) for key in ("prediction", "formal") for item in items if item.texts.get(key)]
+    text = f"{worded[0][0].title}: {worded[0][1]}" if worded else items[0].title
+    return _code(text if len(text) <= LONGEST else f"{text[:LONGEST]}…")
+
+
+def _code(text: str) -> str:
+    return f"`{text.replace('`', '')}`"
+
+
+def _table(head: Sequence[str], rows: Iterator[list[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    lines += [f"| {' | '.join(cell.replace('|', '∣') for cell in row)} |" for row in rows]
+    return "\n".join(lines)
+
+
+def with_tables(page: str, made: str) -> str:
+    """The page with its tables made anew."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{made}\n\n{END}{rest.split(END)[1]}"
+
+
+def main() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(with_tables(page, tables(read_decisions(), ours())), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Claims that no kind can judge, as the page shows them."""
+
+from __future__ import annotations
+
+from report_page import Page
+from report_views import listing_two, small_view
+
+from harness.report.html import render
+from harness.report.sections import closing
+
+
+def test_they_stand_under_a_heading_of_their_own_and_are_not_judged() -> None:
+    section = closing.unchecked(small_view(contracts=[listing_two()]))
+    assert section is not None
+    assert section.title == "No executable check"
+    assert section.lead.startswith("2 listed claims have no executable check. Nothing was run for them")
+    [part] = section.parts
+    assert part.tables[0].rows[0] == [
+        "G-1",
+        "Pretty <b>1</b>",
+        "no number",
+        "graph: proof_obligations (up/graph.yaml:5:3)",
+    ]
+
+
+def test_the_page_shows_each_as_text() -> None:
+    words = Page(render(small_view(contracts=[listing_two()]))).words()
+    assert "G-2 Pretty <b>2</b> no number" in words
+
+
+def test_a_contract_without_such_claims_has_no_such_section() -> None:
+    assert closing.unchecked(small_view()) is None
