@@ -15,7 +15,7 @@ from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
 from harness.judge.context import end_of, executed
 from harness.judge.end_state import start_differences
-from harness.judge.series import Losses, difference, first_unequal, losses, require_finite
+from harness.judge.series import Losses, difference, first_unequal, losses, names_apart, require_finite
 from harness.judge.sheet import Sheet, number, settle
 
 # How much of the control's change from one batch to the next a trained loss shares at least, and by how many standard
@@ -171,7 +171,12 @@ def _shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
 def _require_honest_control(name: str, control: ArmEvidence, candidate: ArmEvidence) -> None:
     """The control sees the candidate's batches from the candidate's start, and its parameters stay."""
     problem = ""
-    if control.start.trainable_digest != candidate.start.trainable_digest:
+    parameters = names_apart("it", control.start.trainable_names, "the candidate", candidate.start.trainable_names)
+    inputs = names_apart("it", end_of(control).input_names, "the candidate", end_of(candidate).input_names)
+    if parameters or inputs:
+        what = "trains parameters" if parameters else "reads inputs"
+        problem = f"{what} of other names than the candidate ({parameters or inputs})"
+    elif control.start.trainable_digest != candidate.start.trainable_digest:
         problem = "starts from other parameters than the candidate"
     elif len(control.series.loss) != len(candidate.series.loss):
         problem = f"has {len(control.series.loss)} steps and the candidate {len(candidate.series.loss)}"

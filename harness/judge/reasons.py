@@ -60,7 +60,11 @@ NON_FINITE_END = _fails("non_finite_end", "A parameter or another tensor that tr
 UNEQUAL_START = _fails("unequal_start", "The compared arms start from different parameters, buffers or generators.")
 UNEQUAL_LENGTHS = _fails("unequal_lengths", "The compared arms recorded different numbers of steps.")
 UNEQUAL_BATCHES = _fails("unequal_batches", "The compared arms read different batches at one step or more.")
-UNEQUAL_TOKENS = _fails("unequal_tokens", "The compared arms worked on different numbers of tokens.")
+UNEQUAL_TOKENS = _fails(
+    "unequal_tokens",
+    "The compared arms worked on different numbers of tokens: elements of the input that is called `tokens`, or, "
+    "without one, batch size times sequence length.",
+)
 
 # --- differences ---------------------------------------------------------------------------------------------
 DIFFERS = _fails("differs", "Equality in bits was demanded, and a value differs.")

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
+from harness.judge.context import end_of
 from harness.judge.end_state import require_equal_start_state
-from harness.judge.sheet import Sheet, number, settle
+from harness.judge.sheet import Sheet, number, settle, some
 
 Losses = NDArray[np.float64]
 
@@ -87,6 +88,7 @@ def require_comparable(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, f
     """
     reference_name, reference = next(iter(executions.items()))
     others = list(executions.items())[1:]
+    require_same_parameters(executions)
     for name, execution in others:
         for kind in ("trainable", "frozen") if frozen else ("trainable",):
             _require_equal_start(kind, name, execution, reference_name, reference)
@@ -98,6 +100,23 @@ def require_comparable(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, f
             settle(reasons.UNEQUAL_LENGTHS, f"{name} has {ours} steps and {reference_name} {theirs}")
     for name, execution in others:
         _require_equal_work(name, execution, reference_name, reference, sheet)
+
+
+def require_same_parameters(executions: Mapping[str, ArmEvidence]) -> None:
+    """Settle FAIL where parameters are trained under other names than those of the first execution."""
+    reference_name, reference = next(iter(executions.items()))
+    for name, execution in list(executions.items())[1:]:
+        ours, theirs = execution.start.trainable_names, reference.start.trainable_names
+        if apart := names_apart(name, ours, reference_name, theirs):
+            settle(reasons.UNEQUAL_START, f"{name} and {reference_name} train parameters of different names: {apart}")
+
+
+def names_apart(name: str, ours: Sequence[str] | None, reference_name: str, theirs: Sequence[str] | None) -> str:
+    """Names that only one of two has, "" where there are none; what was not recorded is not told apart."""
+    if ours is None or theirs is None:
+        return ""
+    only = ((name, sorted(set(ours) - set(theirs))), (reference_name, sorted(set(theirs) - set(ours))))
+    return "; ".join(f"only {whose} has {some(names)}" for whose, names in only if names)
 
 
 def _require_equal_start(
@@ -115,6 +134,10 @@ def _require_equal_work(
     name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence, sheet: Sheet
 ) -> None:
     ours, theirs = execution.series, reference.series
+    read, other = end_of(execution).input_names, end_of(reference).input_names
+    if apart := names_apart(name, read, reference_name, other):
+        sheet.figure("first_unequal_step", 0, "step")
+        settle(reasons.UNEQUAL_BATCHES, f"{name} and {reference_name} read inputs of different names: {apart}")
     tokens = first_true(np.asarray(ours.tokens) != np.asarray(theirs.tokens))
     batches = first_unequal(ours.batch_digest, theirs.batch_digest)
     if tokens is not None and (batches is None or tokens <= batches):

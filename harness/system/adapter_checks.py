@@ -28,7 +28,7 @@ def describe_value(value: object) -> str:
     if isinstance(value, torch.Tensor):
         shape = "x".join(map(str, value.shape)) or "no dimensions"
         return f"a tensor of {shape} ({str(value.dtype).removeprefix('torch.')})"
-    if isinstance(value, bool | int | float | str):
+    if isinstance(value, bool | int | str):
         return f"the {type(value).__name__} {value!r:.60}"
     if isinstance(value, tuple | list | set | frozenset):
         return f"a {type(value).__name__} of {len(value)}"
@@ -46,24 +46,34 @@ def names(given: Iterable[object]) -> str:
     return f"{text} and {len(listed) - SHOWN} more" if len(listed) > SHOWN else text
 
 
-def require_callable_with(function: Any, arguments: tuple[Any, ...], call: str) -> None:
-    """Raises `AdapterError` unless `function` takes these arguments; `call` is how the harness calls it."""
+def require_callable_with(function: Any, name: str, arguments: Mapping[str, Any]) -> None:
+    """Raises `AdapterError` unless an adapter's function of that name can be called with these arguments, in order."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return  # Python does not know it: calling it will tell
-    try:
-        signature.bind(*arguments)
-    except TypeError as error:
+    method = inspect.ismethod(function)
+    defined = inspect.signature(function.__func__) if method else signature
+    parameters = ", ".join([*(["self"] if method else []), *arguments])
+    found = ""
+    if inspect.iscoroutinefunction(function):
+        found = f"`async def {name}{defined}`"
+    else:
+        try:
+            signature.bind(*arguments.values())
+        except TypeError:
+            found = f"`def {name}{defined}`"
+    if found:
+        elsewhere = "" if method else "; what else it needs can come from the enclosing function"
         raise AdapterError(
-            f"the harness calls `{call}`",
+            f"the harness calls `{name}({', '.join(arguments)})`",
             where=definition(function),
-            got=f"the parameters {signature}: {error}",
-            remedy="take exactly what the call gives; the rest can come from the enclosing function",
-        ) from None
+            got=found,
+            remedy=f"define `def {name}({parameters})`{elsewhere}",
+        )
 
 
-def require_loss(loss: object, step: Callable[..., Any]) -> Tensor:
+def require_loss(loss: object, step: Callable[..., Any], call: str) -> Tensor:
     """The loss that a step returned. Raises `AdapterError` unless it is one floating-point number in a tensor."""
     import torch
 
@@ -77,12 +87,12 @@ def require_loss(loss: object, step: Callable[..., Any]) -> Tensor:
             found += " on the device meta, which has no values"
     elif loss is None:
         remedy = "end it with `return loss.detach()`"
-    elif isinstance(loss, int | float):
-        remedy = "return the tensor itself: `.item()` and float() wait for the device in every step"
+    elif isinstance(loss, int | float) or type(loss).__module__ == "numpy":
+        remedy = "return the tensor itself: `.item()`, float() and `.numpy()` wait for the device in every step"
     elif isinstance(loss, tuple | list | Mapping):
         remedy = "return the loss alone"
     raise AdapterError(
-        "step(batch) returns the loss: a floating-point tensor of one number",
+        f"{call} returns the loss: a floating-point tensor of one number",
         where=return_place(step),
         got=found,
         remedy=remedy,
@@ -100,7 +110,7 @@ def require_batch(batch: object, index: int, function: Callable[..., Any], known
         raise _wrong_batch(function, f"{describe_value(batch)} at index {index}", _batch_remedy(batch))
     for name, value in batch.items():
         if not isinstance(name, str):
-            raise _wrong_batch(function, f"the name {name!r}, a {type(name).__name__}", "names are strings")
+            raise _wrong_batch(function, f"the name {name!r}", "names are strings")
         if not isinstance(value, torch.Tensor):
             raise _wrong_batch(function, f"{describe_value(value)} under `{name}`", _entry_remedy(name, value))
         if value.is_meta:
@@ -109,16 +119,16 @@ def require_batch(batch: object, index: int, function: Callable[..., Any], known
     if known and set(batch) != set(known):
         raise _wrong_batch(
             function,
-            f"other names at index {index} than at index 0: {difference_of_names(batch, known)}",
+            difference_of_names(batch, known, f"at index {index}", "at index 0"),
             "shapes may change from step to step, names may not: fill what is absent with zeros",
         )
     return dict(batch)
 
 
-def difference_of_names(ours: Collection[str], theirs: Collection[str]) -> str:
-    """Which names only one of two sets has."""
-    more, fewer = sorted(set(ours) - set(theirs)), sorted(set(theirs) - set(ours))
-    return ", ".join([*([f"{names(more)} more"] if more else []), *([f"without {names(fewer)}"] if fewer else [])])
+def difference_of_names(ours: Collection[str], theirs: Collection[str], here: str, there: str) -> str:
+    """Which names only one of two sets has; `here` and `there` say where they stand."""
+    only = ((sorted(set(ours) - set(theirs)), here), (sorted(set(theirs) - set(ours)), there))
+    return " and ".join(f"{names(found)} only {place}" for found, place in only if found)
 
 
 def _wrong_batch(function: Callable[..., Any], found: str, remedy: str) -> AdapterError:
@@ -190,8 +200,7 @@ def _named_tensors(found: object, call: str, function: Callable[..., Any], examp
         raise AdapterError(rule, where=where, got=describe_value(found), remedy=f"return {example}")
     for name, tensor in found.items():
         if not isinstance(name, str):
-            got, remedy = f"the name {name!r}, a {type(name).__name__}", "names are strings"
-            raise AdapterError(rule, where=where, got=got, remedy=remedy)
+            raise AdapterError(rule, where=where, got=f"the name {name!r}", remedy="names are strings")
         if not isinstance(tensor, torch.Tensor):
             got = f"{describe_value(tensor)} under `{name}`"
             raise AdapterError(rule, where=where, got=got, remedy=f"return {example}")

@@ -57,5 +57,5 @@ def as_step_function(returned: object, build: Callable[..., Any]) -> StepFunctio
                 got=describe_value(function),
                 remedy=f"the harness calls it: `def {name}({', '.join(arguments)}): …`",
             )
-        require_callable_with(function, tuple(arguments.values()), f"{name}({', '.join(arguments)})")
+        require_callable_with(function, name, arguments)
     return returned

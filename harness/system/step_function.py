@@ -39,7 +39,7 @@ from harness.system.built import StepFunction as StepFunction  # noqa: PLC0414 -
 from harness.system.built import as_step_function
 from harness.system.protocol import Scalar, SystemDescription
 from harness.system.step_function_run import StepFunctionRun
-from harness.system.users_code import definition
+from harness.system.users_code import attribute_place, definition
 
 if TYPE_CHECKING:
     from harness.contract.schema import Arm, Workload
@@ -85,6 +85,7 @@ class StepFunctionSystem:
         return StepFunctionRun(function, capture=arm.capture, layers=self.layers)
 
     def _built(self, workload: Workload, arm: Arm) -> StepFunction:
+        self._require_settings(workload, arm)
         if type(self).build is StepFunctionSystem.build:
             raise AdapterError(
                 "a step-function system defines `build(self, workload, arm)`",
@@ -92,5 +93,27 @@ class StepFunctionSystem:
                 got=f"no `build` in {type(self).__name__}",
                 remedy="docs/plugging-in-a-trainer.md shows a whole one",
             )
-        require_callable_with(self.build, (workload, arm), "build(workload, arm)")
+        require_callable_with(self.build, "build", {"workload": workload, "arm": arm})
         return as_step_function(self.build(workload, arm), self.build)
+
+    def _require_settings(self, workload: Workload, arm: Arm) -> None:
+        """A setting that nobody reads would leave the arm as it is without it."""
+        from harness.contract.strict_yaml import nearest
+        from harness.system.options import option_error
+
+        found = {
+            "models": [f"no model '{workload.model}'; {nearest(workload.model, self.models)}"]
+            if self.models and workload.model not in self.models
+            else [],
+            "arm_options": [option_error("arm option", *each, self.arm_options) for each in arm.settings().items()],
+            "workload_options": [
+                option_error("workload option", *each, self.workload_options) for each in workload.options.items()
+            ],
+        }
+        for attribute, problems in found.items():
+            for problem in filter(None, problems):
+                raise AdapterError(
+                    f"a contract asks only for what the system's `{attribute}` names",
+                    where=attribute_place(type(self), attribute),
+                    got=problem,
+                )

@@ -66,7 +66,11 @@ class StepFunctionRun:
     def step_body(self) -> Callable[[], Tensor]:
         # the step gets copies: what it does to its batch in place must not reach the static buffers
         static, step = self._current.static, self._function.step
-        return lambda: require_loss(step({name: tensor.clone() for name, tensor in static.items()}), step)
+
+        def copies() -> dict[str, Tensor]:
+            return {name: tensor.clone() for name, tensor in static.items()}
+
+        return lambda: require_loss(step(copies()), step, "step(batch)")
 
     def facts(self) -> Mapping[str, Scalar]:
         return {

@@ -104,17 +104,26 @@ def return_place(thing: Any) -> str:
     return f"{relative(function.__code__.co_filename)}:{first + returns[0].lineno - 1}"
 
 
-def attribute_place(kind: type, name: str) -> str:
-    """`file:line` where the body of a class, or of one that it inherits from, sets `name`; else of the class."""
-    for each in kind.__mro__:
-        if name not in vars(each) or not _is_own(inspect.getsourcefile(each) or "<"):
-            continue
-        lines, first = inspect.getsourcelines(each)
-        body = ast.parse(textwrap.dedent("".join(lines))).body[0]
-        for node in body.body if isinstance(body, ast.ClassDef) else []:
-            if name in _names_set_by(node):
-                return f"{relative(inspect.getsourcefile(each) or '')}:{first + node.lineno - 1}"
+def attribute_place(kind: type, *names: str) -> str:
+    """`file:line` where a class of the user, or one that it inherits from, sets the first of `names`; else of it."""
+    for name in names:
+        for each in kind.__mro__:
+            if name in vars(each) and (place := _set_in(each, name)):
+                return place
     return definition(kind)
+
+
+def _set_in(kind: type, name: str) -> str:
+    """`file:line` in a class's own body; "" where it is no user's."""
+    try:
+        file = inspect.getsourcefile(kind) or ""
+        lines, first = inspect.getsourcelines(kind)
+    except (TypeError, OSError):
+        return ""
+    tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
+    body = tree.body if isinstance(tree, ast.ClassDef) and _is_own(file) else []
+    found = [node.lineno for node in body if name in _names_set_by(node)]
+    return f"{relative(file)}:{first + found[0] - 1}" if found else ""
 
 
 def _names_set_by(node: ast.stmt) -> set[str]:

@@ -78,7 +78,7 @@ class TracedStep:
     def record(self) -> None:
         """Fake pass, then recording. Raises `HostSyncError` or `NotTraceableError`; the state is then as before."""
         self.fake_pass_clean = False
-        created_state = fake_pass(self._body, self._state, self._roots)
+        created_state = self._created_in_fake_pass()
         self.fake_pass_clean = True
         if created_state:
             self._create_state()
@@ -97,6 +97,20 @@ class TracedStep:
             raise NotTraceableError("the step must do some work", got="a recording without an operation")
         self._recorded = recorded
         self.buffers.remember()
+
+    def _created_in_fake_pass(self) -> bool:
+        try:
+            return fake_pass(self._body, self._state, self._roots)
+        except HarnessError:
+            raise
+        except Exception as error:  # what a fake tensor refuses, or the step's own defect: executed plainly, it tells
+            place = of_traceback(error.__traceback__)
+            raise NotTraceableError(
+                "the step must run on tensors without values",
+                where=f"{place.file}:{place.line}",
+                got=f"{type(error).__name__}: {_first_line(error)}",
+                remedy="keep values on the device, and read them after the step",
+            ) from error
 
     def replay(self) -> Tensor:
         """Execute the recorded operators once; the 0-d loss in storage of its own."""
