@@ -82,8 +82,8 @@ IN_PROCESS = {
     "returns": (
         "def step(self, index: int) -> Tensor:",
         (
-            "step(index) returns the loss: a floating-point tensor of one number; found a float; return the tensor itself: "
-            "`.item()`, float() and `.numpy()` wait for the device in every step"
+            "step(index) returns the loss: a floating-point tensor of one number; found a float; return the tensor "
+            "itself: `.item()`, float() and `.numpy()` wait for the device in every step"
         ),
     ),
     "open+raises": ('raise ValueError("this arm is broken")', "ValueError: this arm is broken"),
@@ -91,8 +91,8 @@ IN_PROCESS = {
     "type": (
         "def open(self, workload: Workload, arm: Arm, **options: Any) -> TrainingRun:",
         (
-            "open() returns a training run: a context manager with the methods step(index) and facts(); found the int 3 "
-            "without `step`, `facts`, `__enter__`, `__exit__`; see `TrainingRun` in harness/system/protocol.py"
+            "open() returns a training run: a context manager with the methods step(index) and facts(); found the "
+            "int 3 without `step`, `facts`, `__enter__`, `__exit__`; see `TrainingRun` in harness/system/protocol.py"
         ),
     ),
 }
