@@ -103,11 +103,12 @@ def require_comparable(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, f
 
 
 def require_same_parameters(executions: Mapping[str, ArmEvidence]) -> None:
-    """Settle FAIL where parameters are trained under other names than those of the first execution."""
+    """Settle FAIL where executions start from parameters of other names than the first one's."""
     reference_name, reference = next(iter(executions.items()))
     for name, execution in list(executions.items())[1:]:
         ours, theirs = execution.start.trainable_names, reference.start.trainable_names
-        if apart := names_apart(name, ours, reference_name, theirs):
+        apart = names_apart(name, ours, reference_name, theirs)
+        if apart and execution.start.trainable_digest != reference.start.trainable_digest:
             settle(reasons.UNEQUAL_START, f"{name} and {reference_name} train parameters of different names: {apart}")
 
 
@@ -134,10 +135,8 @@ def _require_equal_work(
     name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence, sheet: Sheet
 ) -> None:
     ours, theirs = execution.series, reference.series
-    read, other = end_of(execution).input_names, end_of(reference).input_names
-    if apart := names_apart(name, read, reference_name, other):
-        sheet.figure("first_unequal_step", 0, "step")
-        settle(reasons.UNEQUAL_BATCHES, f"{name} and {reference_name} read inputs of different names: {apart}")
+    apart = names_apart(name, end_of(execution).input_names, reference_name, end_of(reference).input_names)
+    names = f"; their inputs have different names: {apart}" if apart else ""
     tokens = first_true(np.asarray(ours.tokens) != np.asarray(theirs.tokens))
     batches = first_unequal(ours.batch_digest, theirs.batch_digest)
     if tokens is not None and (batches is None or tokens <= batches):
@@ -146,14 +145,14 @@ def _require_equal_work(
         settle(
             reasons.UNEQUAL_TOKENS,
             f"at step {tokens}, {name} worked on {int(ours.tokens[tokens])} tokens "
-            f"and {reference_name} on {int(theirs.tokens[tokens])}",
+            f"and {reference_name} on {int(theirs.tokens[tokens])}{names}",
         )
     if batches is not None:
         sheet.figure("first_unequal_step", batches, "step")
         settle(
             reasons.UNEQUAL_BATCHES,
             f"at step {batches}, {name} read another batch than {reference_name} "
-            f"({ours.batch_digest[batches]} and {theirs.batch_digest[batches]})",
+            f"({ours.batch_digest[batches]} and {theirs.batch_digest[batches]}){names}",
         )
 
 
