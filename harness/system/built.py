@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from harness.system.adapter_checks import AdapterError, describe_value, require_callable_with
+from harness.system.protocol import Expectation, FaultDescription
 from harness.system.users_code import return_place
 
 if TYPE_CHECKING:
@@ -32,30 +33,52 @@ class StepFunction:
     state: Callable[[], Mapping[str, Tensor]] = dict
 
 
+@dataclass(frozen=True)
+class PlantedFault:
+    """A fault of a system's own: a small change of what `build` handed over, off by default.
+
+    plant: takes the `StepFunction` and returns the faulty one: `lambda right: dataclasses.replace(right, step=…)`.
+    breaks: what a claim must then say, by the claim's id or kind.
+    arms: which arms of a claim get it; needs: `cuda` for a fault that only a GPU can show.
+    """
+
+    summary: str
+    plant: Callable[[StepFunction], StepFunction]
+    breaks: Mapping[str, Expectation]
+    arms: Literal["candidate", "baseline", "both"] = "candidate"
+    needs: Literal["any", "cuda"] = "any"
+
+    def described(self, name: str) -> FaultDescription:
+        return FaultDescription(name, self.summary, self.arms, self.breaks, self.needs)
+
+
 # What each function is called with, by the name that its parameter has here.
 _CALLS: dict[str, dict[str, Any]] = {"step": {"batch": {}}, "batch": {"index": 0}, "parameters": {}, "state": {}}
 
 
-def as_step_function(returned: object, build: Callable[..., Any]) -> StepFunction:
-    """What `build` returned. Raises `AdapterError` unless it is a `StepFunction`, or a tuple of its functions."""
+def as_step_function(returned: object, build: Callable[..., Any], name: str = "build") -> StepFunction:
+    """What `build`, or a fault's `plant`, returned: a `StepFunction`, or a tuple of its functions.
+
+    Raises `AdapterError` for anything else; `name` is what the message calls the function that returned it.
+    """
     where = return_place(build)
     if isinstance(returned, tuple | list) and len(returned) in (3, 4):
         returned = StepFunction(*returned)
     if not isinstance(returned, StepFunction):
         raise AdapterError(
-            "build returns StepFunction(step, batch, parameters), or a tuple of these three and maybe `state`",
+            f"{name} returns StepFunction(step, batch, parameters), or a tuple of these three and maybe `state`",
             where=where,
             got=describe_value(returned),
             remedy="end it with `return StepFunction(step=step, batch=batch, parameters=parameters)`",
         )
-    for name, arguments in _CALLS.items():
-        function = getattr(returned, name)
+    for member, arguments in _CALLS.items():
+        function = getattr(returned, member)
         if not callable(function):
             raise AdapterError(
-                f"`{name}` of what build returns is a function",
+                f"`{member}` of what {name} returns is a function",
                 where=where,
                 got=describe_value(function),
-                remedy=f"the harness calls it: `def {name}({', '.join(arguments)}): …`",
+                remedy=f"the harness calls it: `def {member}({', '.join(arguments)}): …`",
             )
-        require_callable_with(function, name, arguments)
+        require_callable_with(function, member, arguments)
     return returned

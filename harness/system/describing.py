@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from harness.errors import SystemResolutionError
+from harness.errors import HarnessError, SystemResolutionError
 from harness.system.description_text import NotADescription, to_plain
 from harness.system.resolve import resolve
 from harness.system.users_code import attribute_place
@@ -58,6 +58,8 @@ def _answer(name: str) -> dict[str, Any]:
     except NotADescription as error:
         rule = "describe() returns a SystemDescription, with plain values in all of its fields"
         return _error(rule, f"{_text(error)}{_declared(system, _text(error))}")
+    except HarnessError as error:
+        return _error(error.rule, f"{error.got} ({error.where})", error.remedy)
     except (SystemExit, KeyboardInterrupt) as error:
         rule = "a system is imported and described without ending the process"
         return _error(rule, f"{type(error).__name__}: {_text(error)}{_place(error)}")

@@ -35,9 +35,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.system.adapter_checks import AdapterError, require_callable_with
+from harness.system.built import PlantedFault as PlantedFault  # noqa: PLC0414 - likewise
 from harness.system.built import StepFunction as StepFunction  # noqa: PLC0414 - an adapter needs this module alone
 from harness.system.built import as_step_function
-from harness.system.protocol import Scalar, SystemDescription
+from harness.system.protocol import Expectation as Expectation  # noqa: PLC0414 - likewise
+from harness.system.protocol import FaultDescription, Scalar, SystemDescription
 from harness.system.step_function_run import StepFunctionRun
 from harness.system.users_code import attribute_place, definition
 
@@ -54,6 +56,7 @@ class StepFunctionSystem:
     arm_options: Mapping[str, Sequence[Scalar] | type] = {"learning_rate": float}
     workload_options: Mapping[str, Sequence[Scalar] | type] = {}
     layers = 0
+    faults: Mapping[str, PlantedFault] = {}  # of its own, by the name that a claim's `falsified_by` uses
 
     def build(self, workload: Workload, arm: Arm) -> StepFunction | tuple[Any, ...]:
         """Step, batch and parameters of one arm, and maybe more state, as `StepFunction` says."""
@@ -68,7 +71,20 @@ class StepFunctionSystem:
             workload_options=self.workload_options,
             capabilities=frozenset({"inputs", "parameters", "gradients", "capture", "state"}),
             captures=frozenset({"none", "step"}),
+            faults=self._described_faults(),
         )
+
+    def _described_faults(self) -> dict[str, FaultDescription]:
+        where = attribute_place(type(self), "faults")
+        rule, remedy = "`faults` is a dictionary of PlantedFault by name", "see docs/plugging-in-a-trainer.md"
+        given: object = self.faults
+        if not isinstance(given, Mapping):
+            raise AdapterError(rule, where=where, got=f"a {type(given).__name__}", remedy=remedy)
+        for name, fault in given.items():
+            if not isinstance(fault, PlantedFault):
+                got = f"a {type(fault).__name__} under {name!r}"
+                raise AdapterError(rule, where=where, got=got, remedy=remedy)
+        return {name: fault.described(name) for name, fault in self.faults.items()}
 
     def open(
         self,
@@ -79,9 +95,14 @@ class StepFunctionSystem:
         data: str | None = None,
         model_directory: str | None = None,
     ) -> StepFunctionRun:
-        if fault is not None or data is not None or model_directory is not None:
-            raise ValueError("a step function has no faults of its own and takes neither data nor a model directory")
+        if data is not None or model_directory is not None:
+            raise ValueError("a step function takes neither data nor a model directory")
+        if fault is not None and fault not in self.faults:
+            raise ValueError(f"{self.name} has no fault {fault!r} of its own")
         function = self._built(workload, arm)
+        if fault is not None:
+            plant = self.faults[fault].plant
+            function = as_step_function(plant(function), plant, f"the plant of fault '{fault}'")
         return StepFunctionRun(function, capture=arm.capture, layers=self.layers)
 
     def _built(self, workload: Workload, arm: Arm) -> StepFunction:

@@ -133,5 +133,7 @@ def test_the_run_offers_its_capabilities() -> None:
 
 
 def test_what_a_step_function_does_not_have_is_refused() -> None:
-    with pytest.raises(ValueError, match="no faults of its own"):
+    with pytest.raises(ValueError, match="example has no fault 'stale_batch' of its own"):
         Example().open(WORKLOAD, Arm(), fault="stale_batch")
+    with pytest.raises(ValueError, match="takes neither data nor a model directory"):
+        Example().open(WORKLOAD, Arm(), data="text")
