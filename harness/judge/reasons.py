@@ -201,9 +201,7 @@ LIMITS_EXCEEDED = _undecided("limits_exceeded", "Machine load, clocks or throttl
 TELEMETRY_MISSING = _undecided("telemetry_missing", "No clocks, load or throttling were recorded during the timing.")
 
 # --- measured, not decided ---------------------------------------------------------------------------------------
-CANDIDATE_NOT_CAPTURED = _undecided(
-    "candidate_not_captured", "An arm that must be captured for this claim was not; see the capture claim."
-)
+CANDIDATE_NOT_CAPTURED = _undecided("candidate_not_captured", "An arm that must be captured for this claim was not.")
 NOISE_ABOVE_TOLERANCE = _undecided(
     "noise_above_tolerance", "The baseline differs from its own repetition by more than the tolerance."
 )
