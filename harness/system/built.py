@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.system.adapter_checks import AdapterError, describe_value, require_callable_with
@@ -25,12 +26,17 @@ class StepFunction:
         counts as the step's tokens; without it they are the workload's batch size times sequence length.
     parameters: what training updates, by name, on one device.
     state: tensors that training changes and nobody finds from the step, by name.
+    evaluate: evaluates the model; called between steps in an arm with the setting `evaluate_every`.
+    save, load: write the training to a path, and go on from it; called in an arm with the setting `resume_at`.
     """
 
     step: Callable[[dict[str, Tensor]], Tensor]
     batch: Callable[[int], Batch]
     parameters: Callable[[], Mapping[str, Tensor]]
     state: Callable[[], Mapping[str, Tensor]] = dict
+    evaluate: Callable[[], object] | None = None
+    save: Callable[[Path], object] | None = None
+    load: Callable[[Path], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,16 @@ class PlantedFault:
 
 
 # What each function is called with, by the name that its parameter has here.
-_CALLS: dict[str, dict[str, Any]] = {"step": {"batch": {}}, "batch": {"index": 0}, "parameters": {}, "state": {}}
+_CALLS: dict[str, dict[str, Any]] = {
+    "step": {"batch": {}},
+    "batch": {"index": 0},
+    "parameters": {},
+    "state": {},
+    "evaluate": {},
+    "save": {"path": Path()},
+    "load": {"path": Path()},
+}
+_OPTIONAL = ("evaluate", "save", "load")
 
 
 def as_step_function(returned: object, build: Callable[..., Any], name: str = "build") -> StepFunction:
@@ -73,6 +88,8 @@ def as_step_function(returned: object, build: Callable[..., Any], name: str = "b
         )
     for member, arguments in _CALLS.items():
         function = getattr(returned, member)
+        if function is None and member in _OPTIONAL:
+            continue
         if not callable(function):
             raise AdapterError(
                 f"`{member}` of what {name} returns is a function",

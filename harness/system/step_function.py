@@ -35,13 +35,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.system.adapter_checks import AdapterError, require_callable_with
+from harness.system.between_steps import OPTIONS, between_steps
 from harness.system.built import PlantedFault as PlantedFault  # noqa: PLC0414 - likewise
 from harness.system.built import StepFunction as StepFunction  # noqa: PLC0414 - an adapter needs this module alone
 from harness.system.built import as_step_function
 from harness.system.protocol import Expectation as Expectation  # noqa: PLC0414 - likewise
 from harness.system.protocol import FaultDescription, Scalar, SystemDescription
 from harness.system.step_function_run import StepFunctionRun
-from harness.system.users_code import attribute_place, definition
+from harness.system.users_code import attribute_place, definition, return_place
 
 if TYPE_CHECKING:
     from harness.contract.schema import Arm, Workload
@@ -67,7 +68,7 @@ class StepFunctionSystem:
             name=self.name,
             summary=self.summary,
             models=self.models,
-            arm_options=self.arm_options,
+            arm_options={**OPTIONS, **self.arm_options} if isinstance(self.arm_options, Mapping) else self.arm_options,
             workload_options=self.workload_options,
             capabilities=frozenset({"inputs", "parameters", "gradients", "capture", "state"}),
             captures=frozenset({"none", "step"}),
@@ -99,13 +100,18 @@ class StepFunctionSystem:
             raise ValueError("a step function takes neither data nor a model directory")
         if fault is not None and fault not in self.faults:
             raise ValueError(f"{self.name} has no fault {fault!r} of its own")
-        function = self._built(workload, arm)
-        if fault is not None:
-            plant = self.faults[fault].plant
-            function = as_step_function(plant(function), plant, f"the plant of fault '{fault}'")
-        return StepFunctionRun(function, capture=arm.capture, layers=self.layers)
+        function = self._built(workload, arm, fault)
 
-    def _built(self, workload: Workload, arm: Arm) -> StepFunction:
+        def rebuild() -> StepFunction:
+            from harness.system.replay.generators import seed_all
+
+            seed_all(workload.seed)
+            return self._built(workload, arm, fault)
+
+        between = between_steps(arm.settings(), function, rebuild, return_place(self.build))
+        return StepFunctionRun(function, capture=arm.capture, layers=self.layers, between=between)
+
+    def _built(self, workload: Workload, arm: Arm, fault: str | None) -> StepFunction:
         self._require_settings(workload, arm)
         if type(self).build is StepFunctionSystem.build:
             raise AdapterError(
@@ -115,7 +121,11 @@ class StepFunctionSystem:
                 remedy="docs/plugging-in-a-trainer.md shows a whole one",
             )
         require_callable_with(self.build, "build", {"workload": workload, "arm": arm})
-        return as_step_function(self.build(workload, arm), self.build)
+        function = as_step_function(self.build(workload, arm), self.build)
+        if fault is None:
+            return function
+        plant = self.faults[fault].plant
+        return as_step_function(plant(function), plant, f"the plant of fault '{fault}'")
 
     def _require_settings(self, workload: Workload, arm: Arm) -> None:
         """A setting that nobody reads would leave the arm as it is without it."""
@@ -126,7 +136,9 @@ class StepFunctionSystem:
             "models": [f"no model '{workload.model}'; {nearest(workload.model, self.models)}"]
             if self.models and workload.model not in self.models
             else [],
-            "arm_options": [option_error("arm option", *each, self.arm_options) for each in arm.settings().items()],
+            "arm_options": [
+                option_error("arm option", *each, {**OPTIONS, **self.arm_options}) for each in arm.settings().items()
+            ],
             "workload_options": [
                 option_error("workload option", *each, self.workload_options) for each in workload.options.items()
             ],

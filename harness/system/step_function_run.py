@@ -14,6 +14,7 @@ from harness.system.adapter_checks import (
     require_state,
     require_updated,
 )
+from harness.system.between_steps import BetweenSteps
 from harness.system.built import Batch, StepFunction
 from harness.system.protocol import CaptureRecord, Scalar
 
@@ -36,19 +37,26 @@ class _Shape:
 class StepFunctionRun:
     """Plain or captured training of a step function: a traced replay on a CPU, a CUDA graph on a GPU."""
 
-    def __init__(self, function: StepFunction, *, capture: str, layers: int) -> None:
-        self._function, self._requested, self._layers = function, capture != "none", layers
-        self._parameters = _trained_parameters(function)
-        self._device = next(iter(self._parameters.values())).device
+    def __init__(self, function: StepFunction, *, capture: str, layers: int, between: BetweenSteps) -> None:
+        self._requested, self._layers, self._between = capture != "none", layers, between
         self._shapes: dict[tuple[object, ...], _Shape] = {}
-        first = require_batch(function.batch(0), 0, function.batch, known=())
-        self._names = first.keys()
-        self._current = self._select(first)
+        self._resumed = False
         self._failure: str | None = None
         self._captures = self._replays = self._uncaptured = 0
         self._stream: Any = None
+        self._begin(function)
+
+    def _begin(self, function: StepFunction) -> None:
+        """Take over functions that were just built."""
+        self._function = function
+        self._parameters = _trained_parameters(function)
+        self._device = next(iter(self._parameters.values())).device
+        first = require_batch(function.batch(0), 0, function.batch, known=())
+        self._names = first.keys()
+        self._current = self._select(first)
 
     def step(self, index: int) -> Tensor:
+        self._do_between_steps(index)
         batch = require_batch(self._function.batch(index), index, self._function.batch, self._names)
         self._current = self._select(batch)
         for name, buffer in self._current.static.items():
@@ -62,6 +70,16 @@ class StepFunctionRun:
             return self.step_body()().detach().clone()
         self._replays += 1
         return self._current.captured.replay()
+
+    def _do_between_steps(self, index: int) -> None:
+        if self._function.evaluate is not None and self._between.evaluates_before(index):
+            self._function.evaluate()
+        if index == self._between.resume_at and not self._resumed:
+            self._resumed = True
+            anew = self._between.resumed(self._function)
+            self.forget_captures()
+            self._shapes.clear()
+            self._begin(anew)
 
     def step_body(self) -> Callable[[], Tensor]:
         # the step gets copies: what it does to its batch in place must not reach the static buffers
