@@ -108,7 +108,9 @@ class StepFunctionSystem:
             seed_all(workload.seed)
             return self._built(workload, arm, fault)
 
-        between = between_steps(arm.settings(), function, rebuild, return_place(self.build))
+        # a system may have a setting of that name itself
+        settings = {name: value for name, value in arm.settings().items() if name not in self.arm_options}
+        between = between_steps(settings, function, rebuild, return_place(self.build))
         return StepFunctionRun(function, capture=arm.capture, layers=self.layers, between=between)
 
     def _built(self, workload: Workload, arm: Arm, fault: str | None) -> StepFunction:

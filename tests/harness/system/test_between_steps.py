@@ -134,6 +134,17 @@ def test_a_setting_without_its_functions_is_refused(setting: dict[str, int], rul
     assert (caught.value.where, caught.value.rule, caught.value.got) == (return_place(Without.build), rule, found)
 
 
+class OwnSetting(Without):
+    """Reads a setting of that name itself."""
+
+    arm_options = {"evaluate_every": int}  # noqa: RUF012 - as users write it
+
+
+def test_a_setting_that_the_system_has_itself_is_its_own() -> None:
+    losses, _ = trained(Without())
+    assert trained(OwnSetting(), evaluate_every=3)[0] == losses
+
+
 @pytest.mark.parametrize("setting", ["evaluate_every", "resume_at"])
 def test_steps_are_counted_from_one(setting: str) -> None:
     with pytest.raises(AdapterError, match=f"an arm's `{setting}` counts steps from 1; found {setting}: 0"):
