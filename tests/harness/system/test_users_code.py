@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from harness.system.replay.traced import HostSyncError, fake_pass
 from harness.system.users_code import attribute_place, definition, innermost_frame, relative, return_place
 
 HERE = relative(__file__)
@@ -103,6 +104,22 @@ def installed(folder: Path, name: str, source: str) -> ModuleType:
         return __import__(name)
     finally:
         sys.path.remove(str(place))
+
+
+def test_a_wait_in_a_library_names_its_line_and_the_users(tmp_path: Path) -> None:
+    library = installed(tmp_path, "waiting_library", "def log(loss):\n    return loss.item()\n")
+
+    def step() -> torch.Tensor:
+        loss = torch.ones(())
+        library.log(loss)  # the user's line
+        return loss
+
+    with pytest.raises(HostSyncError) as caught:
+        fake_pass(step, dict)
+    assert (caught.value.file, caught.value.line) == ("waiting_library.py", 2)
+    line = line_of("library.log(loss)  # the user's line")
+    called = f"called at {HERE}:{line}"
+    assert caught.value.got.startswith(f"host sync by aten._local_scalar_dense.default, {called} in step `library.log")
 
 
 def test_an_installed_trainer_is_told_by_what_the_harness_called_last(tmp_path: Path) -> None:
