@@ -107,7 +107,6 @@ class ArmExecution:
     watch: StateWatch
     memory: list[MemorySample] = field(default_factory=list)
     steps_called: int = 0
-
     input_names: list[str] | None = None
 
     def execute(self, kept: KeptGradients, *, keep: bool) -> None:
