@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from harness.contract.base import Scalar
 from harness.contract.claims import AnyPart, CompositeClaim, parts_of
 from harness.contract.load import LoadedContract
 from harness.contract.strict_yaml import nearest
 from harness.errors import HarnessError
 from harness.kinds import kind_of
+from harness.system.options import option_error
 from harness.system.protocol import SystemDescription
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _arms(loaded: LoadedContract, descriptions: Mapping[str, SystemDescription])
             message = f"'{system}' does not know `capture: {arm.capture}`; it knows: {known}"
             yield Finding("error", loaded.where("arms", name, "capture"), message)
         for option, value in arm.settings().items():
-            if message := _option_error("arm option", option, value, description.arm_options):
+            if message := option_error("arm option", option, value, description.arm_options):
                 yield Finding("error", loaded.where("arms", name, option), f"'{system}': {message}")
 
 
@@ -117,7 +117,7 @@ def _workloads(loaded: LoadedContract, descriptions: Mapping[str, SystemDescript
             message = f"'{contract.system}' has no model '{workload.model}'; {hint}"
             yield Finding("error", loaded.where("workloads", name, "model"), message)
         for option, value in workload.options.items():
-            if message := _option_error("workload option", option, value, description.workload_options):
+            if message := option_error("workload option", option, value, description.workload_options):
                 where = loaded.where("workloads", name, "options", option)
                 yield Finding("error", where, f"'{contract.system}': {message}")
 
@@ -225,18 +225,3 @@ def _twin_arms(loaded: LoadedContract, part: AnyPart) -> str:
     if arms[candidate] != arms[baseline]:
         return ""
     return f"arms '{candidate}' and '{baseline}' have the same settings: an arm would be compared with itself"
-
-
-def _option_error(what: str, name: str, value: Scalar, known: Mapping[str, object]) -> str:
-    """What is wrong with one setting, by the system's description of its settings; "" if nothing is."""
-    if name not in known:
-        return f"unknown {what} '{name}'; {nearest(name, known)}" if known else f"unknown {what} '{name}'"
-    allowed = known[name]
-    if isinstance(allowed, type):
-        fits = isinstance(value, allowed) and (allowed is bool or not isinstance(value, bool))
-        fits |= allowed is float and type(value) is int
-        return "" if fits else f"{what} '{name}' is a {allowed.__name__}, not {value!r}"
-    choices = list(allowed) if isinstance(allowed, tuple | list) else []
-    if any(value == choice and type(value) is type(choice) for choice in choices):
-        return ""
-    return f"{what} '{name}' cannot be {value!r}; {nearest(value, map(str, choices))}"

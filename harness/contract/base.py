@@ -152,8 +152,16 @@ class Judged(Strict):
         """Whether it is about the CUDA device of this machine."""
         return False
 
+    def asks_the_device_of_replays(self) -> bool:
+        """Whether it is about the CUDA device where its candidate is captured: a traced replay decides nothing then."""
+        return False
+
     def candidate_capabilities(self) -> frozenset[str]:
         """Capabilities that its candidate's system must have beside those of its kind."""
+        return frozenset()
+
+    def baseline_capabilities(self) -> frozenset[str]:
+        """Likewise its baseline's."""
         return frozenset()
 
     def chosen_probe(self) -> str | None:

@@ -38,6 +38,7 @@ class ArmStart(Record):
     trainable_tensors: Count
     facts: dict[str, Scalar]  # layers, device, dtype, parameters, text digest, … as the system states them
     state: State | None = None  # None: recorded before states were
+    trainable_names: list[str] | None = None  # None: recorded before they were
 
 
 class ArmEnd(Record):
@@ -51,6 +52,7 @@ class ArmEnd(Record):
     capture_attempts: Count | None = None  # that the harness saw begin in its steps; None: not watched
     state: State | None = None  # as in the start
     differences: list[EndDifference] | None = None
+    input_names: list[str] | None = None  # of what the last step read; None: not shown, or recorded before they were
 
 
 class TensorReduction(Record):

@@ -17,7 +17,7 @@ from harness.judge import reasons
 from harness.judge.context import Context, executed, require_captured, require_uncaptured
 from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
 from harness.judge.guards import require_active_clip, require_trained
-from harness.judge.series import require_comparable, require_finite
+from harness.judge.series import require_comparable, require_finite, require_same_parameters
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
 
@@ -43,6 +43,7 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
         baseline = executed(run, part.baseline)
         require_captured(context, part, part.baseline, baseline, sheet)
         named[f"baseline {part.baseline}"] = baseline
+    require_same_parameters(named)
     records = _records(part, candidate)
     compared = list(_compared(part, records)) if part.baseline is not None else []
     _note(part, records, compared, sheet)

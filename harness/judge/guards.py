@@ -5,7 +5,7 @@ They come after the difference itself: a real difference is reported as one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
 from harness.judge.context import end_of, executed
 from harness.judge.end_state import start_differences
-from harness.judge.series import Losses, difference, first_unequal, losses, require_finite
+from harness.judge.series import Losses, difference, first_unequal, losses, names_apart, require_finite
 from harness.judge.sheet import Sheet, number, settle
 
 # How much of the control's change from one batch to the next a trained loss shares at least, and by how many standard
@@ -172,17 +172,24 @@ def _require_honest_control(name: str, control: ArmEvidence, candidate: ArmEvide
     """The control sees the candidate's batches from the candidate's start, and its parameters stay."""
     problem = ""
     if control.start.trainable_digest != candidate.start.trainable_digest:
-        problem = "starts from other parameters than the candidate"
+        ours, theirs = control.start.trainable_names, candidate.start.trainable_names
+        problem = f"starts from other parameters than the candidate{_named_apart(ours, theirs)}"
     elif len(control.series.loss) != len(candidate.series.loss):
         problem = f"has {len(control.series.loss)} steps and the candidate {len(candidate.series.loss)}"
     elif (step := first_unequal(control.series.batch_digest, candidate.series.batch_digest)) is not None:
-        problem = f"reads another batch than the candidate at step {step}"
+        ours, theirs = end_of(control).input_names, end_of(candidate).input_names
+        problem = f"reads another batch than the candidate at step {step}{_named_apart(ours, theirs)}"
     elif end_of(control).trainable_digest != control.start.trainable_digest:
         problem = "was trained: its parameters changed"
     elif _starts_apart(control, candidate):
         problem = "starts from other buffers or generators than the candidate"
     if problem:
         settle(reasons.VACUOUS_TRAINING_EFFECT, f"the control {name} {problem}, so it shows no training effect")
+
+
+def _named_apart(ours: Sequence[str] | None, theirs: Sequence[str] | None) -> str:
+    apart = names_apart("the control", ours, "the candidate", theirs)
+    return f" ({apart})" if apart else ""
 
 
 def _starts_apart(control: ArmEvidence, candidate: ArmEvidence) -> bool:

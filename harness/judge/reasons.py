@@ -60,7 +60,11 @@ NON_FINITE_END = _fails("non_finite_end", "A parameter or another tensor that tr
 UNEQUAL_START = _fails("unequal_start", "The compared arms start from different parameters, buffers or generators.")
 UNEQUAL_LENGTHS = _fails("unequal_lengths", "The compared arms recorded different numbers of steps.")
 UNEQUAL_BATCHES = _fails("unequal_batches", "The compared arms read different batches at one step or more.")
-UNEQUAL_TOKENS = _fails("unequal_tokens", "The compared arms worked on different numbers of tokens.")
+UNEQUAL_TOKENS = _fails(
+    "unequal_tokens",
+    "The compared arms worked on different numbers of tokens: elements of the input that is called `tokens`, or, "
+    "without one, batch size times sequence length.",
+)
 
 # --- differences ---------------------------------------------------------------------------------------------
 DIFFERS = _fails("differs", "Equality in bits was demanded, and a value differs.")
@@ -197,9 +201,7 @@ LIMITS_EXCEEDED = _undecided("limits_exceeded", "Machine load, clocks or throttl
 TELEMETRY_MISSING = _undecided("telemetry_missing", "No clocks, load or throttling were recorded during the timing.")
 
 # --- measured, not decided ---------------------------------------------------------------------------------------
-CANDIDATE_NOT_CAPTURED = _undecided(
-    "candidate_not_captured", "An arm that must be captured for this claim was not; see the capture claim."
-)
+CANDIDATE_NOT_CAPTURED = _undecided("candidate_not_captured", "An arm that must be captured for this claim was not.")
 NOISE_ABOVE_TOLERANCE = _undecided(
     "noise_above_tolerance", "The baseline differs from its own repetition by more than the tolerance."
 )

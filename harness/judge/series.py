@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
+from harness.judge.context import end_of
 from harness.judge.end_state import require_equal_start_state
-from harness.judge.sheet import Sheet, number, settle
+from harness.judge.sheet import Sheet, number, settle, some
 
 Losses = NDArray[np.float64]
 
@@ -87,6 +88,7 @@ def require_comparable(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, f
     """
     reference_name, reference = next(iter(executions.items()))
     others = list(executions.items())[1:]
+    require_same_parameters(executions)
     for name, execution in others:
         for kind in ("trainable", "frozen") if frozen else ("trainable",):
             _require_equal_start(kind, name, execution, reference_name, reference)
@@ -98,6 +100,24 @@ def require_comparable(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, f
             settle(reasons.UNEQUAL_LENGTHS, f"{name} has {ours} steps and {reference_name} {theirs}")
     for name, execution in others:
         _require_equal_work(name, execution, reference_name, reference, sheet)
+
+
+def require_same_parameters(executions: Mapping[str, ArmEvidence]) -> None:
+    """Settle FAIL where executions start from parameters of other names than the first one's."""
+    reference_name, reference = next(iter(executions.items()))
+    for name, execution in list(executions.items())[1:]:
+        ours, theirs = execution.start.trainable_names, reference.start.trainable_names
+        apart = names_apart(name, ours, reference_name, theirs)
+        if apart and execution.start.trainable_digest != reference.start.trainable_digest:
+            settle(reasons.UNEQUAL_START, f"{name} and {reference_name} train parameters of different names: {apart}")
+
+
+def names_apart(name: str, ours: Sequence[str] | None, reference_name: str, theirs: Sequence[str] | None) -> str:
+    """Names that only one of two has, "" where there are none; what was not recorded is not told apart."""
+    if ours is None or theirs is None:
+        return ""
+    only = ((name, sorted(set(ours) - set(theirs))), (reference_name, sorted(set(theirs) - set(ours))))
+    return "; ".join(f"only {whose} has {some(names)}" for whose, names in only if names)
 
 
 def _require_equal_start(
@@ -115,6 +135,8 @@ def _require_equal_work(
     name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence, sheet: Sheet
 ) -> None:
     ours, theirs = execution.series, reference.series
+    apart = names_apart(name, end_of(execution).input_names, reference_name, end_of(reference).input_names)
+    names = f"; their inputs have different names: {apart}" if apart else ""
     tokens = first_true(np.asarray(ours.tokens) != np.asarray(theirs.tokens))
     batches = first_unequal(ours.batch_digest, theirs.batch_digest)
     if tokens is not None and (batches is None or tokens <= batches):
@@ -123,14 +145,14 @@ def _require_equal_work(
         settle(
             reasons.UNEQUAL_TOKENS,
             f"at step {tokens}, {name} worked on {int(ours.tokens[tokens])} tokens "
-            f"and {reference_name} on {int(theirs.tokens[tokens])}",
+            f"and {reference_name} on {int(theirs.tokens[tokens])}{names}",
         )
     if batches is not None:
         sheet.figure("first_unequal_step", batches, "step")
         settle(
             reasons.UNEQUAL_BATCHES,
             f"at step {batches}, {name} read another batch than {reference_name} "
-            f"({ours.batch_digest[batches]} and {theirs.batch_digest[batches]})",
+            f"({ours.batch_digest[batches]} and {theirs.batch_digest[batches]}){names}",
         )
 
 

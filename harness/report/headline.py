@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from harness.contract.claims import parts_of
 from harness.errors import ExitCode
 from harness.judge.verdict import Status, Verdict
 from harness.report.view import ReportView
@@ -29,7 +30,7 @@ _REMEDIES = {
     "module_missing": "install the module that is named",
     "mechanism_missing": "run it where the claim's mechanism exists",
     "judge_missing": "wait for a judge of this claim kind",
-    "candidate_not_captured": "mend the capture first; its own claim says why it failed",
+    "candidate_not_captured": "mend the capture first",
 }
 
 
@@ -153,21 +154,40 @@ class Undecided:
         return list(dict.fromkeys(unit.claim for unit in self.units))
 
 
-def undecided(verdicts: list[Verdict]) -> list[Undecided]:
+def undecided(view: ReportView) -> list[Undecided]:
     """Units that are neither held, violated nor broken, grouped by why, in the order they were planned."""
     groups: dict[tuple[str, str], list[Verdict]] = {}
-    for verdict in verdicts:
+    for verdict in view.verdicts:
         if verdict.status in {Status.INCONCLUSIVE, Status.NOT_RUN}:
             groups.setdefault((verdict.reason, verdict.message), []).append(verdict)
-    return [Undecided(units, message, _remedy(units[0])) for (_, message), units in groups.items()]
+    return [Undecided(units, message, _remedy(units[0], view)) for (_, message), units in groups.items()]
 
 
-def _remedy(verdict: Verdict) -> str | None:
+def _remedy(verdict: Verdict, view: ReportView) -> str | None:
     """What would decide a unit: the judge's own estimate of processes, or what its reason code asks for."""
     for name, figure in verdict.figures.items():
         if name.endswith("processes_to_decide") and isinstance(figure.value, int | float):
             return f"about {figure.value:g} processes would probably decide it"
-    return remedy_for(verdict.reason)
+    remedy = remedy_for(verdict.reason)
+    if verdict.reason == "candidate_not_captured" and (claims := _capture_claims(verdict, view)):
+        return f"{remedy}; {' and '.join(claims)} says why it failed"
+    return remedy
+
+
+def _capture_claims(verdict: Verdict, view: ReportView) -> list[str]:
+    """Other claims of the run that judge the capture of an arm of this unit's, on its workload."""
+    own = view.claim(verdict.contract, verdict.claim)
+    if own is None:
+        return []
+    arms = {arm for part in parts_of(own) for arm in part.arms().values()}
+    beside = [each for each in view.verdicts if each.contract == verdict.contract and each.workload == verdict.workload]
+    others = [view.claim(each.contract, each.claim) for each in beside if each.claim != own.id]
+    return [
+        claim.id
+        for claim in others
+        if claim is not None
+        if any(part.kind == "capture" and arms & set(part.arms().values()) for part in parts_of(claim))
+    ]
 
 
 def remedy_for(reason: str) -> str | None:

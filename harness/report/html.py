@@ -40,7 +40,7 @@ def render(view: ReportView) -> str:
         "count_line": view.count_line(),
         "contracts": [(line(item.id), clean(item.title, 400)) for item in view.contracts],
         "facts": _facts(view),
-        "undecided": undecided(list(view.verdicts)),
+        "undecided": undecided(view),
         "cards": unit_cards.cards(view, evidence),
         "environment": closing.environment(view),
         "command": closing.command(view),

@@ -49,7 +49,7 @@ def _head(view: ReportView) -> str:
     groups = [
         f"- {len(group.units)} not decided: {escape(group.message)}"
         + (f" (to decide: {escape(group.remedy)})" if group.remedy else "")
-        for group in undecided(list(view.verdicts))[:20]
+        for group in undecided(view)[:20]
     ]
     listed = "\n".join(groups) + "\n\n" if groups else ""
     columns = "| verdict | claim | workload | what was seen |\n| --- | --- | --- | --- |\n" if view.verdicts else ""

@@ -38,7 +38,7 @@ def print_results(view: ReportView, stream: TextIO | None = None) -> None:
             print_line(note, file=out)
     if view.is_drill:
         print_line((f"FIRE DRILL: {line(view.drill_sentence(), 400)}", "bold yellow"), file=out)
-    groups = undecided(list(view.verdicts))
+    groups = undecided(view)
     many = [group for group in groups if len(group.units) > FEW and group.units[0].status is Status.NOT_RUN]
     group_of = {id(unit): group for group in many for unit in group.units}
     for verdict in cards.worst_first(view.verdicts):

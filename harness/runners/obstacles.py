@@ -47,7 +47,7 @@ def find_obstacle(
     return (
         _cannot_run(machine)
         or _missing_module(workload, machine)
-        or _missing_cuda(claim, workload, machine)
+        or _missing_cuda(contract, claim, workload, machine)
         or _missing_memory(workload, machine)
         or _missing_capability(contract, claim, describe)
     )
@@ -73,18 +73,24 @@ def _missing_module(workload: Workload, machine: Machine) -> Obstacle | None:
     return Obstacle(reason="module_missing", message=f"needs {', '.join(missing)}: not installed here")
 
 
-def _missing_cuda(claim: AnyClaim, workload: Workload, machine: Machine) -> Obstacle | None:
+def _missing_cuda(contract: Contract, claim: AnyClaim, workload: Workload, machine: Machine) -> Obstacle | None:
     parts = parts_of(claim)
     # a device that is there and cannot be read is a violation, for a judge to say
     reads_device = machine.gpu_unreadable and all(kind_of(part.kind).judges_unreadable_device for part in parts)
     needed = (
         workload.needs.device == "cuda"
         or "cuda_graph" in (claim.mechanism, *(part.mechanism for part in parts))
-        or any(part.asks_the_device() for part in parts)
+        or any(part.asks_the_device() or _asks_of_replays(contract, part) for part in parts)
     )
     if machine.cuda or reads_device or not needed:
         return None
     return Obstacle(reason="needs_cuda", message=f"needs CUDA: {machine.cuda_message}")
+
+
+def _asks_of_replays(contract: Contract, part: AnyPart) -> bool:
+    candidate = part.arms().get(part.candidate_path)
+    captures = candidate is not None and contract.arms[candidate].capture != "none"
+    return captures and part.asks_the_device_of_replays()
 
 
 def _missing_memory(workload: Workload, machine: Machine) -> Obstacle | None:
@@ -117,5 +123,9 @@ def _missing_capability(contract: Contract, claim: AnyClaim, describe: Describe)
 
 def capabilities_needed(part: AnyPart, arm: str) -> frozenset[str]:
     """Capabilities that an arm's system must have for this judgement to be decided."""
-    is_candidate = arm == part.arms().get(part.candidate_path)
-    return kind_of(part.kind).capabilities | (part.candidate_capabilities() if is_candidate else frozenset())
+    needed, arms = kind_of(part.kind).capabilities, part.arms()
+    if arm == arms.get(part.candidate_path):
+        needed |= part.candidate_capabilities()
+    if arm == arms.get(part.baseline_path):
+        needed |= part.baseline_capabilities()
+    return needed

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 
 from harness.errors import UsageError
 from harness.evidence.plan_records import PlannedArm, Run
+from harness.system.adapter_checks import AdapterError, describe_value, names
 from harness.system.protocol import TrainingRun, TrainingSystem
 from harness.system.resolve import resolve
+from harness.system.users_code import return_place
 from harness.system.wrappers import DECOY_GRAPH, HARNESS_FAULTS, SWAPPED_ARMS, wrap
 
 
@@ -32,12 +34,24 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
         data=run.data,
         model_directory=run.model_directory,
     )
+    _require_run(training, system)
     if own and fault is not None and fault != SWAPPED_ARMS:
         training = wrap(training, fault, steps=run.workload.steps)
     with training as entered:
         yield entered
     del training, entered
     release_memory()
+
+
+def _require_run(opened: object, system: TrainingSystem) -> None:
+    missing = [name for name in ("step", "facts", "__enter__", "__exit__") if not hasattr(opened, name)]
+    if missing:
+        raise AdapterError(
+            "open() returns a training run: a context manager with the methods step(index) and facts()",
+            where=return_place(system.open),
+            got=f"{describe_value(opened)} without {names(missing)}",
+            remedy="see `TrainingRun` in harness/system/protocol.py",
+        )
 
 
 def _seed_generators(seed: int) -> None:

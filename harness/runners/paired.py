@@ -107,6 +107,7 @@ class ArmExecution:
     watch: StateWatch
     memory: list[MemorySample] = field(default_factory=list)
     steps_called: int = 0
+    input_names: list[str] | None = None
 
     def execute(self, kept: KeptGradients, *, keep: bool) -> None:
         """Start record, series, end record, then what is watched beside the series."""
@@ -117,7 +118,8 @@ class ArmExecution:
             watched = self._series(kept, every_step, keep=keep)
         self._phase("end")
         end = arm_end(self.training, self.arm, self.replica, self.steps_called, self.watch, self.ends)
-        self.recorder.write(end.model_copy(update={"capture_attempts": attempts.count}))
+        changes = {"capture_attempts": attempts.count, "input_names": self.input_names}
+        self.recorder.write(end.model_copy(update=changes))
         self._observe(watched, every_step)
 
     def _watch_of_every_step(self) -> SeriesWatch | None:
@@ -158,6 +160,7 @@ class ArmExecution:
                 if profiled and index == last:
                     window.close()
         block.write()
+        self.input_names = block.input_names
         return watched
 
     def _profiled_steps(self) -> dict[int, tuple[int, bool]]:
@@ -260,6 +263,7 @@ def arm_start(training: TrainingRun, arm: str, replica: int, watch: StateWatch) 
         trainable_tensors=len(training.parameters()) if isinstance(training, HasParameters) else 0,
         facts=dict(training.facts()),
         state=watch.at_start(),
+        trainable_names=sorted(named_parameters(training)),
     )
 
 

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import traceback
 
+from harness.errors import HarnessError
 from harness.evidence.base import Obstacle
 from harness.runners.folders import without_folders
 from harness.system.protocol import NotAvailable
+from harness.system.users_code import innermost_frame
 
 _MESSAGE_LIMIT = 4000  # characters
 _STACK_LIMIT = 20_000
 
 
 def message_of(error: BaseException) -> str:
-    """Type and message, in one short text."""
-    return _excerpt(f"{type(error).__name__}: {error}")
+    """Where in the user's own code it came to this, type and message, in one short text.
+
+    The place stands first, where nothing cuts it off. An error of the harness names its own.
+    """
+    if isinstance(error, HarnessError):
+        return _excerpt(str(error))
+    frame = innermost_frame(error)
+    return _excerpt(f"{frame}: {_named(error)}" if frame else _named(error))
+
+
+def _named(error: BaseException) -> str:
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def stack_of(error: BaseException) -> str:

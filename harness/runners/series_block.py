@@ -15,6 +15,7 @@ from torch import Tensor
 from harness.evidence.plan_records import Run
 from harness.runners.recorder import Recorder, SeriesWriter
 from harness.runners.reductions import as_hex, combine_each, dense
+from harness.system.adapter_checks import require_loss
 from harness.system.protocol import HasGradientNorms, HasInputs, TrainingRun
 
 BLOCK_STEPS = 50
@@ -29,10 +30,11 @@ class SeriesBlock:
     """Steps of `training` whose figures are still on the device."""
 
     def __init__(self, run: Run, recorder: Recorder, series: SeriesWriter, training: TrainingRun) -> None:
-        self._run, self._recorder, self._series = run, recorder, series
+        self._run, self._recorder, self._series, self._step = run, recorder, series, training.step
         self._shows_inputs = training if isinstance(training, HasInputs) else None
         self._shows_norms = training if isinstance(training, HasGradientNorms) else None
         self._inputs = _KeptInputs()
+        self.input_names: list[str] | None = None  # of the last step
         self._clear()
 
     def _clear(self) -> None:
@@ -45,8 +47,10 @@ class SeriesBlock:
     def add(self, index: int, loss: Tensor) -> None:
         """Enqueue a step's figures; writes when the block is full or five seconds old."""
         self._steps.append(index)
-        self._losses.append(loss.detach().to(torch.float64, copy=True).reshape(()))
+        one_number = require_loss(loss, self._step, "step(index)")
+        self._losses.append(one_number.detach().to(torch.float64, copy=True).reshape(()))
         inputs = self._shows_inputs.inputs() if self._shows_inputs is not None else {}
+        self.input_names = sorted(inputs) if self._shows_inputs is not None else None
         self._tokens.append(self._tokens_of(index, inputs))
         if self._shows_norms is not None:
             norms = self._shows_norms.gradient_norms()

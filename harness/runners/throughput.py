@@ -35,6 +35,7 @@ from harness.runners.profiling import Watched, graph_launches, in_step, prime_pr
 from harness.runners.recorder import TIMED_PHASE, Recorder
 from harness.runners.series_block import batch_digests
 from harness.runners.state_watch import Ends, StateWatch
+from harness.system.adapter_checks import require_loss
 from harness.system.protocol import HasInputs, TrainingRun
 from harness.system.replay import generators
 
@@ -104,7 +105,8 @@ class TimedArm:
     def write_block(self) -> None:
         """Write the last block's losses and digests; its steps are over."""
         first = self.next_index - len(self._losses)
-        losses = torch.stack([loss.detach().double().reshape(()) for loss in self._losses]).tolist()
+        one_number = [require_loss(loss, self.training.step, "step(index)") for loss in self._losses]
+        losses = torch.stack([loss.detach().double().reshape(()) for loss in one_number]).tolist()
         digests = batch_digests(self._inputs) if self._inputs else [""] * len(losses)
         tokens = [self._tokens(first + offset, offset) for offset in range(len(losses))]
         steps = list(range(first, self.next_index))

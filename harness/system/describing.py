@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from json import dumps, loads
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from harness.errors import SystemResolutionError
+from harness.errors import HarnessError, SystemResolutionError
 from harness.system.description_text import NotADescription, to_plain
 from harness.system.resolve import resolve
+from harness.system.users_code import attribute_place
 
 MOST = 500  # characters of a message
 PYTHON, LIBRARIES = str(Path(os.__file__).parent), f"{os.sep}site-packages{os.sep}"
@@ -46,12 +49,17 @@ def main() -> None:
 
 
 def _answer(name: str) -> dict[str, Any]:
+    system: object = None
     try:
-        return {"description": to_plain(resolve(name).describe())}
+        system = resolve(name)
+        return {"description": to_plain(system.describe())}
     except SystemResolutionError as error:
         return _error(error.rule, f"{error.got}{_place(error.__cause__)}", error.remedy)
     except NotADescription as error:
-        return _error("describe() returns a SystemDescription, with plain values in all of its fields", _text(error))
+        rule = "describe() returns a SystemDescription, with plain values in all of its fields"
+        return _error(rule, f"{_text(error)}{_declared(system, _text(error))}")
+    except HarnessError as error:
+        return _error(error.rule, f"{error.got} ({error.where})", error.remedy)
     except (SystemExit, KeyboardInterrupt) as error:
         rule = "a system is imported and described without ending the process"
         return _error(rule, f"{type(error).__name__}: {_text(error)}{_place(error)}")
@@ -83,6 +91,14 @@ def _place(error: BaseException | None) -> str:
     theirs = [frame for frame in frames if frame[0] not in OURS and not frame[0].startswith("<frozen ")]
     own = [frame for frame in theirs if not frame[0].startswith((PYTHON, "<")) and LIBRARIES not in frame[0]] or theirs
     return f" ({own[-1][0]}:{own[-1][1]})" if own else ""
+
+
+def _declared(system: object, problem: str) -> str:
+    """File and line where the system's class sets the field that a problem begins with, or defines `describe`."""
+    field = re.split(r"[.:\[ ]", problem.removeprefix("a key of "), maxsplit=1)[0]
+    with suppress(Exception):  # a stranger's class
+        return f" ({attribute_place(type(system), field, 'describe')})"
+    return ""
 
 
 def _frames(trace: TracebackType | None) -> Iterator[tuple[str, int]]:

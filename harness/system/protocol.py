@@ -126,7 +126,7 @@ class NotAvailable(Exception):  # noqa: N818 - it is not an error of anybody: th
 @runtime_checkable
 class HasInputs(Protocol):
     def inputs(self) -> Mapping[str, Tensor]:
-        """What the last step read, by name (tokens, targets), on its device."""
+        """What the last step read, by name, on its device; elements of `tokens`, if there is one, are its tokens."""
         ...
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 from harness.errors import SystemResolutionError
 from harness.python_path import add_working_directory
 from harness.system.protocol import TrainingSystem
+from harness.system.users_code import definition, relative
 
 
 def resolve(name: str) -> TrainingSystem:
@@ -38,7 +39,7 @@ def resolve(name: str) -> TrainingSystem:
             raise SystemResolutionError(
                 f"the system's module must have the attribute {attribute!r}",
                 where=name,
-                got=f"none in {getattr(found, '__name__', found)!r}",
+                got=f"none in {_file_of(found)}",
                 remedy=_suggestion(attribute, found),
             )
         found = getattr(found, attribute)
@@ -61,13 +62,28 @@ def _instance(name: str, found: Any) -> TrainingSystem:
             raise SystemResolutionError(
                 "a system's class or factory is called without arguments",
                 where=name,
-                got=f"{type(error).__name__}: {error}",
+                got=f"{type(error).__name__}: {error}{_defined(found)}",
+                remedy="give its parameters defaults, or name an instance: `system = MySystem(…)`, `module:system`",
             ) from error
     if not _looks_like_a_system(found):
         raise SystemResolutionError(
-            "a training system has the methods `describe` and `open`", where=name, got=f"a {type(found).__name__}"
+            "a training system has the methods `describe` and `open`",
+            where=name,
+            got=f"a {type(found).__name__}{_defined(type(found))}",
+            remedy="inherit from `harness.system.step_function.StepFunctionSystem`, or define both",
         )
     return cast("TrainingSystem", found)
+
+
+def _file_of(owner: Any) -> str:
+    """A module by its file, where it has one."""
+    file = getattr(owner, "__file__", None)
+    return relative(file) if isinstance(file, str) else repr(getattr(owner, "__name__", owner))
+
+
+def _defined(thing: Any) -> str:
+    place = definition(thing)
+    return f" ({place})" if place else ""
 
 
 def _looks_like_a_system(found: Any) -> bool:

@@ -15,10 +15,14 @@
                 return loss.detach()
 
             def batch(index): ...                         # dict of tensors, a pure function of seed and index
-            return step, batch, lambda: dict(model.named_parameters())
+            def parameters():
+                return dict(model.named_parameters())
+
+            return StepFunction(step=step, batch=batch, parameters=parameters)   # or the three as a tuple
 
 State beside the parameters (buffers, optimizer state, generators, averaged weights) is found from the step: see
-`replay/found_state.py`. A fourth function that `build` returns may name more.
+`replay/found_state.py`. `StepFunction(…, state=…)` may name more. What `build` and its functions return is checked at
+once (`adapter_checks.py`).
 
 On a GPU torch captures only optimizers made with `capturable=True`. What changes from step to step (a learning
 rate, say) must arrive in the batch: a captured step reads no Python number anew. `describe()` needs no torch as
@@ -27,31 +31,21 @@ long as the module imports it inside `build`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from harness.errors import HarnessError
-from harness.system.protocol import CaptureRecord, Scalar, SystemDescription
+from harness.system.adapter_checks import AdapterError, require_callable_with
+from harness.system.between_steps import OPTIONS, between_steps
+from harness.system.built import PlantedFault as PlantedFault  # noqa: PLC0414 - likewise
+from harness.system.built import StepFunction as StepFunction  # noqa: PLC0414 - an adapter needs this module alone
+from harness.system.built import as_step_function
+from harness.system.protocol import Expectation as Expectation  # noqa: PLC0414 - likewise
+from harness.system.protocol import FaultDescription, Scalar, SystemDescription
+from harness.system.step_function_run import StepFunctionRun
+from harness.system.users_code import attribute_place, definition, return_place
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from harness.contract.schema import Arm, Workload
-    from harness.system.replay.captured_step import CapturedStep
-    from harness.system.replay.traced import TracedStep
-
-Batch = Mapping[str, "Tensor"]
-
-
-class StepFunction(NamedTuple):
-    """What `build` returns (a plain tuple will do)."""
-
-    step: Callable[[dict[str, Tensor]], Tensor]
-    batch: Callable[[int], Batch]
-    parameters: Callable[[], Mapping[str, Tensor]]
-    state: Callable[[], Mapping[str, Tensor]] = dict
-    """Tensors that training changes and nobody finds from the step, by name."""
 
 
 class StepFunctionSystem:
@@ -63,8 +57,9 @@ class StepFunctionSystem:
     arm_options: Mapping[str, Sequence[Scalar] | type] = {"learning_rate": float}
     workload_options: Mapping[str, Sequence[Scalar] | type] = {}
     layers = 0
+    faults: Mapping[str, PlantedFault] = {}  # of its own, by the name that a claim's `falsified_by` uses
 
-    def build(self, workload: Workload, arm: Arm) -> tuple[Any, ...]:
+    def build(self, workload: Workload, arm: Arm) -> StepFunction | tuple[Any, ...]:
         """Step, batch and parameters of one arm, and maybe more state, as `StepFunction` says."""
         raise NotImplementedError
 
@@ -73,11 +68,24 @@ class StepFunctionSystem:
             name=self.name,
             summary=self.summary,
             models=self.models,
-            arm_options=self.arm_options,
+            arm_options={**OPTIONS, **self.arm_options} if isinstance(self.arm_options, Mapping) else self.arm_options,
             workload_options=self.workload_options,
             capabilities=frozenset({"inputs", "parameters", "gradients", "capture", "state"}),
             captures=frozenset({"none", "step"}),
+            faults=self._described_faults(),
         )
+
+    def _described_faults(self) -> dict[str, FaultDescription]:
+        where = attribute_place(type(self), "faults")
+        rule, remedy = "`faults` is a dictionary of PlantedFault by name", "see docs/plugging-in-a-trainer.md"
+        given: object = self.faults
+        if not isinstance(given, Mapping):
+            raise AdapterError(rule, where=where, got=f"a {type(given).__name__}", remedy=remedy)
+        for name, fault in given.items():
+            if not isinstance(fault, PlantedFault):
+                got = f"a {type(fault).__name__} under {name!r}"
+                raise AdapterError(rule, where=where, got=got, remedy=remedy)
+        return {name: fault.described(name) for name, fault in self.faults.items()}
 
     def open(
         self,
@@ -88,178 +96,59 @@ class StepFunctionSystem:
         data: str | None = None,
         model_directory: str | None = None,
     ) -> StepFunctionRun:
-        if fault is not None or data is not None or model_directory is not None:
-            raise ValueError("a step function has no faults of its own and takes neither data nor a model directory")
-        return StepFunctionRun(StepFunction(*self.build(workload, arm)), capture=arm.capture, layers=self.layers)
+        if data is not None or model_directory is not None:
+            raise ValueError("a step function takes neither data nor a model directory")
+        if fault is not None and fault not in self.faults:
+            raise ValueError(f"{self.name} has no fault {fault!r} of its own")
+        function = self._built(workload, arm, fault)
 
+        def rebuild() -> StepFunction:
+            from harness.system.replay.generators import seed_all
 
-class _Shape:
-    """One shape of batch: its static buffers, and the capture over them once there is one."""
+            seed_all(workload.seed)
+            return self._built(workload, arm, fault)
 
-    def __init__(self, batch: Batch, device: Any) -> None:
-        self.static = {name: tensor.to(device).clone() for name, tensor in batch.items()}
-        self.captured: CapturedStep | TracedStep | None = None
-        self.gradients: Mapping[str, Tensor] = {}
+        # a system may have a setting of that name itself
+        settings = {name: value for name, value in arm.settings().items() if name not in self.arm_options}
+        between = between_steps(settings, function, rebuild, return_place(self.build))
+        return StepFunctionRun(function, capture=arm.capture, layers=self.layers, between=between)
 
+    def _built(self, workload: Workload, arm: Arm, fault: str | None) -> StepFunction:
+        self._require_settings(workload, arm)
+        if type(self).build is StepFunctionSystem.build:
+            raise AdapterError(
+                "a step-function system defines `build(self, workload, arm)`",
+                where=definition(type(self)),
+                got=f"no `build` in {type(self).__name__}",
+                remedy="docs/plugging-in-a-trainer.md shows a whole one",
+            )
+        require_callable_with(self.build, "build", {"workload": workload, "arm": arm})
+        function = as_step_function(self.build(workload, arm), self.build)
+        if fault is None:
+            return function
+        plant = self.faults[fault].plant
+        return as_step_function(plant(function), plant, f"the plant of fault '{fault}'")
 
-class StepFunctionRun:
-    """Plain or captured training of a step function: a traced replay on a CPU, a CUDA graph on a GPU."""
+    def _require_settings(self, workload: Workload, arm: Arm) -> None:
+        """A setting that nobody reads would leave the arm as it is without it."""
+        from harness.contract.strict_yaml import nearest
+        from harness.system.options import option_error
 
-    def __init__(self, function: StepFunction, *, capture: str, layers: int) -> None:
-        self._function, self._requested, self._layers = function, capture != "none", layers
-        self._parameters = _without_buffers(function)
-        self._device = next(iter(self._parameters.values())).device
-        self._shapes: dict[tuple[object, ...], _Shape] = {}
-        self._current = self._select(function.batch(0))
-        self._failure: str | None = None
-        self._captures = self._replays = self._uncaptured = 0
-        self._stream: Any = None
-
-    def step(self, index: int) -> Tensor:
-        batch = self._function.batch(index)
-        self._current = self._select(batch)
-        for name, buffer in self._current.static.items():
-            source = batch[name]
-            on_host = self._device.type == "cuda" and source.device.type == "cpu"
-            buffer.copy_(source.pin_memory() if on_host else source, non_blocking=True)
-        if self._requested and self._failure is None and self._current.captured is None:
-            self._capture(self._current)
-        if self._current.captured is None:
-            self._uncaptured += 1
-            return self.step_body()().detach().clone()
-        self._replays += 1
-        return self._current.captured.replay()
-
-    def step_body(self) -> Callable[[], Tensor]:
-        # the step gets copies: what it does to its batch in place must not reach the static buffers
-        static, step = self._current.static, self._function.step
-        return lambda: step({name: tensor.clone() for name, tensor in static.items()})
-
-    def facts(self) -> Mapping[str, Scalar]:
-        return {
-            "device": str(self._device),
-            "layers": self._layers,
-            "trainable_parameters": sum(parameter.numel() for parameter in self._parameters.values()),
+        found = {
+            "models": [f"no model '{workload.model}'; {nearest(workload.model, self.models)}"]
+            if self.models and workload.model not in self.models
+            else [],
+            "arm_options": [
+                option_error("arm option", *each, {**OPTIONS, **self.arm_options}) for each in arm.settings().items()
+            ],
+            "workload_options": [
+                option_error("workload option", *each, self.workload_options) for each in workload.options.items()
+            ],
         }
-
-    def inputs(self) -> Mapping[str, Tensor]:
-        return self._current.static
-
-    def parameters(self) -> Mapping[str, Tensor]:
-        return self._parameters
-
-    def frozen(self) -> Mapping[str, Tensor]:
-        return {}
-
-    def state_tensors(self) -> Mapping[str, Tensor]:
-        return {**self._function.state(), **self._parameters}
-
-    def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """What is found from the step, and what `build` named beside it."""
-        from harness.system.replay.found_state import state_of
-        from harness.system.replay.reachable import reach
-
-        found = reach(self._function.step, self._function.parameters)
-        found.generators |= reach(self._function.batch).generators
-        state = state_of(found, self._parameters)
-        return {**state, "tensors": {**state["tensors"], **self._function.state()}}
-
-    def gradients(self) -> Mapping[str, Tensor]:
-        """As the last step left them in `.grad`; a traced replay computes them into tensors of its own."""
-        current = self._current
-        if current.captured is None:
-            return self._leaf_gradients()
-        return getattr(current.captured, "outputs", None) or current.gradients
-
-    def forget_captures(self) -> None:
-        """Drop every capture; the next step of any shape captures anew."""
-        for shape in self._shapes.values():
-            getattr(shape.captured, "release", lambda: None)()
-            if shape.gradients:  # they lie in the graph's memory pool, which would live on with them
-                for parameter in self._parameters.values():
-                    parameter.grad = None
-            shape.captured, shape.gradients = None, {}
-
-    def capture_record(self) -> CaptureRecord:
-        captured = self._current.captured
-        steps = [shape.captured for shape in self._shapes.values() if shape.captured is not None]
-        mechanism: Literal["cuda_graph", "traced"] = "cuda_graph" if self._device.type == "cuda" else "traced"
-        return CaptureRecord(
-            mechanism=mechanism if self._requested else None,
-            requested=self._requested,
-            captured=bool(steps) and self._failure is None,
-            failure=self._failure,
-            captures=self._captures,
-            warmup_steps=sum(getattr(step, "warmup_steps", 0) for step in steps),
-            replays=self._replays,
-            uncaptured_steps=self._uncaptured,
-            recorded_operations=getattr(captured, "operations", 0),
-            fake_pass_clean=getattr(captured, "fake_pass_clean", None),
-            graphs={
-                f"{number}.{label}": handle
-                for number, step in enumerate(steps)
-                for label, handle in getattr(step, "raw_graphs", dict)().items()
-            },
-            static_buffers={} if captured is None else captured.buffers.seen(),
-            captured_addresses={} if captured is None else captured.buffers.captured,
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.forget_captures()
-        self._shapes.clear()
-
-    def _select(self, batch: Batch) -> _Shape:
-        key = tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in sorted(batch.items()))
-        if key not in self._shapes:
-            self._shapes[key] = _Shape(batch, self._device)
-        return self._shapes[key]
-
-    def _leaf_gradients(self) -> dict[str, Tensor]:
-        return {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
-
-    def _capture(self, shape: _Shape) -> None:
-        """Capture the step over `shape`; a failure is kept for the record, and training goes on uncaptured."""
-        static = lambda: {**shape.static, **self._parameters}
-        capture = self._capture_graph if self._device.type == "cuda" else self._record_trace
-        try:
-            capture(shape, static)
-        except HarnessError as error:
-            self._failure = str(error)
-            return
-        self._captures += 1
-
-    def _record_trace(self, shape: _Shape, static: Callable[[], Mapping[str, Tensor]]) -> None:
-        from harness.system.replay.traced import TracedStep
-
-        traced = TracedStep(
-            self.step_body(), self.state_tensors, self._leaf_gradients, static=static, roots=[self._function.step]
-        )
-        traced.record()
-        shape.captured = traced
-
-    def _capture_graph(self, shape: _Shape, static: Callable[[], Mapping[str, Tensor]]) -> None:
-        import torch
-
-        from harness.system.replay.captured_step import CapturedStep
-
-        self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        captured = CapturedStep(
-            self.step_body(), self.state_tensors, static, roots=[self._function.step], stream=self._stream
-        )
-        captured.capture()
-        shape.captured, shape.gradients = captured, self._leaf_gradients()
-
-
-def _without_buffers(function: StepFunction) -> dict[str, Tensor]:
-    """The named parameters but for registered buffers, which a forward pass changes and no optimizer does."""
-    from harness.system.replay.found_state import same
-    from harness.system.replay.reachable import reach
-
-    modules = reach(function.step, function.parameters).modules.values()
-    buffers = {same(tensor) for module in modules for tensor in module.buffers()}
-    return {name: tensor for name, tensor in function.parameters().items() if same(tensor) not in buffers}
+        for attribute, problems in found.items():
+            for problem in filter(None, problems):
+                raise AdapterError(
+                    f"a contract asks only for what the system's `{attribute}` names",
+                    where=attribute_place(type(self), attribute),
+                    got=problem,
+                )

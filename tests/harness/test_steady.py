@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from planning import CAPTURE, THROUGHPUT, TRAJECTORY
+from planning import CAPTURE, H200, THROUGHPUT, TRAJECTORY
 from run_builders import make_contract
 from step_function_systems import Regression
 
@@ -18,7 +18,7 @@ from harness.commands import doctor
 from harness.contract.load import LoadedContract
 from harness.contract.schema import Arm, Workload
 from harness.errors import HarnessError, UsageError
-from harness.evidence import layout
+from harness.evidence import environment, layout
 from harness.evidence.cuda_driver import Devices, Gpu
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_evidence import Death
@@ -64,6 +64,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Run]]:
         return None
 
     monkeypatch.setattr(supervisor, "execute", execute)
+    monkeypatch.setattr(environment, "machine", lambda: H200)
     show_gpus(monkeypatch, *CLOCKS)
     return asked
 

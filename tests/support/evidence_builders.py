@@ -141,6 +141,8 @@ def arm(
     start_state: Mapping[str, Mapping[str, str]] | None = None,
     end_state: Mapping[str, Mapping[str, str]] | None = None,
     differences: Sequence[EndDifference] = (apart(),),
+    names: Sequence[str] | None = ("a", "b"),
+    inputs: Sequence[str] | None = ("targets", "tokens"),
     **columns: Any,
 ) -> ArmEvidence:
     """One execution of an arm, trained; states change by category, `columns` go to `series`."""
@@ -153,6 +155,7 @@ def arm(
             trainable_tensors=tensors,
             facts={"layers": LAYERS} if facts is None else dict(facts),
             state=state(start, **(start_state or {})),
+            trainable_names=None if names is None else list(names),
         ),
         end=ArmEnd(
             arm=name,
@@ -163,6 +166,7 @@ def arm(
             steps_called=len(losses) if steps_called is None else steps_called,
             state=state(end, **(end_state or {})),
             differences=list(differences),
+            input_names=None if inputs is None else list(inputs),
         ),
         series=series(losses, **columns),
         gradients=list(gradients),

@@ -80,6 +80,13 @@ GRADIENT_CASES = [
     Case("NaN norm", "non_finite", lambda: matched(groups=norm(math.nan, math.nan))),
     Case("NaN loss", "non_finite", lambda: matched(execution={"losses": changed(9, math.nan)})),
     Case("another start", "unequal_start", lambda: matched(execution={"start": "elsewhere"})),
+    Case(
+        "other names",
+        "unequal_start",
+        lambda: matched(
+            A, reduction("module.b", max_abs_difference=None), execution={"start": "s", "names": ["a", "module.b"]}
+        ),
+    ),
     Case("another batch", "unequal_batches", lambda: matched(execution={"batches": ["b"] * STEPS})),
     Case("norm above the threshold", "clipped_norm_exceeded", lambda: matched(groups=norm(4.0, 1.1))),
     Case(

@@ -102,6 +102,24 @@ TRAJECTORY_CASES = [
     ),
     Case("NaN in the control", "non_finite", lambda: trajectory(control=untrained(losses=changed(9, math.nan)))),
     Case("another start", "unequal_start", lambda: trajectory(graphed(start="elsewhere"))),
+    Case("other names", "unequal_start", lambda: trajectory(graphed(start="s", names=["a", "module.b"]))),
+    Case("fewer names", "unequal_start", lambda: trajectory(graphed(start="s", names=["a"]))),
+    Case("names unrecorded", "held", lambda: trajectory(graphed(names=None, inputs=None))),
+    Case("no tokens", "unequal_tokens", lambda: trajectory(graphed(tokens=[32] * STEPS, inputs=["ids", "targets"]))),
+    Case("only the inputs' names differ", "held", lambda: trajectory(graphed(inputs=["ids", "labels"]))),
+    Case(
+        "other inputs", "unequal_batches", lambda: trajectory(graphed(batches=["b"] * STEPS, inputs=["ids", "targets"]))
+    ),
+    Case(
+        "control's names",
+        "vacuous_training_effect",
+        lambda: trajectory(control=untrained(start="s", end="s", names=["a"])),
+    ),
+    Case(
+        "control's inputs",
+        "vacuous_training_effect",
+        lambda: trajectory(control=untrained(batches=["b"] * STEPS, inputs=["tokens"])),
+    ),
     Case("another frozen start", "unequal_start", lambda: trajectory(graphed(frozen="elsewhere"))),
     Case("fewer steps in one", "unequal_lengths", lambda: trajectory(graphed(LOSSES[:9]))),
     Case("another batch", "unequal_batches", lambda: trajectory(graphed(batches=["batch0", *BATCHES[:9]]))),

@@ -51,6 +51,14 @@ THROUGHPUT = {
     "block_steps": 5,
     "trajectory": "T",
 }
+MEMORY = {
+    "id": "M",
+    "kind": "memory_steady",
+    "candidate": "graphed",
+    "per": "replay",
+    "after": 1,
+    "growth_at_most": 0.1,
+}
 PTX = {"id": "P", "kind": "ptx_target", "candidate": "graphed", "policy": "exact", "target": "sm_90"}
 ARMS = {
     "untrained": {"learning_rate": 0},

@@ -49,6 +49,11 @@ class Capture(Judged):
     }
     no_demand: ClassVar = {"candidate": "names an arm"}
 
+    def asks_the_device(self) -> bool:
+        """Kernels and clipped tensors are counted in a CUDA graph."""
+        counted = (self.kernels_per_layer_at_least, self.kernels_in_every_layer, self.clipped_tensors_per_layer)
+        return any(demand is not None for demand in counted)
+
     def can_bite(self, path: str) -> bool:
         if path in ("outside_share_at_most", "outside_operations_at_most"):
             # a traced replay is bounded by its own operations; of several captures their number tells first
@@ -190,6 +195,9 @@ class MemorySteady(Judged):
         "of": "chooses which bytes are judged; those that are not are figures",
         "after": "samples that are left out; with none left the claim is vacuous, which the loader refuses",
     }
+
+    def asks_the_device(self) -> bool:
+        return True
 
     def chosen_probe(self) -> str:
         return "recapture" if self.per == "recapture" else "paired"

@@ -92,6 +92,9 @@ class ThroughputRatio(Judged):
         "limits": "beyond a limit nothing is decided: INCONCLUSIVE, never FAIL",
     }
 
+    def asks_the_device_of_replays(self) -> bool:
+        return True
+
     def dangling_names(
         self,
         on: Sequence[str],  # noqa: ARG002

@@ -113,6 +113,9 @@ class Guarded(Judged):
     def candidate_capabilities(self) -> frozenset[str]:
         return frozenset({"gradient_norms"} if self.guards.clip_active_steps else ())
 
+    def baseline_capabilities(self) -> frozenset[str]:
+        return self.candidate_capabilities()
+
 
 def bites_by_equality(path: str, equality: Equality | None) -> bool:
     """Bits decide alone, and bounds decide alone: of both, the other one is shown and decides nothing."""
@@ -260,6 +263,9 @@ class GradientMatch(Judged):
     def candidate_capabilities(self) -> frozenset[str]:
         reads_norms = self.clipped_norm is not None or self.clip_active_steps is not None
         return frozenset({"gradient_norms"} if reads_norms else ())
+
+    def baseline_capabilities(self) -> frozenset[str]:
+        return frozenset({"gradient_norms"} if self.clip_active_steps else ())
 
     def gradients(self) -> GradientDemand:
         return GradientDemand(self.candidate, self.baseline, self.steps)

@@ -14,7 +14,7 @@ from torch import Tensor
 from harness.errors import HarnessError
 from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.attributes import Attributes
-from harness.system.replay.frames import of_traceback
+from harness.system.replay.frames import called_at, of_traceback
 from harness.system.replay.graph import CaptureMode, CudaGraph, MemPoolId, graph_pool_handle, require_cuda, warm_up
 from harness.system.replay.reachable import reach
 from harness.system.replay.state import State, StateGuard
@@ -28,7 +28,7 @@ class CaptureFailedError(HarnessError):
     def __init__(self, stage: str, error: BaseException) -> None:
         place = of_traceback(error.__traceback__)
         message = (str(error).strip().splitlines() or [""])[0]
-        self.reason = f"{type(error).__name__}: {message}"
+        self.reason = f"{type(error).__name__}: {message}{called_at(error)}"
         super().__init__(f"{stage} must succeed", where=f"{place.file}:{place.line}", got=self.reason)
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 import harness
+from harness.system.users_code import innermost_frame, relative
 
 _TORCH = str(Path(torch.__file__).parent)
 _HARNESS = str(Path(harness.__file__).parent)
@@ -34,7 +35,7 @@ def innermost(frames: Iterable[tuple[str, int]]) -> Place:
     known = list(frames)
     for file, line in reversed(known):
         if not _is_machinery(file) or file.endswith(_PLANTED):
-            return Place(_relative(file), line)
+            return Place(relative(file), line)
     return Place("?", 0)
 
 
@@ -58,9 +59,9 @@ def _is_machinery(file: str) -> bool:
     return file.startswith(_STANDARD_LIBRARY) and not {"site-packages", "dist-packages"} & set(Path(file).parts)
 
 
-def _relative(file: str) -> str:
-    roots = sorted((root for root in {*sys.path, str(Path.cwd())} if root), key=len, reverse=True)
-    for root in roots:
-        if file.startswith(root.rstrip("/") + "/"):
-            return file[len(root.rstrip("/")) + 1 :]
-    return Path(file).name
+def called_at(error: BaseException) -> str:
+    """Behind the place that an exception came from, where that lies in a library: the user's line that led there."""
+    frame, place = innermost_frame(error), of_traceback(error.__traceback__)
+    if frame is None or (relative(frame.file), frame.line) == place:
+        return ""
+    return f", called at {frame}"

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import (
 
 from harness.errors import HarnessError
 from harness.system.replay.addresses import StaticAddresses
-from harness.system.replay.frames import of_traceback
+from harness.system.replay.frames import called_at, of_traceback
 from harness.system.replay.operations import Operations, record
 from harness.system.replay.state import State, StateError, StateGuard
 
@@ -32,12 +32,12 @@ Result = TypeVar("Result")
 class HostSyncError(HarnessError):
     """The step's body asks for a value that only a host sync can give, so it cannot be captured."""
 
-    def __init__(self, operation: str, file: str, line: int) -> None:
+    def __init__(self, operation: str, file: str, line: int, called: str = "") -> None:
         self.operation, self.file, self.line = operation, file, line
         super().__init__(
             "a captured step must not wait for the device",
             where=f"{file}:{line}",
-            got=f"host sync by {operation}",
+            got=f"host sync by {operation}{called}",
             remedy="keep the value on the device, or read it after the step",
         )
 
@@ -78,7 +78,7 @@ class TracedStep:
     def record(self) -> None:
         """Fake pass, then recording. Raises `HostSyncError` or `NotTraceableError`; the state is then as before."""
         self.fake_pass_clean = False
-        created_state = fake_pass(self._body, self._state, self._roots)
+        created_state = self._created_in_fake_pass()
         self.fake_pass_clean = True
         if created_state:
             self._create_state()
@@ -89,7 +89,7 @@ class TracedStep:
             raise NotTraceableError(
                 "the step must be recordable as ATen operators",
                 where=f"{place.file}:{place.line}",
-                got=f"{type(error).__name__}: {_first_line(error)}",
+                got=f"{type(error).__name__}: {_first_line(error)}{called_at(error)}",
                 remedy="use the fused or functional form of the operation",
             ) from error
         self.operations = len(recorded)
@@ -97,6 +97,20 @@ class TracedStep:
             raise NotTraceableError("the step must do some work", got="a recording without an operation")
         self._recorded = recorded
         self.buffers.remember()
+
+    def _created_in_fake_pass(self) -> bool:
+        try:
+            return fake_pass(self._body, self._state, self._roots)
+        except HarnessError:
+            raise
+        except Exception as error:  # what a fake tensor refuses, or the step's own defect: executed plainly, it tells
+            place = of_traceback(error.__traceback__)
+            raise NotTraceableError(
+                "the step must run on tensors without values",
+                where=f"{place.file}:{place.line}",
+                got=f"{type(error).__name__}: {_first_line(error)}{called_at(error)}",
+                remedy="keep values on the device, and read them after the step",
+            ) from error
 
     def replay(self) -> Tensor:
         """Execute the recorded operators once; the 0-d loss in storage of its own."""
@@ -150,7 +164,7 @@ def fake_pass(body: Body, state: State, roots: Sequence[object] = ()) -> bool:
             with FakeTensorMode(allow_non_fake_inputs=True):
                 body()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            raise HostSyncError(str(error.func), *of_traceback(error.__traceback__)) from error
+            raise HostSyncError(str(error.func), *of_traceback(error.__traceback__), called_at(error)) from error
         else:
             return guard.created_state
         finally:

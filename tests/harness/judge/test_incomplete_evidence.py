@@ -34,6 +34,8 @@ SHOWN = {
 ABSENT = {
     "any": {
         "start.facts": "the system's own words; layers are asked for where a bound is per layer",
+        "start.trainable_names": "digests show that parameters differ; names say it better",
+        "end.input_names": "likewise, inputs",
         "end.differences": "how far the ends lie apart: asked for by claims within a bound",
         "differences.largest": "likewise",
         "differences.tensor": "where, shown",

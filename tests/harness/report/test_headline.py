@@ -188,15 +188,31 @@ def test_nothing_but_waived_violations_is_not_a_success() -> None:
 def test_undecided_units_of_one_reason_are_one_entry_with_what_would_decide_them() -> None:
     cuda = {"reason": "needs_cuda", "message": "needs CUDA"}
     verdicts = [verdict("A", "w", NOT_RUN, **cuda), verdict("B", "w", NOT_RUN, **cuda), verdict("C", "w", PASS)]
-    (group,) = undecided(verdicts)
+    (group,) = undecided(view_with(*verdicts))
     assert [unit.claim for unit in group.units] == ["A", "B"]
     assert group.remedy == "run it on a machine with a CUDA device"
 
 
 def test_the_judges_own_estimate_of_processes_is_the_remedy() -> None:
     figures = {"processes_to_decide": Figure(value=14)}
-    (group,) = undecided([verdict("A", "w", OPEN, reason="undecided_ratio", figures=figures)])
+    (group,) = undecided(view_with(verdict("A", "w", OPEN, reason="undecided_ratio", figures=figures)))
     assert group.remedy == "about 14 processes would probably decide it"
+
+
+@pytest.mark.parametrize(
+    ("beside", "remedy"),
+    [
+        (("F-GRAPH-BWD-002", "tiny"), "mend the capture first; F-GRAPH-BWD-002 says why it failed"),
+        (("F-GRAPH-BWD-002", "w"), "mend the capture first"),  # of another workload
+        (("CGB-EQ-001", "tiny"), "mend the capture first"),  # which judges no capture
+    ],
+)
+def test_a_claim_that_says_why_a_capture_failed_is_named_where_the_run_has_one(
+    beside: tuple[str, str], remedy: str
+) -> None:
+    never = verdict("F-GRAPH-BWD-001", "tiny", OPEN, reason="candidate_not_captured")
+    (group,) = undecided(view_with(never, verdict(*beside, FAIL), contracts=[contract()]))
+    assert group.remedy == remedy
 
 
 def test_a_header_without_units_has_no_evidence_for_a_verdict() -> None:

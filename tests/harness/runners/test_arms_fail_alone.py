@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import failing_arms
 import pytest
 from run_builders import make_contract
 
@@ -73,14 +74,27 @@ def judged(directory: Path, arms: dict[str, Any], *claims: dict[str, Any]) -> Ou
     return Outcome(verdicts, evidence, directory)
 
 
+# Each with the line of the failing system that the message names.
 IN_PROCESS = {
-    "raises": "ValueError: this arm is broken",
-    "exits": "SystemExit: 0",
-    "interrupts": "KeyboardInterrupt: ",
-    "returns": "AttributeError: 'float' object has no attribute 'detach'",
-    "open+raises": "ValueError: this arm is broken",
-    "open+exits": "SystemExit: 0",
-    "type": "TypeError: 'int' object does not support the context manager protocol",
+    "raises": ('raise ValueError("this arm is broken")', "ValueError: this arm is broken"),
+    "exits": ("raise SystemExit(0)", "SystemExit: 0"),
+    "interrupts": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    "returns": (
+        "def step(self, index: int) -> Tensor:",
+        (
+            "step(index) returns the loss: a floating-point tensor of one number; found a float; return the tensor "
+            "itself: `.item()`, float() and `.numpy()` wait for the device in every step"
+        ),
+    ),
+    "open+raises": ('raise ValueError("this arm is broken")', "ValueError: this arm is broken"),
+    "open+exits": ("raise SystemExit(0)", "SystemExit: 0"),
+    "type": (
+        "def open(self, workload: Workload, arm: Arm, **options: Any) -> TrainingRun:",
+        (
+            "open() returns a training run: a context manager with the methods step(index) and facts(); found the "
+            "int 3 without `step`, `facts`, `__enter__`, `__exit__`; see `TrainingRun` in harness/system/protocol.py"
+        ),
+    ),
 }
 UNAVAILABLE = ("unavailable", "open+unavailable")
 GRADIENTS = {
@@ -133,7 +147,12 @@ def test_an_arm_that_raises_costs_the_claims_that_name_it(raising: Outcome, how:
     verdict = raising.verdicts[arm]
     assert verdict.reason == "worker_exception"
     phase = "steps" if how in {"raises", "exits", "interrupts", "returns"} else "open"
-    assert verdict.message == f"arm {arm} of run c+w+paired failed in phase {arm}.0: {phase}: {IN_PROCESS[how]}"
+    code, cause = IN_PROCESS[how]
+    lines = Path(failing_arms.__file__).read_text(encoding="utf-8").splitlines()
+    line = next(number for number, text in enumerate(lines, start=1) if text.strip() == code)
+    raised = f" in misbehave `{code}`" if code.startswith("raise ") else ""
+    where = f"failed in phase {arm}.0: {phase}: failing_arms.py:{line}{raised}"
+    assert verdict.message == f"arm {arm} of run c+w+paired {where}: {cause}"
 
 
 @pytest.mark.parametrize(("name", "arm"), [("raises", "raises"), ("LAST", "last")], ids=["the first arm", "the last"])

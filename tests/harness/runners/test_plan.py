@@ -73,7 +73,7 @@ def test_a_chain_of_gradient_baselines_runs_in_its_order() -> None:
 
 
 def test_throughput_runs_in_processes_of_its_own() -> None:
-    result = planned(TRAJECTORY, THROUGHPUT)
+    result = planned(TRAJECTORY, THROUGHPUT, machine=H200)
     timings = [run for run in result.runs if run.probe == "throughput"]
     assert [run.id for run in timings] == [f"c+w+throughput+F+0+{process}" for process in range(6)]
     assert [run.process for run in timings] == [0, 1, 2, 3, 4, 5]
@@ -84,7 +84,7 @@ def test_throughput_runs_in_processes_of_its_own() -> None:
 
 
 def test_each_measurement_has_all_its_processes() -> None:
-    timings = planned(TRAJECTORY, {**THROUGHPUT, "measurements": 3}).runs[1:]
+    timings = planned(TRAJECTORY, {**THROUGHPUT, "measurements": 3}, machine=H200).runs[1:]
     assert [run.process for run in timings] == list(range(18))
     assert [run.measurement for run in timings] == [0] * 6 + [1] * 6 + [2] * 6
 
@@ -92,7 +92,7 @@ def test_each_measurement_has_all_its_processes() -> None:
 def test_composite_claims_plan_each_part() -> None:
     texts = ("id",)
     parts = [{k: v for k, v in claim.items() if k not in texts} for claim in (CAPTURE, THROUGHPUT, PTX)]
-    result = planned({"id": "X", "kind": "composite", "parts": parts})
+    result = planned({"id": "X", "kind": "composite", "parts": parts}, machine=H200)
     assert result.units[0].runs == [
         "c+w+paired",
         *(f"c+w+throughput+X+1+{process}" for process in range(6)),
@@ -220,7 +220,7 @@ def test_kernel_comparisons_share_a_run_that_tries_nothing_else(
 
 def test_long_names_still_name_a_directory() -> None:
     workloads = {"w" * 100: WORKLOADS["small"], "w" * 99 + "v": WORKLOADS["small"]}
-    result = planned({**THROUGHPUT, "id": "F" * 100}, workloads_=workloads)
+    result = planned({**THROUGHPUT, "id": "F" * 100}, workloads_=workloads, machine=H200)
     identities = [run.id for run in result.runs]
     assert len(identities) == len(set(identities)) == 12
     assert max(map(len, identities)) <= 150

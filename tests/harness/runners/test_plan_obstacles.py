@@ -7,7 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from planning import ARMS, CAPTURE, GRADIENTS, H200, NO_GPU, PTX, THROUGHPUT, TRAJECTORY, WORKLOADS, describe, planned
+from planning import (
+    ARMS,
+    CAPTURE,
+    GRADIENTS,
+    H200,
+    MEMORY,
+    NO_GPU,
+    PTX,
+    SYNCS,
+    THROUGHPUT,
+    TRAJECTORY,
+    WORKLOADS,
+    describe,
+    planned,
+)
 
 from harness.errors import SystemResolutionError
 from harness.evidence.environment import Machine
@@ -110,7 +124,11 @@ def test_an_unreadable_gpu_goes_to_the_ptx_judge_and_not_to_not_run() -> None:
         ({**TRAJECTORY, "guards": {"steps": 3, "clip_active_steps": 2}}, "gradient_norms"),
         (GRADIENTS, "gradients"),
         ({**GRADIENTS, "clipped_norm": {"at_most": 1.0, "relative_rounding": 1e-6}}, "gradient_norms"),
+        (GRADIENTS, "inputs"),
         (CAPTURE, "capture"),
+        (CAPTURE, "parameters"),
+        (SYNCS, "inputs"),
+        (MEMORY, "inputs"),
         (THROUGHPUT, "parameters"),
         (PTX, "kernels"),
         (
@@ -127,12 +145,46 @@ def test_an_unreadable_gpu_goes_to_the_ptx_judge_and_not_to_not_run() -> None:
 )
 def test_a_capability_that_the_system_lacks_is_named(claim: dict[str, Any], missing: str) -> None:
     lacking = replace(describe(""), capabilities=frozenset(CAPABILITIES) - {missing})
-    result = planned(claim, describe=lambda _system: lacking)
+    result = planned(claim, machine=H200, describe=lambda _system: lacking)
     [unit] = result.units
     assert unit.obstacle is not None
     assert unit.obstacle.reason == "capability_missing"
     said = f"arm graphed: system lacks the capability `{missing}` that {claim['kind']} needs"
     assert unit.obstacle.message == said
+
+
+CLIPPED = {**TRAJECTORY, "guards": {"steps": 3, "clip_active_steps": 2}}
+BASELINES = [
+    (CLIPPED, "capability_missing"),
+    ({**GRADIENTS, "clip_active_steps": 2}, "capability_missing"),
+    ({**GRADIENTS, "clipped_norm": {"at_most": 1.0, "relative_rounding": 1e-6}}, None),
+    (TRAJECTORY, None),
+]
+
+
+@pytest.mark.parametrize(("claim", "reason"), BASELINES)
+def test_an_active_clip_is_asked_of_the_baseline_too(claim: dict[str, Any], reason: str | None) -> None:
+    lacking = replace(describe(""), name="theirs", capabilities=frozenset(CAPABILITIES) - {"gradient_norms"})
+    arms = {**ARMS, "plain": {"system": "their.system:Theirs"}}
+    answers = {"their.system:Theirs": lacking}
+    [unit] = planned(claim, arms=arms, describe=lambda name: answers.get(name, describe(""))).units
+    assert (unit.obstacle.reason if unit.obstacle else None) == reason
+
+
+UNTRACED = [
+    (MEMORY, "needs_cuda"),
+    (THROUGHPUT, "needs_cuda"),
+    ({**THROUGHPUT, "candidate": "untrained"}, None),
+    (CAPTURE, None),
+    ({**CAPTURE, "kernels_per_layer_at_least": 1}, "needs_cuda"),
+    ({**CAPTURE, "clipped_tensors_per_layer": 6}, "needs_cuda"),
+]
+
+
+@pytest.mark.parametrize(("claim", "reason"), UNTRACED)
+def test_what_a_traced_replay_cannot_decide_needs_cuda(claim: dict[str, Any], reason: str | None) -> None:
+    unit = planned(TRAJECTORY, claim, machine=NO_GPU).units[1]
+    assert (unit.obstacle.reason if unit.obstacle else None) == reason
 
 
 def test_a_capability_that_one_arms_system_lacks_costs_the_claims_that_name_the_arm() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -155,14 +156,16 @@ def test_endless_output_is_cut_off(tmp_path: Path) -> None:
 def test_a_module_that_cannot_be_imported(tmp_path: Path) -> None:
     death = _execute(stand_in_run("import_fails"), tmp_path)
     assert (death.cause, death.phase) == ("exception", "open the system")
-    assert death.detail == "RuntimeError: this module cannot be imported"
+    place = 'import_fails.py:1 in <module> `raise RuntimeError("this module cannot be imported")`'
+    assert death.detail == f"{place}: RuntimeError: this module cannot be imported"
     assert "import_fails.py" in death.stack
 
 
 def test_an_exception_in_a_step_keeps_what_was_seen_before(tmp_path: Path) -> None:
     death = _execute(stand_in_run("fails_in_a_step"), tmp_path)
     assert (death.cause, death.phase) == ("exception", "arm graphed")
-    assert death.detail == "ValueError: step 7 broke ?"  # a lone surrogate cannot be written
+    place = r"worker_behaviours\.py:\d+ in fails_in_a_step `raise ValueError\(.*\)`"
+    assert re.fullmatch(place + r": ValueError: step 7 broke \?", death.detail)  # a lone surrogate cannot be written
     assert "in fails_in_a_step" in death.stack
     _, evidence = read_run(tmp_path / "run")
     assert len(evidence.arms["plain"][0].series.loss) == 3
@@ -170,7 +173,9 @@ def test_an_exception_in_a_step_keeps_what_was_seen_before(tmp_path: Path) -> No
 
 def test_system_exit_0_does_not_pass_for_completion(tmp_path: Path) -> None:
     death = _execute(stand_in_run("leaves_by_system_exit"), tmp_path)
-    assert (death.cause, death.detail) == ("exception", "SystemExit: 0")
+    assert death.cause == "exception"
+    place = r"worker_behaviours\.py:\d+ in leaves_by_system_exit `raise SystemExit\(0\)`: SystemExit: 0"
+    assert re.fullmatch(place, death.detail)
 
 
 def test_garbage_among_the_records_is_a_death(tmp_path: Path) -> None:

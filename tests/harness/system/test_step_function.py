@@ -18,7 +18,7 @@ from harness.system.protocol import (
     HasStepBody,
     TrainingRun,
 )
-from harness.system.step_function import StepFunctionSystem
+from harness.system.step_function import StepFunction, StepFunctionSystem
 
 
 class Example(StepFunctionSystem):
@@ -70,6 +70,28 @@ def test_captured_and_plain_agree_bit_for_bit(system: StepFunctionSystem) -> Non
         assert len(ours) > 0
 
 
+class Named(Regression):
+    """Hands its functions over by name, and a tensor that nobody finds from the step."""
+
+    def build(self, workload: Workload, arm: Arm) -> Any:
+        step, batch, parameters = super().build(workload, arm)
+        return StepFunction(parameters=parameters, batch=batch, step=step, state=lambda: {"seen": torch.ones(2)})
+
+
+class Listed(Regression):
+    def build(self, workload: Workload, arm: Arm) -> Any:
+        return [*super().build(workload, arm), lambda: {"seen": torch.ones(2)}]
+
+
+@pytest.mark.parametrize("system", [Named(), Listed()], ids=["by name", "by position"])
+def test_functions_may_be_handed_over_by_name_or_position(system: StepFunctionSystem) -> None:
+    plain, _ = losses_of(Regression(), "none")
+    captured, _ = losses_of(system, "step")
+    assert captured == plain
+    with system.open(WORKLOAD, Arm()) as run:
+        assert run.state()["tensors"]["seen"].tolist() == [1.0, 1.0]
+
+
 def test_the_capture_record_says_how_the_steps_were_made() -> None:
     _, run = losses_of(Regression(), "step")
     record = run.final[2]  # type: ignore[attr-defined]
@@ -111,5 +133,7 @@ def test_the_run_offers_its_capabilities() -> None:
 
 
 def test_what_a_step_function_does_not_have_is_refused() -> None:
-    with pytest.raises(ValueError, match="no faults of its own"):
+    with pytest.raises(ValueError, match="example has no fault 'stale_batch' of its own"):
         Example().open(WORKLOAD, Arm(), fault="stale_batch")
+    with pytest.raises(ValueError, match="takes neither data nor a model directory"):
+        Example().open(WORKLOAD, Arm(), data="text")

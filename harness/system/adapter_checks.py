@@ -1,0 +1,212 @@
+"""What an adapter hands over, checked at once and refused in its author's terms: rule, found, file and line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import HarnessError
+from harness.system.users_code import definition, return_place
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SHOWN = 5  # names of a list
+
+
+class AdapterError(HarnessError):
+    """A user's adapter gives something that cannot be trained with."""
+
+
+def describe_value(value: object) -> str:
+    """A value as the author of the code that returned it would name it."""
+    import torch
+
+    if value is None:
+        return "None"
+    if isinstance(value, torch.Tensor):
+        shape = "x".join(map(str, value.shape)) or "no dimensions"
+        return f"a tensor of {shape} ({str(value.dtype).removeprefix('torch.')})"
+    if isinstance(value, bool | int | str):
+        return f"the {type(value).__name__} {value!r:.60}"
+    if isinstance(value, tuple | list | set | frozenset):
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, Mapping):
+        return f"a {type(value).__name__} with {names(value)}" if value else f"an empty {type(value).__name__}"
+    kind = type(value)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def names(given: Iterable[object]) -> str:
+    """The first few, quoted; the others are counted."""
+    listed = list(given)
+    text = ", ".join(f"`{name}`" if isinstance(name, str) else repr(name) for name in listed[:SHOWN])
+    return f"{text} and {len(listed) - SHOWN} more" if len(listed) > SHOWN else text
+
+
+def require_callable_with(function: Any, name: str, arguments: Mapping[str, Any]) -> None:
+    """Raises `AdapterError` unless an adapter's function of that name can be called with these arguments, in order."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # Python does not know it: calling it will tell
+    method = inspect.ismethod(function)
+    defined = inspect.signature(function.__func__) if method else signature
+    parameters = ", ".join([*(["self"] if method else []), *arguments])
+    found = ""
+    if inspect.iscoroutinefunction(function):
+        found = f"`async def {name}{defined}`"
+    else:
+        try:
+            signature.bind(*arguments.values())
+        except TypeError:
+            found = f"`def {name}{defined}`"
+    if found:
+        elsewhere = "" if method else "; what else it needs can come from the enclosing function"
+        raise AdapterError(
+            f"the harness calls `{name}({', '.join(arguments)})`",
+            where=definition(function),
+            got=found,
+            remedy=f"define `def {name}({parameters})`{elsewhere}",
+        )
+
+
+def require_loss(loss: object, step: Callable[..., Any], call: str) -> Tensor:
+    """The loss that a step returned. Raises `AdapterError` unless it is one floating-point number in a tensor."""
+    import torch
+
+    found, remedy = describe_value(loss), "return the loss as the model computed it, with `loss.detach()`"
+    if isinstance(loss, torch.Tensor):
+        if loss.numel() == 1 and loss.is_floating_point() and not loss.is_meta:
+            return loss
+        if loss.numel() != 1:
+            remedy = "reduce it to one number on its device, with `.mean()` or `.sum()`"
+        elif loss.is_meta:
+            found += " on the device meta, which has no values"
+    elif loss is None:
+        remedy = "end it with `return loss.detach()`"
+    elif isinstance(loss, int | float) or type(loss).__module__ == "numpy":
+        remedy = "return the tensor itself: `.item()`, float() and `.numpy()` wait for the device in every step"
+    elif isinstance(loss, tuple | list | Mapping):
+        remedy = "return the loss alone"
+    raise AdapterError(
+        f"{call} returns the loss: a floating-point tensor of one number",
+        where=return_place(step),
+        got=found,
+        remedy=remedy,
+    )
+
+
+def require_batch(batch: object, index: int, function: Callable[..., Any], known: Collection[str]) -> dict[str, Tensor]:
+    """What `batch(index)` returned, by name. Raises `AdapterError` unless these are tensors under `known` names.
+
+    known: the names of the first batch; empty for that one itself.
+    """
+    import torch
+
+    if not isinstance(batch, Mapping) or not batch:
+        raise _wrong_batch(function, f"{describe_value(batch)} at index {index}", _batch_remedy(batch))
+    for name, value in batch.items():
+        if not isinstance(name, str):
+            raise _wrong_batch(function, f"the name {name!r}", "names are strings")
+        if not isinstance(value, torch.Tensor):
+            raise _wrong_batch(function, f"{describe_value(value)} under `{name}`", _entry_remedy(name, value))
+        if value.is_meta:
+            found = f"`{name}` on the device meta, which has no values"
+            raise _wrong_batch(function, found, "make it on the CPU or on the model's device")
+    if known and set(batch) != set(known):
+        raise _wrong_batch(
+            function,
+            difference_of_names(batch, known, f"at index {index}", "at index 0"),
+            "shapes may change from step to step, names may not: fill what is absent with zeros",
+        )
+    return dict(batch)
+
+
+def difference_of_names(ours: Collection[str], theirs: Collection[str], here: str, there: str) -> str:
+    """Which names only one of two sets has; `here` and `there` say where they stand."""
+    only = ((sorted(set(ours) - set(theirs)), here), (sorted(set(theirs) - set(ours)), there))
+    return " and ".join(f"{names(found)} only {place}" for found, place in only if found)
+
+
+def _wrong_batch(function: Callable[..., Any], found: str, remedy: str) -> AdapterError:
+    rule = "batch(index) returns a dictionary of tensors by name"
+    return AdapterError(rule, where=return_place(function), got=found, remedy=remedy)
+
+
+def _batch_remedy(batch: object) -> str:
+    if isinstance(batch, tuple | list):
+        example = ", ".join(f'"{name}": …' for name in ("x", "y", "z")[: len(batch)])
+        return f"give each tensor a name: `{{{example}}}`, and read `batch[name]` in step"
+    return 'for example `{"x": x, "y": y}`'
+
+
+def _entry_remedy(name: str, value: object) -> str:
+    if isinstance(value, Mapping):
+        return f'flatten it: `{{f"{name}.{{key}}": tensor for key, tensor in …}}`'
+    if isinstance(value, list | tuple):
+        return "stack it with `torch.stack`, or give each of its tensors a name"
+    if type(value).__module__ == "numpy":
+        return "turn it into a tensor with `torch.from_numpy`"
+    if isinstance(value, bool | int | float):
+        return f"turn it into a tensor with `torch.tensor`: a captured step reads no Python {type(value).__name__} anew"
+    return "leave it out, or turn it into a tensor"
+
+
+def require_parameters(found: object, function: Callable[..., Any]) -> dict[str, Tensor]:
+    """What `parameters()` returned. Raises `AdapterError` unless these are named tensors on one device."""
+    parameters = _named_tensors(found, "parameters()", function, "`dict(model.named_parameters())`")
+    if not parameters:
+        raise _wrong_parameters(function, "none", "name what is trained: `dict(model.named_parameters())`")
+    by_device: dict[str, list[str]] = {}
+    for name, tensor in parameters.items():
+        by_device.setdefault(str(tensor.device), []).append(name)
+    if len(by_device) > 1:
+        found = "; ".join(f"on {device}: {names(held)}" for device, held in by_device.items())
+        raise _wrong_parameters(function, found, "move the whole model to one device")
+    if "meta" in by_device:
+        remedy = "give them values, with `model.to_empty(device=…)` and their initialization"
+        raise _wrong_parameters(function, f"{names(parameters)} on the device meta, which has no values", remedy)
+    return parameters
+
+
+def require_updated(parameters: Mapping[str, Tensor], optimizers: Mapping[str, Any], function: Any) -> None:
+    """Raises `AdapterError` where an optimizer that the step reaches updates none of the named tensors."""
+    from harness.system.replay.found_state import same
+
+    groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
+    updated = {same(tensor) for group in groups for tensor in group["params"]}
+    if updated and not any(same(tensor) in updated for tensor in parameters.values()):
+        kinds = " and ".join(sorted({type(optimizer).__name__ for optimizer in optimizers.values()}))
+        raise _wrong_parameters(
+            function,
+            f"{names(parameters)}: none is among the {len(updated)} tensors of {kinds}",
+            "return the model's own tensors and not copies, of the model that the optimizer was made for",
+        )
+
+
+def require_state(found: object, function: Callable[..., Any]) -> dict[str, Tensor]:
+    """What `state()` returned. Raises `AdapterError` unless these are named tensors."""
+    return _named_tensors(found, "state()", function, '`{"average": average}`, say')
+
+
+def _named_tensors(found: object, call: str, function: Callable[..., Any], example: str) -> dict[str, Tensor]:
+    import torch
+
+    rule, where = f"{call} returns a dictionary of tensors by name", return_place(function)
+    if not isinstance(found, Mapping):
+        raise AdapterError(rule, where=where, got=describe_value(found), remedy=f"return {example}")
+    for name, tensor in found.items():
+        if not isinstance(name, str):
+            raise AdapterError(rule, where=where, got=f"the name {name!r}", remedy="names are strings")
+        if not isinstance(tensor, torch.Tensor):
+            got = f"{describe_value(tensor)} under `{name}`"
+            raise AdapterError(rule, where=where, got=got, remedy=f"return {example}")
+    return dict(found)
+
+
+def _wrong_parameters(function: Any, found: str, remedy: str) -> AdapterError:
+    rule = "parameters() returns the tensors that training updates, by name, all on one device"
+    return AdapterError(rule, where=return_place(function), got=found, remedy=remedy)

@@ -1,0 +1,101 @@
+"""The functions that an adapter's `build` hands over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from harness.system.adapter_checks import AdapterError, describe_value, require_callable_with
+from harness.system.protocol import Expectation, FaultDescription
+from harness.system.users_code import return_place
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Batch = Mapping[str, "Tensor"]
+
+
+@dataclass(frozen=True)
+class StepFunction:
+    """What `build` returns; a tuple of the first three functions, or four, will do.
+
+    step: trains on one batch; the loss, a floating-point tensor of one number. Nothing in it waits for the device.
+    batch: the tensors of step `index` by name, a function of seed and index alone. What is under the name `tokens`
+        counts as the step's tokens; without it they are the workload's batch size times sequence length.
+    parameters: what training updates, by name, on one device.
+    state: tensors that training changes and nobody finds from the step, by name.
+    evaluate: evaluates the model; called between steps in an arm with the setting `evaluate_every`.
+    save, load: write the training to a path, and go on from it; called in an arm with the setting `resume_at`.
+    """
+
+    step: Callable[[dict[str, Tensor]], Tensor]
+    batch: Callable[[int], Batch]
+    parameters: Callable[[], Mapping[str, Tensor]]
+    state: Callable[[], Mapping[str, Tensor]] = dict
+    evaluate: Callable[[], object] | None = None
+    save: Callable[[Path], object] | None = None
+    load: Callable[[Path], object] | None = None
+
+
+@dataclass(frozen=True)
+class PlantedFault:
+    """A fault of a system's own: a small change of what `build` handed over, off by default.
+
+    plant: takes the `StepFunction` and returns the faulty one: `lambda right: dataclasses.replace(right, step=…)`.
+    breaks: what a claim must then say, by the claim's id or kind.
+    arms: which arms of a claim get it; needs: `cuda` for a fault that only a GPU can show.
+    """
+
+    summary: str
+    plant: Callable[[StepFunction], StepFunction]
+    breaks: Mapping[str, Expectation]
+    arms: Literal["candidate", "baseline", "both"] = "candidate"
+    needs: Literal["any", "cuda"] = "any"
+
+    def described(self, name: str) -> FaultDescription:
+        return FaultDescription(name, self.summary, self.arms, self.breaks, self.needs)
+
+
+# What each function is called with, by the name that its parameter has here.
+_CALLS: dict[str, dict[str, Any]] = {
+    "step": {"batch": {}},
+    "batch": {"index": 0},
+    "parameters": {},
+    "state": {},
+    "evaluate": {},
+    "save": {"path": Path()},
+    "load": {"path": Path()},
+}
+_OPTIONAL = ("evaluate", "save", "load")
+
+
+def as_step_function(returned: object, build: Callable[..., Any], name: str = "build") -> StepFunction:
+    """What `build`, or a fault's `plant`, returned: a `StepFunction`, or a tuple of its functions.
+
+    Raises `AdapterError` for anything else; `name` is what the message calls the function that returned it.
+    """
+    where = return_place(build)
+    if isinstance(returned, tuple | list) and len(returned) in (3, 4):
+        returned = StepFunction(*returned)
+    if not isinstance(returned, StepFunction):
+        raise AdapterError(
+            f"{name} returns StepFunction(step, batch, parameters), or a tuple of these three and maybe `state`",
+            where=where,
+            got=describe_value(returned),
+            remedy="end it with `return StepFunction(step=step, batch=batch, parameters=parameters)`",
+        )
+    for member, arguments in _CALLS.items():
+        function = getattr(returned, member)
+        if function is None and member in _OPTIONAL:
+            continue
+        if not callable(function):
+            raise AdapterError(
+                f"`{member}` of what {name} returns is a function",
+                where=where,
+                got=describe_value(function),
+                remedy=f"the harness calls it: `def {member}({', '.join(arguments)}): …`",
+            )
+        require_callable_with(function, member, arguments)
+    return returned

@@ -1,0 +1,23 @@
+"""Settings of arms and workloads, held against those that a system says it has. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.contract.strict_yaml import nearest
+from harness.system.protocol import Scalar
+
+
+def option_error(what: str, name: str, value: Scalar, known: Mapping[str, object]) -> str:
+    """What is wrong with one setting, by the system's description of its settings; "" if nothing is."""
+    if name not in known:
+        return f"unknown {what} '{name}'; {nearest(name, known)}" if known else f"unknown {what} '{name}'"
+    allowed = known[name]
+    if isinstance(allowed, type):
+        fits = isinstance(value, allowed) and (allowed is bool or not isinstance(value, bool))
+        fits |= allowed is float and type(value) is int
+        return "" if fits else f"{what} '{name}' is a {allowed.__name__}, not {value!r}"
+    choices = list(allowed) if isinstance(allowed, tuple | list) else []
+    if any(value == choice and type(value) is type(choice) for choice in choices):
+        return ""
+    return f"{what} '{name}' cannot be {value!r}; {nearest(value, map(str, choices))}"

@@ -1,0 +1,225 @@
+"""Training by a step function, plain or captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from harness.errors import HarnessError
+from harness.system.adapter_checks import (
+    require_batch,
+    require_loss,
+    require_parameters,
+    require_state,
+    require_updated,
+)
+from harness.system.between_steps import BetweenSteps
+from harness.system.built import Batch, StepFunction
+from harness.system.protocol import CaptureRecord, Scalar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from harness.system.replay.captured_step import CapturedStep
+    from harness.system.replay.traced import TracedStep
+
+
+class _Shape:
+    """One shape of batch: its static buffers, and the capture over them once there is one."""
+
+    def __init__(self, batch: Batch, device: Any) -> None:
+        self.static = {name: tensor.to(device).clone() for name, tensor in batch.items()}
+        self.captured: CapturedStep | TracedStep | None = None
+        self.gradients: Mapping[str, Tensor] = {}
+
+
+class StepFunctionRun:
+    """Plain or captured training of a step function: a traced replay on a CPU, a CUDA graph on a GPU."""
+
+    def __init__(self, function: StepFunction, *, capture: str, layers: int, between: BetweenSteps) -> None:
+        self._requested, self._layers, self._between = capture != "none", layers, between
+        self._shapes: dict[tuple[object, ...], _Shape] = {}
+        self._resumed = False
+        self._failure: str | None = None
+        self._captures = self._replays = self._uncaptured = 0
+        self._stream: Any = None
+        self._begin(function)
+
+    def _begin(self, function: StepFunction) -> None:
+        """Take over functions that were just built."""
+        self._function = function
+        self._parameters = _trained_parameters(function)
+        self._device = next(iter(self._parameters.values())).device
+        first = require_batch(function.batch(0), 0, function.batch, known=())
+        self._names = first.keys()
+        self._current = self._select(first)
+
+    def step(self, index: int) -> Tensor:
+        self._do_between_steps(index)
+        batch = require_batch(self._function.batch(index), index, self._function.batch, self._names)
+        self._current = self._select(batch)
+        for name, buffer in self._current.static.items():
+            source = batch[name]
+            on_host = self._device.type == "cuda" and source.device.type == "cpu"
+            buffer.copy_(source.pin_memory() if on_host else source, non_blocking=True)
+        if self._requested and self._failure is None and self._current.captured is None:
+            self._capture(self._current)
+        if self._current.captured is None:
+            self._uncaptured += 1
+            return self.step_body()().detach().clone()
+        self._replays += 1
+        return self._current.captured.replay()
+
+    def _do_between_steps(self, index: int) -> None:
+        if self._function.evaluate is not None and self._between.evaluates_before(index):
+            self._function.evaluate()
+        if index == self._between.resume_at and not self._resumed:
+            self._resumed = True
+            anew = self._between.resumed(self._function)
+            self.forget_captures()
+            self._shapes.clear()
+            self._begin(anew)
+
+    def step_body(self) -> Callable[[], Tensor]:
+        # the step gets copies: what it does to its batch in place must not reach the static buffers
+        static, step = self._current.static, self._function.step
+
+        def copies() -> dict[str, Tensor]:
+            return {name: tensor.clone() for name, tensor in static.items()}
+
+        return lambda: require_loss(step(copies()), step, "step(batch)")
+
+    def facts(self) -> Mapping[str, Scalar]:
+        return {
+            "device": str(self._device),
+            "layers": self._layers,
+            "trainable_parameters": sum(parameter.numel() for parameter in self._parameters.values()),
+        }
+
+    def inputs(self) -> Mapping[str, Tensor]:
+        return self._current.static
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        return self._parameters
+
+    def frozen(self) -> Mapping[str, Tensor]:
+        return {}
+
+    def state_tensors(self) -> Mapping[str, Tensor]:
+        return {**self._named_state(), **self._parameters}
+
+    def _named_state(self) -> dict[str, Tensor]:
+        return require_state(self._function.state(), self._function.state)
+
+    def state(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """What is found from the step, and what `build` named beside it."""
+        from harness.system.replay.found_state import state_of
+        from harness.system.replay.reachable import reach
+
+        found = reach(self._function.step, self._function.parameters)
+        found.generators |= reach(self._function.batch).generators
+        state = state_of(found, self._parameters)
+        return {**state, "tensors": {**state["tensors"], **self._named_state()}}
+
+    def gradients(self) -> Mapping[str, Tensor]:
+        """As the last step left them in `.grad`; a traced replay computes them into tensors of its own."""
+        current = self._current
+        if current.captured is None:
+            return self._leaf_gradients()
+        return getattr(current.captured, "outputs", None) or current.gradients
+
+    def forget_captures(self) -> None:
+        """Drop every capture; the next step of any shape captures anew."""
+        for shape in self._shapes.values():
+            getattr(shape.captured, "release", lambda: None)()
+            if shape.gradients:  # they lie in the graph's memory pool, which would live on with them
+                for parameter in self._parameters.values():
+                    parameter.grad = None
+            shape.captured, shape.gradients = None, {}
+
+    def capture_record(self) -> CaptureRecord:
+        captured = self._current.captured
+        steps = [shape.captured for shape in self._shapes.values() if shape.captured is not None]
+        mechanism: Literal["cuda_graph", "traced"] = "cuda_graph" if self._device.type == "cuda" else "traced"
+        return CaptureRecord(
+            mechanism=mechanism if self._requested else None,
+            requested=self._requested,
+            captured=bool(steps) and self._failure is None,
+            failure=self._failure,
+            captures=self._captures,
+            warmup_steps=sum(getattr(step, "warmup_steps", 0) for step in steps),
+            replays=self._replays,
+            uncaptured_steps=self._uncaptured,
+            recorded_operations=getattr(captured, "operations", 0),
+            fake_pass_clean=getattr(captured, "fake_pass_clean", None),
+            graphs={
+                f"{number}.{label}": handle
+                for number, step in enumerate(steps)
+                for label, handle in getattr(step, "raw_graphs", dict)().items()
+            },
+            static_buffers={} if captured is None else captured.buffers.seen(),
+            captured_addresses={} if captured is None else captured.buffers.captured,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.forget_captures()
+        self._shapes.clear()
+
+    def _select(self, batch: Batch) -> _Shape:
+        key = tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in sorted(batch.items()))
+        if key not in self._shapes:
+            self._shapes[key] = _Shape(batch, self._device)
+        return self._shapes[key]
+
+    def _leaf_gradients(self) -> dict[str, Tensor]:
+        return {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
+
+    def _capture(self, shape: _Shape) -> None:
+        """Capture the step over `shape`; a failure is kept for the record, and training goes on uncaptured."""
+        static = lambda: {**shape.static, **self._parameters}
+        capture = self._capture_graph if self._device.type == "cuda" else self._record_trace
+        try:
+            capture(shape, static)
+        except HarnessError as error:
+            self._failure = str(error)
+            return
+        self._captures += 1
+
+    def _record_trace(self, shape: _Shape, static: Callable[[], Mapping[str, Tensor]]) -> None:
+        from harness.system.replay.traced import TracedStep
+
+        traced = TracedStep(
+            self.step_body(), self.state_tensors, self._leaf_gradients, static=static, roots=[self._function.step]
+        )
+        traced.record()
+        shape.captured = traced
+
+    def _capture_graph(self, shape: _Shape, static: Callable[[], Mapping[str, Tensor]]) -> None:
+        import torch
+
+        from harness.system.replay.captured_step import CapturedStep
+
+        self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        captured = CapturedStep(
+            self.step_body(), self.state_tensors, static, roots=[self._function.step], stream=self._stream
+        )
+        captured.capture()
+        shape.captured, shape.gradients = captured, self._leaf_gradients()
+
+
+def _trained_parameters(function: StepFunction) -> dict[str, Tensor]:
+    """The named parameters but for registered buffers, which a forward pass changes and no optimizer does."""
+    from harness.system.replay.found_state import same
+    from harness.system.replay.reachable import reach
+
+    parameters = require_parameters(function.parameters(), function.parameters)
+    found = reach(function.step, function.parameters)
+    require_updated(parameters, found.optimizers, function.parameters)
+    buffers = {same(tensor) for module in found.modules.values() for tensor in module.buffers()}
+    return {name: tensor for name, tensor in parameters.items() if same(tensor) not in buffers}

@@ -1,0 +1,152 @@
+"""Where in a user's own code something is defined, returned or raised: what an error about an adapter points at."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import itertools
+import linecache
+import os
+import sys
+import sysconfig
+import textwrap
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_HARNESS = str(Path(__file__).parents[1]) + os.sep
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+_LIBRARIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+_SOURCE_LIMIT = 120  # characters of a line of code that is quoted
+
+
+class Frame(NamedTuple):
+    """A line of code, and the function that it is in."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        source = linecache.getline(self.file, self.line).strip()
+        quoted = f" `{source[:_SOURCE_LIMIT]}`" if source else ""
+        return f"{relative(self.file)}:{self.line} in {self.function}{quoted}"
+
+
+def relative(file: str) -> str:
+    """A file relative to where modules come from, so that evidence carries no machine's paths; else its name."""
+    roots = sorted((root for root in {*sys.path, str(Path.cwd())} if root), key=len, reverse=True)
+    for root in roots:
+        if file.startswith(root.rstrip("/") + "/"):
+            return file[len(root.rstrip("/")) + 1 :]
+    return Path(file).name
+
+
+def innermost_frame(error: BaseException) -> Frame | None:
+    """The innermost frame of an exception that is in no library; None where there is none.
+
+    A trainer may be installed like a library: without a better one it is the frame that the harness called last.
+    """
+    frames = list(_frames(error))
+    own = [frame for frame in frames if _is_own(frame.file)]
+    if own:
+        return own[-1]
+    called = [
+        frame
+        for before, frame in itertools.pairwise(frames)
+        if before.file.startswith(_HARNESS) and _is_installed(frame.file)
+    ]
+    return called[-1] if called else None
+
+
+def _frames(error: BaseException) -> Iterator[Frame]:
+    """Outermost first; the place of a syntax error is its innermost."""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        yield Frame(frame.f_code.co_filename, line, frame.f_code.co_name)
+    if isinstance(error, SyntaxError) and error.filename:
+        yield Frame(error.filename, error.lineno or 0, "the module")
+
+
+def _is_installed(file: str) -> bool:
+    return any(folder in file for folder in _LIBRARIES) and f"{os.sep}torch{os.sep}" not in file
+
+
+def _is_own(file: str) -> bool:
+    if file.startswith((_HARNESS, "<")) or any(folder in file for folder in _LIBRARIES):
+        return False
+    return not file.startswith(_STANDARD_LIBRARY + os.sep)
+
+
+def definition(thing: Any) -> str:
+    """`file:line` where a function, method, callable object or class is defined; "" where Python does not know."""
+    try:
+        if isinstance(thing, type):
+            return f"{relative(inspect.getsourcefile(thing) or '')}:{inspect.getsourcelines(thing)[1]}"
+        code = _function(thing).__code__
+    except (AttributeError, TypeError, OSError):
+        return ""
+    return f"{relative(code.co_filename)}:{code.co_firstlineno}"
+
+
+def return_place(thing: Any) -> str:
+    """`file:line` of a function's only `return`; of its definition where it has none, or several."""
+    try:
+        function = _function(thing)
+        lines, first = inspect.getsourcelines(function)
+        tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
+    except (AttributeError, TypeError, OSError, SyntaxError):
+        return definition(thing)
+    returns = list(_returns(tree)) if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef) else []
+    if len(returns) != 1:
+        return definition(thing)
+    return f"{relative(function.__code__.co_filename)}:{first + returns[0].lineno - 1}"
+
+
+def attribute_place(kind: type, *names: str) -> str:
+    """`file:line` where a class of the user, or one that it inherits from, sets the first of `names`; else of it."""
+    for name in names:
+        for each in kind.__mro__:
+            if name in vars(each) and (place := _set_in(each, name)):
+                return place
+    return definition(kind)
+
+
+def _set_in(kind: type, name: str) -> str:
+    """`file:line` in a class's own body; "" where it is no user's."""
+    try:
+        file = inspect.getsourcefile(kind) or ""
+        lines, first = inspect.getsourcelines(kind)
+    except (TypeError, OSError):
+        return ""
+    tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
+    body = tree.body if isinstance(tree, ast.ClassDef) and _is_own(file) else []
+    found = [node.lineno for node in body if name in _names_set_by(node)]
+    return f"{relative(file)}:{first + found[0] - 1}" if found else ""
+
+
+def _names_set_by(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.FunctionDef):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def _function(thing: Any) -> Any:
+    """The Python function behind wrappers, partial applications, methods and callable objects."""
+    thing = inspect.unwrap(thing)
+    while isinstance(thing, functools.partial):
+        thing = inspect.unwrap(thing.func)
+    if not hasattr(thing, "__code__") and not inspect.ismethod(thing):
+        thing = getattr(thing, "forward", None) or type(thing).__call__
+    return getattr(thing, "__func__", thing)
+
+
+def _returns(tree: ast.AST) -> Iterator[ast.Return]:
+    """Those of the function itself, not of functions in it."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Return):
+            yield node
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            yield from _returns(node)

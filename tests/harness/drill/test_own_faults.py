@@ -1,0 +1,151 @@
+"""Faults that a step-function system declares itself: checked, planted, killed or surviving like any other."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from step_function_systems import Regression
+from torch import Tensor
+from wrong_adapters import RIGHT
+
+from harness.contract.schema import Arm, Workload
+from harness.errors import SystemResolutionError
+from harness.system.adapter_checks import AdapterError
+from harness.system.described import describe
+from harness.system.step_function import Expectation, PlantedFault, StepFunction
+
+ROOT = Path(__file__).parents[3]
+WORKLOAD = Workload(model="any", batch_size=2, seq_len=4, steps=4)
+FAULTS = """
+    faults = {
+        "half_batch": PlantedFault(
+            summary="the step trains on half of its batch",
+            plant=lambda right: replace(right, step=lambda batch: right.step({k: v[::2] for k, v in batch.items()})),
+            breaks={"OWN": Expectation("FAIL", "differs", {"first_differing_step": 0})},
+        ),
+        "idle": PlantedFault("it changes nothing", lambda right: right, {"OWN": Expectation("FAIL", "differs")}),
+        "stale_batch": PlantedFault(
+            summary="as the harness's own of that name, but by one step more, so that its first two batches are equal",
+            plant=lambda right: replace(right, batch=lambda index: right.batch(max(0, index - 2))),
+            breaks={"OWN": Expectation("FAIL", "unequal_batches", {"first_unequal_step": 1})},
+        ),
+    }
+"""
+CONTRACT = """\
+schema: contract/v1
+id: own-v1
+title: A system with faults of its own
+system: own:System
+workloads:
+  w: {model: any, batch_size: 2, seq_len: 4, steps: 6}
+arms:
+  captured: {capture: step}
+  plain: {capture: none}
+claims:
+  - id: OWN
+    title: The replay trains like the plain step
+    kind: trajectory_match
+    candidate: captured
+    baseline: plain
+    equality: bitwise
+    max_abs_difference: 0.1
+    guards: {steps: 6}
+    on: [w]
+    why: few steps are enough
+    if_fails: look at the first step
+    falsified_by: [half_batch, idle, stale_batch]
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with a system of three faults, of which one changes nothing."""
+    imports = "from dataclasses import replace\nfrom harness.system.step_function import Expectation, PlantedFault\n"
+    source = imports + RIGHT.replace('    name = "a user\'s"\n', f'    name = "a user\'s"\n{FAULTS}')
+    (tmp_path / "own.py").write_text(source)
+    (tmp_path / "own-v1.yaml").write_text(CONTRACT)
+    return tmp_path
+
+
+def harness(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "harness", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_they_are_known_planted_and_killed_unless_they_change_nothing(project: Path) -> None:
+    checked = harness(project, "check", "own-v1.yaml")
+    assert (checked.returncode, checked.stdout) == (0, "1 contracts · 1 claims · 0 errors · 1 warnings\n"), (
+        checked.stderr
+    )
+    drilled = harness(project, "drill", "own-v1.yaml", "--name", "run")
+    assert drilled.returncode == 1, drilled.stderr
+    record: dict[str, Any] = json.loads((project / "harness-reports" / "run" / "drill.json").read_text())
+    assert {row["fault"]: (row["killed"], row["seen"]["reason"]) for row in record["rows"]} == {
+        "half_batch": (True, "differs"),
+        "idle": (False, "held"),
+        "stale_batch": (True, "unequal_batches"),
+    }
+
+
+class Halves(Regression):
+    """Regression with a fault in the rows of its batch, and one that returns no step function."""
+
+    faults = {  # noqa: RUF012 - as users write it
+        "half_batch": PlantedFault(
+            "half of each batch",
+            lambda right: replace(right, step=lambda batch: right.step(first_rows(batch))),
+            {"trajectory_match": Expectation("FAIL", "differs")},
+        ),
+        "returns_nothing": PlantedFault("returns nothing", lambda _: None, {}),  # type: ignore[arg-type,return-value]
+    }
+
+
+def first_rows(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor[:4] for name, tensor in batch.items()}
+
+
+@pytest.mark.parametrize("capture", ["none", "step"])
+def test_a_planted_fault_changes_the_step(capture: str) -> None:
+    arm = Arm.model_validate({"capture": capture})
+    with Halves().open(WORKLOAD, arm) as right, Halves().open(WORKLOAD, arm, fault="half_batch") as faulty:
+        batch = first_rows(right.inputs())  # type: ignore[arg-type]
+        expected = right._function.step(batch)  # the same as the first loss on half of the rows
+        assert torch.equal(faulty.step(0), expected)
+    assert isinstance(right._function, StepFunction)
+
+
+def test_a_fault_that_the_system_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"regression has no fault 'stale_batch' of its own"):
+        Halves().open(WORKLOAD, Arm(), fault="stale_batch")
+
+
+def test_a_plant_that_returns_no_step_function_is_refused() -> None:
+    with pytest.raises(AdapterError) as caught:
+        Halves().open(WORKLOAD, Arm(), fault="returns_nothing")
+    assert caught.value.rule.startswith("the plant of fault 'returns_nothing' returns StepFunction(step, batch, ")
+    assert caught.value.got == "None"
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [("{'half': print}", "a builtin_function_or_method under 'half'"), ("['half']", "a list")],
+)
+def test_faults_that_are_none_are_refused_at_their_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, found: str
+) -> None:
+    module = f"own_faults_{len(value)}"
+    (tmp_path / f"{module}.py").write_text(RIGHT.replace('    name = "a user\'s"\n', f"    faults = {value}\n"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SystemResolutionError) as caught:
+        describe(f"{module}:System")
+    assert caught.value.rule == "`faults` is a dictionary of PlantedFault by name"
+    assert caught.value.got == f"{found} ({module}.py:5)"

@@ -1,0 +1,136 @@
+"""Where an error about an adapter points: definitions, returns, and the innermost line of the user's own code."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from harness.system.replay.traced import HostSyncError, fake_pass
+from harness.system.users_code import attribute_place, definition, innermost_frame, relative, return_place
+
+HERE = relative(__file__)
+
+
+def line_of(text: str) -> int:
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, start=1) if line.strip() == text)
+
+
+def one_return(value: int) -> int:
+    def inside() -> int:
+        return 0
+
+    return value + inside()  # the only one
+
+
+def two_returns(value: int) -> int:
+    if value:
+        return 1
+    return 2
+
+
+@functools.lru_cache
+def wrapped() -> int:
+    return 1  # of the wrapped
+
+
+class Callable_:  # noqa: N801 - for the test alone
+    def __call__(self) -> int:
+        return 2  # of the object
+
+
+class Module(torch.nn.Module):
+    option = 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x  # of the module
+
+
+RETURNS: list[tuple[Callable[..., Any], str]] = [
+    (one_return, "return value + inside()  # the only one"),
+    (two_returns, "def two_returns(value: int) -> int:"),
+    (wrapped, "return 1  # of the wrapped"),
+    (functools.partial(one_return, 3), "return value + inside()  # the only one"),
+    (Callable_(), "return 2  # of the object"),
+    (Module(), "return x  # of the module"),
+    (Module().forward, "return x  # of the module"),
+]
+
+
+@pytest.mark.parametrize(("function", "line"), RETURNS, ids=[line for _, line in RETURNS])
+def test_the_only_return_of_a_function_or_else_its_definition(function: Callable[..., Any], line: str) -> None:
+    assert return_place(function) == f"{HERE}:{line_of(line)}"
+
+
+@pytest.mark.parametrize("thing", [dict, len, 3, torch.nn.functional.relu.__class__])
+def test_what_has_no_place_gives_none_or_its_own(thing: Any) -> None:
+    assert HERE not in definition(thing)
+
+
+def test_an_attribute_is_where_the_class_sets_it_and_else_the_class() -> None:
+    assert attribute_place(Module, "option") == f"{HERE}:{line_of('option = 1')}"
+    assert attribute_place(Module, "no_such", "forward").endswith(f":{line_of('return x  # of the module') - 1}")
+    assert attribute_place(Module, "no_such") == f"{HERE}:{line_of('class Module(torch.nn.Module):')}"
+
+
+def raised(function: Callable[[], object]) -> str:
+    with pytest.raises(Exception) as caught:
+        function()
+    return str(innermost_frame(caught.value))
+
+
+def test_a_library_that_raises_is_told_by_the_line_that_called_it() -> None:
+    def step() -> None:
+        torch.nn.functional.linear(torch.ones(2, 3), torch.ones(2, 2))  # called
+
+    expected = "torch.nn.functional.linear(torch.ones(2, 3), torch.ones(2, 2))  # called"
+    assert raised(step) == f"{HERE}:{line_of(expected)} in step `{expected}`"
+
+
+def installed(folder: Path, name: str, source: str) -> ModuleType:
+    """A module as one that a package manager put there."""
+    place = folder / "site-packages"
+    place.mkdir(exist_ok=True)
+    (place / f"{name}.py").write_text(source)
+    sys.path.insert(0, str(place))
+    try:
+        return __import__(name)
+    finally:
+        sys.path.remove(str(place))
+
+
+def test_a_wait_in_a_library_names_its_line_and_the_users(tmp_path: Path) -> None:
+    library = installed(tmp_path, "waiting_library", "def log(loss):\n    return loss.item()\n")
+
+    def step() -> torch.Tensor:
+        loss = torch.ones(())
+        library.log(loss)  # the user's line
+        return loss
+
+    with pytest.raises(HostSyncError) as caught:
+        fake_pass(step, dict)
+    assert (caught.value.file, caught.value.line) == ("waiting_library.py", 2)
+    line = line_of("library.log(loss)  # the user's line")
+    called = f"called at {HERE}:{line}"
+    assert caught.value.got.startswith(f"host sync by aten._local_scalar_dense.default, {called} in step `library.log")
+
+
+def test_an_installed_trainer_is_told_by_what_the_harness_called_last(tmp_path: Path) -> None:
+    trainer = installed(tmp_path, "installed_trainer", "def step():\n    inner()\n\ndef inner():\n    1 / 0\n")
+    source = compile("def call(step):\n    step()\n", str(Path(definition.__code__.co_filename)), "exec")
+    harness: dict[str, Any] = {}
+    exec(source, harness)  # noqa: S102 - a frame of the harness's own
+    try:
+        harness["call"](trainer.step)
+    except ZeroDivisionError as error:
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this test's own frame
+        frame = innermost_frame(error)
+    assert frame is not None
+    assert (Path(frame.file).name, frame.line, frame.function) == ("installed_trainer.py", 2, "step")

@@ -1,0 +1,92 @@
+"""What the harness advises exists: commands, their options, kinds of claim, reason codes, capabilities."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from harness.commands.application import COMMANDS, application
+from harness.judge.reasons import REASONS
+from harness.judge.verdict import Status
+from harness.kinds import kinds
+from harness.report.headline import _REMEDIES
+from harness.system.protocol import CAPABILITIES
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "harness").rglob("*.py"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMAND = re.compile(r"`harness ([a-z]+)((?:[ -][^`]*)?)`")
+OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]+)")
+
+
+def options() -> dict[str, set[str]]:
+    """The options of each command, and pytest's under `pytest`."""
+    group = typer.main.get_command(application([]))
+    assert isinstance(group, typer.core.TyperGroup)
+    found = {name: {each for one in command.params for each in one.opts} for name, command in group.commands.items()}
+    plugin = "".join(path.read_text() for path in (ROOT / "harness" / "pytest_plugin").glob("*.py"))
+    return {**found, "pytest": set(OPTION.findall(plugin))}
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Every string of a source file with its line; those of an f-string's fixed parts too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def advised(known: dict[str, set[str]], text: str) -> list[str]:
+    """Commands in backticks that do not exist, or have not the option that they are shown with."""
+    wrong = []
+    for command, rest in COMMAND.findall(text):
+        if command not in COMMANDS:
+            wrong.append(f"harness {command}")
+        else:
+            missing = set(OPTION.findall(rest)) - known[command] - {"--help"}
+            wrong += [f"harness {command} {option}" for option in sorted(missing)]
+    return wrong
+
+
+def test_commands_and_options_that_the_harness_names_exist() -> None:
+    known = options()
+    named = [(path, line, each) for path in SOURCES for line, text in texts(path) for each in advised(known, text)]
+    assert named == []
+
+
+def test_options_in_backticks_exist_somewhere() -> None:
+    every = set().union(*options().values())
+    quoted = [
+        (path.name, line, option)
+        for path in SOURCES
+        for line, text in texts(path)
+        for option in re.findall(r"`(--[a-z][a-z-]+)`", text)
+        if option not in every and path.name != "worker.py"  # which the harness alone calls
+    ]
+    assert quoted == []
+
+
+def test_commands_and_options_that_the_pages_name_exist() -> None:
+    known = options()
+    assert [(page.name, each) for page in PAGES for each in advised(known, page.read_text(encoding="utf-8"))] == []
+
+
+def test_a_command_that_does_not_exist_is_noticed() -> None:
+    known = options()
+    assert advised(known, "see `harness mend` and `harness verify --glued`, `harness verify --gate`") == [
+        "harness mend",
+        "harness verify --glued",
+    ]
+
+
+@pytest.mark.parametrize("reason", _REMEDIES)
+def test_a_remedy_is_for_a_reason_that_leaves_a_unit_undecided(reason: str) -> None:
+    assert REASONS[reason].status in {Status.INCONCLUSIVE, Status.NOT_RUN}
+
+
+def test_kinds_ask_for_capabilities_that_exist() -> None:
+    assert {each for kind in kinds().values() for each in kind.capabilities} <= set(CAPABILITIES)

@@ -1,0 +1,343 @@
+"""Adapters that are wrong, each by one change of a right one, and what its author is told of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+RIGHT = """from harness.system.step_function import StepFunction, StepFunctionSystem
+
+
+class System(StepFunctionSystem):
+    name = "a user's"
+
+    def build(self, workload, arm):
+        import torch
+
+        torch.manual_seed(workload.seed)
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(batch):
+            optimizer.zero_grad()
+            loss = (model(batch["x"]) - batch["y"]).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        def batch(index):
+            x = torch.randn(8, 4, generator=torch.Generator().manual_seed(index))
+            return {"x": x, "y": x.sum(1, keepdim=True)}
+
+        def parameters():
+            return dict(model.named_parameters())
+
+        return step, batch, parameters
+"""
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """Line `right` of the right adapter replaced by `wrong`; `told`: the message behind the place.
+
+    at: the line that the message names; by default the last of `wrong`.
+    """
+
+    right: str
+    wrong: str
+    told: str
+    at: str = ""
+
+    def source(self) -> str:
+        lines = RIGHT.split("\n")
+        [place] = [number for number, line in enumerate(lines) if line.strip() == self.right]
+        indent = lines[place].removesuffix(self.right)
+        lines[place] = "\n".join(indent + line for line in self.wrong.split("\n"))
+        return "\n".join(lines)
+
+    def line(self) -> int:
+        """The number of the line that the message names."""
+        at = self.at or self.wrong.split("\n")[-1].strip()
+        [number] = [number for number, text in enumerate(self.source().split("\n"), start=1) if text.strip() == at]
+        return number
+
+    def message(self, file: str) -> str:
+        return f"{file}:{self.line()}{self.told}"
+
+    def write(self, path: Path) -> None:
+        path.write_text(self.source())
+
+
+def _ends(line: str, told: str) -> Wrong:
+    return Wrong("return step, batch, parameters", line, told)
+
+
+def _build(line: str, found: str, at: str = "") -> Wrong:
+    rule = "build returns StepFunction(step, batch, parameters), or a tuple of these three and maybe `state`"
+    remedy = "end it with `return StepFunction(step=step, batch=batch, parameters=parameters)`"
+    return Wrong("return step, batch, parameters", line, f": {rule}; found {found}; {remedy}", at)
+
+
+def _member(line: str, name: str, found: str, call: str) -> Wrong:
+    told = f": `{name}` of what build returns is a function; found {found}; the harness calls it: `def {call}: …`"
+    return _ends(line, told)
+
+
+FROM_BUILD = {
+    "nothing": _build("pass", "None", at="def build(self, workload, arm):"),
+    "one_value": _build("return step", "a function"),
+    "two_values": _build("return step, batch", "a tuple of 2"),
+    "five_values": _build("return step, batch, parameters, dict, dict", "a tuple of 5"),
+    "a_dictionary": _build('return {"step": step, "batch": batch}', "a dict with `step`, `batch`"),
+    "a_generator": _build("yield step, batch, parameters", "a generator", at="def build(self, workload, arm):"),
+    "a_number_as_step": _member("return 0.5, batch, parameters", "step", "a float", "step(batch)"),
+    "one_batch": _member("return step, batch(0), parameters", "batch", "a dict with `x`, `y`", "batch(index)"),
+    "parameters_called": _member(
+        "return step, batch, parameters()", "parameters", "a dict with `weight`, `bias`", "parameters()"
+    ),
+    "parameters_of_the_model": _member(
+        "return step, batch, model.parameters()", "parameters", "a generator", "parameters()"
+    ),
+    "state_itself": _member(
+        'return StepFunction(step, batch, parameters, state={"x": torch.ones(1)})',
+        "state",
+        "a dict with `x`",
+        "state()",
+    ),
+    "another_field": _ends(
+        "return StepFunction(step=step, batch=batch, params=parameters)",
+        " in build `return StepFunction(step=step, batch=batch, params=parameters)`: "
+        "TypeError: StepFunction.__init__() got an unexpected keyword argument 'params'",
+    ),
+}
+
+
+def _loss(value: str, found: str, remedy: str) -> Wrong:
+    rule = "step(batch) returns the loss: a floating-point tensor of one number"
+    return Wrong("return loss.detach()", f"return {value}", f": {rule}; found {found}; {remedy}")
+
+
+COMPUTED = "return the loss as the model computed it, with `loss.detach()`"
+WAITS = "return the tensor itself: `.item()`, float() and `.numpy()` wait for the device in every step"
+FROM_STEP = {
+    "no_loss": _loss("None", "None", "end it with `return loss.detach()`"),
+    "a_float": _loss("loss.item()", "a float", WAITS),
+    "an_array": _loss("loss.detach().numpy()", "a numpy.ndarray", WAITS),
+    "a_tuple": _loss("loss.detach(), {}", "a tuple of 2", "return the loss alone"),
+    "a_list": _loss("[loss.detach()]", "a list of 1", "return the loss alone"),
+    "a_dictionary": _loss('{"loss": loss.detach()}', "a dict with `loss`", "return the loss alone"),
+    "a_loss_a_row": _loss(
+        "loss.detach().expand(8)",
+        "a tensor of 8 (float32)",
+        "reduce it to one number on its device, with `.mean()` or `.sum()`",
+    ),
+    "an_integer": _loss("loss.detach().long()", "a tensor of no dimensions (int64)", COMPUTED),
+    "no_value": _loss(
+        'loss.detach().to("meta")',
+        "a tensor of no dimensions (float32) on the device meta, which has no values",
+        COMPUTED,
+    ),
+}
+
+
+def _batch(value: str, found: str, remedy: str) -> Wrong:
+    rule = "batch(index) returns a dictionary of tensors by name"
+    right = 'return {"x": x, "y": x.sum(1, keepdim=True)}'
+    return Wrong(right, f"return {value}", f": {rule}; found {found}; {remedy}")
+
+
+NAMED = 'give each tensor a name: `{"x": …, "y": …}`, and read `batch[name]` in step'
+EXAMPLE = 'for example `{"x": x, "y": y}`'
+SAME_NAMES = "shapes may change from step to step, names may not: fill what is absent with zeros"
+FROM_BATCH = {
+    "no_batch": _batch("None", "None at index 0", EXAMPLE),
+    "a_tuple": _batch("x, x", "a tuple of 2 at index 0", NAMED),
+    "a_list": _batch("[x, x]", "a list of 2 at index 0", NAMED),
+    "a_tensor": _batch("x", "a tensor of 8x4 (float32) at index 0", EXAMPLE),
+    "empty": _batch("{}", "an empty dict at index 0", EXAMPLE),
+    "nested": _batch(
+        '{"x": {"ids": x}, "y": x}',
+        "a dict with `ids` under `x`",
+        'flatten it: `{f"x.{key}": tensor for key, tensor in …}`',
+    ),
+    "a_list_inside": _batch(
+        '{"x": [x, x], "y": x}',
+        "a list of 2 under `x`",
+        "stack it with `torch.stack`, or give each of its tensors a name",
+    ),
+    "arrays": _batch(
+        '{"x": x.numpy(), "y": x}', "a numpy.ndarray under `x`", "turn it into a tensor with `torch.from_numpy`"
+    ),
+    "a_number": _batch(
+        '{"x": x, "y": x, "rate": 0.1}',
+        "a float under `rate`",
+        "turn it into a tensor with `torch.tensor`: a captured step reads no Python float anew",
+    ),
+    "text": _batch('{"x": x, "y": "hello"}', "the str 'hello' under `y`", "leave it out, or turn it into a tensor"),
+    "numbers_as_names": _batch("{0: x, 1: x}", "the name 0", "names are strings"),
+    "a_name_more": _batch(
+        '{"x": x, "y": x.sum(1, keepdim=True)} | ({"mask": x} if index == 2 else {})',
+        "`mask` only at index 2",
+        SAME_NAMES,
+    ),
+    "a_name_less": _batch(
+        '{"x": x, "y": x.sum(1, keepdim=True)} if index < 2 else {"x": x}', "`y` only at index 0", SAME_NAMES
+    ),
+    "no_values": _batch(
+        '{"x": x.to("meta"), "y": x}',
+        "`x` on the device meta, which has no values",
+        "make it on the CPU or on the model's device",
+    ),
+}
+
+
+def _named(value: str, found: str, remedy: str = "return `dict(model.named_parameters())`") -> Wrong:
+    rule = "parameters() returns a dictionary of tensors by name"
+    return Wrong("return dict(model.named_parameters())", f"return {value}", f": {rule}; found {found}; {remedy}")
+
+
+def _trained(value: str, found: str, remedy: str) -> Wrong:
+    rule = "parameters() returns the tensors that training updates, by name, all on one device"
+    return Wrong("return dict(model.named_parameters())", f"return {value}", f": {rule}; found {found}; {remedy}")
+
+
+FROM_PARAMETERS = {
+    "nothing": _named("None", "None"),
+    "a_list": _named("list(model.parameters())", "a list of 2"),
+    "a_generator": _named("model.named_parameters()", "a generator"),
+    "numbers_as_names": _named("dict(enumerate(model.parameters()))", "the name 0", "names are strings"),
+    "the_model": _named('{"model": model}', "a torch.nn.modules.linear.Linear under `model`"),
+    "none": _trained("{}", "none", "name what is trained: `dict(model.named_parameters())`"),
+    "copies": _trained(
+        "{name: tensor.clone() for name, tensor in model.named_parameters()}",
+        "`weight`, `bias`: none is among the 2 tensors of SGD",
+        "return the model's own tensors and not copies, of the model that the optimizer was made for",
+    ),
+    "no_values": _trained(
+        '{name: tensor.to("meta") for name, tensor in model.named_parameters()}',
+        "`weight`, `bias` on the device meta, which has no values",
+        "give them values, with `model.to_empty(device=…)` and their initialization",
+    ),
+    "two_devices": _trained(
+        '{"weight": model.weight, "bias": model.bias.to("meta")}',
+        "on cpu: `weight`; on meta: `bias`",
+        "move the whole model to one device",
+    ),
+}
+
+
+def _takes(right: str, call: str, wrong: str, remedy: str) -> Wrong:
+    told = f": the harness calls `{call}`; found `{wrong}`; define {remedy}"
+    return Wrong(f"{right}:", f"{wrong}:", told)
+
+
+METHOD = "`def build(self, workload, arm)`"
+ENCLOSED = "; what else it needs can come from the enclosing function"
+SIGNATURES = {
+    "build_without_arm": _takes(METHOD[1:-1], "build(workload, arm)", "def build(self, workload)", METHOD),
+    "build_without_self": _takes(METHOD[1:-1], "build(workload, arm)", "def build(workload, arm)", METHOD),
+    "build_with_more": _takes(METHOD[1:-1], "build(workload, arm)", "def build(self, workload, arm, device)", METHOD),
+    "step_with_more": _takes(
+        "def step(batch)", "step(batch)", "def step(batch, index)", f"`def step(batch)`{ENCLOSED}"
+    ),
+    "step_without_batch": _takes("def step(batch)", "step(batch)", "def step()", f"`def step(batch)`{ENCLOSED}"),
+    "step_async": _takes("def step(batch)", "step(batch)", "async def step(batch)", f"`def step(batch)`{ENCLOSED}"),
+    "batch_without_index": _takes("def batch(index)", "batch(index)", "def batch()", f"`def batch(index)`{ENCLOSED}"),
+    "parameters_of_a_model": _takes(
+        "def parameters()", "parameters()", "def parameters(model)", f"`def parameters()`{ENCLOSED}"
+    ),
+    "no_build": Wrong(
+        "def build(self, workload, arm):",
+        "def make(self, workload, arm):",
+        ": a step-function system defines `build(self, workload, arm)`; found no `build` in System; "
+        "docs/plugging-in-a-trainer.md shows a whole one",
+        at="class System(StepFunctionSystem):",
+    ),
+}
+
+
+def _raises(right: str, wrong: str, function: str, error: str, at: str = "") -> Wrong:
+    return Wrong(right, wrong, f" in {function} `{at or wrong}`: {error}", at)
+
+
+LINEAR = 'loss = (model(batch["x"]) - batch["y"]).square().mean()'
+NO_GRADIENT = "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn"
+RAISING = {
+    "detached": _raises("loss.backward()", "loss.detach().backward()", "step", NO_GRADIENT),
+    "all_frozen": _raises(
+        "model = torch.nn.Linear(4, 1)",
+        "model = torch.nn.Linear(4, 1).requires_grad_(False)",
+        "step",
+        NO_GRADIENT,
+        at="loss.backward()",
+    ),
+    "shapes": _raises(
+        LINEAR,
+        'loss = (model(batch["x"].T) - batch["y"]).square().mean()',
+        "step",
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x8 and 4x1)",
+    ),
+    "no_such_input": _raises(
+        LINEAR, 'loss = (model(batch["z"]) - batch["y"]).square().mean()', "step", "KeyError: 'z'"
+    ),
+    "learning_rate": _raises(
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
+        "optimizer = torch.optim.SGD(model.parameters(), lr=-0.1)",
+        "build",
+        "ValueError: Invalid learning rate: -0.1",
+    ),
+    "no_such_module": _raises(
+        "import torch",
+        "import torch, no_such_library",
+        "build",
+        "ModuleNotFoundError: No module named 'no_such_library'",
+    ),
+    "in_batch": _raises(
+        "x = torch.randn(8, 4, generator=torch.Generator().manual_seed(index))",
+        "x = torch.stack([])",
+        "batch",
+        "RuntimeError: stack expects a non-empty TensorList",
+    ),
+}
+GROUPS = {
+    "build": FROM_BUILD,
+    "step": FROM_STEP,
+    "batch": FROM_BATCH,
+    "parameters": FROM_PARAMETERS,
+    "signature": SIGNATURES,
+    "raises": RAISING,
+}
+ADAPTERS = {f"{group}_{name}": wrong for group, adapters in GROUPS.items() for name, wrong in adapters.items()}
+
+# --- refused when the system is described: before any run is opened -------------------------------------------
+
+
+def _attribute(line: str, found: str) -> Wrong:
+    told = (
+        f": describe() returns a SystemDescription, with plain values in all of its fields; found {found} ({{place}})"
+    )
+    return Wrong('name = "a user\'s"', line, told)
+
+
+DESCRIBED = {
+    "name_of_a_number": _attribute("name = 5", "name: a int, not a str"),
+    "one_model": _attribute('models = "tiny"', "models: a str, not a tuple or list"),
+    "options_in_a_list": _attribute('arm_options = ["rank"]', "arm_options: a list, not a mapping"),
+    "type_of_an_option": _attribute(
+        'arm_options = {"rank": list}', "arm_options.rank: the type list, not one of bool, int, float, str"
+    ),
+    "import_fails": Wrong(
+        "from harness.system.step_function import StepFunction, StepFunctionSystem",
+        "from harness.system.step_function import StepFunctions",
+        ": the system's module must be importable; found ImportError: cannot import name 'StepFunctions' from "
+        "'harness.system.step_function' (",
+    ),
+    "arguments": Wrong(
+        "def build(self, workload, arm):",
+        "def __init__(self, size):\n    self.size = size\n\ndef build(self, workload, arm):",
+        ": a system's class or factory is called without arguments; found TypeError: System.__init__() missing 1 "
+        "required positional argument: 'size' ({place}); give its parameters defaults, or name an instance: "
+        "`system = MySystem(…)`, `module:system`",
+        at="class System(StepFunctionSystem):",
+    ),
+}
