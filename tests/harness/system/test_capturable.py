@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ STEPS = 12
 
 class Scheduled(Regression):
     """The same regression, whose learning rate halves with every step."""
+
+    arm_options: Mapping[str, Any] = {"learning_rate": float, "schedule": bool}
 
     def build(self, workload: Workload, arm: Arm) -> Any:
         _, batch, _ = super().build(workload, arm)
