@@ -33,6 +33,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "kills": (sys.executable, "scripts/random_kills.py"),
     "machines": (sys.executable, "scripts/strange_machines.py"),
     "reference": (sys.executable, "scripts/reference_step.py"),
+    "examples": (sys.executable, "scripts/verify_examples.py"),
     "mutation": (sys.executable, "scripts/mutation_run.py"),
 }
 WITHOUT_ARGUMENTS = tuple(part for part in PARTS if part != "mutation")

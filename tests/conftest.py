@@ -34,6 +34,8 @@ TOGETHER = {
     "test_drill_lanes.py": "a drill in lanes",
     "test_drill_recheck.py": "a drill judged again",
     "test_drill_run.py": "a drill",
+    "test_drives.py": "libraries of the examples",
+    "test_examples.py": "libraries of the examples",
     "test_html_report.py": "pages of every verdict",
     "test_huggingface.py": "transformers",
     "test_kernel_interpreted.py": "kernels interpreted",

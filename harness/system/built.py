@@ -28,6 +28,7 @@ class StepFunction:
     state: tensors that training changes and nobody finds from the step, by name.
     evaluate: evaluates the model; called between steps in an arm with the setting `evaluate_every`.
     save, load: write the training to a path, and go on from it; called in an arm with the setting `resume_at`.
+    after: what the host does after each step, which no capture holds: a scheduler's step. It must not wait either.
     """
 
     step: Callable[[dict[str, Tensor]], Tensor]
@@ -37,6 +38,7 @@ class StepFunction:
     evaluate: Callable[[], object] | None = None
     save: Callable[[Path], object] | None = None
     load: Callable[[Path], object] | None = None
+    after: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ _CALLS: dict[str, dict[str, Any]] = {
     "evaluate": {},
     "save": {"path": Path()},
     "load": {"path": Path()},
+    "after": {},
 }
 _OPTIONAL = ("evaluate", "save", "load")
 

@@ -67,9 +67,12 @@ class StepFunctionRun:
             self._capture(self._current)
         if self._current.captured is None:
             self._uncaptured += 1
-            return self.step_body()().detach().clone()
-        self._replays += 1
-        return self._current.captured.replay()
+            loss = self.step_body()().detach().clone()
+        else:
+            self._replays += 1
+            loss = self._current.captured.replay()
+        self._function.after()
+        return loss
 
     def _do_between_steps(self, index: int) -> None:
         if self._function.evaluate is not None and self._between.evaluates_before(index):
@@ -117,7 +120,7 @@ class StepFunctionRun:
         from harness.system.replay.found_state import state_of
         from harness.system.replay.reachable import reach
 
-        found = reach(self._function.step, self._function.parameters)
+        found = reach(self._function.step, self._function.parameters, self._function.after)
         found.generators |= reach(self._function.batch).generators
         state = state_of(found, self._parameters)
         return {**state, "tensors": {**state["tensors"], **self._named_state()}}

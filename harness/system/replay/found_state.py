@@ -9,7 +9,9 @@
 | `tensors` | tensors that hang on attributes, in lists and in closures, such as averaged weights |
 
 Names do not depend on what the variables of an adapter are called, unless two things would share a name, nor on
-`torch.compile`, which puts `_orig_mod.` before them.
+`torch.compile`, which puts `_orig_mod.` before them. Settings of optimizers and schedulers are compared by value: a
+captured step needs its learning rate in a tensor, of float32 on a GPU, and an uncaptured one a number. How an
+optimizer executes its update (`capturable`, `fused`) is no state.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from harness.system.replay.reachable import Reachable, reach
 
 StateByCategory = dict[str, dict[str, Tensor]]
 _COMPILED = "_orig_mod."
+_NO_SETTINGS = {"params", "capturable", "differentiable", "foreach", "fused"}
 
 
 class _Entry(NamedTuple):
@@ -62,7 +65,7 @@ def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCateg
         for name, value in _optimizer_state(each, by_identity)
     ]
     optimizer += [
-        _Entry(f"{path}.{name}", f"{path}.{name}", value)
+        _Entry(f"scheduler.{name}", f"{path}.{name}", _setting(value))
         for path, each in found.schedulers.items()
         for name, value in _leaves("", each.state_dict())
     ]
@@ -97,8 +100,15 @@ def _optimizer_state(optimizer: Optimizer, names: Mapping[int, str]) -> Iterator
             position += 1
             if parameter in optimizer.state:
                 yield from _leaves(name, optimizer.state[parameter])
-        settings = {key: value for key, value in group.items() if key != "params"}
-        yield from _leaves(f"group{number}", settings)
+        settings = {key: value for key, value in group.items() if key not in _NO_SETTINGS}
+        yield from ((name, _setting(value)) for name, value in _leaves(f"group{number}", settings))
+
+
+def _setting(value: Any) -> Any:
+    """A number by its value in float32, in a tensor or not; anything else as it is."""
+    if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
+        value = value.item()
+    return torch.tensor(value, dtype=torch.float32).item() if isinstance(value, float) else value
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:

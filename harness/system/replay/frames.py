@@ -51,7 +51,8 @@ def of_current_stack() -> Place:
 
 
 def _is_machinery(file: str) -> bool:
-    if file.startswith((_TORCH, _HARNESS, "<", "torch/", "harness/")):  # the profiler names files relatively
+    # the profiler names files relatively; torch.compile writes code of its own
+    if file.startswith((_TORCH, _HARNESS, "<", "torch/", "harness/")) or "/torchinductor_" in file:
         return True
     if not file.startswith("/"):
         return Path(file).parts[0].removesuffix(".py") in sys.stdlib_module_names

@@ -95,7 +95,9 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         given = list(_tensors([*args, *kwargs.values()]))
         known = [self._results.get(tensor) for tensor in given]
-        constant = func is _LIFT or (bool(known) and all(each is not None and each.constant for each in known))
+        drawn = torch.Tag.nondeterministic_seeded in func.tags
+        # of numbers in the code alone: without a tensor too, as `arange` is, but no random one
+        constant = func is _LIFT or (not drawn and all(each is not None and each.constant for each in known))
         if torch.Tag.data_dependent_output in func.tags and not constant:
             raise RuntimeError(f"{func} gives the host a value of the step")
         called = _COPY if func is _LIFT else func  # what the code made of numbers is made anew by each repetition

@@ -24,6 +24,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from harness.system.replay.generators import Accessors, accessors_of
 
 _LIBRARIES = {"torch", "numpy", "triton", "harness", "builtins", "functorch", "cuda"} | set(sys.stdlib_module_names)
+# A Lightning module names its trainer, and a trainer everything: batches, loggers, what it has counted.
+_TRAINERS = ("pytorch_lightning.trainer", "lightning.pytorch.trainer")
 _ATOMS = (bool, int, float, complex, str, bytes, type, type(None), torch.dtype, torch.device)
 # What nn.Module keeps for itself; its hooks are functions of others.
 _OF_MODULES = frozenset(vars(nn.Module()))
@@ -87,6 +89,9 @@ class _Walk:
     def _of_training(self, path: str, value: Any) -> list[tuple[str, Any]]:
         found = self.found
         if isinstance(value, Optimizer):
+            inner = _wrapped(value)
+            if inner is not None:
+                return [("", inner)]
             found.optimizers[_free(path, found.optimizers)] = value
             found.containers += value.param_groups
             return []
@@ -164,6 +169,12 @@ class _Walk:
         return entries
 
 
+def _wrapped(optimizer: Optimizer) -> Optimizer | None:
+    """What a library's wrapper around torch's optimizer shares its state with: accelerate's, Lightning's."""
+    inner = getattr(optimizer, "optimizer", None) or getattr(optimizer, "_optimizer", None)
+    return inner if isinstance(inner, Optimizer) and inner.state is optimizer.state else None
+
+
 def _slots(kind: type) -> list[str]:
     slots = kind.__dict__.get("__slots__", ())
     return [name for name in ([slots] if isinstance(slots, str) else slots) if not name.startswith("__")]
@@ -176,7 +187,8 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _is_own(thing: Any) -> bool:
-    return str(getattr(thing, "__module__", "") or "").partition(".")[0] not in _LIBRARIES
+    module = str(getattr(thing, "__module__", "") or "")
+    return module.partition(".")[0] not in _LIBRARIES and not module.startswith(_TRAINERS)
 
 
 def _is_own_module(module: ModuleType) -> bool:

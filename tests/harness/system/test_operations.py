@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -76,6 +78,24 @@ def test_numbers_in_the_code_may_be_read_back_until_the_step_changes_them() -> N
     assert repeated(record(lambda: [weight.sum() * (torch.tensor(2.0) * 3.0).item()]), 1) == [18.0]
     with pytest.raises(RuntimeError, match="gives the host a value of the step"):
         record(lambda: [weight.sum() * torch.tensor(2.0).add_(weight[0]).item()])
+
+
+def test_what_is_computed_from_numbers_alone_may_be_read_back_and_what_is_drawn_may_not() -> None:
+    """transformers asks whether the positions that it has just counted are consecutive."""
+    weight = torch.ones(3)
+    assert repeated(record(lambda: [weight.sum() * (torch.arange(4).diff() == 1).all().item()]), 1) == [3.0]
+    drawn: list[Callable[[], Tensor]] = [
+        lambda: torch.rand(()),
+        lambda: torch.empty(()).uniform_(),
+        lambda: torch.tensor(2.0).normal_(),
+    ]
+    for draw in drawn:
+        with pytest.raises(RuntimeError, match="gives the host a value of the step"):
+            record(functools.partial(_times, weight, draw))
+
+
+def _times(weight: Tensor, draw: Callable[[], Tensor]) -> list[Tensor]:
+    return [weight.sum() * draw().item()]
 
 
 class Living(TorchDispatchMode):  # type: ignore[no-untyped-call]

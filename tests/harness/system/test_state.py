@@ -193,3 +193,28 @@ def test_compiled_names_are_the_names_of_the_module() -> None:
             "1.num_batches_tracked",
         }
     )
+
+
+def test_the_state_of_an_optimizer_in_a_librarys_wrapper_is_restored_and_found_once() -> None:
+    """As accelerate wraps them: a captured one starts at zero whatever the wrapper is called."""
+
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+
+        @property
+        def state(self) -> Any:  # type: ignore[override]
+            return self.optimizer.state
+
+        @property
+        def param_groups(self) -> Any:  # type: ignore[override]
+            return self.optimizer.param_groups
+
+    parameter, optimizer = parameter_and(torch.optim.AdamW)
+    wrapper = Wrapper(optimizer)
+    run = lambda: (wrapper, parameter)[1]
+    with StateGuard(dict, [run]) as guard:
+        step(parameter, optimizer)
+        guard.restore(keep_created=True)
+    assert [value.abs().sum().item() for value in optimizer.state[parameter].values()] == [0.0, 0.0, 0.0]
+    assert {name for name in found_state(run)["optimizer"] if name.endswith("exp_avg")} == {"0.exp_avg"}

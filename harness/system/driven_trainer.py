@@ -1,0 +1,161 @@
+"""A library's trainer as a system: by its own loop, or step by step with the library's own methods.
+
+| `drive` of an arm | what trains |
+| --- | --- |
+| `loop` | the library's loop itself, as users run it; it stands still between two steps |
+| `steps` | the library's methods of one step in the loop's order, without logging; the schedule follows each step |
+
+`steps` is what a capture can hold. That both train alike is a claim for the contract to make. Batches are those of
+the trainer's own data loader, in its order. A trainer may be asked for more steps than its workload has: timings
+and observations add some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import HarnessError
+from harness.system.between_steps import BetweenSteps
+from harness.system.built import StepFunction
+from harness.system.capturable import make_capturable
+from harness.system.owned_loop import Batch, LoaderBatches, OwnedLoop, OwnedLoopRun
+from harness.system.protocol import Scalar, SystemDescription
+from harness.system.step_function_run import StepFunctionRun
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from harness.contract.schema import Arm, Workload
+
+DRIVES = ("loop", "steps")
+
+
+class UnsuitableTrainerError(HarnessError):
+    """A trainer whose steps the harness cannot tell apart, or not repeat."""
+
+
+class DrivenTrainer:
+    """A trainer that its own loop has prepared, and that stands before its first step.
+
+    `train` is the loop; it meets each batch in `take_and_train`, which the subclass puts in the place of the
+    trainer's own training step before it calls `prepare`.
+    """
+
+    def __init__(self, train: Callable[[], object], loader: Iterable[Batch], owner: str) -> None:
+        """owner: the loop's name for messages."""
+        self._owner = owner
+        self._batches = LoaderBatches(loader)
+        self._loop = OwnedLoop(train, owner)
+
+    # what a library's subclass defines
+    def model(self) -> Any:
+        raise NotImplementedError
+
+    def optimizer(self) -> Any:
+        """torch's own, without the library's wrapper."""
+        raise NotImplementedError
+
+    def one_step(self, batch: Batch) -> Tensor:
+        """The library's methods of one step, without its schedule; the 0-d loss."""
+        raise NotImplementedError
+
+    def schedule(self) -> None:
+        """What follows a step on the host."""
+        raise NotImplementedError
+
+    # what it gets
+    def prepare(self) -> None:
+        """Start the loop and let it stand before its first step."""
+        self._loop.start()
+
+    def hand_over(self, own: Mapping[str, Any], training_step: Callable[[Batch], Tensor]) -> Tensor:
+        """For the loop, which has loaded the batch `own`: `training_step` on the one that was asked for."""
+        loss = training_step(self._loop.take(own))
+        self._loop.report(loss)
+        return loss
+
+    def close(self) -> None:
+        self._loop.close()
+
+    def run(self, drive: str, capture: str, layers: int) -> OwnedLoopRun | StepFunctionRun:
+        """The training by `drive`."""
+        if drive == "loop":
+            parameters = self.parameters()
+            return OwnedLoopRun(self._loop, self._batches, parameters, self.state, owner=self._owner, capture=capture)
+        if capture != "none":
+            make_capturable(self.optimizer())
+        # model and optimizer as arguments: the harness finds their state there
+        step = partial(self._step, self.model(), self.optimizer())
+        function = StepFunction(step, self._batches, self.parameters, after=self.schedule)
+        return SteppedRun(self, function, capture=capture, layers=layers)
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The trained ones, by name."""
+        return {name: each for name, each in self.model().named_parameters() if each.requires_grad}
+
+    def state(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """What is found of either drive: model and optimizer, its learning rate included."""
+        from harness.system.replay.found_state import found_state
+
+        return found_state(self.model(), self.optimizer(), parameters=self.parameters())
+
+    def _step(self, _model: Any, _optimizer: Any, batch: Batch) -> Tensor:
+        return self.one_step(batch)
+
+
+class SteppedRun(StepFunctionRun):
+    """Training step by step, while the loop that prepared it stands still."""
+
+    def __init__(self, trainer: DrivenTrainer, function: StepFunction, *, capture: str, layers: int) -> None:
+        nothing = BetweenSteps(evaluate_every=None, resume_at=None, rebuild=lambda: function)
+        super().__init__(function, capture=capture, layers=layers, between=nothing)
+        self._trainer = trainer
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        self._trainer.close()
+
+
+class DrivenTrainerSystem:
+    """Common to the systems of all libraries: subclass theirs, and set the attributes."""
+
+    name = "a library's trainer"
+    summary = "a library's trainer, driven from outside"
+    models: Sequence[str] = ()
+    arm_options: Mapping[str, Sequence[Scalar] | type] = {"drive": DRIVES}
+    workload_options: Mapping[str, Sequence[Scalar] | type] = {}
+    layers = 0
+
+    def driven(self, workload: Workload, arm: Arm) -> DrivenTrainer:
+        """The prepared trainer of one arm."""
+        raise NotImplementedError
+
+    def describe(self) -> SystemDescription:
+        return SystemDescription(
+            name=self.name,
+            summary=self.summary,
+            models=self.models,
+            arm_options=self.arm_options,
+            workload_options=self.workload_options,
+            capabilities=frozenset({"inputs", "parameters", "capture", "state"}),
+            captures=frozenset({"none", "step"}),
+        )
+
+    def open(
+        self,
+        workload: Workload,
+        arm: Arm,
+        *,
+        fault: str | None = None,
+        data: str | None = None,
+        model_directory: str | None = None,
+    ) -> OwnedLoopRun | StepFunctionRun:
+        if fault is not None or data is not None or model_directory is not None:
+            raise ValueError("a trainer has no faults of its own and takes neither data nor a model directory")
+        drive = str(arm.settings().get("drive", "loop"))
+        return self.driven(workload, arm).run(drive, arm.capture, self.layers)

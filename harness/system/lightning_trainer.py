@@ -1,0 +1,103 @@
+"""Lightning's `Trainer`, driven from outside, and unmodified.
+
+    class MySystem(LightningSystem):
+        name = "my Lightning trainer"
+
+        def fit(self, workload, arm):
+            return my_script.make_fit(seed=workload.seed)     # the trainer, its module, and the data loader
+
+An arm says `drive: loop` (or nothing) for `trainer.fit()`, `drive: steps` for its steps (`driven_trainer`). One
+optimizer, automatic optimization, and batches that are dictionaries of tensors.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from harness.system.driven_trainer import DrivenTrainer, DrivenTrainerSystem, UnsuitableTrainerError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from harness.contract.schema import Arm, Workload
+    from harness.system.owned_loop import Batch, OwnedLoopRun
+    from harness.system.step_function_run import StepFunctionRun
+
+
+class LightningSystem(DrivenTrainerSystem):
+    """Subclass, set the name, define `fit`."""
+
+    summary = "Lightning's Trainer, driven from outside"
+
+    def fit(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+        """What `trainer.fit(module, loader)` is called with: trainer, module and data loader, before that call."""
+        raise NotImplementedError
+
+    def driven(self, workload: Workload, arm: Arm) -> DrivenTrainer:
+        return DrivenLightningTrainer(*self.fit(workload, arm))
+
+
+class DrivenLightningTrainer(DrivenTrainer):
+    def __init__(self, trainer: Any, module: Any, loader: Any) -> None:
+        super().__init__(functools.partial(trainer.fit, module, loader), loader, "Lightning's Trainer.fit")
+        self._trainer, self._module, self._training_step = trainer, module, module.training_step
+        self._loader, self._index = loader, 0
+
+        @functools.wraps(self._training_step)
+        def take_and_train(own: Any, *arguments: Any) -> Any:
+            return self.hand_over(own, lambda batch: _loss(self._training_step(batch, *arguments)))
+
+        module.training_step = take_and_train
+        self.prepare()
+
+    def run(self, drive: str, capture: str, layers: int) -> OwnedLoopRun | StepFunctionRun:
+        if drive == "steps":
+            _require_own_order(self._loader)
+            self._module.training_step = self._training_step
+            # what is logged is kept in tensors of the trainer, which belong to its loop
+            self._module.log = self._module.log_dict = lambda *_arguments, **_options: None
+        return super().run(drive, capture, layers)
+
+    def model(self) -> Any:
+        return self._module
+
+    def optimizer(self) -> Any:
+        return self._trainer.optimizers[0]  # torch's own: Lightning wraps it where a module asks for it
+
+    def one_step(self, batch: Batch) -> Tensor:
+        """As Lightning does it: the whole step is a closure of the optimizer's, and gradients are clipped after it."""
+        strategy, optimizer = self._trainer.strategy, self.optimizer()
+        losses: list[Tensor] = []
+
+        def closure() -> Any:
+            loss = _loss(strategy.training_step(dict(batch), self._index))
+            losses.append(loss.detach())
+            optimizer.zero_grad()
+            strategy.backward(loss, optimizer)
+            return loss
+
+        strategy.optimizer_step(optimizer, closure)
+        return losses[0]
+
+    def schedule(self) -> None:
+        self._index += 1
+        for config in self._trainer.lr_scheduler_configs:
+            if config.interval == "step" and self._index % config.frequency == 0:
+                config.scheduler.step()
+
+
+def _require_own_order(loader: Any) -> None:
+    """The loop and whoever repeats it must read the same batches, whatever else draws random numbers."""
+    sampler = getattr(loader, "sampler", None)
+    if getattr(sampler, "generator", 0) is None:  # a random sampler that was given none
+        raise UnsuitableTrainerError(
+            "a loader that is read step by step shuffles by a generator of its own",
+            where=type(sampler).__name__,
+            got="the process's generator",
+            remedy="DataLoader(…, shuffle=True, generator=torch.Generator().manual_seed(seed))",
+        )
+
+
+def _loss(returned: Any) -> Any:
+    return returned["loss"] if isinstance(returned, dict) else returned

@@ -1,0 +1,43 @@
+"""Where a step reads values of its tensors on the host, while it really executes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from harness.system.replay.frames import Place, of_current_stack
+
+_READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_SHOWN = 8
+
+
+class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within its block counts, by line, what needs values of tensors on `device`, or a shape that depends on them."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._device = device
+        self.seen: Counter[Place] = Counter()
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if not _READS.isdisjoint(func.tags) and any(
+            isinstance(value, Tensor) and value.device.type == self._device.type for value in args
+        ):
+            self.seen[of_current_stack()] += 1
+        return func(*args, **(kwargs or {}))
+
+    def sentence(self) -> str:
+        """`; its steps read values on the host at FILE:LINE (N times), …`; empty where none was seen."""
+        if not self.seen:
+            return ""
+        places = [f"{place.file}:{place.line} ({count} times)" for place, count in self.seen.most_common()]
+        more = f", and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
+        return f"; its steps read values on the host at {', '.join(places[:_SHOWN])}{more}"

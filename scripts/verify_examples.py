@@ -1,0 +1,75 @@
+"""Verify every example on this machine, a run directory each, and say what became of its claims.
+
+    python scripts/verify_examples.py [--reports FOLDER] [--prefix PREFIX] [EXAMPLE ...]
+
+Exit code 1 where a unit is an ERROR, or another verdict than the published run's of the same kind of machine
+(`scripts/write_examples_page.py`) comes out. The last line counts verdicts and seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from write_examples_page import names, verdicts
+
+ROOT = Path(__file__).parents[1]
+Found = dict[tuple[str, str], tuple[str, str]]  # claim and workload -> status and reason
+
+
+def verify(name: str, reports: Path, prefix: str) -> list[dict[str, Any]]:
+    """The verdicts of one example, in a run directory of its own."""
+    options = ("--reports", str(reports), "--name", f"{prefix}-{name}", "--json")
+    command = [sys.executable, "-P", "-m", "harness", "verify", f"examples/{name}", *options]
+    here = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, cwd=ROOT, env=here, stdout=subprocess.PIPE, text=True, check=False)
+    claims: list[dict[str, Any]] = json.loads(ended.stdout)["claims"]
+    return claims
+
+
+def differences(name: str, found: Found) -> list[str]:
+    """What the published run of this kind of machine says otherwise; nothing where there is none."""
+    machine = "h200" if torch.cuda.is_available() else "cpu"
+    expected = {(each.claim, each.workload): (each.status.value, each.reason) for each in verdicts(name, machine)}
+    return [
+        f"{claim} on {workload}: {' '.join(found[claim, workload])}, published {' '.join(expected[claim, workload])}"
+        for claim, workload in sorted(set(expected) & set(found))
+        if found[claim, workload] != expected[claim, workload]
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("examples", nargs="*", metavar="EXAMPLE", help="folders below examples/; left out, all")
+    parser.add_argument("--reports", type=Path, help="where run directories are written; left out, nowhere that stays")
+    parser.add_argument("--prefix", default="examples", help="what their names begin with")
+    arguments = parser.parse_args()
+    began, count, apart = time.monotonic(), Counter[str](), []
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in arguments.examples or names():
+            started = time.monotonic()
+            claims = verify(name, arguments.reports or Path(scratch), arguments.prefix)
+            print(f"== {name}: {time.monotonic() - started:.0f} s", flush=True)
+            for claim in claims:
+                print(f"   {claim['status']} {claim['reason']}  {claim['claim']} on {claim['workload']}")
+            found = {(each["claim"], each["workload"]): (each["status"], each["reason"]) for each in claims}
+            apart += differences(name, found)
+            count.update(status for status, _ in found.values())
+    for line in apart:
+        print(f"another verdict: {line}")
+    counted = ", ".join(f"{number} {status}" for status, number in sorted(count.items()))
+    print(f"{counted}, {len(apart)} other than published, {time.monotonic() - began:.0f} s")
+    return 1 if count["ERROR"] or apart else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

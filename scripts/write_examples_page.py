@@ -1,0 +1,130 @@
+"""Write the tables of examples/README.md from the published runs below reports/examples.
+
+    python scripts/write_examples_page.py
+
+A run's name has its kind of machine in it, `-cpu-` or `-h200-`; of several runs of an example there the last by name
+counts. Nothing is judged.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from functools import cache
+from pathlib import Path
+
+from harness.contract.load import load_contract
+from harness.evidence.files import write_text
+from harness.judge.verdict import Status, Verdict
+from harness.run_directory.places import place_of, runs_in
+from harness.run_directory.verdict_file import read_verdicts
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES, REPORTS = ROOT / "examples", ROOT / "reports" / "examples"
+PAGE = EXAMPLES / "README.md"
+BEGIN, END = "<!-- tables: scripts/write_examples_page.py -->", "<!-- end of tables -->"
+HEAD = ("example", "claim", "what must hold", "CPU", "H200")
+MACHINES = ("cpu", "h200")
+NO_RUN = "no run yet"
+PLACE = re.compile(r"[\w/.-]+\.py:\d+")
+
+
+def names() -> list[str]:
+    """Every example, by its folder."""
+    return sorted(path.parent.name for path in EXAMPLES.glob("*/contract.yaml"))
+
+
+@cache
+def published() -> dict[tuple[str, str], tuple[str, list[Verdict]]]:
+    """By example and kind of machine: the name of its last published run, and that run's verdicts on it."""
+    found: dict[tuple[str, str], tuple[str, list[Verdict]]] = {}
+    examples = {load_contract(EXAMPLES / name / "contract.yaml").contract.id: name for name in names()}
+    for run in runs_in(REPORTS):
+        [machine] = [machine for machine in MACHINES if f"-{machine}-" in run.name]
+        by_example: dict[str, list[Verdict]] = {}
+        for verdict in _read(run):
+            by_example.setdefault(examples[verdict.contract], []).append(verdict)
+        found.update({(name, machine): (run.name, claims) for name, claims in by_example.items()})
+    return found
+
+
+def _read(run: Path) -> list[Verdict]:
+    if run.is_dir():
+        return read_verdicts(run).claims
+    place = place_of(run)
+    try:
+        return read_verdicts(place.derived).claims
+    finally:
+        if place.temporary is not None:
+            shutil.rmtree(place.temporary)
+
+
+def verdicts(name: str, machine: str) -> list[Verdict]:
+    """What the published run says; nothing where there is none."""
+    return published().get((name, machine), ("", []))[1]
+
+
+def tables() -> str:
+    """The text between the marks."""
+    rows = [row for name in names() for row in _rows(name)]
+    lines = [HEAD, tuple("---" for _ in HEAD), *rows]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{_counts()} {_runs()}\n\n{table}\n\nWhat stands in the way of a capture:\n\n{_obstacles()}"
+
+
+def _rows(name: str) -> list[tuple[str, ...]]:
+    contract = load_contract(EXAMPLES / name / "contract.yaml").contract
+    return [
+        (f"[{name}]({name})", claim.id, claim.title, *(_cell(name, machine, claim.id) for machine in MACHINES))
+        for claim in contract.claims
+    ]
+
+
+def _cell(name: str, machine: str, claim: str) -> str:
+    found = [verdict for verdict in verdicts(name, machine) if verdict.claim == claim]
+    if not found:
+        return NO_RUN
+    words = [
+        each.status.value if each.status is Status.PASS else f"{each.status.value} {each.reason}" for each in found
+    ]
+    words += [f"{ratio.value:.2f} times" for each in found if (ratio := each.figures.get("mean_ratio")) is not None]
+    return ", ".join(words)
+
+
+def _counts() -> str:
+    sentences = []
+    for machine in MACHINES:
+        every = [verdict for name in names() for verdict in verdicts(name, machine)]
+        count = {status: sum(each.status is status for each in every) for status in Status}
+        counted = ", ".join(f"{number} {status.value}" for status, number in count.items() if number)
+        sentences.append(f"{machine.upper()}: {counted or NO_RUN}.")
+    return " ".join(sentences)
+
+
+def _runs() -> str:
+    links = sorted({run for run, _ in published().values()})
+    return f"From {', '.join(f'[{run}](../reports/examples/{run})' for run in links)}."
+
+
+def _obstacles() -> str:
+    lines = []
+    for machine in MACHINES:
+        for name in names():
+            for verdict in verdicts(name, machine):
+                places = list(dict.fromkeys(PLACE.findall(verdict.message)))
+                if verdict.reason == "not_captured" and places:
+                    lines.append(
+                        f"- {verdict.claim} ({machine.upper()}): {', '.join(f'`{place}`' for place in places)}"
+                    )
+    return "\n".join(lines)
+
+
+def written(page: str) -> str:
+    """The page with its tables renewed."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}"
+
+
+if __name__ == "__main__":
+    write_text(PAGE, written(PAGE.read_text(encoding="utf-8")))

@@ -1,0 +1,154 @@
+"""What the harness drives trains as the library itself does, untouched: losses and final weights, bit for bit."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from tools import absent
+from torch import Tensor
+
+from harness.contract.schema import Arm, Workload
+from harness.system.protocol import HasCapture
+from harness.system.replay.generators import seed_all
+from harness.system.resolve import resolve
+
+STEPS = 12
+DRIVES = {"loop": {}, "steps": {"drive": "steps"}}
+
+
+class Trained(NamedTuple):
+    losses: list[float]
+    weights: dict[str, Tensor]
+
+
+def workload(name: str) -> Workload:
+    return Workload(model="any", batch_size=16 if name == "lightning_module" else 8, seq_len=32, steps=STEPS)
+
+
+def by_transformers(train: Any) -> Trained:
+    """`trainer.train()` of a trainer that nobody has touched, ended by a callback; it logs each loss."""
+    from transformers import TrainerCallback
+
+    class Stop(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            control.should_training_stop = state.global_step >= STEPS
+
+    trainer = train.make_trainer(train.make_model())
+    trainer.args.logging_steps = trainer.state.logging_steps = 1
+    trainer.add_callback(Stop())
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return Trained(losses, dict(trainer.model.named_parameters()))
+
+
+def by_lightning(train: Any) -> Trained:
+    """`trainer.fit()`, which hands each loss to a callback."""
+    import pytorch_lightning
+
+    losses: list[float] = []
+
+    class Keep(pytorch_lightning.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, *arguments: Any) -> None:
+            losses.append(outputs["loss"].item())
+
+    trainer, module, loader = train.make_fit(steps=STEPS, quiet=True)
+    trainer.callbacks.append(Keep())
+    trainer.fit(module, loader)
+    return Trained(losses, dict(module.named_parameters()))
+
+
+LIBRARIES: dict[str, tuple[str, Callable[[Any], Trained]]] = {
+    "transformers_trainer": ("transformers", by_transformers),
+    "trl_sft": ("trl", by_transformers),
+    "lightning_module": ("pytorch_lightning", by_lightning),
+}
+
+
+def driven(name: str, settings: dict[str, Any]) -> Trained:
+    contract = (Path(__file__).parents[2] / "examples" / name / "contract.yaml").read_text()
+    [system] = [line.removeprefix("system: ") for line in contract.splitlines() if line.startswith("system: ")]
+    seed_all(0)
+    with resolve(system).open(workload(name), Arm.model_validate(settings)) as run:
+        losses = [run.step(index).item() for index in range(STEPS)]
+        assert isinstance(run, HasCapture)
+        assert run.capture_record().requested == ("capture" in settings)
+        weights = {key: tensor.detach().clone() for key, tensor in run.parameters().items()}  # type: ignore[attr-defined]
+    return Trained(losses, weights)
+
+
+@pytest.fixture(scope="module")
+def untouched() -> Callable[[str], Trained]:
+    known: dict[str, Trained] = {}
+
+    def of(name: str) -> Trained:
+        module, train = LIBRARIES[name]
+        if importlib.util.find_spec(module) is None:
+            absent(f"the extra `examples` ({module})")
+        if name not in known:
+            seed_all(0)
+            known[name] = train(importlib.import_module(f"examples.{name}.train"))
+        return known[name]
+
+    return of
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("drive", sorted(DRIVES))
+@pytest.mark.parametrize("name", sorted(LIBRARIES))
+def test_a_driven_trainer_trains_as_the_library_does(
+    name: str, drive: str, untouched: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    expected, found = untouched(name), driven(name, DRIVES[drive])
+    assert found.losses == expected.losses
+    assert len(set(expected.losses)) == STEPS
+    assert [key for key, weight in expected.weights.items() if not torch.equal(weight, found.weights[key])] == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_captured_trainer_trains_as_the_library_does(
+    untouched: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU the recording of transformers' steps is equal too, under its schedule and its clip."""
+    monkeypatch.chdir(tmp_path)
+    expected = untouched("transformers_trainer")
+    found = driven("transformers_trainer", {"drive": "steps", "capture": "step"})
+    assert found.losses == expected.losses
+    assert [key for key, weight in expected.weights.items() if not torch.equal(weight, found.weights[key])] == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_gradients_that_are_accumulated_are_refused(untouched: Callable[[str], Trained]) -> None:
+    from harness.system.driven_trainer import UnsuitableTrainerError
+    from harness.system.transformers_trainer import DrivenTransformersTrainer
+
+    untouched("transformers_trainer")
+    train = importlib.import_module("examples.transformers_trainer.train")
+    trainer = train.make_trainer(train.make_model())
+    trainer.args.gradient_accumulation_steps = 2
+    with pytest.raises(UnsuitableTrainerError, match=r"found gradient_accumulation_steps=2; compare the training with"):
+        DrivenTransformersTrainer(trainer)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_loader_that_shuffles_by_the_processs_generator_is_refused_step_by_step(
+    untouched: Callable[[str], Trained],
+) -> None:
+    from torch.utils.data import DataLoader
+
+    from harness.system.driven_trainer import UnsuitableTrainerError
+    from harness.system.lightning_trainer import DrivenLightningTrainer
+
+    untouched("lightning_module")
+    train = importlib.import_module("examples.lightning_module.train")
+    trainer, module, loader = train.make_fit(quiet=True)
+    driven_trainer = DrivenLightningTrainer(trainer, module, DataLoader(loader.dataset, batch_size=4, shuffle=True))
+    with pytest.raises(UnsuitableTrainerError, match=r"RandomSampler: .* found the process's generator; DataLoader"):
+        driven_trainer.run("steps", "none", 0)
+    driven_trainer.close()

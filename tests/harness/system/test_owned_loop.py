@@ -1,0 +1,110 @@
+"""A loop that keeps control, executed one step at a time from outside."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+from training_loops import CountingLoop, numbers
+
+from harness.system.owned_loop import LoaderBatches, LoopEndedError, OwnedLoop, OwnedLoopRun
+
+
+def run_of(trainer: CountingLoop, capture: str = "none") -> OwnedLoopRun:
+    trainer.loop.start()
+    parameters = {"total": trainer.total}
+    given = lambda index: {"x": torch.tensor(100.0 + index)}
+    return OwnedLoopRun(trainer.loop, given, parameters, dict, owner="CountingLoop.train", capture=capture)
+
+
+def test_the_loop_does_one_turn_a_step_and_stands_still_between() -> None:
+    trainer = CountingLoop(numbers(5))
+    with run_of(trainer) as run:
+        assert trainer.logged == []
+        assert [run.step(index).item() for index in range(3)] == [0.0, 1.0, 3.0]
+        assert trainer.logged == [0.0, 1.0, 3.0]
+
+
+def test_another_batch_than_its_own_is_handed_to_the_loop() -> None:
+    """Faults ask for a step again, or for another one."""
+    with run_of(CountingLoop(numbers(5))) as run:
+        assert [run.step(index).item() for index in (0, 0, 2)] == [0.0, 100.0, 102.0]
+        assert run.inputs()["x"].item() == 2.0
+
+
+def test_a_loop_that_ends_says_so_before_the_step_that_it_does_not_make() -> None:
+    with run_of(CountingLoop(numbers(2))) as run:
+        assert [run.step(0).item(), run.step(1).item()] == [0.0, 1.0]
+        with pytest.raises(LoopEndedError, match=r"CountingLoop\.train: .* found an end after 2 steps"):
+            run.step(2)
+
+
+def test_what_the_loop_raises_is_raised_where_the_step_was_asked_for() -> None:
+    def fail() -> None:
+        loop.take({})
+        raise ZeroDivisionError("in the loop")
+
+    loop = OwnedLoop(fail, "fail")
+    loop.start()
+    with pytest.raises(ZeroDivisionError, match="in the loop"):
+        loop.step({})
+
+
+def test_a_closed_loop_leaves_no_thread_behind() -> None:
+    with run_of(CountingLoop(numbers(5))) as run:
+        run.step(0)
+        assert "CountingLoop.train" in {thread.name for thread in threading.enumerate()}
+    assert "CountingLoop.train" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_capture_that_is_asked_for_is_refused_with_the_lines_that_read_values() -> None:
+    with run_of(CountingLoop(numbers(5)), capture="step") as run:
+        for index in range(3):
+            run.step(index)
+        record = run.capture_record()
+    assert (record.requested, record.captured, record.uncaptured_steps) == (True, False, 3)
+    assert record.failure == (
+        "CountingLoop.train keeps control of its loop, so that no step of it can be captured from outside; "
+        "its steps read values on the host at training_loops.py:26 (3 times)"
+    )
+
+
+def test_operations_of_the_loop_are_seen_by_who_watches_the_step() -> None:
+    from harness.runners.sync_detectors import by_dispatch_mode
+
+    with run_of(CountingLoop(numbers(5))) as run:
+        seen = by_dispatch_mode(lambda: run.step(0), "cpu")
+    [sync] = seen
+    assert (sync.place.line, sync.operation, seen[sync]) == (26, "aten._local_scalar_dense", 1)
+
+
+@pytest.fixture
+def loader() -> Iterator[DataLoader[tuple[Tensor, ...]]]:
+    class Named(TensorDataset):
+        def __getitem__(self, index: int) -> dict[str, Tensor]:  # type: ignore[override]
+            return {"x": self.tensors[0][index]}
+
+    order = torch.Generator().manual_seed(3)
+    return DataLoader(Named(torch.arange(12)), batch_size=4, shuffle=True, generator=order)  # type: ignore[return-value]
+
+
+def test_a_loaders_batches_are_those_of_the_loop_in_any_epoch_whoever_reads_first(
+    loader: DataLoader[dict[str, Tensor]],
+) -> None:
+    batches = LoaderBatches(loader)
+    early = batches(1)["x"].tolist()
+    read_by_the_loop = [batch["x"].tolist() for _ in range(2) for batch in loader]
+    assert [batches(index)["x"].tolist() for index in range(6)] == read_by_the_loop
+    assert early == read_by_the_loop[1] != read_by_the_loop[4]
+
+
+def test_reading_batches_draws_nothing_from_the_process(loader: DataLoader[dict[str, Tensor]]) -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(1).item()
+    torch.manual_seed(0)
+    LoaderBatches(DataLoader(loader.dataset, batch_size=4, shuffle=True))(5)
+    assert torch.rand(1).item() == expected
