@@ -35,6 +35,11 @@ def escaped_lines(text: object) -> str:
     return "\n".join(escaped(line) for line in str(text).split("\n"))
 
 
+def escaped_command(command: str) -> str:
+    """A command of GitHub's, which is meant to be obeyed: it begins with `::`, and nothing in it begins another."""
+    return f"::{escaped(command.removeprefix('::'))}"
+
+
 def escaped_json(text: str) -> str:
     """JSON of the same value in plain ASCII, in which no CI system finds a command."""
     text = _BEYOND_ASCII.sub(lambda found: _json_code(found[0]), text)

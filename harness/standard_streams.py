@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from harness.escaping import escaped, escaped_json
+from harness.escaping import escaped, escaped_command, escaped_json
 
 Span = str | tuple[str, str]  # a text, and the style that rich gives it on a terminal
 
@@ -58,8 +58,8 @@ def print_json(text: str) -> None:
 
 
 def print_workflow_command(command: str) -> None:
-    """A command of GitHub's, which is meant to be obeyed: it begins with `::`, and nothing in it begins another."""
-    sys.stdout.write(f"::{escaped(command.removeprefix('::'))}\n")
+    """A command of GitHub's, which is meant to be obeyed."""
+    sys.stdout.write(escaped_command(command) + "\n")
 
 
 class _Survivor(io.TextIOWrapper):

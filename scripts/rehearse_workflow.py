@@ -3,8 +3,9 @@
     python scripts/rehearse_workflow.py [--workflow .github/workflows/gpu-gate.yml] [--skip verify.install] [folder]
 
 The folder (by default this one) takes the checkout's place; the exit code is 0 when every job succeeded. Known are
-`run` steps, checkout (nothing to do), upload-artifact (the files must be there), `if: always()`, `needs` and
-`${{ needs.JOB.result }}`. Any other condition counts as true.
+`run` steps, checkout (nothing to do), upload-artifact (the files must be there), `if: always()`, `needs`,
+`${{ needs.JOB.result }}`, and jobs that call a workflow beside their own, with its inputs. Any other condition
+counts as true.
 """
 
 from __future__ import annotations
@@ -22,7 +23,47 @@ import yaml
 
 Results = dict[str, str]  # job or `job.step` -> success, failure, skipped
 _RESULT = re.compile(r"\$\{\{\s*needs\.([\w-]+)\.result\s*\}\}")
+_INPUT = re.compile(r"\$\{\{\s*inputs\.([\w-]+)\s*\}\}")
+_BESIDE = "./.github/workflows/"
 _EXPRESSION = re.compile(r"\$\{\{.*?\}\}")
+
+
+def read_workflow(path: Path) -> dict[str, Any]:
+    """A workflow file, with the jobs of a workflow that it calls in the place of the job that calls it.
+
+    Raises ValueError for a workflow of another repository, and where an input is missing or unknown.
+    """
+    workflow: dict[str, Any] = yaml.safe_load(path.read_text())
+    jobs: dict[str, Any] = {}
+    for name, job in workflow["jobs"].items():
+        if "uses" in job:
+            jobs |= called_jobs(path.parent, job)
+        else:
+            jobs[name] = job
+    return {**workflow, "jobs": jobs}
+
+
+def called_jobs(folder: Path, job: Mapping[str, Any]) -> dict[str, Any]:
+    """The jobs of the workflow in `folder` that a job calls, with the values that it gives to the inputs."""
+    if not job["uses"].startswith(_BESIDE):
+        raise ValueError(f"a rehearsal does not know {job['uses']}")
+    called = yaml.safe_load((folder / job["uses"].removeprefix(_BESIDE)).read_text())
+    declared = called[True]["workflow_call"]["inputs"]  # to YAML 1.1 the key `on` is a boolean
+    given = job.get("with", {})
+    missing = [name for name, one in declared.items() if one.get("required") and name not in given]
+    if wrong := [*missing, *(given.keys() - declared.keys())]:
+        raise ValueError(f"missing or unknown inputs: {', '.join(wrong)}")
+    values = {name: one.get("default") for name, one in declared.items()} | given
+    jobs: dict[str, Any] = _filled(called["jobs"], values)
+    return jobs
+
+
+def _filled(value: Any, inputs: Mapping[str, Any]) -> Any:
+    if isinstance(value, dict):
+        return {key: _filled(each, inputs) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_filled(each, inputs) for each in value]
+    return _INPUT.sub(lambda found: str(inputs[found[1]]), value) if isinstance(value, str) else value
 
 
 def rehearse(
@@ -101,7 +142,7 @@ def main() -> int:
     parser.add_argument("--workflow", type=Path, default=Path(".github/workflows/gpu-gate.yml"))
     parser.add_argument("--skip", action="append", default=[], help="a job, or a `job.step`; may be repeated")
     arguments = parser.parse_args()
-    workflow = yaml.safe_load(arguments.workflow.read_text())
+    workflow = read_workflow(arguments.workflow)
     results = rehearse(workflow, arguments.folder.resolve(), skip=frozenset(arguments.skip))
     jobs = {name: results[name] for name in workflow["jobs"]}
     print("; ".join(f"{name}: {result}" for name, result in jobs.items()))

@@ -3,10 +3,10 @@
     python scripts/strange_machines.py [--python PYTHON] [--installed VENV] [--quick]
 
 The tree at HEAD is installed by `make install`, as a user without a name whose home takes no file. In each of
-`CIRCUMSTANCES` the documented trainer is checked, verified as a gate, judged again, reported and looked at by `doctor`;
-in all at once, but in UTF-8, `make verify` and `make test` follow (`--quick` leaves them out). Another user and no
-network are Linux namespaces (`unshare`), which need no root; what a machine does not allow is left out and named. The
-exit code is 1 where anything differs from an ordinary machine.
+`CIRCUMSTANCES` the documented trainer gets a contract, which is checked, verified as a gate, judged again, reported and
+looked at by `doctor`; in all at once, but in UTF-8, `make verify` and `make test` follow (`--quick` leaves them out).
+Another user and no network are Linux namespaces (`unshare`), which need no root; what a machine does not allow is left
+out and named. The exit code is 1 where anything differs from an ordinary machine.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ CIRCUMSTANCES = {
 }
 INSTALLATION = Circumstance(_CLOSED_HOME, other_user=True)
 COMMANDS = (
+    ("init", "train.py:make_step", "--no-compile"),
     ("check", "contracts"),
     ("verify", "contracts", "--gate", "--name", "run"),
     ("judge", "--check", "harness-reports/run"),
@@ -91,13 +92,13 @@ COMMANDS = (
 
 
 def documented_trainer(folder: Path) -> None:
-    """Write the page's trainer and its contract into a new folder."""
+    """Write the page's trainer into a new folder, with what its first trial mends."""
     page = DOCUMENTED.read_text(encoding="utf-8")
-    (folder / "contracts").mkdir(parents=True)
-    for language, file in (("python", "my_trainer.py"), ("yaml", "contracts/my-step-v1.yaml")):
-        text = re.search(rf"```{language}\n(.*?)```", page, re.DOTALL)
-        assert text is not None, file  # noqa: S101 - the page is ours
-        (folder / file).write_text(text[1], encoding="utf-8")
+    folder.mkdir(parents=True)
+    [text] = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def make_step" in block]
+    (folder / "train.py").write_text(text, encoding="utf-8")
+    [mend] = re.findall(r"^\$ (sed .*)$", page, re.MULTILINE)
+    subprocess.run(["sh", "-c", mend], cwd=folder, check=True)
 
 
 def set_up(work: Path) -> None:

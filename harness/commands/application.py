@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     *("verify", "check", "judge", "report", "explain", "drill", "doctor", "compare", "history", "pack", "attest"),
-    *("import", "schema"),
+    *("import", "schema", "init", "try"),
 )
-MODULES = {"import": "import_contracts"}  # where a command's name is none that a Python module can have
+# where a command's name is none that a Python module can have
+MODULES = {"import": "import_contracts", "try": "try_step"}
 
 
 def application(arguments: list[str]) -> typer.Typer:

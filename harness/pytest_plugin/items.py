@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from harness import session
 from harness.contract.load import files_of_folder, real
 from harness.errors import ExitCode, HarnessError
-from harness.escaping import escaped, escaped_lines
+from harness.escaping import escaped, escaped_command, escaped_lines
 from harness.evidence.plan_records import Unit
 from harness.judge.verdict import Status, Verdict
 from harness.pytest_plugin.failure_text import failure_text, properties
@@ -176,3 +177,8 @@ class ContractReporter:
         terminalreporter.write_line(escaped(self._judgement.view.count_line()), bold=True)
         terminalreporter.write_line(escaped(self._judgement.headline), bold=True)
         terminalreporter.write_line(escaped(f"report: {self._judgement.run_directory}/report.html"))
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            from harness.report.annotations import github_annotations
+
+            for annotation in github_annotations(self._judgement.view):
+                terminalreporter.write_line(escaped_command(annotation))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +24,7 @@ class StepFunction:
     step: trains on one batch; the loss, a floating-point tensor of one number. Nothing in it waits for the device.
     batch: the tensors of step `index` by name, a function of seed and index alone. What is under the name `tokens`
         counts as the step's tokens; without it they are the workload's batch size times sequence length.
-    parameters: what training updates, by name, on one device.
+    parameters: what training updates, by name, on one device; or the `torch.nn.Module` whose parameters these are.
     state: tensors that training changes and nobody finds from the step, by name.
     evaluate: evaluates the model; called between steps in an arm with the setting `evaluate_every`.
     save, load: write the training to a path, and go on from it; called in an arm with the setting `resume_at`.
@@ -75,7 +75,8 @@ _OPTIONAL = ("evaluate", "save", "load")
 
 
 def as_step_function(returned: object, build: Callable[..., Any], name: str = "build") -> StepFunction:
-    """What `build`, or a fault's `plant`, returned: a `StepFunction`, or a tuple of its functions.
+    """What `build`, or a fault's `plant`, returned: a `StepFunction`, or a tuple of its functions; in either a module
+    may stand for the function that names its parameters.
 
     Raises `AdapterError` for anything else; `name` is what the message calls the function that returned it.
     """
@@ -89,6 +90,7 @@ def as_step_function(returned: object, build: Callable[..., Any], name: str = "b
             got=describe_value(returned),
             remedy="end it with `return StepFunction(step=step, batch=batch, parameters=parameters)`",
         )
+    returned = _with_named_parameters(returned)
     for member, arguments in _CALLS.items():
         function = getattr(returned, member)
         if function is None and member in _OPTIONAL:
@@ -102,3 +104,12 @@ def as_step_function(returned: object, build: Callable[..., Any], name: str = "b
             )
         require_callable_with(function, member, arguments)
     return returned
+
+
+def _with_named_parameters(function: StepFunction) -> StepFunction:
+    import torch
+
+    model: object = function.parameters
+    if not isinstance(model, torch.nn.Module):
+        return function
+    return replace(function, parameters=lambda: dict(model.named_parameters()))

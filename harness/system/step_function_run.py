@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -57,7 +58,7 @@ class StepFunctionRun:
 
     def step(self, index: int) -> Tensor:
         self._do_between_steps(index)
-        batch = require_batch(self._function.batch(index), index, self._function.batch, self._names)
+        batch = self._batch(index)
         self._current = self._select(batch)
         for name, buffer in self._current.static.items():
             source = batch[name]
@@ -83,6 +84,14 @@ class StepFunctionRun:
             self.forget_captures()
             self._shapes.clear()
             self._begin(anew)
+
+    def _batch(self, index: int) -> dict[str, Tensor]:
+        """The batch of a step. What makes it is the host's work, and no wait for a device whose part the CPU plays."""
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        with _disable_current_modes() if self._device.type == "cpu" else nullcontext():
+            given = self._function.batch(index)
+        return require_batch(given, index, self._function.batch, self._names)
 
     def step_body(self) -> Callable[[], Tensor]:
         # the step gets copies: what it does to its batch in place must not reach the static buffers

@@ -44,12 +44,12 @@ class ConstantLoss(FaultyRun):
 
 
 class FlatLoss(FaultyRun):
-    """Moves with each step, by a millionth of what its loss is."""
+    """Moves with each step, by a millionth of what its loss is; in float64, where that does not round to nothing."""
 
     _first: Tensor | None = None
 
     def step(self, index: int) -> Tensor:
-        loss = self._inner.step(index)
+        loss = self._inner.step(index).double()
         self._first = loss.clone() if self._first is None else self._first
         return self._first + 1e-6 * (loss - self._first)
 

@@ -22,7 +22,7 @@ STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
 WRITERS = {"print", "pprint", "echo", "secho", "print_exc", "print_exception", "print_stack", "print_tb", "breakpoint"}
 PACKAGES = {"rich", "logging", "pprint", "click"}
 PYTEST_PRINTS = {"write_line", "write_sep", "fail", "skip", "xfail", "exit", "CollectError"}
-ESCAPED = {"escaped", "escaped_lines"}
+ESCAPED = {"escaped", "escaped_lines", "escaped_command"}
 
 
 def printing(source: str) -> Iterator[str]:

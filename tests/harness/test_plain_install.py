@@ -76,6 +76,17 @@ def test_a_gate_without_the_extra_decides_nothing_and_breaks_nothing(tmp_path: P
     assert REMEDY in unit
 
 
+def test_a_trial_without_the_extra_says_what_is_missing_once(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def make_step():\n    return step, batch, model\n")
+    done = harness("try", f"{tmp_path}/train.py:make_step")
+    assert (done.returncode, done.stderr) == (10, "")
+    lines = done.stdout.splitlines()
+    assert " ".join(" ".join(lines[2:4]).split()) == (
+        f"not run needs torch, filelock, pynvml, cuda.bindings: not installed here; {REMEDY}"
+    )
+    assert lines[4:] == ["", "NOT DECIDED: Nothing at all was decided."]
+
+
 def test_a_drill_without_the_extra_plants_nothing(tmp_path: Path) -> None:
     done = harness("drill", "contracts/traced-step-v1.yaml", "--reports", tmp_path)
     assert (done.returncode, done.stderr) == (10, "")

@@ -120,6 +120,19 @@ def test_a_failure_reads_like_an_assertion(pytester: pytest.Pytester, project: W
     result.stdout.no_fnmatch_line("*contract_items.py*")
 
 
+@pytest.mark.parametrize("actions", ["true", "false"])
+def test_annotations_under_github_actions(
+    pytester: pytest.Pytester, project: Write, monkeypatch: pytest.MonkeyPatch, actions: str
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", actions)
+    result = pytester.runpytest_inprocess(project("held", "violated"))
+    annotations = [line for line in result.outlines if line.startswith("::")]
+    starts = [
+        line.startswith("::error title=SCRIPT-001 on violated%3A violated::the losses of") for line in annotations
+    ]
+    assert starts == ([True] if actions == "true" else [])
+
+
 def test_an_error_names_how_the_worker_died(pytester: pytest.Pytester, project: Write) -> None:
     project("error")
     result = pytester.runpytest_inprocess("contracts")

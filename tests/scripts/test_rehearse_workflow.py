@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import yaml
 from offline_packages import offline_checkout
 
 from harness.contract.load import load_contracts
@@ -76,8 +75,7 @@ def write_waiver(checkout: Path, expires: str) -> None:
 
 
 def rehearsed(script: ModuleType, checkout: Path, skip: frozenset[str] = INSTALL, **options: Any) -> dict[str, str]:
-    workflow = yaml.safe_load(WORKFLOW.read_text())
-    results: dict[str, str] = script.rehearse(workflow, checkout, skip=skip, **options)
+    results: dict[str, str] = script.rehearse(script.read_workflow(WORKFLOW), checkout, skip=skip, **options)
     return results
 
 
@@ -186,6 +184,33 @@ def test_a_report_of_an_earlier_run_is_not_taken_for_this_ones(script: ModuleTyp
     rehearsed(script, checkout)
     (checkout / "contracts" / "scripted-v1.yaml").write_text("broken")
     assert rehearsed(script, checkout)["gate"] == "failure"
+
+
+@pytest.mark.parametrize(("options", "gate"), [("--workload held", "success"), ("", "failure")])
+def test_another_repositorys_call_installs_and_verifies_what_it_says(
+    script: ModuleType, checkout: Path, options: str, gate: str
+) -> None:
+    (checkout / "demands").mkdir()
+    write_contract(checkout, "held", "violated")
+    (checkout / "contracts").rename(checkout / "demands" / "of-training")
+    given = {"install": "touch installed\ntouch $PWD/too", "contracts": "demands/", "options": options}
+    job = {"uses": "./.github/workflows/gate.yml", "with": given}
+    results = script.rehearse({"jobs": script.called_jobs(WORKFLOW.parent, job)}, checkout)
+    assert ((checkout / "installed").exists(), (checkout / "too").exists()) == (True, True)
+    assert results["gate"] == gate
+
+
+@pytest.mark.parametrize(
+    ("job", "wrong"),
+    [
+        ({"uses": "./.github/workflows/gate.yml"}, "missing or unknown inputs: install"),
+        ({"uses": "./.github/workflows/gate.yml", "with": {"install": "", "runs": "x"}}, "unknown inputs: runs"),
+        ({"uses": "some/one/.github/workflows/gate.yml@v1"}, "does not know some/one"),
+    ],
+)
+def test_a_call_that_github_would_refuse_is_refused(script: ModuleType, job: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        script.called_jobs(WORKFLOW.parent, job)
 
 
 def test_what_a_rehearsal_does_not_know_is_refused(script: ModuleType, tmp_path: Path) -> None:

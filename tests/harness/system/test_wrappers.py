@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+import torch
 from step_function_systems import Regression
 
 from harness.contract.schema import Arm, Workload
@@ -18,7 +20,7 @@ WORKLOAD = Workload(model="any", batch_size=2, seq_len=4, steps=8)
 WRAPPED = sorted(set(HARNESS_FAULTS) - {SWAPPED_ARMS})
 
 
-@pytest.mark.parametrize("module", ["wrappers", "resolve", "step_function", "huggingface", "protocol"])
+@pytest.mark.parametrize("module", ["wrappers", "resolve", "step_function", "made_step", "huggingface", "protocol"])
 def test_describing_needs_no_torch(module: str) -> None:
     code = f"import sys, harness.system.{module} as m; assert 'torch' not in sys.modules, 'torch was imported'"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -40,6 +42,22 @@ def test_every_fault_names_reason_codes_that_judges_give(fault: str) -> None:
     assert expectations
     for kind, expectation in expectations.items():
         assert REASONS[expectation.reason].status.value == expectation.status, kind
+
+
+class _FarFallen(Regression):
+    """Its losses lie where a millionth of what they moved is less than the first one's last bit."""
+
+    def build(self, workload: Workload, arm: Arm) -> Any:
+        _, batch, parameters = super().build(workload, arm)
+        losses = iter([4.6, *(0.3 + 0.01 * number for number in range(7))])
+        return lambda _batch: torch.tensor(next(losses)), batch, parameters
+
+
+def test_a_flat_loss_moves_however_far_the_losses_have_fallen() -> None:
+    with wrap(_FarFallen().open(WORKLOAD, Arm()), "flat_loss", steps=8) as run:
+        losses = [float(run.step(index)) for index in range(8)]
+    assert len(set(losses)) == 8
+    assert max(abs(loss - losses[0]) for loss in losses) < 5e-6
 
 
 def test_an_unknown_fault_is_told_the_known_ones() -> None:

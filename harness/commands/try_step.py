@@ -1,0 +1,67 @@
+"""`harness try`: run a function that makes a training step, and say what an optimization of it could rely on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness import session
+from harness.commands.arguments import Name, Redact
+from harness.commands.init import Compile, Force, Step, Steps, print_kept
+from harness.commands.interruption import interruptible
+from harness.first_contract.answers import answers, not_tried
+from harness.first_contract.draft import STEPS, Draft
+from harness.first_contract.project import arms_here, keep, kept_files, require_free
+from harness.first_contract.step_source import find_step_source
+from harness.first_contract.trying import Tried
+from harness.first_contract.trying import try_step as run
+from harness.report.terminal import Progress
+from harness.standard_streams import print_line, print_lines
+
+
+def try_step(
+    step: Step,
+    steps: Steps = STEPS,
+    compiled: Compile = True,
+    write_contract: Annotated[
+        bool, typer.Option("--write-contract", help="Keep the contract and its adapter in the project.")
+    ] = False,
+    force: Force = False,
+    reports: Annotated[
+        Path | None, typer.Option("--reports", help="Keep the run directory here; by default none is kept.")
+    ] = None,
+    name: Name = None,
+    wall_limit: Annotated[
+        float | None, typer.Option("--wall-limit", min=1.0, metavar="SECONDS", help="End each run's worker after this.")
+    ] = None,
+    redact: Redact = None,
+) -> None:
+    """Run the step that a function makes: does it capture, train the same, how fast, where does it wait."""
+    draft = Draft(find_step_source(step), steps, arms_here(compiled=compiled))
+    if write_contract:
+        require_free(kept_files(draft, Path.cwd()), force=force)
+    options = session.VerifyOptions(
+        name=name, wall_limit_s=wall_limit, redact=redact, command=("harness", *sys.argv[1:])
+    )
+    with interruptible():
+        tried = run(draft, reports=reports, options=options, watch=Progress())
+    print_lines(answers(tried))
+    print_line("")
+    _say_what_is_kept(tried, write_contract=write_contract, force=force)
+    print_line(str(tried.judgement.headline))
+    raise typer.Exit(tried.judgement.exit_code)
+
+
+def _say_what_is_kept(tried: Tried, *, write_contract: bool, force: bool) -> None:
+    if tried.run_directory is not None:
+        print_line(f"report: {tried.run_directory / 'report.html'}")
+    if not_tried(tried):
+        if write_contract:
+            print_line("nothing is kept: the step did not run, so that no number of a contract follows from it")
+    elif not write_contract:
+        print_line(f"keep it as a contract: harness try {tried.draft.source.asked} --write-contract")
+    else:
+        print_kept(keep(tried.draft, Path.cwd(), force=force))

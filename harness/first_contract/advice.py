@@ -1,0 +1,104 @@
+"""What would mend a step: by the line of the user's code that a message names, and by the judge's reason code.
+
+Source files are read here as text, and never run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+_PLACE = re.compile(r"(?<![\w./-])([\w./-]+\.py):(\d+)")
+_FRAME = re.compile(r'File "([^"<]+)", line (\d+)')
+Place = tuple[str, int]  # file and line
+_SHOWN = 100  # characters of a quoted line
+
+# The first pattern that a line matches is the one that counts.
+BY_LINE = {
+    r"\.(item|tolist|cpu|numpy)\(|\b(float|int|bool|print|len|format|round)\(|f[\"']": (
+        "keep the tensor (`losses.append(loss.detach())`) and read it after the step, outside of it"
+    ),
+    r"\.step\(": (
+        "torch's optimizers read their own step count on the host unless they are made with `fused=True`, on a GPU "
+        "with `capturable=True` as well; a scheduler's `step()` belongs outside of the step"
+    ),
+    r"^\s*(if|elif|while|assert)\b|\bif\b.*\belse\b|\b(any|all)\(": (
+        "a Python `if` on a tensor waits for it: choose on the device, with `torch.where`"
+    ),
+    r"nonzero|masked_select|unique|\[[^\]]*(==|!=|[<>])|\[~?\w*mask\w*\]": (
+        "the shape depends on values here: multiply by the mask, or choose with `torch.where`"
+    ),
+}
+BY_REASON = {
+    "unequal_start": "the arms start from other weights or state: seed, inside of the function, what it makes",
+    "unequal_batches": (
+        "`batch(index)` draws from a generator that lives on: make one from seed and index in each call"
+    ),
+    "differs": (
+        "what changes from step to step did not reach the capture (a learning rate that is a Python number, a counter, "
+        "a batch that is rebound): put it into the batch, or keep it in a tensor that the step changes in place"
+    ),
+    "end_differs": (
+        "something changes the named tensors that a replay does not repeat: change them in place, by torch"
+    ),
+    "non_finite": "a loss is NaN or infinite: lower the learning rate, or look at the step that is named",
+    "non_finite_end": "an update made it NaN or infinite: lower the learning rate, or clip the gradients",
+    "exceeds_tolerance": (
+        "the compiled step trains otherwise: look for values that the compiler takes for constant; where roundings "
+        "explain it, keep the contract and raise `max_abs_difference` there"
+    ),
+    "vacuous_training_effect": "too little to show anything: more steps (`--steps`), or a higher learning rate",
+    "vacuous_parameters_unchanged": "the optimizer holds other tensors than the model, or its learning rate is 0",
+    "vacuous_constant_loss": "the loss has to be computed from the batch",
+    "vacuous_batches_repeat": "`batch(index)` has to give each index a batch of its own",
+    "too_slow": "the step is long enough that launches cost nothing, or something else used the GPU",
+    "limits_exceeded": "try it again while nothing else uses the machine",
+    "worker_wall_limit": "a longer `--wall-limit`, or less work at import and in the function",
+}
+_WAITS = {"not_captured", "sync_count", "sync_in_capture"}
+
+
+def places_in_stack(stack: str, folders: Sequence[Path]) -> list[Place]:
+    """The frames of a stack's text that are in one of the folders, in its order, relative to them."""
+    found: list[Place] = []
+    for name, number in _FRAME.findall(stack):
+        file = Path(name)
+        within = [file.relative_to(folder) for folder in folders if file.is_relative_to(folder)]
+        if within or not file.is_absolute():
+            place = (str(within[0] if within else file), int(number))
+            found += [place] if source_line(*place, folders) else []
+    return found
+
+
+def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
+    """The line of code, from the first of the folders that has the file; "" where none has it."""
+    for folder in folders if not Path(file).is_absolute() else ():
+        try:
+            lines = (folder / file).read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+        return lines[number - 1].strip()[:_SHOWN] if number <= len(lines) else ""
+    return ""
+
+
+def advice(reason: str, places: Sequence[Place], folders: Sequence[Path]) -> Iterator[str]:
+    """Lines below an answer: the code at each place, what to change there, what the reason asks for.
+
+    folders: where the files are looked for.
+    """
+    for file, number in dict.fromkeys(places):
+        code = source_line(file, number, folders)
+        if not code:
+            continue
+        yield f"{file}:{number}: {code}"
+        mend = next((text for pattern, text in BY_LINE.items() if re.search(pattern, code)), "")
+        if mend and reason in _WAITS:
+            yield f"-> {mend}"
+    if reason in BY_REASON:
+        yield f"-> {BY_REASON[reason]}"
+
+
+def places_in(message: str) -> list[Place]:
+    """Every `file.py:line` that a message names."""
+    return [(file, int(number)) for file, number in _PLACE.findall(message)]

@@ -1,0 +1,145 @@
+"""What a tried step is told of: a line a question, the line of code and what would mend it below each no."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.evidence import environment
+from harness.first_contract.advice import Place, advice, places_in, places_in_stack
+from harness.first_contract.project import compiler_missing
+from harness.first_contract.trying import Tried
+from harness.judge.reasons import CANDIDATE_NOT_CAPTURED, HELD, SYNC_COUNT
+from harness.judge.verdict import Status, Verdict
+from harness.report.text import line
+
+QUESTIONS = {
+    "REPEATS": "repeats itself",
+    "CAPTURES": "is captured",
+    "SAME": "captured, trains the same",
+    "FASTER": "captured, is not slower",
+    "SYNCS": "never waits for the device",
+    "COMPILED": "compiled, trains the same",
+    "COMPILED-FASTER": "compiled, is not slower",
+}
+WORDS = {
+    Status.PASS: "yes",
+    Status.FAIL: "NO",
+    Status.INCONCLUSIVE: "undecided",
+    Status.NOT_RUN: "not run",
+    Status.ERROR: "error",
+}
+WIDTH = 120
+_GIB = 2**30
+
+
+def answers(tried: Tried) -> list[str]:
+    """The lines, in the order of `QUESTIONS`; what this machine cannot decide is said, and why."""
+    draft, machine = tried.draft, environment.machine()
+    facts = [arm.start.facts for run in tried.judgement.view.evidence.values() for arm in run.arms.get("plain", [])]
+    on_gpu = machine.gpus and any(str(known.get("device")).startswith("cuda") for known in facts)
+    device = machine.gpus[0].name if on_gpu else "the CPU"
+    lines = [f"{draft.source.asked} ({draft.source.place}): {draft.steps} steps an arm, on {device}", ""]
+    by_id = {verdict.claim: verdict for verdict in tried.judgement.verdicts}
+    if failure := not_tried(tried):
+        return lines + failure
+    for name, question in QUESTIONS.items():
+        verdict = by_id.get(draft.claim_id(name))
+        if verdict is not None:
+            lines += _answer(question, verdict, tried)
+        elif reason := _left_out(name, machine.cuda_message):
+            lines += _line("not run", question, reason)
+    return [*lines, *_line("", "memory", _memory(tried))]
+
+
+def _line(word: str, question: str, detail: str) -> list[str]:
+    return _wrapped(f"{word:>9}  {question:<26} {line(detail, 400)}", "", 13)
+
+
+def _wrapped(text: str, first: str, margin: int) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * margin, break_on_hyphens=False)
+
+
+def _answer(question: str, verdict: Verdict, tried: Tried) -> Iterator[str]:
+    yield from _line(WORDS[verdict.status], question, _detail(verdict, tried))
+    if verdict.status is not Status.PASS and verdict.reason != CANDIDATE_NOT_CAPTURED:
+        for below in advice(verdict.reason, _places(verdict, tried), folders(tried)):
+            yield from _wrapped(below, " " * 13, 16)
+
+
+def _places(verdict: Verdict, tried: Tried) -> list[Place]:
+    """Lines of the user's code: where the plain step waits, by all detectors, or those that the verdict names."""
+    if verdict.reason != SYNC_COUNT:
+        return places_in(verdict.message)
+    plain = [arm.syncs for run in tried.judgement.view.evidence.values() for arm in run.arms.get("plain", [])]
+    readings = [reading for syncs in plain if syncs is not None for reading in (*syncs.readings, *syncs.every_step)]
+    return sorted({(place.file, place.line) for reading in readings for place in reading.places})
+
+
+def _detail(verdict: Verdict, tried: Tried) -> str:
+    """The judge's sentence, but where a reader wants something else first."""
+    figures, held = verdict.figures, verdict.status is Status.PASS
+    if (ratio := figures.get("mean_ratio")) and isinstance(ratio.value, float):
+        return f"{ratio.value:.2f} times the plain step's pace: {verdict.message}"
+    if verdict.reason == CANDIDATE_NOT_CAPTURED:
+        return "it was not captured"
+    if verdict.reason in (HELD, SYNC_COUNT) and (waits := figures.get("candidate_syncs_per_step")):
+        return f"in none of {verdict.denominators['every_step']} steps" if held else f"{waits.value:g} times a step"
+    captures = [arm.capture for run in tried.judgement.view.evidence.values() for arm in run.arms.get("captured", [])]
+    traced = any(capture is not None and capture.mechanism == "traced" for capture in captures)
+    if held and traced and verdict.claim == tried.draft.claim_id("CAPTURES"):
+        return f"recorded and replayed, for want of a GPU: {verdict.message}"
+    return verdict.message
+
+
+def folders(tried: Tried) -> list[Path]:
+    """Where files that messages name are looked for."""
+    source = tried.draft.source
+    return [Path.cwd(), *([source.folder] if source.folder is not None else []), source.file.parent]
+
+
+def not_tried(tried: Tried) -> list[str]:
+    """Why no question could be asked: what ended the plain arm, which all are about, with its line, or what is missing
+    here; nothing where the arm came to its end.
+    """
+    for run in tried.judgement.view.evidence.values():
+        below: list[str] = []
+        if run.death is not None:  # its stack begins with the innermost frame
+            where = folders(tried)
+            below = [f"{'':>13}{each}" for each in advice("", places_in_stack(run.death.stack, where)[:1], where)]
+            told = f"the process that ran it ended, {run.death.cause.replace('_', ' ')}: {run.death.detail}"
+        elif "plain" in run.failed:
+            told = run.failed["plain"].detail
+        else:
+            continue
+        return [*_wrapped(f"{WORDS[Status.ERROR]:>9}  {line(told, 600)}", "", 13), *below]
+    verdicts = tried.judgement.verdicts
+    if all(verdict.status is Status.NOT_RUN for verdict in verdicts):  # for want of torch, say
+        messages = dict.fromkeys(verdict.message for verdict in verdicts)
+        return [
+            each for text in messages for each in _wrapped(f"{WORDS[Status.NOT_RUN]:>9}  {line(text, 600)}", "", 13)
+        ]
+    return []
+
+
+def _left_out(name: str, no_cuda: str) -> str:
+    """Why a draft has no such claim; "" where nobody asked for it."""
+    if name == "FASTER":
+        return f"speed is decided on a GPU: {no_cuda}"
+    if name == "COMPILED":
+        return compiler_missing() or "--no-compile"
+    return ""
+
+
+def _memory(tried: Tried) -> str:
+    """The most that each arm had allocated after a step."""
+    most: dict[str, int] = {}
+    for run in tried.judgement.view.evidence.values():
+        for name, executions in run.arms.items():
+            samples = [sample.allocated_bytes for one in executions for each in one.memory for sample in each.samples]
+            if samples and name in ("plain", "captured", "compiled"):
+                most[name] = max(samples)
+    if not most:
+        return "not measured: torch counts that of CUDA devices alone"
+    return ", ".join(f"{name} {number / _GIB:.3f} GiB" for name, number in most.items()) + " allocated after a step"

@@ -1,0 +1,56 @@
+"""The files that a first contract puts into a project, and what the machine there allows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.errors import UsageError
+from harness.evidence import environment
+from harness.first_contract.draft import Arms, Draft
+
+COMPILERS = ("g++", "clang++", "c++")
+
+
+def compiler_missing() -> str:
+    """Why torch.compile cannot work here; "" where it probably can."""
+    named = os.environ.get("CXX")
+    if any(shutil.which(name) for name in ([named] if named else COMPILERS)):
+        return ""
+    return f"no C++ compiler ({named or ', '.join(COMPILERS)})"
+
+
+def arms_here(*, compiled: bool) -> Arms:
+    """What this machine allows."""
+    return Arms(compiled=compiled and not compiler_missing(), timed=environment.machine().cuda)
+
+
+def keep(draft: Draft, folder: Path, *, force: bool) -> list[Path]:
+    """Write the adapter and the contract into a project; the files.
+
+    Raises UsageError where one exists, unless `force` says that it is to be replaced.
+    """
+    paths = kept_files(draft, folder)
+    require_free(paths, force=force)
+    texts = (draft.adapter(folder), draft.contract())
+    for path, text in zip(paths, texts, strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    return paths
+
+
+def kept_files(draft: Draft, folder: Path) -> list[Path]:
+    """Where they are written: the adapter beside the project's modules, the contract in `contracts/`."""
+    return [folder / draft.adapter_name, folder / "contracts" / draft.contract_name]
+
+
+def require_free(paths: Sequence[Path], *, force: bool) -> None:
+    """Raise UsageError unless no file is in the way, or `force` says that it may be replaced."""
+    there = [os.path.relpath(path) for path in paths if os.path.lexists(path)]
+    if there and not force:
+        raise UsageError(
+            "no file of yours is replaced without --force", got=f"{' and '.join(there)} exists", remedy="move it away"
+        )

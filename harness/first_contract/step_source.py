@@ -1,0 +1,263 @@
+"""Where a function that makes a training step is written, and how it is called: read from its source, never run.
+
+Understood is `module:function`, and `path/to/file.py:function`, of a function written with `def` at the top of that
+file. It takes no arguments but those named in `GIVEN` (others have defaults), and returns step, batch and parameters.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import keyword
+import sys
+import tokenize
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.contract.strict_yaml import nearest
+from harness.errors import UsageError
+from harness.python_path import add_working_directory
+
+GIVEN = {
+    "workload": "workload",
+    "arm": "arm",
+    "seed": "workload.seed",
+    "batch_size": "workload.batch_size",
+    "seq_len": "workload.seq_len",
+}
+"""Arguments that the harness gives by their name, and what it gives."""
+PAGE = "docs/plugging-in-a-trainer.md"
+RETURNED = "step, batch, model"
+MOST_BYTES = 2**22  # of a source file
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class StepSource:
+    """A function that makes a step: what to import it by, and from which folder."""
+
+    asked: str  # as it was named
+    module: str  # as it is imported
+    function: str
+    folder: Path | None  # that Python has to be told of to find the module; None: it finds it
+    file: Path
+    line: int
+    arguments: tuple[str, ...]  # those of GIVEN that it takes
+    defaults: Mapping[str, int]  # whole numbers among their defaults
+
+    @property
+    def place(self) -> str:
+        """File, relative to the working directory where it lies below, and line."""
+        return f"{_shown(self.file)}:{self.line}"
+
+
+def find_step_source(asked: str) -> StepSource:
+    """Read the function that `asked` names. Raises UsageError, with file and line, for what cannot make a step."""
+    place, _, name = asked.rpartition(":")
+    if not place or not name.isidentifier():
+        raise UsageError(
+            "a function is named `module:function`, or `path/to/file.py:function`",
+            got=f"`{asked}`",
+            remedy="for example `train:make_step` or `train.py:make_step`",
+        )
+    file, folder, module = _by_path(Path(place)) if place.endswith(".py") or "/" in place else _by_module(place)
+    function = _function(_parsed(file), name, file)
+    arguments = _arguments(function, file)
+    _require_returns(function, file)
+    told = None if folder == Path.cwd() else folder
+    given = tuple(argument for argument in GIVEN if argument in arguments)
+    whole = {key: value for key in given if type(value := arguments[key]) is int and value > 0}
+    return StepSource(asked, module, name, told, file, function.lineno, given, whole)
+
+
+def _by_path(path: Path) -> tuple[Path, Path, str]:
+    """File, folder and module of a path: as `python path/to/file.py` has it, or as its package does."""
+    if not path.is_file():
+        raise UsageError("the file must exist", where=str(path), got="no file there")
+    file = path.resolve()
+    names, folder = [file.stem], file.parent
+    while (folder / "__init__.py").is_file() and folder != folder.parent:
+        names, folder = [folder.name, *names], folder.parent
+    if not all(name.isidentifier() and not keyword.iskeyword(name) for name in names):
+        raise UsageError(
+            "a module is imported by its file's name, which is an identifier and no word of Python's own",
+            where=str(path),
+            got=".".join(names),
+            remedy="rename the file",
+        )
+    return file, folder, ".".join(names)
+
+
+def _by_module(name: str) -> tuple[Path, Path, str]:
+    """The file of a module that Python would find, as one of the working directory; nothing is imported for it."""
+    if not all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split(".")):
+        raise UsageError("a module's name is made of identifiers", got=f"`{name}`")
+    add_working_directory()
+    first, *rest = name.split(".")
+    for folder in _places_of(first):
+        base = folder.joinpath(first, *rest)
+        for file in (base.with_suffix(".py"), base / "__init__.py"):
+            if file.is_file():
+                return file.resolve(), Path.cwd(), name
+    raise UsageError(
+        "the module must be one that Python finds",
+        got=f"no `{name}` in {Path.cwd()} or among what is installed",
+        remedy="run from the folder that holds it, or name its file: `path/to/file.py:function`",
+    )
+
+
+def _places_of(package: str) -> Iterator[Path]:
+    """Folders that may hold it: those of the path, and where an import hook of an editable installation says."""
+    yield from (Path(entry or ".") for entry in sys.path)
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError, AttributeError):
+        return
+    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+        yield Path(folder).parent
+
+
+def _parsed(file: Path) -> ast.Module:
+    try:
+        if file.stat().st_size > MOST_BYTES:
+            raise UsageError("a source file is read whole", where=_shown(file), got=f"more than {MOST_BYTES} bytes")
+        with tokenize.open(file) as stream:
+            return ast.parse(stream.read(), filename=str(file))
+    except SyntaxError as error:
+        where = f"{_shown(file)}:{error.lineno}" if error.lineno else _shown(file)
+        raise UsageError("the file must be valid Python", where=where, got=error.msg) from error
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        got = f"{type(error).__name__}: {error}"
+        raise UsageError("the file must be readable as Python", where=_shown(file), got=got) from error
+
+
+def _function(tree: ast.Module, name: str, file: Path) -> Function:
+    """The last definition of the name at the top of the file, also below `if` and `try` there."""
+    statements = list(_top(tree.body))
+    functions = {each.name: each for each in statements if isinstance(each, Function)}
+    if name in functions:
+        return functions[name]
+    for each in statements:
+        names = [alias.asname or alias.name for alias in each.names] if isinstance(each, ast.ImportFrom) else []
+        if isinstance(each, ast.ImportFrom) and name in names:
+            source = each.names[names.index(name)].name
+            raise UsageError(
+                f"`{name}` is written with `def` in the file that is named",
+                where=f"{_shown(file)}:{each.lineno}",
+                got="an import",
+                remedy=f"name where it is written: `{'.' * each.level}{each.module or ''}:{source}`",
+            )
+        if isinstance(each, ast.ClassDef) and each.name == name:
+            where = f"{_shown(file)}:{each.lineno}"
+            remedy = f"for a class that is a training system write a contract for it: {PAGE}"
+            raise UsageError(f"`{name}` is a function", where=where, got="a class", remedy=remedy)
+    raise UsageError(
+        f"`{name}` is written with `def` at the top of the file",
+        where=_shown(file),
+        got=f"functions there: {', '.join(functions) or 'none'}",
+        remedy=nearest(name, functions) if functions else "",
+    )
+
+
+def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.If | ast.Try):
+            yield from _top([*statement.body, *statement.orelse])
+
+
+def _arguments(function: Function, file: Path) -> dict[str, object]:
+    """The arguments by name, with their defaults as far as these are literals.
+
+    Raises UsageError for one that nobody can give.
+    """
+    given = function.args
+    positional = [*given.posonlyargs, *given.args]
+    defaults = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)
+    pairs = [*zip(positional, defaults, strict=True), *zip(given.kwonlyargs, given.kw_defaults, strict=True)]
+    for argument, default in pairs:
+        named = argument.arg in GIVEN and argument not in given.posonlyargs
+        if default is None and not named:
+            raise UsageError(
+                f"`{function.name}` takes no arguments but {', '.join(GIVEN)}; others have a default",
+                where=f"{_shown(file)}:{argument.lineno}",
+                got=f"`{argument.arg}`, which has none",
+                remedy=f"give it a default, or name a function that calls `{function.name}` with it",
+            )
+    return {argument.arg: _literal(default) for argument, default in pairs if argument not in given.posonlyargs}
+
+
+def _literal(node: ast.expr | None) -> object:
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def _require_returns(function: Function, file: Path) -> None:
+    """Raise UsageError for a function whose source shows that it returns no step."""
+    where = f"{_shown(file)}:{function.lineno}"
+    rule = f"`{function.name}` makes a step and leaves the loop to its caller: it returns {RETURNED}"
+    remedy = f"end it with `return {RETURNED}`: {PAGE}"
+    own = list(_own(function))
+    if isinstance(function, ast.AsyncFunctionDef) or any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own):
+        raise UsageError(rule, where=where, got="a generator, or an async function", remedy=remedy)
+    returned = [node for node in own if isinstance(node, ast.Return) and node.value is not None]
+    if not returned:
+        raise UsageError(rule, where=where, got=_loop(own), remedy=_split(own) or remedy)
+    for each in returned:
+        if problem := _problem(each.value):
+            raise UsageError(rule, where=f"{_shown(file)}:{each.lineno}", got=problem, remedy=remedy)
+
+
+def _problem(value: ast.expr | None) -> str:
+    """Why a returned expression can be no step, batch and parameters; "" where it may be that."""
+    if isinstance(value, ast.Tuple | ast.List) and not any(isinstance(each, ast.Starred) for each in value.elts):
+        return "" if len(value.elts) in (3, 4) else f"{len(value.elts)} values"
+    if isinstance(value, ast.Constant | ast.Dict | ast.Set | ast.JoinedStr | ast.BinOp | ast.Compare | ast.Lambda):
+        return f"`{ast.unparse(value)[:60]}`"
+    return ""  # a name or a call: what it gives is seen when it runs
+
+
+def _own(node: ast.AST) -> Iterator[ast.AST]:
+    """Everything in a function but what is in functions and classes within it."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, Function | ast.Lambda | ast.ClassDef):
+            yield child
+            yield from _own(child)
+
+
+def _calls(nodes: Iterator[ast.AST] | list[ast.AST], *names: str) -> list[ast.Call]:
+    """Calls of methods of these names, in the order of the file."""
+    calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    return [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in names]
+
+
+def _loop(own: list[ast.AST]) -> str:
+    """What a function that returns nothing does instead, with its lines."""
+    for loop in _loops(own):
+        [backward, *_] = _calls(list(_own(loop)), "backward")
+        return f"no return value, and a training loop at line {loop.lineno} with `backward()` at line {backward.lineno}"
+    for call in _calls(own, "train", "fit"):
+        if call.args or call.keywords or ast.unparse(call.func).rpartition(".")[0].lower().endswith("trainer"):
+            return f"no return value, and `{ast.unparse(call.func)}()` at line {call.lineno}, which loops by itself"
+    return "no return value"
+
+
+def _loops(own: list[ast.AST]) -> list[ast.For | ast.While]:
+    """The innermost loop with a backward pass."""
+    loops = [node for node in own if isinstance(node, ast.For | ast.While) and _calls(list(_own(node)), "backward")]
+    return loops[-1:]
+
+
+def _split(own: list[ast.AST]) -> str:
+    for loop in _loops(own):
+        first, last = loop.body[0].lineno, loop.body[-1].end_lineno
+        return (
+            f"of lines {first} to {last} move what trains on one batch into `def step(batch)`, what makes the batch "
+            f"into `def batch(index)`, and end with `return {RETURNED}`: {PAGE}"
+        )
+    return ""
+
+
+def _shown(file: Path) -> str:
+    return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)

@@ -1,0 +1,130 @@
+"""What a made step's arms and planted faults change of a plain run of it (`made_step.py`)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from harness.system.adapter_checks import require_loss
+from harness.system.built import StepFunction
+from harness.system.faulty_run import FAULTY_STEP
+from harness.system.protocol import Expectation, FaultDescription
+from harness.system.step_function_run import StepFunctionRun
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from harness.contract.schema import Arm
+
+
+class AskedRun(StepFunctionRun):
+    """The step as its arm asks for it, through torch.compile or not; its state is found from the step as written."""
+
+    _compiled: Callable[[dict[str, Tensor]], Tensor] | None
+
+    def __init__(self, opened: StepFunctionRun, arm: Arm) -> None:
+        self._compiles = bool(arm.settings().get("compile"))
+        super().__init__(opened._function, capture=arm.capture, layers=opened._layers, between=opened._between)
+
+    def _begin(self, function: StepFunction) -> None:
+        import torch
+
+        super()._begin(function)
+        self._compiled = torch.compile(function.step) if self._compiles else None
+
+    def step_body(self) -> Callable[[], Tensor]:
+        compiled, written, static = self._compiled, self._function.step, self._current.static
+        if compiled is None:
+            return super().step_body()
+
+        def step() -> Tensor:
+            return require_loss(compiled({name: each.clone() for name, each in static.items()}), written, "step(batch)")
+
+        return step
+
+
+class WaitingRun(AskedRun):
+    """Reads one value from the device in each step, and does nothing else."""
+
+    def step_body(self) -> Callable[[], Tensor]:
+        first = next(iter(self._parameters.values()))
+
+        def wait() -> Tensor:
+            total = first.detach().sum()
+            total.item()
+            return total
+
+        return wait
+
+
+class UndoneRun(AskedRun):
+    """From one step on the parameters are put back after every update."""
+
+    def __init__(self, opened: StepFunctionRun, arm: Arm, first: int = 0) -> None:
+        super().__init__(opened, arm)
+        self._first, self._before = first, dict[str, Any]()
+
+    def step(self, index: int) -> Tensor:
+        import torch
+
+        if index >= self._first and not self._before:
+            self._before = {name: tensor.detach().clone() for name, tensor in self._parameters.items()}
+        loss = super().step(index)
+        with torch.no_grad():
+            for name, before in self._before.items():
+                self._parameters[name].copy_(before)
+        return loss
+
+
+class _OtherLosses(AskedRun):
+    def step(self, index: int) -> Tensor:
+        return super().step(index) * (1 + random.SystemRandom().random() / 1000)
+
+
+class _SecondCapture(AskedRun):
+    def step(self, index: int) -> Tensor:
+        if index == FAULTY_STEP:
+            self.forget_captures()
+        return super().step(index)
+
+
+class _SkippedUpdate(AskedRun):
+    def skipped_steps(self) -> int:
+        return 1
+
+
+FAULTS = {
+    "stopped_training": FaultDescription(
+        "stopped_training",
+        "from the middle of the run on every update is undone",
+        "candidate",
+        dict.fromkeys(("trajectory_match", "throughput_ratio"), Expectation("FAIL", "exceeds_tolerance")),
+    ),
+    "other_losses": FaultDescription(
+        "other_losses",
+        "each loss is up to a thousandth larger, by numbers that no seed reaches",
+        "candidate",
+        dict.fromkeys(("repeatability", "throughput_ratio"), Expectation("FAIL", "differs")),
+    ),
+    "second_capture": FaultDescription(
+        "second_capture",
+        f"the capture is dropped before step {FAULTY_STEP}, which captures anew",
+        "candidate",
+        {"capture": Expectation("FAIL", "wrong_capture_count")},
+    ),
+    "skipped_update": FaultDescription(
+        "skipped_update",
+        "the run says that it left one update out",
+        "candidate",
+        {"capture": Expectation("FAIL", "skipped_steps")},
+    ),
+}
+
+
+def with_fault(opened: StepFunctionRun, arm: Arm, fault: str, steps: int) -> StepFunctionRun:
+    """The run with one of `FAULTS` planted; `steps` is how many it will make."""
+    if fault == "stopped_training":
+        return UndoneRun(opened, arm, first=steps // 2)
+    planted = {"other_losses": _OtherLosses, "second_capture": _SecondCapture, "skipped_update": _SkippedUpdate}
+    return planted[fault](opened, arm)

@@ -1,0 +1,62 @@
+"""A function of a project that makes its training step, as a system with the arms that any such step can have.
+
+    class System(MadeStepSystem):
+        name = "train:make_step"
+
+        def build(self, workload, arm):
+            from train import make_step
+
+            return make_step(seed=workload.seed)
+
+`harness init` and `harness try --write-contract` write such a file. Its faults are there for every step, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from harness.system.made_runs import FAULTS, AskedRun, UndoneRun, WaitingRun, with_fault
+from harness.system.protocol import Scalar, SystemDescription
+from harness.system.step_function import StepFunctionSystem
+from harness.system.step_function_run import StepFunctionRun
+
+if TYPE_CHECKING:
+    from harness.contract.schema import Arm, Workload
+
+
+class MadeStepSystem(StepFunctionSystem):
+    """Subclass, and define `build`.
+
+    Arm options: `trains: false` undoes every update, for a control; `waits: true` reads one value from the device in
+    place of a step, for a control of host syncs; `compile: true` puts the step through torch.compile.
+    """
+
+    summary = "a step that a function of the project makes"
+    arm_options: Mapping[str, Sequence[Scalar] | type] = MappingProxyType(
+        {"trains": bool, "waits": bool, "compile": bool}
+    )
+
+    def describe(self) -> SystemDescription:
+        described = super().describe()
+        return replace(described, faults={**FAULTS, **described.faults})
+
+    def open(
+        self,
+        workload: Workload,
+        arm: Arm,
+        *,
+        fault: str | None = None,
+        data: str | None = None,
+        model_directory: str | None = None,
+    ) -> StepFunctionRun:
+        ours = fault if fault in FAULTS and fault not in self.faults else None
+        opened = super().open(workload, arm, fault=None if ours else fault, data=data, model_directory=model_directory)
+        settings = arm.settings()
+        if ours:
+            return with_fault(opened, arm, ours, workload.steps)
+        if settings.get("waits"):
+            return WaitingRun(opened, arm)
+        return UndoneRun(opened, arm) if settings.get("trains") is False else AskedRun(opened, arm)

@@ -1,0 +1,95 @@
+"""What is said of a trial on a GPU: how much faster, how much memory, and what would mend it; from made evidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evidence_builders import arm, memory
+from report_views import verdict, view_with
+
+from harness import session
+from harness.evidence.cuda_driver import Gpu
+from harness.evidence.environment import Machine
+from harness.evidence.run_evidence import RunEvidence
+from harness.first_contract.advice import advice, places_in, places_in_stack
+from harness.first_contract.answers import answers
+from harness.first_contract.draft import Arms, Draft
+from harness.first_contract.step_source import find_step_source
+from harness.first_contract.trying import Tried
+from harness.judge.verdict import Figure, Status
+
+GIB = 2**30
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("def make_step():\n    return step, batch, model\n")
+    return tmp_path
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(True, "", (Gpu("NVIDIA H200", "GPU-1", "sm_90", 140.0),), 64.0)
+    monkeypatch.setattr("harness.evidence.environment.machine", lambda: machine)
+
+
+def tried(*verdicts: Any) -> Tried:
+    facts = {"device": "cuda:0", "layers": 2}
+    arms = {
+        "plain": [arm("plain", facts=facts, memory=[memory([2 * GIB, 3 * GIB])])],
+        "captured": [arm("captured", memory=[memory([GIB, 3 * GIB // 2])])],
+        "waiting": [arm("waiting", memory=[memory([9 * GIB])])],
+    }
+    run = RunEvidence("train-v1+small+paired", "paired", arms)
+    view = replace(view_with(*verdicts), evidence={run.run_id: run})
+    draft = Draft(find_step_source("train.py:make_step"), 40, Arms(compiled=False, timed=True))
+    return Tried(draft, session.Judgement(view), None)
+
+
+def test_a_gpus_answers_are_speed_and_memory(project: Path, gpu: None) -> None:
+    faster = verdict("TRAIN-FASTER", message="m", figures={"mean_ratio": Figure(value=1.374, unit="x")})
+    slower = verdict(
+        "TRAIN-COMPILED-FASTER", status=Status.FAIL, reason="too_slow", message="n",
+        figures={"mean_ratio": Figure(value=0.9, unit="x")},
+    )  # fmt: skip
+    assert answers(tried(faster, slower)) == [
+        "train.py:make_step (train.py:1): 40 steps an arm, on NVIDIA H200",
+        "",
+        "      yes  captured, is not slower    1.37 times the plain step's pace: m",
+        "  not run  compiled, trains the same  --no-compile",
+        "       NO  compiled, is not slower    0.90 times the plain step's pace: n",
+        "             -> the step is long enough that launches cost nothing, or something else used the GPU",
+        "           memory                     plain 3.000 GiB, captured 1.500 GiB allocated after a step",
+    ]
+
+
+WAITING = {
+    "losses.append(loss.item())": "keep the tensor",
+    "total += float(loss)": "keep the tensor",
+    'print(f"loss {loss}")': "keep the tensor",
+    "optimizer.step()": "torch's optimizers read their own step count",
+    "if loss > best:": "a Python `if` on a tensor",
+    "rate = high if loss < best else low": "a Python `if` on a tensor",
+    "kept = values[values > 0]": "the shape depends on values",
+    "logits = logits[mask]": "the shape depends on values",
+}
+
+
+@pytest.mark.parametrize("code", WAITING)
+def test_a_line_that_waits_is_quoted_with_what_mends_it(code: str, project: Path) -> None:
+    (project / "step.py").write_text(f"\n    {code}\n")
+    quoted, mend = advice("sync_count", [("step.py", 2), ("step.py", 2), ("torch/optim.py", 2)], [project])
+    assert quoted == f"step.py:2: {code}"
+    assert mend.startswith(f"-> {WAITING[code]}")
+    assert list(advice("held", [("step.py", 2)], [project])) == [quoted]
+
+
+def test_places_are_those_of_the_project(project: Path) -> None:
+    assert places_in("at train.py:2 aten (1), in src/a-b.py:3") == [("train.py", 2), ("src/a-b.py", 3)]
+    stack = f'File "/lib/threading.py", line 1 in x\nFile "{project}/train.py", line 2 in y\nFile "train.py", line 1'
+    assert places_in_stack(stack, [project]) == [("train.py", 2), ("train.py", 1)]
+    assert list(advice("held", [(f"{project}/train.py", 1)], [project])) == []

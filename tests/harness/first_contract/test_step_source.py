@@ -1,0 +1,128 @@
+"""What of a source file makes a step, and the error for what does not: with file and line, and nothing is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import UsageError
+from harness.first_contract.step_source import find_step_source
+
+HOSTILE = "raise SystemExit('the module was run')\n"
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(asked: str) -> str:
+    with pytest.raises(UsageError) as raised:
+        find_step_source(asked)
+    return str(raised.value)
+
+
+def written(text: str, name: str = "train.py") -> None:
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    Path(name).write_text(HOSTILE + text)
+
+
+def test_a_function_is_found_with_what_it_takes_and_its_module_is_not_run(project: Path) -> None:
+    written("def make_step(seed, *, batch_size=16, rate=0.1):\n    return step, batch, model\n")
+    for asked in ("train:make_step", "train.py:make_step"):
+        source = find_step_source(asked)
+        assert (source.module, source.folder, source.place) == ("train", None, "train.py:2")
+        assert (source.arguments, source.defaults) == (("seed", "batch_size"), {"batch_size": 16})
+
+
+@pytest.mark.parametrize(
+    ("file", "asked", "module", "folder"),
+    [
+        ("scripts/train.py", "scripts/train.py:make", "train", "scripts"),
+        ("scripts/train.py", "scripts.train:make", "scripts.train", None),
+        ("package/train.py", "package/train.py:make", "package.train", None),
+        ("src/package/train.py", "src/package/train.py:make", "package.train", "src"),
+    ],
+)
+def test_a_file_is_imported_as_python_would(
+    file: str, asked: str, module: str, folder: str | None, project: Path
+) -> None:
+    written("def make():\n    return step, batch, model\n", file)
+    if "package" in file:
+        (project / file).with_name("__init__.py").touch()
+    source = find_step_source(asked)
+    assert (source.module, source.folder) == (module, project / folder if folder else None)
+
+
+LOOP = """def main():
+    model = make()
+    for epoch in range(3):
+        for index in range(9):
+            loss = model(batch(index))
+            loss.backward()
+            print(loss.item())
+"""
+
+
+MAKES = ": `main` makes a step and leaves the loop to its caller: it returns step, batch, model; found "
+TAKES = ": `main` takes no arguments but workload, arm, seed, batch_size, seq_len; others have a default; found "
+WRITTEN = ": `main` is written with `def` in the file that is named; found an import; name where it is written: "
+TRAINER = "    trainer = Trainer()\n    trainer.train()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            LOOP,
+            f"train.py:2{MAKES}no return value, and a training loop at line 5 with `backward()` at line 7; of lines",
+        ),
+        (f"def main():\n{TRAINER}", "no return value, and `trainer.train()` at line 4, which loops by itself"),
+        ("def main():\n    pl.Trainer().fit(model, data)\n", "`pl.Trainer().fit()` at line 3, which loops by itself"),
+        ("def main():\n    model.train()\n", "found no return value; end it with"),
+        ("def main():\n    return step, batch\n", f"train.py:3{MAKES}2 values"),
+        ("def main():\n    return {'step': step}\n", "found `{'step': step}`"),
+        ("def main():\n    yield step, batch, model\n", "found a generator"),
+        ("async def main():\n    return step, batch, model\n", "found a generator, or an async function"),
+        ("def main(seed,\n         config):\n    return a, b, c\n", f"train.py:3{TAKES}`config`, which has none"),
+        ("def main(seed, /):\n    return a, b, c\n", "found `seed`, which has none"),
+        ("from .steps import make as main\n", f"train.py:2{WRITTEN}`.steps:make`"),
+        ("class main:\n    pass\n", "train.py:2: `main` is a function; found a class"),
+        ("def mains():\n    pass\n", "found functions there: mains; did you mean 'mains'?"),
+        ("def main(:\n", "train.py:2: the file must be valid Python; found invalid syntax"),
+        ("def main():\n    return '\0'\n", "null bytes"),
+        ("x = " + "(" * 500 + ")" * 500, "too many nested parentheses"),
+    ],
+)
+def test_what_makes_no_step_is_refused_with_its_place(text: str, found: str) -> None:
+    written(text)
+    assert found in refused("train.py:main")
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("train", "a function is named `module:function`, or `path/to/file.py:function`; found `train`"),
+        ("train:make step", "a function is named"),
+        ("missing.py:main", "missing.py: the file must exist"),
+        ("missing:main", "the module must be one that Python finds; found no `missing`"),
+        ("tr-ain:main", "a module's name is made of identifiers; found `tr-ain`"),
+        ("class.py:main", "a module is imported by its file's name, which is an identifier"),
+        ("latin.py:main", "latin.py: the file must be valid Python"),
+        ("folder.py:main", "folder.py: the file must exist; found no file there"),
+    ],
+)
+def test_what_names_no_function_is_refused(asked: str, found: str, project: Path) -> None:
+    written("", "class.py")
+    (project / "latin.py").write_bytes(b"# \xe9\n")
+    (project / "folder.py").mkdir()
+    assert found in refused(asked)
+
+
+def test_what_cannot_be_told_from_the_source_is_left_to_the_run() -> None:
+    written("def main():\n    return StepFunction(step=step, batch=batch, parameters=parameters)\n")
+    assert find_step_source("train.py:main").line == 2
+    written("if True:\n    def main():\n        return parts\n")
+    assert find_step_source("train.py:main").line == 3

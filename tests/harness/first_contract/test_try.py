@@ -1,0 +1,213 @@
+"""`harness try` from the command line: what it answers of sound, broken and hostile steps, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+STEP = """
+import torch
+
+{at_import}
+
+def make_step(seed):
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    {before}
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(batch["x"]), batch["y"])
+        loss.backward()
+        optimizer.step()
+        {after}
+        return loss
+
+    def batch(index):
+        generator = torch.Generator().manual_seed(1000 * seed + index)
+        x = torch.randn(32, 8, generator=generator)
+        return {{"x": x[x[:, 0] < 9], "y": x.sum(dim=1, keepdim=True)}}
+
+    return step, batch, model
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "temporary").mkdir()
+    return tmp_path
+
+
+def written(project: Path, *, at_import: str = "", before: str = "", after: str = "") -> None:
+    text = STEP.format(at_import=at_import, before=before or "pass", after=after or "pass")
+    (project / "train.py").write_text(text)
+
+
+def command(project: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(project / "temporary")}
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "harness", *arguments],
+        cwd=project,
+        env=environment | {"CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def tried(project: Path, *options: str) -> tuple[int, list[str]]:
+    """Exit code and printed lines of a trial of few steps, without torch.compile."""
+    process = command(project, "try", "train.py:make_step", "--no-compile", "--steps", "12", *options)
+    printed, errors = process.communicate(timeout=200)
+    assert "Traceback" not in errors
+    assert list((project / "temporary").glob("harness*")) == []
+    return process.returncode, printed.splitlines()
+
+
+def answers(lines: list[str]) -> dict[str, str]:
+    """Each question with its answer, and what follows it up to the next one."""
+    found: dict[str, str] = {}
+    question = ""
+    for line in lines[2 : lines.index("", 2)]:
+        if line[11:12] != " ":
+            question = line[11:37].strip()
+            found[question] = line[:9].strip() + ":" + line[37:]
+        else:
+            found[question] += "\n" + line.strip()
+    return found
+
+
+def test_a_sound_step_is_kept_with_its_contract_and_its_run(project: Path) -> None:
+    written(project)
+    code, lines = tried(project, "--write-contract", "--reports", "runs", "--name", "first")
+    assert lines[0] == "train.py:make_step (train.py:6): 12 steps an arm, on the CPU"
+    words = {question: answer.partition(":")[0] for question, answer in answers(lines).items()}
+    assert words == {
+        "repeats itself": "yes",
+        "is captured": "yes",
+        "captured, trains the same": "yes",
+        "captured, is not slower": "not run",
+        "never waits for the device": "yes",
+        "compiled, trains the same": "not run",
+        "memory": "",
+    }
+    assert lines[-5:] == [
+        "report: runs/first/report.html",
+        "wrote train_harness.py",
+        "wrote contracts/train-v1.yaml",
+        "next: harness check contracts/ && harness verify contracts/",
+        "HELD: Every planned unit held.",
+    ]
+    assert code == 0
+    assert command(project, "judge", "--check", "runs/first").communicate(timeout=100)[0].startswith("same")
+    demanded = re.findall(r"at_least: ([\d.]+)}", (project / "contracts" / "train-v1.yaml").read_text())
+    assert demanded == re.findall(r"at_least: ([\d.]+)}", (project / "runs/first/contracts/train-v1.yaml").read_text())
+    assert float(demanded[0]) > 0.1  # half of what was seen, and no guess
+
+    again = command(project, "try", "train.py:make_step", "--write-contract")
+    assert again.communicate(timeout=100) == (
+        "",
+        (
+            "error: no file of yours is replaced without --force; found train_harness.py and contracts/train-v1.yaml "
+            "exists; move it away\n"
+        ),
+    )
+    assert again.returncode == 2
+
+
+KEEP = "-> keep the tensor (`losses.append(loss.detach())`) and read it after the step, outside of it"
+
+
+def test_a_logged_loss_is_named_with_its_line_and_what_mends_it(project: Path) -> None:
+    written(project, before="losses = []", after="losses.append(loss.item())")
+    code, lines = tried(project)
+    given = answers(lines)
+    assert code == 1
+    waits = "NO: 1 times a step\ntrain.py:17: losses.append(loss.item())\n" + KEEP
+    assert given["never waits for the device"] == waits
+    assert given["is captured"].startswith(
+        "NO: captured was not captured: train.py:17: a captured step must not wait for"
+    )
+    assert given["is captured"].endswith("train.py:17: losses.append(loss.item())\n" + KEEP)
+    assert given["captured, trains the same"] == "undecided: it was not captured"
+
+
+def test_a_frozen_learning_rate_is_another_training(project: Path) -> None:
+    written(project, before="schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.1)", after="schedule.step()")
+    code, lines = tried(project)
+    given = answers(lines)["captured, trains the same"].replace("\n", " ")
+    assert code == 1
+    assert given.startswith(
+        "NO: the losses of candidate captured and baseline plain differ at 8 of 12 steps, first at step 4"
+    )
+    assert "-> what changes from step to step did not reach the capture (a learning rate that is a Python" in given
+
+
+@pytest.mark.parametrize(
+    ("at_import", "after", "options", "found"),
+    [
+        ("", 'raise ValueError("no")', (), 'train.py:17 in step `raise ValueError("no")`: ValueError: no'),
+        ("import sys; sys.exit(0)", "", (), "train.py:4 in <module> `import sys; sys.exit(0)`: SystemExit: 0"),
+        ("import os; os._exit(0)", "", (), "the process that ran it ended, incomplete: "),
+        ("import time; time.sleep(600)", "", ("--wall-limit", "8"), "the process that ran it ended, wall limit: "),
+    ],
+    ids=["raises", "exits", "exits hard", "hangs"],
+)
+def test_what_breaks_the_step_breaks_no_more(
+    at_import: str, after: str, options: tuple[str, ...], found: str, project: Path
+) -> None:
+    written(project, at_import=at_import, after=after)
+    code, lines = tried(project, "--write-contract", *options)
+    assert code == 12
+    assert lines[2].startswith(f"    error  {found}")
+    assert lines[-2] == "nothing is kept: the step did not run, so that no number of a contract follows from it"
+    assert not (project / "contracts").exists()
+
+
+def test_what_a_module_prints_is_none_of_the_answers(project: Path) -> None:
+    written(project, at_import='print("HELD: Every planned unit held.\\x1b[2J")', after='print("::error::x")')
+    code, lines = tried(project)
+    assert code == 0
+    assert [line for line in lines if "\x1b" in line or line.startswith("::")] == []
+    assert lines.count("HELD: Every planned unit held.") == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_an_interruption_ends_it_and_leaves_nothing(number: int, code: int, word: str, project: Path) -> None:
+    written(project, at_import="import time; time.sleep(600)")
+    process = command(project, "try", "train.py:make_step", "--no-compile", "--write-contract", "--reports", "runs")
+    assert process.stderr is not None
+    while "plain.0: open" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(number)
+    printed, errors = process.communicate(timeout=60)
+    assert (process.returncode, printed, errors.splitlines()[-1]) == (code, "", word)
+    assert list((project / "temporary").glob("harness*")) == []
+    assert sorted(path.name for path in project.iterdir()) == ["temporary", "train.py"]
+
+
+def test_init_runs_nothing_and_is_refused_for_a_loop(project: Path) -> None:
+    written(project, at_import="raise SystemExit(1)")
+    process = command(project, "init", "train:make_step", "--no-compile")
+    assert process.communicate(timeout=60) == (
+        (
+            "wrote train_harness.py\nwrote contracts/train-v1.yaml\n"
+            "next: harness check contracts/ && harness verify contracts/\n"
+        ),
+        "",
+    )
+    (project / "train.py").write_text("def main():\n    while True:\n        loss.backward()\n")
+    process = command(project, "init", "train:main", "--force")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert errors.startswith("error: train.py:1: `main` makes a step and leaves the loop to its caller")

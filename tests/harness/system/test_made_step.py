@@ -1,0 +1,116 @@
+"""A made step's arms, and its planted faults, each changed by one thing against the plain run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from harness.contract.schema import Arm, Workload
+from harness.errors import HarnessError
+from harness.runners.sync_detectors import by_dispatch_mode
+from harness.system.made_step import MadeStepSystem
+from harness.system.step_function_run import StepFunctionRun
+
+STEPS = 12
+WORKLOAD = Workload(model="any", batch_size=2, seq_len=4, steps=STEPS)
+
+
+class Made(MadeStepSystem):
+    """As a user's function gives it: the model in the place of its parameters, a batch that needs a value."""
+
+    name = "made"
+
+    def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+        torch.manual_seed(workload.seed)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+        def step(batch: dict[str, Tensor]) -> Tensor:
+            optimizer.zero_grad()
+            loss: Tensor = (model(batch["x"]) - batch["x"].sum(1, keepdim=True)).square().mean()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            return loss
+
+        def batch(index: int) -> dict[str, Tensor]:
+            x = torch.randn(8, 4, generator=torch.Generator().manual_seed(index))
+            return {"x": x * (1.0 if x.sum().item() > 0 else -1.0)}
+
+        return step, batch, model
+
+
+def opened(settings: dict[str, Any], fault: str | None = None) -> StepFunctionRun:
+    return Made().open(WORKLOAD, Arm.model_validate({"capture": "none"} | settings), fault=fault)
+
+
+def losses(run: StepFunctionRun) -> list[float]:
+    return [float(run.step(index)) for index in range(STEPS)]
+
+
+def weights(run: StepFunctionRun) -> Tensor:
+    return run.parameters()["weight"].detach().clone()
+
+
+def test_what_makes_a_batch_is_no_wait_for_the_device_and_what_the_control_reads_is() -> None:
+    plain, waiting = opened({}), opened({"waits": True})
+    assert sum(by_dispatch_mode(lambda: plain.step(0), "cpu").values()) == 0
+    assert sum(by_dispatch_mode(lambda: waiting.step(0), "cpu").values()) == 1
+
+
+def test_the_untrained_control_begins_as_the_plain_arm_and_stays_there() -> None:
+    plain, untrained = opened({}), opened({"trains": False})
+    before = weights(untrained)
+    assert torch.equal(before, weights(plain))
+    ours, theirs = losses(untrained), losses(plain)
+    assert torch.equal(weights(untrained), before)
+    assert ours[0] == theirs[0]
+    assert ours[-1] > theirs[-1]
+
+
+def test_a_compiled_step_is_the_compilers_and_its_state_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def compiled(step: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
+        return lambda batch: calls.append(step) or step(batch)  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr("torch.compile", compiled)
+    plain, run = opened({}), opened({"compile": True})
+    assert losses(run) == losses(plain)
+    assert len(calls) == STEPS
+    assert {kind: set(found) for kind, found in run.state().items()} == {
+        kind: set(found) for kind, found in plain.state().items()
+    }
+
+
+def test_stopped_training_stops_in_the_middle() -> None:
+    right, stopped = losses(opened({})), losses(opened({}, "stopped_training"))
+    assert [a == b for a, b in zip(right, stopped, strict=True)] == [True] * 7 + [False] * 5
+
+
+def test_other_losses_are_others_in_each_run() -> None:
+    first, second = losses(opened({}, "other_losses")), losses(opened({}, "other_losses"))
+    assert all(a != b for a, b in zip(first, second, strict=True))
+    assert first == pytest.approx(losses(opened({})), rel=1e-3)
+
+
+def test_a_second_capture_and_a_skipped_update_are_told() -> None:
+    again = opened({"capture": "step"}, "second_capture")
+    assert losses(again) == losses(opened({"capture": "step"}))
+    assert again.capture_record().captures == 2
+    assert opened({}, "skipped_update").skipped_steps() == 1  # type: ignore[attr-defined]
+
+
+class Pair(MadeStepSystem):
+    def build(self, workload: Workload, arm: Arm) -> Any:
+        return 1, 2
+
+
+def test_what_makes_no_step_is_refused_with_its_place() -> None:
+    with pytest.raises(
+        HarnessError, match=r"test_made_step\.py:\d+: build returns StepFunction\(step, batch, parameters\)"
+    ):
+        Pair().open(WORKLOAD, Arm.model_validate({"capture": "none"}))
