@@ -133,7 +133,7 @@ def _claims(loaded: LoadedContract, descriptions: Mapping[str, SystemDescription
                 message = f"judge_missing: nothing judges '{part.kind}' yet, so '{claim.id}' will be NOT_RUN"
                 yield Finding("warning", loaded.where(*here, "kind"), message)
             if message := _twin_arms(loaded, part):
-                yield Finding("error", loaded.where(*here, "candidate"), message)
+                yield Finding("warning", loaded.where(*here, "candidate"), message)
             for problem in part.undecidable():
                 yield Finding("error", loaded.where(*here, *problem.path), problem.rule)
         yield from _faults(loaded, index, descriptions)
@@ -224,4 +224,7 @@ def _twin_arms(loaded: LoadedContract, part: AnyPart) -> str:
     arms = loaded.contract.arms
     if arms[candidate] != arms[baseline]:
         return ""
-    return f"arms '{candidate}' and '{baseline}' have the same settings: an arm would be compared with itself"
+    return (
+        f"arms '{candidate}' and '{baseline}' have the same settings: `harness verify --baseline REF` "
+        "compares two commits by them; without it the claim is not run"
+    )

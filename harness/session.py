@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.caches import moved_caches
+from harness.commits.checkout import Checkout
 from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract, load_contracts
 from harness.contract.schema import Contract
@@ -20,6 +21,7 @@ from harness.contract.waivers import Waiver, find_waivers
 from harness.costs.of_directories import costs_of
 from harness.errors import ExitCode, UsageError
 from harness.evidence import environment, layout, redaction
+from harness.evidence.commit_records import TwoCommits
 from harness.evidence.files import write_text
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.redaction import Redaction
@@ -41,6 +43,7 @@ from harness.run_directory.seal import UNFINISHED, UNSEALED
 from harness.run_directory.shards import Attempt
 from harness.run_directory.verdict_file import verdict_file, write_verdicts
 from harness.run_directory.writer import BundleWriter
+from harness.runners.baseline import baseline_checkout, described_baseline
 from harness.runners.demanded import first_difference
 from harness.runners.plan import Plan, plan
 from harness.system.described import LIMIT_S, describe_all
@@ -70,6 +73,7 @@ class VerifyOptions:
     wall_limit_s: float | None = None  # of each run; None: as planned
     redact: bool | None = None  # leave out names of host, user and folders; None: in CI
     command: tuple[str, ...] = ("harness", "verify")
+    baseline: str | None = None  # a branch, tag or commit: arms that claims name as `baseline` are of it
 
 
 @dataclass(frozen=True)
@@ -102,8 +106,10 @@ class Judgement:
         return self.headline.code
 
 
-def plan_contracts(contracts: Sequence[LoadedContract], options: VerifyOptions) -> Plan:
-    """Which units there are and which runs decide them, on this machine."""
+def plan_contracts(
+    contracts: Sequence[LoadedContract], options: VerifyOptions, checkout: Checkout | None = None
+) -> Plan:
+    """Which units there are and which runs decide them, on this machine. checkout: of the baselines' commit."""
     from harness.system.wrappers import HARNESS_FAULTS
 
     systems = [system for loaded in contracts for system in loaded.contract.systems()]
@@ -118,6 +124,7 @@ def plan_contracts(contracts: Sequence[LoadedContract], options: VerifyOptions) 
         harness_faults=HARNESS_FAULTS,
         data=_absolute(options.data),
         model_directory=_absolute(options.model_directory),
+        baseline=described_baseline(contracts, checkout, options.wall_limit_s or LIMIT_S),
     )
     if options.wall_limit_s is None:
         return planned
@@ -147,16 +154,31 @@ def verify(
     """
     contracts = load_contracts(paths)
     waivers = find_waivers(paths, options.waivers)
-    planned = plan_contracts(contracts, options)
+    if options.baseline is not None and options.fault is not None:
+        raise UsageError("--baseline compares two commits as they are", got="--fault", remedy="leave out one of them")
+    with baseline_checkout(contracts, options.baseline, options.reports) as checkout:
+        return _verified(contracts, waivers, options, checkout, watch, interpreters)
+
+
+def _verified(
+    contracts: Sequence[LoadedContract],
+    waivers: Sequence[Waiver],
+    options: VerifyOptions,
+    checkout: Checkout | None,
+    watch: Watch | None,
+    interpreters: Interpreters | None,
+) -> Judgement:
+    planned = plan_contracts(contracts, options, checkout)
     if not planned.units:
         raise UsageError("nothing is planned", got="no unit matches", remedy="widen --claim and --workload")
     started = datetime.now(tz=UTC)
-    header = with_attempts(header_of(contracts, planned, options, started, waivers), options.reports)
+    commits = None if checkout is None else checkout.commits
+    header = with_attempts(header_of(contracts, planned, options, started, waivers, commits), options.reports)
     name = options.name or directory_name(started, options)
     given = waiver_texts(waivers)
     writer = BundleWriter(options.reports / name, header, contracts, given, named=options.name is not None)
     try:
-        execute(planned.runs, writer, watch, interpreters, redaction_of(contracts, options.redact))
+        execute(planned.runs, writer, watch, interpreters, redaction_of(contracts, options.redact), checkout)
         writer.settle()
         judgement = judge_bundles([writer.bundle()], contracts, gate=options.gate)
         write_judgement(writer.path, judgement)
@@ -186,13 +208,14 @@ def execute(
     watch: Watch | None = None,
     interpreters: Interpreters | None = None,
     redacted: Redaction | None = None,
+    checkout: Checkout | None = None,
 ) -> None:
     """Execute the runs, side by side where they can be; a worker that dies costs only the units that depend on it.
 
     What several of them demand alike is executed once.
 
     interpreters: those that wait already, which this ends. redacted: what is left out of the evidence, also of that of
-    runs that are cut off.
+    runs that are cut off. checkout: of the commit that baselines are of.
     """
     from harness.runners.interpreters import Interpreters
     from harness.runners.lanes import as_one, lane_directories
@@ -219,7 +242,7 @@ def execute(
         work += [Work(lane, directory, tell) for (lane, directory), tell in zip(lanes, tells, strict=True)]
     try:
         with interpreters or Interpreters(len(work)) as waiting:
-            Schedule(machine, waiting).execute(tasks_of(work, machine))
+            Schedule(machine, waiting, checkout).execute(tasks_of(work, machine))
     finally:
         if redacted is not None:
             redacted.directory(writer.path / layout.EVIDENCE)
@@ -239,6 +262,7 @@ def header_of(
     options: VerifyOptions,
     started: datetime,
     waivers: Sequence[Waiver] = (),
+    commits: TwoCommits | None = None,
 ) -> Header:
     """`run.json`, but for the digests of evidence. Waivers are judged by the day on which the run starts."""
     systems = sorted({loaded.contract.system for loaded in contracts})
@@ -249,6 +273,7 @@ def header_of(
         command=[_text(word) for word in options.command],
         narrowed=Narrowed(claims=list(options.claims), workloads=list(options.workloads)),
         fault=options.fault,
+        commits=commits,
         environment=collected,
         units=planned.units,
         runs={run.id: run.probe for run in planned.runs},
@@ -338,8 +363,10 @@ def _judge(attempt: Attempt, contracts: Sequence[Contract]) -> Verdict:
     claim = next((claim for claim in contract.claims if claim.id == unit.claim), None) if contract else None
     if contract is None or claim is None or unit.workload not in claim.on:
         return not_in_contract(unit.contract, unit.claim, unit.workload)
-    fault = attempt.bundle.header.fault if attempt.bundle is not None else None  # none in a drill's controls
-    return judge_runs(contract, claim, unit, attempt.made(), attempt.evidence, fault=fault)
+    header = attempt.bundle.header if attempt.bundle is not None else None
+    fault = header.fault if header is not None else None  # none in a drill's controls
+    baseline = header.commits.baseline.commit if header is not None and header.commits is not None else None
+    return judge_runs(contract, claim, unit, attempt.made(), attempt.evidence, fault=fault, baseline=baseline)
 
 
 def judge_runs(
@@ -350,17 +377,21 @@ def judge_runs(
     evidence: Sequence[RunEvidence],
     *,
     fault: str | None = None,
+    baseline: str | None = None,
 ) -> Verdict:
     """The verdict of a unit by the evidence of its runs, if those are the runs that the contract demands.
 
-    `made`: what was executed, None where nothing says it; `fault`: the one that was planted on purpose.
+    `made`: what was executed, None where nothing says it; `fault`: the one that was planted on purpose; `baseline`: the
+    commit of arms that claims name so.
     """
     from harness.judge.registry import judge_unit, of_another_contract
 
     known = [run for run in made if run is not None]
     if unit.obstacle is None:
         unread = len(made) - len(known)
-        difference = first_difference(contract, claim, unit.workload, known, unread=unread, fault=fault)
+        difference = first_difference(
+            contract, claim, unit.workload, known, unread=unread, fault=fault, baseline=baseline
+        )
         if difference is not None:
             return of_another_contract(contract, claim, unit.workload, str(difference))
     return judge_unit(contract, claim, unit.workload, evidence, unit.obstacle)
@@ -379,6 +410,8 @@ def judgement_json(judgement: Judgement) -> str:
     attempts = judgement.view.header.attempts.model_dump(mode="json")
     beside = {"costs": costs, "run_directory": directory, "manifest": judgement.manifest, "waived": waived}
     beside["attempts"] = attempts
+    commits = judgement.view.header.commits
+    beside["commits"] = commits.model_dump(mode="json") if commits is not None else None
     return dump_json({**published, **beside}, indent=2)
 
 

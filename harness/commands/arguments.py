@@ -22,6 +22,12 @@ Claims = Annotated[list[str] | None, typer.Option("--claim", help="Only this cla
 Workloads = Annotated[list[str] | None, typer.Option("--workload", help="Only this workload; may be repeated.")]
 Data = Annotated[Path | None, typer.Option("--data", help="A text file or folder to train on.")]
 Waivers = Annotated[Path | None, typer.Option("--waivers", help="A waiver file, not `waivers.yaml` beside contracts.")]
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        "--baseline", metavar="REF", help="Train the arms that claims name as `baseline` as this branch, tag or commit."
+    ),
+]
 Name = Annotated[str | None, typer.Option("--name", help="The run directory's name; by default date and GPU.")]
 Model = Annotated[Path | None, typer.Option("--model", help="A checkpoint directory in Hugging Face layout.")]
 Redact = Annotated[

@@ -13,6 +13,7 @@ import typer
 
 from harness import session
 from harness.commands.arguments import (
+    Baseline,
     Claims,
     Data,
     Gate,
@@ -44,6 +45,7 @@ def verify(
     paths: Paths,
     claim: Claims = None,
     workload: Workloads = None,
+    baseline: Baseline = None,
     fault: Annotated[str | None, typer.Option("--fault", help="Plant this fault; the report is a drill's.")] = None,
     gate: Gate = False,
     json: Json = False,
@@ -63,6 +65,7 @@ def verify(
         claims=tuple(claim or ()),
         workloads=tuple(workload or ()),
         fault=fault,
+        baseline=baseline,
         gate=gate,
         reports=reports,
         name=name,
@@ -102,6 +105,7 @@ def verify_on_gpus(paths: Sequence[Path], options: session.VerifyOptions, gpus: 
     names, shards = pool.gpu_names(gpus), gate_shards(load_contracts(paths))
     directory = pool.new_directory(options.reports, options.name)
     given = {
+        "--baseline": options.baseline,
         "--data": options.data,
         "--model": options.model_directory,
         "--waivers": options.waivers,

@@ -16,6 +16,7 @@ class PlannedArm(Record):
 
     arm: Arm
     system: str
+    commit: str | None = None  # the baseline's, of which its system is; None: of the tree that stands there
     replicas: int = 1
     first_replica: int = 0  # above 0 in a lane whose run executes the earlier ones elsewhere
     observe_syncs: bool = False
@@ -60,6 +61,11 @@ class Run(Record):
     def executions(self) -> list[tuple[str, int]]:
         """Every execution that is planned, as arm and replica, in the order of execution."""
         return [(arm, replica) for arm, planned in self.arms.items() for replica in planned.indices]
+
+    @property
+    def commits(self) -> set[str | None]:
+        """Those of its arms' systems, as their arms name them."""
+        return {planned.commit for planned in self.arms.values()}
 
     def needed(self, failed: Collection[str]) -> set[str]:
         """The arms that some judgement needs which names no failed one."""

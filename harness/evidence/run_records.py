@@ -78,6 +78,7 @@ class TimingEvidence(Record):
     # a sync planted after that block; None: no profiler, or recorded before it was shown one
     profiler_sees_planted: bool | None = None
     counter_sees_planted: bool | None = None  # a launch planted before the timed blocks and after; None: no counter
+    own_processes: bool = False  # each arm in a process of its own, because they are of two commits
     counter_failure: str | None = None  # why launches could not be counted, or not reliably
 
 

@@ -87,7 +87,7 @@ def arm_lacks(host: Run, there: str, guest: Run, name: str, arms: Mapping[str, s
 
 def equal_work(one: PlannedArm, other: PlannedArm) -> bool:
     """Whether both train the same way: one program with one set of settings."""
-    return (one.arm, one.system) == (other.arm, other.system)
+    return (one.arm, one.system, one.commit) == (other.arm, other.system, other.commit)
 
 
 def reads_gradients(run: Run) -> Collection[str]:

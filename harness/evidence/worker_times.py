@@ -31,6 +31,7 @@ class ProcessTimes(Record):
     ready: Real | None = None  # from here on it waited for its run; None: it did not wait
     asked_for_gpu: Real | None = None  # None: it asked for none, or had it already
     commit: str | None = None  # of the checkout when it was given the run; None: no checkout, or older evidence
+    trained: list[str] = Field(default_factory=list)  # under --baseline the commits of the trees that its arms are of
     gpu: str | None = None  # UUID of the GPU that it held; None: none
     gpu_alone: bool | None = None  # whether no other run could hold that GPU meanwhile
     stopped: list[tuple[Real, Real]] = Field(default_factory=list)  # from SIGSTOP to SIGCONT

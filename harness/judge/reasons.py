@@ -254,6 +254,13 @@ NOT_IN_CONTRACT = _not_run("not_in_contract", "The contract that it is judged by
 EVIDENCE_OF_ANOTHER_CONTRACT = _not_run(
     "evidence_of_another_contract", "What was run is not what the contract says, so the unit itself was not run."
 )
+ONE_COMMIT_A_PROCESS = _not_run(
+    "one_commit_a_process",
+    "The claim's arms share a process, which cannot hold two commits.",
+)
+NEEDS_BASELINE = _not_run(
+    "needs_baseline", "The claim's arms have equal settings: they differ by their commits, and no other was given."
+)
 NOT_PLANNED = _not_run("not_planned", "No run was made for this unit.")
 
 # --- harness, worker or system broke -----------------------------------------------------------------------------

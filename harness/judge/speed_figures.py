@@ -70,6 +70,8 @@ def note_ratios(part: ThroughputRatio, timed: Counted, cautious: Reading, genero
             sheet.figure(f"{prefix}self_ratio_{arm}_low", math.exp(least), "x")
             sheet.figure(f"{prefix}self_ratio_{arm}_high", math.exp(most), "x")
     sheet.figure("demanded_ratio", part.at_least, "x")
+    if any(process.timing.own_processes for process in timed.processes):
+        sheet.figure("arms_in_own_processes", True)
     arms: tuple[Literal["candidate", "baseline"], ...] = ("candidate", "baseline")
     for arm in arms:
         sheet.figure(f"{arm}_{part.measure}_ms", 1000 * median_seconds(timed, arm), "ms")
@@ -94,7 +96,7 @@ def measured(part: ThroughputRatio, timed: Counted, reading: Reading) -> str:
     """`A is 1.203 times as fast as B (1.180 to 1.220 over 8 processes)`, or over 7 of 8, if one was left out."""
     low, high = (float(math.exp(value)) for value in (reading.ratios.min(), reading.ratios.max()))
     faster = f"{part.candidate} is {_mean(part, reading):.3f} times as fast{_to_enqueue(part)} as {part.baseline}"
-    return f"{faster} ({low:.3f} to {high:.3f} over {timed.only(part)}{_processes(part)})"
+    return f"{faster} ({low:.3f} to {high:.3f} over {timed.only(part)}{_processes(part)}{_apart(timed)})"
 
 
 def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading) -> str:
@@ -111,6 +113,11 @@ def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous
 
 def _to_enqueue(part: ThroughputRatio) -> str:
     return " to enqueue" if part.measure == "enqueue" else ""
+
+
+def _apart(timed: Counted) -> str:
+    """What a reader must know of arms of two commits: no process held both."""
+    return ", each arm in one of its own" if any(each.timing.own_processes for each in timed.processes) else ""
 
 
 def _mean(part: ThroughputRatio, reading: Reading) -> float:

@@ -84,6 +84,7 @@ def _facts(view: ReportView) -> list[tuple[str, str]]:
     """What identifies the run directory at a glance; what is unknown is left out here and stands in no table."""
     collected = view.header.environment
     facts = {
+        **view.commit_lines(),
         "commit": collected.git.commit,
         "GPU": collected.gpu.name,
         "driver": collected.gpu.driver,

@@ -28,6 +28,8 @@ def render_junit(view: ReportView) -> str:
     for contract in contracts:
         verdicts = [verdict for verdict in view.verdicts if verdict.contract == contract]
         suite = _suite(root, contract, result)
+        for name, text in view.commit_lines().items():
+            ET.SubElement(suite[0], "property", name=name, value=line(text, MESSAGE))
         for verdict in verdicts:
             _case(suite, view, verdict)
         _count(suite)

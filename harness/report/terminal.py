@@ -33,7 +33,8 @@ def print_results(view: ReportView, stream: TextIO | None = None) -> None:
     print_line((view.count_line(), "bold"), file=out)
     for warning in view.warnings():
         print_line((f"WARNING: {line(warning, 2000)}", "bold red"), file=out)
-    for note in (view.repeated_job(), view.unchecked_sentence()):
+    commits = (f"{name}: {text}" for name, text in view.commit_lines().items())
+    for note in (*commits, view.repeated_job(), view.unchecked_sentence()):
         if note:
             print_line(note, file=out)
     if view.is_drill:

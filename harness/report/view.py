@@ -129,6 +129,11 @@ class ReportView:
         attempt = self.header.attempts.ci
         return f"Attempt {attempt} of its CI job." if attempt is not None and attempt > 1 else ""
 
+    def commit_lines(self) -> dict[str, str]:
+        """The commits of candidate and baseline where they are two, a line each; what is dirty is said to be."""
+        commits = self.header.commits
+        return {} if commits is None else {name: line(text, 300) for name, text in commits.lines().items()}
+
     def warnings(self) -> list[str]:
         """What a reader must know before trusting any of it: an unfinished run, evidence that was changed."""
         warnings = []

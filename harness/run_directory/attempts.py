@@ -25,8 +25,8 @@ CI_ATTEMPTS = {
 def attempts_before(header: Header, reports: Path, environment: Mapping[str, str]) -> Attempts:
     """What was tried before the run of this header, which is not in the folder yet.
 
-    Counted is every run of the folder, whatever came of it, of equal sources and an equal contract, that planned to
-    time the unit and was no drill; directories whose `run.json` cannot be read are not runs.
+    Counted is every run of the folder, whatever came of it, of equal sources, an equal contract and an equal baseline's
+    commit, that planned to time the unit and was no drill; directories whose `run.json` cannot be read are not runs.
     """
     return Attempts(timings=_together(_timings(header), _same_sources(header, reports)), ci=_of_ci(environment))
 
@@ -65,9 +65,14 @@ def _same_sources(header: Header, reports: Path) -> dict[str, Header]:
             other = read_model(path, Header)
         except Damaged:
             continue
-        if other.purpose == "verify" and other.digests.source == header.digests.source:
+        if other.purpose == "verify" and _sources(other) == _sources(header):
             found[path.parent.name] = other
     return found
+
+
+def _sources(header: Header) -> tuple[str, str | None]:
+    """The digest of the candidate's, and the commit of the baseline's where that is another one."""
+    return header.digests.source, header.commits.baseline.commit if header.commits is not None else None
 
 
 def _together(wanted: Mapping[_Timing, str], others: Mapping[str, Header]) -> list[TimedBefore]:

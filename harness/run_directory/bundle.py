@@ -21,6 +21,7 @@ from harness.contract.schema import Contract
 from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.base import Probe, Record
+from harness.evidence.commit_records import TwoCommits
 from harness.evidence.environment_records import Environment
 from harness.evidence.files import Damaged, read_bytes, read_model
 from harness.evidence.plan_records import Run, Unit
@@ -83,6 +84,7 @@ class Header(Record):
     command: list[str]
     narrowed: Narrowed = Narrowed()
     fault: str | None = None  # the planted one, where the purpose is "fault"
+    commits: TwoCommits | None = None  # of candidates and baselines; None: all arms are of the tree that stood there
     environment: Environment
     units: list[Unit]
     runs: dict[str, Probe]  # planned run -> its probe

@@ -66,6 +66,11 @@ def _machine(bundle: Bundle) -> Iterator[str]:
         if process.commit not in {None, commit}:
             run = shown(path.parent.name)
             yield f"the commit is {shown(commit)}, and run {run} was executed at {shown(process.commit)}"
+        tested = header.commits
+        known = {tested.candidate.commit, tested.baseline.commit} if tested is not None else set()
+        for trained in sorted({*process.trained} - known):
+            which = " and ".join(shown(one) for one in sorted(known)) or "none"
+            yield f"the tested commits are {which}, and run {shown(path.parent.name)} trained {shown(trained)}"
         if used is not None and used != collected.gpu.uuid:
             gpu = shown(collected.gpu.uuid or "none")
             yield f"the GPU is {gpu}, and run {shown(path.parent.name)} held {shown(used)}"

@@ -95,6 +95,11 @@ def _was_made(attempt: Attempt, arms: Collection[str]) -> bool:
     return all(obstacle is None for obstacle in obstacles)
 
 
+def _commits(bundle: Bundle) -> str:
+    commits = bundle.header.commits
+    return "no --baseline" if commits is None else "; ".join(commits.lines().values())
+
+
 def refuse_mixed(bundles: Sequence[Bundle]) -> None:
     """Raise EvidenceError unless the shards judge the same contracts with the same sources, and none is a drill."""
     first = bundles[0]
@@ -117,6 +122,13 @@ def refuse_mixed(bundles: Sequence[Bundle]) -> None:
                 where=str(bundle.path),
                 got=f"source digest {header.digests.source[:12]}, {first.path} has {first.header.digests.source[:12]}",
                 remedy="run the shards again from one commit",
+            )
+        if header.commits != first.header.commits:
+            raise EvidenceError(
+                "shards compare the same commits",
+                where=str(bundle.path),
+                got=f"{_commits(bundle)}, {first.path} has {_commits(first)}",
+                remedy="run the shards again from one commit against one other",
             )
         for name, digest in header.digests.contracts.items():
             known, other = contracts.setdefault(name, (digest, bundle))

@@ -38,19 +38,20 @@ def first_difference(
     *,
     unread: int = 0,
     fault: str | None = None,
+    baseline: str | None = None,
 ) -> Difference | None:
     """The first thing in which `made`, the runs that a unit was decided by, are not what the contract demands.
 
     None where every part of the claim has the runs that it demands, and every run is one that some part demands.
     unread: how many runs of the unit left nothing that says what they were; their absence is another's to tell.
-    fault: the fault that was planted on purpose, and that a run may have.
+    fault: the fault that was planted on purpose, and that a run may have. baseline: the commit of the baselines.
     """
     for name in ("data", "model_directory"):  # a contract names neither; runs that are judged together share them
         if len({getattr(run, name) for run in made}) > 1:
             return Difference(name, "one for all runs", "several")
     used: set[int] = set()
     for index, part in enumerate(parts_of(claim)):
-        builder = RunBuilder(contract, workload, None, None, None)
+        builder = RunBuilder(contract, workload, None, None, None, baseline)
         builder.add(claim, index, part)
         demanded = builder.runs()
         serving = _matched(demanded, made, fault)
@@ -120,7 +121,10 @@ def _of_workload(workload: Workload) -> dict[str, object]:
 
 
 def _of_arm(name: str, wanted: PlannedArm, made: PlannedArm) -> Iterator[Difference]:
-    fields, there = ({"capture": arm.arm.capture, **arm.arm.settings(), "system": arm.system} for arm in (wanted, made))
+    fields, there = (
+        {"capture": arm.arm.capture, **arm.arm.settings(), "system": arm.system, "commit": arm.commit}
+        for arm in (wanted, made)
+    )
     yield from _mapping(name, fields, there)
     if made.replicas < wanted.replicas:
         yield Difference(f"{name}.replicas", _text(wanted.replicas), _text(made.replicas))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,27 @@ def lanes(run: Run) -> list[Run]:
     if run.probe != "paired" or run.compared is None or run.fault == SWAPPED_ARMS:
         return [run]  # arms that change places are opened by one another's plan
     parts = _on_gpu(run) if run.workload.needs.device == "cuda" else _on_processors(run)
+    if len(run.commits) > 1:
+        parts = _each_of_one_commit(run, parts or [run.executions()])
     return [_lane(run, part) for part in parts] if len(parts) > 1 else [run]
+
+
+def awaits(lane: Run, other: Run) -> bool:
+    """Whether a lane reads tensors that another of its run leaves: the baseline's, of another commit."""
+    pairs = {*lane.baseline_of.items(), *(pair for arms in lane.compared or [] for pair in permutations(arms, 2))}
+    reading = {arm for arm, planned in lane.arms.items() if planned.commit is None}
+    leaving = {arm for arm, planned in other.arms.items() if planned.commit is not None and planned.first_replica == 0}
+    return lane.id == other.id and any(arm in reading and baseline in leaving for arm, baseline in pairs)
+
+
+def _each_of_one_commit(run: Run, parts: Iterable[Sequence[Execution]]) -> list[list[Execution]]:
+    """The parts, split: modules of two commits have the same names, and no process holds both."""
+    split = [
+        [execution for execution in part if run.arms[execution[0]].commit == commit]
+        for part in parts
+        for commit in run.commits
+    ]
+    return _in_order(run, split)
 
 
 def _on_gpu(run: Run) -> list[list[Execution]]:

@@ -11,6 +11,7 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
+from harness.commits.import_path import ImportPath
 from harness.evidence.base import Record
 
 READY, ALONE, TOGETHER, GO = "ready", "alone", "together", "go"
@@ -25,6 +26,8 @@ class Job(Record):
 
     folder: str
     variables: dict[str, str]
+    baseline: ImportPath | None = None  # where the modules of arms with a commit are found
+    exchange: str | None = None  # folder of tensors that cross from that commit to the other
     threads: int | None = None
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from harness.commits.import_path import in_use
 from harness.errors import UsageError
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.system.adapter_checks import AdapterError, describe_value, names
@@ -20,9 +21,15 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
 
     The process's generators start from the workload's seed in every arm: none draws on where another left them. A
     fault that the system describes is the system's to plant; otherwise it must be one of the harness's own.
-    Raises `UsageError` for a fault that neither knows, `NotAvailable` as the system does.
+    Raises `UsageError` for a fault that neither knows, and for an arm of another commit than this process's;
+    `NotAvailable` as the system does.
     """
     planned = _planned(run, arm)
+    at_commit = in_use()
+    here = at_commit.commit if at_commit is not None else None
+    if planned.commit != here:
+        rule = f"a process opens arms of its own commit, {here[:12] if here else 'the working tree'}"
+        raise UsageError(rule, where=arm, got=planned.commit or "the working tree's")
     system = resolve(planned.system)
     fault = run.fault if arm in run.fault_arms else None
     _seed_generators(run.workload.seed)
@@ -39,6 +46,8 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
         training = wrap(training, fault, steps=run.workload.steps)
     with training as entered:
         yield entered
+        if at_commit is not None:
+            at_commit.require(planned.system)  # what was imported meanwhile, too
     del training, entered
     release_memory()
 

@@ -19,6 +19,7 @@ from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import ArmFailed
 from harness.runners.capture import capture_evidence, capture_record
 from harness.runners.capture_attempts import CaptureAttempts
+from harness.runners.exchange import Exchange
 from harness.runners.host_sync import OBSERVED_STEPS, device_of, observe_syncs
 from harness.runners.opening import opened, release_memory
 from harness.runners.profiling import Watched, graph_launches, in_step
@@ -39,6 +40,7 @@ from harness.system.protocol import (
 from harness.system.replay.found_state import plain_name
 
 WATCHED_STEPS = 3  # on CUDA the first ones, capture included, and the last; a traced replay also after the series
+END = "end"  # the name of parameters at the end among what an arm leaves for another commit's
 
 KeptGradients = dict[tuple[str, int], dict[str, Tensor]]
 
@@ -50,7 +52,7 @@ def execute(run: Run, recorder: Recorder) -> None:
     judgement still needs them. Raises what the device says once it cannot be used any more.
     """
     kept: KeptGradients = {}
-    ends = Ends()
+    ends = Ends(_ends_elsewhere(run, Exchange(recorder.exchange)))
     failed = set(run.without)
     for arm in run.arms:
         if arm not in run.needed(failed):
@@ -63,6 +65,13 @@ def execute(run: Run, recorder: Recorder) -> None:
             recorder.write(failure)
             failed.add(arm)
             release_memory()  # a CUDA error is sticky: it is raised again here, and the worker ends
+
+
+def _ends_elsewhere(run: Run, exchange: Exchange) -> dict[str, dict[str, Tensor]]:
+    """Parameters that arms of another commit ended with, which this process's are compared with."""
+    compared = {arm for arms in run.compared or [] if set(arms) & run.arms.keys() for arm in arms}
+    taken = {arm: exchange.take(arm, END) for arm in sorted(compared - run.arms.keys())}
+    return {arm: tensors for arm, tensors in taken.items() if tensors is not None}
 
 
 def _failure_of(run: Run, arm: str, recorder: Recorder, kept: KeptGradients, ends: Ends) -> ArmFailed | None:
@@ -91,6 +100,8 @@ def _execute_arm(run: Run, arm: str, recorder: Recorder, kept: KeptGradients, en
             execution = ArmExecution(run, arm, planned, replica, training, recorder, ends, StateWatch(training))
             execution.execute(kept, keep=arm in run.baseline_of.values() and replica == 0)
         del training, execution
+        if planned.commit is not None and replica == 0:
+            Exchange(recorder.exchange).leave(arm, END, ends.kept(arm))
 
 
 @dataclass
@@ -188,7 +199,7 @@ class ArmExecution:
             return
         gradients = {plain_name(name): tensor for name, tensor in self.training.gradients().items()}
         baseline = self.run.baseline_of.get(self.arm)
-        other = None if baseline is None else kept.get((baseline, index))
+        other = None if baseline is None else kept.get((baseline, index), self._left(baseline, index, gradients))
         self.recorder.write(
             Gradients(
                 arm=self.arm,
@@ -201,6 +212,14 @@ class ArmExecution:
         )
         if keep:
             kept[self.arm, index] = {name: tensor.detach().clone() for name, tensor in gradients.items()}
+            if self.planned.commit is not None:
+                Exchange(self.recorder.exchange).leave(self.arm, str(index), kept.pop((self.arm, index)))
+
+    def _left(self, baseline: str, index: int, gradients: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        """What a baseline of another commit left; none of one that is of this process's own."""
+        if baseline in self.run.arms or not gradients:
+            return None
+        return Exchange(self.recorder.exchange).take(baseline, str(index), next(iter(gradients.values())).device)
 
     def _groups(self, gradients: Mapping[str, Tensor]) -> list[GroupNorm]:
         if not isinstance(self.training, HasGradientNorms):

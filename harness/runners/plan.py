@@ -10,7 +10,6 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
 
 from harness.contract.claims import AnyClaim, parts_of
 from harness.contract.schema import Contract, Workload
@@ -18,19 +17,13 @@ from harness.errors import SystemResolutionError, UsageError
 from harness.evidence.base import Obstacle
 from harness.evidence.environment import Machine
 from harness.evidence.plan_records import Run, Unit
+from harness.runners.baseline import Baseline, HasContract, commit_obstacle
 from harness.runners.faults import PlannedFault, plan_fault
 from harness.runners.obstacles import find_obstacle, system_obstacle
 from harness.runners.run_builder import RunBuilder
 from harness.system.protocol import FaultDescription, SystemDescription
 
 Describe = Callable[[str], SystemDescription]
-
-
-class HasContract(Protocol):
-    """A loaded contract."""
-
-    @property
-    def contract(self) -> Contract: ...
 
 
 @dataclass(frozen=True)
@@ -52,12 +45,14 @@ def plan(
     harness_faults: Mapping[str, FaultDescription] = MappingProxyType({}),
     data: str | None = None,
     model_directory: str | None = None,
+    baseline: Baseline | None = None,
 ) -> Plan:
     """Plan the contracts, or the named claims and workloads of them.
 
     `describe` answers for a system's name; where it raises SystemResolutionError, the units of that system are not run
     and become ERRORs that say why. A named `fault` needs the description, and the error is raised.
-    `fault` is planted in the arms that it breaks. Raises UsageError for a claim, workload or fault that no
+    `fault` is planted in the arms that it breaks. `baseline`: the commit of the arms that claims name as `baseline`;
+    None: what stands there, also for arms of equal settings. Raises UsageError for a claim, workload or fault that no
     contract has.
     """
     selected = [loaded.contract for loaded in contracts]
@@ -78,9 +73,10 @@ def plan(
             if workloads and workload_name not in workloads:
                 continue
             on_workload = [claim for claim in wanted if workload_name in claim.on]
-            builder = RunBuilder(contract, workload_name, planted, data, model_directory)
+            commit = None if baseline is None else baseline.commit
+            builder = RunBuilder(contract, workload_name, planted, data, model_directory, commit)
             units += _plan_workload(
-                contract, workload_name, workload, on_workload, builder, planted, machine, descriptions
+                contract, workload_name, workload, on_workload, builder, planted, machine, descriptions, baseline
             )
             runs += builder.runs()
     return Plan(_in_order_of_claims(units, selected), runs)
@@ -95,6 +91,7 @@ def _plan_workload(
     planted: PlannedFault | None,
     machine: Machine,
     descriptions: _Descriptions,
+    baseline: Baseline | None,
 ) -> list[Unit]:
     units = []
     for claim in claims:
@@ -102,6 +99,7 @@ def _plan_workload(
             system_obstacle(contract, claim, descriptions.get)
             or _fault_obstacle(planted, machine)
             or find_obstacle(contract, claim, workload, machine, descriptions.get)
+            or (commit_obstacle(contract, claim, baseline) if baseline is not None else None)
         )
         runs: list[str] = []
         if obstacle is None:

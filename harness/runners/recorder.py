@@ -84,8 +84,9 @@ class SeriesWriter:
 class Recorder:
     """Writes one run's evidence into `directory`; a context manager that closes its files."""
 
-    def __init__(self, directory: Path, line: Line | None = None) -> None:
+    def __init__(self, directory: Path, line: Line | None = None, exchange: Path | None = None) -> None:
         self.directory = directory
+        self.exchange = exchange  # None: all arms of the run are of one commit
         self._line = line  # None: nobody else has runs here
         self._started = monotonic()
         self._records = (directory / RECORDS).open("a", encoding="utf-8", newline="\n")

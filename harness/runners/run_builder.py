@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -32,9 +33,14 @@ class _PairedRun:
     gradient_arms: set[str] = field(default_factory=set)
     groups: list[list[str]] = field(default_factory=list)
     compared: list[list[str]] = field(default_factory=list)
+    baselines: set[str] = field(default_factory=set)  # arms that some part names so
+    others: set[str] = field(default_factory=set)  # arms that some part names as anything else
 
-    def takes(self, part: AnyPart) -> bool:
-        """Whether gradients stay unambiguous: one baseline for each candidate, and no circle."""
+    def takes(self, part: AnyPart, *, two_commits: bool) -> bool:
+        """Whether gradients stay unambiguous, without a circle; of two commits, every arm is of one."""
+        baselines, others = _by_role(part)
+        if two_commits and (baselines & (self.others | others) or others & self.baselines):
+            return False
         demand = part.gradients()
         if demand is None or demand.baseline is None:
             return True
@@ -49,6 +55,9 @@ class _PairedRun:
         return chain
 
     def add(self, part: AnyPart) -> None:
+        baselines, others = _by_role(part)
+        self.baselines |= baselines
+        self.others |= others
         for field_name, arm in part.arms().items():
             role = {part.candidate_path: CANDIDATE, "baseline": BASELINE}.get(field_name, CONTROL)
             self.role[arm] = min(role, self.role.get(arm, role))
@@ -73,6 +82,14 @@ class _PairedRun:
         """A baseline before whatever is compared with it; then candidates; then controls."""
         as_written = list(contract.arms)
         return sorted(self.role, key=lambda arm: (self.role[arm], len(self._chain(arm)), as_written.index(arm)))
+
+
+def _by_role(part: AnyPart) -> tuple[set[str], set[str]]:
+    """The arm that a part names as its baseline, if it has one, and its other arms."""
+    arms = part.arms()
+    return {arm for name, arm in arms.items() if name == "baseline"}, {
+        arm for name, arm in arms.items() if name != "baseline"
+    }
 
 
 def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, object] | None:
@@ -107,8 +124,11 @@ class RunBuilder:
         fault: PlannedFault | None,
         data: str | None,
         model_directory: str | None,
+        baseline: str | None = None,
     ) -> None:
+        """baseline: the commit of arms that play the baseline; None: of all arms what stands there."""
         self._contract, self._workload_name, self._fault = contract, workload_name, fault
+        self._baseline = baseline
         self._data, self._model_directory = data, model_directory
         self._paired: list[_PairedRun] = []
         self._others: dict[str, Run] = {}
@@ -126,7 +146,15 @@ class RunBuilder:
             return [self._shared(part, probe, settings)]
         arms = dict.fromkeys(reversed(part.arms().values()), 1)  # the baseline first, as in a paired run
         return [
-            self._other(probe, f"{claim.id}+{index}+{process}", arms, settings, process, part.measurement_of(process))
+            self._other(
+                probe,
+                f"{claim.id}+{index}+{process}",
+                arms,
+                settings,
+                process,
+                part.measurement_of(process),
+                _by_role(part)[0],
+            )
             for process in range(processes)
         ]
 
@@ -136,7 +164,9 @@ class RunBuilder:
         return [*paired, *self._others.values()]
 
     def _add_paired(self, part: AnyPart) -> str:
-        number = next((n for n, planned in enumerate(self._paired) if planned.takes(part)), len(self._paired))
+        two_commits = self._baseline is not None
+        taking = (n for n, planned in enumerate(self._paired) if planned.takes(part, two_commits=two_commits))
+        number = next(taking, len(self._paired))
         if number == len(self._paired):
             self._paired.append(_PairedRun())
         self._paired[number].add(part)
@@ -147,7 +177,7 @@ class RunBuilder:
 
     def _paired_run(self, number: int, planned: _PairedRun) -> Run:
         arms = {arm: planned.replicas[arm] for arm in planned.order(self._contract)}
-        run = self._run(self._paired_id(number), "paired", arms, {}, 0)
+        run = self._run(self._paired_id(number), "paired", arms, {}, 0, planned.baselines)
         observed = {
             name: arm.model_copy(
                 update={
@@ -188,13 +218,22 @@ class RunBuilder:
         settings: dict[str, object],
         process: int,
         measurement: int = 0,
+        baselines: Collection[str] = (),
     ) -> str:
         identity = self._id(f"{probe}+{suffix}")
-        run = self._run(identity, probe, arms, settings, process)
+        run = self._run(identity, probe, arms, settings, process, baselines)
         self._others[identity] = run.model_copy(update={"measurement": measurement})
         return identity
 
-    def _run(self, identity: str, probe: Probe, arms: dict[str, int], settings: dict[str, object], process: int) -> Run:
+    def _run(
+        self,
+        identity: str,
+        probe: Probe,
+        arms: dict[str, int],
+        settings: dict[str, object],
+        process: int,
+        baselines: Collection[str],
+    ) -> Run:
         fault_arms = sorted(set(arms) & self._fault.arms) if self._fault is not None else []
         return Run(
             id=identity,
@@ -202,7 +241,7 @@ class RunBuilder:
             probe=probe,
             workload_name=self._workload_name,
             workload=self._contract.workloads[self._workload_name],
-            arms={name: self._arm(name, replicas) for name, replicas in arms.items()},
+            arms={name: self._arm(name, replicas, at_baseline=name in baselines) for name, replicas in arms.items()},
             process=process,
             settings=settings,
             fault=self._fault.name if self._fault is not None and fault_arms else None,
@@ -211,9 +250,10 @@ class RunBuilder:
             model_directory=self._model_directory,
         )
 
-    def _arm(self, name: str, replicas: int) -> PlannedArm:
+    def _arm(self, name: str, replicas: int, *, at_baseline: bool) -> PlannedArm:
         arm = self._contract.arms[name]
-        return PlannedArm(arm=arm, system=arm.system or self._contract.system, replicas=replicas)
+        commit = self._baseline if at_baseline else None
+        return PlannedArm(arm=arm, system=arm.system or self._contract.system, commit=commit, replicas=replicas)
 
     def _id(self, suffix: str) -> str:
         """Unambiguous (no name contains `+`), readable, and short enough for a directory's name."""

@@ -15,12 +15,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.commits.checkout import Checkout
 from harness.evidence.environment import Machine, usable_cores
 from harness.evidence.plan_records import Run
 from harness.runners import supervisor
 from harness.runners.gpu_lock import gpu_lock
 from harness.runners.gpu_needs import gpu_memory_gib, needs_gpu
 from harness.runners.interpreters import Interpreters
+from harness.runners.lanes import awaits
 from harness.runners.run_builder import PAIRED
 from harness.runners.supervisor import Company
 from harness.runners.telemetry import processes_on
@@ -68,7 +70,8 @@ def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
     for one in work:
         on_gpu = bool(machine.gpus) and needs_gpu(one.run)
         memory = gpu_memory_gib(one.run) if on_gpu else None
-        with_context = None if memory is None else memory + CONTEXT_GIB
+        # each commit's arm of a timing has a process of its own
+        with_context = None if memory is None else memory + len(one.run.commits) * CONTEXT_GIB
         tasks.append(Task(one.run, one.directory, one.tell, on_gpu=on_gpu, memory_gib=with_context))
     return sorted(tasks, key=lambda task: (task.order, -_size(task)))
 
@@ -97,11 +100,11 @@ def _processors(machine: Machine) -> int:
 class Schedule:
     """Executes tasks as workers of one session; its threads and workers end when `execute` does."""
 
-    def __init__(self, machine: Machine, interpreters: Interpreters) -> None:
+    def __init__(self, machine: Machine, interpreters: Interpreters, checkout: Checkout | None = None) -> None:
         self._machine, self._interpreters = machine, interpreters
         self._uuid = machine.gpus[0].uuid if machine.gpus else None
         self._stop = threading.Event()
-        self._company = Company(interpreters=interpreters, locked=True)
+        self._company = Company(interpreters=interpreters, locked=True, checkout=checkout)
         self._running: dict[Future[None], Task] = {}
 
     def execute(self, tasks: Sequence[Task]) -> None:
@@ -141,6 +144,8 @@ class Schedule:
         running = list(self._running.values())
         if any(other.order < task.order for other in (*running, *waiting)) or len(running) >= self._places(task):
             return False
+        if any(awaits(task.run, other.run) for other in (*running, *waiting)):
+            return False
         if not task.on_gpu:
             return True
         others = [other for other in running if other.on_gpu]
@@ -153,7 +158,8 @@ class Schedule:
 
     def _places(self, task: Task) -> int:
         """Processes side by side: one for most processors; of timings, which take turns, what memory allows."""
-        by_memory = max(1, int(self._machine.host_memory_gib / HOST_GIB))
+        processes = 1 + len(task.run.commits) if task.order >= TIMED and len(task.run.commits) > 1 else 1
+        by_memory = max(1, int(self._machine.host_memory_gib / (HOST_GIB * processes)))
         return by_memory if task.order >= TIMED else min(_processors(self._machine), by_memory)
 
     def _threads(self, tasks: Sequence[Task]) -> int | None:

@@ -118,6 +118,10 @@ class Ends:
             found.append(EndDifference(arm=arm, replica=0, tensors=len(compared), largest=largest, tensor=worst))
         return found
 
+    def kept(self, arm: str) -> Mapping[str, Tensor]:
+        """What the first execution of `arm` ended with; nothing of one that is not known."""
+        return self._kept.get(arm, {})
+
     def forget(self, arm: str) -> None:
         """Of an arm that failed nothing is compared."""
         self._kept.pop(arm, None)

@@ -11,7 +11,8 @@ from contextlib import ExitStack
 from harness.evidence.plan_records import Run
 from harness.runners.opening import opened
 from harness.runners.recorder import TIMED_PHASE, Recorder
-from harness.runners.throughput import WARMUP_STEPS, count_setting, raise_clocks, synchronize
+from harness.runners.timed_arm import WARMUP_STEPS, raise_clocks, synchronize
+from harness.runners.timed_rounds import count_setting
 from harness.system.protocol import TrainingRun
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from harness.commits.checkout import Checkout
 from harness.evidence import environment, layout
 from harness.evidence.files import Damaged, read_bytes
 from harness.evidence.plan_records import Run
@@ -53,6 +54,7 @@ class Company:
     before: set[int] | None = None  # processes on the GPU before the session's; None: nobody has looked
     locked: bool = False
     threads: int | None = None  # of the host for each worker that is not timed; None: as libraries choose
+    checkout: Checkout | None = None  # of the baseline's commit; None: all arms are of the tree that stands there
 
     def interpreter(self) -> Interpreter:
         """One for a run."""
@@ -114,13 +116,16 @@ def _supervise(
     watched = gpu_uuid is not None or run.probe == "throughput"
     worker = WatchedWorker(run, directory, company.interpreter(), tell)
     process, commit = worker.process, environment.checked_out_commit()
+    trained: list[str] = []
     if gpu_uuid is not None:
         company.workers.add(process.pid)
     try:
         with company.turns.present(worker, lambda: raise_if_set(stop)):
             sampling = Sampler(gpu_uuid, company.workers, worker.phase, company.before) if watched else nullcontext()
             with sampling as sampler:
-                worker.begin(variables, company.threads if run.probe != "throughput" else None)
+                trained = company.checkout.trained(run.commits) if company.checkout is not None else []
+                threads = company.threads if run.probe != "throughput" else None
+                worker.begin(variables, threads, company.checkout)
                 overrun = worker.watch(stop, company.turns)
     finally:
         worker.end()
@@ -134,6 +139,7 @@ def _supervise(
             ended=time.monotonic(),
             asked_for_gpu=asked,
             commit=commit,
+            trained=trained,
             gpu=gpu_uuid,
             gpu_alone=None if gpu_uuid is None else not company.locked,
             stopped=worker.stopped,

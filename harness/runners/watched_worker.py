@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
+from harness.commits.checkout import Checkout
 from harness.evidence import layout
 from harness.evidence.plan_records import Run
 from harness.runners.interpreters import Interpreter
@@ -61,8 +62,8 @@ class WatchedWorker:
         self._heartbeat: IO[bytes] | None = None
         self._pump = OutputPump(interpreter.output, directory / layout.OUTPUT)
 
-    def begin(self, variables: Mapping[str, str], threads: int | None) -> None:
-        """Give it its run; see `Job`."""
+    def begin(self, variables: Mapping[str, str], threads: int | None, checkout: Checkout | None = None) -> None:
+        """Give it its run; see `Job`. checkout: of the commit that its baselines are of."""
         told = self._line.receive(0.0) or ""
         if told.startswith(READY):
             self.ready = float(told.removeprefix(READY))
@@ -70,7 +71,13 @@ class WatchedWorker:
         # opened before its code runs: whatever becomes of the directory, this file says where it was
         self._heartbeat = (self._directory / HEARTBEAT).open("w+b")
         self._beat = self._last_beat()
-        job = Job(folder=os.fsencode(self._directory.resolve()).hex(), variables=dict(variables), threads=threads)
+        job = Job(
+            folder=os.fsencode(self._directory.resolve()).hex(),
+            variables=dict(variables),
+            baseline=checkout.import_path if checkout is not None else None,
+            exchange=str(checkout.exchange / self._run.id) if checkout is not None else None,
+            threads=threads,
+        )
         self._line.send(job.model_dump_json())
 
     def end(self) -> None:

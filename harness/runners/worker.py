@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 
+from harness.commits.import_path import ImportPath
 from harness.evidence import layout
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Raised, Unavailable
@@ -31,6 +32,7 @@ AHEAD = "--ahead"
 RAISED_EXIT = 70  # EX_SOFTWARE of sysexits.h
 _IMPORTED_AHEAD = ("harness.runners.paired",)  # and with it torch; `throughput` looks for a device
 _TORCH_IMPORTS_LATER = "torch._dynamo"  # at the first dispatch mode or fake tensor
+_APART = "harness.runners.timed_apart"  # by name, as probes are: the process that people start imports this module
 _WATCH_STEPS = ("paired", "recapture")  # a captured arm's, under such a mode
 
 
@@ -53,8 +55,9 @@ def main() -> int:
     faulthandler.enable(stacks)
     # a hanging worker gets SIGTERM first: it leaves its stack, then the default action ends it
     faulthandler.register(signal.SIGTERM, stacks, chain=True)
-    with Recorder(directory, line) as recorder:
-        return _execute(directory, recorder)
+    exchange = None if job.exchange is None else Path(job.exchange)
+    with Recorder(directory, line, exchange) as recorder:
+        return _execute(directory, recorder, job.baseline)
 
 
 def _import_ahead() -> None:
@@ -79,18 +82,17 @@ def _use_threads(count: int) -> None:
         sys.modules["torch"].set_num_threads(count)
 
 
-def _execute(directory: Path, recorder: Recorder) -> int:
+def _execute(directory: Path, recorder: Recorder, baseline: ImportPath | None) -> int:
     try:
         recorder.phase("start")
         run = Run.model_validate_json((directory / layout.RUN).read_bytes())
-        recorder.phase(f"import harness.runners.{run.probe}")
-        with _collector_off():
-            probe = importlib.import_module(f"harness.runners.{run.probe}")
-            if "torch" in sys.modules and run.probe in _WATCH_STEPS and _captures(run):
-                importlib.import_module(_TORCH_IMPORTS_LATER)
-        if run.probe != "throughput":  # an arm that is timed has the collector that it has elsewhere
-            gc.freeze()  # each arm ends with a collection, which need not look through all of torch
-        probe.execute(run, recorder)
+        if baseline is None or run.commits == {None}:
+            _probe(run, recorder)
+        elif len(run.commits) == 1:
+            baseline.use()
+            _probe(run, recorder)
+        else:
+            importlib.import_module(_APART).execute(run, recorder, baseline)
     except NotAvailable as error:
         recorder.write(Unavailable(obstacle=obstacle_of(error)))
     except BaseException as error:  # a system may raise anything, SystemExit included
@@ -98,6 +100,17 @@ def _execute(directory: Path, recorder: Recorder) -> int:
         return RAISED_EXIT
     recorder.complete()
     return 0
+
+
+def _probe(run: Run, recorder: Recorder) -> None:
+    recorder.phase(f"import harness.runners.{run.probe}")
+    with _collector_off():
+        probe = importlib.import_module(f"harness.runners.{run.probe}")
+        if "torch" in sys.modules and run.probe in _WATCH_STEPS and _captures(run):
+            importlib.import_module(_TORCH_IMPORTS_LATER)
+    if run.probe != "throughput":  # an arm that is timed has the collector that it has elsewhere
+        gc.freeze()  # each arm ends with a collection, which need not look through all of torch
+    probe.execute(run, recorder)
 
 
 def _captures(run: Run) -> bool:

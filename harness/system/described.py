@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import IO, Any, Self
 
+from harness.commits.import_path import ImportPath
 from harness.errors import SystemResolutionError
 from harness.processes.kept import KeptProcess
 from harness.python_path import add_working_directory, child_command, child_path
@@ -45,28 +46,33 @@ def describe(name: str) -> SystemDescription:
     return answer
 
 
-def describe_all(names: Iterable[str], limit_s: float = LIMIT_S) -> dict[str, Description]:
-    """What each system says of itself, or why it does not; each has `limit_s` seconds. Asked once in this process."""
+def describe_all(
+    names: Iterable[str], limit_s: float = LIMIT_S, at: ImportPath | None = None
+) -> dict[str, Description]:
+    """What each system says of itself, or why it does not; each has `limit_s` seconds. Asked once in this process.
+
+    at: where the systems of another commit are found; None: those that stand here.
+    """
     add_working_directory()  # for what else looks for the systems' files
     wanted = list(dict.fromkeys(names))
-    unknown = [name for name in wanted if _key(name) not in _answers]
+    unknown = [name for name in wanted if _key(name, at) not in _answers]
     if unknown:
-        answers = _ask(unknown, min(limit_s, LIMIT_S))
-        _answers.update({_key(name): answer for name, answer in answers.items()})
-    return {name: _answers[_key(name)] for name in wanted}
+        answers = _ask(unknown, min(limit_s, LIMIT_S), at)
+        _answers.update({_key(name, at): answer for name, answer in answers.items()})
+    return {name: _answers[_key(name, at)] for name in wanted}
 
 
-def _key(name: str) -> tuple[str, ...]:
+def _key(name: str, at: ImportPath | None) -> tuple[str, ...]:
     """A name means what the working directory and the path make of it."""
-    return (name, os.getcwd(), *sys.path)  # noqa: PTH109
+    return (name, os.getcwd(), *sys.path) if at is None else (name, at.folder, *at.path)  # noqa: PTH109
 
 
-def _ask(names: Sequence[str], limit_s: float) -> dict[str, Description]:
+def _ask(names: Sequence[str], limit_s: float, at: ImportPath | None) -> dict[str, Description]:
     """Every name's answer. One that came of the way in which an earlier system left the process is asked for anew."""
     answers: dict[str, Description] = {}
     waiting = list(names)
     while waiting:
-        with _Describer() as describer:
+        with _Describer(at) as describer:
             answered: dict[str, Description] = {}
             for name in waiting:
                 answer = describer.ask(name, limit_s)
@@ -75,7 +81,7 @@ def _ask(names: Sequence[str], limit_s: float) -> dict[str, Description]:
                 if answer is None:
                     break
         if describer.lost_keeper and len(answered) > 1:
-            answered = {name: _ask([name], limit_s)[name] for name in answered}
+            answered = {name: _ask([name], limit_s, at)[name] for name in answered}
         elif describer.lost_keeper:
             answered = {name: _error(name, "a process that killed its parent") for name in answered}
         answers |= answered
@@ -95,15 +101,16 @@ def _error(name: str, got: str) -> SystemResolutionError:
 class _Describer:
     """One process that describes systems, until it fails to answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, at: ImportPath | None) -> None:
         requests, self._requests = _pipe()
         self._answers, answers = _pipe()
         self._output, output = _pipe()
         self._printed, self._received, self._seconds = b"", 0, 0.0
         self._overran, self._forged = False, ""
+        at_commit = [] if at is None else [at.model_dump_json()]
         with requests, answers, output:
             self._process = KeptProcess(
-                [*child_command("harness.system.describing"), str(answers.fileno())],
+                [*child_command("harness.system.describing"), str(answers.fileno()), *at_commit],
                 env={**os.environ, "PYTHONPATH": child_path(), "PYTHONHASHSEED": "0"},
                 stdin=requests,
                 stdout=output,

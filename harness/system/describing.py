@@ -1,4 +1,6 @@
-"""Describe systems in a process of its own: `python -m harness.system.describing DESCRIPTOR`.
+"""Describe systems in a process of its own: `python -m harness.system.describing DESCRIPTOR [IMPORT_PATH]`.
+
+With an `ImportPath`, as JSON, it describes the systems of another commit.
 
 Reads requests from stdin, a JSON line each: a system's name and a number that nobody else knows. Answers on DESCRIPTOR,
 a JSON line each: that number, and the description or the error. What the system prints goes to stdout and stderr.
@@ -21,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from harness.commits.import_path import ImportPath
 from harness.errors import HarnessError, SystemResolutionError
 from harness.system.description_text import NotADescription, to_plain
 from harness.system.resolve import resolve
@@ -40,6 +43,8 @@ def main() -> None:
     faulthandler.register(signal.SIGTERM, os.dup(2), all_threads=False)
     requests = os.fdopen(os.dup(0), "rb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    if len(sys.argv) > 2:
+        ImportPath.model_validate_json(sys.argv[2]).use()
     for line in requests:
         request = loads(line)
         answer = dumps({"number": request["number"], **_answer(request["name"])}).encode() + b"\n"

@@ -7,6 +7,7 @@ import importlib
 import sys
 from typing import Any, cast
 
+from harness.commits.import_path import in_use
 from harness.errors import SystemResolutionError
 from harness.python_path import add_working_directory
 from harness.system.protocol import TrainingSystem
@@ -17,7 +18,8 @@ def resolve(name: str) -> TrainingSystem:
     """The training system that `name` (`package.module:attribute`) names: an instance, a class or a factory.
 
     Imports the module, also from the working directory, and calls a class or factory without arguments; it opens
-    nothing. Raises `SystemResolutionError` with the nearest attribute names where there is no such attribute.
+    nothing. Raises `SystemResolutionError` with the nearest attribute names where there is no such attribute, and in a
+    process of a baseline's commit where modules come from elsewhere.
     """
     module_name, _, attribute_path = name.partition(":")
     if not module_name or not attribute_path:
@@ -43,7 +45,10 @@ def resolve(name: str) -> TrainingSystem:
                 remedy=_suggestion(attribute, found),
             )
         found = getattr(found, attribute)
-    return _instance(name, found)
+    system = _instance(name, found)
+    if (at_commit := in_use()) is not None:
+        at_commit.require(name)
+    return system
 
 
 def _import_remedy(module: str, error: Exception) -> str:

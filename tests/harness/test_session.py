@@ -179,7 +179,7 @@ def test_json_is_the_published_object(contracts: Path) -> None:
     stored = json.loads(Path("harness-reports/run/verdicts.json").read_text())
     spent = outcome.view.costs.model_dump(mode="json")
     beside: dict[str, object] = {"run_directory": "harness-reports/run", "manifest": outcome.manifest, "waived": []}
-    beside["attempts"] = {"timings": [], "ci": None}
+    beside |= {"attempts": {"timings": [], "ci": None}, "commits": None}
     assert printed == {**stored, "costs": spent, **beside}
     assert set(stored) == {"format_version", "counts", "gate", "claims"}
 

@@ -24,7 +24,7 @@ from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import Telemetry, TelemetrySample
 from harness.runners import steady as probe
-from harness.runners import supervisor, throughput
+from harness.runners import supervisor, timed_arm
 from harness.runners.recorder import TIMED_PHASE, Recorder
 
 CLOCKS = {"GPU-a": (1860.0, 1980.0), "GPU-b": (1890.0, 1980.0), "GPU-c": (1845.0, 1980.0)}
@@ -125,5 +125,5 @@ def test_both_arms_take_turns_and_nothing_is_timed(tmp_path: Path, monkeypatch: 
     records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
     assert {record["record"] for record in records} == {"phase"}
     assert [record["name"] for record in records] == ["plain: open", "other: open", TIMED_PHASE]
-    rounds, rest = divmod(len(seen) - 2 * throughput.WARMUP_STEPS, 4 * 3)
+    rounds, rest = divmod(len(seen) - 2 * timed_arm.WARMUP_STEPS, 4 * 3)
     assert (rounds >= 1, rest) == (True, 0)

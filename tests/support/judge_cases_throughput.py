@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -54,6 +55,12 @@ def processes(ratio: float, spread: Sequence[float] = PROCESSES) -> list[RunEvid
         timed_run(index, [0.01 * block for block in STEADY], [0.01 * ratio * factor * block for block in STEADY])
         for index, factor in enumerate(spread)
     ]
+
+
+def apart(run: RunEvidence) -> RunEvidence:
+    """Its arms were of two commits."""
+    assert run.timing is not None
+    return replace(run, timing=run.timing.model_copy(update={"own_processes": True}))
 
 
 def sleeping(share: float) -> list[Block]:
@@ -162,6 +169,7 @@ def first_round(*positions: int, arm: str = "ungraphed") -> dict[str, Any]:
 THROUGHPUT_CASES = [
     Case("faster", "held", timed),
     Case("slower", "too_slow", lambda: timed(processes(1.0))),
+    Case("faster than another commit", "held", lambda: timed([apart(run) for run in processes(1.2)])),
     Case("faster in another precision", "held", lambda: timed_in("bfloat16", "float32")),
     Case("timed in one precision", "vacuous_precision", lambda: timed_in("float32", "float32")),
     Case("enqueued twelve times as fast", "held", lambda: timed(claim=ENQUEUE)),

@@ -125,9 +125,10 @@ def test_a_sound_contract_has_no_findings(toy: Toy) -> None:
             "plain: {capture: none}",
             "plain: {capture: step}",
             Finding(
-                "error",
+                "warning",
                 "toy.yaml:15:16",
-                "arms 'fast' and 'plain' have the same settings: an arm would be compared with itself",
+                "arms 'fast' and 'plain' have the same settings: `harness verify --baseline REF` compares two commits "
+                "by them; without it the claim is not run",
             ),
         ),
     ],

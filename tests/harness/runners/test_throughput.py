@@ -16,7 +16,7 @@ from step_function_systems import Regression
 from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import TimingEvidence
-from harness.runners import pace, throughput
+from harness.runners import pace, throughput, timed_arm
 from harness.runners.profiling import Watched
 from harness.runners.recorder import Recorder
 
@@ -76,7 +76,7 @@ def test_blocks_are_interleaved_over_the_same_steps(tmp_path: Path) -> None:
         (1, 3, "captured", 19),
     ]
     assert {block.steps for block in evidence.blocks} == {3}
-    assert evidence.observed_steps == throughput.WATCHED_STEPS
+    assert evidence.observed_steps == timed_arm.WATCHED_STEPS
 
 
 @pytest.mark.parametrize(
@@ -126,22 +126,22 @@ def test_to_enqueue_a_step_is_timed_at_the_first_of_a_block_alone(
 ) -> None:
     """By a clock that steps and waiting for the device move: a step by 1 s, the waiting by 100 s."""
     now = [0.0]
-    monkeypatch.setattr(throughput, "monotonic", lambda: now[0])
+    monkeypatch.setattr(timed_arm, "monotonic", lambda: now[0])
     monkeypatch.setattr(Regression, "before_update", lambda *_: now.__setitem__(0, now[0] + 1))
-    monkeypatch.setattr(throughput, "synchronize", lambda: now.__setitem__(0, now[0] + 100))
+    monkeypatch.setattr(timed_arm, "synchronize", lambda: now.__setitem__(0, now[0] + 100))
     run = make_run(arms={name: PlannedArm(arm=Arm(), system=SYSTEM) for name in ("plain", "captured")})
     blocks = timing(execute(run, tmp_path / "run")).blocks
     assert {(block.enqueue_seconds, block.seconds) for block in blocks} == {(1.0, 103.0)}
 
 
 def test_writing_a_block_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = throughput.TimedArm.write_block
+    write = timed_arm.TimedArm.write_block
 
-    def slow(arm: throughput.TimedArm) -> None:
+    def slow(arm: timed_arm.TimedArm) -> None:
         time.sleep(0.25)
         write(arm)
 
-    monkeypatch.setattr(throughput.TimedArm, "write_block", slow)
+    monkeypatch.setattr(timed_arm.TimedArm, "write_block", slow)
     assert all(block.seconds < 0.2 for block in timing(execute(make_run(), tmp_path / "run")).blocks)
 
 
@@ -221,14 +221,15 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return note
 
-    monkeypatch.setattr(throughput, "_on_cuda", True)
-    monkeypatch.setattr(throughput, "_wait_for_device", lambda: None)
-    monkeypatch.setattr(throughput, "raise_clocks", lambda: seen.append("clocks raised"))
+    for module in (throughput, timed_arm):
+        monkeypatch.setattr(module, "ON_CUDA", True)
+    monkeypatch.setattr(timed_arm, "_wait_for_device", lambda: None)
+    monkeypatch.setattr(timed_arm, "raise_clocks", lambda: seen.append("clocks raised"))
     monkeypatch.setattr(throughput, "prime_profiler", lambda: seen.append("profiler set up"))
     monkeypatch.setattr(throughput, "counter_of_this_process", lambda: Counting(seen))
-    monkeypatch.setattr(throughput, "graph_launches", profiled)
+    monkeypatch.setattr(timed_arm, "graph_launches", profiled)
     monkeypatch.setattr(Recorder, "alone", alone)
-    for name in ("opened", "_timed_rounds", "arm_end", "capture_evidence"):
+    for name in ("opened", "timed_rounds", "arm_end", "capture_evidence"):
         monkeypatch.setattr(throughput, name, noted(name, getattr(throughput, name)))
     return seen
 
@@ -238,7 +239,7 @@ def test_the_first_process_is_profiled_after_its_timed_blocks(tmp_path: Path, or
     watched = ["alone", "clocks raised", "profiled", "no longer alone", "profile closed"]
     assert order == [
         "opened", "opened",
-        "alone", "clocks raised", "_timed_rounds", "no longer alone",
+        "alone", "clocks raised", "timed_rounds", "no longer alone",
         "arm_end", "arm_end", "profiler set up", *watched, *watched, "capture_evidence",
     ]  # fmt: skip
     assert (evidence.observed_steps, evidence.profiler_sees_planted) == (5, True)
@@ -252,7 +253,7 @@ def test_every_other_process_counts_and_never_profiles(tmp_path: Path, order: li
     evidence = timing(execute(make_run(process=5), tmp_path / "run"))
     assert order == [
         "opened", "opened",
-        "counter begins", "alone", "clocks raised", "_timed_rounds", "no longer alone", "counter ends",
+        "counter begins", "alone", "clocks raised", "timed_rounds", "no longer alone", "counter ends",
         "arm_end", "arm_end", "capture_evidence",
     ]  # fmt: skip
     assert (evidence.observed_steps, evidence.observed_graph_launches, evidence.observed_device_seconds) == (0, {}, {})

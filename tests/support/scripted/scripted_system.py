@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from harness.commits.import_path import ImportPath
 from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, State, StepWatch
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
@@ -129,11 +130,11 @@ def play(run: Run, directory: Path, *_: object, **__: object) -> Death | None:
 _ask = described._ask
 
 
-def describe_here(names: Sequence[str], limit_s: float) -> dict[str, described.Description]:
+def describe_here(names: Sequence[str], limit_s: float, at: ImportPath | None) -> dict[str, described.Description]:
     """Stands in for `described._ask`: these systems describe themselves without a process, others as ever."""
     own = {name: globals()[name.partition(":")[2]]().describe() for name in names if name.startswith(f"{__name__}:")}
     others = [name for name in names if name not in own]
-    return own | (_ask(others, limit_s) if others else {})
+    return own | (_ask(others, limit_s, at) if others else {})
 
 
 def _write(run: Run, recorder: Recorder, behaviour: str) -> None:

@@ -1,0 +1,118 @@
+"""Where a process finds the modules of another commit: the folders of its import path, within a worktree of that.
+
+Only what lies in the repository comes from the worktree. The harness itself and installed packages are the same; a
+folder of the repository that the commit does not have is on no path, so that nothing comes from two commits at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from harness.errors import SystemResolutionError
+from harness.evidence.base import Record
+
+INSTALLED = ("site-packages", "dist-packages")
+_in_use: list[ImportPath] = []
+
+
+class ImportPath(Record):
+    """The import path and the working folder of a process that trains as a commit did.
+
+    root: the repository's working tree, which modules must not come from; tree: the worktree, which they must.
+    """
+
+    commit: str
+    root: str
+    tree: str
+    folder: str
+    path: list[str]
+
+    def use(self) -> None:
+        """Make it this process's, and that of processes which it starts."""
+        sys.path[:] = self.path
+        os.environ["PYTHONPATH"] = os.pathsep.join(self.path)
+        os.chdir(self.folder)
+        _in_use[:] = [self]
+
+    def require(self, system: str) -> None:
+        """Raise SystemResolutionError where the system's module, or any other of the repository, is another tree's."""
+        module = sys.modules[system.partition(":")[0]]
+        file = _file(module)
+        if not _within(file, self.tree):
+            raise self._error(system, self._named(module.__name__, file))
+        if found := next(self._strays(), None):
+            raise self._error(system, self._named(*found))
+
+    def _named(self, name: str, file: str) -> str:
+        whose = " of the working tree" if _within(file, self.root) else ""
+        return f"`{name}`{whose} ({file or 'no file'})"
+
+    def _strays(self) -> Iterator[tuple[str, str]]:
+        """Modules of the repository, by name and file, that do not come from the worktree."""
+        for name, module in list(sys.modules.items()):
+            file = _file(module)
+            if name.partition(".")[0] == "harness" or not _within(file, self.root) or _within(file, self.tree):
+                continue
+            if not installed(Path(file), Path(self.root)):
+                yield name, file
+
+    def _error(self, system: str, got: str) -> SystemResolutionError:
+        return SystemResolutionError(
+            f"under --baseline a system and what it imports of its repository come from {self.commit[:12]}",
+            where=system,
+            got=got,
+            remedy="import it by its name, not by a path or an import hook that names the working tree",
+        )
+
+
+def in_use() -> ImportPath | None:
+    """That of this process; None where it trains what stands in the working tree."""
+    return _in_use[0] if _in_use else None
+
+
+def rebased(commit: str, root: Path, tree: Path, homes: Iterable[Path]) -> ImportPath:
+    """This process's import path and working folder, with the worktree `tree` in the place of `root`.
+
+    homes: folders of the repository in which the systems' packages lie. They come first, because an editable
+    installation may put a package on no path at all.
+    """
+    here = Path.cwd()
+    entries = [Path(entry or here) for entry in sys.path]
+    moved = [place for entry in (*homes, *entries) if (place := _moved(entry, root, tree)) is not None]
+    folder = _moved(here, root, tree) if _within(str(here), str(root)) else here
+    return ImportPath(
+        commit=commit,
+        root=str(root),
+        tree=str(tree),
+        folder=str(folder or tree),
+        path=list(dict.fromkeys(str(place) for place in moved)),
+    )
+
+
+def _moved(entry: Path, root: Path, tree: Path) -> Path | None:
+    """An entry of the path in the worktree; None where the commit does not have that folder."""
+    place = entry.resolve()
+    if not place.is_relative_to(root) or installed(place, root):
+        return entry
+    there = tree / place.relative_to(root)
+    return there if there.exists() else None
+
+
+def installed(place: Path, root: Path) -> bool:
+    """Whether a folder or file below `root` is an installed package's, in an environment within the repository."""
+    prefixes = [Path(prefix) for prefix in (sys.prefix, sys.base_prefix) if _within(prefix, str(root))]
+    parts = place.relative_to(root).parts
+    return any(part in INSTALLED for part in parts) or any(place.is_relative_to(prefix) for prefix in prefixes)
+
+
+def _file(module: object) -> str:
+    """Where a module's file really lies; nothing of one that has none, or names no place, as `torch.ops` does."""
+    file = getattr(module, "__file__", None)
+    return os.path.realpath(file) if isinstance(file, str) and os.path.isabs(file) else ""  # noqa: PTH117
+
+
+def _within(place: str, folder: str) -> bool:
+    return place == folder or place.startswith(f"{folder.rstrip(os.sep)}{os.sep}")

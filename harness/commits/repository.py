@@ -1,0 +1,119 @@
+"""A user's git repository, as git itself tells of it. Hooks of the repository are not run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import UsageError
+from harness.evidence.commit_records import CommitFacts
+
+RULE = "--baseline takes a commit of the repository in which the system lies"
+# of the repository in which git itself was called, in a hook say
+_OF_A_CALL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
+_POINTER = b"version https://git-lfs.github.com/spec/"
+_SUBMODULE = "160000"  # mode of an entry that is another repository's commit
+MOST_NAMED = 5
+
+
+class GitFailed(Exception):  # noqa: N818 - it is caught, and told in the terms of what was asked for
+    """git exited with an error; the text is the last line that it printed."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A working tree with its repository. Methods raise GitFailed where git does."""
+
+    root: Path
+
+    @classmethod
+    def around(cls, folder: Path) -> Repository:
+        """The one in which a folder lies. Raises UsageError where git is missing, or says that there is none."""
+        try:
+            answer = _git(folder, "rev-parse", "--show-toplevel")
+        except FileNotFoundError as error:
+            remedy = "install git, or run without --baseline"
+            raise UsageError(RULE, got="no program `git` on this machine", remedy=remedy) from error
+        except GitFailed as error:
+            raise UsageError(RULE, where=str(folder), got=str(error)) from error
+        return cls(Path(answer).resolve())
+
+    def commit(self, name: str) -> str:
+        """The commit that a branch, tag or other revision means. Raises UsageError for one that is unknown."""
+        try:
+            return _git(self.root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        except GitFailed as error:
+            remedy = f"fetch it first (`git fetch origin {name}`; in CI, check out with the whole history)"
+            raise UsageError(RULE, where=str(self.root), got=f"no commit `{name}`", remedy=remedy) from error
+
+    def facts(self, commit: str) -> CommitFacts:
+        """The commit with its subject."""
+        return CommitFacts(commit=commit, subject=_git(self.root, "log", "-1", "--format=%s", commit))
+
+    def changes(self, but: Path) -> int:
+        """How many files of the working tree differ from its commit, new ones too; not those in `but`, or ignored."""
+        status = ["status", "--porcelain", "--untracked-files=all"]
+        if but.is_relative_to(self.root) and but != self.root:
+            status += ["--", ".", f":(exclude,literal){but.relative_to(self.root)}"]
+        return len(_git(self.root, *status).splitlines())
+
+    def ignores(self, path: Path) -> bool:
+        """Whether a file is one that the repository ignores, an installed package's say."""
+        try:
+            _git(self.root, "check-ignore", "--quiet", str(path))
+        except GitFailed:
+            return False
+        return True
+
+    def check_out(self, commit: str, folder: Path) -> None:
+        """The commit's files in a new worktree."""
+        _git(self.root, "worktree", "add", "--detach", "--quiet", str(folder), commit)
+
+    def remove(self, folder: Path) -> None:
+        """A worktree of it, whatever has become of that."""
+        _git(self.root, "worktree", "remove", "--force", "--force", str(folder))
+
+    def lacks(self, folder: Path) -> list[str]:
+        """What a fresh worktree of it does not hold: submodules, and files that Git LFS keeps elsewhere."""
+        entries = [entry.split("\t", 1) for entry in _names(_git(folder, "ls-tree", "-r", "-z", "HEAD"))]
+        submodules = [name for mode, name in entries if mode.startswith(_SUBMODULE)]
+        attributed = _names(_git(folder, "ls-files", "-z", "--", ":(attr:filter=lfs)"))
+        pointers = [name for name in attributed if _is_pointer(folder / name)]
+        kinds = (("submodule", "submodules", submodules), ("file of Git LFS", "files of Git LFS", pointers))
+        return [f"without {_counted(one, many, names)}" for one, many, names in kinds if names]
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split("\0") if name]
+
+
+def _is_pointer(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_POINTER)) == _POINTER
+
+
+def _counted(one: str, many: str, names: Sequence[str]) -> str:
+    more = ", …" if len(names) > MOST_NAMED else ""
+    return f"{len(names)} {one if len(names) == 1 else many} ({', '.join(names[:MOST_NAMED])}{more})"
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """What git prints. Raises GitFailed, FileNotFoundError without git."""
+    environment = {name: value for name, value in os.environ.items() if name not in _OF_A_CALL} | {"LC_ALL": "C"}
+    done = subprocess.run(
+        ["git", "-c", f"core.hooksPath={os.devnull}", "-C", str(folder), *arguments],
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        env=environment,
+        check=False,
+        start_new_session=True,  # a terminal's SIGINT is the command's, which then removes what git made
+    )
+    if done.returncode != 0:
+        printed = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise GitFailed(printed[-1] if printed else f"git {arguments[0]} exited with {done.returncode}")
+    return done.stdout.decode("utf-8", "surrogateescape").rstrip("\n")

@@ -1,0 +1,48 @@
+"""The two commits that a run under `--baseline` compares, as `run.json` holds them."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from harness.evidence.base import Record
+from harness.numbers import Count
+
+SHORT = 12  # digits of a commit as people quote it
+
+
+class CommitFacts(Record):
+    """A commit of the repository in which the system lies.
+
+    changes: files that differ from it, new ones too; none of a baseline. lacks: what its checkout does not hold.
+    """
+
+    commit: str
+    subject: str  # first line of its message
+    named: str | None = None  # what it was asked for by: a branch, a tag
+    changes: Count = 0
+    lacks: list[str] = Field(default_factory=list)
+
+    def line(self) -> str:
+        """`1a2b3c4d5e6f "Subject" (main)`; of a dirty tree, how many files differ."""
+        notes = [self.named] if self.named and not self.commit.startswith(self.named) else []
+        if self.changes:
+            notes.append(f"dirty: {self.changes} changed {'file' if self.changes == 1 else 'files'}")
+        notes += self.lacks
+        return f'{self.commit[:SHORT]} "{self.subject}"' + (f" ({'; '.join(notes)})" if notes else "")
+
+
+class TwoCommits(Record):
+    """The candidate's tree, as it lay there, and the commit of every arm that a claim names as its `baseline`."""
+
+    candidate: CommitFacts
+    baseline: CommitFacts
+
+    @property
+    def equal(self) -> bool:
+        """Whether both are one commit, without a change."""
+        return self.candidate.commit == self.baseline.commit and not self.candidate.changes
+
+    def lines(self) -> dict[str, str]:
+        """A line for each."""
+        both = {"candidate": self.candidate.line(), "baseline": self.baseline.line()}
+        return both | ({"commits": "candidate and baseline are the same commit"} if self.equal else {})

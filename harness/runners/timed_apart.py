@@ -1,0 +1,134 @@
+"""One measurement of a timing of two commits: a process an arm, which take turns, a block at a time, in ABBA order.
+
+Two commits have modules of the same names, and no process holds both. This process opens no arm, so that neither has
+another place than the other: it starts a process for each, tells them in turn what to do, and waits while one works.
+The other one waits, too, with its arm open, as it would within one process. Which of them is opened first alternates
+from one measurement to the next.
+
+What a pair of processes adds to the noise of a timing, each of the claim's pairs has by itself: it is in the spread of
+their ratios, by which a verdict is reached. What an arm's second block in a round gains over its first, which
+began after a wait, is in the ratios of each arm to itself.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+from contextlib import ExitStack, suppress
+from types import TracebackType
+from typing import Self
+
+from harness.commits.import_path import ImportPath
+from harness.evidence.commit_records import SHORT
+from harness.evidence.pace import disturbed
+from harness.evidence.plan_records import Run
+from harness.evidence.run_records import Block, TimingEvidence
+from harness.python_path import child_command
+from harness.runners.arm_process import Answer, ArmJob, Command
+from harness.runners.line import pair
+from harness.runners.recorder import TIMED_PHASE, Recorder
+from harness.runners.timed_rounds import arms_of, joined_timing, timed_rounds
+from harness.system.protocol import NotAvailable
+
+ENDING_S = 10.0  # for a process to close its arm
+
+
+class ArmProcessFailed(Exception):  # noqa: N818 - what failed is the arm's, and told as such
+    """An arm's process raised, or ended; its own stack is a note."""
+
+
+def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
+    """Open both arms, warm up, time; then watch one untimed block an arm where the processes are to be profiled."""
+    candidate, reference = arms_of(run)
+    order = (reference, candidate) if run.process % 2 == 0 else (candidate, reference)
+    with ExitStack() as stack:
+        arms = {
+            name: stack.enter_context(ArmProcess(name, recorder, baseline if planned.commit is not None else None))
+            for name, planned in run.arms.items()
+        }
+        for what in ("open", "warm_up"):
+            for name in order:
+                arms[name].do(Command.model_validate({"what": what}))
+        with recorder.alone():
+            for name in order:
+                arms[name].do(Command(what="begin"))
+            recorder.phase(TIMED_PHASE)
+
+            def timed_block(arm: str, number: int, position: int, steps: int) -> Block:
+                return arms[arm].block(number, position, steps)
+
+            def is_disturbed(block: Block) -> bool:
+                least = min(each.least_pace for each in arms.values())
+                return block.pace is not None and disturbed(block.pace, least)
+
+            blocks = timed_rounds(run, timed_block, is_disturbed)
+            recorder.phase("end")  # telemetry of the timed phase ends before others go on
+        for name in order:
+            arms[name].do(Command(what="finish"))
+        with recorder.alone():
+            seen = [arms[name].timing() for name in order]
+        recorder.write(joined_timing(run, blocks, seen))
+
+
+class ArmProcess:
+    """One arm's process; a context manager that ends it."""
+
+    def __init__(self, arm: str, recorder: Recorder, baseline: ImportPath | None) -> None:
+        self._named = f"arm {arm}" + (f" at {baseline.commit[:SHORT]}" if baseline is not None else "")
+        self.least_pace = math.inf
+        self._line, theirs = pair()
+        with theirs:
+            self._process = subprocess.Popen(child_command("harness.runners.arm_process"), stdin=theirs.fileno())
+        folder = os.fsencode(recorder.directory.resolve()).hex()
+        self._line.send(ArmJob(folder=folder, arm=arm, baseline=baseline).model_dump_json())
+
+    def do(self, command: Command) -> Answer:
+        """Let it do that, and wait. Raises ArmProcessFailed, and NotAvailable as its system does."""
+        self._line.send(command.model_dump_json())
+        message = self._line.receive(None)
+        if not message:
+            raise ArmProcessFailed(f"{self._named}: its process ended by {self._ending()}")
+        answer = Answer.model_validate_json(message)
+        if answer.obstacle is not None:
+            raise NotAvailable(answer.obstacle.message)
+        if answer.failed is not None:
+            failure = ArmProcessFailed(f"{self._named}: {answer.failed}")
+            failure.add_note(answer.stack)
+            raise failure
+        return answer
+
+    def block(self, number: int, position: int, steps: int) -> Block:
+        """Let it time a block."""
+        answer = self.do(Command(what="block", round=number, position=position, steps=steps))
+        if answer.block is None or answer.least_pace is None:
+            raise ArmProcessFailed(f"{self._named}: its process told of no block")
+        self.least_pace = answer.least_pace
+        return answer.block
+
+    def timing(self) -> TimingEvidence:
+        """Let it watch an untimed block, or count its graphs."""
+        answer = self.do(Command(what="watch"))
+        if answer.timing is None:
+            raise ArmProcessFailed(f"{self._named}: its process told of no timing")
+        return answer.timing
+
+    def _ending(self) -> str:
+        code = self._process.wait()
+        with suppress(ValueError):
+            return signal.Signals(-code).name
+        return f"exit status {code}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._line.close()  # it closes its arm, and ends
+        try:
+            self._process.wait(ENDING_S if kind is None else 0.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

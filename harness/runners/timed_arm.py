@@ -1,0 +1,141 @@
+"""One arm of a timing: its trainer, and blocks of steps between two device synchronizations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+# bound here, before a system is imported: it could replace them in their modules
+from time import monotonic, process_time
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.evidence.plan_records import PlannedArm, Run
+from harness.runners.profiling import Watched, graph_launches, in_step
+from harness.runners.recorder import Recorder
+from harness.runners.series_block import batch_digests
+from harness.runners.state_watch import StateWatch
+from harness.system.adapter_checks import require_loss
+from harness.system.protocol import HasInputs, TrainingRun
+from harness.system.replay import generators
+
+WARMUP_STEPS = 10
+WATCHED_STEPS = 5
+RAISE_CLOCKS_S = 0.15
+
+
+class BlockTimes(NamedTuple):
+    """Seconds of one block."""
+
+    wall: float
+    processor: float
+    began: float  # by the machine's monotonic clock
+    enqueue: float  # until its first step returned: nothing was on the device that the host could have waited for
+
+
+@dataclass
+class TimedArm:
+    """One arm's trainer and the index of its next step."""
+
+    name: str
+    planned: PlannedArm
+    training: TrainingRun
+    run: Run
+    recorder: Recorder
+    watch: StateWatch
+    next_index: int = 0
+    _generators: dict[str, Any] = field(default_factory=lambda: generators.states(generators.global_generators()))
+    _losses: list[Tensor] = field(default_factory=list)
+    _inputs: list[dict[str, Tensor]] = field(default_factory=list)
+
+    @contextmanager
+    def own_generators(self) -> Iterator[None]:
+        """The process's generators as this arm left them: both arms draw what they would draw alone."""
+        known = generators.global_generators()
+        generators.restore(known, self._generators)
+        yield
+        self._generators = generators.states(known)
+
+    def block(self, steps: int, *, profiled: bool = False) -> BlockTimes:
+        """The times of `steps` steps. Losses and a copy of the batches stay on the device."""
+        self._losses, self._inputs = [], []
+        with self.own_generators():
+            timed = self._timed_steps(steps, profiled=profiled)
+        self.next_index += steps
+        return timed
+
+    def _timed_steps(self, steps: int, *, profiled: bool) -> BlockTimes:
+        shows_inputs = self.training if isinstance(self.training, HasInputs) else None
+        synchronize()
+        began, worked = monotonic(), process_time()
+        enqueued = began
+        for index in range(self.next_index, self.next_index + steps):
+            with in_step(profiled):
+                self._losses.append(self.training.step(index))
+            if index == self.next_index:
+                enqueued = monotonic()
+            if shows_inputs is not None:
+                self._inputs.append({name: tensor.clone() for name, tensor in shows_inputs.inputs().items()})
+        synchronize()
+        seconds, processor_seconds = monotonic() - began, process_time() - worked
+        return BlockTimes(seconds, processor_seconds, began, enqueued - began)
+
+    def write_block(self) -> None:
+        """Write the last block's losses and digests; its steps are over."""
+        first = self.next_index - len(self._losses)
+        one_number = [require_loss(loss, self.training.step, "step(index)") for loss in self._losses]
+        losses = torch.stack([loss.detach().double().reshape(()) for loss in one_number]).tolist()
+        digests = batch_digests(self._inputs) if self._inputs else [""] * len(losses)
+        tokens = [self._tokens(first + offset, offset) for offset in range(len(losses))]
+        steps = list(range(first, self.next_index))
+        self.recorder.series(self.name, 0).rows(steps, losses, digests, [-1] * len(steps), tokens)
+        self._losses, self._inputs = [], []
+
+    def watch_launches(self) -> Watched:
+        """Graph launches of an untimed block, alone on the machine; None launches where there is no CUDA."""
+        watched = Watched()
+        with ExitStack() as watch, ExitStack() as solitude:
+            if ON_CUDA:
+                solitude.enter_context(undisturbed(self.recorder))
+                watch.enter_context(graph_launches(watched, WATCHED_STEPS, replays=True, over=solitude.close))
+            self.block(WATCHED_STEPS, profiled=True)
+        return watched
+
+    def _tokens(self, index: int, offset: int) -> int:
+        if self._inputs and "tokens" in self._inputs[offset]:
+            return self._inputs[offset]["tokens"].numel()
+        lengths = self.run.workload.seq_len
+        length = lengths[index % len(lengths)] if isinstance(lengths, list) else lengths
+        return self.run.workload.batch_size * length
+
+
+@contextmanager
+def undisturbed(recorder: Recorder) -> Iterator[None]:
+    """Within the block this process is alone on the machine, its GPU at the clocks of a busy one."""
+    with recorder.alone():
+        raise_clocks()
+        yield
+
+
+def raise_clocks() -> None:
+    """Keep the GPU busy for a moment: a warm-up of short steps leaves it at the clocks of an idle one (345 MHz)."""
+    if not ON_CUDA:
+        return
+    values = torch.zeros(2**24, device="cuda")
+    until = monotonic() + RAISE_CLOCKS_S
+    while monotonic() < until:
+        for _ in range(20):
+            values.cos_()
+        torch.cuda.synchronize()
+
+
+ON_CUDA, _wait_for_device = torch.cuda.is_available(), torch.cuda.synchronize
+
+
+def synchronize() -> None:
+    """Wait for the device, where there is one."""
+    if ON_CUDA:
+        _wait_for_device()

@@ -1,0 +1,166 @@
+"""What of a claim cannot be compared between two commits, and a system that another commit has otherwise, or not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from run_builders import make_contract
+from two_commits import TRAINER, UPDATE, UserRepository
+
+from harness import session
+from harness.commits.checkout import checked_out
+from harness.contract.load import load_contracts
+from harness.evidence.base import Obstacle
+from harness.evidence.plan_records import Run
+from harness.runners.baseline import Baseline, commit_obstacle
+from harness.runners.lanes import awaits, lanes
+from harness.runners.run_builder import RunBuilder
+from harness.system.protocol import SystemDescription
+
+COMMIT = "c0ffee" * 6 + "beef"
+ARMS: dict[str, object] = {"here": {}, "main": {}, "untrained": {"learning_rate": 0.0}}
+SAME = {
+    "id": "SAME",
+    "kind": "trajectory_match",
+    "candidate": "here",
+    "baseline": "main",
+    "equality": "bitwise",
+    "max_abs_difference": 0.1,
+    "guards": {"steps": 3, "training_effect": {"control": "untrained", "last": 1, "at_least": 1e-9}},
+}
+GRADIENTS = {**{name: SAME[name] for name in ("candidate", "baseline", "equality")}, "kind": "gradient_match"}
+
+
+def runs_of(*claims: dict[str, object], arms: dict[str, object] = ARMS) -> Sequence[Run]:
+    contract = make_contract(*claims, arms=arms)
+    builder = RunBuilder(contract, next(iter(contract.workloads)), None, None, None, COMMIT)
+    for claim in contract.claims:
+        builder.add(claim, 0, claim)
+    return builder.runs()
+
+
+def commits_of(run: Run) -> dict[str, str | None]:
+    return {name: planned.commit for name, planned in run.arms.items()}
+
+
+def test_baselines_alone_are_of_the_other_commit() -> None:
+    [run] = runs_of(SAME)
+    assert commits_of(run) == {"main": COMMIT, "here": None, "untrained": None}
+
+
+def test_an_arm_that_is_baseline_and_candidate_has_a_run_for_each() -> None:
+    turned = {**SAME, "id": "TURNED", "candidate": "main", "baseline": "here"}
+    first, second = runs_of(SAME, turned)
+    assert (commits_of(first)["main"], commits_of(first)["here"]) == (COMMIT, None)
+    assert (commits_of(second)["main"], commits_of(second)["here"]) == (None, COMMIT)
+
+
+def test_no_process_has_arms_of_two_commits_and_readers_wait() -> None:
+    [run] = runs_of(SAME, {**GRADIENTS, "id": "GRADIENTS", "steps": [0]})
+    baseline, others = lanes(run)
+    assert (list(baseline.arms), list(others.arms)) == (["main"], ["here", "untrained"])
+    assert (awaits(others, baseline), awaits(baseline, others)) == (True, False)
+
+
+def test_what_is_judged_by_digests_does_not_wait() -> None:
+    [run] = runs_of(SAME)
+    baseline, others = lanes(run)
+    assert not awaits(others, baseline)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UserRepository:
+    made = UserRepository.make(tmp_path / "repository")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(made.root)
+    return made
+
+
+def obstacle(repository: UserRepository) -> Obstacle:
+    """Why the one claim of the repository's contract is not run against `main`."""
+    options, system = session.VerifyOptions(baseline="main"), f"{repository.package}trainer:Trainer"
+    with checked_out("main", [system], Path("harness-reports")) as checkout:
+        [unit] = session.plan_contracts(load_contracts([repository.root]), options, checkout).units
+    assert unit.obstacle is not None
+    assert unit.runs == []
+    return unit.obstacle
+
+
+def test_a_setting_that_the_commit_does_not_know(repository: UserRepository) -> None:
+    trainer = repository.folder / "trainer.py"
+    trainer.write_text(
+        trainer.read_text().replace("    def build", "    arm_options = {'rank': int}\n    def build", 1)
+    )
+    contract = repository.root / "as-main.yaml"
+    contract.write_text(contract.read_text().replace("main: {}", "main: {rank: 4}"))
+    found = obstacle(repository)
+    head = repository.git("rev-parse", "HEAD")[:12]
+    assert found.reason == "capability_missing"
+    said = f"arm main: step function at {head} does not know the setting `rank`; use one of: "
+    assert found.message.startswith(said)
+    assert "learning_rate" in found.message.removeprefix(said)
+
+
+def test_a_module_that_the_commit_does_not_have(repository: UserRepository) -> None:
+    repository.git("rm", "--quiet", "trainer.py")
+    repository.commit("No trainer yet")
+    repository.write("trainer.py", TRAINER.format(package=""))
+    found = obstacle(repository)
+    assert found.reason == "system_not_described"
+    assert f"arm main, at {repository.git('rev-parse', 'HEAD')[:12]}: trainer:Trainer" in found.message
+    assert "No module named 'trainer'" in found.message
+
+
+def test_a_module_that_comes_from_the_working_tree_all_the_same(repository: UserRepository) -> None:
+    line = f"import sys; sys.path.insert(0, {str(repository.root)!r}); import helper\n"
+    repository.write("trainer.py", line + TRAINER.format(package=""))
+    repository.write("helper.py", "")
+    repository.commit("A path of its own")
+    found = obstacle(repository)
+    assert found.reason == "system_not_described"
+    assert "a system and what it imports of its repository come from" in found.message
+    assert "found `helper` of the working tree (helper.py)" in found.message
+
+
+def test_a_commit_that_does_not_import_is_told_with_its_line(repository: UserRepository) -> None:
+    repository.write("update.py", "\n1 / 0\n")
+    repository.commit("Broken")
+    repository.write("update.py", UPDATE)
+    assert "ZeroDivisionError: division by zero (update.py:2)" in obstacle(repository).message
+
+
+def described(**changes: object) -> Baseline:
+    values = {"capabilities": frozenset({"parameters", "inputs"}), "captures": frozenset({"none"}), **changes}
+    described = SystemDescription(name="toy", summary="", models=(), arm_options={}, workload_options={}, **values)  # type: ignore[arg-type]
+    return Baseline(COMMIT, {"toy:Toy": described})
+
+
+def test_what_the_commit_lacks_is_named() -> None:
+    contract = make_contract(SAME, system="toy:Toy", arms=ARMS)
+    [claim] = contract.claims
+    assert commit_obstacle(contract, claim, described()) is None
+    lacking = commit_obstacle(contract, claim, described(capabilities=frozenset({"inputs"})))
+    assert lacking is not None
+    assert (
+        lacking.message
+        == f"arm main: toy at {COMMIT[:12]} lacks the capability `parameters` that trajectory_match needs"
+    )
+
+
+def test_a_kind_that_needs_both_arms_in_one_process_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.runners.baseline.ACROSS_COMMITS", ("throughput",))
+    contract = make_contract(SAME, system="toy:Toy", arms=ARMS)
+    found = commit_obstacle(contract, contract.claims[0], described())
+    assert found is not None
+    assert found.reason == "one_commit_a_process"
+    assert found.message.startswith("trajectory_match executes its arms in one process")
+
+
+def test_a_claim_without_a_baseline_is_judged_as_ever() -> None:
+    again = {**SAME, "kind": "repeatability", "guards": {"steps": 3}}
+    del again["baseline"]
+    contract = make_contract(again, system="toy:Toy", arms=ARMS)
+    assert commit_obstacle(contract, contract.claims[0], Baseline(COMMIT, {})) is None

@@ -1,0 +1,166 @@
+"""What git tells of a user's repository, and the errors of a baseline that cannot be had, in the user's terms."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from two_commits import UserRepository
+
+from harness.commits.checkout import checked_out
+from harness.commits.import_path import rebased
+from harness.errors import UsageError
+
+REPORTS = Path("harness-reports")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UserRepository:
+    made = UserRepository.make(tmp_path / "repository")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(made.root)
+    return made
+
+
+def test_both_commits_are_named_with_their_subjects(repository: UserRepository) -> None:
+    first = repository.git("rev-parse", "HEAD")
+    repository.git("checkout", "--quiet", "-b", "faster")
+    second = repository.commit("Faster, they say")
+    with checked_out("main", ["trainer:Trainer"], REPORTS) as checkout:
+        commits = checkout.commits
+        assert (checkout.import_path.tree, repository.worktrees()) != ("", 1)
+    assert (commits.baseline.commit, commits.candidate.commit) == (first, second)
+    assert commits.lines() == {
+        "candidate": f'{second[:12]} "Faster, they say"',
+        "baseline": f'{first[:12]} "The first trainer" (main)',
+    }
+    assert not commits.equal
+
+
+def test_one_commit_given_twice_is_said(repository: UserRepository) -> None:
+    with checked_out("HEAD", ["trainer:Trainer"], REPORTS) as checkout:
+        assert checkout.commits.lines()["commits"] == "candidate and baseline are the same commit"
+
+
+def test_a_dirty_tree_is_said_to_be_one(repository: UserRepository) -> None:
+    repository.write("update.py", "changed = True\n")
+    repository.write("new.py", "")
+    (repository.root / REPORTS).mkdir()
+    (repository.root / REPORTS / "report.html").touch()
+    with checked_out("main", ["trainer:Trainer"], REPORTS) as checkout:
+        assert checkout.commits.candidate.changes == 2
+        assert checkout.commits.candidate.line().endswith("(dirty: 2 changed files)")
+        assert checkout.commits.baseline.changes == 0
+        assert "commits" not in checkout.commits.lines()
+        assert "changed" not in (Path(checkout.import_path.tree) / "update.py").read_text()
+
+
+def test_nothing_is_left_also_of_an_interruption(repository: UserRepository) -> None:
+    with pytest.raises(KeyboardInterrupt), checked_out("main", ["trainer:Trainer"], REPORTS) as checkout:
+        tree = Path(checkout.import_path.tree)
+        assert repository.worktrees() == 2
+        raise KeyboardInterrupt
+    assert (repository.worktrees(), tree.parent.exists()) == (1, False)
+
+
+def test_a_worktree_that_somebody_removed_is_forgotten(repository: UserRepository) -> None:
+    with checked_out("main", ["trainer:Trainer"], REPORTS) as checkout:
+        (Path(checkout.import_path.tree) / ".git").unlink()
+    assert repository.worktrees() == 1
+
+
+def test_hooks_of_the_repository_are_not_run(repository: UserRepository) -> None:
+    hook = repository.root / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    with checked_out("main", ["trainer:Trainer"], REPORTS) as checkout:
+        assert (Path(checkout.import_path.tree) / "trainer.py").is_file()
+
+
+def test_what_a_checkout_lacks_is_said(repository: UserRepository, tmp_path: Path) -> None:
+    UserRepository.make(tmp_path / "other")
+    repository.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(tmp_path / "other"), "other")
+    repository.write(".gitattributes", "*.bin filter=lfs\n")
+    repository.write("weights.bin", "version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    repository.commit("Weights")
+    with checked_out("main", ["trainer:Trainer"], REPORTS) as checkout:
+        lacks = ["without 1 submodule (other)", "without 1 file of Git LFS (weights.bin)"]
+        assert checkout.commits.baseline.lacks == lacks
+        assert checkout.commits.baseline.line().endswith(f"(main; {'; '.join(lacks)})")
+
+
+def refusal(name: str, *systems: str) -> str:
+    with pytest.raises(UsageError) as refused, checked_out(name, systems, REPORTS):
+        pass
+    return str(refused.value)
+
+
+def test_an_unknown_commit(repository: UserRepository) -> None:
+    assert "no commit `mian`; fetch it first (`git fetch origin mian`" in refusal("mian", "trainer:Trainer")
+
+
+def test_a_name_that_looks_like_an_option_is_a_name(repository: UserRepository) -> None:
+    assert "no commit `--since=yesterday`" in refusal("--since=yesterday", "trainer:Trainer")
+
+
+def test_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "alone.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert "not a git repository" in refusal("main", "alone:System")
+
+
+def test_no_program_git(repository: UserRepository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    said = "no program `git` on this machine; install git, or run without --baseline"
+    assert refusal("main", "trainer:Trainer").endswith(said)
+
+
+def test_a_system_that_no_commit_holds(repository: UserRepository) -> None:
+    packages = repository.root / "environment" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "bought.py").touch()
+    sys.path.insert(0, str(packages))
+    assert f"its module in {packages}, which no commit holds" in refusal("main", "bought:System")
+
+
+def test_systems_of_two_repositories(repository: UserRepository, tmp_path: Path) -> None:
+    other = UserRepository.make(tmp_path / "other", package="other.")
+    sys.path.insert(0, str(other.root))
+    said = f"one repository; found trainer:Trainer in {repository.root}, other.trainer:Trainer in {other.root}"
+    assert refusal("main", "trainer:Trainer", "other.trainer:Trainer").endswith(said)
+
+
+def test_a_module_that_is_nowhere(repository: UserRepository) -> None:
+    assert "found no module `nowhere`; run from the folder that holds" in refusal("main", "nowhere:System")
+
+
+def test_the_import_path_is_the_same_within_the_worktree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, tree = tmp_path / "root", tmp_path / "tree"
+    environment, outside = root / ".venv" / "lib" / "site-packages", tmp_path / "outside"
+    for folder in (root / "src", root / "tools", root / "new", tree / "src", tree / "tools", environment, outside):
+        folder.mkdir(parents=True)
+    entries = [str(folder) for folder in (outside, root / "tools", environment, root / "new", root)]
+    monkeypatch.setattr(sys, "path", ["", *entries])
+    monkeypatch.chdir(root / "tools")
+    found = rebased("c0ffee", root, tree, [root / "src"])
+    assert found.folder == str(tree / "tools")
+    expected = (tree / "src", tree / "tools", outside, environment, tree)
+    assert found.path == [str(folder) for folder in expected]
+    monkeypatch.chdir(root / "new")
+    assert rebased("c0ffee", root, tree, []).folder == str(tree)
+
+
+def test_git_is_not_told_of_the_repository_that_calls(
+    repository: UserRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a git hook GIT_DIR names another repository."""
+    UserRepository.make(tmp_path / "other").commit("Another")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+    with checked_out("main", ["trainer:Trainer"], REPORTS) as checkout:
+        assert checkout.commits.baseline.subject == "The first trainer"
+    done = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) == 1

@@ -1,0 +1,189 @@
+"""`verify` with a baseline of another commit, from a small real repository to verdicts, header and pages."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from two_commits import GRADIENTS, OTHER_UPDATE, UserRepository
+
+from harness import session
+from harness.contract.load import load_contracts
+from harness.errors import EvidenceError, UsageError
+from harness.evidence.plan_records import Run
+from harness.judge.verdict import Status
+from harness.rejudge import judged, rejudged
+from harness.run_directory.bundle import read_bundle
+from harness.run_directory.contradictions import contradictions
+from harness.session import Judgement, VerifyOptions, verify
+
+FINDER = """\
+import importlib.util, sys
+
+class Editable:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name != "lab":
+            return None
+        file, places = {package!r} + "/__init__.py", [{package!r}]
+        return importlib.util.spec_from_file_location(name, file, submodule_search_locations=places)
+
+sys.meta_path.{insert}
+"""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A run of two commits, and where it lies."""
+
+    repository: UserRepository
+    judgement: Judgement
+
+    @property
+    def directory(self) -> Path:
+        assert self.judgement.run_directory is not None
+        return self.judgement.run_directory
+
+
+@pytest.fixture(scope="module")
+def patch() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(sys, "path", list(sys.path))
+        context.setattr(sys, "meta_path", list(sys.meta_path))
+        yield context
+
+
+@pytest.fixture(scope="module")
+def equal(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) -> Compared:
+    """A dirty tree that trains as `main` does; its package lies in `src` and is installed in editable mode."""
+    folder = tmp_path_factory.mktemp("equal")
+    repository = UserRepository.make(folder / "repository", folder="src", package="lab.")
+    repository.contract(GRADIENTS, equality="within")
+    _install_editable(repository, folder / "site", patch)
+    patch.chdir(folder)
+    options = VerifyOptions(name="run", baseline="main", reports=folder / "reports")
+    return Compared(repository, verify([repository.root], options))
+
+
+def _install_editable(
+    repository: UserRepository, site: Path, patch: pytest.MonkeyPatch, insert: str = "append(Editable)"
+) -> None:
+    """As setuptools does it, by a finder that names the package's folder: it is on no path."""
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(FINDER.format(package=str(repository.folder), insert=insert))
+    sys.path.insert(0, str(site))
+
+    exec((site / "sitecustomize.py").read_text(), {})  # noqa: S102 - what every child does at its start
+
+
+def test_equal_commits_hold(equal: Compared) -> None:
+    assert [(verdict.claim, verdict.status) for verdict in equal.judgement.verdicts] == [
+        ("SAME", Status.PASS),
+        ("GRADIENTS", Status.PASS),
+    ]
+    assert "their parameters end up to 0 apart" in equal.judgement.verdicts[0].message
+
+
+def test_the_header_names_both_commits_and_the_dirty_tree(equal: Compared) -> None:
+    commits = read_bundle(equal.directory).header.commits
+    assert commits is not None
+    head = equal.repository.git("rev-parse", "HEAD")
+    assert (commits.baseline.commit, commits.baseline.named, commits.candidate.commit) == (head, "main", head)
+    assert (commits.candidate.changes, commits.baseline.changes) == (1, 0)
+
+
+@pytest.mark.parametrize("page", ["report.html", "summary.md", "junit.xml"])
+def test_every_page_names_both(page: str, equal: Compared) -> None:
+    text = (equal.directory / page).read_text().replace("\\", "")
+    head = equal.repository.git("rev-parse", "HEAD")[:12]
+    assert text.count(head) >= 2
+    assert "dirty: 1 changed file" in text
+
+
+def test_the_evidence_says_what_each_process_trained(equal: Compared) -> None:
+    head = equal.repository.git("rev-parse", "HEAD")
+    lanes = sorted(equal.directory.glob("evidence/*/lane.*"))
+    runs = [Run.model_validate(_json(lane / "run.json")) for lane in lanes]
+    arms = [{name: arm.commit for name, arm in run.arms.items()} for run in runs]
+    assert arms == [{"main": head}, {"here": None}]
+    assert [_json(lane / "process.json")["trained"] for lane in lanes] == [[head], [head]]
+
+
+def test_the_verdicts_follow_from_the_evidence_alone(equal: Compared) -> None:
+    assert rejudged(equal.directory).problems == []
+
+
+def test_a_run_of_another_commit_contradicts_the_header(equal: Compared) -> None:
+    bundle = read_bundle(equal.directory)
+    assert bundle.header.commits is not None
+    other = bundle.header.commits.baseline.model_copy(update={"commit": "c0ffee"})
+    both = {"baseline": other, "candidate": other}
+    header = bundle.header.model_copy(update={"commits": bundle.header.commits.model_copy(update=both)})
+    object.__setattr__(bundle, "header", header)
+    head = equal.repository.git("rev-parse", "HEAD")
+    assert contradictions(bundle, [one.contract for one in load_contracts([equal.repository.root])]) == [
+        f"run.json: the tested commits are c0ffee, and run lane.{lane} trained {head}" for lane in (0, 1)
+    ]
+    [verdict, _] = session.judge_bundles([bundle], load_contracts([equal.repository.root])).verdicts
+    assert (verdict.status, verdict.reason) == (Status.NOT_RUN, "evidence_of_another_contract")
+    assert f"arms.main.commit: 'c0ffee' in the contract, {head!r} in the evidence" in verdict.message
+
+
+def test_shards_of_other_commits_are_no_gate(equal: Compared) -> None:
+    bundle = read_bundle(equal.directory)
+    header = bundle.header.model_copy(update={"commits": None})
+    object.__setattr__(bundle, "header", header)
+    with pytest.raises(EvidenceError, match="shards compare the same commits"):
+        session.judge_bundles([read_bundle(equal.directory), bundle], load_contracts([equal.repository.root]))
+    assert judged([equal.directory, equal.directory])[1].verdicts
+
+
+def test_nothing_of_the_worktree_is_left(equal: Compared) -> None:
+    assert equal.repository.worktrees() == 1
+    assert not list(equal.directory.rglob("*exchange*"))
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UserRepository:
+    made = UserRepository.make(tmp_path / "repository")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(made.root)
+    return made
+
+
+def test_a_commit_that_trains_otherwise_fails_at_the_first_step(repository: UserRepository) -> None:
+    repository.write("update.py", OTHER_UPDATE)
+    repository.commit("Another rate from step 3 on")
+    [verdict] = verify([repository.root], VerifyOptions(name="run", baseline="main~1")).verdicts
+    assert (verdict.status, verdict.reason) == (Status.FAIL, "differs")
+    assert verdict.figures["first_differing_step"].value == 4
+
+
+def test_an_interruption_leaves_no_worktree(repository: UserRepository) -> None:
+    def interrupt(_run: Run, _phase: str, _seconds: float) -> None:
+        assert repository.worktrees() == 2
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        verify([repository.root], VerifyOptions(name="run", baseline="main"), interrupt)
+    assert repository.worktrees() == 1
+
+
+def test_without_a_commit_equal_arms_are_not_compared(repository: UserRepository) -> None:
+    [unit] = session.plan_contracts(load_contracts([repository.root]), VerifyOptions()).units
+    assert unit.obstacle is not None
+    assert (unit.obstacle.reason, unit.runs) == ("needs_baseline", [])
+
+
+def test_a_fault_is_not_planted_in_one_of_two_commits(repository: UserRepository) -> None:
+    with pytest.raises(UsageError, match="--baseline compares two commits as they are; found --fault"):
+        verify([repository.root], VerifyOptions(baseline="main", fault="stale_batch"))
+
+
+def _json(path: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads(path.read_text())
+    return found
