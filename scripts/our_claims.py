@@ -18,6 +18,7 @@ from harness.system.protocol import FaultDescription
 
 ROOT = Path(__file__).parents[1]
 NOT_PUBLISHED = "not published yet"
+FOLDERS = ("accuracy", "gates")  # of published runs that do not lie in reports/ itself
 SHOWN = 3  # faults that are named for one number; the others are counted
 
 
@@ -32,7 +33,8 @@ class OurClaim:
 
 def ours(contracts: Path = ROOT / "contracts", reports: Path = REPORTS) -> dict[str, OurClaim]:
     """Every claim by id, in the order of the contracts. A gate's verdicts go before those of a drill's controls."""
-    runs = sorted([*published(reports), *published(reports / "accuracy")], key=lambda run: run.header.started_at)
+    places = [reports, *(reports / name for name in FOLDERS)]
+    runs = sorted((run for place in places for run in published(place)), key=lambda run: run.header.started_at)
     unplanted = [run for purpose in ("drill", "verify") for run in runs if run.header.purpose == purpose]
     claims = {}
     for loaded in load_contracts([contracts]):
@@ -65,7 +67,7 @@ def _shown(value: object) -> str:
 
 def place(name: str) -> str:
     """The page of a published run, as a page in docs/ links it; one that is not there, as of the folder of all runs."""
-    folders = [folder for folder in (REPORTS, REPORTS / "accuracy") if (folder / name).is_dir()]
+    folders = [folder for folder in (REPORTS, *(REPORTS / name for name in FOLDERS)) if (folder / name).is_dir()]
     folder = folders[0] if folders else REPORTS
     return f"../{folder.relative_to(ROOT).as_posix()}/{name}/report.html"
 
