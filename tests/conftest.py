@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from pathlib import PurePath
 from typing import Any
@@ -20,6 +21,11 @@ pytest_plugins = ["pytester"]
 
 # Tests say themselves whether this is CI, where names are left out of evidence.
 os.environ.pop("CI", None)
+
+# `nohup` ignores SIGHUP and a shell's background job SIGINT: the commands that tests start would inherit that.
+for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 # Processes of xdist share the cores: threads of one that spin while they wait take them from the others (alone a
 # crossover cell takes 2 s, beside another process it took 27).

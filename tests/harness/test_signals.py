@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,17 +19,6 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 # a shell's number for a signal that came before the first line of the command was reached
 BEFORE_IT = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 COMMAND = "import os, signal, sys, time\nfrom harness.commands import interruption\n"
-
-
-@pytest.fixture(autouse=True)
-def no_signal_is_ignored() -> Iterator[None]:
-    """`nohup` ignores SIGHUP and a shell's background job SIGINT: the commands of these tests would inherit that."""
-    ignored = [number for number in CODES if signal.getsignal(number) is signal.SIG_IGN]
-    for number in ignored:
-        signal.signal(number, signal.SIG_DFL)
-    yield
-    for number in ignored:
-        signal.signal(number, signal.SIG_IGN)
 
 
 def ended(program: str, *, before: str = "") -> tuple[int, str]:
