@@ -23,6 +23,7 @@ import yaml
 
 from harness import session
 from harness.commands.application import application
+from harness.commits.checkout import Checkout
 from harness.contract.load import LoadedContract
 from harness.errors import ExitCode
 from harness.judge.verdict import Verdict
@@ -90,7 +91,7 @@ def contract_text(groups: Sequence[Group], needs: dict[str, Any], steps: int) ->
         "system": SYSTEM,
         # another seed each: equal arms of equal workloads would share a run, and its limits
         "workloads": {group.name: {**workload, "seed": number} for number, group in enumerate(groups)},
-        "arms": {"plain": {"capture": "none"}, "again": {"capture": "none"}, **arms},
+        "arms": {"plain": {"capture": "none"}, "again": {"capture": "none", "dies": ""}, **arms},
         "claims": claims,
     }
     return yaml.dump(contract, sort_keys=False, Dumper=_NoAliases)
@@ -165,8 +166,8 @@ def _with_limits(groups: Sequence[Group]) -> Callable[[Sequence[LoadedContract],
     limits = {each.name: {"wall_limit_s": each.wall_limit_s, "heartbeat_s": each.heartbeat_s} for each in groups}
     planned_as_ever = session.plan_contracts
 
-    def planned(contracts: Sequence[LoadedContract], options: VerifyOptions) -> Plan:
-        plan = planned_as_ever(contracts, options)
+    def planned(contracts: Sequence[LoadedContract], options: VerifyOptions, checkout: Checkout | None = None) -> Plan:
+        plan = planned_as_ever(contracts, options, checkout)
         return Plan(plan.units, [run.model_copy(update=limits[run.workload_name]) for run in plan.runs])
 
     return planned

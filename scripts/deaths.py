@@ -34,7 +34,7 @@ NAMED: dict[str, tuple[str, ...]] = {
     "no_directory": ("the directory of the run was nothing",),
     "orphan": LEFT,
     "memory": ("MemoryError",),
-    "nonsense": ("'float' object", "0.5", "records.jsonl:"),
+    "nonsense": ("'float' object", "found a float", "0.5", "records.jsonl:"),
 }
 LEFT_DESCRIBING = ("exit status 0 and no answer",)
 NAMED_DESCRIBING = NAMED | {

@@ -14,31 +14,47 @@ ROWS = 5  # of a folded table on a page that would be larger
 ORDER = ("costs", "memory", "jit", "trajectories", "gradients", "throughput")
 NOT_DRAWN = "Not drawn, to keep the page small; a run narrowed with `--claim` or `--workload` has it."
 
-Render = Callable[[Sequence[Section]], str]
+Render = Callable[[Sequence[Section], bool], str]  # with True, cards of what held are brief
 
 
 def page_within(size: int, sections: Sequence[Section], in_question: AbstractSet[str], render: Render) -> str:
     """The page of these sections, made smaller if it has more than `size` bytes.
 
-    First the folded tables are cut short; then plots go, by `ORDER` and the largest of a section first, those made from
-    the runs `in_question`, of units that did not hold, after all others.
+    First the folded tables are cut short; then cards of units that held leave out what the contract and `verdicts.json`
+    say as well, and parts made from none of the runs `in_question`, of units that did not hold, their folded rows. Then
+    plots go, by `ORDER` and the largest of a section first, those made from these runs after all others.
     """
-    page = render(sections)
+    page, brief = render(sections, False), False
     if len(page.encode()) > size:
-        sections = [replace(section, parts=[_short(part) for part in section.parts]) for section in sections]
-        page = render(sections)
+        sections = _cut_to(ROWS, sections, set())
+        page = render(sections, False)
+    if len(page.encode()) > size:
+        sections, brief = _cut_to(0, sections, in_question), True
+        page = render(sections, brief)
     surplus = len(page.encode()) - size
     if surplus > 0:
-        page = render(_with_fewer_plots(sections, in_question, surplus))
+        page = render(_with_fewer_plots(sections, in_question, surplus), brief)
     return page
 
 
-def _short(part: Part) -> Part:
-    return replace(part, tables=[_cut(table) if table.folded else table for table in part.tables])
+def _cut_to(rows: int, sections: Sequence[Section], spared: AbstractSet[str]) -> list[Section]:
+    """Without more than so many rows of a folded table, but for parts made from the runs that are spared."""
+    return [
+        replace(
+            section,
+            parts=[
+                part
+                if part.runs and not spared.isdisjoint(part.runs)
+                else replace(part, tables=[_cut(table, rows) if table.folded else table for table in part.tables])
+                for part in section.parts
+            ],
+        )
+        for section in sections
+    ]
 
 
-def _cut(table: Table) -> Table:
-    return replace(table, rows=table.rows[:ROWS], left_out=table.left_out + max(0, len(table.rows) - ROWS))
+def _cut(table: Table, rows: int) -> Table:
+    return replace(table, rows=table.rows[:rows], left_out=table.left_out + max(0, len(table.rows) - rows))
 
 
 def _with_fewer_plots(sections: Sequence[Section], in_question: AbstractSet[str], surplus: int) -> list[Section]:

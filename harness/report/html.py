@@ -46,7 +46,10 @@ def render(view: ReportView) -> str:
         "command": closing.command(view),
     }
     return page_within(
-        BYTES, evidence, _in_question(view), lambda sections: render_page("report.html.j2", sections, **values)
+        BYTES,
+        evidence,
+        _in_question(view),
+        lambda sections, brief: render_page("report.html.j2", sections, brief=brief, **values),
     )
 
 

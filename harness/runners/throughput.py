@@ -119,7 +119,10 @@ class TimedProcess:
             # captured tiny step took 0.43 ms, most others' 0.36. Beside the other runs: the first takes seconds.
             self.recorder.phase("set up the profiler")
             prime_profiler()
-        self.recorder.phase("watch launches" if watch else "census")
+        if watch:
+            self.recorder.phase("watch launches")
+        else:
+            self.recorder.phase("census")
         watched = {arm.name: _watch_and_record(arm, watch=watch) for arm in self.arms.values()}
         observed = [seen.sees_planted for seen in watched.values() if seen.sees_planted is not None]
         candidate, baseline = arms_of(self.run)

@@ -29,9 +29,10 @@ class Pages:
 
     def __init__(self) -> None:
         self.shown: Sequence[Section] = []
+        self.brief = False
 
-    def __call__(self, sections: Sequence[Section]) -> str:
-        self.shown = sections
+    def __call__(self, sections: Sequence[Section], brief: bool) -> str:
+        self.shown, self.brief = sections, brief
         parts = [part for section in sections for part in section.parts]
         rows = sum(len(table.rows) for part in parts for table in part.tables)
         return "x" * (rows * ROW + sum(len(plot.body) for part in parts for plot in part.plots))
@@ -58,6 +59,17 @@ def test_folded_tables_go_first_and_say_how_many_rows_they_lost() -> None:
     [short], [whole] = (shown.tables for shown in pages.shown[0].parts)
     assert (len(short.rows), short.left_out) == (ROWS, 20 - ROWS)
     assert (len(whole.rows), whole.left_out) == (20, 0)
+    assert not pages.brief
+
+
+def test_then_cards_are_brief_and_what_held_loses_the_rest_of_its_folded_rows() -> None:
+    pages = Pages()
+    sections = [section("memory", part("a", 1000, rows=20), part("b", rows=20))]
+    assert len(page_within(1500 + (ROWS - 1) * ROW, sections, {"run of b"}, pages)) == 1000 + ROWS * ROW
+    [lost], [spared] = (shown.tables for shown in pages.shown[0].parts)
+    assert (len(lost.rows), lost.left_out) == (0, 20)
+    assert (len(spared.rows), spared.left_out) == (ROWS, 20 - ROWS)
+    assert pages.brief
 
 
 def test_plots_of_timings_go_last_and_of_memory_first() -> None:
