@@ -5,7 +5,9 @@ The arm's end is recorded before the next worker begins; what the dead one wrote
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from harness.evidence import layout
@@ -26,18 +28,27 @@ def without_the_arm(run: Run, directory: Path, death: Death, failed: dict[str, A
     if arm is None:
         return None
     records, _ = read_records(directory)
-    failed.update({record.arm: record for record in records if isinstance(record, ArmFailed)})
+    recorded = {record.arm: record for record in records if isinstance(record, ArmFailed)}
+    lost = [record for name, record in failed.items() if name not in recorded]
+    failed.update(recorded)
     failed.setdefault(
         arm, ArmFailed(arm=arm, cause=death.cause, detail=death.detail, phase=death.phase, stack=death.stack)
     )
     if not run.needed(failed):
+        # the dead worker may have removed the directory, and with it what earlier ones came to
+        if lost and not os.path.lexists(directory / layout.RECORDS):
+            _write(lost, directory)
         return None
     rest = run.model_copy(update={"without": list(failed)})
     _set_aside(directory)
     write_run(rest, directory)
-    lines = [dump_json(record.model_dump()) + "\n" for record in failed.values()]
-    (directory / layout.RECORDS).write_text("".join(lines), encoding="utf-8")
+    _write(failed.values(), directory)
     return rest
+
+
+def _write(records: Iterable[ArmFailed], directory: Path) -> None:
+    lines = [dump_json(record.model_dump()) + "\n" for record in records]
+    (directory / layout.RECORDS).write_text("".join(lines), encoding="utf-8")
 
 
 def _arm_in(run: Run, phase: str | None) -> str | None:

@@ -8,7 +8,10 @@ import pytest
 from run_builders import stand_in_run
 
 from harness.errors import EvidenceError
-from harness.evidence.read_run import read_run
+from harness.evidence.read_run import read_records, read_run
+from harness.evidence.run_evidence import Death
+from harness.evidence.run_records import ArmFailed
+from harness.runners.remaining import without_the_arm
 from harness.runners.supervisor import execute
 
 pytestmark = pytest.mark.usefixtures("stand_in")
@@ -69,3 +72,15 @@ def test_files_that_are_none_end_no_supervisor(tmp_path: Path, what: str) -> Non
     except EvidenceError:
         return
     assert evidence.death is not None
+
+
+def test_what_earlier_arms_came_to_is_there_again_after_the_last_one_removed_it(tmp_path: Path) -> None:
+    run = stand_in_run("removed")
+    run = run.model_copy(update={"arms": dict.fromkeys(("plain", "first", "last"), run.arms["plain"])})
+    run = run.model_copy(update={"groups": [["first", "plain"], ["last", "plain"]]})
+    earlier = ArmFailed(arm="first", cause="signal", detail="SIGSEGV", phase="first.0: steps", stack="")
+    death = Death(cause="incomplete", detail="the directory was nothing", phase="last.0: steps", stack="")
+    failed = {"first": earlier}
+    assert without_the_arm(run, tmp_path, death, failed) is None
+    assert list(failed) == ["first", "last"]
+    assert read_records(tmp_path)[0] == [earlier]
