@@ -1,14 +1,23 @@
-"""The noise of processes that were timed on H200s, drawn again with replacement."""
+"""The noise of processes that were timed on H200s, drawn again with replacement.
+
+    python scripts/measured_noise.py
+
+writes `reports/statistics/measured_noise.json` anew: step times of each run that lies in `reports/`; those of a run
+that was superseded since, and is gone from there, stay as they were, with the digest of the manifest that sealed it.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 from simulated_noise import Noise, Shape
 
 from harness.judge.statistics import as_found, undisturbed
+from harness.numbers import dump_json
 from harness.run_directory.bundle import Bundle, read_bundle
 
 Array = NDArray[np.float64]
@@ -22,6 +31,22 @@ RUNS = (
     "2026-11-22-h200-throughput-512",
     "2026-11-22-h200-throughput-training-step",
 )
+KEPT = Path("statistics") / "measured_noise.json"
+
+
+class Measurement(TypedDict):
+    """Seconds a step [P][arms][blocks] of one timing, candidate first, in blocks of so many steps."""
+
+    steps: int
+    seconds: list[list[list[float]]]
+
+
+class TimedRun(TypedDict):
+    """The timings of one run directory, and the SHA-256 of its manifest."""
+
+    run: str
+    manifest: str
+    measurements: list[Measurement]
 
 
 def resampled(pool: Array) -> Noise:
@@ -41,12 +66,25 @@ def pools(reports: Path) -> dict[int, Array]:
     processes. So a true ratio is one of undisturbed steps.
     """
     found: dict[int, list[Array]] = {}
-    for run in RUNS:
-        for steps, times in _measurements(read_bundle(reports / run)):
-            flat = times.reshape(*times.shape[:2], -1)
+    for run in kept(reports):
+        for measurement in run["measurements"]:
+            flat = np.array(measurement["seconds"])
             reference = np.median(undisturbed(flat), axis=0)
-            found.setdefault(steps, []).append(np.log(times / reference[None, :, None, None]))
+            times = flat.reshape(*flat.shape[:2], -1, 2)
+            found.setdefault(measurement["steps"], []).append(np.log(times / reference[None, :, None, None]))
     return {steps: np.concatenate(measurements) for steps, measurements in sorted(found.items())}
+
+
+def kept(reports: Path) -> list[TimedRun]:
+    """What the file holds, in the order of `RUNS`."""
+    runs: list[TimedRun] = json.loads((reports / KEPT).read_text(encoding="utf-8"))["runs"]
+    return runs
+
+
+def timed(directory: Path) -> TimedRun:
+    """The timings of a run directory that lies there."""
+    bundle = read_bundle(directory)
+    return {"run": directory.name, "manifest": bundle.seal.digest or "", "measurements": _measurements(bundle)}
 
 
 def deviation(pool: Array) -> float:
@@ -55,19 +93,29 @@ def deviation(pool: Array) -> float:
     return float((medians[:, 1] - medians[:, 0]).std(ddof=1))
 
 
-def _measurements(bundle: Bundle) -> list[tuple[int, Array]]:
-    """Steps of a block and step times [P, arms, rounds, 2] of each timing of the model; all have as many rounds."""
+def _measurements(bundle: Bundle) -> list[Measurement]:
+    """Each timing of the model; all have as many rounds."""
     units = [unit for unit in bundle.header.units if unit.workload.startswith(MODEL)]
-    found = []
+    found: list[Measurement] = []
     for unit in units:
         timings = [timing for run in unit.runs if (timing := bundle.evidence(run).timing) is not None]
         if not timings:
             continue
         arms = (timings[0].candidate, timings[0].baseline)
-        times = [
+        seconds = [
             [[block.seconds / block.steps for block in timing.blocks if block.arm == arm] for arm in arms]
             for timing in timings
         ]
-        blocks = np.array(times)
-        found.append((timings[0].blocks[0].steps, blocks.reshape(len(timings), 2, -1, 2)))
+        found.append({"steps": timings[0].blocks[0].steps, "seconds": seconds})
     return found
+
+
+def main() -> None:
+    reports = Path(__file__).parents[1] / "reports"
+    earlier = {run["run"]: run for run in kept(reports)} if (reports / KEPT).exists() else {}
+    runs = [timed(reports / run) if (reports / run).exists() else earlier[run] for run in RUNS]
+    (reports / KEPT).write_text(dump_json({"runs": runs}) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

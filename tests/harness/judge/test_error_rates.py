@@ -137,6 +137,14 @@ def test_published_processes_are_relative_to_an_undisturbed_step() -> None:
         assert np.abs(np.median(quartiles, axis=0)).max() < 0.1
 
 
+def test_kept_step_times_are_those_of_the_runs_that_are_still_published() -> None:
+    kept = {run["run"]: run for run in measured_noise.kept(error_rates.REPORTS)}
+    assert list(kept) == list(measured_noise.RUNS)
+    published = [run for run in kept if (error_rates.REPORTS / run).exists()]
+    assert len(published) >= 4
+    assert [measured_noise.timed(error_rates.REPORTS / run) for run in published] == [kept[run] for run in published]
+
+
 def test_noise_common_to_all_processes_is_a_bias_that_one_measurement_does_not_show() -> None:
     assert simulated("common to a measurement, 2.5 %", 0.001, DEMANDED).passed > 0.1
 
