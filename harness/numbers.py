@@ -33,6 +33,11 @@ def _not_negative(value: float) -> float:
     return value
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 fault`, `2 faults`: a number with its noun."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 Real = Annotated[float, BeforeValidator(decode), PlainSerializer(encode, return_type=float | str)]
 Amount = Annotated[Real, AfterValidator(_not_negative)]  # a duration, an error, a norm
 Count = Annotated[int, Field(ge=0)]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,19 +21,46 @@ from harness.escaping import escaped, escaped_command, escaped_json
 Span = str | tuple[str, str]  # a text, and the style that rich gives it on a terminal
 
 
-def print_line(*spans: Span, file: TextIO | None = None) -> None:
-    """One line, escaped, on `file`; by default on stdout."""
+def print_line(*spans: Span, file: TextIO | None = None, hang: int | None = None) -> None:
+    """One line, escaped, on `file`; by default on stdout.
+
+    On a terminal it is broken between words; what goes on below begins after `hang` columns, by default where the line
+    does. A file or a log gets neither breaks nor colours.
+    """
     stream = sys.stdout if file is None else file
-    parts = [(span, "") if isinstance(span, str) else span for span in spans]
+    parts = [(escaped(span), "") if isinstance(span, str) else (escaped(span[0]), span[1]) for span in spans]
+    text = "".join(part for part, _ in parts)
+    width = shutil.get_terminal_size().columns if stream.isatty() else len(text)
+    margin = len(text) - len(text.lstrip()) if hang is None else hang
+    pieces = broken(text, width, margin)
     if not any(style for _, style in parts):
-        stream.write(escaped("".join(text for text, _ in parts)) + "\n")
+        stream.write("".join(f"{' ' * indent}{text[start:end]}\n" for indent, start, end in pieces))
         return
     from rich.console import Console
     from rich.text import Text
 
-    # a file or a log gets neither colours nor line breaks of rich's
     console = Console(file=stream, highlight=False, soft_wrap=True, emoji=False, markup=False)
-    console.print(Text.assemble(*((escaped(text), style) for text, style in parts)))
+    styled = Text.assemble(*parts)
+    for indent, start, end in pieces:
+        console.print(Text(" " * indent) + styled[start:end] if start < end else "")
+
+
+def broken(text: str, width: int, hang: int) -> list[tuple[int, int, int]]:
+    """Where a text is broken between words: of each line its indentation, and where it starts and ends in the text.
+
+    A word that is longer than a line stays whole: a path is copied, a command is, too.
+    """
+    if len(text) <= width:
+        return [(0, 0, len(text))]
+    indent = hang if hang <= width // 2 else 0
+    lines = [(0, 0, 0)]
+    for word in re.finditer(r"\S+", text):
+        before, start, end = lines[-1]
+        if end > start and before + word.end() - start > width:
+            lines.append((indent, word.start(), word.end()))
+        else:
+            lines[-1] = (before, start, word.end())
+    return lines
 
 
 def print_lines(lines: Iterable[str], file: TextIO | None = None) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import io
 import sys
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from harness.commands import interruption
+from harness.commands.examples import epilog
 from harness.errors import ExitCode, HarnessError
-from harness.standard_streams import print_lines, print_quoted, surviving_streams
+from harness.standard_streams import print_line, print_lines, print_quoted, surviving_streams
 
 if TYPE_CHECKING:
     import typer
@@ -32,17 +34,31 @@ def application(arguments: list[str]) -> typer.Typer:
     app = typer.Typer(
         name="harness",
         help="Verify contracts about GPU-training optimizations, with evidence that anybody can re-judge.",
-        add_completion=False,
+        add_completion=True,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
     named = [name for name in COMMANDS if arguments[:1] == [name]]
-    for name in named or COMMANDS:
+    for name in named or (COMMANDS[:1] if arguments == ["--version"] else COMMANDS):
         module = MODULES.get(name, name)
-        app.command(name)(getattr(importlib.import_module(f"harness.commands.{module}"), module))
-    app.callback()(lambda: None)  # with one command only, typer would drop its name
+        function = getattr(importlib.import_module(f"harness.commands.{module}"), module)
+        app.command(name, epilog=epilog(name))(function)
+    shown = typer.Option(False, "--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
+
+    def harness(version: bool = shown) -> None:
+        pass
+
+    app.callback()(harness)  # with one command only, typer would drop its name
     return app
+
+
+def _show_version(asked: bool) -> None:
+    import typer
+
+    if asked:
+        print_line(f"contract-harness {version('contract-harness')}")
+        raise typer.Exit
 
 
 def main() -> None:

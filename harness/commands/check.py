@@ -15,7 +15,7 @@ from harness.contract.load import ContractErrors, LoadedContract, folders_read, 
 from harness.contract.waivers import Waiver, expired_on, find_waivers, unmatched
 from harness.errors import ContractError, ExitCode
 from harness.lint import Finding, lint, lint_drill, lint_together
-from harness.numbers import dump_json
+from harness.numbers import counted, dump_json
 from harness.run_directory.drill_record import read_record, records_below
 from harness.standard_streams import print_json, print_line, print_lines
 from harness.system.described import describe, describe_all
@@ -88,6 +88,7 @@ def print_findings(
     else:
         print_lines(map(str, findings), sys.stderr)
         warnings = len(findings) - len(errors)
-        listed = f" · {unchecked} without an executable check" if unchecked else ""
-        print_line(f"{len(loaded)} contracts · {claims} claims{listed} · {len(errors)} errors · {warnings} warnings")
+        listed = [f"{unchecked} without an executable check"] if unchecked else []
+        read = [counted(len(loaded), "contract"), counted(claims, "claim"), *listed]
+        print_line(" · ".join([*read, counted(len(errors), "error"), counted(warnings, "warning")]))
     return ExitCode.INVALID_CONTRACT if errors else ExitCode.HELD

@@ -11,6 +11,7 @@ import typer
 
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.load import LoadedContract, load_contracts
+from harness.contract.strict_yaml import nearest
 from harness.errors import UsageError
 from harness.standard_streams import print_lines
 
@@ -32,9 +33,12 @@ def explanation_of(claim_id: str, contracts: Path) -> list[str]:
     claims = [(loaded, claim) for loaded in load_contracts([contracts]) for claim in loaded.contract.claims]
     explained = [_explanation(loaded, claim) for loaded, claim in claims if claim.id == claim_id]
     if not explained:
-        known = ", ".join(claim.id for _, claim in claims)
-        rule = "no contract has this claim"
-        raise UsageError(rule, where=str(contracts), got=claim_id, remedy=f"known claims: {known}")
+        raise UsageError(
+            "no contract has this claim",
+            where=str(contracts),
+            got=f"'{claim_id}'",
+            remedy=nearest(claim_id, (claim.id for _, claim in claims)),
+        )
     first, *more = explained
     return [*first, *(line for lines in more for line in ["", *lines])]
 

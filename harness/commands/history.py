@@ -11,6 +11,8 @@ import typer
 from harness.errors import UsageError
 from harness.evidence import layout
 from harness.evidence.files import write_text
+from harness.existing_paths import require_existing
+from harness.numbers import counted
 from harness.rejudge import judged
 from harness.report.history import render_history
 from harness.run_directory.places import runs_in
@@ -27,6 +29,7 @@ def history(
 
 def write_history(reports: Path, out: Path) -> str:
     """Write the page of a folder's runs; one line that says so. Unfinished and altered runs are left out and named."""
+    require_existing([reports])
     views = []
     for run in runs_in(reports):
         left = "did not finish" if os.path.lexists(run / layout.INCOMPLETE) else ""  # it may lack what is read below
@@ -41,4 +44,4 @@ def write_history(reports: Path, out: Path) -> str:
     if not views:
         raise UsageError("a history needs run directories", where=str(reports), got="no finished one")
     write_text(out, render_history(views))
-    return f"{len(views)} runs: {out}"
+    return f"{counted(len(views), 'run')}: {out}"

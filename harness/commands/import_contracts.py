@@ -17,7 +17,7 @@ from harness.contract.upstream.sections import NOT_NAMED
 from harness.contract.upstream.written import contract_text
 from harness.errors import ContractError, ExitCode, UsageError
 from harness.evidence.files import write_text
-from harness.numbers import dump_json
+from harness.numbers import counted, dump_json
 from harness.standard_streams import print_json, print_line, print_lines
 
 UpstreamPaths = Annotated[list[Path], typer.Argument(help="Upstream contract files, or folders of them.")]
@@ -48,10 +48,8 @@ def import_contracts(
 def lines(imported: Sequence[Imported], errors: Sequence[ContractError]) -> Iterator[str]:
     """A line of totals, then each file with its claims: those that are executable one by one, the others by reason."""
     not_named = sum(one.values for each in imported for one in _not_named(each))
-    yield (
-        f"{len(imported)} files · {_counts(imported)} · {not_named} values under keys that no form names"
-        f" · {len(errors)} errors"
-    )
+    unnamed = f"{counted(not_named, 'value')} under keys that no form names"
+    yield " · ".join([counted(len(imported), "file"), _counts(imported), unnamed, counted(len(errors), "error")])
     for each in imported:
         yield f"{each.contract.path}: {_counts([each])}"
         for item, executable in each.executable:
@@ -60,9 +58,9 @@ def lines(imported: Sequence[Imported], errors: Sequence[ContractError]) -> Iter
             yield f"  no executable check: {len(items)} × {why}"
             yield from (f"    {item.id}: {shorten(item.title, 120, placeholder=' …')}" for item in items)
         for why, number in reasons([one for one in each.contract.left_out if one.why != NOT_NAMED]).items():
-            yield f"  no claim: {number} values: {why}"
+            yield f"  no claim: {counted(number, 'value')}: {why}"
         for one in _not_named(each):
-            yield f"  NOT READ: {one.where}: `{one.path}`, {_values(one)}: {one.why}"
+            yield f"  NOT READ: {one.where}: `{one.path}`, {counted(one.values, 'value')}: {one.why}"
 
 
 def _not_named(each: Imported) -> list[LeftOut]:
@@ -72,11 +70,9 @@ def _not_named(each: Imported) -> list[LeftOut]:
 def _counts(imported: Sequence[Imported]) -> str:
     executable = sum(len(each.executable) for each in imported)
     unchecked = sum(len(each.unchecked) for each in imported)
-    return f"{executable + unchecked} items: {executable} executable, {unchecked} without an executable check"
-
-
-def _values(one: LeftOut) -> str:
-    return "1 value" if one.values == 1 else f"{one.values} values"
+    return (
+        f"{counted(executable + unchecked, 'item')}: {executable} executable, {unchecked} without an executable check"
+    )
 
 
 def as_json(imported: Sequence[Imported], errors: Sequence[ContractError]) -> dict[str, Any]:

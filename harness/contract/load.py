@@ -16,6 +16,7 @@ from harness.contract.schema import SCHEMA_VERSION, Contract
 from harness.contract.strict_yaml import MOST_ERRORS
 from harness.contract.validation_errors import explain
 from harness.errors import ContractError
+from harness.existing_paths import require_existing
 
 WAIVERS_FILE = "waivers.yaml"  # lies beside contracts and is none; in any case, and as `.yml`
 NO_CONTRACT = "a file that is no contract lies in another folder, or in a hidden one"
@@ -148,9 +149,10 @@ def folders_read(paths: Sequence[Path]) -> list[str]:
 def load_contracts(paths: Sequence[Path]) -> list[LoadedContract]:
     """Load files, and the contracts of folders by the rule of `files_of_folder`, each file once.
 
-    Raises ContractErrors with every error of every file, also when a folder holds no contract or two files
-    share an id.
+    Raises UsageError for a path at which nothing is, ContractErrors with every error of every file, also when a folder
+    holds no contract or two files share an id.
     """
+    require_existing(paths)
     loaded: list[LoadedContract] = []
     errors: list[ContractError] = []
     for file in _files(paths, errors):

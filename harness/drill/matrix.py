@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from harness.numbers import dump_json
+from harness.numbers import counted, dump_json
 from harness.report.headline import Headline, of_drill
 from harness.run_directory.drill_record import DrillRecord, Row, Triple
 
@@ -13,9 +13,9 @@ from harness.run_directory.drill_record import DrillRecord, Row, Triple
 def count_line(record: DrillRecord) -> str:
     """`28 faults planted · 28 killed · 0 survived · 4 of 4 controls held · 71 not run`."""
     survived, failed = len(record.survivors), len(record.failed_controls)
-    held = f"{len(record.controls) - failed} of {len(record.controls)} controls held"
+    held = f"{len(record.controls) - failed} of {counted(len(record.controls), 'control')} held"
     return (
-        f"{len(record.rows)} faults planted · {len(record.rows) - survived} killed · {survived} survived · "
+        f"{counted(len(record.rows), 'fault')} planted · {len(record.rows) - survived} killed · {survived} survived · "
         f"{held} · {len(record.not_run)} not run"
     )
 
@@ -47,7 +47,7 @@ def lines(record: DrillRecord) -> list[str]:
     for row in sorted(record.rows, key=lambda row: row.killed):
         shown += _row(row)
     for (reason, message), number in Counter((item.reason, item.message) for item in record.not_run).items():
-        shown.append(f"  not run  {number} faults: {reason}: {message}")
+        shown.append(f"  not run  {counted(number, 'fault')}: {reason}: {message}")
     shown += _upstream(record)
     return shown
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pydantic import ConfigDict, Field
 
 from harness.bounded_model import BoundedModel
-from harness.numbers import Real
+from harness.numbers import Real, counted
 
 FORMAT_VERSION = 1
 
@@ -77,7 +77,7 @@ class Counts(BoundedModel):
         """`9 planned · 6 held · 0 violated · 0 undecided · 3 not run · 0 errors`."""
         return (
             f"{self.planned} planned · {self.held} held · {self.violated} violated · "
-            f"{self.undecided} undecided · {self.not_run} not run · {self.errors} errors"
+            f"{self.undecided} undecided · {self.not_run} not run · {counted(self.errors, 'error')}"
         )
 
 

@@ -58,7 +58,7 @@ def print_results(view: ReportView, stream: TextIO | None = None) -> None:
 def _print_unit(out: TextIO, view: ReportView, verdict: Verdict) -> None:
     word = cards.word(view, verdict)
     unit = f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}"
-    print_line((f"{word:>9}  ", _STYLES[word]), f"{unit}: {line(verdict.message, 400)}", file=out)
+    print_line((f"{word:>9}  ", _STYLES[word]), f"{unit}: {line(verdict.message, 400)}", file=out, hang=11)
     for beside in (cards.waiver_line(view, verdict), view.tried(verdict)):
         if beside:
             print_line(f"           {beside}", file=out)
@@ -70,7 +70,7 @@ def _print_together(out: TextIO, group: Undecided) -> None:
     """How many units were not run and why, then their claims, each once."""
     claims = ", ".join(line(claim, 80) for claim in group.claims)
     reason = f"{len(group.units)} units: {line(group.message, 400)}"
-    print_line((f"{'not run':>9}  ", _STYLES["not run"]), reason, file=out)
+    print_line((f"{'not run':>9}  ", _STYLES["not run"]), reason, file=out, hang=11)
     print_line((f"           {claims}", "dim"), file=out)
 
 

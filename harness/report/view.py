@@ -13,6 +13,7 @@ from harness.contract.schema import Contract, Workload
 from harness.costs.account import Costs
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Verdict, count
+from harness.numbers import counted
 from harness.report.text import line
 from harness.run_directory.bundle import Header, WaiverRecord
 from harness.run_directory.drill_record import DrillRecord
@@ -75,9 +76,8 @@ class ReportView:
         if self.of_controls:
             planted, survived, not_run = self._drilled()
             left = f", {not_run} not run" if not_run else ""
-            return (
-                f"{planted} faults planted, {survived} survived{left}; the units are the controls, run without a fault."
-            )
+            faults = f"{counted(planted, 'fault')} planted, {survived} survived{left}"
+            return f"{faults}; the units are the controls, run without a fault."
         return f"The fault {self.header.fault} was planted in this run on purpose." if self.is_drill else ""
 
     def contract(self, name: str) -> Contract | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
+from harness.existing_paths import require_existing
 from harness.run_directory.archive import SUFFIXES, is_archive, unpack
 from harness.run_directory.names import shown
 
@@ -53,17 +54,15 @@ class Place:
 
 
 def place_of(path: Path) -> Place:
-    """Find a run, unpacking it where it is archived. Raises EvidenceError when there is none, or it is refused."""
+    """Find a run, unpacking it where it is archived. Raises UsageError where nothing is, EvidenceError
+    where it is refused."""
     archive = path / layout.ARCHIVE
     if path.is_dir() and not (archive.exists() or archive.is_symlink()):
         return Place(path, path, path)
     if path.is_dir():
         _refuse_ambiguous(path)
         return _unpacked(path, archive, derived=path)
-    if not path.exists():
-        raise EvidenceError(
-            "evidence is read from a run directory or an archive of one", where=str(path), got="no directory"
-        )
+    require_existing([path])
     if not is_archive(path):
         raise EvidenceError(
             _RULE,

@@ -65,7 +65,7 @@ def test_it_runs_from_a_source_tree(tmp_path: Path) -> None:
         cwd=tmp_path,
         env=environment,
     )
-    assert (done.returncode, done.stdout) == (0, "1 contracts · 3 claims · 0 errors · 0 warnings\n")
+    assert (done.returncode, done.stdout) == (0, "1 contract · 3 claims · 0 errors · 0 warnings\n")
 
 
 @pytest.mark.parametrize("command", ["check", "doctor"])
@@ -269,7 +269,7 @@ def test_a_drill_is_told_and_kept_under_its_name(contracts: Path, played: None) 
     drilled = called("drill", contracts, "--fault", "no_steps", "--name", "here")
     assert (drilled.returncode, drilled.stderr.count("Traceback")) == (0, 0)
     assert drilled.stdout.splitlines()[0] == (
-        "1 faults planted · 1 killed · 0 survived · 1 of 1 controls held · 0 not run"
+        "1 fault planted · 1 killed · 0 survived · 1 of 1 control held · 0 not run"
     )
     assert drilled.stdout.splitlines()[-2] == "HELD: All 1 planted faults were killed."
     record = json.loads(Path("harness-reports/here/drill.json").read_text())
@@ -290,7 +290,7 @@ def test_compare_and_history(contracts: Path, played: None) -> None:
     drawn = called("history", "after")
     assert (drawn.returncode, "no finished one" in drawn.stderr) == (2, True)
     drawn = called("history", "before", "--out", "page.html")
-    assert (drawn.returncode, drawn.stdout) == (0, "1 runs: page.html\n")
+    assert (drawn.returncode, drawn.stdout) == (0, "1 run: page.html\n")
     assert "Verdicts by run" in Path("page.html").read_text()
 
 
@@ -320,13 +320,13 @@ def test_doctor_names_a_system_that_is_broken(contracts: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["verify", "nowhere"], 11, "no such file"),
+        (["verify", "nowhere"], 2, "nowhere: a path that is named must exist"),
         (["verify", "contracts", "--claim", "SCRIPT-002"], 2, "did you mean `SCRIPT-001`?"),
         (["verify"], 2, "Missing argument"),
         (["verify", "contracts", "--wall-limit", "0"], 2, "--wall-limit"),
         (["verify", "contracts", "--data", "nowhere"], 2, "the path must exist"),
-        (["judge", "nowhere"], 12, "evidence is read from a run directory"),
-        (["history", "nowhere"], 2, "a history needs run directories"),
+        (["judge", "nowhere"], 2, "nowhere: a path that is named must exist"),
+        (["history", "contracts"], 2, "a history needs run directories"),
     ],
     ids=["no contract", "no claim", "no argument", "no limit", "no data", "no run", "no runs"],
 )

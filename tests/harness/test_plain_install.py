@@ -51,7 +51,7 @@ def test_reports_are_drawn_without_torch_and_posix(tmp_path: Path) -> None:
     drawn = harness("report", tmp_path / "run", system="windows")
     assert (drawn.returncode, drawn.stdout.strip()) == (0, str(tmp_path / "run" / "report.html")), drawn.stderr
     history = harness("history", tmp_path, "--out", tmp_path / "history.html", system="windows")
-    assert (history.returncode, history.stdout) == (0, f"1 runs: {tmp_path / 'history.html'}\n"), history.stderr
+    assert (history.returncode, history.stdout) == (0, f"1 run: {tmp_path / 'history.html'}\n"), history.stderr
 
 
 @pytest.mark.parametrize(

@@ -320,7 +320,7 @@ def test_overrides_change_the_workload(pytester: pytest.Pytester, project: Write
         ("verify_contract(stepps=3)", "an override is a field of a workload; found stepps: Extra inputs"),
         ("verify_contract(steps=-3)", "an override is a field of a workload; found steps: "),
         ("verify_contract(steps=3)", "guard"),
-        ("verify_contract(contracts='nowhere')", "no such file"),
+        ("verify_contract(contracts='nowhere')", "nowhere: a path that is named must exist"),
     ],
     ids=["claim", "workload", "unknown field", "bad value", "fewer steps than the guard demands", "contracts"],
 )

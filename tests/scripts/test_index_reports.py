@@ -39,7 +39,7 @@ def test_every_run_has_a_row_with_its_count_line_and_a_drill_its_matrix(reports:
     assert plain.startswith("| [1-plain](1-plain/report.html) | ")
     assert plain.endswith("| 2 planned · 1 held · 1 violated · 0 undecided · 0 not run · 0 errors |")
     assert "| planted fault `nan_tail`: 1 planned · " in planted
-    assert "| fire drill: 2 faults planted · 2 killed · 0 survived · 1 of 1 controls held" in drill
+    assert "| fire drill: 2 faults planted · 2 killed · 0 survived · 1 of 1 control held" in drill
 
 
 def test_what_did_not_hold_is_named_with_what_was_seen(reports: Path) -> None:

@@ -11,6 +11,7 @@ from harness.contract.upstream.forms import Executable, recognized
 from harness.contract.upstream.items import Item, UpstreamContract, read_upstream
 from harness.contract.upstream.sections import CLAIM_SECTIONS
 from harness.errors import ContractError
+from harness.existing_paths import require_existing
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,11 @@ class Imported:
 
 
 def import_files(paths: Sequence[Path]) -> tuple[list[Imported], list[ContractError]]:
-    """Every file, and every YAML file of every folder, once; and the error of each that cannot be read."""
+    """Every file, and every YAML file of every folder, once; and the error of each that cannot be read.
+
+    Raises UsageError for a path at which nothing is.
+    """
+    require_existing(paths)
     imported: list[Imported] = []
     errors: list[ContractError] = []
     for path in upstream_files(paths, errors):

@@ -11,7 +11,7 @@ import pytest
 from harness.contract.claims import parts_of
 from harness.contract.kinds.training import TrajectoryMatch
 from harness.contract.load import ContractErrors, load_contract, load_contracts
-from harness.errors import ContractError
+from harness.errors import ContractError, UsageError
 
 Toy = Callable[..., Path]
 
@@ -241,12 +241,16 @@ def test_errors_of_all_files_are_collected(toy: Toy, tmp_path: Path) -> None:
     (folder / "a.yaml").write_text("")
     (folder / "b.yaml").write_text(toy("0.1", "-1").read_text())
     with pytest.raises(ContractErrors) as error:
-        load_contracts([Path("several"), Path("missing.yaml")])
+        load_contracts([Path("several")])
     assert [str(one) for one in error.value.errors] == [
         "several/a.yaml:1:1: a contract is not empty; found an empty file",
         "several/b.yaml:18:25: 'max_abs_difference' must be greater than 0; found -1",
-        "missing.yaml: no such file; check the path",
     ]
+
+
+def test_every_path_that_is_not_there_is_named_before_anything_is_read(toy: Toy) -> None:
+    with pytest.raises(UsageError, match=r"^missing\.yaml, none: a path that is named must exist; found nothing there"):
+        load_contracts([toy("0.1", "-1"), Path("missing.yaml"), Path("none")])
 
 
 def test_two_files_with_one_id(toy: Toy) -> None:

@@ -120,7 +120,7 @@ def test_check_reads_the_records_below_reports_or_the_one_it_is_given(
     Path("reports/a", FILE).write_text(record_text(record(loaded, killed=False)), encoding="utf-8")
     Path("good.json").write_text(record_text(record(loaded)), encoding="utf-8")
     assert check.print_findings([loaded.path], as_json=False) == 0
-    assert "0 errors · 1 warnings" in capsys.readouterr().out
+    assert "0 errors · 1 warning" in capsys.readouterr().out
     assert check.print_findings([loaded.path], drill=Path("good.json"), as_json=False) == 0
     assert "0 errors · 0 warnings" in capsys.readouterr().out
 

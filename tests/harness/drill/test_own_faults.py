@@ -83,9 +83,7 @@ def harness(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_they_are_known_planted_and_killed_unless_they_change_nothing(project: Path) -> None:
     checked = harness(project, "check", "own-v1.yaml")
-    assert (checked.returncode, checked.stdout) == (0, "1 contracts · 1 claims · 0 errors · 1 warnings\n"), (
-        checked.stderr
-    )
+    assert (checked.returncode, checked.stdout) == (0, "1 contract · 1 claim · 0 errors · 1 warning\n"), checked.stderr
     drilled = harness(project, "drill", "own-v1.yaml", "--name", "run")
     assert drilled.returncode == 1, drilled.stderr
     record: dict[str, Any] = json.loads((project / "harness-reports" / "run" / "drill.json").read_text())

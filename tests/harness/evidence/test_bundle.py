@@ -102,8 +102,8 @@ def test_a_damaged_header_is_an_evidence_error(tmp_path: Path, text: str) -> Non
         read_bundle(bundle.path)
 
 
-def test_what_is_no_directory_is_an_evidence_error(tmp_path: Path) -> None:
-    with pytest.raises(EvidenceError, match="no directory"):
+def test_what_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="must exist"):
         read_bundle(tmp_path / "nowhere")
 
 

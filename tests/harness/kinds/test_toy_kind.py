@@ -86,7 +86,7 @@ def test_the_package_is_small() -> None:
 
 def test_a_contract_may_name_it(harness: Harness) -> None:
     ended = harness("check", "contracts")
-    assert ended.stdout == "1 contracts · 1 claims · 0 errors · 0 warnings\n"
+    assert ended.stdout == "1 contract · 1 claim · 0 errors · 0 warnings\n"
     assert ended.stderr == f"contracts: 1 contract file ({RULE})\n"
 
 

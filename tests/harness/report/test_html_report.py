@@ -72,7 +72,7 @@ def _style() -> str:
 
 def test_the_count_line_and_the_gate_stand_at_the_top(full: tuple[str, Page]) -> None:
     words = full[1].words()
-    assert "7 planned · 3 held · 1 violated · 1 undecided · 1 not run · 1 errors" in words
+    assert "7 planned · 3 held · 1 violated · 1 undecided · 1 not run · 1 error" in words
     assert words.index("Judged as a gate") < words.index("Not decided") < words.index("F-GRAPH-BWD-001")
 
 

@@ -26,7 +26,7 @@ def printed(view: ReportView) -> list[str]:
 
 def test_the_count_line_comes_first_and_the_outcome_last() -> None:
     lines = printed(full_view())
-    assert lines[0] == "7 planned · 3 held · 1 violated · 1 undecided · 1 not run · 1 errors"
+    assert lines[0] == "7 planned · 3 held · 1 violated · 1 undecided · 1 not run · 1 error"
     assert lines[-1] == "ERROR: The harness, a worker, the system or the machine broke: no gate may trust this run."
 
 
@@ -81,7 +81,7 @@ def test_a_whole_drill_says_what_it_planted_and_that_the_units_are_controls() ->
 def test_a_drill_says_how_many_faults_were_not_run() -> None:
     told = printed(whole_drill_view(killed=[True], not_run=1))
     assert (
-        "FIRE DRILL: 1 faults planted, 0 survived, 1 not run; the units are the controls, run without a fault." in told
+        "FIRE DRILL: 1 fault planted, 0 survived, 1 not run; the units are the controls, run without a fault." in told
     )
 
 

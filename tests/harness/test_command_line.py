@@ -1,0 +1,133 @@
+"""What a command line is answered with: its version, its examples, paths that are not there, words on a terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.commands.application import COMMANDS, application
+from harness.commands.examples import EXAMPLES
+from harness.existing_paths import require_existing
+from harness.standard_streams import broken, print_line
+
+ROOT = Path(__file__).parents[2]
+HARNESS = [sys.executable, "-m", "harness"]
+THAT_READ_A_PATH = {
+    "verify": [],
+    "check": [],
+    "judge": [],
+    "report": [],
+    "drill": [],
+    "doctor": [],
+    "compare": ["also-nothing"],
+    "history": [],
+    "pack": [],
+    "attest": ["--key", "key.pem"],
+    "import": [],
+}
+
+
+def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*HARNESS, *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    assert (done := ended("--version")).returncode == 0
+    assert done.stdout == f"contract-harness {version('contract-harness')}\n"
+
+
+def test_every_command_has_examples_and_each_is_a_command_line_that_it_takes() -> None:
+    assert set(EXAMPLES) == set(COMMANDS)
+    group = typer.main.get_command(application([]))
+    for name, examples in EXAMPLES.items():
+        command = group.commands[name]  # type: ignore[attr-defined]
+        for arguments, what in examples:
+            words = shlex.split(arguments.partition(">")[0])
+            assert what
+            command.make_context(name, words)  # raises for an option that there is none of
+
+
+def test_examples_stand_below_the_help_a_line_each() -> None:
+    lines = ended("judge", "--help").stdout.splitlines()
+    place = next(number for number, line in enumerate(lines) if line.strip() == "Examples:")
+    assert [line.strip().split("  ")[0] for line in lines[place + 1 :] if line.strip()] == [
+        f"harness judge {arguments}" for arguments, _ in EXAMPLES["judge"]
+    ]
+
+
+@pytest.mark.parametrize("command", THAT_READ_A_PATH)
+def test_a_path_that_is_not_there_is_a_mistake_on_the_command_line(command: str) -> None:
+    done = ended(command, "nothing-here.yaml", *THAT_READ_A_PATH[command])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("nothing-here.yaml: a path that is named must exist") == 1
+
+
+def test_the_nearest_name_beside_a_missing_path_is_said(tmp_path: Path) -> None:
+    (tmp_path / "contracts").mkdir()
+    with pytest.raises(Exception, match=re.escape(f"did you mean `{tmp_path / 'contracts'}`?")):
+        require_existing([tmp_path / "contract" / "deeper.yaml"])
+    with pytest.raises(Exception, match=re.escape(f"`{tmp_path}` has no `elsewhere`")):
+        require_existing([tmp_path / "elsewhere"])
+
+
+def test_an_unknown_claim_is_answered_with_the_nearest() -> None:
+    done = ended("explain", "F-PTX-01")
+    assert done.stderr.endswith("no contract has this claim; found 'F-PTX-01'; did you mean 'F-PTX-001'?\n")
+
+
+@given(
+    st.lists(st.text("ab", min_size=1, max_size=12), max_size=12).map(" ".join), st.integers(1, 40), st.integers(0, 50)
+)
+def test_a_broken_text_keeps_its_words_within_the_width(text: str, width: int, hang: int) -> None:
+    lines = [" " * indent + text[start:end] for indent, start, end in broken(text, width, hang)]
+    assert " ".join(lines).split() == text.split()
+    assert all(len(line) <= width or len(line.split()) == 1 for line in lines)
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_goes_on_below_begins_where_its_text_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "24")
+    monkeypatch.setenv("NO_COLOR", "1")
+    screen = Screen()
+    print_line(("    held  ", "green"), "A on tiny: equal in bits", file=screen, hang=10)
+    print_line("   a note that is long enough to be broken", file=screen)
+    assert screen.getvalue().splitlines() == [
+        "    held  A on tiny:",
+        "          equal in bits",
+        "   a note that is long",
+        "   enough to be broken",
+    ]
+
+
+def test_a_file_gets_each_line_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "24")
+    file = io.StringIO()
+    print_line(("held  ", "green"), "as long as it may be " * 5, file=file)
+    assert file.getvalue() == f"held  {'as long as it may be ' * 5}\n"
+
+
+def test_on_a_terminal_no_line_is_longer_than_it_is_wide() -> None:
+    reader, writer = pty.openpty()
+    command = [*HARNESS, "check", "contracts"]
+    subprocess.run(command, cwd=ROOT, env={**os.environ, "COLUMNS": "60"}, stdout=writer, stderr=writer, check=True)
+    os.close(writer)
+    lines = os.read(reader, 100_000).decode().replace("\r", "").splitlines()
+    os.close(reader)
+    assert len(lines) > 10
+    assert [line for line in lines if len(line) > 60 and len(line.split()) > 1] == []
