@@ -57,7 +57,7 @@ def test_every_item_is_listed_with_what_becomes_of_it(call: Call) -> None:
             "  executable as throughput_ratio: G-2: throughput over the ungraphed arm's",
             "  no executable check: 1 × its words are in no form that a claim kind can judge",
             "    G-3: Pretty",
-            "  no claim: 1 values: says what the file, gate or equation is called and where it comes from",
+            "  no claim: 1 value: says what the file, gate or equation is called and where it comes from",
             "  NOT READ: up/graph.yaml:6:11: `promises`, 2 values: no known form of a contract names this key",
         ],
         "",
