@@ -23,9 +23,10 @@ Describe = Callable[[str], SystemDescription]
 
 @dataclass(frozen=True)
 class Finding:
-    """An `error` makes the contract unusable as it stands; a `warning` says that it proves less than it seems to."""
+    """An `error` makes the contract unusable as it stands; a `warning` says that it proves less than it seems to; a
+    `note` says what could be written better."""
 
-    level: Literal["error", "warning"]
+    level: Literal["error", "warning", "note"]
     where: str
     message: str
 
@@ -105,7 +106,7 @@ def _arms(loaded: LoadedContract, descriptions: Mapping[str, SystemDescription])
 
 def _workloads(loaded: LoadedContract, descriptions: Mapping[str, SystemDescription]) -> Iterator[Finding]:
     contract = loaded.contract
-    used = {name for claim in contract.claims for name in claim.on}
+    used = {name for claim in contract.claims for name in claim.judged_on}
     for name, workload in contract.workloads.items():
         if name not in used:
             yield Finding("warning", loaded.where("workloads", name), f"workload '{name}' is used by no claim")
@@ -134,7 +135,7 @@ def _claims(loaded: LoadedContract, descriptions: Mapping[str, SystemDescription
                 yield Finding("warning", loaded.where(*here, "kind"), message)
             if message := _twin_arms(loaded, part):
                 yield Finding("warning", loaded.where(*here, "candidate"), message)
-            for problem in part.undecidable():
+            for problem in dict.fromkeys(problem for one in part.variants() for problem in one.undecidable()):
                 yield Finding("error", loaded.where(*here, *problem.path), problem.rule)
         yield from _faults(loaded, index, descriptions)
         yield from _numbers(loaded, index, descriptions)

@@ -22,6 +22,7 @@ from harness.costs.of_directories import costs_of
 from harness.errors import ExitCode, UsageError
 from harness.evidence import environment, layout, redaction
 from harness.evidence.commit_records import TwoCommits
+from harness.evidence.environment_records import GpuFacts
 from harness.evidence.files import write_text
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.redaction import Redaction
@@ -336,6 +337,11 @@ def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]
         unsealed=tuple(bundle.path.name for bundle in bundles if bundle.seal.missing == UNSEALED),
         gate=gate,
         costs=costs_of(bundles, models),
+        gpus={
+            (attempt.unit.contract, attempt.unit.claim, attempt.unit.workload): attempt.bundle.header.environment.gpu
+            for attempt in attempted
+            if attempt.bundle is not None
+        },
     )
     if len(bundles) > 1:
         return Judgement(view)
@@ -361,12 +367,14 @@ def _judge(attempt: Attempt, contracts: Sequence[Contract]) -> Verdict:
     unit = attempt.unit
     contract = next((contract for contract in contracts if contract.id == unit.contract), None)
     claim = next((claim for claim in contract.claims if claim.id == unit.claim), None) if contract else None
-    if contract is None or claim is None or unit.workload not in claim.on:
+    if contract is None or claim is None or unit.workload not in claim.judged_on:
         return not_in_contract(unit.contract, unit.claim, unit.workload)
     header = attempt.bundle.header if attempt.bundle is not None else None
     fault = header.fault if header is not None else None  # none in a drill's controls
     baseline = header.commits.baseline.commit if header is not None and header.commits is not None else None
-    return judge_runs(contract, claim, unit, attempt.made(), attempt.evidence, fault=fault, baseline=baseline)
+    gpu = header.environment.gpu if header is not None else GpuFacts()
+    made, evidence = attempt.made(), attempt.evidence
+    return judge_runs(contract, claim, unit, made, evidence, gpu=gpu, fault=fault, baseline=baseline)
 
 
 def judge_runs(
@@ -376,13 +384,14 @@ def judge_runs(
     made: Sequence[Run | None],
     evidence: Sequence[RunEvidence],
     *,
+    gpu: GpuFacts,
     fault: str | None = None,
     baseline: str | None = None,
 ) -> Verdict:
     """The verdict of a unit by the evidence of its runs, if those are the runs that the contract demands.
 
-    `made`: what was executed, None where nothing says it; `fault`: the one that was planted on purpose; `baseline`: the
-    commit of arms that claims name so.
+    `made`: what was executed, None where nothing says it; `gpu`: that of the machine; `fault`: the one that was planted
+    on purpose; `baseline`: the commit of arms that claims name so.
     """
     from harness.judge.registry import judge_unit, of_another_contract
 
@@ -394,7 +403,7 @@ def judge_runs(
         )
         if difference is not None:
             return of_another_contract(contract, claim, unit.workload, str(difference))
-    return judge_unit(contract, claim, unit.workload, evidence, unit.obstacle)
+    return judge_unit(contract, claim, unit.workload, evidence, unit.obstacle, gpu)
 
 
 def judgement_json(judgement: Judgement) -> str:

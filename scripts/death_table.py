@@ -85,7 +85,7 @@ def contract_text(groups: Sequence[Group], needs: dict[str, Any], steps: int) ->
     claims += [_claim_of(one, group.name, steps, needs) for group in groups for one in group.combinations]
     arms = {one.name: one.arm() for group in groups for one in group.combinations}
     contract = {
-        "schema": "contract/v1",
+        "schema": "contract/v2",
         "id": "deaths",
         "title": "Arms that die cost their own claims",
         "system": SYSTEM,
@@ -122,7 +122,7 @@ def _claim(name: str, candidate: str, workloads: list[str], steps: int) -> dict[
         "equality": "bitwise",
         "max_abs_difference": 0.1,
         "guards": {"steps": steps},
-        "on": workloads,
+        "judged_on": workloads,
         "why": "Equal arms train equally.",
         "if_fails": "The arm did not die.",
     }

@@ -70,7 +70,7 @@ def judged(job: Job) -> Outcome:
     torch.set_num_threads(1)
     contract = load_contract(job.contract).contract
     claim = next(claim for claim in contract.claims if claim.kind == "step_match")
-    roles, (name,), text = claim.arms(), claim.on, TEXTS[job.text]
+    roles, (name,), text = claim.arms(), claim.judged_on, TEXTS[job.text]
     workload = contract.workloads[name].model_copy(update={"seed": job.seed})
     contract = contract.model_copy(update={"workloads": {name: workload}})
     arms = {arm: contract.arms[arm] for arm in roles.values()}

@@ -14,7 +14,14 @@ from harness.judge.verdict import Verdict
 
 LEAST_PACE = 1e-3
 ARMS = ("candidate", "baseline")
-_TEXT = {"title": "t", "on": ["w"], "why": "w", "if_fails": "f", "candidate": "candidate", "baseline": "baseline"}
+_TEXT = {
+    "title": "t",
+    "judged_on": ["w"],
+    "why": "w",
+    "if_fails": "f",
+    "candidate": "candidate",
+    "baseline": "baseline",
+}
 
 
 def contract_of(demanded: float, processes: int, blocks: int, measurements: int) -> Contract:
@@ -38,7 +45,7 @@ def contract_of(demanded: float, processes: int, blocks: int, measurements: int)
     }
     return Contract.model_validate(
         {
-            "schema": "contract/v1",
+            "schema": "contract/v2",
             "id": "simulation",
             "title": "a simulated comparison",
             "system": "simulated:System",

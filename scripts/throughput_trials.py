@@ -71,9 +71,9 @@ def contract(cycles: int, outlier: dict[str, Any]) -> dict[str, Any]:
     arms: dict[str, Any] = {"graphed": {"capture": "step"}, "baseline": {"capture": "step", CYCLES: cycles, **outlier}}
     texts = {"why": "A trial of the rule at a known ratio.", "if_fails": "The rule."}
     trajectory = {"equality": "bitwise", "max_abs_difference": 0.1, "guards": guards}
-    pair = {"candidate": "graphed", "baseline": "baseline", "on": ["tiny"], **texts}
+    pair = {"candidate": "graphed", "baseline": "baseline", "judged_on": ["tiny"], **texts}
     return {
-        "schema": "contract/v1",
+        "schema": "contract/v2",
         "id": "throughput-trial",
         "title": "The throughput rule at a known ratio",
         "system": "trial_systems:DelayedSystem",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     *("verify", "check", "judge", "report", "explain", "drill", "doctor", "compare", "history", "pack", "attest"),
-    *("import", "schema", "init", "try"),
+    *("import", "migrate", "schema", "init", "try"),
 )
 # where a command's name is none that a Python module can have
 MODULES = {"import": "import_contracts", "try": "try_step"}

@@ -11,7 +11,9 @@ from typing import Annotated
 import typer
 
 from harness.commands.arguments import Json, Paths, Waivers
+from harness.contract import version_1
 from harness.contract.load import ContractErrors, LoadedContract, folders_read, load_contracts
+from harness.contract.schema import SCHEMA_VERSION
 from harness.contract.waivers import Waiver, expired_on, find_waivers, unmatched
 from harness.errors import ContractError, ExitCode
 from harness.lint import Finding, lint, lint_drill, lint_together
@@ -47,7 +49,20 @@ def findings_of(
     describe_all(system for one in loaded for system in one.contract.systems())  # all of them in one process
     records = records_below(REPORTS) if drill is None else [read_record(drill)]
     findings = [item for contract in loaded for item in (*lint(contract, describe), *lint_drill(contract, records))]
-    return loaded, [*findings, *lint_together(loaded), *stale]
+    return loaded, [*_old_versions(loaded), *findings, *lint_together(loaded), *stale]
+
+
+def _old_versions(contracts: Sequence[LoadedContract]) -> list[Finding]:
+    """A note for each file of version 1, which is read as ever."""
+    return [
+        Finding(
+            "note",
+            one.where("schema"),
+            f"this is {version_1.SCHEMA_VERSION}; `harness migrate {one.path}` rewrites it as {SCHEMA_VERSION}",
+        )
+        for one in contracts
+        if one.version == 1
+    ]
 
 
 def _read(paths: Sequence[Path], waivers: Path | None) -> tuple[list[LoadedContract], list[Waiver]]:
@@ -87,7 +102,7 @@ def print_findings(
         print_json(dump_json({**counts, "findings": rows}, indent=2))
     else:
         print_lines(map(str, findings), sys.stderr)
-        warnings = len(findings) - len(errors)
+        warnings = sum(finding.level == "warning" for finding in findings)
         listed = [f"{unchecked} without an executable check"] if unchecked else []
         read = [counted(len(loaded), "contract"), counted(claims, "claim"), *listed]
         print_line(" · ".join([*read, counted(len(errors), "error"), counted(warnings, "warning")]))

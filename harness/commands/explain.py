@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +19,7 @@ from harness.standard_streams import print_lines
 
 WIDTH = 100
 LABEL_WIDTH = 13
-TEXTS = {"id", "title", "on", "why", "if_fails", "falsified_by", "upstream", "parts", "kind"}
+TEXTS = {"id", "title", "judged_on", "why", "if_fails", "falsified_by", "upstream", "parts", "kind"}
 
 
 def explain(
@@ -47,7 +49,7 @@ def _explanation(loaded: LoadedContract, claim: AnyClaim) -> list[str]:
     contract = loaded.contract
     sections = [
         ("contract", [f"{contract.id} ({loaded.path})"]),
-        ("workloads", [_workload(loaded, name) for name in claim.on]),
+        ("workloads", [_workload(loaded, name) for name in claim.judged_on]),
         *((part.kind, _demands(part)) for part in parts_of(claim)),
         ("upstream", [claim.upstream] if claim.upstream else []),
         ("why", [claim.why]),
@@ -89,6 +91,9 @@ def _workload(loaded: LoadedContract, name: str) -> str:
 def _demands(part: AnyPart) -> list[str]:
     """A line for each number or name that the claim is judged by, those that the contract leaves to the default too."""
     values: dict[str, Any] = part.model_dump(exclude_none=True, exclude=TEXTS)
+    for path, bound in part.bounds().items():
+        *above, name = path.split(".")
+        reduce(getitem, above, values)[name] = str(bound)
     return [f"{name}: {_value(value)}" for name, value in values.items() if value not in ({}, [])]
 
 

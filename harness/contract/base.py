@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic_core import PydanticCustomError
+
+from harness.contract.conditions import Bound, Situation
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
 SystemName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*$")]
@@ -91,9 +93,32 @@ class Judged(Strict):
         named = {field: getattr(self, field, None) for field in ("candidate", "baseline")}
         return {field: arm for field, arm in named.items() if arm is not None}
 
-    def on_workload(self, name: str) -> Judged:  # noqa: ARG002 - the same on every workload, unless a kind says otherwise
-        """The judgement as it stands on one workload."""
-        return self
+    # --- bounds that depend on where it is judged -------------------------------------------------------------
+
+    _conditional: Conditional | None = PrivateAttr(default=None)
+
+    def depend(self, bounds: Mapping[str, Bound], variants: Sequence[Judged]) -> None:
+        """Take bounds with cases, by the path of their fields, which have the values for `otherwise`; for the loader.
+
+        variants: the judgement with every set of numbers that it may be judged by, each valid.
+        """
+        self._conditional = Conditional(bounds, variants)
+
+    def bounds(self) -> Mapping[str, Bound]:
+        """The fields that depend on where it is judged, by their path."""
+        return {} if self._conditional is None else self._conditional.bounds
+
+    def variants(self) -> Sequence[Judged]:
+        """The judgement with every set of numbers that it may be judged by."""
+        return [self] if self._conditional is None else self._conditional.variants
+
+    def resolved(self, situation: Situation) -> Judged:
+        """The judgement as it stands in one situation, where each bound is one number."""
+        resolved = self
+        for path, bound in self.bounds().items():
+            resolved = _with_value(resolved, path.split("."), bound.decided(situation)[0])
+            resolved._conditional = None
+        return resolved
 
     # --- what a contract may demand ---------------------------------------------------------------------------
 
@@ -103,7 +128,8 @@ class Judged(Strict):
 
     def demanded(self) -> dict[str, Demand]:
         """Fields that can turn PASS into FAIL as they stand here, defaults included."""
-        return {path: demand for path, demand in self.broken_by.items() if self.can_bite(path)}
+        variants = self.variants()
+        return {path: demand for path, demand in self.broken_by.items() if any(one.can_bite(path) for one in variants)}
 
     def can_bite(self, path: str) -> bool:
         """Whether the value at a path of `broken_by` can: it is there, and not empty."""
@@ -195,6 +221,23 @@ class Judged(Strict):
     def measurement_of(self, process: int) -> int:  # noqa: ARG002
         """Of which measurement a process is; those of a later one begin when the earlier ones are over."""
         return 0
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """Bounds with cases, by path, and the judgement with every set of their numbers that can occur."""
+
+    bounds: Mapping[str, Bound]
+    variants: Sequence[Judged]
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _with_value(model: _Model, path: Sequence[str], value: object) -> _Model:
+    """A copy with another value at a path of fields; what was valid by itself is not validated again."""
+    name, *rest = path
+    return model.model_copy(update={name: _with_value(getattr(model, name), rest, value) if rest else value})
 
 
 def refuse(message: str, *path: str | int) -> None:

@@ -26,7 +26,7 @@ class ClaimText(Strict):
     """Name of the claim, unique in its contract."""
     title: Text
     """The claim in one sentence."""
-    on: Annotated[list[Name], Field(min_length=1)]
+    judged_on: Annotated[list[Name], Field(min_length=1)]
     """Workloads it is judged on; each is a unit with its own verdict."""
     why: Text
     """Where each number comes from."""

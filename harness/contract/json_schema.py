@@ -13,11 +13,13 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from harness.contract.claims import part_models
+from harness.contract.claims import claim_models, part_models
+from harness.contract.conditional import ByCase, model_within, numbers_of
 from harness.contract.schema import Contract
 from harness.kinds import BUILT_IN
 from harness.numbers import dump_json
 
+_BY_CASE = {"const": "a bound with cases"}  # in the place of a reference, until pydantic is done
 SCHEMA_PATH = Path(__file__).with_name("contract.schema.json")
 
 
@@ -27,12 +29,32 @@ class _Described(GenerateJsonSchema):
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         generated = super().model_schema(schema)
         model = schema["cls"]
+        for name in _conditional_fields().get(model, ()):
+            value = generated["properties"][name]
+            kept = {key: value.pop(key) for key in ("default", "title") if key in value}
+            generated["properties"][name] = {"anyOf": [value, _BY_CASE], **kept}
         for name, field in model.model_fields.items():
             models = (one for one in model.__mro__ if issubclass(one, BaseModel))
             found = [text for one in models if (text := _field_docstrings(one.__module__).get((one.__name__, name)))]
             if found:  # a package may leave its own fields without
                 generated["properties"][field.alias or name]["description"] = found[0]
         return generated
+
+
+@cache
+def _conditional_fields() -> dict[type[BaseModel], set[str]]:
+    """The numbers, by their model, that may depend on where a claim is judged."""
+    fields: dict[type[BaseModel], set[str]] = {}
+    for kind, part in part_models().items():
+        for path in numbers_of(kind):
+            *above, name = path.split(".")
+            for model in (part, claim_models()[kind]):
+                owner: type[BaseModel] | None = model
+                for field in above:
+                    owner = None if owner is None else model_within(owner, field)
+                if owner is not None:
+                    fields.setdefault(owner, set()).add(name)
+    return fields
 
 
 class _OfTheHarness(_Described):
@@ -48,8 +70,29 @@ def contract_json_schema(*, with_packages: bool) -> dict[str, Any]:
     """JSON Schema (2020-12) of a contract file; `with_packages`: with the claim kinds of installed packages."""
     generator = _Described if with_packages else _OfTheHarness
     generated = Contract.model_json_schema(by_alias=True, schema_generator=generator)
+    _refer_to_cases(generated)
+    generated["$defs"] |= _by_case()
     generated["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return generated
+
+
+def _refer_to_cases(schema: object) -> None:
+    """pydantic refuses a reference to what it did not define itself."""
+    for inside in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        _refer_to_cases(inside)
+    if isinstance(schema, dict) and _BY_CASE in schema.get("anyOf", []):
+        schema["anyOf"] = [{"$ref": "#/$defs/ByCase"} if one == _BY_CASE else one for one in schema["anyOf"]]
+
+
+def _by_case() -> dict[str, Any]:
+    """Definitions of a bound with cases; that its values are in the field's range is for the reader to tell."""
+    generated = ByCase.model_json_schema(schema_generator=_Described)
+    case, properties = generated["$defs"].pop("Case"), generated["properties"]
+    case["minProperties"] = 2
+    for owner, name in ((case["properties"], "value"), (properties, "otherwise")):
+        owner[name] = {"type": "number", **owner[name]}
+    del generated["$defs"]
+    return {"ByCase": generated, "Case": case}
 
 
 def schema_text(*, with_packages: bool) -> str:

@@ -7,10 +7,12 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 
-from harness.contract import strict_yaml
+from harness.contract import strict_yaml, version_1
+from harness.contract.conditional import Bounds, Reading
 from harness.contract.references import problems
 from harness.contract.schema import SCHEMA_VERSION, Contract
 from harness.contract.strict_yaml import MOST_ERRORS
@@ -41,13 +43,17 @@ class ContractErrors(ContractError):  # noqa: N818 - several errors, as one that
 
 @dataclass(frozen=True)
 class LoadedContract:
-    """A valid contract with its source: `digest` is the SHA-256 of the file's bytes, in hexadecimal."""
+    """A valid contract with its source.
+
+    `digest` is the SHA-256 of the file's bytes, in hexadecimal; `version` that of the language that the file is in.
+    """
 
     contract: Contract
     path: Path
     text: str
     digest: str
     position: Callable[[tuple[str | int, ...]], strict_yaml.Position]
+    version: Literal[1, 2] = 2
 
     def where(self, *path: str | int) -> str:
         """`file:line:column` of the value at `path`, or of the nearest part above it."""
@@ -62,21 +68,41 @@ def load_contract(path: Path) -> LoadedContract:
 
 def loaded_from(document: strict_yaml.Document, path: Path) -> LoadedContract:
     """The contract that a document of that file is. Raises as `load_contract` does."""
-    errors = _version_errors(document)
+    document, errors = _in_this_version(document)
     contract: Contract | None = None
     if not errors:
-        try:
-            contract = Contract.model_validate(document.value)
-        except ValidationError as error:
-            errors = explain(error, document)
-    if contract is not None:
-        found = problems(contract)
-        first = [document.error(one.path, one.rule, got=one.got, remedy=one.remedy) for one in found[:MOST_ERRORS]]
-        errors = document.cut(first, len(found))
+        contract, errors = _validated(document)
     if errors or contract is None:
         raise errors[0] if len(errors) == 1 else ContractErrors(errors)
     digest = hashlib.sha256(document.text.encode()).hexdigest()
-    return LoadedContract(contract, path, document.text, digest, document.position)
+    version: Literal[1, 2] = 1 if document.written else 2
+    return LoadedContract(contract, path, document.text, digest, document.position, version)
+
+
+def _validated(document: strict_yaml.Document) -> tuple[Contract | None, list[ContractError]]:
+    """The contract of a document in the present version; or every error, with each set of its numbers, once."""
+    bounds = Bounds(document)
+    if bounds.errors:
+        return None, document.cut(bounds.errors, len(bounds.errors))
+    read: list[tuple[Reading, Contract]] = []
+    errors: dict[str, ContractError] = {}
+    for reading in bounds.readings():
+        contract, found = _validated_once(reading)
+        errors |= {str(error): error for error in found if str(error) not in errors}
+        if contract is not None:
+            read.append((reading, contract))
+    return (None, list(errors.values())) if errors else (bounds.attach(read), [])
+
+
+def _validated_once(reading: Reading) -> tuple[Contract | None, list[ContractError]]:
+    document = reading.document
+    try:
+        contract = Contract.model_validate(document.value)
+    except ValidationError as error:
+        return None, explain(error, document)
+    found = problems(contract, reading.only_on)
+    first = [document.error(one.path, one.rule, got=one.got, remedy=one.remedy) for one in found[:MOST_ERRORS]]
+    return contract, document.cut(first, len(found))
 
 
 @dataclass(frozen=True)
@@ -175,6 +201,15 @@ def load_contracts(paths: Sequence[Path]) -> list[LoadedContract]:
     return loaded
 
 
+def contract_files(paths: Sequence[Path]) -> list[Path]:
+    """The files that `load_contracts` reads. Raises ContractErrors where a folder holds none."""
+    errors: list[ContractError] = []
+    files = _files(paths, errors)
+    if errors:
+        raise ContractErrors(errors)
+    return files
+
+
 def _files(paths: Sequence[Path], errors: list[ContractError]) -> list[Path]:
     files: dict[Path, Path] = {}
     for path in paths:
@@ -186,17 +221,37 @@ def _files(paths: Sequence[Path], errors: list[ContractError]) -> list[Path]:
     return list(files.values())
 
 
-def _version_errors(document: strict_yaml.Document) -> list[ContractError]:
-    """Errors that make every other one pointless: not a mapping, or another version of the language."""
+def _in_this_version(document: strict_yaml.Document) -> tuple[strict_yaml.Document, list[ContractError]]:
+    """The document in the words of the present version; errors that make every other one pointless."""
     value = document.value
     if not isinstance(value, dict):
         got = "a list" if isinstance(value, list) else "a single value"
-        return [document.error((), "a contract is a mapping of keys to values", got=got, remedy=NO_CONTRACT)]
+        return document, [document.error((), "a contract is a mapping of keys to values", got=got, remedy=NO_CONTRACT)]
     remedy = f"write `schema: {SCHEMA_VERSION}`"
     if "schema" not in value:
-        return [document.error((), "the key 'schema' is required", remedy=f"{remedy}; {NO_CONTRACT}")]
+        return document, [document.error((), "the key 'schema' is required", remedy=f"{remedy}; {NO_CONTRACT}")]
+    if value["schema"] == version_1.SCHEMA_VERSION:
+        translation = version_1.in_version_2(document)
+        return translation.document, translation.errors
     if value["schema"] != SCHEMA_VERSION:
         got = repr(value["schema"])
-        rule = f"'schema' names a known version of the language ('{SCHEMA_VERSION}')"
-        return [document.error(("schema",), rule, got=got, remedy=remedy)]
-    return []
+        rule = f"'schema' names a known version of the language ('{SCHEMA_VERSION}', '{version_1.SCHEMA_VERSION}')"
+        return document, [document.error(("schema",), rule, got=got, remedy=remedy)]
+    return document, _unportable(document)
+
+
+def _unportable(document: strict_yaml.Document) -> list[ContractError]:
+    errors = []
+    claims = document.value.get("claims")
+    renamed = {document.keys.get(("claims", at, "on")) for at in range(len(claims) if isinstance(claims, list) else 0)}
+    for found in document.unportable[:MOST_ERRORS]:
+        line, column = found.position
+        errors.append(
+            ContractError(
+                "every YAML reader reads a value alike",
+                where=f"{document.where}:{line}:{column}",
+                got=f"`{found.text}`, which YAML 1.1 reads otherwise",
+                remedy="write `judged_on`" if found.position in renamed else f"write `{found.instead}`",
+            )
+        )
+    return document.cut(errors, len(document.unportable))

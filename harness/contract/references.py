@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from harness.contract.base import Problem
 from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, parts_of
@@ -13,12 +14,16 @@ from harness.contract.strict_yaml import Key, nearest
 Path = tuple[Key, ...]
 
 
-def problems(contract: Contract) -> list[Problem]:
-    """Everything in a contract that names what is not there, or asks what cannot be met, in claim order."""
-    return list(_problems(contract))
+def problems(contract: Contract, only_on: Mapping[int, Collection[str]] = MappingProxyType({})) -> list[Problem]:
+    """Everything in a contract that names what is not there, or asks what cannot be met, in claim order.
+
+    only_on: by the position of a claim, the workloads on which it is judged by the numbers that it has here; left out,
+    all of the claim's.
+    """
+    return list(_problems(contract, only_on))
 
 
-def _problems(contract: Contract) -> Iterator[Problem]:
+def _problems(contract: Contract, only_on: Mapping[int, Collection[str]]) -> Iterator[Problem]:
     yield from _names_in_one_case(contract)
     judgements = {claim.id: parts_of(claim) for claim in contract.claims}
     for index, claim in enumerate(contract.claims):
@@ -28,10 +33,10 @@ def _problems(contract: Contract) -> Iterator[Problem]:
         for number, part in enumerate(parts_of(claim)):
             path: Path = (*here, "parts", number) if composite else here
             yield from _arm_names(contract, part, path)
-            for problem in (*part.contradictions(), *part.dangling_names(claim.on, judgements)):
+            for problem in (*part.contradictions(), *part.dangling_names(claim.judged_on, judgements)):
                 yield replace(problem, path=(*path, *problem.path))
-            for name in claim.on:
-                if name in contract.workloads:
+            for name in claim.judged_on:
+                if name in contract.workloads and name in only_on.get(index, claim.judged_on):
                     yield from _on_workload(claim, part, path, name, contract.workloads[name])
 
 
@@ -53,12 +58,12 @@ def _names_in_one_case(contract: Contract) -> Iterator[Problem]:
 
 
 def _workload_names(contract: Contract, claim: AnyClaim, here: Path) -> Iterator[Problem]:
-    for position, name in enumerate(claim.on):
-        path = (*here, "on", position)
+    for position, name in enumerate(claim.judged_on):
+        path = (*here, "judged_on", position)
         if name not in contract.workloads:
-            yield Problem(path, "`on` names a workload", f"'{name}'", nearest(name, contract.workloads))
-        elif name in claim.on[:position]:
-            yield Problem(path, "`on` names a workload once", f"'{name}' again", "remove it")
+            yield Problem(path, "`judged_on` names a workload", f"'{name}'", nearest(name, contract.workloads))
+        elif name in claim.judged_on[:position]:
+            yield Problem(path, "`judged_on` names a workload once", f"'{name}' again", "remove it")
 
 
 def _arm_names(contract: Contract, part: AnyPart, path: Path) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""The contract language, version 1: what a contract file may say.
+"""The contract language, version 2: what a contract file may say.
 
 Contracts are data: no expressions, no code. Every model is strict (unknown keys, wrong types and non-finite
 numbers are errors). References between parts of a contract (arms, workloads, claims) are checked by
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from harness.contract.base import Count, Name, Positive, Scalar, Strict, SystemName, Text
 from harness.contract.claims import Claim
 
-SCHEMA_VERSION = "contract/v1"
+SCHEMA_VERSION = "contract/v2"
 
 
 class Needs(Strict):
@@ -81,7 +81,7 @@ class Unchecked(Strict):
 class Contract(Strict):
     """One contract file."""
 
-    schema_version: Literal["contract/v1"] = Field(alias="schema")
+    schema_version: Literal["contract/v2"] = Field(alias="schema")
     """Version of the contract language."""
     id: Name
     """Name of the contract, unique among those checked together."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 
+from harness.contract.portable_scalars import portable
 from harness.errors import ContractError
 
 MAX_BYTES = 1 << 20
@@ -40,14 +41,30 @@ _CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\uff
 
 
 @dataclass(frozen=True)
+class Unportable:
+    """A plain scalar, key or value, that YAML 1.1 reads otherwise; `start` and `end` are its place in the text."""
+
+    position: Position
+    text: str
+    instead: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
 class Document:
-    """One YAML document: plain Python values, and where (line, column; both from 1) each stands."""
+    """One YAML document: plain Python values, and where (line, column; both from 1) each stands.
+
+    `written`: keys of the language that this document's version has under another name.
+    """
 
     where: str
     text: str
     value: Any
     keys: dict[tuple[Key, ...], Position]
     values: dict[tuple[Key, ...], Position]
+    unportable: Sequence[Unportable] = ()
+    written: Mapping[str, str] = field(default_factory=dict)
 
     def position(self, path: tuple[Key, ...], *, of_key: bool = False) -> Position:
         """Position of the value at `path` (or of its key); of the nearest part above it, if it is not there."""
@@ -56,6 +73,13 @@ class Document:
         while path not in self.values:
             path = path[:-1]
         return self.values[path]
+
+    def at(self, path: tuple[Key, ...]) -> Any:
+        """The value at a path that is there."""
+        value = self.value
+        for key in path:
+            value = value[key]
+        return value
 
     def cut(self, errors: Sequence[ContractError], total: int) -> list[ContractError]:
         """At most the first `MOST_ERRORS` of them, and how many more there are of `total`."""
@@ -70,8 +94,10 @@ class Document:
     def error(
         self, path: tuple[Key, ...], rule: str, *, got: str = "", remedy: str = "", of_key: bool = False
     ) -> ContractError:
-        """A ContractError that points at `path`."""
+        """A ContractError that points at `path`, in the words of the document's version."""
         line, column = self.position(path, of_key=of_key)
+        for key, word in self.written.items():
+            rule, remedy = (re.sub(rf"\b{key}\b", word, text) for text in (rule, remedy))
         return ContractError(rule, where=f"{self.where}:{line}:{column}", got=got, remedy=remedy)
 
 
@@ -168,6 +194,7 @@ class _Reader:
         self.get_event = _events(text)
         self.keys: dict[tuple[Key, ...], Position] = {}
         self.values: dict[tuple[Key, ...], Position] = {}
+        self.unportable: list[Unportable] = []
         self.nodes = 0
 
     def document(self) -> Document:
@@ -182,7 +209,7 @@ class _Reader:
         event = self._next()
         if not isinstance(event, yaml.StreamEndEvent):
             self._refuse(event, "one document in a file", got="a second one", remedy="use a file for each")
-        return Document(self.where, self.text, value, self.keys, self.values)
+        return Document(self.where, self.text, value, self.keys, self.values, self.unportable)
 
     def _next(self) -> Any:
         try:
@@ -208,7 +235,7 @@ class _Reader:
             self._refuse(event, "no tags", got=str(event.tag), remedy="remove it")
         self.values[path] = (event.start_mark.line + 1, event.start_mark.column + 1)
         if isinstance(event, yaml.ScalarEvent):
-            return event.value if event.style else self._plain(event)
+            return event.value if event.style else self._noted(event, self.values[path])
         if len(path) >= MAX_DEPTH:
             self._refuse(event, f"values are nested at most {MAX_DEPTH} deep", got="a deeper one")
         return self._mapping(path) if isinstance(event, yaml.MappingStartEvent) else self._sequence(path)
@@ -234,6 +261,15 @@ class _Reader:
             items[key] = self._node(self._next(), here)
         self.values.pop((*path, "\0key"), None)
         return items
+
+    def _noted(self, event: Any, position: Position) -> Any:
+        """The value of a plain scalar; noted where YAML 1.1 has another."""
+        value = self._plain(event)
+        instead = portable(event.value, value)
+        if instead is not None:
+            span = event.start_mark.index, event.end_mark.index
+            self.unportable.append(Unportable(position, event.value, instead, *span))
+        return value
 
     def _plain(self, event: Any) -> Any:
         """A plain scalar by the YAML 1.2 core schema: `1e-5` a float, `no` a string, no dates, no sexagesimals."""

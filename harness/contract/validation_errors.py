@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -19,19 +19,25 @@ _MAPPING_ERRORS = ("model_type", "model_attributes_type", "dict_type")
 _QUOTED = re.compile(r"'([^']*)'")
 
 
-def explain(error: ValidationError, document: Document) -> list[ContractError]:
-    """One ContractError for each place that pydantic complains of, in the order of the file; of very many the first."""
+def explain(
+    error: ValidationError, document: Document, at: Path = (), root: type[BaseModel] = Contract
+) -> list[ContractError]:
+    """One ContractError for each place that pydantic complains of, in the order of the file; of very many the first.
+
+    `root` is the model of what stands at the path `at`.
+    """
     found: dict[Path, list[Any]] = {}
     alternatives: set[Path] = set()
     for detail in error.errors(include_url=False):
-        path, of_union = _without_tags(detail, document.value)
+        path, of_union = _without_tags(detail, document.at(at))
+        path = (*at, *path)
         if of_union:
             alternatives.add(path)
         found.setdefault(path, []).append(detail)
     # A list in place of a number also fails as a number: keep the error inside the list.
     outer = alternatives & {path[:length] for path in found for length in range(len(path))}
     places = sorted((path for path in found if path not in outer), key=document.position)
-    errors = [_merge([_one(detail, path, document) for detail in found[path]]) for path in places[:MOST_ERRORS]]
+    errors = [_merge([_one(detail, path, document, root) for detail in found[path]]) for path in places[:MOST_ERRORS]]
     return document.cut(errors, len(places))
 
 
@@ -70,7 +76,7 @@ def _without_tags(detail: Any, value: Any) -> tuple[Path, bool]:
     return tuple(path), path != keys
 
 
-def _one(detail: Any, path: Path, document: Document) -> ContractError:
+def _one(detail: Any, path: Path, document: Document, root: type[BaseModel]) -> ContractError:
     kind, context, location = detail["type"], detail.get("ctx", {}), tuple(detail["loc"])
     name = _name(path)
     got, remedy, of_key = _shown(detail["input"]), "", False
@@ -78,7 +84,7 @@ def _one(detail: Any, path: Path, document: Document) -> ContractError:
         path, rule, got, remedy = path[:-1], f"the key '{name}' is required", "", "add it"
     elif kind == "extra_forbidden":
         rule, got, of_key = "unknown key", f"'{name}'", True
-        remedy = nearest(name, _keys(location[:-1]))
+        remedy = nearest(name, _keys(location[:-1], root))
     elif kind == "union_tag_not_found":
         rule, got = "the key 'kind' is required", ""
         remedy = f"use one of: {', '.join(claim_kinds())}"
@@ -133,10 +139,9 @@ def claim_kinds() -> list[str]:
     return list(claim_models())
 
 
-def _keys(location: Path) -> list[str]:
-    """The keys that the model at `location` (pydantic's, with its tags) knows."""
-    model: type[BaseModel] = Contract
-    rest = list(location)
+def _keys(location: Path, root: type[BaseModel]) -> list[str]:
+    """The keys that the model at `location` (pydantic's, with its tags) within `root` knows."""
+    model, rest = root, list(location)
     if rest[:1] == ["workloads"]:
         model, rest = Workload, rest[2:]
     elif rest[:1] == ["claims"]:
@@ -144,7 +149,14 @@ def _keys(location: Path) -> list[str]:
         if rest[:1] == ["parts"]:
             model, rest = part_models()[str(rest[2])], rest[3:]
     for key in rest:
-        annotation = model.model_fields[str(key)].annotation
-        candidates = (annotation, *get_args(annotation))
-        model = next(one for one in candidates if inspect.isclass(one) and issubclass(one, BaseModel))
+        if isinstance(key, str):  # a number is an item's, in a list of models
+            model = next(_models(model.model_fields[key].annotation))
     return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models among a field's types, and among those of its items."""
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inside in get_args(annotation):
+        yield from _models(inside)

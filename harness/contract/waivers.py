@@ -184,6 +184,6 @@ def _missing(waiver: Waiver, contracts: Sequence[LoadedContract], *, all_known: 
     claim = next((claim for claim in contract.claims if claim.id == waiver.claim), None)
     if claim is None:
         return f"claim '{waiver.claim}'", nearest(waiver.claim, [claim.id for claim in contract.claims])
-    if waiver.workload not in claim.on:
-        return f"workload '{waiver.workload}'", nearest(waiver.workload, claim.on)
+    if waiver.workload not in claim.judged_on:
+        return f"workload '{waiver.workload}'", nearest(waiver.workload, claim.judged_on)
     return None

@@ -38,7 +38,13 @@ def unbroken(claim: AnyClaim, faults: Mapping[str, FaultDescription]) -> Iterato
         if any(breaks(claim, faults[name], part, demand) for name in claim.falsified_by if name in faults):
             continue
         fitting = tuple(sorted(name for name, fault in faults.items() if breaks(claim, fault, part, demand)))
-        yield Unbroken(part, path, parts_of(claim)[part].value_at(path), demand, fitting)
+        yield Unbroken(
+            part,
+            path,
+            parts_of(claim)[part].bounds().get(path) or parts_of(claim)[part].value_at(path),
+            demand,
+            fitting,
+        )
 
 
 def demanded(claim: AnyClaim) -> Iterator[tuple[int, str, Demand]]:

@@ -126,7 +126,7 @@ def _again(
 ) -> RowAgain:
     contract = next((contract for contract in contracts if contract.id == row.contract), None)
     claim = next((claim for claim in contract.claims if claim.id == row.claim), None) if contract else None
-    if contract is None or claim is None or row.fault not in claim.falsified_by or row.workload not in claim.on:
+    if contract is None or claim is None or row.fault not in claim.falsified_by or row.workload not in claim.judged_on:
         return RowAgain(row, difference="the directory's contracts demand no such row")
     if not row.runs:
         return RowAgain(row, not_judged="the record does not say which runs it reads")

@@ -35,7 +35,7 @@ def row_of(case: Case, contracts: Sequence[Contract], sources: Mapping[str, Sour
     contract = next(contract for contract in contracts if contract.id == unit.contract)
     claim = next(claim for claim in contract.claims if claim.id == unit.claim)
     evidence = [evidence_of(name, sources[name], bundle, case.fault) for name in unit.runs]
-    verdict = judge_unit(contract, claim, unit.workload, evidence, unit.obstacle)
+    verdict = judge_unit(contract, claim, unit.workload, evidence, unit.obstacle, bundle.header.environment.gpu)
     figures = seen_figures(verdict, expected.figures)
     return Row(
         contract=unit.contract,

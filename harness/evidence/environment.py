@@ -102,15 +102,16 @@ def collect(systems: Iterable[str] = ()) -> Environment:
         source_digest=source_digest(systems),
         platform=platform.platform(),
         versions={"python": platform.python_version(), "cuda": torch_cuda(), **versions},
-        gpu=_gpu_facts(devices()),
+        gpu=gpu_facts(),
         cpu=CpuFacts(model=cpu_model(), cores=os.cpu_count() or 1, usable_cores=usable_cores()),
         host_memory_gib=round(host_memory_gib(), 1),
         variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
     )
 
 
-def _gpu_facts(answer: Devices) -> GpuFacts:
+def gpu_facts() -> GpuFacts:
     """The GPU that workers use, how many there are, and the driver; or why there is none."""
+    answer = devices()
     if not answer.gpus:
         return GpuFacts(problem=answer.problem)
     first = answer.gpus[0]

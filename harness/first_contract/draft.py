@@ -7,6 +7,8 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.contract.portable_scalars import portable
+from harness.contract.schema import SCHEMA_VERSION
 from harness.first_contract.step_source import GIVEN, StepSource
 
 STEPS = 40
@@ -57,6 +59,12 @@ def measured_effect(lowered_by: float, loss: float, steps: int) -> Effect:
 
 def _two_digits(number: float) -> float:
     return float(f"{number:.1e}")
+
+
+def _number(value: float) -> str:
+    """A float as every YAML reader takes it for one."""
+    text = f"{value:g}"
+    return portable(text, value) or text
 
 
 def last_steps(steps: int) -> int:
@@ -122,7 +130,7 @@ class Draft:
         ]
         arms += [("compiled", "{capture: none, compile: true}")] if self.arms.compiled else []
         return (
-            "schema: contract/v1\n"
+            f"schema: {SCHEMA_VERSION}\n"
             f"id: {self._id}\n"
             f"title: A captured step of {named} trains like the plain one\n"
             f"system: {system}\n\n"
@@ -144,16 +152,16 @@ class Draft:
 
     def _claim(self, claim: str, title: str, kind: str, body: str, why: str, if_fails: str, faults: str) -> str:
         return (
-            f"  - id: {self.claim_id(claim)}\n    title: {title}\n    kind: {kind}\n{body}    on: [small]\n"
+            f"  - id: {self.claim_id(claim)}\n    title: {title}\n    kind: {kind}\n{body}    judged_on: [small]\n"
             f"    why: >-\n{_wrapped(why)}\n    if_fails: >-\n{_wrapped(if_fails)}\n    falsified_by: [{faults}]\n"
         )
 
     def _equality(self, equality: str) -> str:
         last, demanded = last_steps(self.steps), self.effect.demanded
         return (
-            f"    equality: {equality}\n    max_abs_difference: {self.effect.bound:g}\n    guards:\n"
+            f"    equality: {equality}\n    max_abs_difference: {_number(self.effect.bound)}\n    guards:\n"
             f"      steps: {self.steps}\n      distinct_batches: {self.steps}\n"
-            f"      training_effect: {{control: untrained, last: {last}, at_least: {demanded:g}}}\n"
+            f"      training_effect: {{control: untrained, last: {last}, at_least: {_number(demanded)}}}\n"
         )
 
     def _repeats(self) -> str:

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.contract.claims import AnyClaim, AnyPart
+from harness.contract.conditions import Situation, capability_of
 from harness.contract.schema import Contract
 from harness.evidence.arm_records import ArmEnd, CaptureEvidence
 from harness.evidence.base import Obstacle, Probe
+from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
 from harness.judge.launched import uncounted
@@ -21,11 +23,23 @@ from harness.judge.verdict import Status
 
 @dataclass(frozen=True)
 class Context:
-    """One unit's material. `runs` holds the evidence of the unit's runs, in their order of planning."""
+    """One unit's material. `runs` holds the evidence of the unit's runs, in their order of planning; `gpu` is what the
+    header of their run directory says of the machine's.
+    """
 
     contract: Contract
     claim: AnyClaim
     runs: Sequence[RunEvidence]
+    workload: str
+    gpu: GpuFacts
+
+    def resolved(self, part: AnyPart) -> AnyPart:
+        """A judgement of the contract with the bounds that this unit is judged by."""
+        return part.resolved(self.situation(part))
+
+    def situation(self, part: AnyPart) -> Situation:
+        """What the part's bounds may depend on."""
+        return situation_of(part, self.workload, self.gpu, self.runs)
 
     def mechanism(self, part: AnyPart) -> str | None:
         """The replay mechanism that the part, or else its claim, is about; None when it names none."""
@@ -54,6 +68,14 @@ class Context:
             if run.obstacle is not None:
                 settle(obstacle_reason(run.obstacle), run.obstacle.message)
         return runs
+
+
+def situation_of(part: AnyPart, workload: str, gpu: GpuFacts, runs: Sequence[RunEvidence]) -> Situation:
+    """What a judgement's bounds may depend on, from the facts of the header and of its candidate."""
+    candidate = part.arms().get(part.candidate_path, "")
+    facts = [execution.start.facts for run in runs for execution in run.arms.get(candidate, [])]
+    stated = next((str(each["dtype"]) for each in facts if "dtype" in each), None)
+    return Situation(workload, gpu.name, capability_of(gpu.architecture), stated)
 
 
 def obstacle_reason(obstacle: Obstacle) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, part_names
 from harness.contract.schema import Contract
 from harness.errors import KindError
 from harness.evidence.base import Obstacle
+from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, obstacle_reason
-from harness.judge.sheet import Sheet, concluded
+from harness.judge.context import Context, executed, obstacle_reason
+from harness.judge.sheet import Sheet, concluded, settle
 from harness.judge.verdict import WORST_FIRST, Figure, Judgement, Status, Verdict
 from harness.kinds import kind_of, resolve
 
@@ -32,22 +33,20 @@ def judge_unit(
     workload_name: str,
     runs: Sequence[RunEvidence],
     obstacle: Obstacle | None = None,
+    gpu: GpuFacts = GpuFacts(),  # noqa: B008 - frozen
 ) -> Verdict:
     """The verdict of one unit: a pure function of its contract, the evidence of its runs, and its obstacle.
 
     `runs` is the evidence of the unit's runs in their planned order; what is missing is ERROR. An obstacle (the
     plan found that this machine or system can't) is NOT_RUN, or ERROR where the system could not even be described.
+    `gpu` is what the header of the evidence says of the machine's, for bounds that depend on it.
     A composite claim is as good as its worst part.
     """
     if obstacle is not None:
         judgement = Sheet(claim.mechanism).conclude(obstacle_reason(obstacle), obstacle.message)
     else:
-        context = Context(contract, claim, runs)
-        judgement = (
-            _composite(claim, workload_name, context)
-            if isinstance(claim, CompositeClaim)
-            else _judge_part(claim, workload_name, context)
-        )
+        context = Context(contract, claim, runs, workload_name, gpu)
+        judgement = _composite(claim, context) if isinstance(claim, CompositeClaim) else _judge_part(claim, context)
     return Verdict(contract=contract.id, claim=claim.id, workload=workload_name, **dict(judgement))
 
 
@@ -64,20 +63,45 @@ def of_another_contract(contract: Contract, claim: AnyClaim, workload: str, diff
     return Verdict(contract=contract.id, claim=claim.id, workload=workload, **dict(judgement))
 
 
-def _judge_part(part: AnyPart, workload_name: str, context: Context) -> Judgement:
-    part = part.on_workload(workload_name)
+def _judge_part(part: AnyPart, context: Context) -> Judgement:
     mechanism = context.mechanism(part)
     try:
         judge = judge_of(part.kind)
     except KindError as error:  # of a package: other kinds are judged all the same
         return Sheet(mechanism).conclude(reasons.JUDGE_MISSING, f"no judge for `{part.kind}` is installed: {error}")
-    return concluded(lambda sheet: judge(part, context, sheet), mechanism)
+    return concluded(lambda sheet: judge(_by_its_bounds(part, context, sheet), context, sheet), mechanism)
 
 
-def _composite(claim: CompositeClaim, workload_name: str, context: Context) -> Judgement:
+def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:
+    """The part with the bounds that hold here. Which case decided is a figure, where the unit's name does not tell it.
+
+    Settles when a case asks for the candidate's data type, and its system states none.
+    """
+    situation = context.situation(part)
+    for path, bound in part.bounds().items():
+        if bound.asks_dtype and situation.dtype is None:
+            _settle_without_dtype(path, part.arms()[part.candidate_path], context)
+        if not bound.of_workload_alone:
+            value, conditions = bound.decided(situation)
+            sheet.figure(f"{path.replace('.', '_')}_bound", f"{value:g} ({conditions})")
+    return part.resolved(situation)
+
+
+def _settle_without_dtype(path: str, candidate: str, context: Context) -> NoReturn:
+    """Why the candidate's data type is not known; first what else is wrong with its runs."""
+    for probe in dict.fromkeys(run.probe for run in context.runs):
+        context.sound_runs(probe)
+    run = next((run for run in context.runs if candidate in run.arms or candidate in run.failed), None)
+    if run is None:
+        settle(reasons.EVIDENCE_MISSING, f"`{path}` depends on a data type, and no evidence states that of {candidate}")
+    executed(run, candidate)
+    settle(reasons.CAPABILITY_MISSING, f"`{path}` depends on a data type, and {candidate}'s system states no `dtype`")
+
+
+def _composite(claim: CompositeClaim, context: Context) -> Judgement:
     """The worst part's status and reason; every part's figures and denominators under the part's name."""
     names = part_names(claim)
-    judged = dict(zip(names, (_judge_part(part, workload_name, context) for part in claim.parts), strict=True))
+    judged = dict(zip(names, (_judge_part(part, context) for part in claim.parts), strict=True))
     name, worst = min(judged.items(), key=lambda entry: WORST_FIRST.index(entry[1].status))
     figures: dict[str, Figure] = {}
     denominators: dict[str, int] = {}

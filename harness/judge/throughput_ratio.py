@@ -90,7 +90,8 @@ def _trajectory(part: ThroughputRatio, context: Context) -> TrajectoryMatch:
     found = [each for claim in named for each in parts_of(claim) if isinstance(each, TrajectoryMatch)]
     if not found:
         settle(reasons.EVIDENCE_MISSING, f"the contract has no trajectory_match claim {part.trajectory}")
-    return found[0]
+    trajectory = context.resolved(found[0])
+    return trajectory if isinstance(trajectory, TrajectoryMatch) else found[0]
 
 
 def _require_equal_training(

@@ -73,7 +73,8 @@ class SharedRuns:
         read = [self.evidence(runs[name]) for name in unit.runs]
         made, evidence = [run for run, _ in read], [seen for _, seen in read]
         claim = planned.claim(unit.claim)
-        return session.judge_runs(planned.loaded.contract, claim, unit, made, evidence), evidence
+        gpu = environment.gpu_facts()
+        return session.judge_runs(planned.loaded.contract, claim, unit, made, evidence, gpu=gpu), evidence
 
     def waiver(self, planned: PlannedContract, unit: Unit) -> Waiver | None:
         """The unit's waiver, if it holds on the day on which this session began."""
@@ -126,5 +127,7 @@ def _narrowed(
     return replace(
         options,
         claims=tuple(sorted(claims)) if claims != {claim.id for claim in everything} else (),
-        workloads=tuple(sorted(workloads)) if workloads != {name for claim in everything for name in claim.on} else (),
+        workloads=tuple(sorted(workloads))
+        if workloads != {name for claim in everything for name in claim.judged_on}
+        else (),
     )

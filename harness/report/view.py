@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.schema import Contract, Workload
 from harness.costs.account import Costs
+from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import RunEvidence
+from harness.judge.context import situation_of
 from harness.judge.verdict import Verdict, count
 from harness.numbers import counted
 from harness.report.text import line
@@ -26,7 +28,7 @@ class ReportView:
     `header` has the units as they were judged: a unit's runs are keys of `evidence`, unless they left none.
     `altered` says what differs from the manifest, or contradicts itself, one line each; `incomplete` names directories
     that never finished, `unsealed` those of before there were manifests. `gate`: every planned unit must be decided and
-    hold.
+    hold. `gpus`: of the machine on which a unit (contract, claim, workload) was run.
     """
 
     header: Header
@@ -39,6 +41,7 @@ class ReportView:
     unsealed: tuple[str, ...] = ()
     gate: bool = False
     costs: Costs = field(default_factory=Costs)
+    gpus: Mapping[tuple[str, str, str], GpuFacts] = field(default_factory=dict)
 
     @property
     def is_drill(self) -> bool:
@@ -160,13 +163,16 @@ class ReportView:
         return f"{listed} no executable check." if number else ""
 
     def judged(self) -> list[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
-        """Each verdict with the parts of its claim and the runs behind it."""
+        """Each verdict with the parts of its claim, by the bounds that it was judged by, and the runs behind it."""
         rows = []
         for verdict in self.verdicts:
             claim = self.claim(verdict.contract, verdict.claim)
-            parts = parts_of(claim) if claim else []
             runs = self.runs_of(verdict.contract, verdict.claim, verdict.workload)
-            rows.append((verdict, parts, runs))
+            gpu = self.gpus.get((verdict.contract, verdict.claim, verdict.workload), GpuFacts())
+            situated = [
+                (part, situation_of(part, verdict.workload, gpu, runs)) for part in (parts_of(claim) if claim else [])
+            ]
+            rows.append((verdict, [part.resolved(situation) for part, situation in situated], runs))
         return rows
 
     def count_line(self) -> str:

@@ -27,7 +27,7 @@ def _narrowing(bundle: Bundle, contracts: Sequence[Contract]) -> Iterator[str]:
     """Names that nothing was narrowed to, and units beyond the part that was asked for."""
     narrowed = bundle.header.narrowed
     claims = [claim for contract in contracts for claim in contract.claims]
-    workloads = {name for claim in claims for name in claim.on}
+    workloads = {name for claim in claims for name in claim.judged_on}
     known = ("claim", narrowed.claims, {claim.id for claim in claims}), ("workload", narrowed.workloads, workloads)
     for kind, names, there in known:
         for name in names:

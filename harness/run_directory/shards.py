@@ -45,7 +45,7 @@ def attempts(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> list[A
         Unit(contract=contract.id, claim=claim.id, workload=workload)
         for contract in contracts
         for claim in contract.claims
-        for workload in claim.on
+        for workload in claim.judged_on
     ]
     if len(bundles) == 1:
         header = bundles[0].header

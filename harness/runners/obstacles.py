@@ -124,8 +124,9 @@ def _missing_capability(contract: Contract, claim: AnyClaim, describe: Describe)
 def capabilities_needed(part: AnyPart, arm: str) -> frozenset[str]:
     """Capabilities that an arm's system must have for this judgement to be decided."""
     needed, arms = kind_of(part.kind).capabilities, part.arms()
-    if arm == arms.get(part.candidate_path):
-        needed |= part.candidate_capabilities()
-    if arm == arms.get(part.baseline_path):
-        needed |= part.baseline_capabilities()
+    for one in part.variants():
+        if arm == arms.get(part.candidate_path):
+            needed |= one.candidate_capabilities()
+        if arm == arms.get(part.baseline_path):
+            needed |= one.baseline_capabilities()
     return needed

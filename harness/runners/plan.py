@@ -72,7 +72,7 @@ def plan(
         for workload_name, workload in contract.workloads.items():
             if workloads and workload_name not in workloads:
                 continue
-            on_workload = [claim for claim in wanted if workload_name in claim.on]
+            on_workload = [claim for claim in wanted if workload_name in claim.judged_on]
             commit = None if baseline is None else baseline.commit
             builder = RunBuilder(contract, workload_name, planted, data, model_directory, commit)
             units += _plan_workload(
@@ -122,10 +122,10 @@ def _fault_obstacle(planted: PlannedFault | None, machine: Machine) -> Obstacle 
 def _in_order_of_claims(units: list[Unit], contracts: Sequence[Contract]) -> list[Unit]:
     """The order in which a reader expects them: contract, claim, workload, as the files have them."""
     order = {
-        (contract.id, claim.id, workload): (number, position, claim.on.index(workload))
+        (contract.id, claim.id, workload): (number, position, claim.judged_on.index(workload))
         for number, contract in enumerate(contracts)
         for position, claim in enumerate(contract.claims)
-        for workload in claim.on
+        for workload in claim.judged_on
     }
     return sorted(units, key=lambda unit: order[unit.contract, unit.claim, unit.workload])
 

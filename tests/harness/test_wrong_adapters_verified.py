@@ -44,7 +44,7 @@ def claim(name: str) -> dict[str, Any]:
         "equality": "within",
         "max_abs_difference": 1.0,
         "guards": {"steps": 4},
-        "on": ["w"],
+        "judged_on": ["w"],
         "why": "w",
         "if_fails": "f",
         "falsified_by": ["nan_tail"],
@@ -58,7 +58,7 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> Verified:
     for name, wrong in PLACED.items():
         wrong.write(folder / f"wrong_{name}.py")
     contract = {
-        "schema": "contract/v1",
+        "schema": "contract/v2",
         "id": "wrong-v1",
         "title": "wrong",
         "system": "right:System",

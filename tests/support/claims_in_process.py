@@ -28,7 +28,7 @@ CLAIM: dict[str, Any] = {
     "title": "t",
     "why": "w",
     "if_fails": "f",
-    "on": ["w"],
+    "judged_on": ["w"],
     "kind": "trajectory_match",
     "candidate": "captured",
     "baseline": "plain",
@@ -51,7 +51,7 @@ def contract_of(system: str, claim: Mapping[str, Any], seed: int = 0, steps: int
     """A contract of one claim over the arms `captured`, `plain`, `again` and `untrained` of one system."""
     return Contract.model_validate(
         {
-            "schema": "contract/v1",
+            "schema": "contract/v2",
             "id": "c",
             "title": "t",
             "system": system,

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from harness.contract.conditional import Bounds
 from harness.contract.schema import Contract
+from harness.contract.strict_yaml import Document
 from harness.evidence.arm_records import (
     ArmEnd,
     ArmStart,
@@ -32,6 +34,7 @@ from harness.evidence.arm_records import (
     SyncPlace,
     TensorReduction,
 )
+from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence, Series
 from harness.evidence.run_records import Block, Telemetry, TelemetrySample, TimingEvidence
 from harness.judge.registry import judge_unit
@@ -49,7 +52,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "other_system": {"capture": "none", "system": "elsewhere:System"},
     "same_system": {"capture": "none", "system": "some.system:System"},
 }
-TEXT = {"title": "a title", "on": ["w"], "why": "a reason", "if_fails": "a cause"}
+TEXT = {"title": "a title", "judged_on": ["w"], "why": "a reason", "if_fails": "a cause"}
 TRAJECTORY = {
     "id": "TRAJECTORY",
     "kind": "trajectory_match",
@@ -67,24 +70,30 @@ TRAJECTORY = {
 
 
 def contract_of(*claims: Mapping[str, Any]) -> Contract:
-    """A contract of these claims (their text is filled in) over one workload `w`."""
-    return Contract.model_validate(
-        {
-            "schema": "contract/v1",
-            "id": "contract",
-            "title": "a title",
-            "system": "some.system:System",
-            "workloads": {"w": {"model": "m", "batch_size": 4, "seq_len": 64, "steps": STEPS}},
-            "arms": ARMS,
-            "claims": [TEXT | dict(claim) for claim in claims],
-        }
-    )
+    """A contract of these claims (their text is filled in) over one workload `w`; bounds may have cases."""
+    value = {
+        "schema": "contract/v2",
+        "id": "contract",
+        "title": "a title",
+        "system": "some.system:System",
+        "workloads": {"w": {"model": "m", "batch_size": 4, "seq_len": 64, "steps": STEPS}},
+        "arms": ARMS,
+        "claims": [TEXT | dict(claim) for claim in claims],
+    }
+    bounds = Bounds(Document("c.yaml", "", value, {}, {(): (1, 1)}))
+    assert bounds.errors == []
+    return bounds.attach([(each, Contract.model_validate(each.document.value)) for each in bounds.readings()])
 
 
-def verdict_of(claim: Mapping[str, Any], *runs: RunEvidence, beside: Sequence[Mapping[str, Any]] = ()) -> Verdict:
-    """The verdict on a claim; `beside` are further claims of its contract."""
+def verdict_of(
+    claim: Mapping[str, Any],
+    *runs: RunEvidence,
+    beside: Sequence[Mapping[str, Any]] = (),
+    gpu: GpuFacts = GpuFacts(),  # noqa: B008 - frozen
+) -> Verdict:
+    """The verdict on a claim; `beside` are further claims of its contract, `gpu` is the machine's."""
     contract = contract_of({"id": "CLAIM"} | dict(claim), *beside)
-    return judge_unit(contract, contract.claims[0], "w", runs)
+    return judge_unit(contract, contract.claims[0], "w", runs, gpu=gpu)
 
 
 def series(

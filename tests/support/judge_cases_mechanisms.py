@@ -84,7 +84,8 @@ def composed(*parts: dict[str, Any], run: RunEvidence | None = None, mechanism: 
 
 def by_workload(at_least: float) -> dict[str, Any]:
     """A part that demands this training effect of the workload `w`, and hardly any of others."""
-    effect = {"control": "untrained", "last": 2, "at_least": 0.1, "at_least_on": {"w": at_least}}
+    bound = {"otherwise": 0.1, "cases": [{"workload": "w", "value": at_least}]}
+    effect = {"control": "untrained", "last": 2, "at_least": bound}
     return bare(TRAJECTORY, guards={"steps": STEPS, "training_effect": effect})
 
 

@@ -84,7 +84,11 @@ def nothing_ran() -> Verdict:
 
 
 WITHIN = {"equality": "within"}
-EFFECT_HERE = {"control": "untrained", "last": 2, "at_least": 0.2, "at_least_on": {"w": 3.0}}
+EFFECT_HERE = {
+    "control": "untrained",
+    "last": 2,
+    "at_least": {"otherwise": 0.2, "cases": [{"workload": "w", "value": 3.0}]},
+}
 GUARDS_HERE = {"steps": STEPS, "training_effect": EFFECT_HERE}
 TRAJECTORY_CASES = [
     Case("equal in bits", "held", trajectory),

@@ -35,13 +35,13 @@ def make_contract(
     texts = {"title": "t", "why": "w", "if_fails": "f"}
     return Contract.model_validate(
         {
-            "schema": "contract/v1",
+            "schema": "contract/v2",
             "id": "c",
             "title": "t",
             "system": SYSTEM,
             "workloads": workloads or {"w": workload},
             "arms": arms or {"graphed": {"capture": "step"}, "plain": {}, "untrained": {"learning_rate": 0}},
-            "claims": [{**texts, "on": list(workloads or {"w": workload}), **claim} for claim in claims],
+            "claims": [{**texts, "judged_on": list(workloads or {"w": workload}), **claim} for claim in claims],
             **fields,
         }
     )

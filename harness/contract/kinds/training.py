@@ -1,10 +1,8 @@
 """Kinds of judgement about training: series, gradients, repeated runs, and what guards them."""
 
-# ruff: noqa: RUF012 - pydantic copies defaults, and ruff knows its models in the file of their base only
-
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -22,7 +20,6 @@ from harness.contract.base import (
     Strict,
     refuse,
 )
-from harness.contract.strict_yaml import nearest
 
 
 class TrainingEffect(Strict):
@@ -34,8 +31,6 @@ class TrainingEffect(Strict):
     """How many last steps are averaged."""
     at_least: Positive
     """Smallest difference of the mean losses that counts as training."""
-    at_least_on: dict[Name, Positive] = {}
-    """The same for single workloads, by name: a model that starts from random weights has far to fall."""
 
 
 class Guards(Strict):
@@ -61,7 +56,6 @@ class Guarded(Judged):
         "guards.distinct_batches": Demand(("vacuous_batches_repeat",)),
         "guards.clip_active_steps": Demand(("vacuous_clip_inactive",)),
         "guards.training_effect.at_least": Demand(("vacuous_training_effect",)),
-        "guards.training_effect.at_least_on": Demand(("vacuous_training_effect",)),
     }
     no_demand: ClassVar = {
         "candidate": "names an arm",
@@ -81,25 +75,6 @@ class Guarded(Judged):
     def arms(self) -> dict[str, str]:
         effect = self.guards.training_effect
         return super().arms() | ({} if effect is None else {"guards.training_effect.control": effect.control})
-
-    def on_workload(self, name: str) -> Judged:
-        """With the training effect that is demanded there."""
-        effect = self.guards.training_effect
-        if effect is None or name not in effect.at_least_on:
-            return self
-        own = effect.model_copy(update={"at_least": effect.at_least_on[name]})
-        return self.model_copy(update={"guards": self.guards.model_copy(update={"training_effect": own})})
-
-    def dangling_names(
-        self,
-        on: Sequence[str],
-        claims: Mapping[str, Sequence[Judged]],  # noqa: ARG002
-    ) -> Iterator[Problem]:
-        effect = self.guards.training_effect
-        for name in effect.at_least_on if effect is not None else ():
-            if name not in on:
-                path = ("guards", "training_effect", "at_least_on", name)
-                yield Problem(path, "`at_least_on` names a workload of the claim", f"'{name}'", nearest(name, on))
 
     def step_counts(self) -> dict[str, int | None]:
         effect = self.guards.training_effect

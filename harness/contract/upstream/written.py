@@ -91,7 +91,7 @@ def _claim(item: Item, executable: Executable, each: Imported, ids: dict[str, st
         "id": ids[item.where],
         "title": _text(item.title, item.id),
         **judgement,
-        "on": [_workload(executable.steps)],
+        "judged_on": [_workload(executable.steps)],
         "why": _text(executable.why, item.id),
         "if_fails": _text(fails, "Upstream does not say."),
         "upstream": _text(f"{item.id} of {each.contract.id} ({item.where})", item.id),

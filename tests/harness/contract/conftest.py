@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 TOY = """\
-schema: contract/v1
+schema: contract/v2
 id: toy-v1
 title: A toy contract
 system: toy.system:Toy
@@ -27,14 +27,14 @@ claims:
     equality: bitwise
     max_abs_difference: 0.1
     guards: {steps: 10}
-    on: [small]
+    judged_on: [small]
     why: ten steps are the workload's
     if_fails: look at the first differing step
     falsified_by: [stale_batch, doubled_step, no_steps]
 """
 
 CLAIM_END = """\
-    on: [small]
+    judged_on: [small]
     why: reasons
     if_fails: causes
     falsified_by: [missing_run]

@@ -70,7 +70,6 @@ def test_a_guard_that_is_left_out_or_asks_for_nothing_is_no_demand() -> None:
     assert demanded(clip_active_steps=0) == set()
     assert demanded(clip_active_steps=1, distinct_batches=1) == {"guards.clip_active_steps", "guards.distinct_batches"}
     assert demanded(training_effect=effect) == {"guards.training_effect.at_least"}
-    assert len(demanded(training_effect={**effect, "at_least_on": {"w": 1.0}})) == 2
 
 
 def test_a_clipped_norm_is_two_numbers() -> None:

@@ -27,8 +27,8 @@ BAD_VALUES = [
         "6:38: unknown key; found 'batchsize'; did you mean 'batch_size'?",
     ),
     (
-        "{steps: 10}\n    on",
-        "{steps: 10, distinct_batch: 3}\n    on",
+        "{steps: 10}\n    judged_on",
+        "{steps: 10, distinct_batch: 3}\n    judged_on",
         "19:25: unknown key; found 'distinct_batch'; did you mean 'distinct_batches'?",
     ),
     (
@@ -77,18 +77,18 @@ BAD_VALUES = [
         ),
     ),
     (
-        "schema: contract/v1",
         "schema: contract/v2",
+        "schema: contract/v3",
         (
-            "1:9: 'schema' names a known version of the language ('contract/v1'); found 'contract/v2'; "
-            "write `schema: contract/v1`"
+            "1:9: 'schema' names a known version of the language ('contract/v2', 'contract/v1'); found 'contract/v3'; "
+            "write `schema: contract/v2`"
         ),
     ),
     (
-        "schema: contract/v1\n",
+        "schema: contract/v2\n",
         "",
         (
-            "1:1: the key 'schema' is required; write `schema: contract/v1`; "
+            "1:1: the key 'schema' is required; write `schema: contract/v2`; "
             "a file that is no contract lies in another folder, or in a hidden one"
         ),
     ),
@@ -141,7 +141,7 @@ def _parts(*parts: str) -> str:
             "toy.yaml:27:5: unknown key; found 'capture'; did you mean 'captures'?",
         ),
         (
-            _claim("kernel_match", "candidate: fast", "operations: [clip]", "max_relative_error: {float64: 1e-6}"),
+            _claim("kernel_match", "candidate: fast", "operations: [clip]", "max_relative_error: {float64: 1.0e-6}"),
             "toy.yaml:29:26: unknown key; found 'float64'; did you mean 'float16'?",
         ),
         (
@@ -208,7 +208,7 @@ def test_a_contract_is_a_mapping(toy: Toy, text: str, got: str) -> None:
 
 
 def test_a_contract_with_its_source(toy: Toy) -> None:
-    path = toy("0.1", "1e-5")
+    path = toy("0.1", "1.0e-5")
     loaded = load_contract(path)
     (part,) = parts_of(loaded.contract.claims[0])
     assert isinstance(part, TrajectoryMatch)
@@ -219,9 +219,9 @@ def test_a_contract_with_its_source(toy: Toy) -> None:
     assert loaded.where("claims", 0, "nothing") == "toy.yaml:12:5"
 
 
-def test_a_word_that_yaml_1_1_takes_for_false_is_a_name(toy: Toy) -> None:
-    path = toy("plain: {capture: none}", "no: {capture: none}")
-    path.write_text(path.read_text().replace("baseline: plain", "baseline: no"))
+def test_a_quoted_word_that_yaml_1_1_takes_for_false_is_a_name(toy: Toy) -> None:
+    path = toy("plain: {capture: none}", "'no': {capture: none}")
+    path.write_text(path.read_text().replace("baseline: plain", "baseline: 'no'"))
     assert set(load_contract(path).contract.arms) == {"fast", "no", "waiting"}
 
 

@@ -33,11 +33,15 @@ EDITS = [
         "baseline: fast",
         "16:15: an arm is not compared with itself; found 'fast' as `candidate` and as `baseline`; name another arm",
     ),
-    ("on: [small]", "on: [smal]", "20:10: `on` names a workload; found 'smal'; did you mean 'small'?"),
     (
-        "on: [small]",
-        "on: [small, small]",
-        "20:17: `on` names a workload once; found 'small' again; remove it",
+        "judged_on: [small]",
+        "judged_on: [smal]",
+        "20:17: `judged_on` names a workload; found 'smal'; did you mean 'small'?",
+    ),
+    (
+        "judged_on: [small]",
+        "judged_on: [small, small]",
+        "20:24: `judged_on` names a workload once; found 'small' again; remove it",
     ),
     (
         "guards: {steps: 10}",

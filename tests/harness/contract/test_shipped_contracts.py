@@ -115,7 +115,7 @@ def test_a_cuda_graph_is_claimed_where_there_is_a_gpu_alone(contracts: list[Load
     for one in contracts:
         for claim in one.contract.claims:
             mechanisms = {claim.mechanism, *(part.mechanism for part in parts_of(claim))}
-            devices = {one.contract.workloads[name].needs.device for name in claim.on}
+            devices = {one.contract.workloads[name].needs.device for name in claim.judged_on}
             if "cuda_graph" in mechanisms:
                 assert devices == {"cuda"}, claim.id
             if "traced" in mechanisms:
@@ -167,7 +167,7 @@ def test_checking_costs_half_a_second_at_most() -> None:
 
 def test_upstreams_canary_is_judged_at_its_shape(contracts: list[LoadedContract], claims: dict[str, AnyClaim]) -> None:
     [backward] = [one.contract for one in contracts if one.contract.id == "cuda-graph-backward-v1"]
-    assert "qwen2-1.5b-512" in claims["F-GRAPH-BWD-003-canary"].on
+    assert "qwen2-1.5b-512" in claims["F-GRAPH-BWD-003-canary"].judged_on
     canary = backward.workloads["qwen2-1.5b-512"]
     assert (canary.batch_size, canary.seq_len, canary.model) == (4, 512, "qwen2-1.5b")
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "tests" / "plugin_kind"
 SCRIPTED = ROOT / "tests" / "support" / "scripted"
 CONTRACT = """\
-schema: contract/v1
+schema: contract/v2
 id: toy-v1
 title: A toy
 system: scripted_system:ScriptedSystem
@@ -31,8 +31,12 @@ claims:
     title: The loss ends below one and a half
     kind: loss_below
     candidate: fast
-    below: 1.5
-    on: [five]
+    below:
+      otherwise: 0.5
+      cases:
+        - {capability_at_least: "1.0", workload: five, value: 1.5}
+        - {workload: five, value: 1.5}
+    judged_on: [five]
     why: The script ends at 1.0.
     if_fails: The script says so.
     falsified_by: [last_loss_high, missing_run]

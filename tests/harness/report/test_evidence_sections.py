@@ -31,7 +31,7 @@ STEADY = {
     "per": "replay",
     "after": 1,
     "growth_at_most": 0.01,
-    "on": ["tiny"],
+    "judged_on": ["tiny"],
     "why": "It must.",
     "if_fails": "It leaks.",
 }

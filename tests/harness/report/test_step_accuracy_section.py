@@ -29,7 +29,7 @@ CLAIM: dict[str, Any] = {
     "loss_seeds": [0, 3],
     "loss_steps": 5,
     "loss_ratio_at_most": 1.2,
-    "on": ["tiny"],
+    "judged_on": ["tiny"],
     "why": "It must not.",
     "if_fails": "It does.",
 }

@@ -19,7 +19,7 @@ CLAIM = {
     "candidate": "graphed",
     "reference": "ungraphed",
     "yardstick": "untrained",
-    "on": ["tiny"],
+    "judged_on": ["tiny"],
     "why": "It must.",
     "if_fails": "Look at the first.",
 }

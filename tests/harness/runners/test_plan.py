@@ -145,7 +145,9 @@ def test_probe_and_settings_by_kind(claim: dict[str, Any], probe: str, settings:
 
 
 def test_every_unit_of_a_contract_is_planned_in_its_order() -> None:
-    result = planned({**TRAJECTORY, "on": ["large", "small"]}, {**CAPTURE, "on": ["small"]}, workloads_=WORKLOADS)
+    result = planned(
+        {**TRAJECTORY, "judged_on": ["large", "small"]}, {**CAPTURE, "judged_on": ["small"]}, workloads_=WORKLOADS
+    )
     assert [(unit.claim, unit.workload) for unit in result.units] == [
         ("T", "large"),
         ("T", "small"),

@@ -37,7 +37,7 @@ SEEN_ANYWHERE = [
 def verdict(claim_id: str, fault: str | None) -> Verdict:
     """The claim judged on cross-compiled kernels with a fault planted in each of its arms."""
     contract, claim = CLAIMS[claim_id]
-    (workload_name,) = claim.on
+    (workload_name,) = claim.judged_on
     runs: list[RunEvidence] = []
     for part in parts_of(claim):
         assert isinstance(part, PtxTarget | Prewarm)

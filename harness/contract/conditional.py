@@ -1,0 +1,300 @@
+"""Bounds with cases in a contract file: found, checked, and taken apart into contracts with plain numbers.
+
+Wherever a kind says that a number can turn PASS into FAIL (`broken_by`), a contract may give one for each case:
+
+    at_least:
+      otherwise: 1.1
+      cases:
+        - {gpu: H100, value: 1.3}
+
+A contract with such bounds is validated once for every set of numbers that some unit may be judged by, as if they stood
+there plainly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import combinations, product
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from harness.contract.base import Judged, Name, Strict, Text, refuse
+from harness.contract.claims import part_models, parts_of
+from harness.contract.conditions import Bound, Conditions, Situation
+from harness.contract.schema import Contract
+from harness.contract.strict_yaml import Document, Key, nearest
+from harness.contract.validation_errors import explain
+from harness.errors import ContractError
+from harness.kinds import kinds
+
+MOST_CASES = 16  # of one bound
+MOST_SITUATIONS = 20_000  # that the conditions of one claim tell apart
+MOST_SETS = 100  # of numbers that one claim may be judged by
+
+Path = tuple[Key, ...]
+Capability = Annotated[str, Field(pattern=r"^[1-9][0-9]?\.[0-9]$")]
+
+
+class Case(Strict):
+    """A number, and the conditions under which it is the bound; all of them must hold, and the first case wins."""
+
+    workload: Name | None = None
+    """A workload of the claim."""
+    gpu: Text | None = None
+    """A word of the GPU's name, in any case, such as `H100`."""
+    capability: Capability | None = None
+    """Exactly this compute capability, such as `"9.0"`."""
+    capability_at_least: Capability | None = None
+    """This compute capability or a higher one."""
+    dtype: Name | None = None
+    """What the candidate computes in, as its system states."""
+    value: Any
+    """The bound."""
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> Case:
+        if self.conditions() == Conditions():
+            refuse("a case has a condition: `workload`, `gpu`, `capability`, `capability_at_least` or `dtype`")
+        if self.capability is not None and self.capability_at_least is not None:
+            refuse("say either `capability` or `capability_at_least`", "capability")
+        return self
+
+    def conditions(self) -> Conditions:
+        """The conditions alone."""
+        return Conditions(self.workload, self.gpu, self.capability, self.capability_at_least, self.dtype)
+
+
+class ByCase(Strict):
+    """A bound that depends on where it is judged."""
+
+    otherwise: Any
+    """The bound where no case holds."""
+    cases: Annotated[list[Case], Field(min_length=1, max_length=MOST_CASES)]
+    """In their order; the first whose conditions all hold decides."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A bound with cases in a document: in which part of which claim, at which path of its kind's fields."""
+
+    claim: int
+    part: int
+    judgement: Path  # in the document
+    field: str
+    cases: list[Conditions]
+
+    @property
+    def place(self) -> Path:
+        return (*self.judgement, *self.field.split("."))
+
+    def value_at(self, choice: int | None) -> Path:
+        """The path of a case's value; None: of `otherwise`."""
+        return (*self.place, "otherwise") if choice is None else (*self.place, "cases", choice, "value")
+
+
+Choices = tuple[int | None, ...]  # of each bound of a claim: which of its cases; None: `otherwise`
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The document with plain numbers; `only_on`: by a claim's position the workloads on which it has these."""
+
+    document: Document
+    choices: dict[int, Choices]
+    only_on: dict[int, set[str]]
+
+
+class Bounds:
+    """All bounds with cases of a document."""
+
+    def __init__(self, document: Document) -> None:
+        """`errors`: what is wrong with cases themselves."""
+        self.document = document
+        self.errors: list[ContractError] = []
+        self.by_claim: dict[int, list[Found]] = {}
+        claims = document.value.get("claims")
+        for number, claim in enumerate(claims if isinstance(claims, list) else []):
+            found = list(self._of_claim(number, claim))
+            if found:
+                self.by_claim[number] = found
+        self._sets: dict[int, dict[Choices, set[str]]] = {}
+        if not self.errors:
+            self._sets = {number: self._sets_of(number, found) for number, found in self.by_claim.items()}
+
+    def _of_claim(self, number: int, claim: Any) -> Iterator[Found]:
+        path: Path = ("claims", number)
+        parts = claim.get("parts") if isinstance(claim, dict) else None
+        if isinstance(parts, list):
+            for part, judgement in enumerate(parts):
+                yield from self._of_judgement(number, part, (*path, "parts", part), judgement)
+        else:
+            yield from self._of_judgement(number, 0, path, claim)
+
+    def _of_judgement(self, claim: int, part: int, path: Path, judgement: Any) -> Iterator[Found]:
+        kind = judgement.get("kind") if isinstance(judgement, dict) else None
+        for field in numbers_of(kind) if isinstance(kind, str) and kind in part_models() else ():
+            value = judgement
+            for name in field.split("."):
+                value = value.get(name) if isinstance(value, dict) else None
+            if isinstance(value, dict):
+                place = (*path, *field.split("."))
+                try:
+                    cases = ByCase.model_validate(value).cases
+                except ValidationError as error:
+                    self.errors += explain(error, self.document, place, ByCase)
+                else:
+                    yield Found(claim, part, path, field, [case.conditions() for case in cases])
+
+    def _sets_of(self, number: int, found: Sequence[Found]) -> dict[Choices, set[str]]:
+        """The sets of numbers that a claim may be judged by, each with its workloads; `otherwise` alone is the first.
+
+        Notes an error for each case that can never win.
+        """
+        named = self.document.value["claims"][number].get("judged_on")
+        workloads = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+        sets: dict[Choices, set[str]] = {(None,) * len(found): set()}
+        for situation in self._situations(workloads, found):
+            choices = tuple(_choice(one.cases, situation) for one in found)
+            sets.setdefault(choices, set()).add(situation.workload)
+        if len(sets) > MOST_SETS:
+            self._too_many(found, f"the bounds of a claim combine to at most {MOST_SETS} sets of numbers", len(sets))
+        for at, one in enumerate(found):
+            for case in set(range(len(one.cases))) - {choices[at] for choices in sets}:
+                self._never_wins(one, case, workloads)
+        return sets
+
+    def _situations(self, workloads: Sequence[str], found: Sequence[Found]) -> Iterator[Situation]:
+        cases = [case for one in found for case in one.cases]
+        words = sorted({case.gpu for case in cases if case.gpu is not None})
+        together = [" ".join(two) for two in combinations(words, 2)]  # a name may have the words of two cases
+        named = {case.capability for case in cases} | {case.capability_at_least for case in cases}
+        capabilities = sorted({each for one in named if one is not None for each in _around(one)})
+        dtypes = sorted({case.dtype for case in cases if case.dtype is not None})
+        gpus: list[str | None] = [None, *words, *together]
+        number = len(workloads) * len(gpus) * (1 + len(capabilities)) * (1 + len(dtypes))
+        if number > MOST_SITUATIONS:
+            rule = f"the conditions of a claim tell at most {MOST_SITUATIONS} situations apart"
+            return self._too_many(found, rule, number)
+        for workload, gpu, capability, dtype in product(workloads, gpus, [None, *capabilities], [None, *dtypes]):
+            yield Situation(workload, gpu, capability, dtype)
+        return None
+
+    def _too_many(self, found: Sequence[Found], rule: str, number: int) -> None:
+        self.errors.append(self.document.error(found[0].place, rule, got=str(number), remedy="make them fewer"))
+
+    def _never_wins(self, one: Found, case: int, workloads: Sequence[str]) -> None:
+        workload = one.cases[case].workload
+        path: Path = (*one.place, "cases", case)
+        if workload is not None and workload not in workloads:
+            rule, got, remedy = "a case's `workload` is one of its claim", f"'{workload}'", nearest(workload, workloads)
+            self.errors.append(self.document.error((*path, "workload"), rule, got=got, remedy=remedy))
+        elif workloads and not self.errors:
+            rule, remedy = "a case can win", "move it up, or remove it"
+            got = f"an earlier case that holds wherever this one does ({one.cases[case]})"
+            self.errors.append(self.document.error(path, rule, got=got, remedy=remedy))
+
+    def readings(self) -> list[Reading]:
+        """The document once for each set of numbers; the first has `otherwise` for all. One where there are none."""
+        sets = {number: list(each.items()) for number, each in self._sets.items()}
+        count = max((len(each) for each in sets.values()), default=1)
+        return [
+            self._reading({number: each[at if at < len(each) else 0] for number, each in sets.items()})
+            for at in range(count)
+        ]
+
+    def _reading(self, chosen: dict[int, tuple[Choices, set[str]]]) -> Reading:
+        document, positions = self.document, dict(self.document.values)
+        value = document.value
+        for number, (choices, _) in chosen.items():
+            for one, choice in zip(self.by_claim[number], choices, strict=True):
+                place = one.value_at(choice)
+                value = _with(value, one.place, document.at(place))
+                positions[one.place] = document.position(place)
+        return Reading(
+            replace(document, value=value, values=positions),
+            {number: choices for number, (choices, _) in chosen.items()},
+            {number: workloads for number, (_, workloads) in chosen.items()},
+        )
+
+    def attach(self, readings: Sequence[tuple[Reading, Contract]]) -> Contract:
+        """The contract of the first reading, whose parts know their cases; every reading is valid."""
+        contract = readings[0][1]
+        for number, found in self.by_claim.items():
+            valid = {reading.choices[number]: parts_of(each.claims[number]) for reading, each in readings}
+            for position, part in enumerate(parts_of(contract.claims[number])):
+                own = [(at, one) for at, one in enumerate(found) if one.part == position]
+                if own:
+                    variants: list[Judged] = [parts[position].model_copy() for parts in valid.values()]
+                    part.depend({one.field: _bound(one, at, position, valid) for at, one in own}, variants)
+        return contract
+
+
+def _bound(one: Found, at: int, position: int, valid: dict[Choices, list[Judged]]) -> Bound:
+    """The bound with its values as the models have them."""
+    values = {choices[at]: parts[position].value_at(one.field) for choices, parts in valid.items()}
+    cases = [(conditions, _number(values[case])) for case, conditions in enumerate(one.cases)]
+    return Bound(_number(values[None]), tuple(cases))
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, int | float):
+        raise TypeError(f"a bound is a number, not {value!r}")
+    return value
+
+
+def _choice(cases: Sequence[Conditions], situation: Situation) -> int | None:
+    return next((number for number, case in enumerate(cases) if case.hold(situation)), None)
+
+
+def _around(capability: str) -> list[str]:
+    """It, one below and one above it: where a condition may begin or cease to hold."""
+    major, minor = (int(number) for number in capability.split("."))
+    return ["0.1", capability, f"{major}.{minor + 1}"]
+
+
+def _with(value: Any, path: Path, new: Any) -> Any:
+    """A copy of nested mappings and lists with another value at a path."""
+    if not path:
+        return new
+    copy = value.copy()
+    copy[path[0]] = _with(value[path[0]], path[1:], new)
+    return copy
+
+
+@cache
+def numbers_of(kind: str) -> list[str]:
+    """The paths of a kind's numbers that can turn PASS into FAIL, and that decide nothing of what is run."""
+    model, row = part_models()[kind], kinds()[kind]
+    planned = {name for settings in row.probes.values() for name in settings}
+    return [path for path in model.broken_by if path.split(".")[0] not in planned and _is_number(model, path)]
+
+
+def _is_number(model: type[BaseModel], path: str) -> bool:
+    name, _, rest = path.partition(".")
+    if name not in model.model_fields:  # a package's own mistake, which its kind's other users meet
+        return False
+    if rest:
+        inner = model_within(model, name)
+        return inner is not None and _is_number(inner, rest)
+    return any(one in (int, float) for one in _flat(model.model_fields[name].annotation))
+
+
+def model_within(model: type[BaseModel], field: str) -> type[BaseModel] | None:
+    """The model of a field's value; None where that is none."""
+    types = _flat(model.model_fields[field].annotation)
+    return next((one for one in types if isinstance(one, type) and issubclass(one, BaseModel)), None)
+
+
+def _flat(annotation: Any) -> Iterator[Any]:
+    """The types of a value, without those within its lists and mappings."""
+    if get_origin(annotation) is Annotated:
+        yield from _flat(get_args(annotation)[0])
+    elif get_origin(annotation) in (Union, UnionType):
+        for one in get_args(annotation):
+            yield from _flat(one)
+    else:
+        yield annotation

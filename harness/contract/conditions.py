@@ -1,0 +1,97 @@
+"""What a bound may depend on: the workload, the GPU, its compute capability, the data type that the arm computes in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+OTHERWISE = "otherwise"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Where a unit is judged; None stands for what is not there, or not known.
+
+    gpu: the device's name; capability: its compute capability, such as `9.0`; dtype: as the candidate's system states.
+    """
+
+    workload: str
+    gpu: str | None = None
+    capability: str | None = None
+    dtype: str | None = None
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Conditions that must all hold; None asks for nothing."""
+
+    workload: str | None = None
+    gpu: str | None = None
+    capability: str | None = None
+    capability_at_least: str | None = None
+    dtype: str | None = None
+
+    def hold(self, situation: Situation) -> bool:
+        """Whether all of them do; what is not known meets no condition."""
+        return (
+            self.workload in (None, situation.workload)
+            and (self.gpu is None or is_gpu(situation.gpu, self.gpu))
+            and self.capability in (None, situation.capability)
+            and (self.capability_at_least is None or reaches(situation.capability, self.capability_at_least))
+            and self.dtype in (None, situation.dtype)
+        )
+
+    def __str__(self) -> str:
+        asked = [(each.name, getattr(self, each.name)) for each in fields(self)]
+        return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in asked if value is not None)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A number that depends on the situation: that of the first case whose conditions hold, else `otherwise`."""
+
+    otherwise: float
+    cases: Sequence[tuple[Conditions, float]]
+
+    def decided(self, situation: Situation) -> tuple[float, str]:
+        """The number, and the conditions that decide it, in words."""
+        for conditions, value in self.cases:
+            if conditions.hold(situation):
+                return value, str(conditions)
+        return self.otherwise, OTHERWISE
+
+    @property
+    def of_workload_alone(self) -> bool:
+        """Whether a unit's name tells which case decides."""
+        return all(conditions == Conditions(workload=conditions.workload) for conditions, _ in self.cases)
+
+    @property
+    def asks_dtype(self) -> bool:
+        return any(conditions.dtype is not None for conditions, _ in self.cases)
+
+    def __str__(self) -> str:
+        return "; ".join(
+            [f"{value:g} on {conditions}" for conditions, value in self.cases] + [f"else {self.otherwise:g}"]
+        )
+
+
+def is_gpu(found: str | None, wanted: str) -> bool:
+    """Whether a device's name has these words, in any case: `H100` is one of `NVIDIA H100 80GB HBM3`."""
+    words = r"\s+".join(re.escape(word) for word in wanted.split())
+    return found is not None and re.search(rf"(?<![A-Za-z0-9]){words}(?![A-Za-z0-9])", found, re.IGNORECASE) is not None
+
+
+def reaches(found: str | None, wanted: str) -> bool:
+    """Whether a compute capability is at least another: `10.0` is more than `9.0`."""
+    return found is not None and _ordered(found) >= _ordered(wanted)
+
+
+def capability_of(architecture: str | None) -> str | None:
+    """The compute capability of a GPU's architecture: `9.0` of `sm_90`; None where that is not known."""
+    digits = re.fullmatch(r"sm_(\d+)(\d)[af]?", architecture or "")
+    return f"{digits[1]}.{digits[2]}" if digits else None
+
+
+def _ordered(capability: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in capability.split("."))

@@ -1,0 +1,98 @@
+"""Version 2 takes no scalar that readers of YAML 1.1 read otherwise; version 1 does, and the command mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.contract.load import ContractErrors, load_contract
+from harness.contract.strict_yaml import parse
+from harness.errors import ContractError
+
+Toy = Callable[..., Path]
+
+SIGNS = "0123456789.eE+-_:xobnyYtrufalsON~= "
+FORMS = st.one_of(
+    st.text(SIGNS, min_size=1, max_size=12),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.integers().map(str),
+    st.datetimes().map(str),
+    st.dates().map(str),
+    st.sampled_from(["on", "Off", "yes", "NO", "y", "N", "~", "null", "true", "0b11", "<<", "=", ".5", "-.5", "1."]),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        ("1e-5", "1.0e-5"),
+        ("1e5", "1.0e+5"),
+        ("2.5e3", "2.5e+3"),
+        ("-.5", "-0.5"),
+        (".5e3", "0.5e+3"),
+        ("010", "10"),
+        ("08", "8"),
+        ("0o17", "15"),
+        ("on", '"on"'),
+        ("Off", '"Off"'),
+        ("yes", '"yes"'),
+        ("n", '"n"'),
+        ("1:30", '"1:30"'),
+        ("0b11", '"0b11"'),
+        ("1_000", '"1_000"'),
+        ("2026-01-01", '"2026-01-01"'),
+        ("=", '"="'),
+    ],
+)
+def test_what_to_write_instead(text: str, instead: str) -> None:
+    [found] = parse(f"a: {text}\n").unportable
+    assert (found.text, found.instead, found.position) == (text, instead, (1, 4))
+    assert parse(f"a: {instead}\n").unportable == []
+    assert parse(f"a: {instead}\n").value == parse(f"a: {text}\n").value
+
+
+@given(text=FORMS)
+def test_what_is_taken_is_read_alike_by_yaml_1_1(text: str) -> None:
+    try:
+        document = parse(f"a: {text}\n")
+    except ContractError:
+        return
+    written = document.text
+    for found in reversed(document.unportable):
+        written = written[: found.start] + found.instead + written[found.end :]
+    theirs, ours = yaml.safe_load(written), parse(written).value
+    assert (theirs, [type(value) for value in theirs.values()]) == (ours, [type(value) for value in ours.values()])
+    assert ours == document.value
+
+
+def test_a_number_that_yaml_1_1_takes_for_a_text(toy: Toy) -> None:
+    with pytest.raises(ContractError) as error:
+        load_contract(toy("0.1", "1e-5"))
+    assert str(error.value) == (
+        "toy.yaml:18:25: every YAML reader reads a value alike; found `1e-5`, which YAML 1.1 reads otherwise; "
+        "write `1.0e-5`"
+    )
+
+
+def test_the_key_that_version_1_had(toy: Toy) -> None:
+    with pytest.raises(ContractError) as error:
+        load_contract(toy("judged_on:", "on:"))
+    assert str(error.value).endswith("found `on`, which YAML 1.1 reads otherwise; write `judged_on`")
+
+
+def test_a_key_that_is_quoted(toy: Toy) -> None:
+    with pytest.raises(ContractErrors) as error:
+        load_contract(toy("judged_on:", '"on":'))
+    assert "unknown key; found 'on'" in str(error.value)
+
+
+def test_version_1_reads_them_as_ever(toy: Toy) -> None:
+    path: Path = toy("0.1", "1e-5")
+    path.write_text(path.read_text().replace("contract/v2", "contract/v1").replace("judged_on", "on"))
+    [claim] = load_contract(path).contract.claims
+    assert claim.model_dump()["max_abs_difference"] == 1e-5
