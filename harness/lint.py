@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -34,15 +34,16 @@ class Finding:
         return f"{self.where}: {self.level}: {self.message}"
 
 
-def lint(loaded: LoadedContract, describe: Describe) -> list[Finding]:
+def lint(loaded: LoadedContract, describe: Describe, claims: Collection[str] | None = None) -> list[Finding]:
     """All findings, in the order of the file. `describe` gives a system's description by its `module:attribute`.
 
+    claims: the ids of those that are looked at; None: all.
     A system that cannot be described is an error; what depends on its description is then left out.
     """
     descriptions, findings = _describe_all(loaded, describe)
     findings += _arms(loaded, descriptions)
     findings += _workloads(loaded, descriptions)
-    findings += _claims(loaded, descriptions)
+    findings += _claims(loaded, descriptions, claims)
     return sorted(findings, key=_place)
 
 
@@ -123,8 +124,12 @@ def _workloads(loaded: LoadedContract, descriptions: Mapping[str, SystemDescript
                 yield Finding("error", where, f"'{contract.system}': {message}")
 
 
-def _claims(loaded: LoadedContract, descriptions: Mapping[str, SystemDescription]) -> Iterator[Finding]:
+def _claims(
+    loaded: LoadedContract, descriptions: Mapping[str, SystemDescription], claims: Collection[str] | None
+) -> Iterator[Finding]:
     for index, claim in enumerate(loaded.contract.claims):
+        if claims is not None and claim.id not in claims:
+            continue
         where = loaded.where("claims", index, "id")
         if not claim.falsified_by:
             yield Finding("warning", where, f"claim '{claim.id}' names no fault: nothing shows that it could fail")

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from harness.commits.checkout import Checkout
 from harness.contract.claims import AnyClaim
 from harness.contract.load import LoadedContract, load_contracts
 from harness.contract.schema import Contract
+from harness.contract.tags import selected
 from harness.contract.waivers import Waiver, find_waivers
 from harness.costs.of_directories import costs_of
 from harness.errors import ExitCode, UsageError
@@ -60,10 +61,11 @@ Watch = Callable[[Run, str, float], None]  # a run, its phase ("" when it ended)
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """What to verify, and how. Empty `claims` and `workloads` mean all."""
+    """What to verify, and how. Empty `claims`, `workloads` and `tags` mean all."""
 
     claims: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
     fault: str | None = None
     gate: bool = False
     reports: Path = Path("harness-reports")
@@ -154,6 +156,7 @@ def verify(
     INCOMPLETE, and carries a note that says where.
     """
     contracts = load_contracts(paths)
+    options = replace(options, claims=selected(contracts, options.tags, options.claims))
     waivers = find_waivers(paths, options.waivers)
     if options.baseline is not None and options.fault is not None:
         raise UsageError("--baseline compares two commits as they are", got="--fault", remedy="leave out one of them")
@@ -272,7 +275,7 @@ def header_of(
         purpose="verify" if options.fault is None else "fault",
         started_at=started.isoformat(timespec="seconds"),
         command=[_text(word) for word in options.command],
-        narrowed=Narrowed(claims=list(options.claims), workloads=list(options.workloads)),
+        narrowed=Narrowed(claims=list(options.claims), workloads=list(options.workloads), tags=list(options.tags)),
         fault=options.fault,
         commits=commits,
         environment=collected,

@@ -19,6 +19,7 @@ Gate = Annotated[bool, typer.Option("--gate", help="Fail unless every planned un
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Reports = Annotated[Path, typer.Option("--reports", help="Where run directories are written.")]
 Claims = Annotated[list[str] | None, typer.Option("--claim", help="Only this claim; may be repeated.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only claims with this tag; may be repeated.")]
 Workloads = Annotated[list[str] | None, typer.Option("--workload", help="Only this workload; may be repeated.")]
 Data = Annotated[Path | None, typer.Option("--data", help="A text file or folder to train on.")]
 Waivers = Annotated[Path | None, typer.Option("--waivers", help="A waiver file, not `waivers.yaml` beside contracts.")]

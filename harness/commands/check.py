@@ -10,10 +10,11 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.arguments import Json, Paths, Waivers
+from harness.commands.arguments import Json, Paths, Tags, Waivers
 from harness.contract import version_1
 from harness.contract.load import ContractErrors, LoadedContract, folders_read, load_contracts
 from harness.contract.schema import SCHEMA_VERSION
+from harness.contract.tags import selected
 from harness.contract.waivers import Waiver, expired_on, find_waivers, unmatched
 from harness.errors import ContractError, ExitCode
 from harness.lint import Finding, lint, lint_drill, lint_together
@@ -29,26 +30,31 @@ def check(
     paths: Paths,
     waivers: Waivers = None,
     drill: Annotated[Path | None, typer.Option("--drill", help="A drill record; by default those in reports/.")] = None,
+    tag: Tags = None,
     json: Json = False,
 ) -> None:
     """Read contracts and lint them; nothing is run."""
-    raise typer.Exit(print_findings(paths, waivers=waivers, drill=drill, as_json=json))
+    raise typer.Exit(print_findings(paths, waivers=waivers, drill=drill, tags=tag or [], as_json=json))
 
 
 def findings_of(
-    paths: Sequence[Path], waivers: Path | None = None, drill: Path | None = None
+    paths: Sequence[Path], waivers: Path | None = None, drill: Path | None = None, tags: Sequence[str] = ()
 ) -> tuple[list[LoadedContract], list[Finding]]:
     """Load contracts and waivers (raises ContractErrors with every error of every file) and lint them.
 
-    Each contract is also held against its last drill record: the one in `drill`, or the newest below `reports/`.
+    Each contract is also held against its last drill record: the one in `drill`, or the newest below `reports/`. With
+    `tags` only claims that have one of them are looked at.
     """
     loaded, signed = _read(paths, waivers)
+    only = selected(loaded, tags) if tags else None
     dead = unmatched(signed, loaded, all_known=any(path.is_dir() for path in paths))
     stale = [Finding("error", error.where, error.sentence()) for error in dead]
     stale += [Finding("warning", *late) for late in expired_on(datetime.now(tz=UTC).date(), signed)]
     describe_all(system for one in loaded for system in one.contract.systems())  # all of them in one process
     records = records_below(REPORTS) if drill is None else [read_record(drill)]
-    findings = [item for contract in loaded for item in (*lint(contract, describe), *lint_drill(contract, records))]
+    findings = [
+        item for contract in loaded for item in (*lint(contract, describe, only), *lint_drill(contract, records))
+    ]
     return loaded, [*_old_versions(loaded), *findings, *lint_together(loaded), *stale]
 
 
@@ -84,17 +90,23 @@ def _read(paths: Sequence[Path], waivers: Path | None) -> tuple[list[LoadedContr
 
 
 def print_findings(
-    paths: Sequence[Path], *, waivers: Path | None = None, drill: Path | None = None, as_json: bool
+    paths: Sequence[Path],
+    *,
+    waivers: Path | None = None,
+    drill: Path | None = None,
+    tags: Sequence[str] = (),
+    as_json: bool,
 ) -> int:
     """Print errors and warnings; exit code 11 when there is an error, else 0."""
     print_lines(folders_read(paths), sys.stderr)
     try:
-        loaded, findings = findings_of(paths, waivers, drill)
+        loaded, findings = findings_of(paths, waivers, drill, tags)
     except ContractErrors as problem:
         findings = [Finding("error", error.where, error.sentence()) for error in problem.errors]
         loaded = []
     errors = [finding for finding in findings if finding.level == "error"]
-    claims = sum(len(contract.contract.claims) for contract in loaded)
+    only = selected(loaded, tags) if loaded else ()
+    claims = sum(not only or claim.id in only for contract in loaded for claim in contract.contract.claims)
     unchecked = sum(len(contract.contract.unchecked) for contract in loaded)
     if as_json:
         rows = [{"level": item.level, "where": item.where, "message": item.message} for item in findings]

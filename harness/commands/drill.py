@@ -9,7 +9,18 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.arguments import Claims, Gpus, Json, Name, Paths, Redact, Reports, redact_words, refuse_with_gpus
+from harness.commands.arguments import (
+    Claims,
+    Gpus,
+    Json,
+    Name,
+    Paths,
+    Redact,
+    Reports,
+    Tags,
+    redact_words,
+    refuse_with_gpus,
+)
 from harness.commands.interruption import LONG_GRACE_S, interruptible
 from harness.commands.printing import print_shard
 from harness.contract.load import load_contracts
@@ -24,6 +35,7 @@ from harness.standard_streams import print_json, print_lines
 def drill(
     paths: Paths,
     claim: Claims = None,
+    tag: Tags = None,
     fault: Annotated[list[str] | None, typer.Option("--fault", help="Only this fault; may be repeated.")] = None,
     json: Json = False,
     reports: Reports = Path("harness-reports"),
@@ -33,11 +45,12 @@ def drill(
 ) -> None:
     """Plant every fault that the claims name, and see that each is caught for the declared reason."""
     if gpus:
-        refuse_with_gpus({"--claim": claim, "--fault": fault, "--json": json})
+        refuse_with_gpus({"--claim": claim, "--tag": tag, "--fault": fault, "--json": json})
         with interruptible(LONG_GRACE_S):
             raise typer.Exit(drill_on_gpus(paths, gpus, pool.new_directory(reports, name), redact=redact))
     options = fire_drill.DrillOptions(
         claims=tuple(claim or ()),
+        tags=tuple(tag or ()),
         faults=tuple(fault or ()),
         reports=reports,
         name=name,

@@ -19,7 +19,7 @@ from harness.standard_streams import print_lines
 
 WIDTH = 100
 LABEL_WIDTH = 13
-TEXTS = {"id", "title", "judged_on", "why", "if_fails", "falsified_by", "upstream", "parts", "kind"}
+TEXTS = {"id", "title", "judged_on", "why", "if_fails", "falsified_by", "upstream", "parts", "kind", "tags", "owner"}
 
 
 def explain(
@@ -52,6 +52,8 @@ def _explanation(loaded: LoadedContract, claim: AnyClaim) -> list[str]:
         ("workloads", [_workload(loaded, name) for name in claim.judged_on]),
         *((part.kind, _demands(part)) for part in parts_of(claim)),
         ("upstream", [claim.upstream] if claim.upstream else []),
+        ("owner", [owner] if (owner := contract.owner_of(claim)) else []),
+        ("tags", [", ".join(contract.tags_of(claim))]),
         ("why", [claim.why]),
         ("if it fails", [claim.if_fails]),
         ("faults", [", ".join(claim.falsified_by) or "none: nothing has shown that this claim can fail"]),

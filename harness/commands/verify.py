@@ -24,6 +24,7 @@ from harness.commands.arguments import (
     Paths,
     Redact,
     Reports,
+    Tags,
     Waivers,
     Workloads,
     redact_words,
@@ -44,6 +45,7 @@ from harness.standard_streams import print_lines
 def verify(
     paths: Paths,
     claim: Claims = None,
+    tag: Tags = None,
     workload: Workloads = None,
     baseline: Baseline = None,
     fault: Annotated[str | None, typer.Option("--fault", help="Plant this fault; the report is a drill's.")] = None,
@@ -63,6 +65,7 @@ def verify(
     """Run the planned units, judge them, write a run directory with its report."""
     options = session.VerifyOptions(
         claims=tuple(claim or ()),
+        tags=tuple(tag or ()),
         workloads=tuple(workload or ()),
         fault=fault,
         baseline=baseline,
@@ -77,7 +80,7 @@ def verify(
         command=("harness", *sys.argv[1:]),
     )
     if gpus:
-        refuse_with_gpus({"--claim": claim, "--workload": workload, "--fault": fault})
+        refuse_with_gpus({"--claim": claim, "--tag": tag, "--workload": workload, "--fault": fault})
     print_lines(folders_read(paths), sys.stderr)
     late = expired_on(datetime.now(tz=UTC).date(), find_waivers(paths, waivers))
     print_lines((f"{where}: warning: {message}" for where, message in late), sys.stderr)

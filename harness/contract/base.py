@@ -28,6 +28,7 @@ def _not_blank(text: str) -> str:
 
 
 Text = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(_not_blank)]
+Capability = Annotated[str, Field(pattern=r"^[1-9][0-9]?\.[0-9]$")]  # of a GPU, such as "9.0"
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]

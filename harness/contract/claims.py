@@ -36,6 +36,10 @@ class ClaimText(Strict):
     """Planted faults that must break it."""
     upstream: Text | None = None
     """The claim it comes from."""
+    tags: list[Name] = []
+    """What `--tag` selects it by; left out, the contract's."""
+    owner: Text | None = None
+    """Who answers for it; left out, the contract's."""
 
 
 class AnyClaim(Judged, ClaimText):

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from harness.contract.base import Judged, Name, Strict, Text, refuse
+from harness.contract.base import Capability, Judged, Name, Strict, Text, refuse
 from harness.contract.claims import part_models, parts_of
 from harness.contract.conditions import Bound, Conditions, Situation
 from harness.contract.schema import Contract
@@ -36,7 +36,6 @@ MOST_SITUATIONS = 20_000  # that the conditions of one claim tell apart
 MOST_SETS = 100  # of numbers that one claim may be judged by
 
 Path = tuple[Key, ...]
-Capability = Annotated[str, Field(pattern=r"^[1-9][0-9]?\.[0-9]$")]
 
 
 class Case(Strict):

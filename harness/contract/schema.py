@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from harness.contract.base import Count, Name, Positive, Scalar, Strict, SystemName, Text
-from harness.contract.claims import Claim
+from harness.contract.base import Capability, Count, Name, Positive, Scalar, Strict, SystemName, Text, refuse
+from harness.contract.claims import AnyClaim, Claim
 
 SCHEMA_VERSION = "contract/v2"
 
@@ -26,8 +26,27 @@ class Needs(Strict):
     """The device it runs on; left out, any."""
     memory_gib: Positive | None = None
     """Free memory of that device, in GiB."""
+    gpu: Text | Annotated[list[Text], Field(min_length=1)] | None = None
+    """A word of the GPU's name, in any case, such as `H100`; of several any one."""
+    capability_at_least: Capability | None = None
+    """The GPU's compute capability, or a lower one, such as `"9.0"`."""
     modules: list[str] = []
     """Python modules that must be installed."""
+
+    @model_validator(mode="after")
+    def _of_a_gpu(self) -> Needs:
+        if self.device == "cpu" and self.asks_for_gpu:
+            refuse("what needs a GPU does not need device cpu", "device")
+        return self
+
+    @property
+    def asks_for_gpu(self) -> bool:
+        """Whether it asks for a GPU of some sort."""
+        return self.gpu is not None or self.capability_at_least is not None
+
+    def gpus(self) -> list[str]:
+        """The GPUs that it asks for, of which one must be there; empty: any."""
+        return [self.gpu] if isinstance(self.gpu, str) else self.gpu or []
 
 
 class Workload(Strict):
@@ -89,6 +108,10 @@ class Contract(Strict):
     """What the contract is about, in one sentence."""
     tracks: list[Name] = []
     """Tickets it belongs to."""
+    tags: list[Name] = []
+    """Tags of its claims that have none of their own, for `--tag`."""
+    owner: Text | None = None
+    """Who answers for its claims that name no owner of their own."""
     system: SystemName
     """`module:attribute` of the system under test."""
     workloads: Annotated[dict[Name, Workload], Field(min_length=1)]
@@ -99,6 +122,14 @@ class Contract(Strict):
     """The claims."""
     unchecked: list[Unchecked] = []
     """Claims without an executable check: never judged, shown in every report."""
+
+    def tags_of(self, claim: AnyClaim) -> list[str]:
+        """The claim's tags, or else the contract's."""
+        return claim.tags or self.tags
+
+    def owner_of(self, claim: AnyClaim) -> str | None:
+        """Who answers for the claim."""
+        return claim.owner or self.owner
 
     def systems(self) -> list[str]:
         """The system under test, then those that arms name as their own; each once."""

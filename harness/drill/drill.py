@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness import session
 from harness.contract.load import LoadedContract, load_contracts
+from harness.contract.tags import selected
 from harness.drill import interrupted
 from harness.drill.execution import runs_of
 from harness.drill.matrix import headline_of
@@ -36,9 +37,10 @@ from harness.system.described import describe, describe_all
 
 @dataclass(frozen=True)
 class DrillOptions:
-    """What to drill. Empty `claims` and `faults` mean all."""
+    """What to drill. Empty `claims`, `tags` and `faults` mean all."""
 
     claims: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     reports: Path = Path("harness-reports")
     name: str | None = None
@@ -66,6 +68,7 @@ def drill(paths: Sequence[Path], options: DrillOptions, watch: session.Watch | N
     which counts the others as never planted; a note says where.
     """
     contracts = load_contracts(paths)
+    options = replace(options, claims=selected(contracts, options.tags, options.claims))
     machine = environment.machine()
     describe_all(system for loaded in contracts for system in loaded.contract.systems())  # all of them in one process
     planned = plan_drill(contracts, claims=options.claims, faults=options.faults, machine=machine, describe=describe)
@@ -109,7 +112,9 @@ def _keep_rows(
 def _header(
     contracts: Sequence[LoadedContract], planned: DrillPlan, options: DrillOptions, started: datetime
 ) -> Header:
-    narrowed = session.VerifyOptions(claims=options.claims, command=options.command, redact=options.redact)
+    narrowed = session.VerifyOptions(
+        claims=options.claims, tags=options.tags, command=options.command, redact=options.redact
+    )
     controls = Plan(planned.controls.units, runs_of(planned))
     header = session.header_of(contracts, controls, narrowed, started)
     probes = {name: faulted.planned.probe for name, faulted in planned.faulted.items()}

@@ -241,6 +241,7 @@ MISSING_CASES = _undecided("missing_cases", "Some operation, data type, shape or
 
 # --- this machine or system cannot decide it ---------------------------------------------------------------------
 NEEDS_CUDA = _not_run("needs_cuda", "The claim needs a CUDA device, and this machine has none.")
+NEEDS_GPU = _not_run("needs_gpu", "The workload needs another GPU than there is.")
 NEEDS_MEMORY = _not_run("needs_memory", "The workload needs more device memory than there is.")
 MODULE_MISSING = _not_run("module_missing", "A Python module that the workload needs is not installed.")
 CAPABILITY_MISSING = _not_run("capability_missing", "The system does not offer what the claim is judged from.")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("contract", "contract verification")
     group.addoption("--contract-workload", action="append", default=[], help="only this workload; may be repeated")
+    group.addoption("--contract-tag", action="append", default=[], help="only claims with this tag; may be repeated")
     group.addoption("--contract-gate", action="store_true", help="units that are not decided fail")
     group.addoption("--contract-reports", default="harness-reports", help="where the run directory is written")
     parser.addini("contract_paths", "contract files, or folders of them, to collect", type="paths", default=[])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness import session
-from harness.contract.load import files_of_folder, real
+from harness.contract.load import files_of_folder, load_contracts, real
+from harness.contract.tags import selected
 from harness.errors import ExitCode, HarnessError
 from harness.escaping import escaped, escaped_command, escaped_lines
 from harness.evidence.plan_records import Unit
@@ -27,6 +28,7 @@ def options_of(config: pytest.Config) -> session.VerifyOptions:
     """The command line's options for contracts."""
     return session.VerifyOptions(
         workloads=tuple(config.getoption("--contract-workload")),
+        tags=tuple(config.getoption("--contract-tag")),
         gate=bool(config.getoption("--contract-gate")),
         reports=Path(config.getoption("--contract-reports")),
         command=("pytest", *config.invocation_params.args),
@@ -47,8 +49,17 @@ def contract_files(config: pytest.Config) -> dict[Path, Path]:
         for file in found:
             if escaped(file) != str(file):  # pytest prints the names of files as they are
                 raise pytest.UsageError(escaped(f"{file}: the name of a contract file is printable; rename it"))
+        _refuse_unknown_tags(found, config.getoption("--contract-tag"))
         config.stash[_FILES] = {real(file): file for file in found}
     return config.stash[_FILES]
+
+
+def _refuse_unknown_tags(files: Sequence[Path], tags: Sequence[str]) -> None:
+    if tags:
+        try:
+            selected(load_contracts(files), tags)
+        except HarnessError as error:
+            raise pytest.UsageError(escaped_lines(error)) from error
 
 
 class ContractFile(pytest.File):
@@ -64,7 +75,13 @@ class ContractFile(pytest.File):
             planned = plan_file(self.path, session.VerifyOptions(workloads=tuple(wanted))) if wanted else known
         except HarnessError as error:
             raise self.CollectError(escaped_lines(error)) from error
+        contract, tags = planned.loaded.contract, set(options.tags)
+        wanted_claims = {
+            claim.id for claim in contract.claims if not tags or not tags.isdisjoint(contract.tags_of(claim))
+        }
         for unit in planned.plan.units:
+            if unit.claim not in wanted_claims:
+                continue
             item = ContractItem.from_parent(self, name=f"{unit.claim}[{unit.workload}]", planned=planned, unit=unit)
             item.add_marker("contract")
             yield item

@@ -55,6 +55,7 @@ class Card:
     why: str | None
     if_fails: str | None
     upstream: str | None
+    owner: str | None
     falsified_by: list[str]
     drill: list[str]
     units: list[Seen]
@@ -150,6 +151,7 @@ def _card(view: ReportView, verdict: Verdict, anchor: str, places: list[tuple[st
         why=_text_of(claim, "why"),
         if_fails=_text_of(claim, "if_fails"),
         upstream=_text_of(claim, "upstream"),
+        owner=_owner(view, verdict.contract, claim),
         falsified_by=[line(name, 80) for name in claim.falsified_by] if claim else [],
         drill=_drill(view, verdict),
         units=[unit],
@@ -172,6 +174,12 @@ def _links(
 def _text_of(claim: AnyClaim | None, field: str) -> str | None:
     text = getattr(claim, field, None)
     return clean(text, 4000) if text else None
+
+
+def _owner(view: ReportView, contract: str, claim: AnyClaim | None) -> str | None:
+    known = view.contract(contract)
+    owner = known.owner_of(claim) if known is not None and claim is not None else None
+    return line(owner, 300) if owner else None
 
 
 def explanation(reason: str) -> str | None:

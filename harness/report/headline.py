@@ -16,6 +16,7 @@ _BROKE = "The harness, a worker, the system or the machine broke: no gate may tr
 # What would decide a unit that this machine or this run could not, by the reason code.
 _REMEDIES = {
     "needs_cuda": "run it on a machine with a CUDA device",
+    "needs_gpu": "run it on a machine with the GPU that its workload names",
     "needs_memory": "run it on a device with more free memory",
     "not_available": "provide what the system says is missing",
     "not_in_contract": "judge it by the contract that it was run under",

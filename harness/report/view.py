@@ -56,7 +56,7 @@ class ReportView:
     def narrowed(self) -> str:
         """Which part of the contracts was asked for; empty for all of it."""
         narrowed = self.header.narrowed
-        asked = (("claims", narrowed.claims), ("workloads", narrowed.workloads))
+        asked = (("tags", narrowed.tags), ("claims", narrowed.claims), ("workloads", narrowed.workloads))
         parts = [f"{kind}: {line(', '.join(names), 1000)}" for kind, names in asked if names]
         planned, named = self._faults_planned()
         return "; ".join([*parts, *([f"faults: {planned} of {named}"] if planned < named else [])])

@@ -36,10 +36,11 @@ from harness.run_directory.seal import UNFINISHED, Seal, seal_of
 
 
 class Narrowed(Record):
-    """What the plan was narrowed to on the command line; empty: everything."""
+    """What the plan was narrowed to on the command line; empty: everything. `tags`: what `claims` were selected by."""
 
     claims: list[str] = Field(default_factory=list)
     workloads: list[str] = Field(default_factory=list)
+    tags: list[str] = Field(default_factory=list)
 
     def asks_for(self, unit: Unit) -> bool:
         """Whether the unit is in the part of its contract that was asked for."""

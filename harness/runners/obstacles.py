@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
+from harness.contract.conditions import capability_of, is_gpu, reaches
 from harness.contract.schema import Contract, Workload
 from harness.errors import SystemResolutionError
 from harness.evidence.base import Obstacle
@@ -48,6 +49,7 @@ def find_obstacle(
         _cannot_run(machine)
         or _missing_module(workload, machine)
         or _missing_cuda(contract, claim, workload, machine)
+        or _other_gpu(workload, machine)
         or _missing_memory(workload, machine)
         or _missing_capability(contract, claim, describe)
     )
@@ -79,12 +81,29 @@ def _missing_cuda(contract: Contract, claim: AnyClaim, workload: Workload, machi
     reads_device = machine.gpu_unreadable and all(kind_of(part.kind).judges_unreadable_device for part in parts)
     needed = (
         workload.needs.device == "cuda"
+        or workload.needs.asks_for_gpu
         or "cuda_graph" in (claim.mechanism, *(part.mechanism for part in parts))
         or any(part.asks_the_device() or _asks_of_replays(contract, part) for part in parts)
     )
     if machine.cuda or reads_device or not needed:
         return None
     return Obstacle(reason="needs_cuda", message=f"needs CUDA: {machine.cuda_message}")
+
+
+def _other_gpu(workload: Workload, machine: Machine) -> Obstacle | None:
+    """A GPU that is there, and is not the one that is asked for."""
+    if not machine.gpus:
+        return None
+    gpu, needs = machine.gpus[0], workload.needs
+    capability = capability_of(gpu.architecture)
+    if needs.gpus() and not any(is_gpu(gpu.name, name) for name in needs.gpus()):
+        message = f"needs a GPU named {' or '.join(needs.gpus())}: this machine has {gpu.name}"
+    elif needs.capability_at_least is not None and not reaches(capability, needs.capability_at_least):
+        there = f"{gpu.name} has {capability or 'none that is known'}"
+        message = f"needs compute capability {needs.capability_at_least} or more: {there}"
+    else:
+        return None
+    return Obstacle(reason="needs_gpu", message=message)
 
 
 def _asks_of_replays(contract: Contract, part: AnyPart) -> bool:

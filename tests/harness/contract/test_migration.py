@@ -147,7 +147,7 @@ def test_a_comment_that_would_be_lost_is_refused(toy: Toy) -> None:
         (
             "at_least: {otherwise: 1, cases: [{gpu: H100, value: 2}]}",
             (
-                "19:99: unknown key; found 'cases' in a file of contract/v1; "
+                "19:95: unknown key; found 'cases' in a file of contract/v1; "
                 "`harness migrate` rewrites the file as version 2, which has it"
             ),
         ),

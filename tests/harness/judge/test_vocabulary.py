@@ -48,7 +48,7 @@ STATUSES = {
         profiler_blind replays_unwatched steps_unwatched telemetry_missing too_few_processes undecided_ratio
         unknown_node_type""",
     Status.NOT_RUN: """capability_missing evidence_of_another_contract fault_not_offered judge_missing mechanism_missing
-        module_missing needs_baseline needs_cuda needs_memory not_available not_in_contract not_planned
+        module_missing needs_baseline needs_cuda needs_gpu needs_memory not_available not_in_contract not_planned
         one_commit_a_process""",
     Status.ERROR: """evidence_inconsistent evidence_missing judge_error system_not_described worker_exception
         worker_exit_code worker_garbage worker_heartbeat worker_incomplete worker_output_limit worker_signal

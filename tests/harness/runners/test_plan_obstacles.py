@@ -53,6 +53,21 @@ def on(**needs: Any) -> dict[str, Any]:
         ),
         (
             CAPTURE,
+            {"gpu": ["H100", "A100"]},
+            H200,
+            "needs_gpu",
+            "needs a GPU named H100 or A100: this machine has NVIDIA H200",
+        ),
+        (
+            CAPTURE,
+            {"gpu": "h200", "capability_at_least": "10.0"},
+            H200,
+            "needs_gpu",
+            "needs compute capability 10.0 or more: NVIDIA H200 has 9.0",
+        ),
+        (CAPTURE, {"gpu": "H200"}, NO_GPU, "needs_cuda", "needs CUDA: this machine has no CUDA device"),
+        (
+            CAPTURE,
             {"memory_gib": 32},
             NO_GPU,
             "needs_memory",
