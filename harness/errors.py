@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 from harness.escaping import escaped
@@ -60,6 +61,21 @@ class ContractError(HarnessError):
     def each(self) -> list[ContractError]:
         """The errors that it is of: itself, unless it stands for several."""
         return [self]
+
+
+class ContractErrors(ContractError):  # noqa: N818 - several errors, as one that can be raised
+    """All errors of all files, one a line."""
+
+    def __init__(self, errors: Sequence[ContractError]) -> None:
+        self.errors = list(errors)
+        first = self.errors[0]
+        super().__init__(first.rule, where=first.where, got=first.got, remedy=first.remedy)
+
+    def each(self) -> list[ContractError]:
+        return self.errors
+
+    def lines(self) -> list[str]:
+        return [line for error in self.errors for line in error.lines()]
 
 
 class KindError(HarnessError):

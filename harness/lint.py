@@ -44,7 +44,7 @@ def lint(loaded: LoadedContract, describe: Describe, claims: Collection[str] | N
     findings += _arms(loaded, descriptions)
     findings += _workloads(loaded, descriptions)
     findings += _claims(loaded, descriptions, claims)
-    return sorted(findings, key=_place)
+    return sorted(findings, key=lambda finding: _place(finding, str(loaded.path)))
 
 
 def lint_together(contracts: Sequence[LoadedContract]) -> list[Finding]:
@@ -65,9 +65,10 @@ def has_judge(kind: str) -> bool:
     return importlib.util.find_spec(kind_of(kind).judge.partition(":")[0]) is not None
 
 
-def _place(finding: Finding) -> tuple[int, int]:
-    _, line, column = finding.where.rsplit(":", 2)
-    return int(line), int(column)
+def _place(finding: Finding, own: str) -> tuple[bool, str, int, int]:
+    """The contract's own file first, then those that it shares."""
+    file, line, column = finding.where.rsplit(":", 2)
+    return file != own, file, int(line), int(column)
 
 
 def _describe_all(loaded: LoadedContract, describe: Describe) -> tuple[dict[str, SystemDescription], list[Finding]]:
@@ -90,7 +91,7 @@ def _arms(loaded: LoadedContract, descriptions: Mapping[str, SystemDescription])
     used = {arm for claim in contract.claims for part in parts_of(claim) for arm in part.arms().values()}
     for name, arm in contract.arms.items():
         where = loaded.where("arms", name)
-        if name not in used:
+        if name not in used and ("arms", name) not in loaded.origins:
             yield Finding("warning", where, f"arm '{name}' is used by no claim")
         system = arm.system or contract.system
         if system not in descriptions:
@@ -109,7 +110,7 @@ def _workloads(loaded: LoadedContract, descriptions: Mapping[str, SystemDescript
     contract = loaded.contract
     used = {name for claim in contract.claims for name in claim.judged_on}
     for name, workload in contract.workloads.items():
-        if name not in used:
+        if name not in used and ("workloads", name) not in loaded.origins:
             yield Finding("warning", loaded.where("workloads", name), f"workload '{name}' is used by no claim")
         description = descriptions.get(contract.system)
         if description is None:

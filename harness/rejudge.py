@@ -6,12 +6,13 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness import session
-from harness.contract.load import ContractErrors, LoadedContract, load_contracts
-from harness.errors import ContractError, EvidenceError, UsageError
+from harness.contract.load import LoadedContract, load_contracts
+from harness.errors import ContractError, ContractErrors, EvidenceError, UsageError
 from harness.evidence import layout
 from harness.run_directory.bundle import Bundle, altered, read_bundle, recorded_bytes
 from harness.run_directory.contradictions import contradictions
@@ -139,13 +140,22 @@ def _copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
         for path in bundle.contract_paths():
             paths.setdefault(path.name, path)
     try:
-        return load_contracts([paths[name] for name in sorted(paths)])
+        return load_contracts([paths[name] for name in sorted(paths)], partial(_copy_of_shared, bundles))
     except ContractErrors as problem:
         for bundle in bundles:  # what was changed is no contract of anybody's to mend
             if changed := [line for line in altered(bundle) if line.startswith(f"{layout.CONTRACTS}/")]:
                 rule = "a run's contracts are as they were recorded"
                 raise EvidenceError(rule, where=str(bundle.path), got="; ".join(changed[:5])) from problem
         raise ContractErrors([_as_named(error, bundles) for error in problem.errors]) from problem
+
+
+def _copy_of_shared(bundles: Sequence[Bundle], contract: Path, number: int, name: str) -> Path:
+    """The copy of a file that a contract uses, in the run directory in which the contract's own copy lies."""
+    for bundle in bundles:
+        used = bundle.header.digests.shared.get(contract.stem, [])
+        if contract.parent == bundle.root / layout.CONTRACTS and number < len(used):
+            return bundle.shared_path(used[number])
+    raise ContractError("the run's header names each file that a contract uses", got=f"none for {name!r}")
 
 
 def _as_named(error: ContractError, bundles: Sequence[Bundle]) -> ContractError:

@@ -40,6 +40,7 @@ from harness.run_directory.bundle import (
     WaiverRecord,
     altered,
     contract_digests,
+    shared_digests,
 )
 from harness.run_directory.seal import UNFINISHED, UNSEALED
 from harness.run_directory.shards import Attempt
@@ -283,6 +284,7 @@ def header_of(
         runs={run.id: run.probe for run in planned.runs},
         digests=Digests(
             contracts=contract_digests(contracts),
+            shared=shared_digests(contracts),
             source=collected.source_digest,
             packages=environment.package_digests(systems),
         ),

@@ -12,11 +12,11 @@ import typer
 
 from harness.commands.arguments import Json, Paths, Tags, Waivers
 from harness.contract import version_1
-from harness.contract.load import ContractErrors, LoadedContract, folders_read, load_contracts
+from harness.contract.load import LoadedContract, folders_read, load_contracts
 from harness.contract.schema import SCHEMA_VERSION
 from harness.contract.tags import selected
 from harness.contract.waivers import Waiver, expired_on, find_waivers, unmatched
-from harness.errors import ContractError, ExitCode
+from harness.errors import ContractError, ContractErrors, ExitCode
 from harness.lint import Finding, lint, lint_drill, lint_together
 from harness.numbers import counted, dump_json
 from harness.run_directory.drill_record import read_record, records_below

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from harness.contract.json_schema import schema_text
+from typing import Annotated
+
+import typer
+
+from harness.contract.json_schema import schema_text, shared_schema_text
 from harness.standard_streams import print_json
 
 
-def schema() -> None:
+def schema(
+    shared: Annotated[bool, typer.Option("--shared", help="That of files that contracts share.")] = False,
+) -> None:
     """Print the JSON Schema of contract files, with the claim kinds of installed packages."""
-    print_json(schema_text(with_packages=True))
+    print_json(shared_schema_text() if shared else schema_text(with_packages=True))

@@ -16,11 +16,13 @@ from pydantic_core import core_schema
 from harness.contract.claims import claim_models, part_models
 from harness.contract.conditional import ByCase, model_within, numbers_of
 from harness.contract.schema import Contract
+from harness.contract.shared import Shared
 from harness.kinds import BUILT_IN
 from harness.numbers import dump_json
 
 _BY_CASE = {"const": "a bound with cases"}  # in the place of a reference, until pydantic is done
 SCHEMA_PATH = Path(__file__).with_name("contract.schema.json")
+SHARED_PATH = Path(__file__).with_name("shared.schema.json")
 
 
 class _Described(GenerateJsonSchema):
@@ -100,8 +102,16 @@ def schema_text(*, with_packages: bool) -> str:
     return dump_json(contract_json_schema(with_packages=with_packages), indent=2) + "\n"
 
 
+def shared_schema_text() -> str:
+    """JSON Schema (2020-12) of a file that contracts share, what `shared.schema.json` must hold."""
+    generated = Shared.model_json_schema(by_alias=True, schema_generator=_Described)
+    generated["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return dump_json(generated, indent=2) + "\n"
+
+
 def main() -> None:
-    """Write `contract.schema.json`."""
+    """Write `contract.schema.json` and `shared.schema.json`."""
+    SHARED_PATH.write_text(shared_schema_text(), encoding="utf-8")
     SCHEMA_PATH.write_text(schema_text(with_packages=False), encoding="utf-8")
 
 

@@ -2,50 +2,36 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
 
-from harness.contract import strict_yaml, version_1
+from harness.contract import shared, strict_yaml, version_1
 from harness.contract.conditional import Bounds, Reading
 from harness.contract.references import problems
 from harness.contract.schema import SCHEMA_VERSION, Contract
+from harness.contract.shared import Locate, SharedFile, SharedFiles, beside, is_shared_file
 from harness.contract.strict_yaml import MOST_ERRORS
 from harness.contract.validation_errors import explain
-from harness.errors import ContractError
+from harness.errors import ContractError, ContractErrors
 from harness.existing_paths import require_existing
 
 WAIVERS_FILE = "waivers.yaml"  # lies beside contracts and is none; in any case, and as `.yml`
 NO_CONTRACT = "a file that is no contract lies in another folder, or in a hidden one"
 SUFFIXES = frozenset({".yaml", ".yml"})
-RULE = f"every .yaml and .yml in it at any depth, but hidden ones and {WAIVERS_FILE}"
-
-
-class ContractErrors(ContractError):  # noqa: N818 - several errors, as one that can be raised
-    """All errors of all files, one a line."""
-
-    def __init__(self, errors: Sequence[ContractError]) -> None:
-        self.errors = list(errors)
-        first = self.errors[0]
-        super().__init__(first.rule, where=first.where, got=first.got, remedy=first.remedy)
-
-    def each(self) -> list[ContractError]:
-        return self.errors
-
-    def lines(self) -> list[str]:
-        return [line for error in self.errors for line in error.lines()]
+RULE = f"every .yaml and .yml in it at any depth, but hidden ones, shared files and {WAIVERS_FILE}"
 
 
 @dataclass(frozen=True)
 class LoadedContract:
     """A valid contract with its source.
 
-    `digest` is the SHA-256 of the file's bytes, in hexadecimal; `version` that of the language that the file is in.
+    `digest` is the SHA-256 of the file's bytes, in hexadecimal, or of these and of the files that it uses (`shared`);
+    `version` is that of the language that the file is in.
     """
 
     contract: Contract
@@ -54,29 +40,41 @@ class LoadedContract:
     digest: str
     position: Callable[[tuple[str | int, ...]], strict_yaml.Position]
     version: Literal[1, 2] = 2
+    shared: Sequence[SharedFile] = ()
+    origins: Mapping[tuple[str, str], strict_yaml.Document] = field(default_factory=dict)
 
     def where(self, *path: str | int) -> str:
         """`file:line:column` of the value at `path`, or of the nearest part above it."""
         line, column = self.position(path)
-        return f"{self.path}:{line}:{column}"
+        origin = self.origins.get((str(path[0]), str(path[1]))) if len(path) > 1 else None
+        return f"{self.path if origin is None else origin.where}:{line}:{column}"
 
 
-def load_contract(path: Path) -> LoadedContract:
-    """Load one contract file. Raises ContractError; ContractErrors when there are several."""
-    return loaded_from(strict_yaml.read(path), path)
+def load_contract(path: Path, files: SharedFiles | None = None) -> LoadedContract:
+    """Load one contract file. Raises ContractError; ContractErrors when there are several.
+
+    files: reads the files that contracts share; left out, they lie beside this one.
+    """
+    return loaded_from(strict_yaml.read(path), path, files)
 
 
-def loaded_from(document: strict_yaml.Document, path: Path) -> LoadedContract:
+def loaded_from(document: strict_yaml.Document, path: Path, files: SharedFiles | None = None) -> LoadedContract:
     """The contract that a document of that file is. Raises as `load_contract` does."""
     document, errors = _in_this_version(document)
+    used: list[SharedFile] = []
     contract: Contract | None = None
+    if not errors:
+        used = (files or SharedFiles()).used_by(document, path)
+        document, errors = shared.with_shared(document, used)
     if not errors:
         contract, errors = _validated(document)
     if errors or contract is None:
         raise errors[0] if len(errors) == 1 else ContractErrors(errors)
-    digest = hashlib.sha256(document.text.encode()).hexdigest()
+    digest = shared.contract_digest(document.text.encode(), [file.digest for file in used])
     version: Literal[1, 2] = 1 if document.written else 2
-    return LoadedContract(contract, path, document.text, digest, document.position, version)
+    return LoadedContract(
+        contract, path, document.text, digest, document.position, version, tuple(used), document.origins
+    )
 
 
 def _validated(document: strict_yaml.Document) -> tuple[Contract | None, list[ContractError]]:
@@ -107,21 +105,23 @@ def _validated_once(reading: Reading) -> tuple[Contract | None, list[ContractErr
 
 @dataclass(frozen=True)
 class FolderFiles:
-    """The YAML files of a folder, each kind sorted: which are contracts, which are waivers, which are hidden."""
+    """The YAML files of a folder, each kind sorted: contracts, waivers, hidden files, what contracts share."""
 
     contracts: list[Path]
     waivers: list[Path]
     hidden: list[Path]
+    shared: list[Path]
 
 
 def files_of_folder(folder: Path) -> FolderFiles:
     """Which files below a folder are contracts: the one rule, for every command and for pytest.
 
     Every file whose name ends in `.yaml` or `.yml`, in any case and at any depth, is a contract; but for waiver files
-    (`waivers.yaml`), and for hidden files and those in hidden folders (a name that begins with a dot). Links are
-    followed, each folder is entered once, so that a circle of links ends.
+    (`waivers.yaml`), for files that contracts share (`schema: shared/v2`), and for hidden files and those in
+    hidden folders (a name that begins with a dot). Links are followed, each folder is entered once, so that a circle of
+    links ends.
     """
-    found = FolderFiles([], [], [])
+    found = FolderFiles([], [], [], [])
     entered: set[Path] = set()
 
     def enter(directory: Path, *, hidden: bool) -> None:
@@ -141,7 +141,7 @@ def files_of_folder(folder: Path) -> FolderFiles:
                 _kind_of(path, found, hidden=unseen).append(path)
 
     enter(folder, hidden=False)
-    return FolderFiles(sorted(found.contracts), sorted(found.waivers), sorted(found.hidden))
+    return FolderFiles(sorted(found.contracts), sorted(found.waivers), sorted(found.hidden), sorted(found.shared))
 
 
 def real(path: Path) -> Path:
@@ -152,7 +152,9 @@ def real(path: Path) -> Path:
 def _kind_of(path: Path, found: FolderFiles, *, hidden: bool) -> list[Path]:
     if hidden:
         return found.hidden
-    return found.waivers if is_waiver_file(path) else found.contracts
+    if is_waiver_file(path):
+        return found.waivers
+    return found.shared if is_shared_file(path) else found.contracts
 
 
 def is_waiver_file(path: Path) -> bool:
@@ -172,22 +174,23 @@ def folders_read(paths: Sequence[Path]) -> list[str]:
     return lines
 
 
-def load_contracts(paths: Sequence[Path]) -> list[LoadedContract]:
+def load_contracts(paths: Sequence[Path], locate: Locate = beside) -> list[LoadedContract]:
     """Load files, and the contracts of folders by the rule of `files_of_folder`, each file once.
 
+    locate: where files lie that they share; left out, beside them.
     Raises UsageError for a path at which nothing is, ContractErrors with every error of every file, also when a folder
     holds no contract or two files share an id.
     """
     require_existing(paths)
     loaded: list[LoadedContract] = []
     errors: list[ContractError] = []
+    files = SharedFiles(locate)
     for file in _files(paths, errors):
         try:
-            loaded.append(load_contract(file))
-        except ContractErrors as error:
-            errors.extend(error.errors)
-        except ContractError as error:
-            errors.append(error)
+            loaded.append(load_contract(file, files))
+        except ContractError as error:  # one of a shared file is that of every contract that uses it
+            listed = {str(each) for each in errors}
+            errors += [each for each in error.each() if str(each) not in listed]
     first_with_id: dict[str, LoadedContract] = {}
     for one in loaded:
         first = first_with_id.setdefault(one.contract.id.casefold(), one)
@@ -233,6 +236,9 @@ def _in_this_version(document: strict_yaml.Document) -> tuple[strict_yaml.Docume
     if value["schema"] == version_1.SCHEMA_VERSION:
         translation = version_1.in_version_2(document)
         return translation.document, translation.errors
+    if value["schema"] == shared.SCHEMA_VERSION:
+        rule = "a shared file is read with the contracts that use it"
+        return document, [document.error(("schema",), rule, got="its path alone", remedy="name a contract")]
     if value["schema"] != SCHEMA_VERSION:
         got = repr(value["schema"])
         rule = f"'schema' names a known version of the language ('{SCHEMA_VERSION}', '{version_1.SCHEMA_VERSION}')"
@@ -241,17 +247,7 @@ def _in_this_version(document: strict_yaml.Document) -> tuple[strict_yaml.Docume
 
 
 def _unportable(document: strict_yaml.Document) -> list[ContractError]:
-    errors = []
     claims = document.value.get("claims")
-    renamed = {document.keys.get(("claims", at, "on")) for at in range(len(claims) if isinstance(claims, list) else 0)}
-    for found in document.unportable[:MOST_ERRORS]:
-        line, column = found.position
-        errors.append(
-            ContractError(
-                "every YAML reader reads a value alike",
-                where=f"{document.where}:{line}:{column}",
-                got=f"`{found.text}`, which YAML 1.1 reads otherwise",
-                remedy="write `judged_on`" if found.position in renamed else f"write `{found.instead}`",
-            )
-        )
-    return document.cut(errors, len(document.unportable))
+    numbers = range(len(claims) if isinstance(claims, list) else 0)
+    renamed = [document.keys[path] for number in numbers if (path := ("claims", number, "on")) in document.keys]
+    return document.unportable_errors(dict.fromkeys(renamed, "judged_on"))

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.contract import strict_yaml, version_1
-from harness.contract.load import ContractErrors, LoadedContract, loaded_from
+from harness.contract.load import LoadedContract, loaded_from
 from harness.contract.migrate_effects import effect_edits
 from harness.contract.schema import SCHEMA_VERSION
 from harness.contract.text_edits import Edit, Source
-from harness.errors import ContractError
+from harness.errors import ContractError, ContractErrors
 
 _SCALAR = re.compile(r""""[^"]*"|'[^']*'|[^\s:,\[\]{}#]+""")
 

@@ -106,6 +106,8 @@ class Contract(Strict):
     """Name of the contract, unique among those checked together."""
     title: Text
     """What the contract is about, in one sentence."""
+    uses: list[Text] = []
+    """Files with workloads and arms that it shares, as paths from its folder; they lie there or one folder above."""
     tracks: list[Name] = []
     """Tickets it belongs to."""
     tags: list[Name] = []

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import yaml
@@ -55,7 +56,8 @@ class Unportable:
 class Document:
     """One YAML document: plain Python values, and where (line, column; both from 1) each stands.
 
-    `written`: keys of the language that this document's version has under another name.
+    `written`: keys of the language that this document's version has under another name. `origins`: values (by section
+    and name) that stand in another document.
     """
 
     where: str
@@ -65,9 +67,13 @@ class Document:
     values: dict[tuple[Key, ...], Position]
     unportable: Sequence[Unportable] = ()
     written: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[tuple[str, str], Document] = field(default_factory=dict)
 
     def position(self, path: tuple[Key, ...], *, of_key: bool = False) -> Position:
         """Position of the value at `path` (or of its key); of the nearest part above it, if it is not there."""
+        origin = self.origin_of(path)
+        if origin is not None:
+            return origin.position(path, of_key=of_key)
         if of_key and path in self.keys:
             return self.keys[path]
         while path not in self.values:
@@ -96,9 +102,32 @@ class Document:
     ) -> ContractError:
         """A ContractError that points at `path`, in the words of the document's version."""
         line, column = self.position(path, of_key=of_key)
+        where = self.file_of(path)
         for key, word in self.written.items():
             rule, remedy = (re.sub(rf"\b{key}\b", word, text) for text in (rule, remedy))
-        return ContractError(rule, where=f"{self.where}:{line}:{column}", got=got, remedy=remedy)
+        return ContractError(rule, where=f"{where}:{line}:{column}", got=got, remedy=remedy)
+
+    def file_of(self, path: tuple[Key, ...]) -> str:
+        """The file in which the value at a path stands."""
+        origin = self.origin_of(path)
+        return self.where if origin is None else origin.where
+
+    def origin_of(self, path: tuple[Key, ...]) -> Document | None:
+        """The other document in which the value at a path stands; None: it is this one."""
+        return self.origins.get((str(path[0]), str(path[1]))) if self.origins and len(path) > 1 else None
+
+    def unportable_errors(self, instead: Mapping[Position, str] = MappingProxyType({})) -> list[ContractError]:
+        """An error for each scalar that YAML 1.1 reads otherwise; `instead`: what to write, where that is special."""
+        errors = [
+            ContractError(
+                "every YAML reader reads a value alike",
+                where=f"{self.where}:{found.position[0]}:{found.position[1]}",
+                got=f"`{found.text}`, which YAML 1.1 reads otherwise",
+                remedy=f"write `{instead.get(found.position, found.instead)}`",
+            )
+            for found in self.unportable[:MOST_ERRORS]
+        ]
+        return self.cut(errors, len(self.unportable))
 
 
 def read(path: Path, what: str = "a contract") -> Document:

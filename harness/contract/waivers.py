@@ -21,9 +21,9 @@ from typing import Any
 
 from harness.contract import strict_yaml
 from harness.contract.base import says_something
-from harness.contract.load import ContractErrors, LoadedContract, files_of_folder, is_waiver_file, real
+from harness.contract.load import LoadedContract, files_of_folder, is_waiver_file, real
 from harness.contract.strict_yaml import Document, nearest
-from harness.errors import ContractError
+from harness.errors import ContractError, ContractErrors
 
 SCHEMA = "waivers/v1"
 UNIT = ("contract", "claim", "workload")

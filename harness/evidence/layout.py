@@ -7,6 +7,7 @@ HEADER = "run.json"
 INCOMPLETE = "INCOMPLETE"
 MANIFEST = "manifest.json"  # every other file with its digest; written last
 CONTRACTS = "contracts"
+SHARED_FILES = "shared"  # among them: what contracts share, each file under its digest
 WAIVERS = "waivers"  # copies of the waiver files, where some were there
 EVIDENCE = "evidence"
 VERDICTS = "verdicts.json"

@@ -9,15 +9,16 @@ import hashlib
 import shutil
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Literal, Protocol, Self
+from typing import Annotated, Literal, Protocol, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from harness.contract.schema import Contract
+from harness.contract.shared import SharedFile, contract_digest
 from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.base import Probe, Record
@@ -51,10 +52,12 @@ class Narrowed(Record):
 class Digests(Record):
     """SHA-256 in hexadecimal: of each contract by id, of the sources (all together, and by package).
 
+    `shared`: of the files that a contract uses, by its id in their order; a contract's own digest covers them.
     `evidence`: of each evidence file by its path, in versions 1 and 2; since then the manifest has it.
     """
 
     contracts: dict[str, str]
+    shared: dict[str, list[Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]]] = Field(default_factory=dict)
     source: str
     packages: dict[str, str] = Field(default_factory=dict)
     evidence: dict[str, str] = Field(default_factory=dict)
@@ -140,6 +143,8 @@ class LoadedContract(Protocol):
     def text(self) -> str: ...
     @property
     def digest(self) -> str: ...
+    @property
+    def shared(self) -> Sequence[SharedFile]: ...
 
 
 @dataclass(frozen=True)
@@ -176,6 +181,10 @@ class Bundle:
         folder = self.root / layout.CONTRACTS
         names = {f"{name}.yaml" for name in self.header.digests.contracts}
         return [folder / name for name in sorted(names | {path.name for path in folder.glob("*.yaml")})]
+
+    def shared_path(self, digest: str) -> Path:
+        """The copy of a file that contracts share."""
+        return self.root / layout.CONTRACTS / layout.SHARED_FILES / f"{digest}.yaml"
 
     def evidence(self, run_id: str) -> RunEvidence:
         """One run's evidence; none gives an `incomplete` death, damage a `garbage` one.
@@ -255,10 +264,16 @@ def _evidence_changes(bundle: Bundle) -> Iterator[tuple[str, str]]:
 
 
 def _contract_changes(bundle: Bundle) -> Iterator[tuple[str, str]]:
+    shared = bundle.header.digests.shared
+    for digest in sorted({each for used in shared.values() for each in used}):
+        path = bundle.shared_path(digest)
+        text = recorded_bytes(path)
+        if text is None or hashlib.sha256(text).hexdigest() != digest:
+            yield path.relative_to(bundle.root).as_posix(), "missing" if text is None else "changed"
     for path in bundle.contract_paths():
         name = f"{layout.CONTRACTS}/{path.name}"
         try:
-            digest = hashlib.sha256(read_bytes(path)).hexdigest()
+            digest = contract_digest(read_bytes(path), shared.get(path.stem, []))
         except Damaged:
             yield name, "missing"
             continue
@@ -285,3 +300,8 @@ def unused(path: Path) -> Path:
 def contract_digests(contracts: Iterable[LoadedContract]) -> dict[str, str]:
     """For `Digests.contracts`."""
     return {loaded.contract.id: loaded.digest for loaded in contracts}
+
+
+def shared_digests(contracts: Iterable[LoadedContract]) -> dict[str, list[str]]:
+    """For `Digests.shared`."""
+    return {loaded.contract.id: [file.digest for file in loaded.shared] for loaded in contracts if loaded.shared}

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from harness.contract.load import ContractErrors
 from harness.contract.schema import Contract
 from harness.contract.waivers import Waiver, load_waivers
-from harness.errors import ContractError
+from harness.errors import ContractError, ContractErrors
 from harness.evidence import layout
 from harness.evidence.environment_records import CHANGES
 from harness.evidence.files import Damaged, read_model

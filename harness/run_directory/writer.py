@@ -51,6 +51,11 @@ class BundleWriter:
         final.parent.mkdir(parents=True, exist_ok=True)
         self.final, self._header = final, header
         self._copies = {f"{layout.CONTRACTS}/{loaded.contract.id}.yaml": loaded.text for loaded in contracts}
+        self._copies |= {
+            f"{layout.CONTRACTS}/{layout.SHARED_FILES}/{file.digest}.yaml": file.text
+            for loaded in contracts
+            for file in loaded.shared
+        }
         self._copies |= {f"{layout.WAIVERS}/{number}.yaml": text for number, text in enumerate(waivers, start=1)}
         self.digest: str | None = None
         self.path = Path(tempfile.mkdtemp(prefix=f"{final.name}.incomplete-", dir=final.parent))
@@ -63,7 +68,7 @@ class BundleWriter:
             (self.path / folder).mkdir(parents=True, exist_ok=True)
         self._mark()
         for name, text in self._copies.items():
-            (self.path / name).parent.mkdir(exist_ok=True)
+            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
             (self.path / name).write_bytes(text.encode("utf-8"))
         write_text(self.path / layout.HEADER, dump_json(self._header.model_dump(), indent=2) + "\n")
 

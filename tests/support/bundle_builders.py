@@ -9,6 +9,7 @@ from pathlib import Path
 from run_builders import make_contract, stand_in_run
 
 from harness.contract.schema import Contract
+from harness.contract.shared import SharedFile
 from harness.evidence.base import Obstacle
 from harness.evidence.environment_records import CpuFacts, Environment
 from harness.evidence.plan_records import Unit
@@ -27,6 +28,7 @@ RUN_ID = "c+w+one_arm"
 class Loaded:
     contract: Contract
     text: str = "id: c  # é\n"
+    shared: tuple[SharedFile, ...] = ()
 
     @property
     def digest(self) -> str:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.contract.load import ContractErrors, files_of_folder, folders_read, load_contracts
+from harness.contract.load import files_of_folder, folders_read, load_contracts
 from harness.contract.waivers import find_waivers
-from harness.errors import ContractError
+from harness.errors import ContractError, ContractErrors
 
 Toy = Callable[..., Path]
 

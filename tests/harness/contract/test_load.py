@@ -10,8 +10,8 @@ import pytest
 
 from harness.contract.claims import parts_of
 from harness.contract.kinds.training import TrajectoryMatch
-from harness.contract.load import ContractErrors, load_contract, load_contracts
-from harness.errors import ContractError, UsageError
+from harness.contract.load import load_contract, load_contracts
+from harness.errors import ContractError, ContractErrors, UsageError
 
 Toy = Callable[..., Path]
 
@@ -269,6 +269,7 @@ def test_a_directory_without_contracts(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(ContractErrors) as error:
         load_contracts([Path("empty")])
     assert str(error.value) == (
-        "empty: a folder holds contracts (every .yaml and .yml in it at any depth, but hidden ones and waivers.yaml); "
+        "empty: a folder holds contracts (every .yaml and .yml in it at any depth, but hidden ones, shared files and "
+        "waivers.yaml); "
         "found none"
     )

@@ -10,9 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.contract.load import ContractErrors, load_contract
+from harness.contract.load import load_contract
 from harness.contract.strict_yaml import parse
-from harness.errors import ContractError
+from harness.errors import ContractError, ContractErrors
 
 Toy = Callable[..., Path]
 

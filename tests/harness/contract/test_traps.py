@@ -11,9 +11,9 @@ import pytest
 
 from harness.commands.check import print_findings
 from harness.commands.explain import explanation_of
-from harness.contract.load import ContractErrors, load_contract, load_contracts
+from harness.contract.load import load_contract, load_contracts
 from harness.contract.waivers import load_waivers
-from harness.errors import ContractError
+from harness.errors import ContractError, ContractErrors
 
 TODAY = datetime.now(tz=UTC).date()
 CONTRACT = """\

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.contract.load import ContractErrors, LoadedContract, load_contract
+from harness.contract.load import LoadedContract, load_contract
 from harness.contract.waivers import find_waivers, load_waivers, unmatched
-from harness.errors import ContractError
+from harness.errors import ContractError, ContractErrors
 
 ENTRY = {
     "contract": "traced-step-v1",

@@ -19,8 +19,7 @@ from harness.commands.compare import comparison
 from harness.commands.history import write_history
 from harness.commands.pack import published
 from harness.commands.report import render
-from harness.contract.load import ContractErrors
-from harness.errors import EvidenceError, UsageError
+from harness.errors import ContractErrors, EvidenceError, UsageError
 from harness.rejudge import judged, rejudged
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.places import runs_in

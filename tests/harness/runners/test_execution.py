@@ -10,6 +10,7 @@ import pytest
 from run_builders import make_contract
 
 from harness.contract.schema import Contract
+from harness.contract.shared import SharedFile
 from harness.evidence.environment import Machine
 from harness.evidence.environment_records import Environment
 from harness.run_directory.bundle import Digests, Header, altered, read_bundle
@@ -36,6 +37,7 @@ class Loaded:
     contract: Contract
     text: str = "id: c\n"
     digest: str = "0" * 64
+    shared: tuple[SharedFile, ...] = ()
 
 
 def test_a_planned_run_leaves_the_series_of_every_replica(tmp_path: Path) -> None:

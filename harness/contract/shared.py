@@ -1,0 +1,159 @@
+"""Workloads and arms that several contracts share: files that contracts name under `uses`."""
+
+# ruff: noqa: RUF012 - pydantic copies defaults, and ruff knows its models in the file of their base only
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from harness.contract import strict_yaml
+from harness.contract.base import Name, Strict
+from harness.contract.schema import Arm, Workload
+from harness.contract.strict_yaml import Document
+from harness.contract.validation_errors import explain
+from harness.errors import ContractError, ContractErrors
+
+SCHEMA_VERSION = "shared/v2"
+SECTIONS = ("workloads", "arms")
+MOST_FILES = 20  # that one contract uses
+WHAT = "a shared file"
+PLACE = "a shared file lies in the contract's folder, or in the one above it"
+_SCHEMA_LINE = re.compile(r"""^schema:[ \t]*["']?shared/""", re.MULTILINE)
+
+# The path of a contract, which of its shared files, and how it names it; where that lies.
+Locate = Callable[[Path, int, str], Path]
+
+
+class Shared(Strict):
+    """A file of workloads and arms for several contracts."""
+
+    schema_version: Literal["shared/v2"] = Field(alias="schema")
+    """Version of the language."""
+    workloads: dict[Name, Workload] = {}
+    """Workloads by name."""
+    arms: dict[Name, Arm] = {}
+    """Arms by name."""
+
+
+@dataclass(frozen=True)
+class SharedFile:
+    """A valid shared file; `digest` is the SHA-256 of its bytes, in hexadecimal."""
+
+    document: Document
+    digest: str
+
+    @property
+    def text(self) -> str:
+        return self.document.text
+
+
+def is_shared_file(path: Path) -> bool:
+    """Whether a file says of itself that it holds what contracts share; one that cannot be read does not."""
+    try:
+        return path.is_file() and _SCHEMA_LINE.search(strict_yaml.read_text(path)) is not None
+    except ContractError:
+        return False
+
+
+def beside(contract: Path, number: int, name: str) -> Path:  # noqa: ARG001 - of the form of `Locate`
+    """Where a contract's shared file lies: a path from the contract's folder, one folder up at most.
+
+    Raises ContractError for one that leads elsewhere, also by a link.
+    """
+    parts = PurePosixPath(name).parts
+    refused = PurePosixPath(name).is_absolute() or "\\" in name or ":" in name or ".." in parts[1:]
+    folder = contract.parent / ".." if parts[:1] == ("..",) else contract.parent
+    path = Path(os.path.normpath(contract.parent / name))
+    within = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+    if refused or not within:
+        raise ContractError(PLACE, got=repr(name), remedy="name it by a path from the contract's folder")
+    return path
+
+
+class SharedFiles:
+    """Reads shared files, each once however many contracts use it."""
+
+    def __init__(self, locate: Locate = beside) -> None:
+        self._locate = locate
+        self._read: dict[Path, SharedFile] = {}
+
+    def used_by(self, document: Document, path: Path) -> list[SharedFile]:
+        """The files that a contract names under `uses`, if that is a list of texts. Raises ContractErrors of them."""
+        names = document.value.get("uses", [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            return []  # which is for the language to say
+        if len(names) > MOST_FILES:
+            rule = f"a contract uses at most {MOST_FILES} files"
+            raise document.error(("uses",), rule, got=str(len(names)), remedy="join some of them")
+        return [self._file(document, path, number, name) for number, name in enumerate(names)]
+
+    def _file(self, document: Document, path: Path, number: int, name: str) -> SharedFile:
+        try:
+            found = self._locate(path, number, name)
+        except ContractError as error:
+            raise document.error(("uses", number), error.rule, got=error.got, remedy=error.remedy) from error
+        if not found.exists():
+            remedy = "check the path, which begins at the contract's folder"
+            raise document.error(("uses", number), "a shared file is there", got=f"nothing at {found}", remedy=remedy)
+        if found not in self._read:
+            self._read[found] = read_shared(found)
+        return self._read[found]
+
+
+def read_shared(path: Path) -> SharedFile:
+    """Read and validate one shared file. Raises ContractError; ContractErrors for several."""
+    document = strict_yaml.read(path, WHAT)
+    value = document.value
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA_VERSION:
+        got = repr(value.get("schema", "no `schema`")) if isinstance(value, dict) else "no mapping"
+        remedy = f"write `schema: {SCHEMA_VERSION}`"
+        raise document.error(("schema",), f"{WHAT} says that it is one", got=got, remedy=remedy)
+    if errors := document.unportable_errors():
+        raise ContractErrors(errors)
+    try:
+        Shared.model_validate(value)
+    except ValidationError as error:
+        raise ContractErrors(explain(error, document, (), Shared)) from error
+    return SharedFile(document, hashlib.sha256(document.text.encode()).hexdigest())
+
+
+def with_shared(document: Document, files: Sequence[SharedFile]) -> tuple[Document, list[ContractError]]:
+    """The contract's document with what it uses, each value with its place in its own file; names are unique."""
+    value: dict[str, Any] = dict(document.value)
+    origins: dict[tuple[str, str], Document] = {}
+    errors: list[ContractError] = []
+    for section in SECTIONS:
+        own = value.get(section, {})
+        if not isinstance(own, dict):
+            continue
+        joined: dict[str, Any] = {}
+        for file in files:
+            for name, each in file.document.value.get(section, {}).items():
+                if name in joined:
+                    errors.append(_twice(file.document, origins[section, name], section, name))
+                joined[name] = each
+                origins[section, name] = file.document
+        errors += [_twice(document, origins.pop((section, name)), section, name) for name in own if name in joined]
+        if joined:
+            value[section] = {**joined, **own}
+    return replace(document, value=value, origins=origins), errors
+
+
+def contract_digest(text: bytes, shared: Sequence[str]) -> str:
+    """The digest of a contract: of its file alone, or of that and the digests of what it uses."""
+    own = hashlib.sha256(text).hexdigest()
+    return hashlib.sha256("\n".join([own, *shared]).encode()).hexdigest() if shared else own
+
+
+def _twice(document: Document, first: Document, section: str, name: str) -> ContractError:
+    line, column = first.position((section, name), of_key=True)
+    rule, remedy = "a name is defined once", f"{first.where}:{line}:{column} has it already: rename one"
+    return document.error((section, name), rule, got=f"'{name}' again", remedy=remedy, of_key=True)

@@ -1,0 +1,252 @@
+"""Workloads and arms that several contracts share: where they lie, whose error it is, what a run keeps of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import jsonschema
+import pytest
+from sealing import seal
+
+from harness import session
+from harness.commands.check import findings_of
+from harness.contract.json_schema import SHARED_PATH, shared_schema_text
+from harness.contract.load import files_of_folder, load_contract, load_contracts
+from harness.errors import ContractErrors
+from harness.rejudge import rejudged
+from harness.run_directory.bundle import altered, read_bundle
+
+SCRIPTED = Path(__file__).parents[2] / "support" / "scripted"
+SHARED = """\
+# what both contracts train
+schema: shared/v2
+workloads:
+  tiny: {model: m, batch_size: 2, seq_len: 4, steps: 5, options: {behaviour: held}}
+  large: {model: m, batch_size: 8, seq_len: 4, steps: 5, options: {behaviour: held}}
+arms:
+  plain: {capture: none}
+  fast: {capture: step}
+  slow: {capture: none}
+"""
+CONTRACT = """\
+schema: contract/v2
+id: ID
+title: A contract of two arms
+uses: [shared.yaml]
+system: scripted_system:ScriptedSystem
+workloads: {}
+arms: {}
+claims:
+  - id: ID-1
+    title: The losses agree
+    kind: trajectory_match
+    candidate: fast
+    baseline: plain
+    equality: bitwise
+    max_abs_difference: 0.1
+    guards: {steps: 5}
+    judged_on: [tiny]
+    why: The script decides.
+    if_fails: The script says so.
+    falsified_by: [no_steps]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`contracts/` with two contracts that use one file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(SCRIPTED))
+    monkeypatch.setenv("PYTHONPATH", str(SCRIPTED))
+    folder = Path("contracts")
+    folder.mkdir()
+    (folder / "shared.yaml").write_text(SHARED)
+    for name in ("one", "two"):
+        (folder / f"{name}.yaml").write_text(CONTRACT.replace("ID", name))
+    return folder
+
+
+def changed(path: Path, old: str, new: str) -> Path:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    return path
+
+
+def refusals(*paths: Path) -> list[str]:
+    with pytest.raises(ContractErrors) as error:
+        load_contracts(list(paths))
+    return [str(each) for each in error.value.errors]
+
+
+def test_what_is_shared_is_part_of_each_contract(folder: Path) -> None:
+    one, two = load_contracts([folder])
+    assert list(one.contract.workloads) == ["tiny", "large"]
+    assert one.contract.arms == two.contract.arms
+    assert one.where("arms", "fast", "capture") == "contracts/shared.yaml:8:19"
+    assert one.where("claims", 0, "candidate") == "contracts/one.yaml:12:16"
+    assert files_of_folder(folder).shared == [folder / "shared.yaml"]
+
+
+def test_own_workloads_stand_beside_those_that_are_shared(folder: Path) -> None:
+    path = changed(folder / "one.yaml", "arms: {}", "arms: {own: {capture: none}}")
+    assert list(load_contract(path).contract.arms) == ["plain", "fast", "slow", "own"]
+
+
+def test_a_contract_without_sections_of_its_own(folder: Path) -> None:
+    path = changed(changed(folder / "one.yaml", "workloads: {}\n", ""), "arms: {}\n", "")
+    assert set(load_contract(path).contract.workloads) == {"tiny", "large"}
+
+
+def test_a_change_of_what_is_shared_changes_the_contract(folder: Path) -> None:
+    before = [one.digest for one in load_contracts([folder])]
+    changed(folder / "shared.yaml", "slow:", "slower:")
+    after = [one.digest for one in load_contracts([folder])]
+    assert not set(before) & set(after)
+
+
+def test_what_one_contract_leaves_unused_is_no_finding(folder: Path) -> None:
+    _, findings = findings_of([folder])
+    assert [str(finding) for finding in findings if "used by no claim" in finding.message] == []
+
+
+def test_an_error_in_a_shared_file_is_one_error_there(folder: Path) -> None:
+    changed(folder / "shared.yaml", "batch_size: 8", "batch_size: 0")
+    assert refusals(folder) == ["contracts/shared.yaml:5:33: 'batch_size' must be greater than or equal to 1; found 0"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("arms:", "arm:", "6:1: unknown key; found 'arm'; did you mean 'arms'?"),
+        ("steps: 5,", "stps: 5,", "4:47: unknown key; found 'stps'; did you mean 'steps'?"),
+        (
+            "capture: step",
+            "capture: 1e-5",
+            (
+                "8:19: every YAML reader reads a value alike; found `1e-5`, which YAML 1.1 reads otherwise; "
+                "write `1.0e-5`"
+            ),
+        ),
+        (
+            "schema: shared/v2",
+            "schema: shared/v3",
+            "2:9: a shared file says that it is one; found 'shared/v3'; write `schema: shared/v2`",
+        ),
+        ("workloads:", "workloads: [", "5:3: the file is well-formed YAML: did not find expected ',' or ']'"),
+    ],
+)
+def test_a_wrong_shared_file(folder: Path, old: str, new: str, message: str) -> None:
+    changed(folder / "shared.yaml", old, new)
+    assert f"contracts/shared.yaml:{message}" in refusals(folder)
+
+
+def test_a_system_that_does_not_know_a_shared_setting_is_told_there(folder: Path) -> None:
+    changed(folder / "shared.yaml", "{capture: step}", "{capture: step, no_such: 1}")
+    _, findings = findings_of([folder / "one.yaml"])
+    assert [finding.where for finding in findings if finding.level == "error"] == ["contracts/shared.yaml:8:34"]
+
+
+def test_a_name_that_both_define(folder: Path) -> None:
+    path = changed(folder / "one.yaml", "arms: {}", "arms: {fast: {capture: step}}")
+    assert refusals(path) == [
+        (
+            "contracts/one.yaml:7:8: a name is defined once; found 'fast' again; "
+            "contracts/shared.yaml:8:3 has it already: rename one"
+        )
+    ]
+
+
+def test_a_name_that_two_shared_files_define(folder: Path) -> None:
+    (folder / "more.yaml").write_text("schema: shared/v2\narms:\n  fast: {capture: step}\n")
+    path = changed(folder / "one.yaml", "[shared.yaml]", "[shared.yaml, more.yaml]")
+    assert refusals(path) == [
+        (
+            "contracts/more.yaml:3:3: a name is defined once; found 'fast' again; "
+            "contracts/shared.yaml:8:3 has it already: rename one"
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["/etc/shared.yaml", "../../shared.yaml", "a/../../shared.yaml", "..\\\\a.yaml", "out.yaml", "c:x.yaml"],
+)
+def test_a_path_that_leads_elsewhere(folder: Path, tmp_path: Path, name: str) -> None:
+    outside = tmp_path.parent / f"{tmp_path.name}-outside.yaml"
+    outside.write_text(SHARED)
+    (folder / "out.yaml").symlink_to(outside)
+    [message] = refusals(changed(folder / "one.yaml", "[shared.yaml]", f'["{name}"]'))
+    assert message.startswith(
+        "contracts/one.yaml:4:8: a shared file lies in the contract's folder, or in the one above it; found "
+    )
+
+
+def test_one_folder_up_and_folders_below(folder: Path) -> None:
+    (folder / "below").mkdir()
+    shutil.move(folder / "one.yaml", folder / "below" / "one.yaml")
+    changed(folder / "below" / "one.yaml", "[shared.yaml]", "[../shared.yaml]")
+    shutil.copy(folder / "shared.yaml", folder / "below" / "own.yaml")
+    changed(folder / "two.yaml", "[shared.yaml]", "[below/own.yaml]")
+    assert [one.contract.id for one in load_contracts([folder])] == ["one", "two"]
+
+
+def test_one_that_is_not_there(folder: Path) -> None:
+    assert refusals(changed(folder / "one.yaml", "[shared.yaml]", "[shard.yaml]")) == [
+        (
+            "contracts/one.yaml:4:8: a shared file is there; found nothing at contracts/shard.yaml; "
+            "check the path, which begins at the contract's folder"
+        )
+    ]
+
+
+def test_one_is_no_contract(folder: Path) -> None:
+    assert refusals(folder / "shared.yaml") == [
+        (
+            "contracts/shared.yaml:2:9: a shared file is read with the contracts that use it; found its path alone; "
+            "name a contract"
+        )
+    ]
+
+
+def test_version_1_has_none(folder: Path) -> None:
+    text = (folder / "one.yaml").read_text().replace("contract/v2", "contract/v1").replace("judged_on", "on")
+    (folder / "one.yaml").write_text(text)
+    assert refusals(folder / "one.yaml")[0].startswith("contracts/one.yaml:4:1: unknown key; found 'uses' in a file of")
+
+
+def test_a_run_keeps_what_it_was_judged_by(folder: Path) -> None:
+    judgement = session.verify([folder], session.VerifyOptions(name="run"))
+    assert [verdict.status for verdict in judgement.verdicts] == ["PASS", "PASS"]
+    run = Path("harness-reports/run")
+    shutil.rmtree(folder)
+    header = json.loads((run / "run.json").read_text())["digests"]
+    [digest] = set(header["shared"]["one"] + header["shared"]["two"])
+    assert (run / "contracts" / "shared" / f"{digest}.yaml").read_text() == SHARED
+    again = rejudged(run)
+    assert again.problems == []
+    assert list(again.judgement.verdicts) == list(judgement.verdicts)
+
+
+def test_a_shared_file_that_was_changed_in_a_run_and_sealed_anew(folder: Path) -> None:
+    session.verify([folder], session.VerifyOptions(name="run"))
+    run = Path("harness-reports/run")
+    [copy] = (run / "contracts" / "shared").iterdir()
+    copy.write_text(SHARED.replace("slow", "slower"))
+    seal(run)
+    assert altered(read_bundle(run)) == [f"contracts/shared/{copy.name}: changed"]
+    copy.unlink()
+    seal(run)
+    assert altered(read_bundle(run)) == [f"contracts/shared/{copy.name}: missing"]
+
+
+def test_the_checked_in_schema_is_current(folder: Path) -> None:
+    from harness.contract import strict_yaml
+
+    schema = json.loads(SHARED_PATH.read_text(encoding="utf-8"))
+    assert SHARED_PATH.read_text(encoding="utf-8") == shared_schema_text()
+    validator = jsonschema.Draft202012Validator(schema)
+    assert list(validator.iter_errors(strict_yaml.read(folder / "shared.yaml").value)) == []
+    assert len(list(validator.iter_errors({"schema": "shared/v2", "claims": []}))) == 1
