@@ -206,6 +206,8 @@ class Bounds:
         ]
 
     def _reading(self, chosen: dict[int, tuple[Choices, set[str]]]) -> Reading:
+        if not chosen:
+            return Reading(self.document, {}, {})
         document, positions = self.document, dict(self.document.values)
         value = document.value
         for number, (choices, _) in chosen.items():

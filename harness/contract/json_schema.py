@@ -72,6 +72,8 @@ def contract_json_schema(*, with_packages: bool) -> dict[str, Any]:
     """JSON Schema (2020-12) of a contract file; `with_packages`: with the claim kinds of installed packages."""
     generator = _Described if with_packages else _OfTheHarness
     generated = Contract.model_json_schema(by_alias=True, schema_generator=generator)
+    shared = ("workloads", "arms")  # which may all stand in files that a contract uses
+    generated["required"] = [name for name in generated["required"] if name not in shared]
     _refer_to_cases(generated)
     generated["$defs"] |= _by_case()
     generated["$schema"] = "https://json-schema.org/draft/2020-12/schema"

@@ -14,21 +14,18 @@ import yaml
 
 _RESOLVER: Any = yaml.resolver.Resolver()
 _CONSTRUCTOR = yaml.constructor.SafeConstructor()
-_FIRST_CHARACTERS = frozenset(key for key in yaml.resolver.Resolver.yaml_implicit_resolvers if key)
+# of every plain scalar that is not a string to both, and of no other but by chance
+FIRST_CHARACTERS = frozenset(key for key in yaml.resolver.Resolver.yaml_implicit_resolvers if key)
 _TRUTH_VALUES = frozenset({"y", "Y", "n", "N"})  # booleans of YAML 1.1, which PyYAML leaves out
 _FLOAT = re.compile(r"(?P<sign>[-+]?)(?P<whole>[0-9]*)\.?(?P<rest>[0-9]*)(?:[eE](?P<exponent>[-+]?[0-9]+))?")
 
 
+@lru_cache(maxsize=4096)
 def portable(text: str, value: object) -> str | None:
     """What to write instead of a plain scalar that YAML 1.1 reads otherwise; None where both read it alike.
 
     value: what YAML 1.2 reads.
     """
-    return _portable(text, value) if text and text[0] in _FIRST_CHARACTERS else None
-
-
-@lru_cache(maxsize=4096)
-def _portable(text: str, value: object) -> str | None:
     if text not in _TRUTH_VALUES and _reads_alike(text, value):
         return None
     if isinstance(value, str):

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from harness.contract.portable_scalars import portable
+from harness.contract.portable_scalars import FIRST_CHARACTERS, portable
 from harness.errors import ContractError
 
 MAX_BYTES = 1 << 20
@@ -35,7 +35,6 @@ _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": Fals
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NON_FINITE = re.compile(r"[-+]?(\.inf|\.Inf|\.INF)|\.nan|\.NaN|\.NAN")
-_FIRST_CHARACTERS = frozenset("~nNtTfF+-.0123456789")  # of every plain scalar that is not a string
 _MAX_NUMBER_LENGTH = 100
 _TAB_INDENTATION = re.compile(r"^ *\t", re.MULTILINE)
 _CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
@@ -264,7 +263,7 @@ class _Reader:
             self._refuse(event, "no tags", got=str(event.tag), remedy="remove it")
         self.values[path] = (event.start_mark.line + 1, event.start_mark.column + 1)
         if isinstance(event, yaml.ScalarEvent):
-            return event.value if event.style else self._noted(event, self.values[path])
+            return event.value if event.style else self._plain(event)
         if len(path) >= MAX_DEPTH:
             self._refuse(event, f"values are nested at most {MAX_DEPTH} deep", got="a deeper one")
         return self._mapping(path) if isinstance(event, yaml.MappingStartEvent) else self._sequence(path)
@@ -291,20 +290,22 @@ class _Reader:
         self.values.pop((*path, "\0key"), None)
         return items
 
-    def _noted(self, event: Any, position: Position) -> Any:
+    def _plain(self, event: Any) -> Any:
         """The value of a plain scalar; noted where YAML 1.1 has another."""
-        value = self._plain(event)
-        instead = portable(event.value, value)
+        text: str = event.value
+        if text and text[0] not in FIRST_CHARACTERS:
+            return text
+        value = self._by_core_schema(event, text)
+        instead = portable(text, value)
         if instead is not None:
-            span = event.start_mark.index, event.end_mark.index
-            self.unportable.append(Unportable(position, event.value, instead, *span))
+            start, end = event.start_mark, event.end_mark
+            self.unportable.append(
+                Unportable((start.line + 1, start.column + 1), text, instead, start.index, end.index)
+            )
         return value
 
-    def _plain(self, event: Any) -> Any:
-        """A plain scalar by the YAML 1.2 core schema: `1e-5` a float, `no` a string, no dates, no sexagesimals."""
-        text: str = event.value
-        if text and text[0] not in _FIRST_CHARACTERS:
-            return text
+    def _by_core_schema(self, event: Any, text: str) -> Any:
+        """Of YAML 1.2: `1e-5` a float, `no` a string, no dates, no sexagesimals."""
         if text in _BOOL:
             return _BOOL[text]
         if _NULL.fullmatch(text):

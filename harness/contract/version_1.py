@@ -49,6 +49,9 @@ class _Translator:
         for name, workload in _mapping(value.get("workloads")).items():
             for key in ("gpu", "capability_at_least"):
                 self._refuse(_mapping(_mapping(workload).get("needs")), ("workloads", name, "needs"), key)
+        for path in old.keys:
+            if path[-1] == "cases" and path[0] == "claims":
+                self._refuse({"cases": ()}, path[:-1], "cases")
         if isinstance(value.get("claims"), list):
             value["claims"] = [self._claim(claim, ("claims", at)) for at, claim in enumerate(value["claims"])]
         errors = old.cut(self.errors, len(self.errors))
@@ -61,8 +64,6 @@ class _Translator:
         self._refuse(claim, path, "judged_on", "write `on`")
         for key in ("tags", "owner"):
             self._refuse(claim, path, key)
-        for inside in _paths(claim):
-            self._refuse(_mapping(self.document.at((*path, *inside))), (*path, *inside), "cases")
         if "on" in claim:
             self._moved((*path, "on"), (*path, "judged_on"), claim["on"])
         new = {("judged_on" if key == "on" else key): value for key, value in claim.items() if key != "judged_on"}
