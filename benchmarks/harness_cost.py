@@ -19,6 +19,7 @@ import argparse
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -182,6 +183,7 @@ def checking(number: int) -> Cost:
     """`check` of copies of one shipped contract, each with an id of its own."""
     original = Path("contracts/traced-step-v1.yaml").read_text()
     with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree("contracts/shared", Path(folder) / "shared")
         for index in range(number):
             name = f"copy-{index}-v1"
             (Path(folder) / f"{name}.yaml").write_text(original.replace("traced-step-v1", name))

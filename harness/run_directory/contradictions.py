@@ -27,7 +27,12 @@ def _narrowing(bundle: Bundle, contracts: Sequence[Contract]) -> Iterator[str]:
     narrowed = bundle.header.narrowed
     claims = [claim for contract in contracts for claim in contract.claims]
     workloads = {name for claim in claims for name in claim.judged_on}
-    known = ("claim", narrowed.claims, {claim.id for claim in claims}), ("workload", narrowed.workloads, workloads)
+    tags = {tag for contract in contracts for claim in contract.claims for tag in contract.tags_of(claim)}
+    known = (
+        ("claim", narrowed.claims, {claim.id for claim in claims}),
+        ("workload", narrowed.workloads, workloads),
+        ("tag", narrowed.tags, tags),
+    )
     for kind, names, there in known:
         for name in names:
             if name not in there:

@@ -98,6 +98,7 @@ def test_pytest_works_without_the_extra(tmp_path: Path) -> None:
     """A project's own tests run, and its contract's units are skipped with the remedy."""
     (tmp_path / "test_own.py").write_text("def test_own():\n    assert True\n")
     shutil.copy(ROOT / "contracts" / "traced-step-v1.yaml", tmp_path)
+    shutil.copytree(ROOT / "contracts" / "shared", tmp_path / "shared")
     program = tmp_path / "run_pytest.py"
     program.write_text(
         "import sys\nimport plain_install\nplain_install.hide(plain_install.NOT_INSTALLED)\nimport pytest\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -206,6 +207,27 @@ def test_a_workload_can_be_selected(pytester: pytest.Pytester, project: Write) -
     result = pytester.runpytest_inprocess("contracts", "--contract-workload", "held")
     result.assert_outcomes(passed=1)
     assert result.ret == 0
+
+
+def tagged(folder: Path, tags: str) -> None:
+    path = folder / "scripted-v1.yaml"
+    text = path.read_text().replace("contract/v1", "contract/v2").replace("    on: ", "    judged_on: ")
+    path.write_text(text.replace("\nsystem:", f"\ntags: [{tags}]\nsystem:", 1))
+
+
+def test_a_tag_can_be_selected(pytester: pytest.Pytester, project: Write) -> None:
+    folder = project("held")
+    tagged(folder, "quick, cpu")
+    pytester.runpytest_inprocess("contracts", "--contract-tag", "cpu").assert_outcomes(passed=1)
+    [run] = (pytester.path / "harness-reports").iterdir()
+    assert json.loads((run / "run.json").read_text())["narrowed"]["tags"] == ["cpu"]
+
+
+def test_a_tag_that_no_claim_has_is_an_error(pytester: pytest.Pytester, project: Write) -> None:
+    tagged(project("held"), "quick")
+    result = pytester.runpytest_inprocess("contracts", "--contract-tag", "quik")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*no claim here has this tag; found `quik`; did you mean 'quick'?"])
 
 
 def test_another_failing_test_counts_beside_units_that_held(pytester: pytest.Pytester, project: Write) -> None:

@@ -93,7 +93,7 @@ def verdict_of(
 ) -> Verdict:
     """The verdict on a claim; `beside` are further claims of its contract, `gpu` is the machine's."""
     contract = contract_of({"id": "CLAIM"} | dict(claim), *beside)
-    return judge_unit(contract, contract.claims[0], "w", runs, gpu=gpu)
+    return judge_unit(contract, contract.claims[0], "w", runs, None, gpu)
 
 
 def series(

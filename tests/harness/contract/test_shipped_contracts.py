@@ -16,6 +16,7 @@ from harness.contract.kinds.replay import Capture, CaptureFallback, HostSyncs, M
 from harness.contract.kinds.throughput import ThroughputRatio
 from harness.contract.kinds.training import Repeatability, TrajectoryMatch
 from harness.contract.load import LoadedContract, load_contract, load_contracts
+from harness.contract.shared import SharedFiles
 from harness.contract.waivers import find_waivers
 
 FOLDER = Path(__file__).parents[3] / "contracts"
@@ -139,10 +140,11 @@ def test_a_captured_trajectory_guards_against_showing_nothing(claims: dict[str, 
 
 def test_two_thousand_contracts_within_five_seconds() -> None:
     path = FOLDER / "traced-step-v1.yaml"
-    load_contract(path)
+    files = SharedFiles()  # which a folder of contracts reads once
+    load_contract(path, files)
     started = time.process_time()  # other processes on the machine do not count
     for _ in range(200):
-        load_contract(path)
+        load_contract(path, files)
     assert (time.process_time() - started) * 10 <= 5
 
 

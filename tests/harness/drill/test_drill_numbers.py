@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ def changed(tmp_path: Path, file: str, old: str, new: str) -> LoadedContract:
     """A contract of ours with the first `old` replaced."""
     text = (CONTRACTS / file).read_text(encoding="utf-8")
     assert old in text
+    shutil.copytree(CONTRACTS / "shared", tmp_path / "shared")
     path = tmp_path / file
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
     return load_contract(path)
