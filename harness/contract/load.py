@@ -14,7 +14,7 @@ from harness.contract import shared, strict_yaml, version_1
 from harness.contract.conditional import Bounds, Reading
 from harness.contract.references import problems
 from harness.contract.schema import SCHEMA_VERSION, Contract
-from harness.contract.shared import Locate, SharedFile, SharedFiles, beside, is_shared_file
+from harness.contract.shared import Locate, SharedFile, SharedFiles, is_shared_file
 from harness.contract.strict_yaml import MOST_ERRORS
 from harness.contract.validation_errors import explain
 from harness.errors import ContractError, ContractErrors
@@ -174,7 +174,7 @@ def folders_read(paths: Sequence[Path]) -> list[str]:
     return lines
 
 
-def load_contracts(paths: Sequence[Path], locate: Locate = beside) -> list[LoadedContract]:
+def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[LoadedContract]:
     """Load files, and the contracts of folders by the rule of `files_of_folder`, each file once.
 
     locate: where files lie that they share; left out, beside them.

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -63,26 +64,27 @@ def is_shared_file(path: Path) -> bool:
         return False
 
 
-def beside(contract: Path, number: int, name: str) -> Path:  # noqa: ARG001 - of the form of `Locate`
-    """Where a contract's shared file lies: a path from the contract's folder, one folder up at most.
+def beside(folder: Path, name: str) -> Path:
+    """Where a shared file of a contract lies: a path from the contract's folder, which leads one folder up at most.
 
     Raises ContractError for one that leads elsewhere, also by a link.
     """
     parts = PurePosixPath(name).parts
     refused = PurePosixPath(name).is_absolute() or "\\" in name or ":" in name or ".." in parts[1:]
-    folder = contract.parent / ".." if parts[:1] == ("..",) else contract.parent
-    path = Path(os.path.normpath(contract.parent / name))
-    within = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+    path = Path(os.path.normpath(folder / name))
+    top = os.path.realpath(folder / ".." if parts[:1] == ("..",) else folder)
+    within = Path(os.path.realpath(path)).is_relative_to(top)
     if refused or not within:
         raise ContractError(PLACE, got=repr(name), remedy="name it by a path from the contract's folder")
     return path
 
 
 class SharedFiles:
-    """Reads shared files, each once however many contracts use it."""
+    """Reads shared files, each once, however many contracts use it. `locate`: where they lie, if not beside these."""
 
-    def __init__(self, locate: Locate = beside) -> None:
+    def __init__(self, locate: Locate | None = None) -> None:
         self._locate = locate
+        self._beside = cache(beside)  # of this object: what lies where may change
         self._read: dict[Path, SharedFile] = {}
 
     def used_by(self, document: Document, path: Path) -> list[SharedFile]:
@@ -97,13 +99,13 @@ class SharedFiles:
 
     def _file(self, document: Document, path: Path, number: int, name: str) -> SharedFile:
         try:
-            found = self._locate(path, number, name)
+            found = self._locate(path, number, name) if self._locate else self._beside(path.parent, name)
         except ContractError as error:
             raise document.error(("uses", number), error.rule, got=error.got, remedy=error.remedy) from error
-        if not found.exists():
-            remedy = "check the path, which begins at the contract's folder"
-            raise document.error(("uses", number), "a shared file is there", got=f"nothing at {found}", remedy=remedy)
         if found not in self._read:
+            if not found.exists():
+                got, remedy = f"nothing at {found}", "check the path, which begins at the contract's folder"
+                raise document.error(("uses", number), "a shared file is there", got=got, remedy=remedy)
             self._read[found] = read_shared(found)
         return self._read[found]
 

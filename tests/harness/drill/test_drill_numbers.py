@@ -63,7 +63,7 @@ def test_a_number_in_a_part_of_a_composite_claim(tmp_path: Path) -> None:
     loaded = changed(tmp_path, "traced-step-v1.yaml", "      - noisy_control\n", "")
     (finding,) = lint(loaded, describe)
     assert finding.message.startswith("no fault of 'TRACED-STEP-001' breaks `control.exactly` (6)")
-    assert finding.where == f"{loaded.path}:53:48"
+    assert finding.where == f"{loaded.path}:37:48"
 
 
 def claim(contract: str, name: str) -> tuple[LoadedContract, AnyClaim]:
