@@ -151,6 +151,19 @@ LOSSES_EQUAL = _fails("losses_equal", "Losses that must differ are equal in bits
 BATCHES_EQUAL = _fails("batches_equal", "Arms that must read different batches read an equal one.")
 START_EQUAL = _fails("start_equal", "Arms that must start from different parameters start from equal ones.")
 
+# --- accumulation over micro-batches ---------------------------------------------------------------------------
+MICRO_BATCH_COUNT = _fails("micro_batch_count", "A step read another number of micro-batches than demanded.")
+MICRO_BATCHES_REPEAT = _fails("micro_batches_repeat", "A step read one micro-batch more than once.")
+UPDATE_COUNT = _fails("update_count", "The optimizers did not update once in each step.")
+DIFFERS_FROM_ONE_BATCH = _fails(
+    "differs_from_one_batch",
+    "Loss, norms or gradients of the micro-batches are not, within the bound, those of one batch of all of them.",
+)
+VACUOUS_ONE_BATCH = _fails(
+    "vacuous_one_batch", "Micro-batches and one batch gave gradients of equal bits: it is one computation, made twice."
+)
+UPDATES_UNCOUNTED = _undecided("updates_uncounted", "No optimizer of the arm counts its updates.")
+
 # --- host syncs, memory ----------------------------------------------------------------------------------------
 SYNC_COUNT = _fails(
     "sync_count", "The candidate's number of waits for the device (host syncs) is not the demanded one."
