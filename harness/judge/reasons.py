@@ -106,6 +106,9 @@ VACUOUS_GRADIENTS_ZERO = _fails("vacuous_gradients_zero", "Every compared gradie
 VACUOUS_PRECISION = _fails(
     "vacuous_precision", "The compared arms compute in other precisions than the comparison needs, so it shows nothing."
 )
+VACUOUS_PARAMETER_DTYPE = _fails(
+    "vacuous_parameter_dtype", "An arm's trainable parameters have another data type than the comparison needs."
+)
 VACUOUS_CONTROL_NO_SYNC = _fails("vacuous_control_no_sync", "The synchronizing control showed no host sync.")
 VACUOUS_DETECTOR_BLIND = _fails("vacuous_detector_blind", "A sync detector did not see the planted sync.")
 VACUOUS_NO_KERNELS = _fails("vacuous_no_kernels", "A list of kernels that must not be empty is empty.")

@@ -105,7 +105,7 @@ def digest_of_rounded(tensors: Mapping[str, Tensor], dtype: str) -> str:
     lines = []
     for name in sorted(tensors):
         rounded = dense(tensors[name]).to(target)
-        lines.append(f"{name} {dtype} {list(rounded.shape)} {digests({name: rounded})[name]}\n")
+        lines.append(f"{name} {target} {list(rounded.shape)} {digests({name: rounded})[name]}\n")
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
 
 
