@@ -138,6 +138,7 @@ class TrainConfig:
     ``learning_rate`` is the peak of a linear warm-up followed by a cosine to a tenth of it; 0 trains nothing.
     ``weight_decay`` acts on every trainable tensor, as in one parameter group of `torch.optim.AdamW`.
     ``data`` is a text file or folder; None is the text of CPython's `pydoc_data.topics`.
+    ``micro_batches`` is the number of equal parts that a batch is taken in, one after the other, for one update.
     ``loss_chunk`` is the number of tokens whose logits exist at one time.
     ``gemm`` is the path of the backward products, see `reference_impl.gemm`.
     Without ``adapters`` the forward pass leaves LoRA out; its factors stay in place, so that parameters start alike.
@@ -166,6 +167,12 @@ class TrainConfig:
     loss_chunk: int = 512
     gemm: GemmPath = "cublas"
     adapters: bool = True
+    micro_batches: int = 1
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Sequences that pass through the model at one time."""
+        return self.batch_size // self.micro_batches
 
     @classmethod
     def preset(cls, model: str, **overrides: Any) -> TrainConfig:
@@ -173,7 +180,13 @@ class TrainConfig:
         return cls(**{"model": model, **_TRAIN_PRESETS.get(model, {}), **overrides})
 
     def __post_init__(self) -> None:
-        _require_positive(self, "batch_size", "seq_len", "steps", "rank", "loss_chunk")
+        _require_positive(self, "batch_size", "seq_len", "steps", "rank", "loss_chunk", "micro_batches")
+        _require(
+            condition=self.batch_size % self.micro_batches == 0,
+            argument="micro_batches",
+            found=self.micro_batches,
+            remedy=f"must divide batch_size ({self.batch_size})",
+        )
         _require_choice(self, "clip_scope", get_args(ClipScope))
         _require_choice(self, "clip_mode", get_args(ClipMode))
         _require_choice(self, "weights", get_args(WeightFormat))

@@ -164,7 +164,7 @@ class CapturingTrainer:
         captured = CapturedStep(
             bodies, trainer.state_tensors, self._static_of_current_shape(), pool=self._pool, stream=self._stream
         )
-        tokens = trainer.static.tokens.numel()
+        tokens = trainer.static.shape.batch_size * trainer.static.shape.seq_len
         with trainer.model.streams.overlapped() if tokens <= MOST_TOKENS_OVERLAPPED else nullcontext():
             captured.capture()
         self.warmup_steps += captured.warmup_steps

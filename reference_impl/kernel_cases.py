@@ -37,7 +37,7 @@ class ReferenceKernelCases:
         self.device = resolve_device(config.device)
         self._config = config
         self._model = _model_config(config)
-        self._tokens = config.batch_size * config.seq_len
+        self._tokens = config.micro_batch_size * config.seq_len
         self._launched: dict[str, KernelSpec] = {}
         self._planned: dict[str, KernelSpec] = {}
         self._compilation: OfflineCompilation | None = None

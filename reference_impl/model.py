@@ -100,12 +100,17 @@ class Model:
                 source.tensor(f"{prefix}.post_attention_layernorm.weight")
             )
 
-    def forward(self, tokens: Tensor, targets: Tensor, shape: StepShape) -> tuple[Tensor, ModelContext]:
-        """tokens, targets int64 [B, S] -> mean loss over the B*S tokens (0-d float32), and the backward's context."""
+    def forward(
+        self, tokens: Tensor, targets: Tensor, shape: StepShape, *, mean_over: int | None = None
+    ) -> tuple[Tensor, ModelContext]:
+        """tokens, targets int64 [B, S] -> mean loss over the B*S tokens (0-d float32), and the backward's context.
+
+        Of a micro-batch, ``mean_over`` is the number of tokens of the whole batch: losses and gradients then add up.
+        """
         self.trainable.refresh_compute_copies()
         hidden, contexts = self._forward_blocks(tokens, shape)
         final, rstd_out = ops.rms_norm_forward(hidden, self.final_gain, self.config.rms_norm_eps)
-        loss, grad_final = self._loss(final, targets.view(-1))
+        loss, grad_final = self._loss(final, targets.view(-1), mean_over or targets.numel())
         return loss, ModelContext(contexts, hidden, rstd_out, grad_final)
 
     def _forward_blocks(self, tokens: Tensor, shape: StepShape) -> tuple[Tensor, list[BlockContext]]:
@@ -119,13 +124,15 @@ class Model:
             contexts.append(context)
         return residual if branch is None else residual + branch, contexts
 
-    def _loss(self, final: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """final [T, H], targets [T] -> mean loss and its gradient [T, H]; logits exist for one chunk of tokens.
+    def _loss(self, final: Tensor, targets: Tensor, mean_over: int) -> tuple[Tensor, Tensor]:
+        """final [T, H], targets [T] -> their part of the mean loss over ``mean_over`` tokens, and its gradient [T, H].
+
+        Logits exist for one chunk of tokens.
 
         The gradient takes the place of ``final``, chunk by chunk.
         """
         tokens = targets.numel()
-        scale = torch.full((), 1.0 / tokens, dtype=torch.float32, device=final.device)
+        scale = torch.full((), 1.0 / mean_over, dtype=torch.float32, device=final.device)
         # One buffer for all chunks: a new one would be made while the last chunk's is still there.
         buffer = final.new_empty(min(self._chunk, tokens), self.head.shape[0])
         losses: list[Tensor] = []

@@ -34,7 +34,7 @@ _JOINED_ELEMENTS = 4 * NF4_BLOCK
 
 
 def plan(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> list[KernelSpec]:
-    """The kernels of every step of a run on CUDA, each once: batches of `config.batch_size` x each of `seq_lens`."""
+    """The kernels of every step of a run on CUDA, each once: `config.micro_batch_size` x each of `seq_lens`."""
     dtype = kernel_dtype(config)
     specs = [*_frozen_matrices(model, config, dtype), *_clip(model, config)]
     for seq_len in seq_lens:
@@ -63,7 +63,7 @@ def _frozen_matrices(model: ModelConfig, config: TrainConfig, dtype: str) -> Ite
 
 def _activations(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: int) -> Iterator[KernelSpec]:
     """Norms with their gain reduction, rotary embedding, attention, SwiGLU and the loss: in every mode."""
-    tokens = config.batch_size * seq_len
+    tokens = config.micro_batch_size * seq_len
     yield from registry.load("rms_norm").specializations(
         tokens=tokens, hidden=model.hidden_size, eps=model.rms_norm_eps, dtype=dtype
     )
@@ -72,7 +72,7 @@ def _activations(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: i
         tokens, model.qkv_dim, 2 * config.rank, seq_len, rotated, model.head_dim, dtype
     )
     yield from registry.load("attention").specializations(
-        batch=config.batch_size,
+        batch=config.micro_batch_size,
         seq_len=seq_len,
         heads=model.num_heads,
         kv_heads=model.num_kv_heads,
@@ -89,7 +89,7 @@ def _lora_products(model: ModelConfig, config: TrainConfig, dtype: str, seq_len:
     """Gradients of both LoRA factors of q and v by the tiled kernel, into fp32; the library's products have no key."""
     if config.gemm != "tiled":
         return
-    tokens, ranks = config.batch_size * seq_len, 2 * config.rank
+    tokens, ranks = config.micro_batch_size * seq_len, 2 * config.rank
     for k, n in ((model.qkv_dim, ranks), (ranks, model.hidden_size)):
         yield registry.load("gemm").backward_b_spec(tokens, k, n, dtype, dtype, "fp32", accumulate=False)
 

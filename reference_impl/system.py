@@ -40,6 +40,7 @@ ARM_OPTIONS: dict[str, Sequence[Scalar] | type] = {
     "gemm": ("cublas", "tiled", "fp16", "bf16"),
     "adapters": (True, False),
     "seed": int,
+    "micro_batches": int,
 }
 # Settings of the run, not of the trainer: which kernels are loaded before the weights.
 RUN_OPTIONS: dict[str, Sequence[Scalar] | type] = {"prewarm": (True, False)}

@@ -11,6 +11,7 @@ What a capture builds on:
   the device.
 - `forward_body()` and `backward_body()` are the same step in two halves that meet in static activations, for capturing
   backward, clip and optimizer alone. Their first half must have run once, uncaptured, before the second is captured.
+- With micro-batches `body()` is forward and backward of each, one after the other, then clip and optimizer once.
 - `state_tensors()` is all that `body()` changes, so that a warm-up or a recording can be undone.
 - `set_shape()` selects the static batch buffers of another shape; each shape keeps its own.
 """
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor
 
 from reference_impl import gemm, ops
+from reference_impl.accumulation import Accumulation
 from reference_impl.attention import StepShape
 from reference_impl.checkpoint import CheckpointWeights, RandomWeights, WeightSource, read_config
 from reference_impl.clip import GradientClip
@@ -38,9 +40,9 @@ from reference_impl.optimizer import FlatAdamW
 class StaticBuffers:
     """The tensors of one batch shape whose addresses never change."""
 
-    tokens: Tensor  # int64 [B, S]
-    targets: Tensor  # int64 [B, S]
-    shape: StepShape
+    tokens: Tensor  # int64 [B, S]; with micro-batches [k, B / k, S]
+    targets: Tensor  # likewise
+    shape: StepShape  # of what passes through the model at one time
     context: ModelContext | None = None  # activations of the split step
 
 
@@ -92,6 +94,8 @@ class Trainer:
         self.optimizer = FlatAdamW(self.trainable.flat, config)
         slots = self.trainable.slots
         self.clip = GradientClip([slot.size for slot in slots], [slot.layer for slot in slots], config, self.device)
+        parts = config.micro_batches
+        self.accumulation = Accumulation(self.model, parts) if parts > 1 else None
         self.data = TextBatches(tokenize(read_text(config.data), tokenizer), self.model_config.vocab_size, config.seed)
         self._buffers: dict[tuple[int, int], StaticBuffers] = {}
         self.static = self.set_shape(config.seq_len)
@@ -107,15 +111,22 @@ class Trainer:
         if key not in self._buffers:
             model = self.model_config
             cos, sin = ops.rope_tables(seq_len, model.head_dim, model.rope_theta, self.device)
-            tokens = torch.zeros(key, dtype=torch.int64, device=self.device)
-            self._buffers[key] = StaticBuffers(tokens, torch.zeros_like(tokens), StepShape(batch, seq_len, cos, sin))
+            parts = self.config.micro_batches
+            if batch % parts:
+                raise ReferenceImplError("batch_size", f"got {batch}", f"must be a multiple of micro_batches ({parts})")
+            size = key if parts == 1 else (parts, batch // parts, seq_len)
+            tokens = torch.zeros(size, dtype=torch.int64, device=self.device)
+            shape = StepShape(batch // parts, seq_len, cos, sin)
+            self._buffers[key] = StaticBuffers(tokens, torch.zeros_like(tokens), shape)
         self.static = self._buffers[key]
         return self.static
 
     def batch(self, index: int) -> tuple[Tensor, Tensor]:
-        """Tokens and targets of batch ``index`` in the current shape, int64 [B, S] on the CPU."""
-        shape = self.static.shape
-        return self.data.batch(index, shape.batch_size, shape.seq_len)
+        """Tokens and targets of batch ``index`` in the current shape, int64 on the CPU, shaped as the static ones."""
+        static = self.static
+        sequences = static.tokens.numel() // static.shape.seq_len
+        tokens, targets = self.data.batch(index, sequences, static.shape.seq_len)
+        return tokens.view(static.tokens.shape), targets.view(static.tokens.shape)
 
     def prepare(self, index: int) -> None:
         """Copy batch ``index`` and its learning rate into the static tensors, without waiting for the device."""
@@ -128,14 +139,24 @@ class Trainer:
     def body(self) -> Tensor:
         """One whole step on the static tensors; the loss before the update, 0-d."""
         static = self.static
+        if self.accumulation is not None:
+            loss = self.accumulation.gradients(static.tokens, static.targets, static.shape)
+            self.update()
+            return loss
         loss, context = self.model.forward(static.tokens, static.targets, static.shape)
         self._finish(context, consume=True)
         return loss
 
     @torch.no_grad()
     def forward_body(self) -> Tensor:
-        """The step's first half: forward, loss, and the head's gradient, left in static activations."""
+        """The step's first half: forward, loss, and the head's gradient, left in static activations.
+
+        Raises `ReferenceImplError` with micro-batches: each has a forward and a backward pass of its own.
+        """
         static = self.static
+        if self.accumulation is not None:
+            found = f"{self.config.micro_batches} micro-batches in a step of two halves"
+            raise ReferenceImplError("micro_batches", found, "capture the whole step, or nothing")
         loss, context = self.model.forward(static.tokens, static.targets, static.shape)
         if static.context is None:
             static.context = context
@@ -153,6 +174,10 @@ class Trainer:
 
     def _finish(self, context: ModelContext, *, consume: bool) -> None:
         self.model.backward(context, self.static.shape, consume=consume)
+        self.update()
+
+    def update(self) -> None:
+        """Clip the flat gradient, and one step of the optimizer."""
         self.clip.apply_(self.trainable.gradient)
         self.optimizer.update_(self.trainable.flat, self.trainable.gradient, self.clip.norms)
 
@@ -169,6 +194,7 @@ class Trainer:
             **self.trainable.working_tensors(),
             **self.optimizer.state_tensors(),
             **self.clip.state_tensors(),
+            **({} if self.accumulation is None else self.accumulation.state_tensors()),
         }
 
     def parameters(self) -> dict[str, Tensor]:

@@ -197,8 +197,8 @@ def lost_update(trainer: Trainer) -> None:
 def loss_mean(trainer: Trainer) -> None:
     forward: Any = trainer.model.forward
 
-    def forward_with_other_mean(tokens: Tensor, targets: Tensor, shape: Any) -> Any:
-        loss, context = forward(tokens, targets, shape)
+    def forward_with_other_mean(tokens: Tensor, targets: Tensor, shape: Any, *, mean_over: int | None = None) -> Any:
+        loss, context = forward(tokens, targets, shape, mean_over=mean_over)
         return loss * (targets.numel() / (targets.numel() - 1)), context
 
     trainer.model.forward = forward_with_other_mean  # type: ignore[method-assign]

@@ -215,6 +215,10 @@ class Judged(Strict):
         """Gradients that a paired run reduces."""
         return None
 
+    def recorded_of(self) -> dict[str, dict[str, int | str]]:
+        """What a paired run records of arms beside what it always does, by arm: fields of a `PlannedArm`."""
+        return {}
+
     def process_count(self) -> int | None:
         """Processes, each a run of its own, that repeat its probe; None: one run, shared where that is possible."""
         return None

@@ -38,7 +38,7 @@ def donor_for(run: Run, controls: Sequence[Run]) -> Run | None:
         if control.probe == run.probe and control.workload_name == run.workload_name and left_out <= set(control.arms):
             enough = all(
                 control.arms[arm].replicas >= run.arms[arm].replicas
-                and (control.arms[arm].observe_syncs or not run.arms[arm].observe_syncs)
+                and control.arms[arm].records_too(run.arms[arm])
                 # a comparison that nobody asked for does no harm
                 and run.baseline_of.get(arm) in (None, control.baseline_of.get(arm))
                 for arm in left_out

@@ -39,6 +39,8 @@ class ArmStart(Record):
     facts: dict[str, Scalar]  # layers, device, dtype, parameters, text digest, … as the system states them
     state: State | None = None  # None: recorded before states were
     trainable_names: list[str] | None = None  # None: recorded before they were
+    trainable_dtypes: list[str] | None = None  # data types of the trainable tensors; None: likewise
+    rounded_digest: str | None = None  # of the trainable tensors, rounded to the data type that the plan names
 
 
 class ArmEnd(Record):
@@ -53,6 +55,18 @@ class ArmEnd(Record):
     state: State | None = None  # as in the start
     differences: list[EndDifference] | None = None
     input_names: list[str] | None = None  # of what the last step read; None: not shown, or recorded before they were
+    # by how much optimizers' own counters went up, each number once; None: nobody looked
+    updates: list[Count] | None = None
+
+
+class MicroBatches(Record):
+    """Digests of the micro-batches of some steps in a row: a list a step, an entry a micro-batch in its order."""
+
+    record: Literal["micro_batches"] = "micro_batches"
+    arm: str
+    replica: Count
+    first_step: Count
+    digests: list[list[str]]
 
 
 class TensorReduction(Record):
@@ -228,4 +242,4 @@ class MemoryEvidence(Record):
 
 
 # What a worker writes of an arm after its start.
-LaterArmRecord = ArmEnd | CaptureEvidence | ComparedStep | Gradients | HostSyncEvidence | MemoryEvidence
+LaterArmRecord = ArmEnd | CaptureEvidence | ComparedStep | Gradients | HostSyncEvidence | MemoryEvidence | MicroBatches

@@ -22,6 +22,18 @@ class PlannedArm(Record):
     observe_syncs: bool = False
     watch_every_step: bool = False  # its host syncs are judged, so that each of its steps is watched
 
+    micro_batches: int | None = None  # that its inputs are split into, a digest each; None: no claim reads them
+    rounded_to: str | None = None  # data type that its first parameters are rounded to for a digest more
+
+    def records_too(self, other: PlannedArm) -> bool:
+        """Whether all that is recorded of the other one beside the usual is recorded of this one alike."""
+        return (
+            other.observe_syncs <= self.observe_syncs
+            and other.watch_every_step <= self.watch_every_step
+            and other.micro_batches in (None, self.micro_batches)
+            and other.rounded_to in (None, self.rounded_to)
+        )
+
     @property
     def indices(self) -> range:
         """The replicas to execute, by their numbers."""

@@ -19,6 +19,7 @@ from harness.evidence.arm_records import (
     HostSyncEvidence,
     LaterArmRecord,
     MemoryEvidence,
+    MicroBatches,
 )
 from harness.evidence.files import Damaged, first_error, read_bytes, read_model
 from harness.evidence.lanes import Lane, joined, lane_folders, missing
@@ -42,6 +43,13 @@ from harness.evidence.run_records import (
 from harness.evidence.series_file import read_series
 from harness.evidence.sharing import Shared, lacks, seen_by
 
+# Records of which an arm has several -> where its evidence lists them.
+_LISTED: dict[type[LaterArmRecord], str] = {
+    Gradients: "gradients",
+    ComparedStep: "compared_steps",
+    MemoryEvidence: "memory",
+    MicroBatches: "micro_batches",
+}
 _EMPTY = Series(np.empty(0), [], np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -247,12 +255,9 @@ def _with_arm_record(arm: ArmEvidence, record: LaterArmRecord) -> ArmEvidence:
             return replace(arm, capture=record)
         case HostSyncEvidence():
             return replace(arm, syncs=record)
-        case Gradients():
-            return replace(arm, gradients=[*arm.gradients, record])
-        case ComparedStep():
-            return replace(arm, compared_steps=[*arm.compared_steps, record])
-        case MemoryEvidence():
-            return replace(arm, memory=[*arm.memory, record])
+        case Gradients() | ComparedStep() | MemoryEvidence() | MicroBatches():
+            name = _LISTED[type(record)]
+            return replace(arm, **{name: [*getattr(arm, name), record]})  # type: ignore[arg-type]
 
 
 def _with_run_record(evidence: RunEvidence, record: AnyRecord) -> RunEvidence:

@@ -18,6 +18,7 @@ from harness.evidence.arm_records import (
     Gradients,
     HostSyncEvidence,
     MemoryEvidence,
+    MicroBatches,
 )
 from harness.evidence.base import Cause, Obstacle, Probe, Record
 from harness.evidence.run_records import (
@@ -66,6 +67,7 @@ class ArmEvidence:
     syncs: HostSyncEvidence | None = None
     memory: list[MemoryEvidence] = field(default_factory=list)
     compared_steps: list[ComparedStep] = field(default_factory=list)
+    micro_batches: list[MicroBatches] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from harness.evidence.arm_records import (
     Gradients,
     HostSyncEvidence,
     MemoryEvidence,
+    MicroBatches,
 )
 from harness.evidence.base import Cause, Obstacle, Record
 from harness.numbers import Amount, Count, Real
@@ -245,6 +246,7 @@ AnyRecord = Annotated[
     | CaptureEvidence
     | HostSyncEvidence
     | MemoryEvidence
+    | MicroBatches
     | TimingEvidence
     | Telemetry
     | KernelsEvidence

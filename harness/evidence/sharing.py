@@ -74,8 +74,8 @@ def arm_lacks(host: Run, there: str, guest: Run, name: str, arms: Mapping[str, s
         return "the settings"
     if not set(ours.indices) <= set(theirs.indices):
         return "the repetitions"
-    if ours.observe_syncs > theirs.observe_syncs or ours.watch_every_step > theirs.watch_every_step:
-        return "the watch for host syncs"
+    if not theirs.records_too(ours):
+        return "what is watched"
     if name in reads_gradients(guest):
         baseline = guest.baseline_of.get(name)
         if host.baseline_of.get(there) != (None if baseline is None else arms.get(baseline)):
@@ -131,6 +131,7 @@ def _renamed(seen: ArmEvidence, guest: Run, name: str, ours: Mapping[str, str]) 
         capture=None if seen.capture is None else seen.capture.model_copy(update=own),
         syncs=seen.syncs.model_copy(update=own) if seen.syncs and guest.arms[name].observe_syncs else None,
         memory=[one.model_copy(update=own) for one in seen.memory],
+        micro_batches=[one.model_copy(update=own) for one in seen.micro_batches],
     )
 
 

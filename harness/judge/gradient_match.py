@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from harness.contract.kinds.accumulation import Accumulation
 from harness.contract.kinds.training import ClippedNorm, GradientMatch
 from harness.evidence.arm_records import Gradients, TensorReduction
 from harness.evidence.run_evidence import ArmEvidence
@@ -44,13 +45,13 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
         require_captured(context, part, part.baseline, baseline, sheet)
         named[f"baseline {part.baseline}"] = baseline
     require_same_parameters(named)
-    records = _records(part, candidate)
-    compared = list(_compared(part, records)) if part.baseline is not None else []
+    records = records_of(part, candidate)
+    compared = list(compared_tensors(part, records)) if part.baseline is not None else []
     _note(part, records, compared, sheet)
 
     note_watched(named, sheet)
     require_finite(named, sheet)
-    _require_finite_gradients(records, sheet)
+    require_finite_gradients(records, sheet)
     same_system = part.baseline is None or context.same_system(part.candidate, part.baseline)
     require_comparable(named, sheet, frozen=same_system)
     _require_agreement(part, compared, sheet)
@@ -65,7 +66,8 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
     return sheet.held(_sentence(part, records, compared))
 
 
-def _records(part: GradientMatch, candidate: ArmEvidence) -> list[Gradients]:
+def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> list[Gradients]:
+    """The candidate's gradients at the steps that the part names; settles when some are missing."""
     by_step = {record.step: record for record in candidate.gradients}
     missing = [str(step) for step in part.steps if step not in by_step]
     if missing:
@@ -81,7 +83,8 @@ def _records(part: GradientMatch, candidate: ArmEvidence) -> list[Gradients]:
     return records
 
 
-def _compared(part: GradientMatch, records: list[Gradients]) -> Iterator[Compared]:
+def compared_tensors(part: GradientMatch | Accumulation, records: list[Gradients]) -> Iterator[Compared]:
+    """Each tensor at each step beside the baseline's; settles when one was not compared."""
     for record in records:
         for tensor in record.tensors:
             absolute, scale = tensor.max_abs_difference, tensor.baseline_max_abs
@@ -124,7 +127,8 @@ def _note(part: GradientMatch, records: list[Gradients], compared: list[Compared
         sheet.figure("within_upstream_tolerance", all(entry.absolute <= bound for entry in compared))
 
 
-def _require_finite_gradients(records: list[Gradients], sheet: Sheet) -> None:
+def require_finite_gradients(records: list[Gradients], sheet: Sheet) -> None:
+    """Settle FAIL at the first gradient or norm that is NaN or infinite."""
     for record in records:
         for tensor in record.tensors:
             values = _values(tensor)
@@ -203,10 +207,8 @@ def _require_guards(
     executions = list(named.values())
     if part.baseline is not None:
         require_uncaptured(context, part.baseline, executions[-1])
-        _require_every_tensor(executions[0], records)
-        largest = max((max(_values(tensor)) for record in records for tensor in record.tensors), default=None)
-        if largest == 0:
-            settle(reasons.VACUOUS_GRADIENTS_ZERO, "every compared gradient is zero")
+        require_every_tensor(executions[0], records)
+        require_gradients(records)
     for name, execution in named.items():
         require_trained(name, execution)
         if part.clip_active_steps is not None:
@@ -221,7 +223,15 @@ def _require_guards(
             )
 
 
-def _require_every_tensor(candidate: ArmEvidence, records: list[Gradients]) -> None:
+def require_gradients(records: list[Gradients]) -> None:
+    """Settle FAIL where every gradient is zero."""
+    largest = max((max(_values(tensor)) for record in records for tensor in record.tensors), default=None)
+    if largest == 0:
+        settle(reasons.VACUOUS_GRADIENTS_ZERO, "every compared gradient is zero")
+
+
+def require_every_tensor(candidate: ArmEvidence, records: list[Gradients]) -> None:
+    """Settle FAIL where a trainable tensor had no gradient."""
     for record in records:
         seen = len({tensor.name for tensor in record.tensors})
         if seen < candidate.start.trainable_tensors:

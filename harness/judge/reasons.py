@@ -106,6 +106,9 @@ VACUOUS_GRADIENTS_ZERO = _fails("vacuous_gradients_zero", "Every compared gradie
 VACUOUS_PRECISION = _fails(
     "vacuous_precision", "The compared arms compute in other precisions than the comparison needs, so it shows nothing."
 )
+VACUOUS_PARAMETER_DTYPE = _fails(
+    "vacuous_parameter_dtype", "An arm's trainable parameters have another data type than the comparison needs."
+)
 VACUOUS_CONTROL_NO_SYNC = _fails("vacuous_control_no_sync", "The synchronizing control showed no host sync.")
 VACUOUS_DETECTOR_BLIND = _fails("vacuous_detector_blind", "A sync detector did not see the planted sync.")
 VACUOUS_NO_KERNELS = _fails("vacuous_no_kernels", "A list of kernels that must not be empty is empty.")
@@ -150,6 +153,19 @@ CAPTURED_UNASKED = _fails("captured_unasked", "A capture was begun by an arm tha
 LOSSES_EQUAL = _fails("losses_equal", "Losses that must differ are equal in bits at one step or more.")
 BATCHES_EQUAL = _fails("batches_equal", "Arms that must read different batches read an equal one.")
 START_EQUAL = _fails("start_equal", "Arms that must start from different parameters start from equal ones.")
+
+# --- accumulation over micro-batches ---------------------------------------------------------------------------
+MICRO_BATCH_COUNT = _fails("micro_batch_count", "A step read another number of micro-batches than demanded.")
+MICRO_BATCHES_REPEAT = _fails("micro_batches_repeat", "A step read one micro-batch more than once.")
+UPDATE_COUNT = _fails("update_count", "The optimizers did not update once in each step.")
+DIFFERS_FROM_ONE_BATCH = _fails(
+    "differs_from_one_batch",
+    "Loss, norms or gradients of the micro-batches are not, within the bound, those of one batch of all of them.",
+)
+VACUOUS_ONE_BATCH = _fails(
+    "vacuous_one_batch", "Micro-batches and one batch gave gradients of equal bits: it is one computation, made twice."
+)
+UPDATES_UNCOUNTED = _undecided("updates_uncounted", "No optimizer of the arm counts its updates.")
 
 # --- host syncs, memory ----------------------------------------------------------------------------------------
 SYNC_COUNT = _fails(

@@ -80,17 +80,20 @@ def require_finite(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
         settle(reasons.NON_FINITE, f"the loss of {name} is {value} at step {step}")
 
 
-def require_comparable(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, frozen: bool = True) -> None:
+def require_comparable(
+    executions: Mapping[str, ArmEvidence], sheet: Sheet, *, frozen: bool = True, rounded: bool = False
+) -> None:
     """Settle FAIL unless all executions start equal and did the same work on the same batches.
 
     The first entry is what the others are compared with. Names are for the message. `frozen` says whether frozen
-    tensors and other state must start equal too (not where another system stores them in another format).
+    tensors and other state must start equal too (not where another system stores them in another format), `rounded`
+    whether trainable parameters are compared by their values in the coarser of two data types.
     """
     reference_name, reference = next(iter(executions.items()))
     others = list(executions.items())[1:]
     require_same_parameters(executions)
     for name, execution in others:
-        for kind in ("trainable", "frozen") if frozen else ("trainable",):
+        for kind in ("rounded" if rounded else "trainable", *(("frozen",) if frozen else ())):
             _require_equal_start(kind, name, execution, reference_name, reference)
         if frozen:
             require_equal_start_state(name, execution, reference_name, reference)
@@ -124,6 +127,8 @@ def _require_equal_start(
     kind: str, name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
 ) -> None:
     ours, theirs = (getattr(each.start, f"{kind}_digest") for each in (execution, reference))
+    if ours is None or theirs is None:
+        settle(reasons.EVIDENCE_MISSING, f"the rounded start of {name if ours is None else reference_name} is missing")
     if ours != theirs:
         settle(
             reasons.UNEQUAL_START,

@@ -30,7 +30,7 @@ from harness.judge.series import (
     require_equal,
     require_finite,
 )
-from harness.judge.sheet import Sheet, number, settle
+from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
 
 
@@ -56,7 +56,13 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     require_finite(compared, sheet)
     same_system = context.same_system(part.candidate, part.baseline)
     require_precisions(part, candidate, baseline)
-    require_comparable(compared, sheet, frozen=same_system and part.precisions is None)
+    require_parameter_dtypes(part, candidate, baseline)
+    require_comparable(
+        compared,
+        sheet,
+        frozen=same_system and not part.formats_differ(),
+        rounded=part.parameter_dtypes is not None,
+    )
     require_equal(
         found, part.equality, part.max_abs_difference, f"{ours} and {theirs}", _in_noise(noise, found.largest)
     )
@@ -90,6 +96,22 @@ def require_precisions(part: TrajectoryMatch, candidate: ArmEvidence, baseline: 
         found = execution.start.facts.get("dtype", "a type that it does not state")
         if found != demanded:
             settle(reasons.VACUOUS_PRECISION, f"{execution.start.arm} computes in {found}, and {demanded} is demanded")
+
+
+def require_parameter_dtypes(part: TrajectoryMatch, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
+    """Settle FAIL unless every trainable tensor of both arms has the data type that the claim compares."""
+    if part.parameter_dtypes is None:
+        return
+    types = part.parameter_dtypes
+    for demanded, execution in ((types.candidate, candidate), (types.baseline, baseline)):
+        arm, found = execution.start.arm, execution.start.trainable_dtypes
+        if found is None:
+            settle(reasons.EVIDENCE_MISSING, f"the data types of {arm}'s trainable parameters were not recorded")
+        if found != [demanded]:
+            settle(
+                reasons.VACUOUS_PARAMETER_DTYPE,
+                f"the trainable parameters of {arm} are {some(found) or 'none'}, and {demanded} is demanded",
+            )
 
 
 def _noise_floor(part: TrajectoryMatch, baseline: ArmEvidence, repetitions: list[ArmEvidence]) -> float:

@@ -157,6 +157,17 @@ _ROWS = (
         reasons={},
     ),
     Kind(
+        name="accumulation",
+        model="harness.contract.kinds.accumulation:Accumulation",
+        judge="harness.judge.accumulation:judge",
+        probes={"paired": ()},
+        capabilities=frozenset({"parameters", "inputs", "gradients", "state"}),
+        judges_unreadable_device=False,
+        card=("gradients",),
+        evidence_faults=(MISSING_RUN,),
+        reasons={},
+    ),
+    Kind(
         name="memory_steady",
         model="harness.contract.kinds.replay:MemorySteady",
         judge="harness.judge.memory_steady:judge",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from harness.contract.claims import AnyClaim, parts_of
 from harness.contract.schema import Contract, Workload
+from harness.evidence.base import Record
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.runners.run_builder import RunBuilder
 
@@ -107,7 +108,7 @@ def _differences(wanted: Run, made: Run, fault: str | None) -> Iterator[Differen
         yield Difference("fault", _text(fault), _text(made.fault))
 
 
-def _unequal(name: str, wanted: Run, made: Run, *, attribute: str) -> Iterator[Difference]:
+def _unequal(name: str, wanted: Record, made: Record, *, attribute: str) -> Iterator[Difference]:
     demanded, there = getattr(wanted, attribute), getattr(made, attribute)
     if demanded != there:
         yield Difference(name, _text(demanded), _text(there))
@@ -130,6 +131,9 @@ def _of_arm(name: str, wanted: PlannedArm, made: PlannedArm) -> Iterator[Differe
         yield Difference(f"{name}.replicas", _text(wanted.replicas), _text(made.replicas))
     if wanted.observe_syncs and not made.observe_syncs:
         yield Difference(f"{name}.observe_syncs", _text(True), _text(False))
+    for field in ("micro_batches", "rounded_to"):
+        if getattr(wanted, field) is not None:
+            yield from _unequal(f"{name}.{field}", wanted, made, attribute=field)
 
 
 def _settings(wanted: Mapping[str, object], made: Mapping[str, object]) -> Iterator[Difference]:

@@ -21,11 +21,12 @@ from harness.runners.capture import capture_evidence, capture_record
 from harness.runners.capture_attempts import CaptureAttempts
 from harness.runners.exchange import Exchange
 from harness.runners.host_sync import OBSERVED_STEPS, device_of, observe_syncs
+from harness.runners.micro_batches import MicroBatchWatch
 from harness.runners.opening import opened, release_memory
 from harness.runners.profiling import Watched, graph_launches, in_step
 from harness.runners.raised import message_of, obstacle_of, stack_of
 from harness.runners.recorder import Recorder
-from harness.runners.reductions import digest_of_all, reduce_gradients, reduce_groups
+from harness.runners.reductions import digest_of_all, digest_of_rounded, reduce_gradients, reduce_groups
 from harness.runners.series_block import SeriesBlock
 from harness.runners.state_watch import Ends, StateWatch, named_parameters
 from harness.runners.step_watch import SeriesWatch, watch_operations
@@ -119,17 +120,18 @@ class ArmExecution:
     memory: list[MemorySample] = field(default_factory=list)
     steps_called: int = 0
     input_names: list[str] | None = None
+    updates: list[int] | None = None
 
     def execute(self, kept: KeptGradients, *, keep: bool) -> None:
         """Start record, series, end record, then what is watched beside the series."""
         self._phase("start")
-        self.recorder.write(arm_start(self.training, self.arm, self.replica, self.watch))
+        self.recorder.write(arm_start(self.training, self.arm, self.replica, self.watch, self.planned.rounded_to))
         every_step = self._watch_of_every_step()
         with CaptureAttempts() as attempts:
             watched = self._series(kept, every_step, keep=keep)
         self._phase("end")
         end = arm_end(self.training, self.arm, self.replica, self.steps_called, self.watch, self.ends)
-        changes = {"capture_attempts": attempts.count, "input_names": self.input_names}
+        changes = {"capture_attempts": attempts.count, "input_names": self.input_names, "updates": self.updates}
         self.recorder.write(end.model_copy(update=changes))
         self._observe(watched, every_step)
 
@@ -148,6 +150,10 @@ class ArmExecution:
 
     def _series(self, kept: KeptGradients, every_step: SeriesWatch | None, *, keep: bool) -> Watched:
         block = SeriesBlock(self.run, self.recorder, self.recorder.series(self.arm, self.replica), self.training)
+        parts, micro_batches = self.planned.micro_batches, None
+        if parts is not None:
+            steps = self.run.workload.steps
+            micro_batches = MicroBatchWatch(self.training, self.arm, self.replica, parts=parts, steps=steps)
         watched = Watched()
         self._phase("steps")
         profiled = self._profiled_steps()
@@ -163,6 +169,8 @@ class ArmExecution:
                     loss = self.training.step(index)
                 self.steps_called += 1
                 block.add(index, loss)
+                if micro_batches is not None:
+                    micro_batches.add(index, self.recorder)
                 if index in self.run.gradient_steps and self._gradients_are_read():
                     self._gradients(index, kept, keep=keep)
                 self._sample_memory(index)
@@ -171,6 +179,9 @@ class ArmExecution:
                 if profiled and index == last:
                     window.close()
         block.write()
+        if micro_batches is not None:
+            micro_batches.write(self.recorder)
+            self.updates = micro_batches.updates()
         self.input_names = block.input_names
         return watched
 
@@ -271,9 +282,12 @@ def memory_sample(step: int) -> MemorySample:
     return MemorySample(step=step, allocated_bytes=allocated, reserved_bytes=reserved)
 
 
-def arm_start(training: TrainingRun, arm: str, replica: int, watch: StateWatch) -> ArmStart:
-    """Digests of what the arm starts from, and the system's facts."""
+def arm_start(
+    training: TrainingRun, arm: str, replica: int, watch: StateWatch, rounded_to: str | None = None
+) -> ArmStart:
+    """Digests of what the arm starts from, one more of its parameters rounded to a data type, the system's facts."""
     trainable, frozen = digests_of(training)
+    parameters = named_parameters(training)
     return ArmStart(
         arm=arm,
         replica=replica,
@@ -282,7 +296,9 @@ def arm_start(training: TrainingRun, arm: str, replica: int, watch: StateWatch) 
         trainable_tensors=len(training.parameters()) if isinstance(training, HasParameters) else 0,
         facts=dict(training.facts()),
         state=watch.at_start(),
-        trainable_names=sorted(named_parameters(training)),
+        trainable_names=sorted(parameters),
+        trainable_dtypes=sorted({str(tensor.dtype).removeprefix("torch.") for tensor in parameters.values()}),
+        rounded_digest=None if rounded_to is None else digest_of_rounded(parameters, rounded_to),
     )
 
 

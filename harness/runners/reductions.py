@@ -96,6 +96,19 @@ def digest_of_all(tensors: Mapping[str, Tensor]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
 
 
+def digest_of_rounded(tensors: Mapping[str, Tensor], dtype: str) -> str:
+    """`digest_of_all` of the tensors after rounding to a data type, such as `bfloat16`; a copy of one at a time.
+
+    So tensors of unequal types are equal where they hold the same values, as far as the coarser type can tell.
+    """
+    target: torch.dtype = getattr(torch, dtype)
+    lines = []
+    for name in sorted(tensors):
+        rounded = dense(tensors[name]).to(target)
+        lines.append(f"{name} {target} {list(rounded.shape)} {digests({name: rounded})[name]}\n")
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
+
+
 def not_finite(tensors: Mapping[str, Tensor]) -> set[str]:
     """Names of the tensors that hold NaN or infinity, fetched in one transfer a device; integers never do."""
     by_device: dict[torch.device, dict[str, Tensor]] = {}

@@ -33,14 +33,19 @@ class _PairedRun:
     gradient_arms: set[str] = field(default_factory=set)
     groups: list[list[str]] = field(default_factory=list)
     compared: list[list[str]] = field(default_factory=list)
+    recorded_of: dict[str, dict[str, int | str]] = field(default_factory=dict)  # arm -> fields of its PlannedArm
     baselines: set[str] = field(default_factory=set)  # arms that some part names so
     others: set[str] = field(default_factory=set)  # arms that some part names as anything else
 
     def takes(self, part: AnyPart, *, two_commits: bool) -> bool:
-        """Whether gradients stay unambiguous, without a circle; of two commits, every arm is of one."""
+        """Whether digests and gradients stay unambiguous, without a circle; of two commits, every arm is of one."""
         baselines, others = _by_role(part)
         if two_commits and (baselines & (self.others | others) or others & self.baselines):
             return False
+        for arm, fields in part.recorded_of().items():
+            known = self.recorded_of.get(arm, {})
+            if any(known.get(name, value) != value for name, value in fields.items()):
+                return False
         demand = part.gradients()
         if demand is None or demand.baseline is None:
             return True
@@ -65,6 +70,8 @@ class _PairedRun:
         group = sorted(set(part.arms().values()))
         self.groups += [group] if group not in self.groups else []
         self.compared += [arms for arms in part.compared() if arms not in self.compared]
+        for arm, fields in part.recorded_of().items():
+            self.recorded_of[arm] = self.recorded_of.get(arm, {}) | fields
         self.observe_syncs |= part.sync_arms()
         if part.sync_arms():
             self.watch_every_step.add(part.arms()[part.candidate_path])
@@ -183,6 +190,7 @@ class RunBuilder:
                 update={
                     "observe_syncs": name in planned.observe_syncs,
                     "watch_every_step": name in planned.watch_every_step,
+                    **planned.recorded_of.get(name, {}),
                 }
             )
             for name, arm in run.arms.items()

@@ -6,6 +6,7 @@ any of them imports all.
 """
 
 from reference_impl.faults import (
+    accumulation,
     adam_kernel,
     attention_kernels,
     fallback,
@@ -31,6 +32,7 @@ __all__ = [
     "PLAN",
     "REPLAY",
     "STEP",
+    "accumulation",
     "adam_kernel",
     "attention_kernels",
     "change_of",

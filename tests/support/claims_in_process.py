@@ -47,8 +47,21 @@ class _Loaded:
     contract: Contract
 
 
-def contract_of(system: str, claim: Mapping[str, Any], seed: int = 0, steps: int = STEPS) -> Contract:
-    """A contract of one claim over the arms `captured`, `plain`, `again` and `untrained` of one system."""
+ARMS: dict[str, dict[str, Any]] = {
+    "captured": {"capture": "step"},
+    "plain": {"capture": "none"},
+    "untrained": {"capture": "none", "learning_rate": 0.0},
+}
+
+
+def contract_of(
+    system: str,
+    claim: Mapping[str, Any],
+    seed: int = 0,
+    steps: int = STEPS,
+    arms: Mapping[str, Mapping[str, Any]] = ARMS,
+) -> Contract:
+    """A contract of one claim over arms of one system, and `again`, which names that system as its own."""
     return Contract.model_validate(
         {
             "schema": "contract/v2",
@@ -56,12 +69,7 @@ def contract_of(system: str, claim: Mapping[str, Any], seed: int = 0, steps: int
             "title": "t",
             "system": system,
             "workloads": {"w": {"model": "any", "batch_size": 4, "seq_len": 4, "steps": steps, "seed": seed}},
-            "arms": {
-                "captured": {"capture": "step"},
-                "plain": {"capture": "none"},
-                "again": {"capture": "none", "system": system},
-                "untrained": {"capture": "none", "learning_rate": 0.0},
-            },
+            "arms": {**arms, "again": {"capture": "none", "system": system}},
             "claims": [dict(claim)],
         }
     )
@@ -92,9 +100,10 @@ def judged(
     fault: str | None = None,
     seed: int = 0,
     steps: int = STEPS,
+    arms: Mapping[str, Mapping[str, Any]] = ARMS,
 ) -> Verdict:
     """The verdict on any claim."""
-    contract = contract_of(system, claim, seed, steps)
+    contract = contract_of(system, claim, seed, steps, arms)
     planned = plan(
         [_Loaded(contract)],
         fault=fault,

@@ -152,6 +152,8 @@ def arm(
     differences: Sequence[EndDifference] = (apart(),),
     names: Sequence[str] | None = ("a", "b"),
     inputs: Sequence[str] | None = ("targets", "tokens"),
+    dtypes: Sequence[str] | None = ("float32",),
+    rounded: str | None = None,
     **columns: Any,
 ) -> ArmEvidence:
     """One execution of an arm, trained; states change by category, `columns` go to `series`."""
@@ -165,6 +167,8 @@ def arm(
             facts={"layers": LAYERS} if facts is None else dict(facts),
             state=state(start, **(start_state or {})),
             trainable_names=None if names is None else list(names),
+            trainable_dtypes=None if dtypes is None else list(dtypes),
+            rounded_digest=rounded,
         ),
         end=ArmEnd(
             arm=name,

@@ -63,6 +63,25 @@ def in_two_precisions(ours: str | None = "bfloat16", theirs: str | None = "float
     return verdict_of(TRAJECTORY | PRECISIONS, run)
 
 
+DTYPES: dict[str, Any] = {
+    "equality": "within",
+    "parameter_dtypes": {"candidate": "bfloat16", "baseline": "float32"},
+}
+
+
+def of_two_dtypes(theirs: dict[str, Any] | None = None, **changes: Any) -> Verdict:
+    """The verdict on arms whose parameters have two data types: other bits, the same values once rounded."""
+    full: dict[str, Any] = {"rounded": "values", **(theirs or {})}
+    ours = {"start": "half", "frozen": "half", "dtypes": ["bfloat16"], "rounded": "values", **changes}
+    run = trajectory_run(
+        graphed(**ours),
+        arm("ungraphed", **full),
+        control=untrained(start="half", end="half"),
+        repetition=arm("ungraphed", replica=1, **full),
+    )
+    return verdict_of(TRAJECTORY | DTYPES, run)
+
+
 def dead(cause: str) -> Verdict:
     death = Death(cause=cause, detail="a detail", phase="graphed.0: steps", stack="")
     return verdict_of(TRAJECTORY, paired(death=death))
@@ -214,6 +233,19 @@ TRAJECTORY_CASES = [
         )
     ),
     Case("two precisions", "held", in_two_precisions),
+    Case("parameters of two data types", "held", of_two_dtypes),
+    Case("an unheeded data type", "vacuous_parameter_dtype", lambda: of_two_dtypes(dtypes=["float32"])),
+    Case(
+        "parameters of mixed data types",
+        "vacuous_parameter_dtype",
+        lambda: of_two_dtypes(dtypes=["bfloat16", "float32"]),
+    ),
+    Case("no parameters' data type", "vacuous_parameter_dtype", lambda: of_two_dtypes(dtypes=[])),
+    Case("a baseline of another data type", "vacuous_parameter_dtype", lambda: of_two_dtypes({"dtypes": ["float64"]})),
+    Case("another start once rounded", "unequal_start", lambda: of_two_dtypes(rounded="others")),
+    Case("a start that was not rounded", "evidence_missing", lambda: of_two_dtypes(rounded=None)),
+    Case("data types that nobody recorded", "evidence_missing", lambda: of_two_dtypes(dtypes=None)),
+    Case("frozen tensors that change beside two data types", "frozen_changed", lambda: of_two_dtypes(frozen_end="c")),
     Case("one precision where two are demanded", "vacuous_precision", lambda: in_two_precisions("float32")),
     Case("a baseline of another precision", "vacuous_precision", lambda: in_two_precisions(theirs="float64")),
     Case("a precision that nobody states", "vacuous_precision", lambda: in_two_precisions(None)),

@@ -104,6 +104,11 @@ class ThroughputRatio(Judged):
         if self.trajectory not in valid:
             rule = "`trajectory` names a trajectory_match claim of this contract, and not of the first step alone"
             yield Problem(("trajectory",), rule, f"'{self.trajectory}'", nearest(self.trajectory, valid) or "add one")
+        for one in claims.get(self.trajectory, ()):
+            if isinstance(one, TrajectoryMatch) and one.parameter_dtypes is not None:
+                rule = "timed arms start from parameters that are equal in bits"
+                remedy = "name a claim without `parameter_dtypes`"
+                yield Problem(("trajectory",), rule, f"'{self.trajectory}' compares rounded ones", remedy)
 
     def undecidable(self) -> Iterator[Problem]:
         # unanimity of n processes has a chance of 2^-n where the ratio is the demanded one

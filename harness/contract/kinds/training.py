@@ -108,6 +108,24 @@ class Precisions(Strict):
     """That of the plain arm, another one."""
 
 
+ParameterDtype = Literal["float64", "float32", "bfloat16", "float16"]
+# How fine each is; of two that are equally fine, neither holds the other's values.
+_FINENESS = {"float64": 2, "float32": 1, "bfloat16": 0, "float16": 0}
+
+
+class ParameterDtypes(Strict):
+    """The data types of two arms' trainable parameters, of which one holds all values of the other."""
+
+    candidate: ParameterDtype
+    """That of every trainable tensor of the optimized arm."""
+    baseline: ParameterDtype
+    """That of every one of the plain arm, another one."""
+
+    def coarser(self) -> str:
+        """The one with fewer values."""
+        return min(self.candidate, self.baseline, key=_FINENESS.__getitem__)
+
+
 class TrajectoryMatch(Guarded):
     """Two series agree at every step (or at the final one), in bits or within a bound."""
 
@@ -128,6 +146,9 @@ class TrajectoryMatch(Guarded):
     precisions: Precisions | None = None
     """What the arms must compute in, where that is what they differ in. Their frozen tensors then have other formats,
     and are not compared; each must still end as it began."""
+    parameter_dtypes: ParameterDtypes | None = None
+    """The data types of the arms' trainable parameters, where they differ. Starts are then equal where they hold the
+    same values once rounded to the coarser type; frozen tensors are not compared, and each must end as it began."""
     guards: Guards
     """What must be true before PASS may be said."""
 
@@ -135,6 +156,8 @@ class TrajectoryMatch(Guarded):
         **Guarded.broken_by,
         "precisions.candidate": Demand(("vacuous_precision",)),
         "precisions.baseline": Demand(("vacuous_precision",)),
+        "parameter_dtypes.candidate": Demand(("vacuous_parameter_dtype",)),
+        "parameter_dtypes.baseline": Demand(("vacuous_parameter_dtype",)),
     }
     no_demand: ClassVar = {
         **Guarded.no_demand,
@@ -144,14 +167,27 @@ class TrajectoryMatch(Guarded):
     }
 
     def contradictions(self) -> Iterator[Problem]:
-        if self.precisions is None:
-            return
-        if self.equality == "bitwise":
+        if self.equality == "bitwise" and (self.precisions or self.parameter_dtypes):
             rule = "arms of two precisions are compared within a bound"
             yield Problem(("equality",), rule, "`bitwise`", "say `within`")
-        if self.precisions.candidate == self.precisions.baseline:
+        if self.precisions is not None and self.precisions.candidate == self.precisions.baseline:
             rule = "`precisions` are two different ones"
             yield Problem(("precisions",), rule, f"`{self.precisions.candidate}` for both")
+        types = self.parameter_dtypes
+        if types is not None and _FINENESS[types.candidate] == _FINENESS[types.baseline]:
+            rule = "of `parameter_dtypes` one holds all values of the other"
+            found = f"`{types.candidate}` and `{types.baseline}`"
+            yield Problem(("parameter_dtypes",), rule, found, "name float32 or float64 as one of them")
+
+    def recorded_of(self) -> dict[str, dict[str, int | str]]:
+        if self.parameter_dtypes is None:
+            return {}
+        rounding: dict[str, int | str] = {"rounded_to": self.parameter_dtypes.coarser()}
+        return {self.candidate: rounding, self.baseline: rounding}
+
+    def formats_differ(self) -> bool:
+        """Whether the arms store tensors in other formats, so that frozen ones are not compared."""
+        return self.precisions is not None or self.parameter_dtypes is not None
 
     def replicas(self) -> dict[str, int]:
         return {self.baseline: 2}  # two runs of the baseline show the noise floor

@@ -1,13 +1,14 @@
-"""Gradient differences by layer and tensor, and clipped norms."""
+"""Gradient differences by layer and tensor, clipped norms, and the micro-batches that gradients are the mean of."""
 
 from __future__ import annotations
 
 import math
 import re
 
+from harness.contract.kinds.accumulation import Accumulation
 from harness.contract.kinds.training import GradientMatch
 from harness.evidence.arm_records import Gradients
-from harness.evidence.run_evidence import RunEvidence
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.report import plots
 from harness.report.blocks import Part, Section, Table, table
 from harness.report.view import ReportView
@@ -18,10 +19,10 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.(\d{1,4})\.(.+)$")
 
 def section(view: ReportView) -> Section | None:
     """A part for each arm of a run whose gradients a claim judged."""
-    claims: dict[tuple[str, str], tuple[str, GradientMatch]] = {}
+    claims: dict[tuple[str, str], tuple[str, GradientMatch | Accumulation]] = {}
     for verdict, parts, runs in view.judged():
         for part in parts:
-            if isinstance(part, GradientMatch):
+            if isinstance(part, GradientMatch | Accumulation):
                 title = f"{verdict.contract} · {verdict.workload} · {part.candidate}"
                 claims.update({(run.run_id, part.candidate): (title, part) for run in runs})
     shown = [_part(title, view.evidence[run], arm, claim) for (run, arm), (title, claim) in claims.items()]
@@ -33,7 +34,7 @@ def section(view: ReportView) -> Section | None:
     return Section("gradients", "Gradients", lead, kept) if kept else None
 
 
-def _part(title: str, run: RunEvidence, arm: str, claim: GradientMatch) -> Part | None:
+def _part(title: str, run: RunEvidence, arm: str, claim: GradientMatch | Accumulation) -> Part | None:
     records = [record for item in run.arms.get(arm, [])[:1] for record in item.gradients]
     if not records:
         return None
@@ -50,12 +51,16 @@ def _part(title: str, run: RunEvidence, arm: str, claim: GradientMatch) -> Part 
         if tensor.max_abs_difference is not None
     ]
     part = Part(title, runs=[run.run_id])
+    if isinstance(claim, Accumulation):
+        part.text.append(_micro_batches(run.arms[arm][0]))
     if compared:
         equal = sum(1 for row in compared if row[3])
         steps = ", ".join(str(step) for step in sorted({row[1] for row in compared})[:20])
         part.text.append(f"{equal} of {len(compared)} compared tensors are equal in every bit, at steps {steps}.")
         points = _points([(name, value) for name, _, value, _, _ in compared])
-        part.plots.append(plots.gradients(points, claim.max_abs_difference))
+        part.plots.append(
+            plots.gradients(points, claim.max_abs_difference if isinstance(claim, GradientMatch) else None)
+        )
         # A difference that is not a number is the worst there is.
         worst = sorted(compared, key=lambda row: -row[2] if math.isfinite(row[2]) else -math.inf)
         columns = ["tensor", "step", "largest difference", "equal bits", "largest gradient"]
@@ -75,7 +80,19 @@ def _points(values: list[tuple[str, float]]) -> list[tuple[int, str, float]]:
     return [(layer, kind, value) for (layer, kind), value in worst.items()]
 
 
-def _norms(records: list[Gradients], claim: GradientMatch) -> Table | None:
+def _micro_batches(execution: ArmEvidence) -> str:
+    """What the harness saw of an arm that accumulates."""
+    read = [digests for block in execution.micro_batches for digests in block.digests]
+    numbers = ", ".join(str(number) for number in sorted({len(digests) for digests in read})) or "unrecorded"
+    repeating = sum(len(set(digests)) < len(digests) for digests in read)
+    updates = max(execution.end.updates or [0]) if execution.end is not None else 0
+    return (
+        f"Micro-batches in a step: {numbers}; steps in which one was read again: {repeating} of {len(read)}; "
+        f"updates by the optimizer's own counter: {updates}."
+    )
+
+
+def _norms(records: list[Gradients], claim: GradientMatch | Accumulation) -> Table | None:
     norms = [
         (group.group, record.step, float(group.before), float(group.after))
         for record in records
@@ -83,7 +100,8 @@ def _norms(records: list[Gradients], claim: GradientMatch) -> Table | None:
     ]
     if not norms:
         return None
-    limit = claim.clipped_norm.at_most if claim.clipped_norm else None
+    clipped = claim.clipped_norm if isinstance(claim, GradientMatch) else None
+    limit = clipped.at_most if clipped else None
     ordered = sorted(norms, key=lambda row: -row[3] if math.isfinite(row[3]) else -math.inf)
     demanded = f"; at most {limit:g}" if limit else ""
     caption = f"Norms of the clipping groups, largest after clipping first{demanded}"

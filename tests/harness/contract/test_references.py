@@ -20,6 +20,8 @@ def _another(kind: str, *lines: str) -> str:
 
 
 MATCHED = ("candidate: fast", "baseline: plain", "max_abs_difference: 1", "guards: {steps: 10}")
+TWO_DTYPES = "parameter_dtypes: {candidate: bfloat16, baseline: float32}"
+ACCUMULATED = ("candidate: fast", "baseline: plain", "micro_batches: 2", "max_relative_difference: 0.1")
 TWO_PRECISIONS = "precisions: {candidate: bfloat16, baseline: float32}"
 EDITS = [
     ("candidate: fast", "candidate: fats", "15:16: `candidate` names an arm; found 'fats'; did you mean 'fast'?"),
@@ -195,6 +197,33 @@ CLAIMS = [
             "trajectory_match", *MATCHED, "equality: within", "precisions: {candidate: float32, baseline: float32}"
         ),
         "32:17: `precisions` are two different ones; found `float32` for both",
+    ),
+    (
+        _another("trajectory_match", *MATCHED, "equality: bitwise", TWO_DTYPES),
+        "31:15: arms of two precisions are compared within a bound; found `bitwise`; say `within`",
+    ),
+    (
+        _another(
+            "trajectory_match",
+            *MATCHED,
+            "equality: within",
+            "parameter_dtypes: {candidate: bfloat16, baseline: float16}",
+        ),
+        (
+            "32:23: of `parameter_dtypes` one holds all values of the other; found `bfloat16` and `float16`; "
+            "name float32 or float64 as one of them"
+        ),
+    ),
+    (
+        _another("accumulation", *ACCUMULATED, "steps: [0, 0]"),
+        "31:12: `steps` are distinct; found [0, 0]; remove the repeated one",
+    ),
+    (
+        _another("accumulation", *ACCUMULATED, "steps: [0, 10]"),
+        (
+            "31:16: step 10 is one of the workload's steps, counted from 0; found workload 'small' has 10 steps; "
+            "lower it, or give the workload more steps"
+        ),
     ),
     (
         _another("runs_differ", "candidate: fast", "baseline: plain", "steps: 11", "losses_from: 0"),

@@ -8,7 +8,16 @@ from typing import Any
 from report_views import CONTRACT, arm, contract, full_view, loss_curve, small_view
 
 from harness.evidence import run_evidence
-from harness.evidence.arm_records import CaptureEvidence, GraphNodes, MemoryEvidence, MemorySample
+from harness.evidence.arm_records import (
+    ArmEnd,
+    CaptureEvidence,
+    Gradients,
+    GraphNodes,
+    MemoryEvidence,
+    MemorySample,
+    MicroBatches,
+    TensorReduction,
+)
 from harness.evidence.run_records import (
     KernelCase,
     KernelErrors,
@@ -19,7 +28,7 @@ from harness.evidence.run_records import (
     PeerErrors,
 )
 from harness.report.blocks import Part, Section
-from harness.report.sections import capture, closing, kernels, trajectories
+from harness.report.sections import capture, closing, gradients, kernels, trajectories
 from harness.report.view import ReportView
 
 MIB = 2**20
@@ -178,3 +187,47 @@ def test_equal_trajectories_are_said_to_be_equal() -> None:
     assert section is not None
     assert "graphed against ungraphed: equal in every bit at all 100 steps." in section.parts[0].text
     assert len(section.parts[0].plots) == 2
+
+
+ACCUMULATION = STEADY | {
+    "kind": "accumulation",
+    "baseline": "ungraphed",
+    "micro_batches": 2,
+    "steps": [0],
+    "max_relative_difference": 1e-3,
+}
+
+
+def test_an_arm_that_accumulates_shows_what_it_read_and_how_often_it_updated() -> None:
+    claim = {name: value for name, value in ACCUMULATION.items() if name not in ("per", "after", "growth_at_most")}
+    reduced = TensorReduction(
+        name="layers.0.w",
+        digest="a",
+        elements=4,
+        max_abs=2.0,
+        max_abs_difference=0.25,
+        baseline_digest="b",
+        baseline_max_abs=2.0,
+    )
+    seen = Gradients(arm="graphed", replica=0, step=0, baseline="ungraphed", tensors=[reduced], groups=[])
+    read = MicroBatches(arm="graphed", replica=0, first_step=0, digests=[["1", "2"], ["3", "3"]])
+    run = run_with(gradients=[seen])
+    [execution] = run.arms["graphed"]
+    end = ArmEnd(
+        arm="graphed",
+        replica=0,
+        trainable_digest="c",
+        frozen_digest="b",
+        skipped_steps=0,
+        steps_called=2,
+        updates=[2],
+    )
+    counted = replace(execution, micro_batches=[read], end=end)
+    found = gradients.section(of(replace(run, arms={"graphed": [counted]}), contracts=[contract(claims=[claim])]))
+    assert found is not None
+    [part] = found.parts
+    assert part.text[0] == (
+        "Micro-batches in a step: 2; steps in which one was read again: 1 of 2; "
+        "updates by the optimizer's own counter: 2."
+    )
+    assert part.tables[0].rows == [["layers.0.w", "0", "0.25", "no", "2"]]
