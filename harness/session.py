@@ -6,7 +6,7 @@ import importlib
 import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -154,10 +154,25 @@ def verify(
     """
     contracts = load_contracts(paths)
     waivers = find_waivers(paths, options.waivers)
+    with baselines(contracts, options) as checkout:
+        return _verified(contracts, waivers, options, checkout, watch, interpreters)
+
+
+def baselines(contracts: Sequence[LoadedContract], options: VerifyOptions) -> AbstractContextManager[Checkout | None]:
+    """The worktree of the commit that the baselines are of; none where the options name none. Raises UsageError."""
     if options.baseline is not None and options.fault is not None:
         raise UsageError("--baseline compares two commits as they are", got="--fault", remedy="leave out one of them")
-    with baseline_checkout(contracts, options.baseline, options.reports) as checkout:
-        return _verified(contracts, waivers, options, checkout, watch, interpreters)
+    return baseline_checkout(contracts, options.baseline, options.reports)
+
+
+def plan_something(
+    contracts: Sequence[LoadedContract], options: VerifyOptions, checkout: Checkout | None = None
+) -> Plan:
+    """`plan_contracts`, with at least one unit. Raises UsageError where the options leave none."""
+    planned = plan_contracts(contracts, options, checkout)
+    if not planned.units:
+        raise UsageError("nothing is planned", got="no unit matches", remedy="widen --claim and --workload")
+    return planned
 
 
 def _verified(
@@ -168,9 +183,7 @@ def _verified(
     watch: Watch | None,
     interpreters: Interpreters | None,
 ) -> Judgement:
-    planned = plan_contracts(contracts, options, checkout)
-    if not planned.units:
-        raise UsageError("nothing is planned", got="no unit matches", remedy="widen --claim and --workload")
+    planned = plan_something(contracts, options, checkout)
     started = datetime.now(tz=UTC)
     commits = None if checkout is None else checkout.commits
     header = with_attempts(header_of(contracts, planned, options, started, waivers, commits), options.reports)

@@ -9,9 +9,20 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.arguments import Claims, Gpus, Json, Name, Paths, Redact, Reports, redact_words, refuse_with_gpus
+from harness.commands.arguments import (
+    Claims,
+    Gpus,
+    Json,
+    Name,
+    Paths,
+    PlanOnly,
+    Redact,
+    Reports,
+    redact_words,
+    refuse_with_gpus,
+)
 from harness.commands.interruption import LONG_GRACE_S, interruptible
-from harness.commands.printing import print_shard
+from harness.commands.printing import print_forecast, print_shard
 from harness.contract.load import load_contracts
 from harness.drill import drill as fire_drill
 from harness.drill import matrix
@@ -25,6 +36,7 @@ def drill(
     paths: Paths,
     claim: Claims = None,
     fault: Annotated[list[str] | None, typer.Option("--fault", help="Only this fault; may be repeated.")] = None,
+    plan: PlanOnly = False,
     json: Json = False,
     reports: Reports = Path("harness-reports"),
     name: Name = None,
@@ -33,7 +45,7 @@ def drill(
 ) -> None:
     """Plant every fault that the claims name, and see that each is caught for the declared reason."""
     if gpus:
-        refuse_with_gpus({"--claim": claim, "--fault": fault, "--json": json})
+        refuse_with_gpus({"--claim": claim, "--fault": fault, "--json": json, "--plan": plan})
         with interruptible(LONG_GRACE_S):
             raise typer.Exit(drill_on_gpus(paths, gpus, pool.new_directory(reports, name), redact=redact))
     options = fire_drill.DrillOptions(
@@ -44,6 +56,12 @@ def drill(
         redact=redact,
         command=("harness", *sys.argv[1:]),
     )
+    if plan:
+        from harness.forecast.forecast import forecast_drill
+
+        with interruptible():
+            print_forecast(forecast_drill(paths, options), as_json=json)
+        return
     with interruptible(LONG_GRACE_S):
         result = fire_drill.drill(paths, options, Progress())
     if json:

@@ -65,10 +65,7 @@ def drill(paths: Sequence[Path], options: DrillOptions, watch: session.Watch | N
     KeyboardInterrupt, and SystemExit on SIGTERM, leave an INCOMPLETE directory with the rows whose runs had ended,
     which counts the others as never planted; a note says where.
     """
-    contracts = load_contracts(paths)
-    machine = environment.machine()
-    describe_all(system for loaded in contracts for system in loaded.contract.systems())  # all of them in one process
-    planned = plan_drill(contracts, claims=options.claims, faults=options.faults, machine=machine, describe=describe)
+    contracts, machine, planned = plan_drill_here(paths, options)
     started = datetime.now(tz=UTC)
     if not planned.cases:
         return DrillResult(_record(contracts, planned, [], [], machine, started))
@@ -91,6 +88,15 @@ def drill(paths: Sequence[Path], options: DrillOptions, watch: session.Watch | N
             error.add_note(f"kept what there is, marked {layout.INCOMPLETE}: {writer.abandon()}")
         raise
     return DrillResult(record, final)
+
+
+def plan_drill_here(paths: Sequence[Path], options: DrillOptions) -> tuple[list[LoadedContract], Machine, DrillPlan]:
+    """The contracts, this machine, and what is drilled of them on it. Raises ContractError, UsageError."""
+    contracts = load_contracts(paths)
+    machine = environment.machine()
+    describe_all(system for loaded in contracts for system in loaded.contract.systems())  # all of them in one process
+    planned = plan_drill(contracts, claims=options.claims, faults=options.faults, machine=machine, describe=describe)
+    return contracts, machine, planned
 
 
 def _keep_rows(
