@@ -23,6 +23,12 @@ PlanOnly = Annotated[
         "--plan", help="Print units, runs and the seconds that they took before, then exit; nothing runs or is written."
     ),
 ]
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume", metavar="DIR", help="Go on with this interrupted run directory: what had ended is not run again."
+    ),
+]
 Reports = Annotated[Path, typer.Option("--reports", help="Where run directories are written.")]
 Claims = Annotated[list[str] | None, typer.Option("--claim", help="Only this claim; may be repeated.")]
 Workloads = Annotated[list[str] | None, typer.Option("--workload", help="Only this workload; may be repeated.")]

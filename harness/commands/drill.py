@@ -18,6 +18,7 @@ from harness.commands.arguments import (
     PlanOnly,
     Redact,
     Reports,
+    Resume,
     redact_words,
     refuse_with_gpus,
 )
@@ -42,10 +43,11 @@ def drill(
     name: Name = None,
     redact: Redact = None,
     gpus: Gpus = None,
+    resume: Resume = None,
 ) -> None:
     """Plant every fault that the claims name, and see that each is caught for the declared reason."""
     if gpus:
-        refuse_with_gpus({"--claim": claim, "--fault": fault, "--json": json, "--plan": plan})
+        refuse_with_gpus({"--claim": claim, "--fault": fault, "--json": json, "--plan": plan, "--resume": resume})
         with interruptible(LONG_GRACE_S):
             raise typer.Exit(drill_on_gpus(paths, gpus, pool.new_directory(reports, name), redact=redact))
     options = fire_drill.DrillOptions(
@@ -54,6 +56,7 @@ def drill(
         reports=reports,
         name=name,
         redact=redact,
+        resume=resume,
         command=("harness", *sys.argv[1:]),
     )
     if plan:

@@ -25,6 +25,7 @@ from harness.commands.arguments import (
     PlanOnly,
     Redact,
     Reports,
+    Resume,
     Waivers,
     Workloads,
     redact_words,
@@ -61,6 +62,7 @@ def verify(
     ] = None,
     redact: Redact = None,
     gpus: Gpus = None,
+    resume: Resume = None,
 ) -> None:
     """Run the planned units, judge them, write a run directory with its report."""
     options = session.VerifyOptions(
@@ -76,10 +78,12 @@ def verify(
         waivers=waivers,
         wall_limit_s=wall_limit,
         redact=redact,
+        resume=resume,
         command=("harness", *sys.argv[1:]),
     )
     if gpus:
-        refuse_with_gpus({"--claim": claim, "--workload": workload, "--fault": fault, "--plan": plan})
+        refused = {"--claim": claim, "--workload": workload, "--fault": fault, "--plan": plan, "--resume": resume}
+        refuse_with_gpus(refused)
     print_lines(folders_read(paths), sys.stderr)
     if plan:
         from harness.forecast.forecast import forecast_verify

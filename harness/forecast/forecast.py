@@ -70,7 +70,7 @@ def _forecast(units: Sequence[PlannedUnit], runs: Sequence[Run], reports: Path) 
     """Units with the runs that are executed for them: of runs that share one, that one."""
     machine = environment.machine()
     hosts = hosted(runs)
-    executed = {run.id: host.run.id for host in hosts for run in (host.run, *(guest.run for guest in host.guests))}
+    executed = {run.id: host.run.id for host in hosts for run in host.runs}
     decided = [
         unit.model_copy(update={"runs": list(dict.fromkeys(executed[run] for run in unit.runs))}) for unit in units
     ]
