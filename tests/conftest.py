@@ -22,7 +22,7 @@ pytest_plugins = ["pytester"]
 # Tests say themselves whether this is CI, where names are left out of evidence.
 os.environ.pop("CI", None)
 
-# Tests start hundreds of Python processes, which keep what they compile, as under `make`: each compiled the harness anew.
+# Tests start hundreds of Python processes, which keep what they compile, as under `make`: each compiled it anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from harness.evidence.base import Obstacle
 from harness.forecast.records import Estimate, Forecast, PlannedRun, PlannedUnit
+from harness.numbers import counted
 from harness.report.text import line
 
 
@@ -16,7 +17,7 @@ def shown(forecast: Forecast) -> list[str]:
         f"{planned} planned · {here} can be decided here · {planned - here} cannot",
         *(_possible(unit) for unit in forecast.units if unit.obstacle is None),
         *_not_here([unit for unit in forecast.units if unit.obstacle is not None]),
-        f"{_counted(len(forecast.runs), 'run')} to execute; nothing was executed yet",
+        f"{counted(len(forecast.runs), 'run')} to execute; nothing was executed yet",
         *(text for run in forecast.runs for text in _run(run)),
         *_seconds(forecast),
     ]
@@ -38,7 +39,7 @@ def _not_here(units: Sequence[PlannedUnit]) -> Iterator[str]:
         if unit.obstacle is not None:
             together.setdefault(unit.obstacle, []).append(unit)
     for obstacle, kept in together.items():
-        yield f"  not here  {_counted(len(kept), 'unit')}, {line(obstacle.reason, 60)}: {line(obstacle.message, 400)}"
+        yield f"  not here  {counted(len(kept), 'unit')}, {line(obstacle.reason, 60)}: {line(obstacle.message, 400)}"
         yield from (f"            {_name(unit)}" for unit in kept)
 
 
@@ -59,14 +60,10 @@ def _took(estimate: Estimate) -> str:
 def _seconds(forecast: Forecast) -> Iterator[str]:
     known = len(forecast.runs) - forecast.unknown
     if known:
-        yield f"About {forecast.seconds:,.1f} s for {_counted(known, 'run')}, if one process followed another."
+        yield f"About {forecast.seconds:,.1f} s for {counted(known, 'run')}, if one process followed another."
     if forecast.unknown:
-        unknown = _counted(forecast.unknown, "run")
+        unknown = counted(forecast.unknown, "run")
         yield f"Unknown for {unknown}: nothing like that is recorded in the folder of --reports."
     if forecast.together is not None:
         together = forecast.together
         yield f"Together, as they are executed, they took {together.seconds:,.1f} s in {line(together.source, 200)}."
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

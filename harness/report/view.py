@@ -140,9 +140,9 @@ class ReportView:
         if not resumed:
             return ""
         often = "once" if len(resumed) == 1 else f"{len(resumed)} times"
-        last = f"last at {line(resumed[-1].at, 30)} with {len(resumed[-1].executed)} of its runs left"
+        last = f"last at {line(resumed[-1].at, 30)} with {counted(len(resumed[-1].executed), 'run')} left"
         cut_off = sum(len(each.cut_off) for each in resumed)
-        return f"Resumed {often}, {last}; {cut_off} were cut off and began again."
+        return f"Resumed {often}, {last}; cut off and begun again: {counted(cut_off, 'run')}."
 
     def commit_lines(self) -> dict[str, str]:
         """The commits of candidate and baseline where they are two, a line each; what is dirty is said to be."""

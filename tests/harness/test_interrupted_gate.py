@@ -130,7 +130,7 @@ def test_header_page_and_json_say_that_it_was_resumed(player: Player, capsys: py
         (["at", "last"], [NAMES["undecided"]], [NAMES["undecided"]]),
     ]
     last = header.resumed[-1].at
-    sentence = f"Resumed 2 times, last at {last} with 1 of its runs left; 2 were cut off and began again."
+    sentence = f"Resumed 2 times, last at {last} with 1 run left; cut off and begun again: 2 runs."
     assert judgement.view.resumed_sentence() == sentence
     assert sentence in html.unescape(render(judgement.view))
     assert escape(sentence) in render_markdown(judgement.view)
