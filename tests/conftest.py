@@ -22,6 +22,10 @@ pytest_plugins = ["pytester"]
 # Tests say themselves whether this is CI, where names are left out of evidence.
 os.environ.pop("CI", None)
 
+# Tests start hundreds of Python processes, which keep what they compile, as under `make`: each compiled it anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # `nohup` ignores SIGHUP and a shell's background job SIGINT: the commands that tests start would inherit that.
 for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
     if signal.getsignal(number) is signal.SIG_IGN:

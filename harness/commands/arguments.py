@@ -17,6 +17,18 @@ RunDirectories = Annotated[
 ContractPaths = Annotated[list[Path] | None, typer.Argument(help="Contract files, or folders of them.")]
 Gate = Annotated[bool, typer.Option("--gate", help="Fail unless every planned unit was decided and held.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+PlanOnly = Annotated[
+    bool,
+    typer.Option(
+        "--plan", help="Print units, runs and the seconds that they took before, then exit; nothing runs or is written."
+    ),
+]
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume", metavar="DIR", help="Go on with this interrupted run directory: what had ended is not run again."
+    ),
+]
 Reports = Annotated[Path, typer.Option("--reports", help="Where run directories are written.")]
 Claims = Annotated[list[str] | None, typer.Option("--claim", help="Only this claim; may be repeated.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only claims with this tag; may be repeated.")]

@@ -15,14 +15,16 @@ from harness.commands.arguments import (
     Json,
     Name,
     Paths,
+    PlanOnly,
     Redact,
     Reports,
+    Resume,
     Tags,
     redact_words,
     refuse_with_gpus,
 )
 from harness.commands.interruption import LONG_GRACE_S, interruptible
-from harness.commands.printing import print_shard
+from harness.commands.printing import print_forecast, print_shard
 from harness.contract.load import load_contracts
 from harness.drill import drill as fire_drill
 from harness.drill import matrix
@@ -37,15 +39,18 @@ def drill(
     claim: Claims = None,
     tag: Tags = None,
     fault: Annotated[list[str] | None, typer.Option("--fault", help="Only this fault; may be repeated.")] = None,
+    plan: PlanOnly = False,
     json: Json = False,
     reports: Reports = Path("harness-reports"),
     name: Name = None,
     redact: Redact = None,
     gpus: Gpus = None,
+    resume: Resume = None,
 ) -> None:
     """Plant every fault that the claims name, and see that each is caught for the declared reason."""
     if gpus:
-        refuse_with_gpus({"--claim": claim, "--tag": tag, "--fault": fault, "--json": json})
+        given = {"--claim": claim, "--tag": tag, "--fault": fault, "--json": json, "--plan": plan, "--resume": resume}
+        refuse_with_gpus(given)
         with interruptible(LONG_GRACE_S):
             raise typer.Exit(drill_on_gpus(paths, gpus, pool.new_directory(reports, name), redact=redact))
     options = fire_drill.DrillOptions(
@@ -55,8 +60,15 @@ def drill(
         reports=reports,
         name=name,
         redact=redact,
+        resume=resume,
         command=("harness", *sys.argv[1:]),
     )
+    if plan:
+        from harness.forecast.forecast import forecast_drill
+
+        with interruptible():
+            print_forecast(forecast_drill(paths, options), as_json=json)
+        return
     with interruptible(LONG_GRACE_S):
         result = fire_drill.drill(paths, options, Progress())
     if json:

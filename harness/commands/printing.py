@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness import session
 from harness.gpu_pool.shards import Shard
-from harness.standard_streams import print_error, print_json, print_line, print_workflow_command
+from harness.numbers import dump_json
+from harness.standard_streams import print_error, print_json, print_line, print_lines, print_workflow_command
+
+if TYPE_CHECKING:
+    from harness.forecast.records import Forecast
 
 
 def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
@@ -51,6 +56,16 @@ def append_step_summary(judgement: session.Judgement) -> None:
 
     with Path(place).open("a", encoding="utf-8") as file:
         file.write(render_markdown(judgement.view) + "\n")
+
+
+def print_forecast(forecast: Forecast, *, as_json: bool) -> None:
+    """What would be executed, on stdout."""
+    from harness.forecast.text import shown
+
+    if as_json:
+        print_json(dump_json(forecast.model_dump(mode="json"), indent=2))
+    else:
+        print_lines(shown(forecast))
 
 
 def print_shard(shard: Shard, gpu: str, code: int) -> None:

@@ -22,8 +22,10 @@ from harness.commands.arguments import (
     Model,
     Name,
     Paths,
+    PlanOnly,
     Redact,
     Reports,
+    Resume,
     Tags,
     Waivers,
     Workloads,
@@ -31,7 +33,7 @@ from harness.commands.arguments import (
     refuse_with_gpus,
 )
 from harness.commands.interruption import GRACE_S, LONG_GRACE_S, interruptible
-from harness.commands.printing import append_step_summary, print_costs, print_judgement, print_shard
+from harness.commands.printing import append_step_summary, print_costs, print_forecast, print_judgement, print_shard
 from harness.contract.load import folders_read, load_contracts
 from harness.contract.waivers import expired_on, find_waivers
 from harness.evidence import environment
@@ -50,6 +52,7 @@ def verify(
     baseline: Baseline = None,
     fault: Annotated[str | None, typer.Option("--fault", help="Plant this fault; the report is a drill's.")] = None,
     gate: Gate = False,
+    plan: PlanOnly = False,
     json: Json = False,
     reports: Reports = Path("harness-reports"),
     name: Name = None,
@@ -61,6 +64,7 @@ def verify(
     ] = None,
     redact: Redact = None,
     gpus: Gpus = None,
+    resume: Resume = None,
 ) -> None:
     """Run the planned units, judge them, write a run directory with its report."""
     options = session.VerifyOptions(
@@ -77,11 +81,19 @@ def verify(
         waivers=waivers,
         wall_limit_s=wall_limit,
         redact=redact,
+        resume=resume,
         command=("harness", *sys.argv[1:]),
     )
     if gpus:
-        refuse_with_gpus({"--claim": claim, "--tag": tag, "--workload": workload, "--fault": fault})
+        narrowing = {"--claim": claim, "--tag": tag, "--workload": workload, "--fault": fault}
+        refuse_with_gpus({**narrowing, "--plan": plan, "--resume": resume})
     print_lines(folders_read(paths), sys.stderr)
+    if plan:
+        from harness.forecast.forecast import forecast_verify
+
+        with interruptible():
+            print_forecast(forecast_verify(paths, options), as_json=json)
+        return
     late = expired_on(datetime.now(tz=UTC).date(), find_waivers(paths, waivers))
     print_lines((f"{where}: warning: {message}" for where, message in late), sys.stderr)
     with interruptible(LONG_GRACE_S if gpus else GRACE_S):

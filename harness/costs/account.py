@@ -107,13 +107,13 @@ def divided(held: Iterable[tuple[str | None, Sequence[Span]]]) -> dict[Kind, flo
 
 
 def joined(parts: Sequence[tuple[str, Costs]]) -> Costs:
-    """What several run directories cost together; the runs of each have its name before theirs."""
+    """What several run directories cost together; the runs of each have its name before theirs, where it has one."""
     each = [part for _, part in parts]
     processor = [part.processor_seconds for part in each if part.processor_seconds is not None]
     by_run: defaultdict[str, list[PhaseSeconds]] = defaultdict(list)
     for name, part in parts:
         for run, phases in part.by_run.items():
-            by_run[f"{name}/{run}"] += phases  # folders in different places may have one name
+            by_run[f"{name}/{run}" if name else run] += phases  # folders in different places may have one name
     return Costs(
         clocked=all(part.clocked for part in each),
         wall_seconds=_rounded(sum(part.wall_seconds for part in each)),

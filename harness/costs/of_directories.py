@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from harness.contract.schema import Contract
@@ -16,11 +16,23 @@ from harness.run_directory.bundle import Bundle
 def costs_of(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> Costs:
     """What one run directory cost, or several together, whichever of their runs a verdict rests on."""
     controls = {contract.id: control_arms(contract) for contract in contracts}
-    parts = [
-        (bundle.path.name, costs(_times(bundle), controls, has_gpu=bundle.header.environment.gpu.uuid is not None))
-        for bundle in bundles
-    ]
+    parts = [(bundle.path.name, _of_one(bundle, controls)) for bundle in bundles]
     return joined(parts) if len(parts) > 1 else parts[0][1]
+
+
+def _of_one(bundle: Bundle, controls: Mapping[str, Collection[str]]) -> Costs:
+    """What one cost. A run that was interrupted has parts by clocks of their own: the machine's may have begun anew."""
+    has_gpu = bundle.header.environment.gpu.uuid is not None
+    times = _times(bundle)
+    part_of = dict.fromkeys(times, 0)
+    for number, resumption in enumerate(bundle.header.resumed, start=1):
+        part_of |= {run: number for run in resumption.executed if run in times}
+    numbers = sorted(set(part_of.values())) or [0]
+    parts = [
+        costs({run: times[run] for run in times if part_of[run] == number}, controls, has_gpu=has_gpu)
+        for number in numbers
+    ]
+    return joined([("", part) for part in parts]) if len(parts) > 1 else parts[0]
 
 
 def _times(bundle: Bundle) -> Mapping[str, list[WorkerTimes]]:

@@ -19,6 +19,7 @@ from harness.errors import ExitCode
 from harness.evidence import environment, layout
 from harness.evidence.environment import Machine
 from harness.evidence.files import write_text
+from harness.execution import work_of
 from harness.run_directory.bundle import Bundle, Header
 from harness.run_directory.drill_record import (
     FILE,
@@ -30,6 +31,7 @@ from harness.run_directory.drill_record import (
     Source,
     record_text,
 )
+from harness.run_directory.interrupted_run import Described, made_directory
 from harness.run_directory.writer import BundleWriter
 from harness.runners.plan import Plan
 from harness.system.described import describe, describe_all
@@ -44,6 +46,7 @@ class DrillOptions:
     faults: tuple[str, ...] = ()
     reports: Path = Path("harness-reports")
     name: str | None = None
+    resume: Path | None = None  # an interrupted drill's directory to go on with
     redact: bool | None = None  # leave out names of host, user and folders; None: in CI
     command: tuple[str, ...] = ("harness", "drill")
 
@@ -67,33 +70,43 @@ def drill(paths: Sequence[Path], options: DrillOptions, watch: session.Watch | N
     KeyboardInterrupt, and SystemExit on SIGTERM, leave an INCOMPLETE directory with the rows whose runs had ended,
     which counts the others as never planted; a note says where.
     """
-    contracts = load_contracts(paths)
+    contracts, machine, planned = plan_drill_here(paths, options)
     options = replace(options, claims=selected(contracts, options.tags, options.claims))
-    machine = environment.machine()
-    describe_all(system for loaded in contracts for system in loaded.contract.systems())  # all of them in one process
-    planned = plan_drill(contracts, claims=options.claims, faults=options.faults, machine=machine, describe=describe)
     started = datetime.now(tz=UTC)
     if not planned.cases:
         return DrillResult(_record(contracts, planned, [], [], machine, started))
     header = _header(contracts, planned, options, started)
     directory = session.directory_name(started, session.VerifyOptions())
     name = options.name or f"{directory}-drill"
-    writer = BundleWriter(options.reports / name, header, contracts, named=options.name is not None)
-    try:
-        redacted = session.redaction_of(contracts, options.redact)
-        session.execute(runs_of(planned), writer, watch, redacted=redacted)
-        writer.settle()
-        record = _judge(contracts, planned, writer.bundle(), machine, started)
-        _write(writer, contracts, record)
-        final = writer.finish()
-    except BaseException as error:
-        ended = isinstance(error, KeyboardInterrupt | SystemExit) and interrupted.ended_part(planned, writer.bundle())
-        if ended and ended.cases:
-            error.add_note(_keep_rows(ended, contracts, writer, machine, started))
-        else:
-            error.add_note(f"kept what there is, marked {layout.INCOMPLETE}: {writer.abandon()}")
-        raise
-    return DrillResult(record, final)
+    described = Described(header, contracts, work_of(runs_of(planned)), {"--fault": list(options.faults)})
+    final, named = options.reports / name, options.name is not None
+    with made_directory(described, final, named=named, resume=options.resume) as (writer, journal):
+        try:
+            redacted = session.redaction_of(contracts, options.redact)
+            session.execute(runs_of(planned), writer, watch, redacted=redacted, journal=journal)
+            writer.settle()
+            record = _judge(contracts, planned, writer.bundle(), machine, started)
+            _write(writer, contracts, record)
+            return DrillResult(record, writer.finish())
+        except BaseException as error:
+            ended = isinstance(error, KeyboardInterrupt | SystemExit) and interrupted.ended_part(
+                planned, writer.bundle()
+            )
+            if ended and ended.cases:
+                error.add_note(_keep_rows(ended, contracts, writer, machine, started))
+            else:
+                error.add_note(f"kept what there is, marked {layout.INCOMPLETE}: {writer.abandon()}")
+            raise
+
+
+def plan_drill_here(paths: Sequence[Path], options: DrillOptions) -> tuple[list[LoadedContract], Machine, DrillPlan]:
+    """The contracts, this machine, and what is drilled of them on it. Raises ContractError, UsageError."""
+    contracts = load_contracts(paths)
+    machine = environment.machine()
+    describe_all(system for loaded in contracts for system in loaded.contract.systems())  # all of them in one process
+    claims = selected(contracts, options.tags, options.claims)
+    planned = plan_drill(contracts, claims=claims, faults=options.faults, machine=machine, describe=describe)
+    return contracts, machine, planned
 
 
 def _keep_rows(

@@ -6,6 +6,8 @@ from __future__ import annotations
 HEADER = "run.json"
 INCOMPLETE = "INCOMPLETE"
 MANIFEST = "manifest.json"  # every other file with its digest; written last
+JOURNAL = "journal.json"  # while the directory is made: which runs have ended; and the lock of who makes it
+LOCK = "journal.lock"
 CONTRACTS = "contracts"
 SHARED_FILES = "shared"  # among them: what contracts share, each file under its digest
 WAIVERS = "waivers"  # copies of the waiver files, where some were there

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Literal
 
 import numpy as np
@@ -22,11 +22,12 @@ READ_ALIKE = 0.01  # readings that differ by less are told as one number
 
 def readings(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
     """The cautious and the generous reading of all processes, whose numbers of rounds may differ."""
+    # those of as many rounds are read at once: eight calls on few numbers each took a third of a verdict
+    alike = [list(group) for _, group in groupby(times, lambda each: each.candidate.shape)]
+    fields = ("candidate", "baseline", "free_candidate", "free_baseline")
     both = [
-        statistics.readings(
-            each.candidate[None], each.baseline[None], each.free_candidate[None], each.free_baseline[None]
-        )
-        for each in times
+        statistics.readings(*(np.stack([getattr(each, field) for each in group]) for field in fields))
+        for group in alike
     ]
     cautious, generous = (
         Reading(np.concatenate([one.ratios for one in each]), np.concatenate([one.selves for one in each], axis=-1))

@@ -98,6 +98,7 @@ def _facts(view: ReportView) -> list[tuple[str, str]]:
         "Triton": collected.versions.get("triton"),
         "started": view.header.started_at,
         "CI": view.repeated_job(),
+        "Resumed": view.resumed_sentence(),
     }
     return [(name, line(_short(value), 120)) for name, value in facts.items() if value]
 

@@ -54,7 +54,13 @@ def _head(view: ReportView) -> str:
     listed = "\n".join(groups) + "\n\n" if groups else ""
     columns = "| verdict | claim | workload | what was seen |\n| --- | --- | --- | --- |\n" if view.verdicts else ""
     commits = [f"{name}: {escape(text)}" for name, text in view.commit_lines().items()]
-    notes = (view.count_line(), *commits, view.repeated_job(), view.unchecked_sentence())
+    notes = (
+        view.count_line(),
+        *commits,
+        view.repeated_job(),
+        escape(view.resumed_sentence()),
+        view.unchecked_sentence(),
+    )
     top = "".join(f"{note}\n\n" for note in notes if note)
     return f"{top}{warnings}{drill}**{result.word}**: {escape(result.sentence)}\n\n{listed}{columns}"
 

@@ -34,7 +34,7 @@ def print_results(view: ReportView, stream: TextIO | None = None) -> None:
     for warning in view.warnings():
         print_line((f"WARNING: {line(warning, 2000)}", "bold red"), file=out)
     commits = (f"{name}: {text}" for name, text in view.commit_lines().items())
-    for note in (*commits, view.repeated_job(), view.unchecked_sentence()):
+    for note in (*commits, view.repeated_job(), view.resumed_sentence(), view.unchecked_sentence()):
         if note:
             print_line(note, file=out)
     if view.is_drill:

@@ -124,13 +124,28 @@ class ReportView:
 
     def tried(self, verdict: Verdict) -> str | None:
         """How often a unit was timed, where it was more than once, and where; None elsewhere."""
-        others = self.header.attempts.directories((verdict.contract, verdict.claim, verdict.workload))
-        return f"{len(others) + 1} attempts: also timed in {line(', '.join(others), 300)}" if others else None
+        unit = (verdict.contract, verdict.claim, verdict.workload)
+        others = self.header.attempts.directories(unit)
+        timed = {run.run_id for run in self.runs_of(*unit) if run.probe == "throughput"}
+        cut_off = sum(bool(timed & set(each.cut_off)) for each in self.header.resumed)
+        told = [f"{len(others) + 1} attempts: also timed in {line(', '.join(others), 300)}"] if others else []
+        told += [f"cut off while it was timed, and timed again, in {cut_off} interruptions"] if cut_off else []
+        return "; ".join(told) or None
 
     def repeated_job(self) -> str:
         """Which attempt of its CI job this is; empty for the first, and where CI does not say."""
         attempt = self.header.attempts.ci
         return f"Attempt {attempt} of its CI job." if attempt is not None and attempt > 1 else ""
+
+    def resumed_sentence(self) -> str:
+        """How often the run was gone on with after an interruption, when last, and what for; empty for never."""
+        resumed = self.header.resumed
+        if not resumed:
+            return ""
+        often = "once" if len(resumed) == 1 else f"{len(resumed)} times"
+        last = f"last at {line(resumed[-1].at, 30)} with {counted(len(resumed[-1].executed), 'run')} left"
+        cut_off = sum(len(each.cut_off) for each in resumed)
+        return f"Resumed {often}, {last}; cut off and begun again: {counted(cut_off, 'run')}."
 
     def commit_lines(self) -> dict[str, str]:
         """The commits of candidate and baseline where they are two, a line each; what is dirty is said to be."""

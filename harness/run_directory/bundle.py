@@ -75,6 +75,18 @@ class WaiverRecord(Record):
     expired: bool
 
 
+class Resumption(Record):
+    """That an interrupted run was gone on with, by which command, and what was executed from then on.
+
+    cut_off: those of these runs that had begun before; what they had left was thrown away.
+    """
+
+    at: str  # ISO 8601, UTC
+    command: list[str]
+    executed: list[str]
+    cut_off: list[str]
+
+
 class Header(Record):
     """`run.json`. Of a drill's directory the units are the controls, which run without a fault.
 
@@ -95,6 +107,7 @@ class Header(Record):
     digests: Digests
     waivers: list[WaiverRecord] = Field(default_factory=list)
     attempts: Attempts = Attempts()  # before this one
+    resumed: list[Resumption] = Field(default_factory=list)  # after interruptions
 
     @model_validator(mode="before")
     @classmethod

@@ -120,7 +120,7 @@ def manifest_of(folder: Path, only: Callable[[str], bool] = lambda _name: True) 
 
     Raises EvidenceError for what no run directory holds.
     """
-    found = listing(folder, leave_out=(layout.MANIFEST, layout.INCOMPLETE))
+    found = listing(folder, leave_out=(layout.MANIFEST, layout.INCOMPLETE, layout.JOURNAL, layout.LOCK))
     if found.unfit:
         name, what = min(found.unfit.items())
         got = f"{shown(name)}: {what}"

@@ -24,6 +24,7 @@ from harness.run_directory.places import Place
 from harness.run_directory.seal import BEING_WRITTEN, manifest_of, write_manifest
 from harness.signals_noted import raise_if_noted
 
+UNFINISHED_NAME = ".incomplete-"  # and something at random, behind the final name
 PAGES = (layout.PAGE, layout.SUMMARY, layout.JUNIT)
 
 
@@ -40,14 +41,17 @@ class BundleWriter:
         waivers: Iterable[str] = (),
         *,
         named: bool = True,
+        interrupted: Path | None = None,
     ) -> None:
         """Create the directory; `waivers` are the texts of waiver files.
 
-        Raises UsageError when `final` exists and somebody `named` it; else takes another.
+        interrupted: one that did not finish, and that is gone on with in the place of a new one; pages and verdicts of
+        what it had until then go away. Raises UsageError when `final` exists and somebody `named` it; else takes
+        another.
         """
         if named and final.exists():
             raise UsageError("a run directory is written once", where=str(final), remedy="name another directory")
-        self._named, final = named, final if named else unused(final)
+        self._named, final = named, final if named or final == interrupted else unused(final)
         final.parent.mkdir(parents=True, exist_ok=True)
         self.final, self._header = final, header
         self._copies = {f"{layout.CONTRACTS}/{loaded.contract.id}.yaml": loaded.text for loaded in contracts}
@@ -58,8 +62,12 @@ class BundleWriter:
         }
         self._copies |= {f"{layout.WAIVERS}/{number}.yaml": text for number, text in enumerate(waivers, start=1)}
         self.digest: str | None = None
-        self.path = Path(tempfile.mkdtemp(prefix=f"{final.name}.incomplete-", dir=final.parent))
-        self.path.chmod(0o755)  # mkdtemp makes it private; a report is for others to read
+        if interrupted is None:
+            self.path = Path(tempfile.mkdtemp(prefix=f"{final.name}{UNFINISHED_NAME}", dir=final.parent))
+            self.path.chmod(0o755)  # mkdtemp makes it private; a report is for others to read
+        else:
+            self.path = interrupted
+            self._remove_what_was_made_of_it()
         self.put_back()
 
     def put_back(self) -> None:
@@ -70,7 +78,7 @@ class BundleWriter:
         for name, text in self._copies.items():
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
             (self.path / name).write_bytes(text.encode("utf-8"))
-        write_text(self.path / layout.HEADER, dump_json(self._header.model_dump(), indent=2) + "\n")
+        write_text(self.path / layout.HEADER, header_text(self._header))
 
     def evidence_directory(self, run_id: str) -> Path:
         """Where the supervisor puts the evidence of a run."""
@@ -87,13 +95,8 @@ class BundleWriter:
         The run that left it is dead; the others keep their verdicts.
         """
         self.put_back()
-        evidence = self.path / layout.EVIDENCE
-        for entry in sorted(evidence.iterdir()):
-            only = listing(entry).unfit if entry.is_dir() and not entry.is_symlink() else {".": "no folder of its own"}
-            for name, what in sorted(only.items()):
-                _remove(entry if name == "." else entry / name)
-                lane = name.partition("/")[0]
-                _record_death(entry / lane if lane.startswith(layout.LANE) else entry, name, what)
+        for entry in sorted((self.path / layout.EVIDENCE).iterdir()):
+            settle_run(entry)
 
     def finish(self) -> Path:
         """Take the final name and seal the directory; the final path.
@@ -102,7 +105,7 @@ class BundleWriter:
         come that something swallowed: what was judged since may lack what was being imported.
         """
         raise_if_noted()
-        if not self._named:  # a run that began in the same second may have ended before
+        if not self._named and self.final != self.path:  # a run that began in the same second may have ended before
             self.final = unused(self.final)
         manifest = manifest_of(self.path)
         try:
@@ -112,7 +115,8 @@ class BundleWriter:
                 "a run directory is written once", where=str(self.final), got=f"it exists; this run is in {self.path}"
             ) from error
         self.path = self.final
-        (self.path / layout.INCOMPLETE).unlink()
+        for name in (layout.INCOMPLETE, layout.JOURNAL, layout.LOCK):
+            (self.path / name).unlink(missing_ok=name != layout.INCOMPLETE)
         self.digest = digest_of(manifest_text(manifest))
         write_manifest(self.path, manifest)
         return self.path
@@ -127,17 +131,34 @@ class BundleWriter:
         if not self.path.exists():
             self.put_back()
         self._mark()
-        for name in (layout.MANIFEST, layout.VERDICTS, layout.DRILL, *PAGES):
-            (self.path / name).unlink(missing_ok=True)
+        self._remove_what_was_made_of_it()
         if not self.final.exists():
             self.path.rename(self.final)
             self.path = self.final
         return self.path
 
+    def _remove_what_was_made_of_it(self) -> None:
+        for name in (layout.MANIFEST, layout.VERDICTS, layout.DRILL, *PAGES):
+            (self.path / name).unlink(missing_ok=True)
+
     def _mark(self) -> None:
         (self.path / layout.INCOMPLETE).write_text(
             "This run did not finish: what is missing from its evidence is an error.\n", encoding="utf-8"
         )
+
+
+def header_text(header: Header) -> str:
+    """`run.json` as it is written."""
+    return dump_json(header.model_dump(), indent=2) + "\n"
+
+
+def settle_run(entry: Path) -> None:
+    """One run's part of `BundleWriter.settle`; `entry` is what lies in its place below `evidence/`."""
+    only = listing(entry).unfit if entry.is_dir() and not entry.is_symlink() else {".": "no folder of its own"}
+    for name, what in sorted(only.items()):
+        _remove(entry if name == "." else entry / name)
+        lane = name.partition("/")[0]
+        _record_death(entry / lane if lane.startswith(layout.LANE) else entry, name, what)
 
 
 def _remove(path: Path) -> None:

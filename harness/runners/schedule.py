@@ -18,6 +18,7 @@ from pathlib import Path
 from harness.commits.checkout import Checkout
 from harness.evidence.environment import Machine, usable_cores
 from harness.evidence.plan_records import Run
+from harness.evidence.run_evidence import Death
 from harness.runners import supervisor
 from harness.runners.gpu_lock import gpu_lock
 from harness.runners.gpu_needs import gpu_memory_gib, needs_gpu
@@ -42,11 +43,15 @@ NOT_TIMED, EXCLUSIVE, TIMED = range(3)
 
 @dataclass(frozen=True)
 class Work:
-    """What to execute, where its evidence goes, and whom to tell of its progress."""
+    """What to execute, where its evidence goes, and whom to tell of its progress.
+
+    over: is called when the run came to an end of its own, with how its worker died; not where it is cut off.
+    """
 
     run: Run
     directory: Path
     tell: Callable[[Progress], None]
+    over: Callable[[Death | None], None]
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
         memory = gpu_memory_gib(one.run) if on_gpu else None
         # each commit's arm of a timing has a process of its own
         with_context = None if memory is None else memory + len(one.run.commits) * CONTEXT_GIB
-        tasks.append(Task(one.run, one.directory, one.tell, on_gpu=on_gpu, memory_gib=with_context))
+        tasks.append(Task(one.run, one.directory, one.tell, one.over, on_gpu=on_gpu, memory_gib=with_context))
     return sorted(tasks, key=lambda task: (task.order, -_size(task)))
 
 
@@ -170,7 +175,7 @@ class Schedule:
         return max(1, usable_cores() // max(1, beside))
 
     def _one(self, task: Task) -> None:
-        supervisor.execute(
+        death = supervisor.execute(
             task.run,
             task.directory,
             task.tell,
@@ -180,6 +185,7 @@ class Schedule:
             variables={} if task.on_gpu or self._uuid is None else {"CUDA_VISIBLE_DEVICES": ""},
             company=self._company,
         )
+        task.over(death)
 
     def _lock(self, tasks: Sequence[Task]) -> AbstractContextManager[None]:
         on_gpu = [task for task in tasks if task.on_gpu]

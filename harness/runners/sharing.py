@@ -47,6 +47,11 @@ class Hosted:
     run: Run
     guests: list[Guest] = field(default_factory=list)
 
+    @property
+    def runs(self) -> list[Run]:
+        """Itself, then its guests."""
+        return [self.run, *(guest.run for guest in self.guests)]
+
     def takes(self, guest: Run) -> bool:
         """Make the guest one of this run's, where that saves enough; whether it is one now."""
         found = _joined(self.run, guest) if guest.probe == PAIRED else _same(self.run, guest)

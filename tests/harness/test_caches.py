@@ -63,7 +63,7 @@ def test_without_any_folder_for_temporary_files_libraries_are_left_to_themselves
 
 
 DRAWN = "from harness.report.svg import draw; print(draw(lambda axes: None, alt='x').width)"
-IMPORTED_EARLIER = f"from harness.session import _import_for_pages; _import_for_pages(); {DRAWN}"
+IMPORTED_EARLIER = f"from harness.execution import _import_for_pages; _import_for_pages(); {DRAWN}"
 
 
 @pytest.mark.parametrize("program", [DRAWN, IMPORTED_EARLIER], ids=["drawn", "imported earlier"])

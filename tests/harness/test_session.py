@@ -170,7 +170,8 @@ def test_a_run_whose_name_was_taken_meanwhile_keeps_no_page_that_says_held(
     with pytest.raises(EvidenceError, match="a run directory is written once"):
         session.verify([contracts], session.VerifyOptions(name="run", workloads=("held",)))
     [kept] = Path("harness-reports").glob("run.incomplete-*")
-    assert sorted(path.name for path in kept.iterdir()) == ["INCOMPLETE", "contracts", "evidence", "run.json"]
+    left = sorted(path.name for path in kept.iterdir())
+    assert left == ["INCOMPLETE", "contracts", "evidence", "journal.json", "journal.lock", "run.json"]
 
 
 def test_json_is_the_published_object(contracts: Path) -> None:
@@ -179,7 +180,7 @@ def test_json_is_the_published_object(contracts: Path) -> None:
     stored = json.loads(Path("harness-reports/run/verdicts.json").read_text())
     spent = outcome.view.costs.model_dump(mode="json")
     beside: dict[str, object] = {"run_directory": "harness-reports/run", "manifest": outcome.manifest, "waived": []}
-    beside |= {"attempts": {"timings": [], "ci": None}, "commits": None}
+    beside |= {"attempts": {"timings": [], "ci": None}, "commits": None, "resumed": []}
     assert printed == {**stored, "costs": spent, **beside}
     assert set(stored) == {"format_version", "counts", "gate", "claims"}
 
@@ -219,8 +220,8 @@ def test_shards_with_a_drill_among_them_are_refused(contracts: Path) -> None:
 DRAW = """
 import sys
 import numpy
-from harness import session
-session._import_for_pages()
+from harness import execution
+execution._import_for_pages()
 known = set(sys.modules)
 from harness.report.plots import Curve, trajectories
 trajectories([Curve("plain", numpy.arange(5.0))])

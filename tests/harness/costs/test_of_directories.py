@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from harness.commands.printing import print_costs
 from harness.costs.account import Costs, PhaseSeconds
 from harness.costs.kinds import Kind
 from harness.costs.of_directories import costs_of
+from harness.evidence.base import Probe
 from harness.evidence.environment_records import Environment, GpuFacts
-from harness.run_directory.bundle import Bundle, Header, read_bundle
+from harness.run_directory.bundle import Bundle, Header, Resumption, read_bundle
 from harness.run_directory.verdict_file import verdict_text
 from harness.run_directory.writer import BundleWriter
 from harness.runners.process_times import write_process_times
@@ -90,6 +92,18 @@ def test_parts_of_a_gate_cost_together_in_json_and_never_in_verdicts(tmp_path: P
     assert list(printed["by_run"]) == [f"a/{RUN_ID}", f"b/{RUN_ID}"]
     assert printed["by_run"][f"b/{RUN_ID}"][1] == {"phase": "start", "kind": "imports", "seconds": 0.25}
     assert "seconds" not in verdict_text(judgement.verdicts)
+
+
+def test_an_interruption_costs_nothing_and_clocks_that_began_anew_are_not_mixed(tmp_path: Path) -> None:
+    """Two runs of 3.5 s each: the second one after the machine was started again."""
+    resumption = Resumption(at="2026-11-21T12:00:00+00:00", command=["harness"], executed=["later"], cut_off=[])
+    runs: dict[str, Probe] = {RUN_ID: "paired", "later": "paired"}
+    described = header().model_copy(update={"runs": runs, "resumed": [resumption]})
+    whole = bundle(tmp_path / "a", began=100.0, described=described)
+    again = bundle(tmp_path / "b", began=5000.0)
+    shutil.copytree(again.path / "evidence" / RUN_ID, whole.path / "evidence" / "later")
+    seen = costs_of([whole], [LOADED.contract])
+    assert (seen.clocked, seen.wall_seconds, seen.gpu_seconds, list(seen.by_run)) == (True, 7.0, 7.0, [RUN_ID, "later"])
 
 
 def test_a_line_of_costs_and_none_without_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from harness.report.terminal import print_results
 from harness.report.view import ReportView
 from harness.run_directory.attempt_records import Attempts, TimedBefore
 from harness.run_directory.attempts import CI_ATTEMPTS, attempts_before, joined_attempts
-from harness.run_directory.bundle import Header, read_bundle
+from harness.run_directory.bundle import Header, Resumption, read_bundle
 from harness.session import judge_bundles, judgement_json, with_attempts
 
 UNIT = ("c", "C", "w")
@@ -173,3 +173,16 @@ def test_a_first_attempt_is_not_worth_a_word(capsys: pytest.CaptureFixture[str])
     view = having(full_view(), Attempts(ci=1))
     print_results(view)
     assert "ttempt" not in capsys.readouterr().out + render_markdown(view)
+
+
+def test_a_timing_that_was_cut_off_says_so_and_another_run_does_not(tmp_path: Path) -> None:
+    """Who sees a timing go badly could interrupt it: that it began again stands beside its verdict."""
+    twice = [Resumption(at="2026-11-21", command=[], executed=[RUN_ID], cut_off=[RUN_ID])] * 2
+    bundle = finished(tmp_path / "a", timing().model_copy(update={"resumed": twice}))
+    contracts: list[Any] = [LOADED]
+    view = judge_bundles([bundle], contracts).view
+    assert view.tried(view.verdicts[0]) is None  # the evidence is of a run that is not timed
+    timed = {run: replace(seen, probe="throughput") for run, seen in view.evidence.items()}
+    view = replace(view, evidence=timed)
+    assert view.tried(view.verdicts[0]) == "cut off while it was timed, and timed again, in 2 interruptions"
+    assert judge_bundles([bundle, bundle], contracts).view.header.resumed == twice * 2

@@ -36,7 +36,7 @@ def run(
 
 
 def tasks(*runs: Run, machine: Machine = WITH_GPU) -> list[Task]:
-    return tasks_of([Work(one, Path(), lambda _progress: None) for one in runs], machine)
+    return tasks_of([Work(one, Path(), lambda _progress: None, lambda _death: None) for one in runs], machine)
 
 
 def begun(*runs: Run, machine: Machine = WITH_GPU) -> int:

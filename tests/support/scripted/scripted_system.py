@@ -206,6 +206,12 @@ def _sleep() -> None:
     time.sleep(600)
 
 
+def _wait() -> None:
+    """Until the file `go` is there; then the run goes on as one that holds."""
+    while not Path("go").exists():
+        time.sleep(0.05)
+
+
 def _leave() -> None:
     os._exit(0)
 
@@ -223,6 +229,7 @@ def _import_what_raises() -> None:
 MISBEHAVIOURS = {
     "killed": _kill_self,
     "sleeps": _sleep,
+    "waits": _wait,
     "leaves": _leave,
     "prints": _print_100_mb,
     "raises": _import_what_raises,

@@ -1,0 +1,129 @@
+"""Planned runs executed into a run directory, side by side where they can be."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.caches import moved_caches
+from harness.commits.checkout import Checkout
+from harness.evidence import environment, layout
+from harness.evidence.plan_records import Run
+from harness.evidence.redaction import Redaction
+from harness.evidence.run_evidence import Death
+from harness.run_directory.journal import Journal
+from harness.run_directory.writer import BundleWriter, settle_run
+from harness.signals_noted import noted
+
+if TYPE_CHECKING:
+    from harness.runners.interpreters import Interpreters
+    from harness.runners.watched_worker import Progress
+
+Watch = Callable[[Run, str, float], None]  # a run, its phase ("" when it ended), seconds so far
+
+
+def work_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """What is executed for the runs: by its id each run that is, with those that read its evidence behind it."""
+    from harness.runners.sharing import hosted
+
+    return {host.run.id: host.runs for host in hosted(runs)}
+
+
+def execute(
+    runs: Sequence[Run],
+    writer: BundleWriter,
+    watch: Watch | None = None,
+    interpreters: Interpreters | None = None,
+    redacted: Redaction | None = None,
+    checkout: Checkout | None = None,
+    journal: Journal | None = None,
+) -> None:
+    """Execute the runs, side by side where they can be; a worker that dies costs only the units that depend on it.
+
+    What several of them demand alike is executed once.
+
+    interpreters: those that wait already, which this ends. redacted: what is left out of the evidence, also of that of
+    runs that are cut off. checkout: of the commit that baselines are of. journal: is told of each run's end; what had
+    ended before is not executed.
+    """
+    from harness.runners.interpreters import Interpreters
+    from harness.runners.lanes import as_one, lane_directories
+    from harness.runners.schedule import Schedule, Work, tasks_of
+    from harness.runners.sharing import hosted, write_guests
+
+    directories = {run.id: writer.evidence_directory(run.id) for run in runs}
+    ended = {} if journal is None else journal.content.ended
+    hosts = [host for host in hosted(runs) if not ended.keys() >= {run.id for run in host.runs}]
+    ending_with = {host.run.id: host.runs for host in hosts}
+
+    def report_progress(progress: Progress) -> None:
+        if watch is not None:
+            host, *guests = ending_with[progress.run_id]
+            for run in [host, *([] if progress.phase else guests)]:
+                watch(run, progress.phase, progress.seconds)
+
+    machine = environment.machine()
+    threading.Thread(target=_import_for_pages).start()
+    work: list[Work] = []
+    for host in hosts:
+        write_guests(host, directories)
+        lanes = lane_directories(host.run, directories[host.run.id])
+        tells = as_one(report_progress, len(lanes))
+        over = _End([directories[run.id] for run in host.runs], len(lanes), redacted, journal)
+        work += [Work(lane, directory, tell, over) for (lane, directory), tell in zip(lanes, tells, strict=True)]
+    try:
+        with interpreters or Interpreters(len(work)) as waiting:
+            Schedule(machine, waiting, checkout).execute(tasks_of(work, machine))
+    finally:
+        if redacted is not None:
+            _redact_the_rest(writer.path / layout.EVIDENCE, redacted, journal)
+
+
+class _End:
+    """The end of a run, with those that read its evidence: called at that of each of its processes.
+
+    From then on the evidence stays as it is, so that what is left out of it goes first.
+    """
+
+    def __init__(
+        self, directories: Sequence[Path], processes: int, redacted: Redaction | None, journal: Journal | None
+    ) -> None:
+        self._directories, self._left = directories, processes
+        self._redacted, self._journal = redacted, journal
+        self._lock = threading.Lock()
+
+    def __call__(self, death: Death | None) -> None:
+        with self._lock:
+            # a worker that dies once the session was asked to end may have been asked to as well: it was cut off
+            if death is not None and noted:
+                return
+            self._left -= 1
+            if self._left or self._journal is None:
+                return
+            for directory in self._directories:
+                if os.path.lexists(directory):
+                    settle_run(directory)
+                    if self._redacted is not None:
+                        self._redacted.directory(directory)
+            self._journal.note_ends(directory.name for directory in self._directories)
+
+
+def _redact_the_rest(evidence: Path, redacted: Redaction, journal: Journal | None) -> None:
+    """What is of runs that did not come to their end."""
+    ended = {} if journal is None else journal.content.ended
+    for entry in evidence.iterdir() if evidence.is_dir() else []:
+        if entry.name not in ended and entry.is_dir() and not entry.is_symlink():
+            redacted.directory(entry)
+
+
+def _import_for_pages() -> None:
+    """What the report is drawn with, while runs are under way: it took a second after them."""
+    with suppress(Exception):  # the report meets the same failure, and tells of it
+        os.environ.update(moved_caches())
+        for module in ("harness.report.html", "matplotlib.figure", "matplotlib.backends.backend_svg"):
+            importlib.import_module(module)

@@ -1,0 +1,103 @@
+"""Seconds of a run to come, from runs that were executed on a machine of the same kind; never a guess.
+
+An equal run is the best source. Where only the number of steps or the company of an arm is another, each arm takes for
+a step what it took before, and the rest (imports, start, end) what it took there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.evidence.environment import Machine, cpu_model, usable_cores
+from harness.evidence.environment_records import Environment
+from harness.evidence.plan_records import PlannedArm, Run
+from harness.evidence.sharing import equal_but_for_names, equal_work
+from harness.forecast.recorded import RecordedDirectory, RecordedRun, recorded
+from harness.forecast.records import Estimate
+from harness.runners.gpu_needs import needs_gpu
+from harness.runners.run_builder import PAIRED
+
+
+@dataclass
+class Estimates:
+    """Of the runs that are planned, from the run directories in `folder`, of which as few are read as are needed."""
+
+    machine: Machine
+    folder: Path
+    _seen: list[RecordedDirectory] = field(default_factory=list)
+
+    def of(self, runs: Sequence[Run]) -> tuple[dict[str, Estimate], Estimate | None]:
+        """By the runs' ids; and of all of them together, where a directory has them all."""
+        equal: dict[str, Estimate] = {}
+        together = None
+        for directory in recorded(self.folder):
+            self._seen.append(directory)
+            here = {run.id: found for run in runs if (found := self._equal(run, directory)) is not None}
+            for name, found in here.items():
+                equal.setdefault(name, Estimate(seconds=_rounded(found.seconds), source=f"run {_place(found)}"))
+            if len(here) == len(runs) and directory.wall_seconds is not None:
+                together = Estimate(seconds=_rounded(directory.wall_seconds), source=directory.name)
+                break
+        others = {run.id: self._by_arms(run) for run in runs if run.id not in equal}
+        return equal | {name: found for name, found in others.items() if found is not None}, together
+
+    def _equal(self, run: Run, directory: RecordedDirectory) -> RecordedRun | None:
+        same = (one for one in directory.runs if equal_but_for_names(_without_limits(one.run), _without_limits(run)))
+        return next((one for one in same if self._on_such_a_machine(one.environment, run)), None)
+
+    def _by_arms(self, run: Run) -> Estimate | None:
+        """From the newest runs that had the arms, each for as many steps as are planned; of paired runs alone."""
+        if run.probe != PAIRED:
+            return None
+        sources: list[RecordedRun] = []
+        seconds = 0.0
+        for planned in run.arms.values():
+            found = next(self._with_the_arm(run, planned), None)
+            if found is None:
+                return None
+            there, name = found
+            sources.append(there)
+            per_step = there.by_arm[name] / _steps(there.run, there.run.arms[name])
+            seconds += per_step * _steps(run, planned)
+        seconds += max(source.by_arm[None] for source in sources)
+        places = ", ".join(dict.fromkeys(_place(source) for source in sources))
+        return Estimate(seconds=_rounded(seconds), source=f"steps of the same arms in {places}")
+
+    def _with_the_arm(self, run: Run, planned: PlannedArm) -> Iterator[tuple[RecordedRun, str]]:
+        for directory in self._seen:
+            for one in directory.runs:
+                if one.run.probe != PAIRED or not self._on_such_a_machine(one.environment, run):
+                    continue
+                if _but_for_steps(one.run) != _but_for_steps(run):
+                    continue
+                for name, there in one.run.arms.items():
+                    if equal_work(there, planned) and there.observe_syncs == planned.observe_syncs and one.by_arm[name]:
+                        yield one, name
+
+    def _on_such_a_machine(self, there: Environment, run: Run) -> bool:
+        if self.machine.gpus and needs_gpu(run):
+            return there.gpu.name == self.machine.gpus[0].name
+        return (there.cpu.model, there.cpu.usable_cores) == (cpu_model(), usable_cores())
+
+
+def _without_limits(run: Run) -> Run:
+    return run.model_copy(update={"wall_limit_s": 0.0, "heartbeat_s": 0.0})
+
+
+def _but_for_steps(run: Run) -> dict[str, object]:
+    return {**run.workload.model_dump(exclude={"needs", "steps"}), "device": run.workload.needs.device}
+
+
+def _steps(run: Run, arm: PlannedArm) -> int:
+    return run.workload.steps * arm.replicas
+
+
+def _place(found: RecordedRun) -> str:
+    return f"{found.run.id} of {found.directory}"
+
+
+def _rounded(seconds: float) -> float:
+    """To a tenth: the next time it takes another time anyway."""
+    return round(seconds, 1)

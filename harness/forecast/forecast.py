@@ -1,0 +1,105 @@
+"""What `verify` and `drill` would do here, worked out without doing it: nothing is executed, and nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from harness import session
+from harness.contract.load import load_contracts
+from harness.drill.drill import DrillOptions, plan_drill_here
+from harness.drill.execution import runs_of
+from harness.drill.plan import DrillPlan
+from harness.evidence import environment
+from harness.evidence.base import Obstacle
+from harness.evidence.environment import Machine
+from harness.evidence.plan_records import Run, Unit
+from harness.forecast.estimates import Estimates
+from harness.forecast.records import Forecast, PlannedRun, PlannedUnit
+from harness.runners.gpu_needs import needs_gpu
+from harness.runners.lanes import lanes
+from harness.runners.sharing import Hosted, hosted
+
+
+def forecast_verify(paths: Sequence[Path], options: session.VerifyOptions) -> Forecast:
+    """Of `session.verify` with the same arguments. Raises ContractError, UsageError as that does before it begins.
+
+    A baseline's commit is checked out, and removed again: its systems have to say what they are.
+    """
+    contracts = load_contracts(paths)
+    options = session.of_tags(contracts, options)
+    with session.baselines(contracts, options) as checkout:
+        planned = session.plan_something(contracts, options, checkout)
+    units = [_unit(unit) for unit in planned.units]
+    return _forecast(units, planned.runs, options.reports)
+
+
+def forecast_drill(paths: Sequence[Path], options: DrillOptions) -> Forecast:
+    """Of `drill` with the same arguments. Raises ContractError, UsageError as that does before it begins."""
+    _, _, planned = plan_drill_here(paths, options)
+    return _forecast(_drilled(planned), runs_of(planned), options.reports)
+
+
+def _unit(unit: Unit) -> PlannedUnit:
+    return PlannedUnit(
+        contract=unit.contract, claim=unit.claim, workload=unit.workload, runs=unit.runs, obstacle=unit.obstacle
+    )
+
+
+def _drilled(planned: DrillPlan) -> list[PlannedUnit]:
+    """The controls, then every fault with the runs whose evidence its verdict rests on, then what cannot be planted."""
+    units = [_unit(unit) for unit in planned.controls.units]
+    for case in planned.cases:
+        faulted = [planned.faulted[run] for run in case.unit.runs]
+        runs = [one.executed.id for one in faulted if one.executed is not None]
+        runs += [one.donor for one in faulted if one.donor is not None]
+        units.append(_unit(case.unit).model_copy(update={"fault": case.fault, "runs": runs}))
+    units += [
+        PlannedUnit(
+            contract=one.contract,
+            claim=one.claim,
+            workload="",
+            fault=one.fault,
+            obstacle=Obstacle(reason=one.reason, message=one.message),
+        )
+        for one in planned.not_run
+    ]
+    return units
+
+
+def _forecast(units: Sequence[PlannedUnit], runs: Sequence[Run], reports: Path) -> Forecast:
+    """Units with the runs that are executed for them: of runs that share one, that one."""
+    machine = environment.machine()
+    hosts = hosted(runs)
+    executed = {run.id: host.run.id for host in hosts for run in host.runs}
+    decided = [
+        unit.model_copy(update={"runs": list(dict.fromkeys(executed[run] for run in unit.runs))}) for unit in units
+    ]
+    estimates, together = Estimates(machine, reports).of([host.run for host in hosts])
+    planned = [
+        _run(host, machine, decided).model_copy(update={"estimate": estimates.get(host.run.id)}) for host in hosts
+    ]
+    known = [run.estimate.seconds for run in planned if run.estimate is not None]
+    return Forecast(
+        units=decided,
+        runs=planned,
+        seconds=round(sum(known), 1),
+        unknown=len(planned) - len(known),
+        together=together,
+    )
+
+
+def _run(host: Hosted, machine: Machine, units: Iterable[PlannedUnit]) -> PlannedRun:
+    on_gpu = bool(machine.gpus) and needs_gpu(host.run)
+    name = machine.gpus[0].name if on_gpu else environment.cpu_model()
+    return PlannedRun(
+        id=host.run.id,
+        contract=host.run.contract,
+        workload=host.run.workload_name,
+        probe=host.run.probe,
+        device="gpu" if on_gpu else "processor",
+        device_name=name,
+        processes=len(lanes(host.run)),
+        stands_for=[guest.run.id for guest in host.guests],
+        serves=[unit.named() for unit in units if host.run.id in unit.runs],
+    )

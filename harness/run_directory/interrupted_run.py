@@ -1,0 +1,169 @@
+"""A run directory to make: a new one, or an interrupted one that is gone on with.
+
+Gone on with is only what is begun as it was: the same contracts, sources, packages, machine and options. A run that
+came to its end keeps its evidence, also one whose worker died: a gate is no way to try again until it holds. A run that
+was cut off by the interruption is executed again, whole, and the header names it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness.errors import EvidenceError, UsageError
+from harness.evidence import layout
+from harness.evidence.files import Damaged
+from harness.evidence.plan_records import Run
+from harness.run_directory.bundle import Bundle, Header, LoadedContract, Resumption, altered, read_bundle
+from harness.run_directory.journal import (
+    Journal,
+    JournalFile,
+    alone_in,
+    digest_of_each,
+    evidence_digest,
+    read_journal,
+)
+from harness.run_directory.manifest import digest_of
+from harness.run_directory.same_run import another_header, another_plan
+from harness.run_directory.writer import UNFINISHED_NAME, BundleWriter, header_text
+
+ANEW = "run it anew, without --resume"
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a directory is made from. work: of each run that is executed itself and those that read its evidence;
+    options: of the command line, by name, as far as neither header nor contracts have them.
+    """
+
+    header: Header
+    contracts: Sequence[LoadedContract]
+    work: Mapping[str, Sequence[Run]]
+    options: Mapping[str, object]
+    waivers: Sequence[str] = ()
+
+    def journal(self) -> JournalFile:
+        plan = {name: runs[0].model_dump(mode="json") for name, runs in self.work.items()}
+        header = digest_of(header_text(self.header))
+        return JournalFile(headers=[header], options=digest_of_each(self.options), plan=digest_of_each(plan))
+
+
+def made_directory(
+    described: Described, final: Path, *, named: bool, resume: Path | None
+) -> AbstractContextManager[tuple[BundleWriter, Journal]]:
+    """The directory, to be made by this process alone, under `final` once it is (see `BundleWriter`); or the one to
+    `resume`, which then keeps its name.
+
+    Raises UsageError, EvidenceError where that cannot be gone on with.
+    """
+    if resume is not None and named:
+        raise UsageError("a run directory that is gone on with has its name", got="--name", remedy="leave out --name")
+    return _new(described, final, named=named) if resume is None else _interrupted(described, resume)
+
+
+@contextmanager
+def _new(described: Described, final: Path, *, named: bool) -> Iterator[tuple[BundleWriter, Journal]]:
+    writer = BundleWriter(final, described.header, described.contracts, described.waivers, named=named)
+    # where nothing can be executed, there is no library for locks, and nothing to go on with
+    with alone_in(writer.path) if described.work else nullcontext():
+        journal = Journal(writer.path, described.journal())
+        journal.write()
+        yield writer, journal
+
+
+@contextmanager
+def _interrupted(described: Described, directory: Path) -> Iterator[tuple[BundleWriter, Journal]]:
+    bundle = _unfinished(directory)
+    with alone_in(directory):
+        journal = _as_begun(bundle, described)
+        _refuse_changed(directory, journal)
+        again = {name: runs for name, runs in described.work.items() if not journal.ended.keys() >= _ids(runs)}
+        cut_off = [name for name in again if _had_begun(directory / layout.EVIDENCE / name)]
+        for runs in again.values():
+            for run in runs:
+                shutil.rmtree(directory / layout.EVIDENCE / run.id, ignore_errors=True)
+        executed = [name for name in bundle.header.runs if any(name in _ids(runs) for runs in again.values())]
+        resumption = Resumption(
+            at=datetime.now(tz=UTC).isoformat(timespec="seconds"),
+            command=described.header.command,
+            executed=executed,
+            cut_off=cut_off,
+        )
+        header = bundle.header.model_copy(update={"resumed": [*bundle.header.resumed, resumption]})
+        kept = {name: digest for name, digest in journal.ended.items() if name not in executed}
+        # the header changes next; who is killed before that leaves the earlier one
+        headers = [digest_of(header_text(bundle.header)), digest_of(header_text(header))]
+        noted = Journal(directory, journal.model_copy(update={"headers": headers, "ended": kept}))
+        noted.write()
+        _remove_half_written(directory)
+        final = directory.with_name(directory.name.partition(UNFINISHED_NAME)[0])
+        yield (
+            BundleWriter(final, header, described.contracts, described.waivers, named=False, interrupted=directory),
+            noted,
+        )
+
+
+def _unfinished(directory: Path) -> Bundle:
+    rule = "only a run directory that was interrupted is gone on with"
+    if not (directory / layout.HEADER).is_file():
+        raise UsageError(rule, where=str(directory), got="no run directory")
+    if os.path.lexists(directory / layout.MANIFEST):
+        raise UsageError(rule, where=str(directory), got="one that is complete", remedy="`harness judge` reads it")
+    if not os.path.lexists(directory / layout.JOURNAL):
+        got = f"no {layout.JOURNAL} in it, so that nothing says which of its runs came to their end"
+        raise UsageError(rule, where=str(directory), got=got, remedy=ANEW)
+    return read_bundle(directory)
+
+
+def _as_begun(bundle: Bundle, described: Described) -> JournalFile:
+    """The journal, once the directory is as it was left, and is gone on with as it was begun."""
+    try:
+        journal = read_journal(bundle.path)
+    except Damaged as damage:
+        raise _changed(bundle.path, [str(damage)]) from damage
+    if digest_of((bundle.path / layout.HEADER).read_text(encoding="utf-8")) not in journal.headers:
+        raise _changed(bundle.path, [f"{layout.HEADER}: changed"])
+    if lines := altered(bundle):
+        raise _changed(bundle.path, lines)
+    difference = another_header(bundle.header, described.header) or another_plan(journal, described.journal())
+    if difference is not None:
+        raise EvidenceError(
+            "an interrupted run is gone on with as it was begun", where=str(bundle.path), got=difference, remedy=ANEW
+        )
+    return journal
+
+
+def _refuse_changed(directory: Path, journal: JournalFile) -> None:
+    evidence = directory / layout.EVIDENCE
+    lines = [
+        f"{layout.EVIDENCE}/{run}: changed since the run ended"
+        for run, digest in sorted(journal.ended.items())
+        if evidence_digest(evidence, run) != digest
+    ]
+    if lines:
+        raise _changed(directory, lines)
+
+
+def _changed(directory: Path, lines: Sequence[str]) -> EvidenceError:
+    rule = "an interrupted run is gone on with only as it was left"
+    return EvidenceError(rule, where=str(directory), got="; ".join(lines[:5]), remedy=ANEW)
+
+
+def _ids(runs: Sequence[Run]) -> set[str]:
+    return {run.id for run in runs}
+
+
+def _had_begun(evidence: Path) -> bool:
+    """Whether a worker had written anything of the run."""
+    return any(evidence.rglob(layout.RECORDS))
+
+
+def _remove_half_written(directory: Path) -> None:
+    """What was being written when the process was killed: `write_text` takes names with a dot."""
+    for path in directory.glob(".*.json.*"):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,111 @@
+"""`journal.json` in a run directory that is being made: how it was begun, and the digest of each run that has ended.
+
+What an interrupted directory can be gone on with is told by this file alone, so it is written whole at each end of a
+run. It goes away when the directory is sealed: from then on the manifest has the digests.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from harness.errors import UsageError
+from harness.evidence import layout
+from harness.evidence.base import Record
+from harness.evidence.files import Damaged, parse, read_bytes, write_text
+from harness.numbers import dump_json
+from harness.run_directory.listing import listing
+from harness.run_directory.manifest import Digest, digest_of, listed_file
+
+
+class JournalFile(Record):
+    """The whole file, but for its checksum. Values are SHA-256, so that no name of a folder is kept here.
+
+    headers: of `run.json` as it was written last, and before a change that may not have come to pass; options: of the
+    command line, by name; plan: of each run that is executed; ended: of the evidence of each run that came to its end.
+    """
+
+    format_version: Literal[1] = 1
+    headers: list[Digest]
+    options: dict[str, Digest]
+    plan: dict[str, Digest]
+    ended: dict[str, Digest] = Field(default_factory=dict)
+
+
+class _Written(JournalFile):
+    checksum: Digest  # of all else, so that a file that was changed is told from a whole one
+
+
+def journal_text(content: JournalFile) -> str:
+    values = content.model_dump(mode="json")
+    return dump_json({**values, "checksum": digest_of(dump_json(values))}, indent=1) + "\n"
+
+
+def read_journal(directory: Path) -> JournalFile:
+    """Raises `Damaged`."""
+    data = read_bytes(directory / layout.JOURNAL)
+    content = JournalFile(**parse(data, _Written, layout.JOURNAL).model_dump(exclude={"checksum"}))
+    if journal_text(content).encode() != data:
+        raise Damaged(f"{layout.JOURNAL} was changed, or is not written as the harness writes it")
+    return content
+
+
+def evidence_digest(evidence: Path, run: str) -> str:
+    """SHA-256 over all files below `evidence/RUN`, with their names; a run that left no folder has a digest, too."""
+    folder = evidence / run
+    found = listing(folder)
+    files = [listed_file(folder, name) for name in sorted(found.files)]
+    lines = [f"{file.sha256} {file.size} {file.path}" for file in files]
+    lines += [f"{name}/" for name in sorted(found.folders)] + [f"{name}: unfit" for name in sorted(found.unfit)]
+    return digest_of("\n".join(lines))
+
+
+@dataclass
+class Journal:
+    """The file of one directory, in the hands of the process that makes the directory."""
+
+    directory: Path
+    content: JournalFile
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def write(self) -> None:
+        write_text(self.directory / layout.JOURNAL, journal_text(self.content))
+
+    def note_ends(self, runs: Iterable[str]) -> None:
+        """These runs came to their end, and their evidence is as it stays.
+
+        Where the directory is taken away meanwhile nothing is noted: what is not is executed again.
+        """
+        with self._lock, suppress(OSError):
+            digests = {run: evidence_digest(self.directory / layout.EVIDENCE, run) for run in runs}
+            self.content = self.content.model_copy(update={"ended": {**self.content.ended, **digests}})
+            self.write()
+
+
+@contextmanager
+def alone_in(directory: Path) -> Iterator[None]:
+    """Within the block no other process makes this directory, or goes on with it. Raises UsageError where one does."""
+    from filelock import FileLock, Timeout  # comes with the extra `run`, as all that executes anything
+
+    lock = FileLock(directory / layout.LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UsageError(
+            "one process at a time makes a run directory", where=str(directory), got="another one is at work in it"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def digest_of_each(values: Mapping[str, object]) -> dict[str, str]:
+    """SHA-256 of each value as JSON."""
+    return {name: digest_of(dump_json(value, sort_keys=False)) for name, value in values.items()}

@@ -1,0 +1,78 @@
+"""Whether a run that goes on is the one that was begun: the first thing in which it is another, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from harness.evidence.environment_records import Environment
+from harness.run_directory.bundle import Header, Narrowed
+from harness.run_directory.journal import JournalFile
+
+_MACHINE = ("gpu", "cpu", "host_memory_gib", "platform", "variables", "redacted")
+
+
+def another_header(begun: Header, now: Header) -> str | None:
+    """None where what was begun is what is asked for now, on a machine and with sources that are the same."""
+    return next(_differences(begun, now), None)
+
+
+def another_plan(begun: JournalFile, now: JournalFile) -> str | None:
+    """Options that neither header nor contracts have, then whatever else is executed otherwise."""
+    for name, digest in now.options.items():
+        if begun.options.get(name) != digest:
+            return f"another {name}, or other files under it"
+    runs = [run for run in {**begun.plan, **now.plan} if begun.plan.get(run) != now.plan.get(run)]
+    return f"another plan: run {runs[0]} is executed otherwise" if runs else None
+
+
+def _differences(begun: Header, now: Header) -> Iterator[str]:
+    if (begun.purpose, begun.fault) != (now.purpose, now.fault):
+        yield f"{_purpose(now)}, it was begun as {_purpose(begun)}"
+    if begun.narrowed != now.narrowed:
+        yield f"{_narrowed(now.narrowed)}, it was begun with {_narrowed(begun.narrowed)}"
+    yield from _digests("contract", begun.digests.contracts, now.digests.contracts)
+    if begun.commits != now.commits:
+        yield "other commits of candidate or baseline"
+    yield from _digests("sources of the package", begun.digests.packages, now.digests.packages)
+    if begun.digests.source != now.digests.source:
+        yield "other sources"
+    yield from _environment(begun.environment, now.environment)
+    waivers = [[waiver.model_dump(exclude={"expired"}) for waiver in header.waivers] for header in (begun, now)]
+    if waivers[0] != waivers[1]:
+        yield "other waivers"
+    if begun.units != now.units or begun.runs != now.runs:
+        yield "another plan: its units or runs are others"
+
+
+def _purpose(header: Header) -> str:
+    return f"the fault {header.fault}" if header.fault is not None else f"a {header.purpose} without --fault"
+
+
+def _narrowed(narrowed: Narrowed) -> str:
+    named = [*(f"--claim {name}" for name in narrowed.claims), *(f"--workload {name}" for name in narrowed.workloads)]
+    return " ".join(named) or "all claims and workloads"
+
+
+def _digests(what: str, begun: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    for name in {**begun, **now}:
+        if begun.get(name) != now.get(name):
+            yield f"{what} {name} with digest {_short(now.get(name))}, it was begun with {_short(begun.get(name))}"
+
+
+def _short(digest: str | None) -> str:
+    return "none" if digest is None else digest[:12]
+
+
+def _environment(begun: Environment, now: Environment) -> Iterator[str]:
+    for field in _MACHINE:
+        if (there := getattr(begun, field)) != (here := getattr(now, field)):
+            yield f"another machine: {field} {_shown(here)}, it was begun with {_shown(there)}"
+    for package in sorted({*begun.versions, *now.versions}):
+        if (there := begun.versions.get(package)) != (here := now.versions.get(package)):
+            yield f"{package} {here}, it was begun with {package} {there}"
+    if begun.git != now.git:
+        yield f"the commit {now.git.commit}, it was begun at {begun.git.commit}"
+
+
+def _shown(facts: object) -> str:
+    return f"({facts})"[:200]

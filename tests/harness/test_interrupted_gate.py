@@ -1,0 +1,439 @@
+"""A gate that was interrupted goes on where it stopped, as what it was begun as, and never tries again what ended."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+from harness import session
+from harness.commands import application
+from harness.drill.drill import DrillOptions, drill
+from harness.errors import EvidenceError, HarnessError, UsageError
+from harness.evidence import environment
+from harness.evidence.plan_records import Run
+from harness.evidence.run_evidence import Death
+from harness.rejudge import rejudged
+from harness.report.html import render
+from harness.report.markdown import escape, render_markdown
+from harness.report.terminal import print_results
+from harness.run_directory.bundle import read_bundle
+from harness.run_directory.journal import alone_in
+from harness.run_directory.verdict_file import verdict_text
+
+HARNESS = [sys.executable, "-m", "harness"]
+CONTRACTS = [Path("contracts")]
+DIRECTORY = Path("harness-reports/run")
+
+
+@pytest.fixture
+def folder(scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    (tmp_path / "contracts").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def quick(folder: Path, played: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs are played here one after the other, and no pages drawn."""
+    monkeypatch.setattr("harness.session.write_reports", lambda *_: None)
+    monkeypatch.setattr("harness.runners.schedule._processors", lambda _machine: 1)
+    return folder
+
+
+def write_contract(*behaviours: str) -> None:
+    from scripted_system import contract_text
+
+    Path("contracts/scripted-v1.yaml").write_text(contract_text(*behaviours))
+
+
+class Player:
+    """Plays runs and notes which; the `stop`-th one is cut off by an interruption."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import scripted_system
+
+        self.executed: list[str] = []
+        self.play: Callable[..., Death | None] = scripted_system.play
+        self.stop: int | None = None
+        monkeypatch.setattr("harness.runners.supervisor.execute", self._execute)
+
+    def _execute(self, run: Run, directory: Path, *_: object, **__: object) -> Death | None:
+        self.executed.append(run.id)
+        if len(self.executed) == self.stop:
+            directory.mkdir(parents=True)
+            (directory / "run.json").write_text("{}")
+            (directory / "records.jsonl").write_text('{"record":"phase"')
+            raise SystemExit(143)
+        return self.play(run, directory)
+
+
+@pytest.fixture
+def player(quick: Path, monkeypatch: pytest.MonkeyPatch) -> Player:
+    return Player(monkeypatch)
+
+
+def interrupted(player: Player, *behaviours: str, at: int, **options: object) -> None:
+    """A gate of which the `at`-th run is cut off; its directory lies in `DIRECTORY`."""
+    write_contract(*behaviours)
+    player.stop = at
+    with pytest.raises(SystemExit):
+        session.verify(CONTRACTS, replace(session.VerifyOptions(name="run"), **options))  # type: ignore[arg-type]
+    player.stop = None
+    player.executed.clear()
+
+
+def resumed(**options: object) -> session.Judgement:
+    asked = session.VerifyOptions(resume=DIRECTORY)
+    return session.verify(CONTRACTS, replace(asked, **options))  # type: ignore[arg-type]
+
+
+NAMES = {name: f"scripted-v1+{name}+paired" for name in ("held", "violated", "error", "undecided")}
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_what_ended_is_kept_and_the_rest_is_executed_once(player: Player, at: int) -> None:
+    behaviours = ("held", "violated", "error", "undecided")
+    interrupted(player, *behaviours, at=at)
+    judgement = resumed()
+    assert player.executed == [NAMES[name] for name in behaviours[at - 1 :]]
+    assert judgement.run_directory == DIRECTORY
+    assert rejudged(DIRECTORY).problems == []
+    whole = session.verify(CONTRACTS, session.VerifyOptions(name="whole"))
+    assert verdict_text(judgement.verdicts) == verdict_text(whole.verdicts)
+    assert sorted(path.name for path in DIRECTORY.iterdir()) == sorted(
+        path.name for path in Path("harness-reports/whole").iterdir()
+    )
+
+
+def test_header_page_and_json_say_that_it_was_resumed(player: Player, capsys: pytest.CaptureFixture[str]) -> None:
+    interrupted(player, "held", "violated", "undecided", at=2)
+    player.stop = 2  # and interrupted once more
+    with pytest.raises(SystemExit):
+        resumed(command=("harness", "again"))
+    player.stop = None
+    judgement = resumed(command=("harness", "at", "last"))
+    header = read_bundle(DIRECTORY).header
+    assert header.command == ["harness", "verify"]
+    assert [(each.command[1:], each.executed, each.cut_off) for each in header.resumed] == [
+        (["again"], [NAMES["undecided"], NAMES["violated"]], [NAMES["violated"]]),
+        (["at", "last"], [NAMES["undecided"]], [NAMES["undecided"]]),
+    ]
+    last = header.resumed[-1].at
+    sentence = f"Resumed 2 times, last at {last} with 1 run left; cut off and begun again: 2 runs."
+    assert judgement.view.resumed_sentence() == sentence
+    assert sentence in html.unescape(render(judgement.view))
+    assert escape(sentence) in render_markdown(judgement.view)
+    print_results(judgement.view)
+    assert sentence in capsys.readouterr().out
+    assert json.loads(session.judgement_json(judgement))["resumed"][1]["executed"] == [NAMES["undecided"]]
+
+
+def test_a_gate_that_was_not_interrupted_says_nothing_of_it(player: Player) -> None:
+    write_contract("held")
+    judgement = session.verify(CONTRACTS, session.VerifyOptions(name="run"))
+    assert judgement.view.resumed_sentence() == ""
+    assert json.loads(session.judgement_json(judgement))["resumed"] == []
+
+
+def test_a_run_that_died_of_itself_stays_an_error(player: Player) -> None:
+    """A gate is no way to try again until it holds: what killed the worker may be gone, and the ERROR stays."""
+    interrupted(player, "error", "held", at=2)
+    death = DIRECTORY / "evidence" / NAMES["error"] / "death.json"
+    before = death.read_bytes()
+    judgement = resumed()
+    assert player.executed == [NAMES["held"]]
+    assert [str(verdict.status) for verdict in judgement.verdicts] == ["ERROR", "PASS"]
+    assert death.read_bytes() == before
+
+
+def test_a_link_that_a_run_left_stays_an_error(player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no run directory holds is taken out at the end of the run: what is judged later is what was noted then."""
+    import scripted_system
+
+    def leaves_a_link(run: Run, directory: Path, *rest: object, **options: object) -> Death | None:
+        death = scripted_system.play(run, directory)
+        (directory / "link").symlink_to("/")
+        return death
+
+    def interrupt(*_: object) -> None:
+        raise SystemExit(143)
+
+    player.play = leaves_a_link
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.session.write_reports", interrupt)
+        interrupted(player, "held", at=0)
+    player.play = scripted_system.play
+    assert [verdict.reason for verdict in resumed().verdicts] == ["worker_garbage"]
+    assert player.executed == []
+
+
+def test_a_worker_that_dies_once_the_gate_was_asked_to_end_was_cut_off(
+    player: Player, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that is stopped has all of its processes terminated, in whichever order."""
+    monkeypatch.setattr("harness.execution.noted", [signal.SIGTERM])
+    interrupted(player, "error", "held", "violated", at=3)
+    monkeypatch.setattr("harness.execution.noted", [])
+    resumed()
+    assert player.executed == [NAMES["error"], NAMES["violated"]]
+
+
+def test_what_was_interrupted_while_it_was_judged_executes_nothing(
+    player: Player, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise SystemExit(143)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.session.write_reports", interrupt)
+        interrupted(player, "held", "violated", at=0)
+    assert [str(verdict.status) for verdict in resumed().verdicts] == ["PASS", "FAIL"]
+    assert player.executed == []
+
+
+def test_what_is_left_out_of_evidence_is_left_out_once(player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted(player, "held", "violated", at=2, redact=True)
+    resumed(redact=True)
+    assert player.executed == [NAMES["violated"]]
+    with pytest.raises(EvidenceError, match="another machine: redacted"):
+        interrupted(player, "held", "violated", at=2, name="other", redact=True)
+        resumed(resume=Path("harness-reports/other"))
+
+
+def rewrite(name: str, old: str, new: str) -> None:
+    path = DIRECTORY / name
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+CHANGES: dict[str, tuple[Callable[[], object], str]] = {
+    "evidence": (
+        lambda: rewrite(f"evidence/{NAMES['held']}/fast.0.csv", "1.25", "1.5"),
+        f"evidence/{NAMES['held']}: changed since the run ended",
+    ),
+    "a file more": (
+        lambda: (DIRECTORY / "evidence" / NAMES["held"] / "telemetry.jsonl").write_text("{}"),
+        f"evidence/{NAMES['held']}: changed since the run ended",
+    ),
+    "a file less": (
+        (DIRECTORY / "evidence" / NAMES["held"] / "fast.0.csv").unlink,
+        f"evidence/{NAMES['held']}: changed since the run ended",
+    ),
+    "header": (lambda: rewrite("run.json", '"started_at": "2', '"started_at": "1'), "run.json: changed"),
+    "journal": (lambda: rewrite("journal.json", '"format_version": 1', '"format_version":  1'), "journal.json was"),
+    "contract": (
+        lambda: rewrite("contracts/scripted-v1.yaml", "agree in bits", "agree"),
+        "contracts/scripted-v1.yaml: changed",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_directory_that_was_changed_is_refused(player: Player, name: str) -> None:
+    interrupted(player, "held", "violated", at=2)
+    change, found = CHANGES[name]
+    change()
+    with pytest.raises(EvidenceError, match="an interrupted run is gone on with only as it was left") as refused:
+        resumed()
+    assert found in str(refused.value)
+    assert player.executed == []
+
+
+def test_other_contracts_are_refused(player: Player) -> None:
+    interrupted(player, "held", "violated", at=2)
+    path = Path("contracts/scripted-v1.yaml")
+    path.write_text(path.read_text().replace("0.1", "0.2"))
+    with pytest.raises(EvidenceError, match=r"contract scripted-v1 with digest [0-9a-f]{12}, it was begun with"):
+        resumed()
+
+
+OTHERS: dict[str, tuple[dict[str, object], str]] = {
+    "claims": ({"claims": ("SCRIPT-001",)}, "--claim SCRIPT-001, it was begun with all claims and workloads"),
+    "workloads": ({"workloads": ("held",)}, "--workload held, it was begun with all claims and workloads"),
+    "fault": ({"fault": "nan_tail"}, "the fault nan_tail, it was begun as a verify without --fault"),
+    "data": ({"data": Path("contracts")}, "another --data, or other files under it"),
+    "model": ({"model_directory": Path("contracts")}, "another --model, or other files under it"),
+    "wall limit": ({"wall_limit_s": 7.0}, "another --wall-limit"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_options_are_refused(player: Player, name: str) -> None:
+    interrupted(player, "held", "violated", at=2)
+    options, found = OTHERS[name]
+    with pytest.raises(EvidenceError) as refused:
+        resumed(**options)
+    assert found in str(refused.value)
+    assert "run it anew, without --resume" in str(refused.value)
+
+
+def test_data_that_changed_meanwhile_are_refused(player: Player) -> None:
+    Path("data.txt").write_text("before")
+    interrupted(player, "held", "violated", at=2, data=Path("data.txt"))
+    Path("data.txt").write_text("behind it")
+    with pytest.raises(EvidenceError, match="another --data, or other files under it"):
+        resumed(data=Path("data.txt"))
+
+
+MACHINES: dict[str, tuple[str, object, str]] = {
+    "processor": ("cpu_model", "another", "another machine: cpu"),
+    "memory": ("host_memory_gib", 1.0, "another machine: host_memory_gib"),
+    "commit": ("git_commit", "abc", "the commit abc, it was begun at"),
+    "sources": ("source_digest", "0" * 64, "other sources"),
+    "packages": ("package_digests", {"harness": "0" * 64}, "sources of the package harness with digest 000000000000"),
+    "versions": ("_version", "0.0", "bitsandbytes 0.0, it was begun with bitsandbytes"),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_another_machine_or_harness_is_refused(player: Player, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    interrupted(player, "held", "violated", at=2)
+    function, value, found = MACHINES[name]
+    monkeypatch.setattr(environment, function, lambda *_: value)
+    with pytest.raises(EvidenceError) as refused:
+        resumed()
+    assert found in str(refused.value)
+
+
+def test_another_gpu_is_refused(player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.evidence.environment_records import GpuFacts
+
+    monkeypatch.setattr(environment, "_gpu_facts", lambda _: GpuFacts(name="H200", uuid="GPU-1"))
+    interrupted(player, "held", "violated", at=2)
+    monkeypatch.setattr(environment, "_gpu_facts", lambda _: GpuFacts(name="H200", uuid="GPU-2"))
+    with pytest.raises(EvidenceError, match=r"another machine: gpu .*GPU-2.*, it was begun with .*GPU-1"):
+        resumed()
+
+
+def test_a_whole_directory_a_stranger_and_one_without_a_journal_are_refused(player: Player) -> None:
+    interrupted(player, "held", "violated", at=2)
+    refused: list[tuple[Path, str]] = []
+    session.verify(CONTRACTS, session.VerifyOptions(name="whole"))
+    refused.append((Path("harness-reports/whole"), "found one that is complete; `harness judge` reads it"))
+    refused.append((Path("contracts"), "found no run directory"))
+    refused.append((Path("nowhere"), "found no run directory"))
+    (DIRECTORY / "journal.json").unlink()
+    refused.append((DIRECTORY, "nothing says which of its runs came to their end"))
+    for directory, found in refused:
+        with pytest.raises(UsageError, match="only a run directory that was interrupted is gone on with") as error:
+            resumed(resume=directory)
+        assert found in str(error.value)
+
+
+def test_two_at_once_are_refused_and_so_is_another_name(player: Player) -> None:
+    interrupted(player, "held", "violated", at=2)
+    with alone_in(DIRECTORY), pytest.raises(UsageError, match="one process at a time makes a run directory"):
+        resumed()
+    with pytest.raises(UsageError, match="leave out --name"):
+        resumed(name="other")
+    assert resumed().run_directory == DIRECTORY
+
+
+def test_a_drill_goes_on_too(player: Player) -> None:
+    write_contract("held")
+    player.stop = 2
+    with pytest.raises(SystemExit):
+        drill(CONTRACTS, DrillOptions(name="run"))
+    player.stop = None
+    player.executed.clear()
+    with pytest.raises(HarnessError, match="another --fault, or other files under it"):
+        drill(CONTRACTS, DrillOptions(resume=DIRECTORY, faults=("nan_tail",)))
+    result = drill(CONTRACTS, DrillOptions(resume=DIRECTORY))
+    assert player.executed == [f"{NAMES['held']}+nan_tail"]
+    whole = drill(CONTRACTS, DrillOptions(name="whole"))
+    assert [vars(row) for row in result.record.rows] == [vars(row) for row in whole.record.rows]
+    assert rejudged(DIRECTORY).problems == []
+
+
+def test_the_command_refuses_it_beside_gpus(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_contract("held")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["harness", "verify", "contracts", "--resume", "x", "--gpus", "all"])
+        with pytest.raises(SystemExit) as left:
+            application.main()
+    assert left.value.code == 2
+    assert "leave out --gpus or --resume" in capsys.readouterr().err
+
+
+def unfinished() -> Path:
+    [found] = Path("reports").iterdir()
+    return found
+
+
+def processes(directory: Path) -> dict[str, str]:
+    """What was noted of the process of each run, which no other process has: its moments to the nanosecond."""
+    return {path.parent.name: path.read_text() for path in (directory / "evidence").glob("*/process.json")}
+
+
+ENDED = ("held", "violated", "killed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize("awaited", [(), ENDED], ids=["at its first line", "behind three ends"])
+def test_a_killed_gate_is_gone_on_with(folder: Path, number: signal.Signals, awaited: tuple[str, ...]) -> None:
+    """A real one, of which the last run waits: verdicts are those of a gate that nobody killed."""
+    write_contract(*ENDED, "waits")
+    command = [*HARNESS, "verify", "contracts", "--reports", "reports", "--name", "run"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        wanted = {f"scripted-v1+{name}+paired" for name in awaited}
+        while process.poll() is None and not _has_ended(wanted):
+            sleep(0.02)
+        process.send_signal(number)
+    directory = unfinished()
+    before = processes(directory)
+    ended = json.loads((directory / "journal.json").read_text())["ended"].keys()
+    assert ended >= wanted
+    Path("go").touch()
+    again = subprocess.run(
+        [*HARNESS, "verify", "contracts", "--resume", str(directory), "--json"], capture_output=True, check=False
+    )
+    printed = json.loads(again.stdout)
+    whole = subprocess.run(
+        [*HARNESS, "verify", "contracts", "--reports", "whole", "--json"], capture_output=True, check=False
+    )
+    assert again.returncode == whole.returncode == 12
+    assert printed["claims"] == json.loads(whole.stdout)["claims"]
+    assert printed["run_directory"] == "reports/run"
+    after = processes(Path("reports/run"))
+    assert sorted(after) == sorted(f"scripted-v1+{name}+paired" for name in (*ENDED, "waits"))
+    assert {run for run in after if before.get(run) == after[run]} == set(ended)
+    assert printed["resumed"][0]["executed"] == sorted(after.keys() - set(ended))
+    assert rejudged(Path("reports/run")).problems == []
+
+
+def _has_ended(runs: set[str]) -> bool:
+    for journal in Path("reports").glob("*/journal.json"):
+        try:
+            return bool(runs <= json.loads(journal.read_text())["ended"].keys())
+        except (OSError, ValueError):
+            return False
+    return False
+
+
+def test_a_gate_that_is_under_way_cannot_be_gone_on_with(folder: Path) -> None:
+    write_contract("waits")
+    command = [*HARNESS, "verify", "contracts", "--reports", "reports", "--name", "run"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ}) as process:
+        until = monotonic() + 60
+        while not _has_ended(set()) and monotonic() < until:
+            sleep(0.02)
+        second = subprocess.run(
+            [*HARNESS, "verify", "contracts", "--resume", str(unfinished())], capture_output=True, check=False
+        )
+        Path("go").touch()
+        assert process.wait(60) == 0
+    assert second.returncode == 2
+    assert b"another one is at work in it" in second.stderr
+    assert rejudged(Path("reports/run")).problems == []
