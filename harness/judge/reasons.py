@@ -94,6 +94,9 @@ VACUOUS_TRAINING_EFFECT = _fails(
 VACUOUS_CONSTANT_LOSS = _fails(
     "vacuous_constant_loss", "The loss never moved: it is not that of a model that trains on changing batches."
 )
+VACUOUS_CONSTANT_METRIC = _fails(
+    "vacuous_constant_metric", "The compared metric never moved: a comparison of it shows nothing of the training."
+)
 VACUOUS_CONTROL_DIFFERS = _fails(
     "vacuous_control_differs",
     "At step 0, from one start on one batch, the untrained control has another loss than the candidate.",

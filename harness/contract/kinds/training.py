@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -15,6 +15,7 @@ from harness.contract.base import (
     Equality,
     GradientDemand,
     Judged,
+    Metric,
     Name,
     NonNegative,
     Positive,
@@ -57,6 +58,7 @@ class Guarded(Judged):
     broken_by: ClassVar = {
         "equality": Demand(("differs",)),
         "max_abs_difference": Demand(("exceeds_tolerance",)),
+        "max_relative_difference": Demand(("exceeds_tolerance",), {"exceeded_bound": "max_relative_difference"}),
         "guards.steps": Demand(("vacuous_steps",)),
         "guards.distinct_batches": Demand(("vacuous_batches_repeat",)),
         "guards.clip_active_steps": Demand(("vacuous_clip_inactive",)),
@@ -71,7 +73,22 @@ class Guarded(Judged):
 
     if TYPE_CHECKING:  # each kind declares them, after its own fields
         equality: Equality
+        max_abs_difference: Positive | None
+        max_relative_difference: Positive | None
         guards: Guards
+
+    @model_validator(mode="after")
+    def _has_a_bound(self) -> Self:
+        if self.max_abs_difference is None and self.max_relative_difference is None:
+            refuse("say `max_abs_difference`, `max_relative_difference` or both", "equality")
+        return self
+
+    def demanded(self) -> dict[str, Demand]:
+        """Of two bounds a fault breaks the one that it names."""
+        found = super().demanded()
+        if self.max_relative_difference is not None and "max_abs_difference" in found:
+            found["max_abs_difference"] = Demand(("exceeds_tolerance",), {"exceeded_bound": "max_abs_difference"})
+        return found
 
     def can_bite(self, path: str) -> bool:
         if path == "guards.clip_active_steps" and self.guards.clip_active_steps == 0:
@@ -142,12 +159,15 @@ class TrajectoryMatch(Guarded):
     """The optimized arm."""
     baseline: Name
     """The plain arm."""
-    metric: Literal["loss"] = "loss"
-    """The series compared."""
+    metric: Metric = "loss"
+    """The series compared: the loss, or a metric that the systems of both arms report."""
     equality: Equality
-    """`bitwise`: every bit decides; `within`: `max_abs_difference` alone does."""
-    max_abs_difference: Positive
+    """`bitwise`: every bit decides; `within`: the bounds alone do."""
+    max_abs_difference: Positive | None = None
     """Largest absolute difference allowed; shown beside the bits under `bitwise`."""
+    max_relative_difference: Positive | None = None
+    """Largest difference allowed relative to the baseline's absolute value at that step: where that is 0, none is.
+    Beside `max_abs_difference` both bounds hold."""
     compare: Literal["every", "final", "first"] = "every"
     """At every step, or at the last one only; or at the first alone, before any update, where the ends may differ."""
     precisions: Precisions | None = None
@@ -167,6 +187,9 @@ class TrajectoryMatch(Guarded):
         "metric": "names a series",
         "compare": "chooses the steps that are compared",
     }
+
+    def candidate_capabilities(self) -> frozenset[str]:
+        return super().candidate_capabilities() | frozenset({"metrics"} if self.metric != "loss" else ())
 
     def contradictions(self) -> Iterator[Problem]:
         if self.precisions is None:
@@ -281,9 +304,12 @@ class Repeatability(Guarded):
     runs: Annotated[int, Field(ge=2, le=32)] = 2
     """How many runs."""
     equality: Equality
-    """`bitwise`: every bit decides; `within`: `max_abs_difference` alone does."""
-    max_abs_difference: Positive
+    """`bitwise`: every bit decides; `within`: the bounds alone do."""
+    max_abs_difference: Positive | None = None
     """Largest absolute difference allowed; shown beside the bits under `bitwise`."""
+    max_relative_difference: Positive | None = None
+    """Largest difference allowed relative to the first run's absolute value at that step: where that is 0, none is.
+    Beside `max_abs_difference` both bounds hold."""
     guards: Guards
     """What must be true before PASS may be said."""
 
