@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from harness.contract.kinds.training import Guards, Repeatability, TrainingEffect, TrajectoryMatch
+from harness.contract.kinds.training import Bounded, Guarded, Guarding, Guards, TrainingEffect, TrajectoryMatch
 from harness.evidence.digest_column import distinct
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
@@ -36,9 +36,7 @@ STANDARD_ERRORS = 4.0
 EXACT = Bounds(0.0)  # in bits
 
 
-def require_guards(
-    part: TrajectoryMatch | Repeatability, executions: Mapping[str, ArmEvidence], run: RunEvidence, sheet: Sheet
-) -> None:
+def require_guards(part: Guarding, executions: Mapping[str, ArmEvidence], run: RunEvidence, sheet: Sheet) -> None:
     """Settle unless every guard of `part` holds for every named execution; the first one is the candidate."""
     guards = part.guards
     candidate = next(iter(executions.values()))
@@ -53,13 +51,13 @@ def require_guards(
         _require_training_effect(guards.training_effect, _of_the_beginning(part), candidate, run, sheet)
 
 
-def _of_the_beginning(part: TrajectoryMatch | Repeatability) -> Bounds:
+def _of_the_beginning(part: Guarding) -> Bounds:
     """What the first losses of candidate and control may differ by; bounds of another metric say nothing of losses."""
-    if part.equality == "bitwise":
+    if not isinstance(part, Guarded) or part.equality == "bitwise":
         return EXACT
     if isinstance(part, TrajectoryMatch) and part.metric != LOSS:
         return Bounds(None)
-    return Bounds(part.max_abs_difference, part.max_relative_difference)
+    return Bounds(part.max_abs_difference, part.max_relative_difference if isinstance(part, Bounded) else None)
 
 
 def with_control(guards: Guards, executions: Mapping[str, ArmEvidence], run: RunEvidence) -> dict[str, ArmEvidence]:

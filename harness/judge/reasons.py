@@ -154,6 +154,16 @@ LOSSES_EQUAL = _fails("losses_equal", "Losses that must differ are equal in bits
 BATCHES_EQUAL = _fails("batches_equal", "Arms that must read different batches read an equal one.")
 START_EQUAL = _fails("start_equal", "Arms that must start from different parameters start from equal ones.")
 
+# --- several seeds ---------------------------------------------------------------------------------------------
+WORSE = _fails("worse", "The candidate's metric is worse than the baseline's by more than the margin.")
+VACUOUS_SEEDS_ALIKE = _fails(
+    "vacuous_seeds_alike", "Two seeds gave the same series: they are one measurement, counted twice."
+)
+UNDECIDED_DIFFERENCE = _undecided(
+    "undecided_difference", "The differences of the seeds neither prove nor refute that the margin is kept."
+)
+TOO_FEW_SEEDS = _undecided("too_few_seeds", "So few seeds cannot reach the demanded confidence, whatever they show.")
+
 # --- host syncs, memory ----------------------------------------------------------------------------------------
 SYNC_COUNT = _fails(
     "sync_count", "The candidate's number of waits for the device (host syncs) is not the demanded one."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from harness.contract.kinds.seeds import NotWorse
 from harness.contract.kinds.training import TrajectoryMatch
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
@@ -88,7 +89,7 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     return sheet.held(f"the {called(part.metric)} of {ours} and {theirs} {how} {where}{ends}")
 
 
-def require_precisions(part: TrajectoryMatch, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
+def require_precisions(part: TrajectoryMatch | NotWorse, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
     """Settle FAIL unless both arms compute in what the claim compares."""
     if part.precisions is None:
         return

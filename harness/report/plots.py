@@ -65,7 +65,7 @@ def difference(values: Doubles, *, tolerance: float | None, floor: float | None,
         if len(steps) <= 120:
             seen = [(at, height) for at, height in zip(steps, heights, strict=True) if height > bottom]
             axis.plot([at for at, _ in seen], [height for _, height in seen], "o", color=SERIES[0], ms=2.5, zorder=3)
-        top = max(heights)
+        top = max(heights, default=bottom)
         if tolerance is not None:
             top = max(top, math.log10(tolerance))
             axis.axhline(math.log10(tolerance), color=LIMIT, lw=1.3, ls="--", label=f"tolerance {tolerance:g}")

@@ -281,24 +281,38 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
     "nan_tail": {
         "trajectory_match": _fails("non_finite", first_non_finite_step=FAULTY_STEP),
         "repeatability": _fails("non_finite", first_non_finite_step=FAULTY_STEP),
+        "not_worse": _fails("non_finite", first_non_finite_step=FAULTY_STEP),
     },
     "constant_loss": {
         "trajectory_match": _fails("vacuous_constant_loss"),
         "repeatability": _fails("vacuous_constant_loss"),
+        "not_worse": _fails("vacuous_constant_loss"),
     },
     "flat_loss": {
         "trajectory_match": _fails("vacuous_training_effect"),
         "repeatability": _fails("vacuous_training_effect"),
+        "not_worse": _fails("vacuous_training_effect"),
     },
-    "unsteady_loss": dict.fromkeys(("trajectory_match", "repeatability"), _EXCEEDS_RELATIVE),
-    "nan_metric": {"trajectory_match": _fails("non_finite", first_non_finite_step=FAULTY_STEP)},
-    "constant_metric": {"trajectory_match": _fails("vacuous_constant_metric")},
-    "doubled_metric": {"trajectory_match": _fails("differs", first_differing_step=FAULTY_STEP)},
-    "halved_metric": {"trajectory_match": _EXCEEDS_RELATIVE},
+    "unsteady_loss": {
+        **dict.fromkeys(("trajectory_match", "repeatability"), _EXCEEDS_RELATIVE),
+        "not_worse": _fails("worse"),
+    },
+    "nan_metric": dict.fromkeys(
+        ("trajectory_match", "not_worse"), _fails("non_finite", first_non_finite_step=FAULTY_STEP)
+    ),
+    "constant_metric": dict.fromkeys(("trajectory_match", "not_worse"), _fails("vacuous_constant_metric")),
+    "doubled_metric": {
+        "trajectory_match": _fails("differs", first_differing_step=FAULTY_STEP),
+        "not_worse": _fails("worse"),
+    },
+    "halved_metric": {"trajectory_match": _EXCEEDS_RELATIVE, "not_worse": _fails("worse")},
     "shifted_metric": {"trajectory_match": _fails("exceeds_tolerance", first_exceeding_step=FAULTY_STEP)},
     "nan_end_state": {
         kind: _fails("non_finite_end")
-        for kind in ("trajectory_match", "gradient_match", "repeatability", "capture", "host_syncs", "memory_steady")
+        for kind in (
+            *("trajectory_match", "gradient_match", "repeatability", "capture", "host_syncs", "memory_steady"),
+            "not_worse",
+        )
     },
     "dropped_last_update": {"trajectory_match": _fails("end_differs", final_parameters_equal=False, steps_differing=0)},
     "wiped_moments": {
@@ -333,16 +347,19 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
     "one_batch": {
         "trajectory_match": _fails("vacuous_batches_repeat", distinct_batches=1),
         "repeatability": _fails("vacuous_batches_repeat", distinct_batches=1),
+        "not_worse": _fails("vacuous_batches_repeat", distinct_batches=1),
     },
     "idle_clip": {
         "trajectory_match": _fails("vacuous_clip_inactive", clip_active_steps=0),
         "repeatability": _fails("vacuous_clip_inactive", clip_active_steps=0),
+        "not_worse": _fails("vacuous_clip_inactive", clip_active_steps=0),
         "gradient_match": _fails("vacuous_clip_inactive", clip_active_steps=0),
     },
     "slow_candidate": {"throughput_ratio": _fails("too_slow")},
     "slow_baseline": {"throughput_ratio": Expectation("INCONCLUSIVE", "baseline_idle")},
     "fewer_tokens": {
         "trajectory_match": _fails("unequal_tokens", first_unequal_step=0),
+        "not_worse": _fails("unequal_tokens", first_unequal_step=0),
         "throughput_ratio": _fails("unequal_tokens", first_unequal_step=0),
     },
     SWAPPED_ARMS: {

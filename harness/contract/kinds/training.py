@@ -52,13 +52,10 @@ class Guards(Strict):
     """How much the training must have lowered the loss."""
 
 
-class Guarded(Judged):
-    """What follows from the guards of a judgement that has them, and from `equality` with its bound."""
+class Guarding(Judged):
+    """What follows from the guards of a judgement that has them."""
 
     broken_by: ClassVar = {
-        "equality": Demand(("differs",)),
-        "max_abs_difference": Demand(("exceeds_tolerance",)),
-        "max_relative_difference": Demand(("exceeds_tolerance",), {"exceeded_bound": "max_relative_difference"}),
         "guards.steps": Demand(("vacuous_steps",)),
         "guards.distinct_batches": Demand(("vacuous_batches_repeat",)),
         "guards.clip_active_steps": Demand(("vacuous_clip_inactive",)),
@@ -72,28 +69,12 @@ class Guarded(Judged):
     }
 
     if TYPE_CHECKING:  # each kind declares them, after its own fields
-        equality: Equality
-        max_abs_difference: Positive | None
-        max_relative_difference: Positive | None
         guards: Guards
-
-    @model_validator(mode="after")
-    def _has_a_bound(self) -> Self:
-        if self.max_abs_difference is None and self.max_relative_difference is None:
-            refuse("say `max_abs_difference`, `max_relative_difference` or both", "equality")
-        return self
-
-    def demanded(self) -> dict[str, Demand]:
-        """Of two bounds a fault breaks the one that it names."""
-        found = super().demanded()
-        if self.max_relative_difference is not None and "max_abs_difference" in found:
-            found["max_abs_difference"] = Demand(("exceeds_tolerance",), {"exceeded_bound": "max_abs_difference"})
-        return found
 
     def can_bite(self, path: str) -> bool:
         if path == "guards.clip_active_steps" and self.guards.clip_active_steps == 0:
             return False
-        return bites_by_equality(path, self.equality) and super().can_bite(path)
+        return super().can_bite(path)
 
     def arms(self) -> dict[str, str]:
         effect = self.guards.training_effect
@@ -134,6 +115,48 @@ class Guarded(Judged):
         return self.candidate_capabilities()
 
 
+class Guarded(Guarding):
+    """What follows from `equality` with its bound, too."""
+
+    broken_by: ClassVar = {
+        "equality": Demand(("differs",)),
+        "max_abs_difference": Demand(("exceeds_tolerance",)),
+        **Guarding.broken_by,
+    }
+
+    if TYPE_CHECKING:
+        equality: Equality
+        max_abs_difference: Positive | None
+
+    def can_bite(self, path: str) -> bool:
+        return bites_by_equality(path, self.equality) and super().can_bite(path)
+
+
+class Bounded(Guarded):
+    """With a bound relative to the baseline's value, in place of the absolute one or beside it."""
+
+    broken_by: ClassVar = {
+        **Guarded.broken_by,
+        "max_relative_difference": Demand(("exceeds_tolerance",), {"exceeded_bound": "max_relative_difference"}),
+    }
+
+    if TYPE_CHECKING:
+        max_relative_difference: Positive | None
+
+    @model_validator(mode="after")
+    def _has_a_bound(self) -> Self:
+        if self.max_abs_difference is None and self.max_relative_difference is None:
+            refuse("say `max_abs_difference`, `max_relative_difference` or both", "equality")
+        return self
+
+    def demanded(self) -> dict[str, Demand]:
+        """Of two bounds a fault breaks the one that it names."""
+        found = super().demanded()
+        if self.max_relative_difference is not None and "max_abs_difference" in found:
+            found["max_abs_difference"] = Demand(("exceeds_tolerance",), {"exceeded_bound": "max_abs_difference"})
+        return found
+
+
 def bites_by_equality(path: str, equality: Equality | None) -> bool:
     """Bits decide alone, and bounds decide alone: of both, the other one is shown and decides nothing."""
     if path == "equality":
@@ -150,7 +173,7 @@ class Precisions(Strict):
     """That of the plain arm, another one."""
 
 
-class TrajectoryMatch(Guarded):
+class TrajectoryMatch(Bounded):
     """Two series agree at every step (or at the final one), in bits or within a bound."""
 
     kind: Literal["trajectory_match"]
@@ -177,12 +200,12 @@ class TrajectoryMatch(Guarded):
     """What must be true before PASS may be said."""
 
     broken_by: ClassVar = {
-        **Guarded.broken_by,
+        **Bounded.broken_by,
         "precisions.candidate": Demand(("vacuous_precision",)),
         "precisions.baseline": Demand(("vacuous_precision",)),
     }
     no_demand: ClassVar = {
-        **Guarded.no_demand,
+        **Bounded.no_demand,
         "baseline": "names an arm",
         "metric": "names a series",
         "compare": "chooses the steps that are compared",
@@ -294,7 +317,7 @@ class GradientMatch(Judged):
         return GradientDemand(self.candidate, self.baseline, self.steps)
 
 
-class Repeatability(Guarded):
+class Repeatability(Bounded):
     """N runs of one arm with one seed agree, in bits or within a bound."""
 
     kind: Literal["repeatability"]
@@ -313,7 +336,7 @@ class Repeatability(Guarded):
     guards: Guards
     """What must be true before PASS may be said."""
 
-    no_demand: ClassVar = {**Guarded.no_demand, "runs": "how much is measured: fewer are an ERROR"}
+    no_demand: ClassVar = {**Bounded.no_demand, "runs": "how much is measured: fewer are an ERROR"}
 
     def replicas(self) -> dict[str, int]:
         return {self.candidate: self.runs}
