@@ -32,7 +32,12 @@ def normal(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 def skewed(towards: float, middle: float) -> Noise:
     """Exponential about its middle, with its long tail towards worse (1) or better (-1) differences."""
-    return lambda generator, shape: towards * (generator.exponential(1.0, shape) - middle)
+
+    def noise(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
+        drawn: Array = towards * (generator.exponential(1.0, shape) - middle)
+        return drawn
+
+    return noise
 
 
 def heavy_tailed(generator: np.random.Generator, shape: tuple[int, int]) -> Array:

@@ -99,7 +99,7 @@ class InClosure(Regression):
 
 def trained(system: Regression, capture: str) -> tuple[list[float], Any]:
     """The metric of every step, and the state at the end."""
-    with system.open(WORKLOAD, Arm(capture=capture)) as run:
+    with system.open(WORKLOAD, Arm.model_validate({"capture": capture})) as run:
         assert isinstance(run, HasMetrics)
         watch = StateWatch(run)
         watch.at_start()
@@ -133,7 +133,10 @@ class Computes(Attribute):
 
 @pytest.mark.parametrize("capture", ["none", "step"])
 def test_a_metric_that_no_step_keeps_is_refused(capture: str) -> None:
-    with Computes().open(WORKLOAD, Arm(capture=capture)) as run, pytest.raises(AdapterError) as caught:
+    with (
+        Computes().open(WORKLOAD, Arm.model_validate({"capture": capture})) as run,
+        pytest.raises(AdapterError) as caught,
+    ):
         run.step(0)
         run.metrics()
     assert str(caught.value).endswith(
