@@ -54,8 +54,9 @@ def outliers(sides: tuple[float, ...]) -> Noise:
     """Normal, but that one seed in twenty lies ten deviations further off, to one of these sides."""
 
     def noise(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
-        off = (generator.random(shape) < SHARE) * generator.choice(sides, shape)
-        return generator.normal(0.0, 1.0, shape) + OUTLIER * off
+        off: Array = (generator.random(shape) < SHARE) * generator.choice(sides, shape)
+        drawn: Array = generator.normal(0.0, 1.0, shape) + OUTLIER * off
+        return drawn
 
     return noise
 
