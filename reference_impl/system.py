@@ -73,6 +73,7 @@ class QLoRASystem:
                     "state",
                     "gradients",
                     "gradient_norms",
+                    "metrics",
                     "moments",
                     "capture",
                     "skipped_steps",
@@ -267,6 +268,11 @@ class QLoRARun:
     def gradient_norms(self) -> Mapping[str, Tensor]:
         norms, _ = self.trainer.gradient_norms()
         return {"before": norms, "max_norm": self._max_norm}
+
+    def metrics(self) -> Mapping[str, Tensor]:
+        """L2 norm of all gradients before clipping, and the learning rate that the step took."""
+        norms, _ = self.trainer.gradient_norms()
+        return {"gradient_norm": norms.norm(), "learning_rate": self.trainer.optimizer.learning_rate}
 
     def gradient_groups(self) -> dict[str, list[str]]:
         slots = self.trainer.trainable.slots

@@ -107,7 +107,7 @@ def _run(process: int, seconds: NDArray[np.float64], paces: NDArray[np.float64] 
     return RunEvidence(
         run_id=f"process{process}",
         probe="throughput",
-        arms={arm: [_execution(arm, 2 * seconds.shape[1])] for arm in ARMS},
+        arms={arm: [execution(arm, 2 * seconds.shape[1])] for arm in ARMS},
         timing=TimingEvidence(
             process=process,
             candidate="candidate",
@@ -120,7 +120,8 @@ def _run(process: int, seconds: NDArray[np.float64], paces: NDArray[np.float64] 
     )
 
 
-def _execution(arm: str, steps: int) -> ArmEvidence:
+def execution(arm: str, steps: int) -> ArmEvidence:
+    """One execution of an arm, in which everything is in order."""
     return ArmEvidence(
         start=ArmStart(
             arm=arm,

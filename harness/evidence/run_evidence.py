@@ -6,7 +6,7 @@ with its `record` tag, ending with `complete`), and `<arm>.<replica>.csv` (the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,8 @@ class Series:
     batch_digest: Sequence[str]
     clip_active_groups: NDArray[np.int64]  # groups whose norm exceeded the threshold; -1: not reported
     tokens: NDArray[np.int64]
+    # by name, what the system reports beside its loss; empty too where it was recorded before metrics were
+    metrics: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

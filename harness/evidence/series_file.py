@@ -14,21 +14,31 @@ from harness.evidence.digest_column import DigestColumn
 from harness.evidence.files import Damaged, read_bytes
 from harness.evidence.run_evidence import Series
 
-_HEADER = ",".join(layout.SERIES_COLUMNS).encode()
+_HEADER = ",".join(layout.SERIES_COLUMNS)
 
 
 def read_series(path: Path) -> Series:
-    """A series, every bit of its losses kept; raises `Damaged`. A million rows take about half a second."""
+    """A series, every bit of its losses and metrics kept; raises `Damaged`. A million rows take about half a second."""
     text = read_bytes(path)
     end = text.find(b"\n")
-    if text[: end if end >= 0 else None] != _HEADER:
-        raise Damaged(f"{path.name}: the header is not {_HEADER.decode()}")
+    metrics = _metrics(path.name, text[: end if end >= 0 else None])
     text = text[: text.rfind(b"\n") + 1]  # a line that a death cut off is left out
     rows = max(0, text.count(b"\n") - 1)
-    read = _read_whole(path, text, rows) or _read_field_by_field(path.name, text[len(_HEADER) + 1 :], rows)
+    read = _read_whole(path, text, rows, metrics) or _read_field_by_field(path.name, text[end + 1 :], rows, metrics)
     if np.any(read.steps[1:] <= read.steps[:-1]):
         raise Damaged(f"{path.name}: steps do not increase")
     return read.series
+
+
+def _metrics(name: str, header: bytes) -> list[str]:
+    """What stands in the header after the columns that every series has."""
+    columns = header.decode("ascii", "replace").split(",")
+    own = len(layout.SERIES_COLUMNS)
+    metrics = columns[own:]
+    named = all(layout.METRIC_NAME.fullmatch(each) for each in metrics)
+    if tuple(columns[:own]) != layout.SERIES_COLUMNS or not named or len(set(columns)) < len(columns):
+        raise Damaged(f"{name}: the header is not {_HEADER} and the names of metrics")
+    return metrics
 
 
 class _Read(NamedTuple):
@@ -36,16 +46,17 @@ class _Read(NamedTuple):
     series: Series
 
 
-def _read_whole(path: Path, text: bytes, rows: int) -> _Read | None:
+def _read_whole(path: Path, text: bytes, rows: int, metrics: list[str]) -> _Read | None:
     """The rows by numpy's own reader, which rounds correctly; None where anything is unusual, damage included."""
     # numpy would take a carriage return for a line end, and drop what stands after the last row that was counted
     if rows == 0 or not text.isascii() or b"\0" in text or b"\r" in text:
         return None
-    start = len(_HEADER) + 1
+    names = (*layout.SERIES_COLUMNS, *metrics)
+    start = text.index(b"\n") + 1
     first = text[start : text.index(b"\n", start)].split(b",")
-    width = len(first[2]) + 1 if len(first) == len(layout.SERIES_COLUMNS) else 1  # one more than the first digest's
-    kinds = (np.int64, np.float64, f"S{width}", np.int64, np.int64)
-    columns = np.dtype(list(zip(layout.SERIES_COLUMNS, kinds, strict=True)))
+    width = len(first[2]) + 1 if len(first) == len(names) else 1  # one more than the first digest's
+    kinds = (np.int64, np.float64, f"S{width}", np.int64, np.int64, *[np.float64] * len(metrics))
+    columns = np.dtype(list(zip(names, kinds, strict=True)))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # numpy merely warns of an integer written as a float
@@ -56,12 +67,14 @@ def _read_whole(path: Path, text: bytes, rows: int) -> _Read | None:
     if len(table) != rows or digests.view(np.uint8).reshape(rows, width)[:, -1].any():
         return None
     loss, active, tokens = (np.ascontiguousarray(table[name]) for name in ("loss", "clip_active_groups", "tokens"))
-    return _Read(table["step"], Series(loss, DigestColumn(digests), active, tokens))
+    others = {name: np.ascontiguousarray(table[name]) for name in metrics}
+    return _Read(table["step"], Series(loss, DigestColumn(digests), active, tokens, others))
 
 
-def _read_field_by_field(name: str, body: bytes, rows: int) -> _Read:
+def _read_field_by_field(name: str, body: bytes, rows: int, metrics: list[str]) -> _Read:
     """The rows by Python's own conversions; raises `Damaged` with what is wrong."""
-    width = len(layout.SERIES_COLUMNS)
+    own = len(layout.SERIES_COLUMNS)
+    width = own + len(metrics)
     # a newline becomes a comma, so one split gives every field
     fields = body[:-1].replace(b"\n", b",").decode("ascii", "replace").split(",") if rows else []
     if len(fields) != rows * width:
@@ -71,6 +84,10 @@ def _read_field_by_field(name: str, body: bytes, rows: int) -> _Read:
         loss = np.fromiter(map(float, fields[1::width]), np.float64, rows)
         active = np.fromiter(map(int, fields[3::width]), np.int64, rows)
         tokens = np.fromiter(map(int, fields[4::width]), np.int64, rows)
+        others = {
+            metric: np.fromiter(map(float, fields[place::width]), np.float64, rows)
+            for place, metric in enumerate(metrics, start=own)
+        }
     except (ValueError, OverflowError) as error:
         raise Damaged(f"{name}: {str(error)[:200]}") from error
-    return _Read(steps, Series(loss, fields[2::width], active, tokens))
+    return _Read(steps, Series(loss, fields[2::width], active, tokens, others))

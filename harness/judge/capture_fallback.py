@@ -10,6 +10,7 @@ from harness.judge.context import Context, capture_of, end_of, executed
 from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
 from harness.judge.guards import require_trained
 from harness.judge.series import (
+    Bounds,
     difference,
     losses,
     note_difference,
@@ -36,9 +37,10 @@ def judge(part: CaptureFallback, context: Context, sheet: Sheet) -> Judgement:
     note_watched(named, sheet)
     require_finite(named, sheet)
     require_comparable(named, sheet)
-    found = difference(losses(candidate), losses(baseline), "every", 0.0)
-    note_difference(sheet, found, "bitwise", 0.0)
-    require_equal(found, "bitwise", 0.0, f"{part.candidate}, whose capture failed, and {part.baseline}")
+    exact = Bounds(0.0)
+    found = difference(losses(candidate), losses(baseline), "every", exact)
+    note_difference(sheet, found, "bitwise", exact)
+    require_equal(found, "bitwise", exact, f"{part.candidate}, whose capture failed, and {part.baseline}")
     for name, execution in named.items():
         require_trained(name, execution)
     require_finite_end(named, sheet)

@@ -125,6 +125,7 @@ def end_of(execution: ArmEvidence) -> ArmEnd:
 def _require_sound(run: RunEvidence, arm: str, execution: ArmEvidence) -> None:
     series, end = execution.series, end_of(execution)
     lengths = {len(series.loss), len(series.batch_digest), len(series.clip_active_groups), len(series.tokens)}
+    lengths |= set(map(len, series.metrics.values()))
     if len(lengths) != 1:
         settle(reasons.EVIDENCE_INCONSISTENT, f"the columns of arm {arm}'s series have lengths {sorted(lengths)}")
     untold = end.steps_called - len(series.loss)

@@ -9,13 +9,23 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from harness.contract.kinds.training import Guards, Repeatability, TrainingEffect, TrajectoryMatch
+from harness.contract.kinds.training import Bounded, Guarded, Guarding, Guards, TrainingEffect, TrajectoryMatch
 from harness.evidence.digest_column import distinct
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
 from harness.judge.context import end_of, executed
 from harness.judge.end_state import start_differences
-from harness.judge.series import Losses, difference, first_unequal, losses, names_apart, require_finite
+from harness.judge.series import (
+    LOSS,
+    Bounds,
+    Losses,
+    difference,
+    first_unequal,
+    losses,
+    names_apart,
+    require_finite,
+    values,
+)
 from harness.judge.sheet import Sheet, number, settle
 
 # How much of the control's change from one batch to the next a trained loss shares at least, and by how many standard
@@ -23,11 +33,10 @@ from harness.judge.sheet import Sheet, number, settle
 # knows nothing of its batches shares nothing.
 FOLLOWS_AT_LEAST = 0.1
 STANDARD_ERRORS = 4.0
+EXACT = Bounds(0.0)  # in bits
 
 
-def require_guards(
-    part: TrajectoryMatch | Repeatability, executions: Mapping[str, ArmEvidence], run: RunEvidence, sheet: Sheet
-) -> None:
+def require_guards(part: Guarding, executions: Mapping[str, ArmEvidence], run: RunEvidence, sheet: Sheet) -> None:
     """Settle unless every guard of `part` holds for every named execution; the first one is the candidate."""
     guards = part.guards
     candidate = next(iter(executions.values()))
@@ -39,8 +48,16 @@ def require_guards(
         for name, execution in executions.items():
             require_active_clip(name, execution, guards.clip_active_steps, sheet)
     if guards.training_effect is not None:
-        tolerance = 0.0 if part.equality == "bitwise" else part.max_abs_difference
-        _require_training_effect(guards.training_effect, tolerance, candidate, run, sheet)
+        _require_training_effect(guards.training_effect, _of_the_beginning(part), candidate, run, sheet)
+
+
+def _of_the_beginning(part: Guarding) -> Bounds:
+    """What the first losses of candidate and control may differ by; bounds of another metric say nothing of losses."""
+    if not isinstance(part, Guarded) or part.equality == "bitwise":
+        return EXACT
+    if isinstance(part, TrajectoryMatch) and part.metric != LOSS:
+        return Bounds(None)
+    return Bounds(part.max_abs_difference, part.max_relative_difference if isinstance(part, Bounded) else None)
 
 
 def with_control(guards: Guards, executions: Mapping[str, ArmEvidence], run: RunEvidence) -> dict[str, ArmEvidence]:
@@ -76,6 +93,17 @@ def _require_movement(name: str, series: Losses, where: str = "") -> None:
         settle(reasons.VACUOUS_CONSTANT_LOSS, f"the loss of {name} is {series[0]} at all {len(series)} steps{where}")
 
 
+def require_moving(executions: Mapping[str, ArmEvidence], metric: str) -> None:
+    """Settle unless the metric changes over the steps of each execution; of the loss `require_trained` asks that."""
+    for name, execution in executions.items() if metric != LOSS else ():
+        series = values(execution, metric)
+        if len(series) > 1 and (series == series[0]).all():
+            settle(
+                reasons.VACUOUS_CONSTANT_METRIC,
+                f"the metric `{metric}` of {name} is {series[0]} at all {len(series)} steps",
+            )
+
+
 def _require_distinct_batches(guards: Guards, candidate: ArmEvidence, sheet: Sheet) -> None:
     seen = distinct(candidate.series.batch_digest)
     sheet.figure("distinct_batches", seen, "batches")
@@ -102,7 +130,7 @@ def require_active_clip(name: str, execution: ArmEvidence, demanded: int, sheet:
 
 
 def _require_training_effect(
-    effect: TrainingEffect, tolerance: float, candidate: ArmEvidence, run: RunEvidence, sheet: Sheet
+    effect: TrainingEffect, beginning: Bounds, candidate: ArmEvidence, run: RunEvidence, sheet: Sheet
 ) -> None:
     """Candidate and control are compared batch by batch, so that what a batch does to both of them drops out."""
     control = executed(run, effect.control)
@@ -111,7 +139,7 @@ def _require_training_effect(
     ours, theirs = losses(candidate), losses(control)
     if len(ours) < effect.last:
         settle(reasons.VACUOUS_STEPS, f"{len(ours)} steps are fewer than the training effect's last {effect.last}")
-    _require_one_beginning(effect.control, ours, theirs, tolerance)
+    _require_one_beginning(effect.control, ours, theirs, beginning)
     below = (theirs - ours)[-effect.last :]
     gained = float(np.mean(below))
     sheet.figure("training_effect", gained, "loss")
@@ -126,10 +154,10 @@ def _require_training_effect(
     _require_more_than_noise(effect, ours, theirs, sheet)
 
 
-def _require_one_beginning(name: str, ours: Losses, theirs: Losses, tolerance: float) -> None:
+def _require_one_beginning(name: str, ours: Losses, theirs: Losses, bounds: Bounds) -> None:
     """Before its first update a trained model is the untrained one, and both read one batch."""
-    first = difference(ours[:1], theirs[:1], "every", tolerance)
-    apart = first.first_differing if tolerance == 0 else first.first_exceeding
+    first = difference(ours[:1], theirs[:1], "every", bounds)
+    apart = first.first_differing if bounds == EXACT else first.first_exceeding
     if apart is not None:
         settle(
             reasons.VACUOUS_CONTROL_DIFFERS,

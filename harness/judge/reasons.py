@@ -94,6 +94,9 @@ VACUOUS_TRAINING_EFFECT = _fails(
 VACUOUS_CONSTANT_LOSS = _fails(
     "vacuous_constant_loss", "The loss never moved: it is not that of a model that trains on changing batches."
 )
+VACUOUS_CONSTANT_METRIC = _fails(
+    "vacuous_constant_metric", "The compared metric never moved: a comparison of it shows nothing of the training."
+)
 VACUOUS_CONTROL_DIFFERS = _fails(
     "vacuous_control_differs",
     "At step 0, from one start on one batch, the untrained control has another loss than the candidate.",
@@ -166,6 +169,16 @@ VACUOUS_ONE_BATCH = _fails(
     "vacuous_one_batch", "Micro-batches and one batch gave gradients of equal bits: it is one computation, made twice."
 )
 UPDATES_UNCOUNTED = _undecided("updates_uncounted", "No optimizer of the arm counts its updates.")
+
+# --- several seeds ---------------------------------------------------------------------------------------------
+WORSE = _fails("worse", "The candidate's metric is worse than the baseline's by more than the margin.")
+VACUOUS_SEEDS_ALIKE = _fails(
+    "vacuous_seeds_alike", "Two seeds gave the same series: they are one measurement, counted twice."
+)
+UNDECIDED_DIFFERENCE = _undecided(
+    "undecided_difference", "The differences of the seeds neither prove nor refute that the margin is kept."
+)
+TOO_FEW_SEEDS = _undecided("too_few_seeds", "So few seeds cannot reach the demanded confidence, whatever they show.")
 
 # --- host syncs, memory ----------------------------------------------------------------------------------------
 SYNC_COUNT = _fails(

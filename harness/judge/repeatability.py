@@ -17,6 +17,7 @@ from harness.judge.end_state import (
 )
 from harness.judge.guards import require_guards, with_control
 from harness.judge.series import (
+    Bounds,
     Difference,
     difference,
     losses,
@@ -35,11 +36,10 @@ def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
     executions = replicas(run, part.candidate, part.runs)
     for execution in executions:
         require_captured(context, part, part.candidate, execution, sheet)
-    found = [
-        difference(losses(each), losses(executions[0]), "every", part.max_abs_difference) for each in executions[1:]
-    ]
+    bounds = Bounds(part.max_abs_difference, part.max_relative_difference)
+    found = [difference(losses(each), losses(executions[0]), "every", bounds) for each in executions[1:]]
     worst = max(range(len(found)), key=lambda index: _badness(found[index]))
-    note_difference(sheet, found[worst], part.equality, part.max_abs_difference)
+    note_difference(sheet, found[worst], part.equality, bounds)
     sheet.count("runs", len(executions))
 
     names = [f"run {index} of {part.candidate}" for index in range(len(executions))]
@@ -48,7 +48,7 @@ def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
     note_distance(executions[worst + 1], executions[0], sheet)
     require_finite(named, sheet)
     require_comparable(named, sheet)
-    require_equal(found[worst], part.equality, part.max_abs_difference, f"{names[worst + 1]} and {names[0]}")
+    require_equal(found[worst], part.equality, bounds, f"{names[worst + 1]} and {names[0]}")
     require_guards(part, named, run, sheet)
     watched = with_control(part.guards, named, run)
     require_finite_end(watched, sheet)
@@ -64,6 +64,6 @@ def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
     return sheet.held(f"{len(executions)} runs of {part.candidate} are {how} at all {found[worst].steps} steps{ends}")
 
 
-def _badness(found: Difference) -> tuple[bool, float, int]:
+def _badness(found: Difference) -> tuple[bool, bool, float, int]:
     # a NaN difference compares as nothing; it is the worst
-    return (math.isnan(found.largest), found.largest, found.differing)
+    return (math.isnan(found.largest), found.first_exceeding is not None, found.largest, found.differing)

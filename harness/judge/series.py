@@ -16,6 +16,23 @@ from harness.judge.end_state import require_equal_start_state
 from harness.judge.sheet import Sheet, number, settle, some
 
 Losses = NDArray[np.float64]
+LOSS = "loss"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """By how much a value may differ from the baseline's at its step. None: unbounded; where both are given both hold.
+
+    relative: of the baseline's absolute value at that step. Where that is 0, the candidate's has to be 0 too.
+    """
+
+    absolute: float | None
+    relative: float | None = None
+
+    def __str__(self) -> str:
+        words = [] if self.absolute is None else [number(self.absolute)]
+        words += [] if self.relative is None else [f"{number(self.relative)} times the baseline's value"]
+        return " or ".join(words)
 
 
 @dataclass(frozen=True)
@@ -28,11 +45,27 @@ class Difference:
     first_exceeding: int | None
     largest: float  # largest absolute difference; NaN when a compared loss is not finite
     largest_step: int | None
+    largest_relative: float = 0.0  # as a multiple of the baseline's value at its step; infinite over a 0
+    exceeded_bound: str | None = None  # at the first exceeding step
 
 
 def losses(execution: ArmEvidence) -> Losses:
     """The losses [steps] as float64, whatever the evidence holds them in."""
     return np.asarray(execution.series.loss, dtype=np.float64)
+
+
+def values(execution: ArmEvidence, metric: str) -> Losses:
+    """The metric [steps] as float64; settles NOT_RUN where the system does not report it."""
+    if metric == LOSS:
+        return losses(execution)
+    reported = execution.series.metrics
+    if metric not in reported and len(execution.series.loss):
+        settle(
+            reasons.CAPABILITY_MISSING,
+            f"the system of arm {execution.start.arm} reports no metric `{metric}`; it reports "
+            f"{', '.join(f'`{name}`' for name in (LOSS, *reported))}",
+        )
+    return np.asarray(reported.get(metric, []), dtype=np.float64)
 
 
 def first_true(mask: NDArray[np.bool_]) -> int | None:
@@ -41,7 +74,7 @@ def first_true(mask: NDArray[np.bool_]) -> int | None:
 
 
 def difference(
-    candidate: Losses, baseline: Losses, compare: Literal["every", "final", "first"], tolerance: float
+    candidate: Losses, baseline: Losses, compare: Literal["every", "final", "first"], bounds: Bounds
 ) -> Difference:
     """Difference over the common steps, or at one end of them. Bits are compared, so -0.0 differs from 0.0."""
     steps = min(len(candidate), len(baseline))
@@ -51,11 +84,19 @@ def difference(
     if not len(ours):
         return Difference(0, 0, None, None, 0.0, None)
     bits = ours.view(np.int64) != theirs.view(np.int64)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         distances = np.abs(ours - theirs)
+        ratios = np.where(distances == 0, 0.0, distances / np.abs(theirs))
     # NaN is never within a bound; argmax of an array with a NaN is the NaN's index
-    beyond = ~(distances <= tolerance)
-    first, exceeding, worst = first_true(bits), first_true(beyond), int(np.argmax(distances))
+    beyond = {
+        name: np.zeros_like(bits) if bound is None else ~(size <= bound)
+        for name, size, bound in (
+            ("max_abs_difference", distances, bounds.absolute),
+            ("max_relative_difference", ratios, bounds.relative),
+        )
+    }
+    exceeding = first_true(np.logical_or.reduce(list(beyond.values())))
+    first, worst = first_true(bits), int(np.argmax(distances))
     return Difference(
         steps=len(ours),
         differing=int(bits.sum()),
@@ -63,21 +104,24 @@ def difference(
         first_exceeding=None if exceeding is None else exceeding + offset,
         largest=float(distances[worst]),
         largest_step=worst + offset,
+        largest_relative=float(np.max(ratios)),
+        exceeded_bound=None if exceeding is None else next(name for name, mask in beyond.items() if mask[exceeding]),
     )
 
 
-def require_finite(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
-    """Settle FAIL at the first step at which any of the named series is NaN or infinite."""
-    found: list[tuple[int, str, float]] = []
-    for name, execution in executions.items():
-        values = losses(execution)
-        step = first_true(~np.isfinite(values))
-        if step is not None:
-            found.append((step, name, float(values[step])))
+def require_finite(executions: Mapping[str, ArmEvidence], sheet: Sheet, metric: str = LOSS) -> None:
+    """Settle FAIL at the first step at which a loss, or the metric, of any of the named series is NaN or infinite."""
+    found: list[tuple[int, str, str, float]] = []
+    for what in dict.fromkeys((LOSS, metric)):
+        for name, execution in executions.items():
+            series = values(execution, what)
+            step = first_true(~np.isfinite(series))
+            if step is not None:
+                found.append((step, what, name, float(series[step])))
     if found:
-        step, name, value = min(found, key=lambda entry: entry[0])
+        step, what, name, value = min(found, key=lambda entry: entry[0])
         sheet.figure("first_non_finite_step", step, "step")
-        settle(reasons.NON_FINITE, f"the loss of {name} is {value} at step {step}")
+        settle(reasons.NON_FINITE, f"the {what} of {name} is {value} at step {step}")
 
 
 def require_comparable(
@@ -168,31 +212,44 @@ def first_unequal(ours: Sequence[str], theirs: Sequence[str]) -> int | None:
     return next(index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
 
 
-def note_difference(sheet: Sheet, found: Difference, equality: str, tolerance: float) -> None:
+def note_difference(sheet: Sheet, found: Difference, equality: str, bounds: Bounds, metric: str = LOSS) -> None:
     """Figures of a difference; for bitwise claims also whether the bound alone would have let it pass."""
     sheet.count("steps", found.steps)
-    sheet.figure("max_abs_difference", found.largest, "loss")
+    sheet.figure("max_abs_difference", found.largest, metric)
     sheet.figure("max_abs_difference_step", found.largest_step, "step")
-    sheet.figure("tolerance", tolerance, "loss")
+    if bounds.absolute is not None:
+        sheet.figure("tolerance", bounds.absolute, metric)
+    if bounds.relative is not None:
+        sheet.figure("max_relative_difference", found.largest_relative)
+        sheet.figure("relative_tolerance", bounds.relative)
     sheet.figure("steps_differing", found.differing, "steps")
     sheet.figure("first_differing_step", found.first_differing, "step")
     if equality == "bitwise":
         sheet.figure("within_upstream_tolerance", found.steps > 0 and found.first_exceeding is None)
     else:
         sheet.figure("first_exceeding_step", found.first_exceeding, "step")
+        if bounds.relative is not None:
+            sheet.figure("exceeded_bound", found.exceeded_bound)
 
 
-def require_equal(found: Difference, equality: str, tolerance: float, names: str, noise: str = "") -> None:
-    """Settle FAIL when the series differ in bits (bitwise), or anywhere by more than the tolerance (within)."""
+def called(metric: str) -> str:
+    """The values of a series, as a sentence names them."""
+    return "losses" if metric == LOSS else f"values of `{metric}`"
+
+
+def require_equal(
+    found: Difference, equality: str, bounds: Bounds, names: str, noise: str = "", metric: str = LOSS
+) -> None:
+    """Settle FAIL when the series differ in bits (bitwise), or anywhere by more than a bound (within)."""
     if equality == "bitwise" and found.first_differing is not None:
         settle(
             reasons.DIFFERS,
-            f"the losses of {names} differ at {found.differing} of {found.steps} steps, first at step "
+            f"the {called(metric)} of {names} differ at {found.differing} of {found.steps} steps, first at step "
             f"{found.first_differing}, by at most {number(found.largest)} (step {found.largest_step}){noise}",
         )
     if equality == "within" and found.first_exceeding is not None:
         settle(
             reasons.EXCEEDS_TOLERANCE,
-            f"the losses of {names} differ by up to {number(found.largest)} (step {found.largest_step}), "
-            f"more than {number(tolerance)}, first at step {found.first_exceeding}{noise}",
+            f"the {called(metric)} of {names} differ by up to {number(found.largest)} (step {found.largest_step}), "
+            f"more than {bounds}, first at step {found.first_exceeding}{noise}",
         )

@@ -25,7 +25,7 @@ TRIMMED_ONE_IN = 8  # one process in so many is left out of the mean, on each si
 # deviations of 1 % (0.3 % of all measurements are beyond), 1.1 of 2.5 % (13.6 % are, and of two 1.8 % both).
 COMMON_NOISE = 0.0275
 _ROUNDING = 1 + 1e-9  # keeps 1 - 0.75 = 0.25 from missing 2^-2
-_PROBABLY = 0.5  # "would probably decide": the chance of deciding is at least this
+PROBABLY = 0.5  # "would probably decide": the chance of deciding is at least this
 
 
 @dataclass(frozen=True)
@@ -249,9 +249,9 @@ def _processes_to_clear(reading: Reading, distance: float, confidence: float, *,
     for processes in range(max(fewest_processes(confidence), reading.ratios.shape[-1] + 1), MOST_PROCESSES + 1):
         bias = max(abs(each.mean) + each.reach((1 + SELF_CONFIDENCE) / 2, processes) for each in selves)
         by_mean = distance >= _allowed_for(ratio.reach(confidence, processes), bias) and (
-            not agreeing or ratio.agreement(distance, processes, confidence) >= _PROBABLY
+            not agreeing or ratio.agreement(distance, processes, confidence) >= PROBABLY
         )
         apart = distance - max(bias, COMMON_NOISE)
-        if by_mean or ratio.agreement(apart, processes, confidence) >= _PROBABLY:
+        if by_mean or ratio.agreement(apart, processes, confidence) >= PROBABLY:
             return processes
     return None

@@ -20,7 +20,7 @@ from harness.judge.guards import require_trained
 from harness.judge.idle import require_busy_baseline, require_unhindered_host
 from harness.judge.machine import require_quiet_machine
 from harness.judge.pace import Counted, counted
-from harness.judge.series import difference, losses, require_comparable, require_equal, require_finite
+from harness.judge.series import Bounds, difference, losses, require_comparable, require_equal, require_finite
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.sound_clock import require_sound_clock
 from harness.judge.speed_figures import (
@@ -106,11 +106,11 @@ def _require_equal_training(
     require_finite(named, sheet)
     require_precisions(trajectory, candidate, baseline)
     require_comparable(named, sheet, frozen=trajectory.precisions is None)
-    tolerance = trajectory.max_abs_difference
-    found = difference(losses(candidate), losses(baseline), trajectory.compare, tolerance)
+    bounds = Bounds(trajectory.max_abs_difference, trajectory.max_relative_difference)
+    found = difference(losses(candidate), losses(baseline), trajectory.compare, bounds)
     if found.steps == 0:
         settle(reasons.VACUOUS_STEPS, f"process {timing.process} recorded no loss of a timed step")
-    require_equal(found, trajectory.equality, tolerance, f"{ours} and {theirs}")
+    require_equal(found, trajectory.equality, bounds, f"{ours} and {theirs}")
     for name, execution in named.items():
         require_trained(name, execution)
     note_watched(named, sheet)

@@ -1,4 +1,4 @@
-"""`trajectory_match`: two arms' losses agree at every step, or at the final one, in bits or within a bound.
+"""`trajectory_match`: two arms' losses, or another metric, agree at every step or at one end, in bits or within bounds.
 
 In bits means the state that they end with too; within a bound, how far their parameters end apart is reported.
 The noise floor is the largest absolute difference between the baseline and its own repetition.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from harness.contract.kinds.seeds import NotWorse
 from harness.contract.kinds.training import TrajectoryMatch
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
@@ -21,14 +22,16 @@ from harness.judge.end_state import (
     require_finite_end,
     require_recorded,
 )
-from harness.judge.guards import require_guards, with_control
+from harness.judge.guards import require_guards, require_moving, with_control
 from harness.judge.series import (
+    Bounds,
+    called,
     difference,
-    losses,
     note_difference,
     require_comparable,
     require_equal,
     require_finite,
+    values,
 )
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
@@ -42,18 +45,23 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     require_captured(context, part, part.candidate, candidate, sheet)
     require_captured(context, part, part.baseline, baseline, sheet)
 
-    found = difference(losses(candidate), losses(baseline), part.compare, part.max_abs_difference)
-    note_difference(sheet, found, part.equality, part.max_abs_difference)
-    noise = _noise_floor(part, baseline, repetitions)
-    _note_noise(sheet, noise, found.largest)
-    _note_ends(sheet, candidate, baseline)
+    bounds = Bounds(part.max_abs_difference, part.max_relative_difference)
+    found = difference(values(candidate, part.metric), values(baseline, part.metric), part.compare, bounds)
+    note_difference(sheet, found, part.equality, bounds, part.metric)
+    repeats = [
+        difference(values(each, part.metric), values(baseline, part.metric), part.compare, bounds)
+        for each in repetitions
+    ]
+    noise = max(each.largest for each in repeats)
+    _note_noise(sheet, noise, found.largest, part.metric)
+    _note_ends(sheet, candidate, baseline, part.metric)
     note_distance(candidate, baseline, sheet)
 
     ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
     repeated = {f"{theirs} (repetition {index})": each for index, each in enumerate(repetitions, 1)}
     compared = {theirs: baseline, ours: candidate, **repeated}
     note_watched(compared, sheet)
-    require_finite(compared, sheet)
+    require_finite(compared, sheet, part.metric)
     same_system = context.same_system(part.candidate, part.baseline)
     require_precisions(part, candidate, baseline)
     require_parameter_dtypes(part, candidate, baseline)
@@ -63,20 +71,19 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
         frozen=same_system and not part.formats_differ(),
         rounded=part.parameter_dtypes is not None,
     )
-    require_equal(
-        found, part.equality, part.max_abs_difference, f"{ours} and {theirs}", _in_noise(noise, found.largest)
-    )
+    in_noise = _in_noise(noise, found.largest)
+    require_equal(found, part.equality, bounds, f"{ours} and {theirs}", in_noise, part.metric)
     require_uncaptured(context, part.baseline, baseline)
     require_guards(part, {ours: candidate, theirs: baseline}, run, sheet)
+    require_moving({ours: candidate, theirs: baseline}, part.metric)
     watched = with_control(part.guards, compared, run)
     require_finite_end(watched, sheet)
     if part.equality == "bitwise" and part.compare != "first":
         require_equal_ends({theirs: baseline, ours: candidate}, sheet, same_system=same_system)
-    if noise > part.max_abs_difference:
+    if any(each.first_exceeding is not None for each in repeats):
         settle(
             reasons.NOISE_ABOVE_TOLERANCE,
-            f"{theirs} differs from its own repetition by {number(noise)}, more than the tolerance "
-            f"{number(part.max_abs_difference)}",
+            f"{theirs} differs from its own repetition by {number(noise)}, more than the tolerance {bounds}",
         )
     require_recorded(watched)
     ends = ""
@@ -85,10 +92,10 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
         ends = distance(candidate, part.baseline)
     where = f"at all {found.steps} steps" if part.compare == "every" else f"at the {part.compare} step"
     how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {number(found.largest)}"
-    return sheet.held(f"the losses of {ours} and {theirs} {how} {where}{ends}")
+    return sheet.held(f"the {called(part.metric)} of {ours} and {theirs} {how} {where}{ends}")
 
 
-def require_precisions(part: TrajectoryMatch, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
+def require_precisions(part: TrajectoryMatch | NotWorse, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
     """Settle FAIL unless both arms compute in what the claim compares."""
     if part.precisions is None:
         return
@@ -114,13 +121,6 @@ def require_parameter_dtypes(part: TrajectoryMatch, candidate: ArmEvidence, base
             )
 
 
-def _noise_floor(part: TrajectoryMatch, baseline: ArmEvidence, repetitions: list[ArmEvidence]) -> float:
-    return max(
-        difference(losses(each), losses(baseline), part.compare, part.max_abs_difference).largest
-        for each in repetitions
-    )
-
-
 def multiple_of(largest: float, floor: float) -> float:
     """A difference as a multiple of the noise floor; over a floor of zero, infinite, or 0 when it is zero too."""
     if floor == 0:
@@ -128,8 +128,8 @@ def multiple_of(largest: float, floor: float) -> float:
     return largest / floor
 
 
-def _note_noise(sheet: Sheet, noise: float, largest: float) -> None:
-    sheet.figure("noise_floor", noise, "loss")
+def _note_noise(sheet: Sheet, noise: float, largest: float, metric: str) -> None:
+    sheet.figure("noise_floor", noise, metric)
     sheet.figure("multiple_of_noise_floor", multiple_of(largest, noise))
 
 
@@ -139,9 +139,9 @@ def _in_noise(noise: float, largest: float) -> str:
     return f"; {number(multiple_of(largest, noise))} times the noise floor of {number(noise)}"
 
 
-def _note_ends(sheet: Sheet, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
+def _note_ends(sheet: Sheet, candidate: ArmEvidence, baseline: ArmEvidence, metric: str) -> None:
     for name, execution in (("candidate", candidate), ("baseline", baseline)):
-        values = losses(execution)
-        sheet.figure(f"final_loss_{name}", float(values[-1]) if len(values) else None, "loss")
+        series = values(execution, metric)
+        sheet.figure(f"final_{metric}_{name}", float(series[-1]) if len(series) else None, metric)
     equal = end_of(candidate).trainable_digest == end_of(baseline).trainable_digest
     sheet.figure("final_parameters_equal", equal)

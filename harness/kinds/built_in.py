@@ -168,6 +168,17 @@ _ROWS = (
         reasons={},
     ),
     Kind(
+        name="not_worse",
+        model="harness.contract.kinds.seeds:NotWorse",
+        judge="harness.judge.not_worse:judge",
+        probes={"seeds": ("seeds",)},
+        capabilities=frozenset({"parameters", "inputs"}),
+        judges_unreadable_device=False,
+        card=("seeds",),
+        evidence_faults=(MISSING_RUN, NO_STEPS),
+        reasons={},
+    ),
+    Kind(
         name="memory_steady",
         model="harness.contract.kinds.replay:MemorySteady",
         judge="harness.judge.memory_steady:judge",

@@ -38,6 +38,15 @@ def absolute_difference(first: Doubles, second: Doubles) -> Doubles:
     return difference
 
 
+def relative_difference(first: Doubles, second: Doubles) -> Doubles:
+    """|first - second| over |second|, over the steps that both have; infinite where the second is 0 and alone."""
+    difference = absolute_difference(first, second)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = difference / np.abs(second[: len(difference)])
+    ratio[difference == 0] = 0.0
+    return ratio
+
+
 def first_differing(first: Doubles, second: Doubles) -> int | None:
     """The first step whose bits differ; None when all common steps agree."""
     length = min(len(first), len(second))

@@ -50,11 +50,11 @@ def trajectories(curves: Sequence[Curve]) -> Plot:
 
 
 @drawn_once
-def difference(values: Doubles, *, tolerance: float, floor: float | None, first: int | None, name: str) -> Plot:
+def difference(values: Doubles, *, tolerance: float | None, floor: float | None, first: int | None, name: str) -> Plot:
     """|candidate - baseline| [T] in powers of ten, zeros on a line of their own at the bottom."""
     limits = [value for value in (tolerance, floor) if value is not None and 0 < value < math.inf]
     positive = values[np.isfinite(values) & (values > 0)]
-    lowest = min([*limits, float(positive.min())] if len(positive) else limits)
+    lowest = min([*limits, float(positive.min())] if len(positive) else limits, default=1.0)
     bottom = math.floor(math.log10(lowest)) - 1.0
 
     def paint(axes: list[Axes]) -> None:
@@ -65,14 +65,17 @@ def difference(values: Doubles, *, tolerance: float, floor: float | None, first:
         if len(steps) <= 120:
             seen = [(at, height) for at, height in zip(steps, heights, strict=True) if height > bottom]
             axis.plot([at for at, _ in seen], [height for _, height in seen], "o", color=SERIES[0], ms=2.5, zorder=3)
-        axis.axhline(math.log10(tolerance), color=LIMIT, lw=1.3, ls="--", label=f"tolerance {tolerance:g}")
+        top = max(heights, default=bottom)
+        if tolerance is not None:
+            top = max(top, math.log10(tolerance))
+            axis.axhline(math.log10(tolerance), color=LIMIT, lw=1.3, ls="--", label=f"tolerance {tolerance:g}")
         if floor is not None:
             height = math.log10(floor) if floor > 0 else bottom
             # a band below, since a difference often lies on it
             axis.axhline(height, color=SERIES[2], lw=4.0, alpha=0.45, label=f"noise floor {number(floor)}")
         if first is not None:
             axis.axvline(first, color=INK, lw=1.0, ls=":", label=f"first differing step {first}")
-        _decades(axis, bottom, max([*heights, math.log10(tolerance)]))
+        _decades(axis, bottom, top)
         axis.set(xlabel="step", ylabel="absolute difference")
         axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.2)
 
@@ -166,9 +169,12 @@ def _course(curve: Curve) -> str:
     return f"{label(curve.name)}: {first} at step 0, {last} at step {len(curve.loss) - 1}"
 
 
-def _difference_words(values: Doubles, tolerance: float, floor: float | None, first: int | None, name: str) -> str:
+def _difference_words(
+    values: Doubles, tolerance: float | None, floor: float | None, first: int | None, name: str
+) -> str:
     finite = values[np.isfinite(values)]
     largest = number(float(finite.max())) if len(finite) else "not finite"
-    text = f"Absolute loss difference by step, {label(name, 80)}: largest {largest}, tolerance {tolerance:g}"
+    text = f"Absolute loss difference by step, {label(name, 80)}: largest {largest}"
+    text += f", tolerance {tolerance:g}" if tolerance is not None else ""
     text += f", noise floor {number(floor)}" if floor is not None else ""
     return text + (f"; first differing step {first}." if first is not None else "; no step differs.")

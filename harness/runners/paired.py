@@ -6,9 +6,11 @@ reduced on the device; a baseline's are kept there for its candidates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -36,6 +38,7 @@ from harness.system.protocol import (
     HasGradients,
     HasParameters,
     NotAvailable,
+    Scalar,
     TrainingRun,
 )
 from harness.system.replay.found_state import plain_name
@@ -58,7 +61,7 @@ def execute(run: Run, recorder: Recorder) -> None:
     for arm in run.arms:
         if arm not in run.needed(failed):
             continue
-        failure = _failure_of(run, arm, recorder, kept, ends)
+        failure = failure_of(arm, recorder, partial(_execute_arm, run, arm, recorder, kept, ends))
         if failure is not None:
             for key in [key for key in kept if key[0] == arm]:
                 del kept[key]
@@ -75,10 +78,10 @@ def _ends_elsewhere(run: Run, exchange: Exchange) -> dict[str, dict[str, Tensor]
     return {arm: tensors for arm, tensors in taken.items() if tensors is not None}
 
 
-def _failure_of(run: Run, arm: str, recorder: Recorder, kept: KeptGradients, ends: Ends) -> ArmFailed | None:
+def failure_of(arm: str, recorder: Recorder, execute_arm: Callable[[], None]) -> ArmFailed | None:
     """Execute one arm; how it failed, None when it came to its end. Nothing of it is held when this returns."""
     try:
-        _execute_arm(run, arm, recorder, kept, ends)
+        execute_arm()
     except UsageError:  # the plan is wrong, and no arm
         raise
     except BaseException as error:  # a system may raise anything, SystemExit included
@@ -96,13 +99,24 @@ def _failure_of(run: Run, arm: str, recorder: Recorder, kept: KeptGradients, end
 def _execute_arm(run: Run, arm: str, recorder: Recorder, kept: KeptGradients, ends: Ends) -> None:
     planned = run.arms[arm]
     for replica in planned.indices:
-        recorder.phase(f"{arm}.{replica}: open")
-        with opened(run, arm) as training:
-            execution = ArmExecution(run, arm, planned, replica, training, recorder, ends, StateWatch(training))
+        with opened_execution(run, arm, replica, recorder, ends) as execution:
             execution.execute(kept, keep=arm in run.baseline_of.values() and replica == 0)
-        del training, execution
+        del execution
         if planned.commit is not None and replica == 0:
             Exchange(recorder.exchange).leave(arm, END, ends.kept(arm))
+
+
+@contextmanager
+def opened_execution(
+    run: Run, arm: str, replica: int, recorder: Recorder, ends: Ends, facts: Mapping[str, Scalar] = MappingProxyType({})
+) -> Iterator[ArmExecution]:
+    """One execution of an arm, opened; its memory is returned on exit. `facts` stand beside those of the system."""
+    recorder.phase(f"{arm}.{replica}: open")
+    with opened(run, arm) as training:
+        watch = StateWatch(training)
+        execution = ArmExecution(run, arm, run.arms[arm], replica, training, recorder, ends, watch, facts)
+        yield execution
+        del execution, training, watch
 
 
 @dataclass
@@ -117,6 +131,7 @@ class ArmExecution:
     recorder: Recorder
     ends: Ends
     watch: StateWatch
+    facts: Mapping[str, Scalar] = field(default_factory=dict)
     memory: list[MemorySample] = field(default_factory=list)
     steps_called: int = 0
     input_names: list[str] | None = None
@@ -125,7 +140,8 @@ class ArmExecution:
     def execute(self, kept: KeptGradients, *, keep: bool) -> None:
         """Start record, series, end record, then what is watched beside the series."""
         self._phase("start")
-        self.recorder.write(arm_start(self.training, self.arm, self.replica, self.watch, self.planned.rounded_to))
+        start = arm_start(self.training, self.arm, self.replica, self.watch, self.planned.rounded_to)
+        self.recorder.write(start.model_copy(update={"facts": {**start.facts, **self.facts}}))
         every_step = self._watch_of_every_step()
         with CaptureAttempts() as attempts:
             watched = self._series(kept, every_step, keep=keep)

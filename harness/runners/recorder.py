@@ -7,18 +7,18 @@ by the thread that does the work and by nothing else: a background thread would 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 # bound here, before a system is imported: it could replace them in their modules
 from os import times, utime
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from harness.evidence.base import Record
-from harness.evidence.layout import RECORDS, SERIES_COLUMNS, series_name
+from harness.evidence.layout import METRIC_NAME, RECORDS, SERIES_COLUMNS, series_name
 from harness.evidence.run_records import Complete, Phase
 from harness.numbers import dump_json, encode
 from harness.runners.line import ALONE, TOGETHER, Line
@@ -41,12 +41,18 @@ def _within(phase: str, name: str) -> str:
 
 
 class SeriesWriter:
-    """One arm's series as CSV. Losses keep every bit; non-finite ones are written as tags."""
+    """One arm's series as CSV. Losses and metrics keep every bit; non-finite ones are written as tags."""
 
     def __init__(self, path: Path, heartbeat: Callable[[], None]) -> None:
         self._heartbeat = heartbeat
         self._file = path.open("x", encoding="ascii", newline="\n")
-        self._file.write(",".join(SERIES_COLUMNS) + "\n")
+        self._metrics: list[str] = []
+        self._rows = 0
+        self._write_header()
+
+    def _write_header(self) -> None:
+        self._file.seek(0)
+        self._file.write(",".join((*SERIES_COLUMNS, *self._metrics)) + "\n")
         self._file.flush()
 
     def row(self, step: int, loss: float, batch_digest: str, clip_active_groups: int, tokens: int) -> None:
@@ -60,22 +66,36 @@ class SeriesWriter:
         batch_digests: Sequence[str],
         clip_active_groups: Sequence[int],
         tokens: Sequence[int],
+        metrics: Mapping[str, Sequence[float]] = MappingProxyType({}),
     ) -> None:
         """Append a block of steps, all sequences of one length; steps increase within a series.
 
-        `clip_active_groups` is -1 where the system does not report norms. Raises ValueError on unequal lengths
-        or on a digest with characters that do not belong in a CSV field.
+        `clip_active_groups` is -1 where the system does not report norms; `metrics` are by name, the same ones in every
+        block. Raises ValueError on unequal lengths, on other metrics than before, or on a digest with characters that
+        do not belong in a CSV field.
         """
+        self._require_metrics(metrics)
         lines = []
-        for step, loss, digest, active, count in zip(
-            steps, losses, batch_digests, clip_active_groups, tokens, strict=True
+        for step, loss, digest, active, count, *others in zip(
+            steps, losses, batch_digests, clip_active_groups, tokens, *metrics.values(), strict=True
         ):
             if not _DIGEST.fullmatch(digest):
                 raise ValueError(f"batch digest {digest!r} has characters other than letters, digits and _.:-")
-            lines.append(f"{int(step)},{_loss(loss)},{digest},{int(active)},{int(count)}\n")
+            fields = (f"{int(step)},{_loss(loss)},{digest},{int(active)},{int(count)}", *map(_loss, others))
+            lines.append(",".join(fields) + "\n")
+        self._rows += len(lines)
         self._file.write("".join(lines))
         self._file.flush()
         self._heartbeat()
+
+    def _require_metrics(self, metrics: Mapping[str, Sequence[float]]) -> None:
+        if list(metrics) == self._metrics:
+            return
+        wrong = [name for name in metrics if not METRIC_NAME.fullmatch(name) or name in SERIES_COLUMNS]
+        if self._rows or wrong:
+            raise ValueError(f"metrics {list(metrics)} do not fit a series with {self._metrics}")
+        self._metrics = list(metrics)
+        self._write_header()  # what a series has beside its own columns is known with its first step
 
     def close(self) -> None:
         self._file.close()

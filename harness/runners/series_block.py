@@ -1,7 +1,7 @@
 """The series of one execution, a block of steps at a time: of a step only what the next one overwrites is kept at once.
 
-A step costs a copy of its loss, of its inputs, and one comparison of its norms. Digests are made once a block, of all
-its steps together, and fetched in a few transfers.
+A step costs a copy of its loss, of its metrics and of its inputs, and one comparison of its norms. Digests are made
+once a block, of all its steps together, and fetched in a few transfers.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 from harness.evidence.plan_records import Run
 from harness.runners.recorder import Recorder, SeriesWriter
 from harness.runners.reductions import as_hex, combine_each, dense
-from harness.system.adapter_checks import require_loss
-from harness.system.protocol import HasGradientNorms, HasInputs, TrainingRun
+from harness.system.adapter_checks import require_loss, require_metrics
+from harness.system.protocol import HasGradientNorms, HasInputs, HasMetrics, TrainingRun
 
 BLOCK_STEPS = 50
 BLOCK_SECONDS = 5.0
@@ -34,6 +34,7 @@ class SeriesBlock:
         self._shows_inputs = training if isinstance(training, HasInputs) else None
         self._shows_norms = training if isinstance(training, HasGradientNorms) else None
         self._inputs = _KeptInputs()
+        self._metrics = _KeptMetrics(training) if isinstance(training, HasMetrics) else None
         self.input_names: list[str] | None = None  # of the last step
         self._clear()
 
@@ -55,12 +56,14 @@ class SeriesBlock:
         if self._shows_norms is not None:
             norms = self._shows_norms.gradient_norms()
             self._active.append(norms["before"].detach() > norms["max_norm"])
+        if self._metrics is not None:
+            self._metrics.keep()
         full = self._inputs.keep(inputs) if self._shows_inputs is not None else False
         if full or len(self._steps) >= BLOCK_STEPS or monotonic() - self._began > BLOCK_SECONDS:
             self.write()
 
     def write(self) -> None:
-        """Fetch the block's losses, digests and clip counts, and write them."""
+        """Fetch the block's losses, digests, clip counts and metrics, and write them."""
         if not self._steps:
             return
         unreported = [NOT_REPORTED] * len(self._steps)
@@ -70,6 +73,7 @@ class SeriesBlock:
             self._inputs.take() if self._shows_inputs is not None else [""] * len(self._steps),
             torch.stack(self._active).flatten(1).sum(dim=1).tolist() if self._active else unreported,
             self._tokens,
+            self._metrics.take() if self._metrics is not None else {},
         )
         self._recorder.heartbeat()
         self._clear()
@@ -117,6 +121,33 @@ class _KeptInputs:
                 digests[place] = as_hex(digest)
         self._filled, self._steps = {}, 0
         return digests
+
+
+class _KeptMetrics:
+    """The metrics of a block's steps, [BLOCK_STEPS] each, in memory that is asked for once."""
+
+    def __init__(self, training: HasMetrics) -> None:
+        self._read = training.metrics
+        self._kept: dict[str, Tensor] | None = None
+        self._steps = 0
+
+    def keep(self) -> None:
+        """Copy those of the last step."""
+        metrics = require_metrics(self._read(), self._read, () if self._kept is None else self._kept)
+        if self._kept is None:
+            self._kept = {
+                name: torch.zeros(BLOCK_STEPS, dtype=torch.float64, device=tensor.device)
+                for name, tensor in metrics.items()
+            }
+        for name, tensor in metrics.items():
+            self._kept[name][self._steps].copy_(tensor.detach().reshape(()))
+        self._steps += 1
+
+    def take(self) -> dict[str, list[float]]:
+        """All that was kept, by name, in the order of the steps."""
+        taken = {name: values[: self._steps].tolist() for name, values in (self._kept or {}).items()}
+        self._steps = 0
+        return taken
 
 
 def batch_digests(batches: Sequence[Mapping[str, Tensor]]) -> list[str]:

@@ -33,7 +33,7 @@ RAISED_EXIT = 70  # EX_SOFTWARE of sysexits.h
 _IMPORTED_AHEAD = ("harness.runners.paired",)  # and with it torch; `throughput` looks for a device
 _TORCH_IMPORTS_LATER = "torch._dynamo"  # at the first dispatch mode or fake tensor
 _APART = "harness.runners.timed_apart"  # by name, as probes are: the process that people start imports this module
-_WATCH_STEPS = ("paired", "recapture")  # a captured arm's, under such a mode
+_WATCH_STEPS = ("paired", "recapture", "seeds")  # a captured arm's, under such a mode
 
 
 def main() -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
+from harness.evidence.layout import METRIC_NAME, SERIES_COLUMNS
 from harness.system.users_code import definition, return_place
 
 if TYPE_CHECKING:
@@ -190,6 +191,45 @@ def require_updated(parameters: Mapping[str, Tensor], optimizers: Mapping[str, A
 def require_state(found: object, function: Callable[..., Any]) -> dict[str, Tensor]:
     """What `state()` returned. Raises `AdapterError` unless these are named tensors."""
     return _named_tensors(found, "state()", function, '`{"average": average}`, say')
+
+
+def require_metrics(found: object, function: Callable[..., Any], known: Collection[str] = ()) -> dict[str, Tensor]:
+    """What `metrics()` returned, by name. Raises `AdapterError` unless these are tensors of one real number each, under
+    names that a series can have.
+
+    known: the names of the first step; empty for that one itself.
+    """
+    metrics = _named_tensors(found, "metrics()", function, '`{"accuracy": self.accuracy}`, say')
+    for name, tensor in metrics.items():
+        if not METRIC_NAME.fullmatch(name) or name in SERIES_COLUMNS:
+            remedy = f"letters, digits, `_`, `.` and `-`, and none of {names(SERIES_COLUMNS)}"
+            raise _wrong_metrics(function, f"the name {name!r:.100}", remedy)
+        if tensor.numel() != 1 or tensor.is_complex() or tensor.is_meta:
+            remedy = "reduce it to one number in the step, with `.mean()` or `.sum()`"
+            raise _wrong_metrics(function, f"{describe_value(tensor)} under `{name}`", remedy)
+    if known and set(metrics) != set(known):
+        found = difference_of_names(metrics, known, "at this step", "at the first one")
+        raise _wrong_metrics(function, found, "report the same ones at every step")
+    return metrics
+
+
+def require_kept(first: Mapping[str, Tensor], again: Mapping[str, Tensor], function: Callable[..., Any]) -> None:
+    """Raises `AdapterError` where two calls of `metrics()` after one step gave different tensors: it makes them itself,
+    so that a replay would not write them."""
+    from harness.system.replay.found_state import same
+
+    made = [name for name, tensor in first.items() if name not in again or same(tensor) != same(again[name])]
+    if made:
+        raise _wrong_metrics(
+            function,
+            f"another tensor at each call under {names(made)}",
+            "compute it in the step and keep it, `self.accuracy = …`: a replay would leave it as it was captured",
+        )
+
+
+def _wrong_metrics(function: Callable[..., Any], found: str, remedy: str) -> AdapterError:
+    rule = "metrics() names tensors of one number that the last step left, the same names at every step"
+    return AdapterError(rule, where=return_place(function), got=found, remedy=remedy)
 
 
 def _named_tensors(found: object, call: str, function: Callable[..., Any], example: str) -> dict[str, Tensor]:

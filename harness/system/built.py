@@ -29,6 +29,8 @@ class StepFunction:
     evaluate: evaluates the model; called between steps in an arm with the setting `evaluate_every`.
     save, load: write the training to a path, and go on from it; called in an arm with the setting `resume_at`.
     after: what the host does after each step, which no capture holds: a scheduler's step. It must not wait either.
+    metrics: numbers of the last step beside its loss, by name, each a tensor of one number that the step itself keeps
+        (`self.accuracy = …`); it names them and computes none, since a replay executes no Python.
     """
 
     step: Callable[[dict[str, Tensor]], Tensor]
@@ -39,6 +41,7 @@ class StepFunction:
     save: Callable[[Path], object] | None = None
     load: Callable[[Path], object] | None = None
     after: Callable[[], object] = lambda: None
+    metrics: Callable[[], Mapping[str, Tensor]] = dict
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ _CALLS: dict[str, dict[str, Any]] = {
     "save": {"path": Path()},
     "load": {"path": Path()},
     "after": {},
+    "metrics": {},
 }
 _OPTIONAL = ("evaluate", "save", "load")
 

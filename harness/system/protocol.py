@@ -37,6 +37,7 @@ CAPABILITIES = (
     "state",
     "gradients",
     "gradient_norms",
+    "metrics",
     "moments",
     "single_steps",
     "capture",
@@ -171,6 +172,14 @@ class HasGradientNorms(Protocol):
 
     def gradient_groups(self) -> Mapping[str, Sequence[str]]:
         """The clipping groups, in the order of `before`: group name -> parameter names."""
+        ...
+
+
+@runtime_checkable
+class HasMetrics(Protocol):
+    def metrics(self) -> Mapping[str, Tensor]:
+        """Numbers of the last step beside its loss, by name: each a tensor of one number. The same names at every step;
+        letters, digits, `_`, `.` and `-`, and none that a series has itself. No host sync."""
         ...
 
 

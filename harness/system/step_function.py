@@ -21,7 +21,8 @@
             return StepFunction(step=step, batch=batch, parameters=parameters)   # or the three as a tuple
 
 State beside the parameters (buffers, optimizer state, generators, averaged weights) is found from the step: see
-`replay/found_state.py`. `StepFunction(…, state=…)` may name more. What `build` and its functions return is checked at
+`replay/found_state.py`. `StepFunction(…, state=…)` may name more. `metrics=lambda: {"accuracy": self.accuracy}` reports
+numbers beside the loss, that the step keeps. What `build` and its functions return is checked at
 once (`adapter_checks.py`).
 
 On a GPU torch captures only optimizers made with `capturable=True`. What changes from step to step (a learning
@@ -70,7 +71,7 @@ class StepFunctionSystem:
             models=self.models,
             arm_options={**OPTIONS, **self.arm_options} if isinstance(self.arm_options, Mapping) else self.arm_options,
             workload_options=self.workload_options,
-            capabilities=frozenset({"inputs", "parameters", "gradients", "capture", "state"}),
+            capabilities=frozenset({"inputs", "parameters", "gradients", "capture", "state", "metrics"}),
             captures=frozenset({"none", "step"}),
             faults=self._described_faults(),
         )

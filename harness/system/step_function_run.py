@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from harness.errors import HarnessError
 from harness.system.adapter_checks import (
     require_batch,
+    require_kept,
     require_loss,
+    require_metrics,
     require_parameters,
     require_state,
     require_updated,
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
     from harness.system.replay.captured_step import CapturedStep
     from harness.system.replay.traced import TracedStep
+
+
+GRADIENTS, METRICS = "gradient", "metric"  # kinds of what a captured step gives beside its loss
 
 
 class _Shape:
@@ -41,7 +46,7 @@ class StepFunctionRun:
     def __init__(self, function: StepFunction, *, capture: str, layers: int, between: BetweenSteps) -> None:
         self._requested, self._layers, self._between = capture != "none", layers, between
         self._shapes: dict[tuple[object, ...], _Shape] = {}
-        self._resumed = False
+        self._resumed = self._metrics_are_kept = False
         self._failure: str | None = None
         self._captures = self._replays = self._uncaptured = 0
         self._stream: Any = None
@@ -139,7 +144,12 @@ class StepFunctionRun:
         current = self._current
         if current.captured is None:
             return self._leaf_gradients()
-        return getattr(current.captured, "outputs", None) or current.gradients
+        return _of_kind(GRADIENTS, current.captured.outputs) or current.gradients
+
+    def metrics(self) -> Mapping[str, Tensor]:
+        """As the last step left them; a replay writes those that its capture left."""
+        captured = self._current.captured
+        return self._named_metrics() if captured is None else _of_kind(METRICS, captured.outputs)
 
     def forget_captures(self) -> None:
         """Drop every capture; the next step of any shape captures anew."""
@@ -189,6 +199,14 @@ class StepFunctionRun:
             self._shapes[key] = _Shape(batch, self._device)
         return self._shapes[key]
 
+    def _named_metrics(self) -> dict[str, Tensor]:
+        function = self._function.metrics
+        metrics = require_metrics(function(), function)
+        if not self._metrics_are_kept:
+            require_kept(metrics, require_metrics(function(), function), function)
+            self._metrics_are_kept = True
+        return metrics
+
     def _leaf_gradients(self) -> dict[str, Tensor]:
         return {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
 
@@ -206,9 +224,8 @@ class StepFunctionRun:
     def _record_trace(self, shape: _Shape, static: Callable[[], Mapping[str, Tensor]]) -> None:
         from harness.system.replay.traced import TracedStep
 
-        traced = TracedStep(
-            self.step_body(), self.state_tensors, self._leaf_gradients, static=static, roots=[self._function.step]
-        )
+        outputs = lambda: {**_named(GRADIENTS, self._leaf_gradients()), **_named(METRICS, self._named_metrics())}
+        traced = TracedStep(self.step_body(), self.state_tensors, outputs, static=static, roots=[self._function.step])
         traced.record()
         shape.captured = traced
 
@@ -219,10 +236,23 @@ class StepFunctionRun:
 
         self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         captured = CapturedStep(
-            self.step_body(), self.state_tensors, static, roots=[self._function.step], stream=self._stream
+            self.step_body(),
+            self.state_tensors,
+            static,
+            lambda: _named(METRICS, self._named_metrics()),
+            roots=[self._function.step],
+            stream=self._stream,
         )
         captured.capture()
         shape.captured, shape.gradients = captured, self._leaf_gradients()
+
+
+def _named(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{kind} {name}": tensor for name, tensor in tensors.items()}
+
+
+def _of_kind(kind: str, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name[len(kind) + 1 :]: tensor for name, tensor in outputs.items() if name.startswith(f"{kind} ")}
 
 
 def _trained_parameters(function: StepFunction) -> dict[str, Tensor]:

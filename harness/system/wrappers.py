@@ -5,6 +5,7 @@ Importing this needs no torch. The expectations are by claim kind: these faults 
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -12,6 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from harness.errors import UsageError
 from harness.system.end_faults import DrawnNumbers, DroppedLastUpdate, NanEndState, WipedMoments
 from harness.system.faulty_run import FAULTY_STEP, FaultyRun
+from harness.system.metric_faults import (
+    SHIFT,
+    ConstantMetric,
+    DoubledMetric,
+    HalvedMetric,
+    NanMetric,
+    ShiftedMetric,
+)
 from harness.system.protocol import CaptureRecord, Expectation, FaultDescription, TrainingRun
 
 if TYPE_CHECKING:
@@ -52,6 +61,11 @@ class FlatLoss(FaultyRun):
         loss = self._inner.step(index).double()
         self._first = loss.clone() if self._first is None else self._first
         return self._first + 1e-6 * (loss - self._first)
+
+
+class UnsteadyLoss(FaultyRun):
+    def step(self, index: int) -> Tensor:
+        return self._inner.step(index) * (1 + random.SystemRandom().random())
 
 
 class DroppedStep(FaultyRun):
@@ -203,6 +217,12 @@ _WRAPPERS: dict[str, type[FaultyRun]] = {
     "nan_tail": NanTail,
     "constant_loss": ConstantLoss,
     "flat_loss": FlatLoss,
+    "unsteady_loss": UnsteadyLoss,
+    "nan_metric": NanMetric,
+    "constant_metric": ConstantMetric,
+    "doubled_metric": DoubledMetric,
+    "halved_metric": HalvedMetric,
+    "shifted_metric": ShiftedMetric,
     "nan_end_state": NanEndState,
     "dropped_last_update": DroppedLastUpdate,
     "wiped_moments": WipedMoments,
@@ -225,6 +245,12 @@ _SUMMARIES = {
     "nan_tail": f"every loss from step {FAULTY_STEP} on is NaN, in both arms",
     "constant_loss": "every step reports the first loss",
     "flat_loss": "every step reports the first loss, but for a millionth of what its own lies off",
+    "unsteady_loss": "each loss is up to twice as large, by numbers that no seed reaches",
+    "nan_metric": f"every metric from step {FAULTY_STEP} on is NaN, in both arms",
+    "constant_metric": "every step reports the metrics of the first one, in both arms",
+    "doubled_metric": f"every metric from step {FAULTY_STEP} on is twice what it is",
+    "halved_metric": f"every metric from step {FAULTY_STEP} on is half of what it is",
+    "shifted_metric": f"every metric from step {FAULTY_STEP} on is {SHIFT:g} more than it is",
     "nan_end_state": "once the last step has returned, every parameter is NaN",
     "dropped_last_update": "the last step's update is taken back",
     "wiped_moments": "once the last step has returned, the optimizer's moments are zero",
@@ -250,22 +276,43 @@ def _fails(reason: str, **figures: float) -> Expectation:
     return Expectation("FAIL", reason, figures)
 
 
+_EXCEEDS_RELATIVE = Expectation("FAIL", "exceeds_tolerance", {"exceeded_bound": "max_relative_difference"})
 _BREAKS: dict[str, dict[str, Expectation]] = {
     "nan_tail": {
         "trajectory_match": _fails("non_finite", first_non_finite_step=FAULTY_STEP),
         "repeatability": _fails("non_finite", first_non_finite_step=FAULTY_STEP),
+        "not_worse": _fails("non_finite", first_non_finite_step=FAULTY_STEP),
     },
     "constant_loss": {
         "trajectory_match": _fails("vacuous_constant_loss"),
         "repeatability": _fails("vacuous_constant_loss"),
+        "not_worse": _fails("vacuous_constant_loss"),
     },
     "flat_loss": {
         "trajectory_match": _fails("vacuous_training_effect"),
         "repeatability": _fails("vacuous_training_effect"),
+        "not_worse": _fails("vacuous_training_effect"),
     },
+    "unsteady_loss": {
+        **dict.fromkeys(("trajectory_match", "repeatability"), _EXCEEDS_RELATIVE),
+        "not_worse": _fails("worse"),
+    },
+    "nan_metric": dict.fromkeys(
+        ("trajectory_match", "not_worse"), _fails("non_finite", first_non_finite_step=FAULTY_STEP)
+    ),
+    "constant_metric": dict.fromkeys(("trajectory_match", "not_worse"), _fails("vacuous_constant_metric")),
+    "doubled_metric": {
+        "trajectory_match": _fails("differs", first_differing_step=FAULTY_STEP),
+        "not_worse": _fails("worse"),
+    },
+    "halved_metric": {"trajectory_match": _EXCEEDS_RELATIVE, "not_worse": _fails("worse")},
+    "shifted_metric": {"trajectory_match": _fails("exceeds_tolerance", first_exceeding_step=FAULTY_STEP)},
     "nan_end_state": {
         kind: _fails("non_finite_end")
-        for kind in ("trajectory_match", "gradient_match", "repeatability", "capture", "host_syncs", "memory_steady")
+        for kind in (
+            *("trajectory_match", "gradient_match", "repeatability", "capture", "host_syncs", "memory_steady"),
+            "not_worse",
+        )
     },
     "dropped_last_update": {"trajectory_match": _fails("end_differs", final_parameters_equal=False, steps_differing=0)},
     "wiped_moments": {
@@ -300,16 +347,19 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
     "one_batch": {
         "trajectory_match": _fails("vacuous_batches_repeat", distinct_batches=1),
         "repeatability": _fails("vacuous_batches_repeat", distinct_batches=1),
+        "not_worse": _fails("vacuous_batches_repeat", distinct_batches=1),
     },
     "idle_clip": {
         "trajectory_match": _fails("vacuous_clip_inactive", clip_active_steps=0),
         "repeatability": _fails("vacuous_clip_inactive", clip_active_steps=0),
+        "not_worse": _fails("vacuous_clip_inactive", clip_active_steps=0),
         "gradient_match": _fails("vacuous_clip_inactive", clip_active_steps=0),
     },
     "slow_candidate": {"throughput_ratio": _fails("too_slow")},
     "slow_baseline": {"throughput_ratio": Expectation("INCONCLUSIVE", "baseline_idle")},
     "fewer_tokens": {
         "trajectory_match": _fails("unequal_tokens", first_unequal_step=0),
+        "not_worse": _fails("unequal_tokens", first_unequal_step=0),
         "throughput_ratio": _fails("unequal_tokens", first_unequal_step=0),
     },
     SWAPPED_ARMS: {
@@ -318,7 +368,10 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
         "capture": _fails("not_captured"),
     },
 }
-_PLANTED_IN_BOTH = ("nan_tail", "constant_loss", "flat_loss", "one_batch", "idle_clip", SWAPPED_ARMS)
+_PLANTED_IN_BOTH = (
+    *("nan_tail", "constant_loss", "flat_loss", "nan_metric", "constant_metric", "one_batch", "idle_clip"),
+    SWAPPED_ARMS,
+)
 _PLANTED_IN_BASELINE = ("slow_baseline", "noisy_control")
 
 

@@ -24,6 +24,16 @@ def ignored_seed(trainer: Trainer) -> None:
     type(trainer).__init__(trainer, replace(trainer.config, seed=BUILT_IN_SEED))
 
 
+@fault(
+    STEP,
+    "every seed is read as 0 in both arms",
+    {"not_worse": Expectation("FAIL", "vacuous_seeds_alike")},
+    plant_in="both",
+)
+def one_seed(trainer: Trainer) -> None:
+    ignored_seed(trainer)
+
+
 @fault(STEP, "the order of the batches does not come from the seed", _differ("batches_equal", start_equal=False))
 def seed_without_batches(trainer: Trainer) -> None:
     trainer.data._seed = BUILT_IN_SEED
@@ -70,7 +80,7 @@ def unheeded_adapters(trainer: Trainer) -> None:
 @fault(
     STEP,
     "the step computes in float32, whatever it was told",
-    {claim: Expectation("FAIL", "vacuous_precision") for claim in ("F-FP16-001", "F-FP16-001-STEPS")},
+    {claim: Expectation("FAIL", "vacuous_precision") for claim in ("F-FP16-001", "F-FP16-001-STEPS", "not_worse")},
 )
 def unheeded_dtype(trainer: Trainer) -> None:
     type(trainer).__init__(trainer, replace(trainer.config, dtype="float32"))

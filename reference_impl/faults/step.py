@@ -68,8 +68,28 @@ def cross_stream_race(trainer: Trainer) -> None:
 
 @fault(
     STEP,
+    "the update goes up the gradient, not down",
+    {"not_worse": Expectation("FAIL", "worse")},
+)
+def ascending_update(trainer: Trainer) -> None:
+    prepare = trainer.prepare
+
+    def prepare_to_ascend(index: int) -> None:
+        prepare(index)
+        trainer.optimizer.learning_rate.neg_()
+
+    trainer.prepare = prepare_to_ascend  # type: ignore[method-assign]
+
+
+@fault(
+    STEP,
     "the learning rate is a host scalar, baked in when the step is recorded",
-    {**trajectory("differs", 2), **transformers_twin(trajectory_match__first_exceeding_step=2), **errs("loss_ratio")},
+    {
+        **trajectory("differs", 2),
+        **transformers_twin(trajectory_match__first_exceeding_step=2),
+        **errs("loss_ratio"),
+        "not_worse": Expectation("FAIL", "worse"),
+    },
 )
 def frozen_learning_rate(trainer: Trainer) -> None:
     prepare = trainer.prepare

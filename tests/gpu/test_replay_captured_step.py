@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from measured_systems import Measured
 from step_function_systems import Chooses, Regression, Waits
 from torch import Tensor, nn
 
@@ -226,3 +227,23 @@ def test_a_paired_run_watches_launches_from_the_first_step(tmp_path: Path) -> No
     memory = [record for record in records if isinstance(record, MemoryEvidence) and record.arm == "captured"]
     assert len(memory[0].samples) == 12
     assert [record.replayed for record in records if isinstance(record, HostSyncEvidence)] == [False, True]
+
+
+def test_a_replay_writes_the_metric_that_its_step_keeps() -> None:
+    """Two shapes take turns, each with a graph of its own, and the attribute is bound anew by every step."""
+    found = {}
+    for capture in ("none", "step"):
+        system = Measured()
+        with system.open(
+            WORKLOAD.model_copy(update={"seq_len": [4, 8]}), Arm.model_validate({"capture": capture})
+        ) as run:
+            reported, kept = [], []
+            for index in range(WORKLOAD.steps):
+                run.step(index)
+                reported.append(float(run.metrics()["largest_weight"]))
+                kept.append(float(system.largest))
+            assert run.capture_record().captured is (capture == "step"), run.capture_record().failure
+        found[capture] = reported
+        assert kept == reported
+    assert found["step"] == found["none"]
+    assert len(set(found["step"])) > 1

@@ -102,6 +102,7 @@ def series(
     batches: Sequence[str] | None = None,
     tokens: Sequence[int] | int = 256,
     active: Sequence[int] | int = 2,
+    metrics: Mapping[str, Sequence[float] | np.ndarray[Any, Any]] | None = None,
 ) -> Series:
     """A series; without `batches`, one distinct batch a step."""
     steps = len(losses)
@@ -110,6 +111,7 @@ def series(
         batch_digest=[f"batch{index}" for index in range(steps)] if batches is None else list(batches),
         clip_active_groups=np.full(steps, active) if isinstance(active, int) else np.asarray(active),
         tokens=np.full(steps, tokens) if isinstance(tokens, int) else np.asarray(tokens),
+        metrics={name: np.asarray(values, dtype=np.float64) for name, values in (metrics or {}).items()},
     )
 
 

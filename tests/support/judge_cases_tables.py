@@ -14,6 +14,7 @@ from judge_cases_launched import LAUNCHED
 from judge_cases_mechanisms import MECHANISMS
 from judge_cases_ratios import RATIOS
 from judge_cases_roles import ROLES
+from judge_cases_seeds import SEED_CASES
 from judge_cases_settings import DIFFER_CASES, FALLBACK_CASES
 from judge_cases_step_accuracy import ACCURACY_CASES
 from judge_cases_steps import STEP_CASES
@@ -34,6 +35,7 @@ ONE_WRONG_THING: dict[str, list[Case]] = {
     "kernel_match": MATCH_CASES,
     "step_match": STEP_CASES,
     "step_accuracy": ACCURACY_CASES,
+    "not_worse": SEED_CASES,
     "throughput_ratio": THROUGHPUT_CASES,
     "accumulation": ACCUMULATION_CASES,
     "any": OTHER_CASES,

@@ -103,6 +103,46 @@ def nothing_ran() -> Verdict:
 
 
 WITHIN = {"equality": "within"}
+NORMS = np.linspace(4.0, 0.0, STEPS)  # its last one is 0, of which no part is allowed
+
+
+def of_norms(ours: Any = NORMS, again: Any = NORMS, metric: str = "norm", **claim: Any) -> Verdict:
+    """The verdict on a metric `norm` of the candidate; `again` is that of the baseline's repetition."""
+    run = trajectory_run(
+        graphed(metrics={"norm": ours}),
+        arm("ungraphed", metrics={"norm": NORMS, "rate": NORMS}),
+        repetition=arm("ungraphed", metrics={"norm": again}, replica=1),
+    )
+    return verdict_of(TRAJECTORY | {"metric": metric} | claim, run)
+
+
+def other(step: int, value: float) -> Any:
+    """The norms with one step's replaced."""
+    norms = NORMS.copy()
+    norms[step] = value
+    return norms
+
+
+TIGHT: dict[str, Any] = {"max_abs_difference": 1e-3}
+WIDE: dict[str, Any] = {"max_abs_difference": 1.0}
+
+
+def constant_norms() -> Verdict:
+    still = {"norm": np.ones(STEPS)}
+    run = trajectory_run(
+        graphed(metrics=still),
+        arm("ungraphed", metrics=still),
+        repetition=arm("ungraphed", metrics=still, replica=1),
+    )
+    return verdict_of(TRAJECTORY | {"metric": "norm"}, run)
+
+
+def relative(ours: Any = LOSSES, bound: float = 0.01, **claim: Any) -> Verdict:
+    """Losses within a part of the baseline's, and nothing else."""
+    claim = {"equality": "within", "max_abs_difference": None, "max_relative_difference": bound, **claim}
+    return trajectory(graphed(ours), claim=claim)
+
+
 EFFECT_HERE = {
     "control": "untrained",
     "last": 2,
@@ -232,6 +272,25 @@ TRAJECTORY_CASES = [
             "exception",
         )
     ),
+    Case("equal in another metric", "held", of_norms),
+    Case("another metric differs", "differs", lambda: of_norms(other(4, 9.0))),
+    Case("another metric beyond its bound", "exceeds_tolerance", lambda: of_norms(other(4, 9.0), **WITHIN)),
+    Case("NaN in another metric", "non_finite", lambda: of_norms(other(4, math.nan))),
+    Case("NaN in another metric's repetition", "non_finite", lambda: of_norms(again=other(4, math.nan))),
+    Case("a metric that never moves", "vacuous_constant_metric", constant_norms),
+    Case("a metric that one system does not report", "capability_missing", lambda: of_norms(metric="rate")),
+    Case("a metric that is noisy", "noise_above_tolerance", lambda: of_norms(again=other(4, 9.0))),
+    Case("torn metrics", "evidence_inconsistent", lambda: of_norms(NORMS[:3])),
+    Case("within a part of the baseline's", "held", lambda: relative(LOSSES * 1.009)),
+    Case("beyond a part of the baseline's", "exceeds_tolerance", lambda: relative(LOSSES * 1.02)),
+    Case("within the part and beyond the number", "exceeds_tolerance", lambda: relative(LOSSES * 1.009, **TIGHT)),
+    Case("within the number and beyond the part", "exceeds_tolerance", lambda: relative(LOSSES * 1.02, **WIDE)),
+    Case(
+        "a part of 0 is nothing",
+        "exceeds_tolerance",
+        lambda: of_norms(other(9, 5e-324), **WITHIN, max_abs_difference=None, max_relative_difference=0.5),
+    ),
+    Case("0 in both", "held", lambda: of_norms(**WITHIN, max_abs_difference=None, max_relative_difference=0.5)),
     Case("two precisions", "held", in_two_precisions),
     Case("parameters of two data types", "held", of_two_dtypes),
     Case("an unheeded data type", "vacuous_parameter_dtype", lambda: of_two_dtypes(dtypes=["float32"])),
@@ -286,11 +345,17 @@ def repeated(last: ArmEvidence | None = None, **claim: Any) -> Verdict:
     return verdict_of(REPEATED | claim, paired(*runs))
 
 
+def repeated_within_a_part(last: Any) -> Verdict:
+    return repeated(arm("ungraphed", last), equality="within", max_abs_difference=None, max_relative_difference=0.01)
+
+
 REPEATABILITY_CASES = [
     Case("three equal runs", "held", repeated),
     Case("drift within the bound", "held", lambda: repeated(arm("ungraphed", LOSSES + 1e-6), equality="within")),
     Case("a drifting bit", "differs", lambda: repeated(arm("ungraphed", nudged(7)))),
     Case("drift", "exceeds_tolerance", lambda: repeated(arm("ungraphed", LOSSES + 1e-3), equality="within")),
+    Case("drift of a part", "held", lambda: repeated_within_a_part(LOSSES * 1.009)),
+    Case("drift of a larger part", "exceeds_tolerance", lambda: repeated_within_a_part(LOSSES * 1.02)),
     Case("NaN in one run", "non_finite", lambda: repeated(arm("ungraphed", changed(2, math.nan)))),
     Case("another start", "unequal_start", lambda: repeated(arm("ungraphed", start="elsewhere"))),
     Case("too few runs", "evidence_missing", lambda: repeated(runs=4)),

@@ -102,7 +102,8 @@ class ThroughputRatio(Judged):
     ) -> Iterator[Problem]:
         valid = [name for name, parts in claims.items() if any(_compares_timed_steps(one) for one in parts)]
         if self.trajectory not in valid:
-            rule = "`trajectory` names a trajectory_match claim of this contract, and not of the first step alone"
+            claims_here = "a trajectory_match claim of this contract about losses, and not of the first step alone"
+            rule = f"`trajectory` names {claims_here}"
             yield Problem(("trajectory",), rule, f"'{self.trajectory}'", nearest(self.trajectory, valid) or "add one")
         for one in claims.get(self.trajectory, ()):
             if isinstance(one, TrajectoryMatch) and one.parameter_dtypes is not None:
@@ -134,4 +135,4 @@ class ThroughputRatio(Judged):
 
 
 def _compares_timed_steps(part: Judged) -> bool:
-    return isinstance(part, TrajectoryMatch) and part.compare != "first"
+    return isinstance(part, TrajectoryMatch) and part.compare != "first" and part.metric == "loss"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,6 +13,7 @@ from harness.contract.base import (
     Equality,
     GradientDemand,
     Judged,
+    Metric,
     Name,
     NonNegative,
     Positive,
@@ -46,12 +47,10 @@ class Guards(Strict):
     """How much the training must have lowered the loss."""
 
 
-class Guarded(Judged):
-    """What follows from the guards of a judgement that has them, and from `equality` with its bound."""
+class Guarding(Judged):
+    """What follows from the guards of a judgement that has them."""
 
     broken_by: ClassVar = {
-        "equality": Demand(("differs",)),
-        "max_abs_difference": Demand(("exceeds_tolerance",)),
         "guards.steps": Demand(("vacuous_steps",)),
         "guards.distinct_batches": Demand(("vacuous_batches_repeat",)),
         "guards.clip_active_steps": Demand(("vacuous_clip_inactive",)),
@@ -64,13 +63,12 @@ class Guarded(Judged):
     }
 
     if TYPE_CHECKING:  # each kind declares them, after its own fields
-        equality: Equality
         guards: Guards
 
     def can_bite(self, path: str) -> bool:
         if path == "guards.clip_active_steps" and self.guards.clip_active_steps == 0:
             return False
-        return bites_by_equality(path, self.equality) and super().can_bite(path)
+        return super().can_bite(path)
 
     def arms(self) -> dict[str, str]:
         effect = self.guards.training_effect
@@ -90,6 +88,48 @@ class Guarded(Judged):
 
     def baseline_capabilities(self) -> frozenset[str]:
         return self.candidate_capabilities()
+
+
+class Guarded(Guarding):
+    """What follows from `equality` with its bound, too."""
+
+    broken_by: ClassVar = {
+        "equality": Demand(("differs",)),
+        "max_abs_difference": Demand(("exceeds_tolerance",)),
+        **Guarding.broken_by,
+    }
+
+    if TYPE_CHECKING:
+        equality: Equality
+        max_abs_difference: Positive | None
+
+    def can_bite(self, path: str) -> bool:
+        return bites_by_equality(path, self.equality) and super().can_bite(path)
+
+
+class Bounded(Guarded):
+    """With a bound relative to the baseline's value, in place of the absolute one or beside it."""
+
+    broken_by: ClassVar = {
+        **Guarded.broken_by,
+        "max_relative_difference": Demand(("exceeds_tolerance",), {"exceeded_bound": "max_relative_difference"}),
+    }
+
+    if TYPE_CHECKING:
+        max_relative_difference: Positive | None
+
+    @model_validator(mode="after")
+    def _has_a_bound(self) -> Self:
+        if self.max_abs_difference is None and self.max_relative_difference is None:
+            refuse("say `max_abs_difference`, `max_relative_difference` or both", "equality")
+        return self
+
+    def demanded(self) -> dict[str, Demand]:
+        """Of two bounds a fault breaks the one that it names."""
+        found = super().demanded()
+        if self.max_relative_difference is not None and "max_abs_difference" in found:
+            found["max_abs_difference"] = Demand(("exceeds_tolerance",), {"exceeded_bound": "max_abs_difference"})
+        return found
 
 
 def bites_by_equality(path: str, equality: Equality | None) -> bool:
@@ -126,7 +166,7 @@ class ParameterDtypes(Strict):
         return min(self.candidate, self.baseline, key=_FINENESS.__getitem__)
 
 
-class TrajectoryMatch(Guarded):
+class TrajectoryMatch(Bounded):
     """Two series agree at every step (or at the final one), in bits or within a bound."""
 
     kind: Literal["trajectory_match"]
@@ -135,12 +175,15 @@ class TrajectoryMatch(Guarded):
     """The optimized arm."""
     baseline: Name
     """The plain arm."""
-    metric: Literal["loss"] = "loss"
-    """The series compared."""
+    metric: Metric = "loss"
+    """The series compared: the loss, or a metric that the systems of both arms report."""
     equality: Equality
-    """`bitwise`: every bit decides; `within`: `max_abs_difference` alone does."""
-    max_abs_difference: Positive
+    """`bitwise`: every bit decides; `within`: the bounds alone do."""
+    max_abs_difference: Positive | None = None
     """Largest absolute difference allowed; shown beside the bits under `bitwise`."""
+    max_relative_difference: Positive | None = None
+    """Largest difference allowed relative to the baseline's absolute value at that step: where that is 0, none is.
+    Beside `max_abs_difference` both bounds hold."""
     compare: Literal["every", "final", "first"] = "every"
     """At every step, or at the last one only; or at the first alone, before any update, where the ends may differ."""
     precisions: Precisions | None = None
@@ -153,18 +196,21 @@ class TrajectoryMatch(Guarded):
     """What must be true before PASS may be said."""
 
     broken_by: ClassVar = {
-        **Guarded.broken_by,
+        **Bounded.broken_by,
         "precisions.candidate": Demand(("vacuous_precision",)),
         "precisions.baseline": Demand(("vacuous_precision",)),
         "parameter_dtypes.candidate": Demand(("vacuous_parameter_dtype",)),
         "parameter_dtypes.baseline": Demand(("vacuous_parameter_dtype",)),
     }
     no_demand: ClassVar = {
-        **Guarded.no_demand,
+        **Bounded.no_demand,
         "baseline": "names an arm",
         "metric": "names a series",
         "compare": "chooses the steps that are compared",
     }
+
+    def candidate_capabilities(self) -> frozenset[str]:
+        return super().candidate_capabilities() | frozenset({"metrics"} if self.metric != "loss" else ())
 
     def contradictions(self) -> Iterator[Problem]:
         if self.equality == "bitwise" and (self.precisions or self.parameter_dtypes):
@@ -282,7 +328,7 @@ class GradientMatch(Judged):
         return GradientDemand(self.candidate, self.baseline, self.steps)
 
 
-class Repeatability(Guarded):
+class Repeatability(Bounded):
     """N runs of one arm with one seed agree, in bits or within a bound."""
 
     kind: Literal["repeatability"]
@@ -292,13 +338,16 @@ class Repeatability(Guarded):
     runs: Annotated[int, Field(ge=2, le=32)] = 2
     """How many runs."""
     equality: Equality
-    """`bitwise`: every bit decides; `within`: `max_abs_difference` alone does."""
-    max_abs_difference: Positive
+    """`bitwise`: every bit decides; `within`: the bounds alone do."""
+    max_abs_difference: Positive | None = None
     """Largest absolute difference allowed; shown beside the bits under `bitwise`."""
+    max_relative_difference: Positive | None = None
+    """Largest difference allowed relative to the first run's absolute value at that step: where that is 0, none is.
+    Beside `max_abs_difference` both bounds hold."""
     guards: Guards
     """What must be true before PASS may be said."""
 
-    no_demand: ClassVar = {**Guarded.no_demand, "runs": "how much is measured: fewer are an ERROR"}
+    no_demand: ClassVar = {**Bounded.no_demand, "runs": "how much is measured: fewer are an ERROR"}
 
     def replicas(self) -> dict[str, int]:
         return {self.candidate: self.runs}

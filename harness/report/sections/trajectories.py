@@ -8,9 +8,10 @@ import numpy as np
 
 from harness.contract.kinds.training import Repeatability, TrajectoryMatch
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.judge.series import LOSS
 from harness.report import plots
 from harness.report.blocks import Part, Section, Table, table
-from harness.report.decimate import Doubles, absolute_difference, first_differing
+from harness.report.decimate import Doubles, absolute_difference, first_differing, relative_difference
 from harness.report.svg import Plot
 from harness.report.text import line
 from harness.report.view import ReportView
@@ -18,13 +19,14 @@ from harness.report.view import ReportView
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two series that a claim compares, its tolerance, and the noise floor measured for it, if any."""
+    """Two series that a claim compares, its bounds, and the noise floor measured for it, if any."""
 
     name: str
     candidate: Doubles
     baseline: Doubles
-    tolerance: float
+    tolerance: float | None
     floor: float | None
+    relative: float | None  # bound
 
 
 def section(view: ReportView) -> Section | None:
@@ -63,22 +65,29 @@ def _comparisons(part: TrajectoryMatch | Repeatability, run: RunEvidence) -> lis
                 first[0].series.loss,
                 part.max_abs_difference,
                 None,
+                part.max_relative_difference,
             )
             for place, item in enumerate(candidates[1:], start=1)
         ]
     baselines = run.arms.get(part.baseline, [])
     if not candidates or not baselines:
         return []
-    name = f"{part.candidate} against {part.baseline}"
-    series = (candidates[0].series.loss, baselines[0].series.loss)
-    return [Comparison(name, *series, part.max_abs_difference, _floor(baselines))]
+    name = f"{part.candidate} against {part.baseline}" + ("" if part.metric == LOSS else f", {part.metric}")
+    ours, *theirs = (_series(each, part.metric) for each in (candidates[0], *baselines))
+    bounds = (part.max_abs_difference, _floor(theirs), part.max_relative_difference)
+    return [Comparison(name, ours, theirs[0], *bounds)]
 
 
-def _floor(baselines: list[ArmEvidence]) -> float | None:
+def _series(execution: ArmEvidence, metric: str) -> Doubles:
+    """The metric [steps]; nothing where it was not reported."""
+    return execution.series.loss if metric == LOSS else execution.series.metrics.get(metric, np.empty(0))
+
+
+def _floor(baselines: list[Doubles]) -> float | None:
     """Largest difference between two runs of the baseline; None when it ran once, or differs without a finite size."""
     if len(baselines) < 2:
         return None
-    difference = absolute_difference(baselines[0].series.loss, baselines[1].series.loss)
+    difference = absolute_difference(baselines[0], baselines[1])
     finite = difference[np.isfinite(difference)]
     return float(finite.max()) if len(finite) else None
 
@@ -103,6 +112,10 @@ def _part(title: str, run: RunEvidence, comparisons: list[Comparison]) -> Part:
         name = item.name
         if first is None:
             equal.append(f"{line(name)}: equal in every bit at all {len(values):,} steps.")
+        if item.relative is not None:
+            apart = relative_difference(item.candidate, item.baseline).max()
+            allowed = f"{item.relative:g} times are allowed"
+            equal.append(f"{line(name)}: apart by at most {apart:.3g} times the baseline's value; {allowed}.")
         images.append(plots.difference(values, tolerance=item.tolerance, floor=item.floor, first=first, name=name))
         finite = values[np.isfinite(values)]
         largest = float(finite.max()) if len(finite) else None

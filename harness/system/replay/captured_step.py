@@ -16,6 +16,7 @@ from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.attributes import Attributes
 from harness.system.replay.frames import called_at, of_traceback
 from harness.system.replay.graph import CaptureMode, CudaGraph, MemPoolId, graph_pool_handle, require_cuda, warm_up
+from harness.system.replay.kept_tensors import KeptTensors
 from harness.system.replay.reachable import reach
 from harness.system.replay.state import State, StateGuard
 
@@ -38,7 +39,9 @@ class CapturedStep:
     `bodies`: the step's body, or several by label (`forward`, `backward`); the last tensor that one returns is the
     0-d loss. `state` names tensors that they change; what they reach from `roots` is found, as optimizers are (see
     `StateGuard`). `static` names the buffers whose addresses the graphs hold. `stream` is kept as long as the graphs;
-    pass the same one when captures follow each other, or each leaves cuBLAS workspaces of 64 MiB behind.
+    pass the same one when captures follow each other, or each leaves cuBLAS workspaces of 64 MiB behind. `outputs` is
+    called once the bodies are captured; each replay writes the tensors that it returns (metrics), which are kept in
+    `self.outputs`, and wherever the step itself keeps them.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class CapturedStep:
         bodies: Body | Mapping[str, Body],
         state: State,
         static: State = dict,
+        outputs: State = dict,
         *,
         roots: Sequence[object] = (),
         warmup: int = 3,
@@ -55,7 +59,7 @@ class CapturedStep:
     ) -> None:
         require_cuda()
         self._bodies = {"step": bodies} if callable(bodies) else dict(bodies)
-        self._state, self._roots = state, roots
+        self._state, self._roots, self._read_outputs = state, roots, outputs
         self.buffers = StaticAddresses(static)
         self._pool = graph_pool_handle() if pool is None else pool
         self._mode = mode
@@ -64,6 +68,8 @@ class CapturedStep:
         self.replays = 0
         self._graphs: dict[str, CudaGraph] = {}
         self._loss: Tensor | None = None
+        self.outputs: Mapping[str, Tensor] = {}
+        self._kept: KeptTensors | None = None
 
     def capture(self) -> None:
         """Warm up, undo it, capture. Raises `CaptureFailedError`."""
@@ -76,10 +82,13 @@ class CapturedStep:
             except Exception as error:
                 guard.restore()
                 raise CaptureFailedError("the warm-up before a capture", error) from error
-        attributes = Attributes(reach(*self._roots).containers)
+        attributes, kept = Attributes(reach(*self._roots).containers), KeptTensors(self._roots)
         try:
             # outside the guard's `with`: its optimizer hook would be recorded as part of the step
             self._capture_bodies()
+            self.outputs = dict(self._read_outputs())
+            kept.find(self.outputs)
+            self._kept = kept
             attributes.restore()  # what the body keeps of one step lies in the graph's memory, which replays overwrite
         except Exception as error:
             self.release()
@@ -94,6 +103,8 @@ class CapturedStep:
             graph.replay()
         if self._loss is None:
             raise CaptureFailedError("a replay", RuntimeError("nothing is captured"))
+        if self._kept is not None:
+            self._kept.bind(self.outputs)
         self.replays += 1
         return self._loss.clone()
 
@@ -106,7 +117,7 @@ class CapturedStep:
         for graph in self._graphs.values():
             graph.reset()
         self._graphs.clear()
-        self._loss = None
+        self._loss, self._kept, self.outputs = None, None, {}
 
     def _run_bodies(self) -> None:
         for body in self._bodies.values():

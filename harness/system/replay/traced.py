@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import (
 from harness.errors import HarnessError
 from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.frames import called_at, of_traceback
+from harness.system.replay.kept_tensors import KeptTensors
 from harness.system.replay.operations import Operations, record
 from harness.system.replay.state import State, StateError, StateGuard
 
@@ -51,9 +52,9 @@ class TracedStep:
 
     `state` names tensors that the body changes; what it reaches from `roots` is found (see `StateGuard`). `static`
     names the buffers whose addresses the recording holds.
-    `outputs` is called after the body while recording; the tensors it returns (gradients, say) are computed anew
-    by every replay and kept in `self.outputs`. Recording leaves no trace in the state, so step 0 is replayed like
-    every other.
+    `outputs` is called after the body while recording; the tensors it returns (gradients, metrics) are computed anew
+    by every replay, and kept in `self.outputs` and wherever the step itself keeps them. Recording leaves no trace in
+    the state, so step 0 is replayed like every other.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class TracedStep:
         self._read_outputs: State = outputs or dict
         self._recorded: Operations | None = None
         self._output_names: list[str] = []
+        self._kept: KeptTensors | None = None
         self.outputs: Mapping[str, Tensor] = {}
         self.fake_pass_clean: bool | None = None
         self.operations = 0
@@ -121,13 +123,18 @@ class TracedStep:
         with torch.no_grad():  # in-place updates of leaf parameters; the backward pass is part of the recording
             loss, *outputs = self._recorded()
         self.outputs = dict(zip(self._output_names, outputs, strict=True))
+        if self._kept is not None:
+            self._kept.bind(self.outputs)
         self.replays += 1
         return torch.clone(loss)
 
     def _body_and_outputs(self) -> list[Tensor]:
+        kept = KeptTensors(self._roots)
         loss = self._body()
         outputs = self._read_outputs()
         self._output_names = list(outputs)
+        kept.find(outputs)
+        self._kept = kept
         return [loss.detach(), *(tensor.detach() for tensor in outputs.values())]
 
     def _create_state(self) -> None:

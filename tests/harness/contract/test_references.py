@@ -131,14 +131,16 @@ CLAIMS = [
     (
         _another("throughput_ratio", "candidate: fast", "baseline: plain", "at_least: 1.1", "trajectory: TOY-01"),
         (
-            "30:17: `trajectory` names a trajectory_match claim of this contract, and not of the first step alone; "
+            "30:17: `trajectory` names a trajectory_match claim of this contract about losses, and not of the first "
+            "step alone; "
             "found 'TOY-01'; did you mean 'TOY-001'?"
         ),
     ),
     (
         _another("throughput_ratio", "candidate: fast", "baseline: plain", "at_least: 1.1", "trajectory: TOY-002"),
         (
-            "30:17: `trajectory` names a trajectory_match claim of this contract, and not of the first step alone; "
+            "30:17: `trajectory` names a trajectory_match claim of this contract about losses, and not of the first "
+            "step alone; "
             "found 'TOY-002'; did you mean 'TOY-001'?"
         ),
     ),

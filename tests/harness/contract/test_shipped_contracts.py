@@ -87,6 +87,7 @@ def test_upstreams_numbers_and_ours(claims: dict[str, AnyClaim]) -> None:
     assert (fallback.attempts, fallback.unasked_at_most) == (1, 0)
     half = parts["F-FP16-001"]
     assert isinstance(half, TrajectoryMatch)
+    assert half.max_abs_difference is not None
     assert half.max_abs_difference <= 2.0
     assert (half.compare, half.guards.steps) == ("final", 100)
     every = parts["F-FP16-001-STEPS"]

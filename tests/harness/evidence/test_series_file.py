@@ -87,3 +87,43 @@ def test_a_million_steps_are_read_in_about_a_second(tmp_path: Path) -> None:
     assert series.loss.tolist() == losses
     assert series.batch_digest[-1] == "b00000000000f423f"
     assert seconds < 3.0, f"{seconds:.2f} s"  # 0.9 s on an idle core; the bound leaves room for a busy one
+
+
+def test_every_bit_of_a_metric_survives_beside_the_loss(directory: Path) -> None:
+    count = len(UGLY)
+    with Recorder(directory) as recorder:
+        recorder.write(start())
+        series = recorder.series("plain", 0)
+        for step, value in enumerate(UGLY):
+            series.rows([step], [2.0], ["d"], [0], [64], {"norm": [value], "rate": [0.5]})
+        recorder.write(Complete(seconds=1.0))
+    [arm] = read(directory).arms["plain"]
+    assert list(arm.series.metrics) == ["norm", "rate"]
+    assert arm.series.metrics["norm"].view(np.int64).tolist() == np.array(UGLY).view(np.int64).tolist()
+    assert arm.series.metrics["rate"].tolist() == [0.5] * count
+    assert arm.series.tokens.tolist() == [64] * count
+
+
+@pytest.mark.parametrize("digests", [["d", "d"], ["d", "longer"]])  # by numpy's reader, and field by field
+def test_metrics_are_read_by_both_readers(tmp_path: Path, digests: list[str]) -> None:
+    rows = [f"{step},1.5,{digest},0,8,0.25,NaN" for step, digest in enumerate(digests)]
+    (tmp_path / "plain.0.csv").write_text("\n".join([HEADER.strip() + ",norm,rate", *rows]) + "\n")
+    series = read_series(tmp_path / "plain.0.csv")
+    assert series.metrics["norm"].tolist() == [0.25, 0.25]
+    assert np.isnan(series.metrics["rate"]).all()
+    assert (list(series.batch_digest), series.tokens.tolist()) == (digests, [8, 8])
+
+
+@pytest.mark.parametrize("column", ["loss", "norm,norm", "a b", ""])
+def test_a_header_with_no_name_of_a_metric_is_damage(tmp_path: Path, column: str) -> None:
+    (tmp_path / "plain.0.csv").write_text(HEADER.strip() + f",{column}\n")
+    with pytest.raises(Damaged, match="the header is not step,loss,batch_digest"):
+        read_series(tmp_path / "plain.0.csv")
+
+
+def test_a_series_keeps_the_metrics_that_it_began_with(directory: Path) -> None:
+    with Recorder(directory) as recorder:
+        series = recorder.series("plain", 0)
+        series.rows([0], [1.0], ["a"], [0], [1], {"norm": [1.0]})
+        with pytest.raises(ValueError, match=r"metrics \['rate'\] do not fit a series with \['norm'\]"):
+            series.rows([1], [1.0], ["a"], [0], [1], {"rate": [1.0]})

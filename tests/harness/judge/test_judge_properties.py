@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from judge_cases_capture import sampled
 from judge_cases_throughput import FASTER
 
-from harness.judge.series import difference
+from harness.judge.series import Bounds, difference
 from harness.judge.verdict import Status, Verdict
 
 UGLY = st.sampled_from([0.0, -0.0, 1.0, 2.0, math.nan, math.inf, -math.inf, 5e-324, 1.7e308, -1.7e308, 1 + 2**-52])
@@ -65,7 +65,7 @@ def test_a_verdict_is_written_and_read_back_and_does_not_depend_on_when(
 @given(pair=PAIR)
 def test_the_first_differing_step_is_the_first_with_other_bits(pair: tuple[list[float], list[float]]) -> None:
     ours, theirs = pair
-    found = difference(np.array(ours, dtype=np.float64), np.array(theirs, dtype=np.float64), "every", 0.5)
+    found = difference(np.array(ours, dtype=np.float64), np.array(theirs, dtype=np.float64), "every", Bounds(0.5))
     expected = [step for step, (a, b) in enumerate(zip(ours, theirs, strict=False)) if bits([a]) != bits([b])]
     assert found.first_differing == (expected[0] if expected else None)
     assert found.differing == len(expected)

@@ -50,6 +50,9 @@ class Training:
     def gradient_norms(self) -> Mapping[str, Tensor]:
         return {"before": self._before, "max_norm": self._max_norm}
 
+    def metrics(self) -> Mapping[str, Tensor]:
+        return {"first": self._before[0], "doubled": 2 * self._loss}
+
     def gradient_groups(self) -> Mapping[str, list[str]]:
         return {"a": [], "b": [], "c": []}
 
@@ -72,7 +75,7 @@ def at_once(steps: int) -> list[str]:
         loss = float(training.step(index).double())
         digest = as_hex(int(combine_on_device(training.inputs())))
         active = 2 if index >= 1 else 1
-        rows.append(f"{index},{loss!r},{digest},{active},{8 if index % 2 == 0 else 12}")
+        rows.append(f"{index},{loss!r},{digest},{active},{8 if index % 2 == 0 else 12},0.5,{2 * loss!r}")
     return rows
 
 

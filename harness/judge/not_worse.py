@@ -1,0 +1,187 @@
+"""`not_worse`: over several seeds a metric of the candidate is no worse than the baseline's by more than a margin.
+
+With each seed both arms train from one start on the same batches. Each pair yields one difference; how these decide
+stands in `paired_seeds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from harness.contract.kinds.seeds import NotWorse
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.judge import paired_seeds, reasons
+from harness.judge.context import Context, replicas, require_captured, require_uncaptured
+from harness.judge.end_state import note_watched, require_finite_end, require_recorded
+from harness.judge.guards import require_guards, require_moving, with_control
+from harness.judge.series import require_comparable, require_finite, values
+from harness.judge.sheet import Sheet, number, settle
+from harness.judge.statistics import Array, fewest_processes, trimmed
+from harness.judge.trajectory_match import require_precisions
+from harness.judge.verdict import Judgement
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Of each seed the compared value of either arm, and by how much the candidate may be worse; [N] each."""
+
+    candidate: Array
+    baseline: Array
+    margins: Array
+    lower_is_better: bool
+
+    @property
+    def worse(self) -> Array:
+        """By how much the candidate is worse with each seed."""
+        return paired_seeds.excesses(self.candidate, self.baseline, 0.0, lower_is_better=self.lower_is_better)
+
+    @property
+    def excess(self) -> Array:
+        """The same, less what is allowed."""
+        return paired_seeds.excesses(self.candidate, self.baseline, self.margins, lower_is_better=self.lower_is_better)
+
+
+def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
+    """Order: capture, steps, finiteness, precisions, equal starts and batches of each seed, unequal seeds, a candidate
+    that is worse, guards, the ends, then whether anything was decided.
+    """
+    run = context.only_run("seeds")
+    by_seed = _of_seeds(part, run)
+    for executions in by_seed.values():
+        require_captured(context, part, part.candidate, executions[part.candidate], sheet)
+        require_captured(context, part, part.baseline, executions[part.baseline], sheet)
+    _require_steps(part, by_seed, sheet)
+    named = {seed: _named(part, seed, executions) for seed, executions in by_seed.items()}
+    note_watched(next(iter(named.values())), sheet)
+    for seed, executions in named.items():
+        require_finite(executions, sheet, part.metric)
+        require_precisions(part, by_seed[seed][part.candidate], by_seed[seed][part.baseline])
+        same_system = context.same_system(part.candidate, part.baseline)
+        require_comparable(executions, sheet, frozen=same_system and part.precisions is None)
+        require_uncaptured(context, part.baseline, by_seed[seed][part.baseline])
+    _require_unequal_seeds(part, by_seed)
+    pairs = pairs_of(part, by_seed)
+    answer = _answer(part, pairs, sheet)
+    _require_guards(part, named, run, sheet)
+    if answer == 0:
+        _settle_undecided(part, pairs, sheet)
+    return sheet.held(_sentence(part, pairs))
+
+
+def _of_seeds(part: NotWorse, run: RunEvidence) -> dict[int, dict[str, ArmEvidence]]:
+    """By seed the execution of each arm; settles with ERROR where one is missing, or is of another seed."""
+    found: dict[int, dict[str, ArmEvidence]] = {seed: {} for seed in part.seeds}
+    for arm in part.arms().values():
+        for seed, execution in zip(part.seeds, replicas(run, arm, len(part.seeds)), strict=False):
+            there = execution.start.facts.get("seed")
+            if there != seed:
+                settle(reasons.EVIDENCE_INCONSISTENT, f"arm {arm} ran with seed {there} where {seed} is demanded")
+            found[seed][arm] = execution
+    return found
+
+
+def _named(part: NotWorse, seed: int, executions: Mapping[str, ArmEvidence]) -> dict[str, ArmEvidence]:
+    """Candidate and baseline by what sentences call them."""
+    roles = {"candidate": part.candidate, "baseline": part.baseline}
+    return {f"{role} {arm} with seed {seed}": executions[arm] for role, arm in roles.items()}
+
+
+def _require_steps(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]], sheet: Sheet) -> None:
+    steps = {seed: len(executions[part.candidate].series.loss) for seed, executions in by_seed.items()}
+    sheet.count("seeds", len(by_seed))
+    sheet.count("steps", sum(steps.values()))
+    sheet.figure("steps_run", min(steps.values()), "steps")
+    needed = max(part.guards.steps, part.last)
+    for seed, seen in steps.items():
+        if seen < needed:
+            settle(reasons.VACUOUS_STEPS, f"{seen} steps were run with seed {seed}, {needed} are demanded")
+
+
+def _require_unequal_seeds(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -> None:
+    """Two seeds with one series are one measurement counted twice."""
+    for arm in (part.candidate, part.baseline):
+        seen: dict[bytes, int] = {}
+        for seed, executions in by_seed.items():
+            first = seen.setdefault(values(executions[arm], part.metric).tobytes(), seed)
+            if first != seed:
+                settle(
+                    reasons.VACUOUS_SEEDS_ALIKE,
+                    f"arm {arm} has the same {part.metric} at every step with seeds {first} and {seed}",
+                )
+
+
+def pairs_of(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -> Pairs:
+    """The compared values: means over the last steps."""
+    ours, theirs = (
+        np.array([values(executions[arm], part.metric)[-part.last :].mean() for executions in by_seed.values()])
+        for arm in (part.candidate, part.baseline)
+    )
+    allowed = part.relative_margin * np.abs(theirs) if part.relative_margin else np.full(len(ours), part.margin)
+    return Pairs(ours, theirs, np.asarray(allowed), part.direction == "lower_is_better")
+
+
+def _answer(part: NotWorse, pairs: Pairs, sheet: Sheet) -> int:
+    """1: not worse, 0: undecided. Settles FAIL where the candidate is worse."""
+    _note(part, pairs, sheet)
+    fewest = fewest_processes(part.confidence)
+    if len(part.seeds) < fewest:
+        sheet.figure("seeds_to_decide", fewest, "seeds")
+        settle(
+            reasons.TOO_FEW_SEEDS,
+            f"{len(part.seeds)} seeds cannot reach a confidence of {part.confidence:g}; at least {fewest} can",
+        )
+    answer = int(paired_seeds.decide(pairs.excess, part.confidence))
+    if answer < 0:
+        settle(reasons.WORSE, _sentence(part, pairs))
+    return answer
+
+
+def _note(part: NotWorse, pairs: Pairs, sheet: Sheet) -> None:
+    mean, reach = (float(each) for each in trimmed(pairs.worse, part.confidence))
+    low, high = (float(each) for each in paired_seeds.interval(pairs.excess, part.confidence))
+    sheet.figure("worse_by", mean, part.metric)
+    sheet.figure("worse_by_at_most", mean + reach, part.metric)
+    sheet.figure("worse_by_at_least", mean - reach, part.metric)
+    sheet.figure("largest_margin", float(pairs.margins.max()), part.metric)
+    sheet.figure("excess_at_most", high, part.metric)
+    sheet.figure("excess_at_least", low, part.metric)
+    sheet.figure("seeds_beyond_margin", int((pairs.excess > 0).sum()), "seeds")
+    sheet.figure("confidence", part.confidence)
+    sheet.figure("value_candidate", float(trimmed(pairs.candidate, part.confidence)[0]), part.metric)
+    sheet.figure("value_baseline", float(trimmed(pairs.baseline, part.confidence)[0]), part.metric)
+
+
+def _require_guards(
+    part: NotWorse, named: Mapping[int, Mapping[str, ArmEvidence]], run: RunEvidence, sheet: Sheet
+) -> None:
+    """The guards of every seed, with that seed's control, and finite ends."""
+    for place, executions in enumerate(named.values()):
+        of_seed = replace(run, arms={arm: found[place : place + 1] for arm, found in run.arms.items()})
+        require_guards(part, executions, of_seed, sheet)
+        require_moving(executions, part.metric)
+        watched = with_control(part.guards, executions, of_seed)
+        require_finite_end(watched, sheet)
+        require_recorded(watched)
+
+
+def _settle_undecided(part: NotWorse, pairs: Pairs, sheet: Sheet) -> None:
+    needed = paired_seeds.seeds_to_decide(pairs.excess, part.confidence)
+    sheet.figure("seeds_to_decide", needed, "seeds")
+    remedy = f"about {needed} seeds would probably decide it" if needed else "more seeds would not decide it"
+    settle(reasons.UNDECIDED_DIFFERENCE, f"{_sentence(part, pairs)}; {remedy}")
+
+
+def _sentence(part: NotWorse, pairs: Pairs) -> str:
+    mean, reach = (float(each) for each in trimmed(pairs.worse, part.confidence))
+    what = "final value" if part.last == 1 else f"mean of the last {part.last} steps"
+    allowed = f"{part.margin:g} is" if part.margin else f"{part.relative_margin:g} times the baseline's value is"
+    beyond = int((pairs.excess > 0).sum())
+    side = "above" if (mean > 0) == pairs.lower_is_better else "below"
+    return (
+        f"over {len(part.seeds)} seeds the {part.metric} of {part.candidate} ({what}) lies {number(abs(mean))} {side} "
+        f"that of {part.baseline}; at {part.confidence:.0%} confidence it is worse by at least {number(mean - reach)} "
+        f"and at most {number(mean + reach)}, {allowed} allowed, and {beyond} seeds lie beyond that"
+    )

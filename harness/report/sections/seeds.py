@@ -1,0 +1,58 @@
+"""What claims over several seeds compared: each seed's values, their difference beside the margin, and the interval."""
+
+from __future__ import annotations
+
+from harness.contract.kinds.seeds import NotWorse
+from harness.evidence.run_evidence import RunEvidence
+from harness.judge.not_worse import pairs_of
+from harness.judge.statistics import trimmed
+from harness.report import plots_seeds
+from harness.report.blocks import Part, Section, table
+from harness.report.view import ReportView
+
+LOSS = "loss"
+
+
+def section(view: ReportView) -> Section | None:
+    """A part for each run that a claim over several seeds judged."""
+    kept = []
+    for verdict, parts, runs in view.judged():
+        claims = [part for part in parts if isinstance(part, NotWorse)]
+        title = f"{verdict.contract} · {verdict.claim} · {verdict.workload}"
+        kept += [_part(title, run, claim) for claim in claims for run in runs if run.probe == "seeds"]
+    shown = [part for part in kept if part is not None]
+    lead = (
+        "With each seed both arms train from one start on the same batches; the difference of their values is oriented "
+        "so that more is worse. The interval is that of the trimmed mean, one-sided at each end."
+    )
+    return Section("seeds", "Several seeds", lead, shown) if shown else None
+
+
+def _part(title: str, run: RunEvidence, claim: NotWorse) -> Part | None:
+    """None where an arm did not come to the end of every seed, or does not report the metric."""
+    by_seed = {
+        seed: {arm: run.arms[arm][place] for arm in (claim.candidate, claim.baseline)}
+        for place, seed in enumerate(claim.seeds)
+        if all(place < len(run.arms.get(arm, [])) for arm in (claim.candidate, claim.baseline))
+    }
+    series = [each.series for executions in by_seed.values() for each in executions.values()]
+    reported = all(claim.metric == LOSS or claim.metric in each.metrics for each in series)
+    if len(by_seed) < len(claim.seeds) or not reported or not all(len(each.loss) for each in series):
+        return None
+    pairs = pairs_of(claim, by_seed)
+    mean, reach = (float(each) for each in trimmed(pairs.worse, claim.confidence))
+    columns = ["seed", claim.candidate, claim.baseline, "worse by", "margin"]
+    values = zip(
+        *(each.tolist() for each in (pairs.candidate, pairs.baseline, pairs.worse, pairs.margins)), strict=True
+    )
+    rows: list[list[object]] = [[str(seed), *each] for seed, each in zip(claim.seeds, values, strict=True)]
+    what = "final value" if claim.last == 1 else f"mean of the last {claim.last} steps"
+    plot = plots_seeds.differences(
+        claim.seeds,
+        pairs.worse.tolist(),
+        pairs.margins.tolist(),
+        mean=mean,
+        interval=(mean - reach, mean + reach),
+        metric=claim.metric,
+    )
+    return Part(title, plots=[plot], tables=[table(f"{claim.metric}, {what}", columns, rows)], runs=[run.run_id])

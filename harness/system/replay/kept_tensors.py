@@ -1,0 +1,60 @@
+"""Tensors that a step leaves in attributes, lists and closures, such as `self.accuracy = …`, kept up with replays.
+
+A replay executes no Python, so what it computes would stay in memory that nobody reads: each replay binds it again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import CellType
+from typing import Any
+
+from torch import Tensor
+
+from harness.system.replay.found_state import same
+from harness.system.replay.reachable import Container, reach
+
+
+class KeptTensors:
+    """Where one execution of a step left which of its results. Made before the execution."""
+
+    def __init__(self, roots: Sequence[object]) -> None:
+        self._roots = roots
+        # held until then, so that no identity is used twice
+        self._before = {id(tensor): tensor for _, _, tensor in _held(reach(*roots).containers)}
+        self._places: list[tuple[Any, Any, str]] = []
+
+    def find(self, results: Mapping[str, Tensor]) -> None:
+        """Call after the execution, while what it bound is still bound; `results` are its tensors by name."""
+        by_elements = {same(tensor): name for name, tensor in results.items()}
+        self._places = [
+            (container, key, by_elements[same(tensor)])
+            for container, key, tensor in _held(reach(*self._roots).containers)
+            if id(tensor) not in self._before and same(tensor) in by_elements
+        ]
+        self._before = {}
+
+    def bind(self, results: Mapping[str, Tensor]) -> None:
+        """Put a replay's results where the execution left its own."""
+        for container, key, name in self._places:
+            if isinstance(container, CellType):
+                container.cell_contents = results[name]
+            else:
+                container[key] = results[name]
+
+
+def _held(containers: Iterable[Container]) -> Iterator[tuple[Container, Any, Tensor]]:
+    """Every tensor that a container holds itself, with its key there (none in a closure's cell)."""
+    for container in containers:
+        entries: Iterable[tuple[Any, Any]]
+        if isinstance(container, CellType):
+            try:
+                entries = [(None, container.cell_contents)]
+            except ValueError:  # an empty one
+                continue
+        elif isinstance(container, list | deque):
+            entries = enumerate(container)
+        else:
+            entries = list(container.items())
+        yield from ((container, key, value) for key, value in entries if isinstance(value, Tensor))

@@ -1,0 +1,145 @@
+"""Measure the error rates of claims over several seeds by simulation, and write them to reports/statistics/.
+
+Every experiment is a whole comparison, decided by `harness.judge.paired_seeds`, which is the judge's own code; of each
+point some experiments are also put before the judge as evidence, and any disagreement ends the script.
+
+    python scripts/seed_error_rates.py [--experiments 20000] [--seed 0] [--output reports/statistics]
+"""
+
+from __future__ import annotations
+
+import argparse
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from simulated_seeds import BY_MEAN, NOISES, contract_of, verdict_of
+
+from harness.judge import paired_seeds
+from harness.judge.verdict import Status
+from harness.numbers import dump_json
+
+REPORTS = Path(__file__).parents[1] / "reports"
+NUMBERS = (5, 8, 12, 20)
+STRICT = ((8, 0.99), (12, 0.99), (20, 0.99))  # seeds and confidence, for the normal noise
+CONFIDENCE = 0.95
+# Of the true difference from the margin, in deviations of a seed's difference; below 0 the candidate is not worse.
+PLACES = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0)
+JUDGED_TWICE = 5  # experiments of each point that the judge itself decides
+ANSWER = {Status.PASS: 1, Status.FAIL: -1, Status.INCONCLUSIVE: 0}
+
+
+@dataclass(frozen=True)
+class Point:
+    """What was found at one true difference under one noise; shares of the experiments."""
+
+    noise: str
+    seeds: int
+    confidence: float
+    beyond_margin: float
+    experiments: int
+    passed: float
+    failed: float
+    undecided: float
+
+
+def wanted(point: Point) -> tuple[str, bool] | None:
+    """What a point was wanted to show, and whether it does; None where nothing was asked.
+
+    Three standard errors of the simulation are left to it.
+    """
+    if point.beyond_margin == 0.0 and point.noise not in BY_MEAN:
+        most = 1 - point.confidence
+        slack = 3 * (most * (1 - most) / point.experiments) ** 0.5
+        return f"PASS at most {most:.0%}", point.passed <= most + slack
+    return None
+
+
+def drawn(noise: str, seeds: int, experiments: int, seed: int) -> NDArray[np.float64]:
+    """Differences [experiments, seeds] about a true one of 0."""
+    generator = np.random.default_rng([seed, zlib.crc32(noise.encode()), seeds])
+    return NOISES[noise](generator, (experiments, seeds))
+
+
+def simulate(noise: str, seeds: int, confidence: float, experiments: int, seed: int) -> Iterator[Point]:
+    """A point for each place, by the same experiments. Raises RuntimeError where the judge decides otherwise."""
+    differences = drawn(noise, seeds, experiments, seed)
+    contract = contract_of(seeds, confidence)
+    for place in PLACES:
+        excess = differences + place
+        decided = paired_seeds.decide(excess, confidence)
+        for index in range(min(JUDGED_TWICE, experiments)):
+            verdict = verdict_of(contract, excess[index])
+            if ANSWER.get(verdict.status) != int(decided[index]):
+                raise RuntimeError(f"experiment {index}: {decided[index]} here, and the judge says {verdict.message}")
+        shares = [float((decided == answer).mean()) for answer in (1, -1, 0)]
+        yield Point(noise, seeds, confidence, place, experiments, *shares)
+
+
+def points(experiments: int, seed: int) -> list[Point]:
+    """Every point of the report."""
+    settings = [(noise, seeds, CONFIDENCE) for noise in NOISES for seeds in NUMBERS]
+    settings += [("normal", seeds, confidence) for seeds, confidence in STRICT]
+    return [point for setting in settings for point in simulate(*setting, experiments, seed)]
+
+
+HEAD = ("noise", "seeds", "confidence", "beyond the margin", "PASS", "FAIL", "undecided", "wanted")
+
+
+def as_markdown(found: Sequence[Point], seed: int) -> str:
+    """The table, with what it means."""
+    bars = [bar for point in found if (bar := wanted(point)) is not None]
+    lines = [
+        "# Error rates of claims over several seeds",
+        "",
+        f"Simulated: {found[0].experiments} experiments a row, seed {seed}. A seed's difference has a deviation",
+        "of 1; how far the true difference lies beyond the margin is given in such deviations. At 0 the candidate is",
+        "worse by the margin exactly; above 0 every PASS is false, at 0 and below every FAIL. Outliers: one seed in",
+        "twenty lies ten deviations further off.",
+        "",
+        f"Wanted of {len(bars)} rows; missed by {sum(not met for _, met in bars)}.",
+        "",
+        f"| {' | '.join(HEAD)} |",
+        f"| {' | '.join('---' for _ in HEAD)} |",
+    ]
+    return "\n".join(lines + [f"| {' | '.join(_row(point))} |" for point in found]) + "\n"
+
+
+def _row(point: Point) -> list[str]:
+    bar = wanted(point)
+    return [
+        point.noise,
+        str(point.seeds),
+        f"{point.confidence:g}",
+        f"{point.beyond_margin:g}",
+        *(f"{share:.2%}" for share in (point.passed, point.failed, point.undecided)),
+        "" if bar is None else f"{bar[0]}: {'met' if bar[1] else 'MISSED'}",
+    ]
+
+
+def _bar(point: Point) -> dict[str, object]:
+    text, met = wanted(point) or (None, None)
+    return {"wanted": text, "met": met}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--experiments", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=REPORTS / "statistics")
+    arguments = parser.parse_args()
+    found = points(arguments.experiments, arguments.seed)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    rows = [asdict(point) | _bar(point) for point in found]
+    whole = {"seed": arguments.seed, "points": rows}
+    (arguments.output / "seed_error_rates.json").write_text(dump_json(whole, indent=2) + "\n")
+    text = as_markdown(found, arguments.seed)
+    (arguments.output / "seed_error_rates.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

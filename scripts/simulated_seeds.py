@@ -1,0 +1,124 @@
+"""What may lie between a true difference and those of single seeds, and a comparison of seeds as evidence.
+
+A noise gives differences [experiments, N] of deviation 1 about a true difference of 0. Which middle that is (mean or
+median, where they differ) its name says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from simulated_evidence import execution
+
+from harness.contract.schema import Contract
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.judge.registry import judge_unit
+from harness.judge.verdict import Verdict
+
+Array = NDArray[np.float64]
+Noise = Callable[[np.random.Generator, tuple[int, int]], Array]
+HUMP = 0.25  # deviation of each of two humps, over half their distance
+OUTLIER, SHARE = 10.0, 0.05
+MARGIN, STEPS = 20.0, 4  # of the evidence, in deviations
+
+
+def normal(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
+    return generator.normal(0.0, 1.0, shape)
+
+
+def skewed(towards: float, middle: float) -> Noise:
+    """Exponential about its middle, with its long tail towards worse (1) or better (-1) differences."""
+
+    def noise(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
+        drawn: Array = towards * (generator.exponential(1.0, shape) - middle)
+        return drawn
+
+    return noise
+
+
+def heavy_tailed(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Student's t with three degrees of freedom, whose deviation is the root of three."""
+    return np.asarray(generator.standard_t(3, shape) / math.sqrt(3))
+
+
+def two_humped(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
+    humps = generator.choice([-1.0, 1.0], shape) + generator.normal(0.0, HUMP, shape)
+    return np.asarray(humps / math.hypot(1.0, HUMP))
+
+
+def outliers(sides: tuple[float, ...]) -> Noise:
+    """Normal, but that one seed in twenty lies ten deviations further off, to one of these sides."""
+
+    def noise(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
+        off: Array = (generator.random(shape) < SHARE) * generator.choice(sides, shape)
+        drawn: Array = generator.normal(0.0, 1.0, shape) + OUTLIER * off
+        return drawn
+
+    return noise
+
+
+NOISES: dict[str, Noise] = {
+    "normal": normal,
+    "heavy-tailed": heavy_tailed,
+    "two-humped": two_humped,
+    "skewed to worse, by its median": skewed(1.0, math.log(2)),
+    "skewed to better, by its median": skewed(-1.0, math.log(2)),
+    "skewed to worse, by its mean": skewed(1.0, 1.0),
+    "skewed to better, by its mean": skewed(-1.0, 1.0),
+    "outliers on both sides": outliers((-1.0, 1.0)),
+    "outliers that are worse": outliers((1.0,)),
+    "outliers that are better": outliers((-1.0,)),
+}
+BY_MEAN = frozenset(name for name in NOISES if name.endswith("by its mean"))
+
+
+def contract_of(seeds: int, confidence: float) -> Contract:
+    """A contract that allows a candidate to be worse by `MARGIN`, over so many seeds."""
+    claim = {
+        "id": "SEEDS",
+        "kind": "not_worse",
+        "title": "t",
+        "candidate": "candidate",
+        "baseline": "baseline",
+        "direction": "lower_is_better",
+        "last": 1,
+        "margin": MARGIN,
+        "seeds": list(range(seeds)),
+        "confidence": confidence,
+        "guards": {"steps": STEPS},
+        "on": ["w"],
+        "why": "w",
+        "if_fails": "f",
+    }
+    return Contract.model_validate(
+        {
+            "schema": "contract/v1",
+            "id": "simulation",
+            "title": "a simulated comparison",
+            "system": "simulated:System",
+            "workloads": {"w": {"model": "m", "batch_size": 1, "seq_len": 1, "steps": STEPS}},
+            "arms": {"candidate": {"capture": "none", "other": True}, "baseline": {"capture": "none"}},
+            "claims": [claim],
+        }
+    )
+
+
+def verdict_of(contract: Contract, excess: Array) -> Verdict:
+    """The judge's verdict on differences [N] beyond the margin, everything else being in order."""
+    arms = {
+        "baseline": [_execution("baseline", seed, 0.0) for seed in range(len(excess))],
+        "candidate": [_execution("candidate", seed, MARGIN + off) for seed, off in enumerate(excess.tolist())],
+    }
+    return judge_unit(contract, contract.claims[0], "w", [RunEvidence("seeds", "seeds", arms)])
+
+
+def _execution(arm: str, seed: int, off: float) -> ArmEvidence:
+    whole = replace(execution(arm, STEPS))
+    loss = np.linspace(200.0, 100.0, STEPS) + 1e-3 * seed
+    loss[-1] += off
+    start = whole.start.model_copy(update={"replica": seed, "facts": {"seed": seed}})
+    return replace(whole, start=start, series=replace(whole.series, loss=loss))

@@ -1,0 +1,131 @@
+"""What a claim over several seeds may say, and what is told of one that cannot be decided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from harness.contract.kinds.seeds import NotWorse
+from harness.contract.kinds.training import Repeatability, TrajectoryMatch
+
+CLAIM: dict[str, Any] = {
+    "kind": "not_worse",
+    "candidate": "ours",
+    "baseline": "theirs",
+    "direction": "lower_is_better",
+    "last": 20,
+    "margin": 0.02,
+    "seeds": [0, 1, 2, 3, 4],
+    "guards": {"steps": 100, "training_effect": {"control": "untrained", "last": 20, "at_least": 0.2}},
+}
+
+
+def claim(**changes: Any) -> NotWorse:
+    return TypeAdapter(NotWorse).validate_python(CLAIM | changes)
+
+
+def refusal(model: Any, given: dict[str, Any]) -> str:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(model).validate_python(given)
+    [error] = caught.value.errors()
+    return f"{error['loc']}: {error['msg']}"
+
+
+def test_it_names_three_arms_and_counts_steps() -> None:
+    part = claim()
+    assert part.arms() == {"candidate": "ours", "baseline": "theirs", "guards.training_effect.control": "untrained"}
+    assert [path for path, _ in part.beyond(10)] == [
+        ("guards", "steps"),
+        ("guards", "training_effect", "last"),
+        ("last",),
+    ]
+    assert part.process_count() == 1
+
+
+def test_another_metric_needs_systems_that_report_metrics() -> None:
+    assert claim().candidate_capabilities() == claim().baseline_capabilities() == frozenset()
+    other = claim(metric="accuracy")
+    assert other.candidate_capabilities() == other.baseline_capabilities() == {"metrics"}
+
+
+def test_its_demands_are_those_that_it_states() -> None:
+    assert set(claim().demanded()) == {
+        "direction",
+        "margin",
+        "guards.steps",
+        "guards.training_effect.at_least",
+    }
+    assert "relative_margin" in claim(margin=None, relative_margin=0.1).demanded()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"margin": None}, "(): say `margin` or `relative_margin`, one of the two"),
+        ({"relative_margin": 0.1}, "(): say `margin` or `relative_margin`, one of the two"),
+        ({"margin": 0.0}, "('margin',): Input should be greater than 0"),
+        ({"seeds": [0, 1, 2, 3]}, "('seeds',): List should have at least 5 items after validation, not 4"),
+        ({"confidence": 0.9}, "('confidence',): Input should be greater than or equal to 0.95"),
+        ({"direction": "lower"}, "('direction',): Input should be 'lower_is_better' or 'higher_is_better'"),
+        ({"metric": "a b"}, "('metric',): String should match pattern '^[A-Za-z_][A-Za-z0-9_.-]{0,99}$'"),
+    ],
+)
+def test_what_is_refused(changes: dict[str, Any], told: str) -> None:
+    assert refusal(NotWorse, CLAIM | changes) == told
+
+
+def test_seeds_and_precisions_are_distinct() -> None:
+    same = {"candidate": "float32", "baseline": "float32"}
+    found = list(claim(seeds=[0, 1, 2, 3, 3], precisions=same).contradictions())
+    assert [(problem.path, problem.rule) for problem in found] == [
+        (("seeds",), "`seeds` are distinct"),
+        (("precisions",), "`precisions` are two different ones"),
+    ]
+
+
+def test_too_few_seeds_for_the_confidence_are_a_finding() -> None:
+    [problem] = claim(confidence=0.99).undecidable()
+    assert problem.path == ("seeds",)
+    assert problem.rule == (
+        "5 seeds cannot reach a verdict: unanimity of 5 has a chance of 0.0312, above 1 - confidence = 0.01; "
+        "use at least 7"
+    )
+    assert list(claim(confidence=0.99, seeds=list(range(7))).undecidable()) == []
+
+
+TRAJECTORY: dict[str, Any] = {
+    "kind": "trajectory_match",
+    "candidate": "a",
+    "baseline": "b",
+    "equality": "within",
+    "guards": {"steps": 10},
+}
+
+REPEATED = {name: value for name, value in TRAJECTORY.items() if name != "baseline"} | {"kind": "repeatability"}
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        (TrajectoryMatch, TRAJECTORY),
+        (
+            Repeatability,
+            {key: value for key, value in TRAJECTORY.items() if key != "baseline"} | {"kind": "repeatability"},
+        ),
+    ],
+)
+def test_a_comparison_has_a_bound(model: Any, given: dict[str, Any]) -> None:
+    assert refusal(model, given) == "(): say `max_abs_difference`, `max_relative_difference` or both"
+
+
+def test_of_two_bounds_a_fault_breaks_the_one_that_it_names() -> None:
+    both = TypeAdapter(TrajectoryMatch).validate_python(
+        TRAJECTORY | {"max_abs_difference": 0.1, "max_relative_difference": 0.01}
+    )
+    assert {path: demand.figures.get("exceeded_bound") for path, demand in both.demanded().items()} == {
+        "max_abs_difference": "max_abs_difference",
+        "max_relative_difference": "max_relative_difference",
+        "guards.steps": None,
+    }

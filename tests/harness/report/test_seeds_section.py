@@ -1,0 +1,77 @@
+"""Each seed's difference stands on the page beside the margin, with the interval of the mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from report_views import arm, contract, small_view
+
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.report.html import render
+from harness.report.sections import seeds
+from harness.report.view import ReportView
+
+OFF = {3: 0.25, 1: 0.5, 4: 0.0, 0: -0.25, 5: 0.5}  # by which the candidate's losses lie above, by seed
+CLAIM: dict[str, Any] = {
+    "id": "F-GRAPH-BWD-001",
+    "title": "It is no worse",
+    "kind": "not_worse",
+    "candidate": "ungraphed",
+    "baseline": "graphed",
+    "direction": "lower_is_better",
+    "last": 2,
+    "margin": 1.0,
+    "seeds": list(OFF),
+    "guards": {"steps": 5},
+    "on": ["tiny"],
+    "why": "It must not.",
+    "if_fails": "It does.",
+}
+
+
+def executions(name: str, seeds_run: int = len(OFF)) -> list[ArmEvidence]:
+    above = list(OFF.values()) if name == "ungraphed" else [0.0] * len(OFF)
+    return [arm(name, np.full(5, 2.0) + off, replica) for replica, off in enumerate(above[:seeds_run])]
+
+
+def view(*, seeds_run: int = len(OFF), **claim: Any) -> ReportView:
+    arms = {"graphed": executions("graphed"), "ungraphed": executions("ungraphed", seeds_run)}
+    run = RunEvidence("tiny-paired", "seeds", arms)
+    return small_view(contracts=[contract(claims=[CLAIM | claim])], evidence={run.run_id: run})
+
+
+def test_a_row_for_each_seed_and_one_plot() -> None:
+    section = seeds.section(view())
+    assert section is not None
+    [part] = section.parts
+    assert (section.anchor, part.tables[0].caption) == ("seeds", "loss, mean of the last 2 steps")
+    assert part.tables[0].columns == ["seed", "ungraphed", "graphed", "worse by", "margin"]
+    assert part.tables[0].rows == [
+        ["3", "2.25", "2", "0.25", "1"],
+        ["1", "2.5", "2", "0.5", "1"],
+        ["4", "2", "2", "0", "1"],
+        ["0", "1.75", "2", "-0.25", "1"],
+        ["5", "2.5", "2", "0.5", "1"],
+    ]
+    [plot] = part.plots
+    assert "3: 0.25, 1: 0.5, 4: 0, 0: -0.25, 5: 0.5. Mean 0.2, -0.11" in plot.alt
+
+
+def test_a_margin_that_is_a_part_is_shown_as_it_is_with_each_seed() -> None:
+    section = seeds.section(view(margin=None, relative_margin=0.1, last=1))
+    assert section is not None
+    [part] = section.parts
+    assert part.tables[0].caption == "loss, final value"
+    assert [row[4] for row in part.tables[0].rows] == ["0.2"] * 5
+
+
+def test_an_arm_that_left_a_seed_out_and_a_metric_that_nobody_reports_are_not_drawn() -> None:
+    assert seeds.section(view(seeds_run=4)) is None
+    assert seeds.section(view(metric="accuracy")) is None
+
+
+def test_it_stands_on_the_page_of_a_run() -> None:
+    page = render(view())
+    assert "Several seeds" in page
+    assert "mean of the last 2 steps" in page

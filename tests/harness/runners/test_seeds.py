@@ -1,0 +1,119 @@
+"""Claims over several seeds and on another metric: right ones hold when they are executed, faulty ones do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from claims_in_process import judged
+
+from harness.evidence.read_run import read_run
+
+SYSTEM = "measured_systems:Measured"
+STEPS = 14
+NOT_WORSE: dict[str, Any] = {
+    "id": "SEEDS",
+    "title": "t",
+    "kind": "not_worse",
+    "candidate": "captured",
+    "baseline": "plain",
+    "direction": "lower_is_better",
+    "last": 5,
+    "margin": 0.05,
+    "seeds": [3, 1, 4, 0, 5],
+    "guards": {
+        "steps": STEPS,
+        "distinct_batches": STEPS,
+        "training_effect": {"control": "untrained", "last": 5, "at_least": 0.05},
+    },
+    "on": ["w"],
+    "why": "w",
+    "if_fails": "f",
+    "falsified_by": [],
+}
+TRAJECTORY: dict[str, Any] = {
+    **{name: NOT_WORSE[name] for name in ("id", "title", "candidate", "baseline", "guards", "on", "why", "if_fails")},
+    "kind": "trajectory_match",
+    "metric": "largest_weight",
+    "equality": "bitwise",
+    "max_abs_difference": 0.1,
+}
+RELATIVE = {"equality": "within", "max_abs_difference": None, "max_relative_difference": 1e-3}
+
+
+def test_every_arm_trains_with_every_seed_in_its_order(tmp_path: Path) -> None:
+    verdict = judged(SYSTEM, tmp_path, NOT_WORSE, steps=STEPS)
+    assert verdict.reason == "held", verdict.message
+    assert verdict.denominators["seeds"] == 5
+    assert verdict.figures["worse_by"].value == 0.0  # captured as plain, bit for bit
+    [directory] = tmp_path.iterdir()
+    run, evidence = read_run(directory)
+    assert list(run.arms) == ["untrained", "plain", "captured"]
+    assert {arm: [each.start.facts["seed"] for each in found] for arm, found in evidence.arms.items()} == dict.fromkeys(
+        run.arms, NOT_WORSE["seeds"]
+    )
+    starts = {arm: [each.start.trainable_digest for each in found] for arm, found in evidence.arms.items()}
+    assert starts["captured"] == starts["plain"]
+    assert len(set(starts["plain"])) == 5
+    assert [each.capture is not None for each in evidence.arms["captured"]] == [True] * 5
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("ascending", "worse"),
+        ("unsteady_loss", "worse"),
+        ("nan_tail", "non_finite"),
+        ("nan_end_state", "non_finite_end"),
+        ("constant_loss", "vacuous_constant_loss"),
+        ("flat_loss", "vacuous_training_effect"),
+        ("one_batch", "vacuous_batches_repeat"),
+    ],
+)
+def test_a_fault_is_noticed(fault: str, reason: str, tmp_path: Path) -> None:
+    verdict = judged(SYSTEM, tmp_path, NOT_WORSE | {"candidate": "again"}, fault=fault, steps=STEPS)
+    assert verdict.reason == reason, verdict.message
+
+
+@pytest.mark.parametrize(
+    ("fault", "direction", "reason"),
+    [
+        (None, "lower_is_better", "held"),
+        ("doubled_metric", "lower_is_better", "worse"),
+        ("halved_metric", "higher_is_better", "worse"),
+        ("nan_metric", "lower_is_better", "non_finite"),
+        ("constant_metric", "lower_is_better", "vacuous_constant_metric"),
+    ],
+)
+def test_a_fault_of_another_metric_is_noticed(fault: str | None, direction: str, reason: str, tmp_path: Path) -> None:
+    claim = {**NOT_WORSE, "candidate": "again", "metric": "largest_weight", "direction": direction}
+    verdict = judged(SYSTEM, tmp_path, claim, fault=fault, steps=STEPS)
+    assert verdict.reason == reason, verdict.message
+
+
+@pytest.mark.parametrize(
+    ("fault", "claim", "reason"),
+    [
+        (None, {}, "held"),
+        ("nan_metric", {}, "non_finite"),
+        ("constant_metric", {}, "vacuous_constant_metric"),
+        ("doubled_metric", {}, "differs"),
+        (None, RELATIVE, "held"),
+        ("halved_metric", RELATIVE, "exceeds_tolerance"),
+        ("shifted_metric", {"equality": "within"}, "exceeds_tolerance"),
+        ("unsteady_loss", {**RELATIVE, "metric": "loss"}, "exceeds_tolerance"),
+        (None, {"metric": "accuracy"}, "capability_missing"),
+    ],
+)
+def test_a_metric_of_a_captured_step_is_compared(
+    fault: str | None, claim: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    verdict = judged(SYSTEM, tmp_path, TRAJECTORY | claim, fault=fault, steps=STEPS)
+    assert verdict.reason == reason, verdict.message
+    if reason == "exceeds_tolerance" and claim.get("max_relative_difference"):
+        assert verdict.figures["exceeded_bound"].value == "max_relative_difference"
+    if reason == "capability_missing":
+        assert verdict.message == (
+            "the system of arm captured reports no metric `accuracy`; it reports `loss`, `largest_weight`"
+        )

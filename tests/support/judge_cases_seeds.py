@@ -1,0 +1,178 @@
+"""Cases of not_worse: evidence that passes, with one thing changed.
+
+The candidate is `ungraphed`, the baseline `same_system`, the control `untrained`; each of five seeds has its losses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from evidence_builders import LOSSES, STEPS, arm, untrained, verdict_of
+from judge_cases import Case
+
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.judge.verdict import Verdict
+
+SEEDS = [0, 1, 2, 3, 4]
+NOT_WORSE: dict[str, Any] = {
+    "kind": "not_worse",
+    "candidate": "ungraphed",
+    "baseline": "same_system",
+    "direction": "lower_is_better",
+    "last": 2,
+    "margin": 0.1,
+    "seeds": SEEDS,
+    "confidence": 0.95,
+    "guards": {
+        "steps": STEPS,
+        "distinct_batches": STEPS,
+        "clip_active_steps": STEPS - 1,
+        "training_effect": {"control": "untrained", "last": 2, "at_least": 0.2},
+    },
+}
+NOISE = {0: 0.0, 1: 0.02, 2: -0.02, 3: 0.01, 4: -0.01}  # by which the candidate's losses lie off, by seed
+NORMS = np.linspace(4.0, 0.0, STEPS)
+
+
+def of_seed(seed: int) -> Any:
+    """The baseline's losses: other ones with each seed, of one beginning."""
+    return LOSSES - 0.05 * seed * np.linspace(0.0, 1.0, STEPS)
+
+
+def executions(
+    name: str, by_seed: Mapping[int, Mapping[str, Any]] | None = None, worse: float = 0.0, **all_seeds: Any
+) -> list[ArmEvidence]:
+    """An arm's execution with every seed; `by_seed` changes some of them, other arguments all."""
+    found = []
+    for replica, seed in enumerate(SEEDS):
+        off = NOISE[seed] + worse if name == "ungraphed" else 0.0
+        losses = of_seed(seed) + off * (np.arange(STEPS) > 0)
+        changes: dict[str, Any] = {"losses": losses, **all_seeds, **(by_seed or {}).get(seed, {})}
+        facts = {"seed": seed, **changes.pop("facts", {})}
+        found.append(arm(name, replica=replica, facts=facts, **changes))
+    return found
+
+
+def controls(**changes: Any) -> list[ArmEvidence]:
+    return [untrained(replica=replica, facts={"seed": seed}, **changes) for replica, seed in enumerate(SEEDS)]
+
+
+def seeds(
+    candidate: list[ArmEvidence] | None = None,
+    baseline: list[ArmEvidence] | None = None,
+    control: list[ArmEvidence] | None = None,
+    **claim: Any,
+) -> Verdict:
+    """The verdict on `NOT_WORSE` with changes, over executions with every seed."""
+    arms = {
+        "same_system": baseline or executions("same_system"),
+        "ungraphed": candidate or executions("ungraphed"),
+        "untrained": control or controls(),
+    }
+    return verdict_of(NOT_WORSE | claim, RunEvidence("run", "seeds", arms))
+
+
+def last_worse(**by: float) -> Verdict:
+    """The candidate's losses worse by so much with these seeds, and by their noise with the others."""
+    changed = {
+        int(seed[1:]): {"losses": of_seed(int(seed[1:])) + off * (np.arange(STEPS) > 0)} for seed, off in by.items()
+    }
+    return seeds(executions("ungraphed", changed))
+
+
+def of_norms(ours: Any, direction: str = "higher_is_better", **claim: Any) -> Verdict:
+    """The verdict on the metric `norm`, whose baseline has `NORMS` less a part of the seed."""
+    baseline = executions("same_system", {seed: {"metrics": {"norm": NORMS - 0.01 * seed}} for seed in SEEDS})
+    candidate = executions("ungraphed", {seed: {"metrics": {"norm": ours - 0.01 * seed}} for seed in SEEDS})
+    return seeds(candidate, baseline, metric="norm", direction=direction, **claim)
+
+
+def in_two_precisions(ours: str = "bfloat16", theirs: str = "float32", **changes: Any) -> Verdict:
+    """The verdict on arms that state these data types, and whose frozen tensors have other bits."""
+    candidate = executions("ungraphed", frozen="half", facts={"dtype": ours}, **changes)
+    baseline = executions("same_system", facts={"dtype": theirs})
+    return seeds(candidate, baseline, precisions={"candidate": "bfloat16", "baseline": "float32"})
+
+
+def changed(seed: int, step: int, value: float) -> dict[int, dict[str, Any]]:
+    """One loss of one seed replaced."""
+    losses = of_seed(seed).copy()
+    losses[step] = value
+    return {seed: {"losses": losses}}
+
+
+ALIKE = {1: {"losses": of_seed(0)}}
+SEED_CASES = [
+    Case("no worse", "held", seeds),
+    Case("better by far", "held", lambda: seeds(executions("ungraphed", worse=-0.5))),
+    Case("worse by far", "worse", lambda: seeds(executions("ungraphed", worse=0.5))),
+    Case("worse by about the margin", "undecided_difference", lambda: seeds(executions("ungraphed", worse=0.1))),
+    Case("worse by nearly the margin", "undecided_difference", lambda: seeds(executions("ungraphed", worse=0.085))),
+    Case("one seed beyond the margin", "undecided_difference", lambda: last_worse(s4=0.11)),
+    Case("worse within a part", "held", lambda: seeds(margin=None, relative_margin=0.05)),
+    Case(
+        "worse beyond a part",
+        "worse",
+        lambda: seeds(executions("ungraphed", worse=0.5), margin=None, relative_margin=0.05),
+    ),
+    Case("another metric, higher", "held", lambda: of_norms(NORMS + 0.5)),
+    Case("another metric, lower", "worse", lambda: of_norms(NORMS - 0.5)),
+    Case("another metric, lower is better", "held", lambda: of_norms(NORMS - 0.5, "lower_is_better")),
+    Case("a part of 0 is nothing", "worse", lambda: of_norms(NORMS - 0.1, last=1, margin=None, relative_margin=0.9)),
+    Case("a metric that is not reported", "capability_missing", lambda: seeds(metric="accuracy")),
+    Case("a metric that never moves", "vacuous_constant_metric", lambda: of_norms(np.ones(STEPS))),
+    Case("NaN in the candidate", "non_finite", lambda: seeds(executions("ungraphed", changed(3, 4, math.nan)))),
+    Case(
+        "infinity in the baseline",
+        "non_finite",
+        lambda: seeds(baseline=executions("same_system", changed(3, 4, math.inf))),
+    ),
+    Case("NaN in the metric", "non_finite", lambda: of_norms(np.where(NORMS > 3.9, math.nan, NORMS))),
+    Case("NaN in the control", "non_finite", lambda: seeds(control=controls(losses=np.full(STEPS, math.nan)))),
+    Case("another seed", "evidence_inconsistent", lambda: seeds(executions("ungraphed", {2: {"facts": {"seed": 7}}}))),
+    Case("a seed that is missing", "evidence_missing", lambda: seeds(executions("ungraphed")[:4])),
+    Case(
+        "two seeds alike",
+        "vacuous_seeds_alike",
+        lambda: seeds(executions("ungraphed", ALIKE), executions("same_system", ALIKE)),
+    ),
+    Case(
+        "another start with one seed",
+        "unequal_start",
+        lambda: seeds(executions("ungraphed", {4: {"start": "elsewhere"}})),
+    ),
+    Case(
+        "another batch with one seed",
+        "unequal_batches",
+        lambda: seeds(executions("ungraphed", {4: {"batches": ["b"] * STEPS}})),
+    ),
+    Case("fewer tokens with one seed", "unequal_tokens", lambda: seeds(executions("ungraphed", {4: {"tokens": 8}}))),
+    Case("too few steps", "vacuous_steps", lambda: seeds(guards=NOT_WORSE["guards"] | {"steps": STEPS + 1})),
+    Case("fewer steps than are averaged", "vacuous_steps", lambda: seeds(last=STEPS + 1)),
+    Case(
+        "untrained with one seed",
+        "vacuous_parameters_unchanged",
+        lambda: seeds(executions("ungraphed", {1: {"end": "start"}})),
+    ),
+    Case(
+        "idle clip with one seed", "vacuous_clip_inactive", lambda: seeds(executions("ungraphed", {4: {"active": 0}}))
+    ),
+    Case(
+        "no training effect with one seed",
+        "vacuous_training_effect",
+        lambda: seeds(control=[*controls()[:4], *controls(losses=of_seed(4))[4:]]),
+    ),
+    Case(
+        "a non-finite end",
+        "non_finite_end",
+        lambda: seeds(executions("ungraphed", {3: {"end_state": {"buffers": {"mean": "b2!"}}}})),
+    ),
+    Case("two precisions", "held", in_two_precisions),
+    Case("one precision where two are demanded", "vacuous_precision", lambda: in_two_precisions("float32")),
+    Case("another precision of the baseline", "vacuous_precision", lambda: in_two_precisions(theirs="float64")),
+    Case("too few seeds for the confidence", "too_few_seeds", lambda: seeds(confidence=0.99)),
+    Case("no run", "evidence_missing", lambda: verdict_of(NOT_WORSE)),
+]
