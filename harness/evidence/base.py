@@ -11,7 +11,17 @@ from harness.numbers import Real
 
 Scalar = bool | int | Real | str
 Probe = Literal[
-    "paired", "throughput", "recapture", "kernels", "prewarm", "kernel_match", "step_match", "step_accuracy", "steady"
+    "paired",
+    "throughput",
+    "recapture",
+    "kernels",
+    "prewarm",
+    "kernel_match",
+    "step_match",
+    "step_accuracy",
+    "peak_memory",
+    "long_replay",
+    "steady",
 ]
 
 

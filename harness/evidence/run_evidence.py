@@ -17,7 +17,9 @@ from harness.evidence.arm_records import (
     ComparedStep,
     Gradients,
     HostSyncEvidence,
+    LongReplayEvidence,
     MemoryEvidence,
+    PeakMemoryEvidence,
 )
 from harness.evidence.base import Cause, Obstacle, Probe, Record
 from harness.evidence.run_records import (
@@ -66,6 +68,8 @@ class ArmEvidence:
     syncs: HostSyncEvidence | None = None
     memory: list[MemoryEvidence] = field(default_factory=list)
     compared_steps: list[ComparedStep] = field(default_factory=list)
+    peak_memory: PeakMemoryEvidence | None = None
+    long_replay: LongReplayEvidence | None = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ from harness.evidence.arm_records import (
     ComparedStep,
     Gradients,
     HostSyncEvidence,
+    LongReplayEvidence,
     MemoryEvidence,
+    PeakMemoryEvidence,
 )
 from harness.evidence.base import Cause, Obstacle, Record
 from harness.numbers import Amount, Count, Real
@@ -244,7 +246,9 @@ AnyRecord = Annotated[
     | ComparedStep
     | CaptureEvidence
     | HostSyncEvidence
+    | LongReplayEvidence
     | MemoryEvidence
+    | PeakMemoryEvidence
     | TimingEvidence
     | Telemetry
     | KernelsEvidence

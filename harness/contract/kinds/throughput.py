@@ -100,10 +100,7 @@ class ThroughputRatio(Judged):
         on: Sequence[str],  # noqa: ARG002
         claims: Mapping[str, Sequence[Judged]],
     ) -> Iterator[Problem]:
-        valid = [name for name, parts in claims.items() if any(_compares_timed_steps(one) for one in parts)]
-        if self.trajectory not in valid:
-            rule = "`trajectory` names a trajectory_match claim of this contract, and not of the first step alone"
-            yield Problem(("trajectory",), rule, f"'{self.trajectory}'", nearest(self.trajectory, valid) or "add one")
+        yield from trajectory_problems(self.trajectory, claims)
 
     def undecidable(self) -> Iterator[Problem]:
         # unanimity of n processes has a chance of 2^-n where the ratio is the demanded one
@@ -126,6 +123,14 @@ class ThroughputRatio(Judged):
 
     def measurement_of(self, process: int) -> int:
         return process // self.processes
+
+
+def trajectory_problems(named: str, claims: Mapping[str, Sequence[Judged]]) -> Iterator[Problem]:
+    """The field `trajectory` where it names no claim that compares the losses of measured steps."""
+    valid = [name for name, parts in claims.items() if any(_compares_timed_steps(one) for one in parts)]
+    if named not in valid:
+        rule = "`trajectory` names a trajectory_match claim of this contract, and not of the first step alone"
+        yield Problem(("trajectory",), rule, f"'{named}'", nearest(named, valid) or "add one")
 
 
 def _compares_timed_steps(part: Judged) -> bool:
