@@ -34,11 +34,11 @@ def section(view: ReportView) -> Section | None:
 def _parts(verdict: Verdict, claim: PeakMemory, runs: list[RunEvidence]) -> Iterator[Part]:
     seen: dict[str, PeakMemoryEvidence] = {}
     made_from = []
-    for run in runs:
-        for arm in (claim.candidate, claim.baseline):
+    for arm in (claim.candidate, claim.baseline):
+        for run in runs:
             found = run.arms[arm][0].peak_memory if run.arms.get(arm) else None
-            if found is not None:
-                seen.setdefault(arm, found)
+            if found is not None and arm not in seen:
+                seen[arm] = found
                 made_from.append(run.run_id)
     if not seen:
         return
