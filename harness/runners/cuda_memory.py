@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 
 # bound here, before a system is imported: it could replace them in their module
 from time import monotonic, sleep
@@ -18,7 +19,10 @@ SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 class CudaMemory:
-    """The current CUDA device, by torch and by NVML. Raises `NotAvailable` where there is none."""
+    """The current CUDA device, by torch and by NVML. Raises `NotAvailable` where there is none.
+
+    It makes no context: a system may set torch's allocator up before the first use.
+    """
 
     def __init__(self) -> None:
         import torch
@@ -26,11 +30,20 @@ class CudaMemory:
         if not torch.cuda.is_available():
             raise NotAvailable("needs CUDA: the peak of device memory is measured on a device")
         self._gpus = _Nvml()
-        in_use, processes = self._gpus.at_rest()
-        torch.cuda.init()  # type: ignore[no-untyped-call]
-        self._uuid = f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
-        self._before = (in_use.get(self._uuid), processes.get(self._uuid))
+        self._in_use, self._processes = self._gpus.at_rest()
         self._reset_stats: Callable[[int], None] = vars(torch._C)["_cuda_resetPeakMemoryStats"]
+
+    @cached_property
+    def _uuid(self) -> str:
+        """Once the device is used."""
+        import torch
+
+        return f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
+
+    def used(self) -> bool:
+        import torch
+
+        return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
     def peaks(self) -> Levels:
         import torch
@@ -47,7 +60,8 @@ class CudaMemory:
     def reset_peaks(self) -> None:
         import torch
 
-        self._reset_stats(torch.cuda.current_device())
+        if self.used():
+            self._reset_stats(torch.cuda.current_device())
 
     @contextmanager
     def watch_resets(self, around: Callable[[Callable[[], object]], object]) -> Iterator[None]:
@@ -75,7 +89,7 @@ class CudaMemory:
         del pool
 
     def before(self) -> tuple[int | None, int | None]:
-        return self._before
+        return self._in_use.get(self._uuid), self._processes.get(self._uuid)
 
     def in_use(self) -> int | None:
         return self._gpus.in_use().get(self._uuid)

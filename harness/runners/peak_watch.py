@@ -47,8 +47,12 @@ class DeviceMemory(Protocol):
         """What is allocated within the block leaves nothing in the allocator's cache."""
         ...
 
+    def used(self) -> bool:
+        """Whether this process uses the device by now."""
+        ...
+
     def before(self) -> tuple[int | None, int | None]:
-        """What `in_use` and `processes` gave before this process used the device."""
+        """What `in_use` and `processes` gave before it did."""
         ...
 
     def in_use(self) -> int | None:
@@ -69,8 +73,7 @@ class PeakWatch:
 
     def __init__(self, device: DeviceMemory) -> None:
         self._device = device
-        self._before, self._others = device.before()
-        self._foreign: int | None = self._others
+        self._foreign: int | None = 0
         self._resets, self._lost = 0, 0
         self._largest = self._last = Levels(0, 0)
         self._in_use: int | None = None
@@ -160,15 +163,18 @@ class PeakWatch:
 
     def _read_device(self) -> None:
         """Torch's reserve is read before and after the driver, and the larger counts: it may change meanwhile."""
+        if not self._device.used():
+            return
+        before, others = self._device.before()
         reserved = self._device.reserved()
         in_use, processes = self._device.in_use(), self._device.processes()
-        if self._others is None or processes is None:
+        if others is None or processes is None:
             self._foreign = None
         elif self._foreign is not None:
-            self._foreign = max(self._foreign, self._others, processes - 1)
-        if in_use is None or self._before is None:
+            self._foreign = max(self._foreign, others, processes - 1)
+        if in_use is None or before is None:
             return
-        own = max(0, in_use - self._before)
+        own = max(0, in_use - before)
         outside = max(0, own - max(reserved, self._device.reserved()))
         self._in_use, self._outside = max(self._in_use or 0, own), max(self._outside or 0, outside)
         self._samples += 1

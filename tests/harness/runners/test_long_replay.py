@@ -17,7 +17,6 @@ from harness.drill.expectations import is_killed
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.runners.long_replay import SeenSteps
 from harness.runners.recorder import SeriesWriter
-from harness.system import late_faults
 from harness.system.wrappers import HARNESS_FAULTS
 
 SYSTEM = "step_function_systems:Regression"
@@ -77,7 +76,7 @@ class Clock:
 
     now = 0.0
 
-    def look(self) -> float:
+    def perf_counter(self) -> float:
         self.now += 1e-3
         return self.now
 
@@ -90,9 +89,8 @@ def test_steps_that_become_slower_are_killed_and_others_hold(
     fault: str | None, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("harness.runners.long_replay.monotonic", clock.look)
-    monkeypatch.setattr(late_faults.time, "perf_counter", clock.look)
-    monkeypatch.setattr(late_faults.time, "sleep", clock.sleep)
+    monkeypatch.setattr("harness.runners.long_replay.monotonic", clock.perf_counter)
+    monkeypatch.setattr("harness.system.late_faults.time", clock)
     verdict = judged(SYSTEM, tmp_path, CLAIM | {"slowdown_at_most": 0.2}, fault=fault, steps=STEPS)
     assert verdict.reason == reason, verdict.message
 

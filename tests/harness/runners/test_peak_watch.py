@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ class Device:
         self.peak = Levels(0, 0)
         self.readable = True
         self.number = 1
+        self.in_context = True
         self.around: Callable[[Callable[[], object]], object] | None = None
 
     def hold(self, size: int) -> None:
@@ -61,6 +63,9 @@ class Device:
 
     def apart(self) -> Any:
         return nullcontext()
+
+    def used(self) -> bool:
+        return self.in_context
 
     def before(self) -> tuple[int | None, int | None]:
         return (OTHERS, 0) if self.readable else (None, None)
@@ -154,9 +159,9 @@ def test_memory_that_was_hidden_for_a_while_is_sampled(device: Device, monkeypat
     peaks: list[MemoryPeak] = []
     with PeakWatch(device) as watch, watch.measuring(peaks.append):
         device.hidden = 2000 * MIB
-        before = watch._samples
-        while watch._samples < before + 2:
-            pass
+        first, until = watch._samples, monotonic() + 60.0
+        while watch._samples < first + 2 and monotonic() < until:
+            sleep(0.001)
         device.hidden = 0
     assert peaks[0].outside_bytes == CONTEXT + 2000 * MIB
 
@@ -166,6 +171,17 @@ def test_a_device_that_is_not_read_gives_nothing(device: Device) -> None:
     peak, evidence = measured(device, lambda: device.hold(100 * MIB))
     assert (peak.device_bytes, peak.outside_bytes, peak.samples) == (None, None, 0)
     assert evidence.foreign_processes is None
+
+
+def test_nothing_is_read_of_a_device_that_is_not_used_yet(device: Device) -> None:
+    """The driver's answer would be of a process without a context."""
+    device.in_context = False
+
+    def begin() -> None:
+        device.in_context = True
+
+    peak, evidence = measured(device, lambda: None, begin)
+    assert (peak.samples, peak.outside_bytes, evidence.foreign_processes) == (2, CONTEXT, 0)
 
 
 @pytest.mark.parametrize(("processes", "foreign"), [(0, 0), (1, 0), (3, 2)])
@@ -196,7 +212,7 @@ def test_the_probe_tells_the_opening_from_the_steps(
     monkeypatch.setattr(Heavy, "device", device, raising=False)
     monkeypatch.setattr("step_function_systems.Heavy", Heavy, raising=False)
     system = "step_function_systems:Heavy"
-    claim = {"id": "C", "title": "t", "why": "w", "if_fails": "f", "on": ["w"], "kind": "repeatability"}
+    claim: dict[str, Any] = {"id": "C", "title": "t", "why": "w", "if_fails": "f", "on": ["w"], "kind": "repeatability"}
     claim |= {"candidate": "plain", "equality": "bitwise", "max_abs_difference": 0.1, "guards": {"steps": 8}}
     run = Run(
         id="peaks",
