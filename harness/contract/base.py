@@ -224,6 +224,10 @@ class Judged(Strict):
         """Processes, each a run of its own, that repeat its probe; None: one run, shared where that is possible."""
         return None
 
+    def arms_of(self, process: int) -> list[str]:  # noqa: ARG002 - all of them, unless each has a process of its own
+        """The arms that one of several processes executes, the baseline first."""
+        return list(dict.fromkeys(reversed(self.arms().values())))
+
     def measurement_of(self, process: int) -> int:  # noqa: ARG002
         """Of which measurement a process is; those of a later one begin when the earlier ones are over."""
         return 0

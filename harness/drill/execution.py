@@ -28,6 +28,8 @@ def evidence_of(name: str, source: Source, bundle: Bundle, fault: str) -> RunEvi
     planted = evidence_faults().get(fault)
     if planted is not None and planted.change is not None and source.donor is not None:
         return planted.change(bundle.evidence(source.donor))
+    if planted is None and not source.executed_arms and source.donor is not None:
+        return bundle.evidence(source.donor)  # the fault is in another run of the unit
     seen = bundle.evidence(name)
     if not source.executed_arms or source.donor is None:
         return seen  # a run that was planned and never executed reads as one that left nothing

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import RunEvidence
+from harness.evidence.sharing import equal_but_for_names
 from harness.system.wrappers import SWAPPED_ARMS
 
 
@@ -32,7 +33,10 @@ def arms_to_execute(run: Run) -> set[str]:
 
 
 def donor_for(run: Run, controls: Sequence[Run]) -> Run | None:
-    """The control run that has all that `run` leaves out; None: execute all of it."""
+    """The control run that has all that `run` leaves out; None: execute all of it. Of another probe than `paired` an
+    equal run: whatever a fault does not touch is executed once."""
+    if run.probe != "paired":
+        return next((control for control in controls if equal_but_for_names(control, run)), None)
     left_out = set(run.arms) - arms_to_execute(run)
     for control in controls:
         if control.probe == run.probe and control.workload_name == run.workload_name and left_out <= set(control.arms):

@@ -190,9 +190,10 @@ class _ContractPlanner:
 
 
 def _faulted_run(run: Run, controls: Sequence[Run], *, in_evidence: bool) -> FaultedRun:
-    """A fault in the evidence executes nothing: it changes the control's evidence when that is read."""
+    """A fault in the evidence executes nothing: it changes the control's evidence when that is read. Nor does a run
+    that is equal to a control, as one of an arm without the fault is."""
     control = donor_for(run, controls)
-    if in_evidence:
+    if in_evidence or (control is not None and run.probe != "paired"):
         return FaultedRun(run, None, control.id if control is not None else None)
     if control is None or arms_to_execute(run) == set(run.arms):
         return FaultedRun(run, run, None)

@@ -241,5 +241,67 @@ class MemoryEvidence(Record):
     samples: list[MemorySample]
 
 
+class MemoryPeak(Record):
+    """The most that one stretch of an arm's process held at one time.
+
+    Of torch's allocator by its own statistics; of the device by samples of what the driver has in use, less what it
+    had before the process used it. None: the driver was not read.
+    """
+
+    allocated_bytes: Count
+    reserved_bytes: Count
+    device_bytes: Count | None
+    outside_bytes: Count | None  # of the device beside what torch's allocator held at the same moment
+    samples: Count  # of the device
+
+
+class PeakMemoryEvidence(Record):
+    record: Literal["peak_memory"] = "peak_memory"
+    arm: str
+    replica: Count
+    opening: MemoryPeak
+    steps: MemoryPeak  # warm-up and capture included
+    resets: Count  # of torch's peak statistics by others than the harness: what they read before is in the peaks
+    lost_peaks: Count  # times the statistics fell and no reset was seen: a peak may have been higher
+    foreign_processes: Count | None  # most on the device beside this one; None: not known
+    allocator: str  # torch's backend
+    allocator_settings: str  # of the environment
+
+
+class ReplayBlock(Record):
+    """Steps that were made one after the other: what they had in common with the other arm's, and what they cost."""
+
+    first_step: Count
+    steps: Count
+    losses: str  # digest of every step's loss, in order
+    batches: str  # of every step's batch
+    first_non_finite: Count | None  # step of the first loss that is NaN or infinite
+    seconds: Amount  # between two device synchronizations, with what the harness keeps of each step
+    yardstick_seconds: Amount  # of a fixed piece of work, right after it
+    allocated_bytes: Count | None  # after the block; None: no CUDA
+    reserved_bytes: Count | None
+
+
+class LongReplayEvidence(Record):
+    """A long run in blocks. The arm's series has a row for the last step of each."""
+
+    record: Literal["long_replay"] = "long_replay"
+    arm: str
+    replica: Count
+    every: Count
+    distinct_batches: Count  # of all steps
+    blocks: list[ReplayBlock]
+
+
 # What a worker writes of an arm after its start.
-LaterArmRecord = ArmEnd | CaptureEvidence | ComparedStep | Gradients | HostSyncEvidence | MemoryEvidence | MicroBatches
+LaterArmRecord = (
+    ArmEnd
+    | CaptureEvidence
+    | ComparedStep
+    | Gradients
+    | HostSyncEvidence
+    | LongReplayEvidence
+    | MemoryEvidence
+    | MicroBatches
+    | PeakMemoryEvidence
+)

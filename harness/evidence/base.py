@@ -20,6 +20,8 @@ Probe = Literal[
     "step_match",
     "step_accuracy",
     "seeds",
+    "peak_memory",
+    "long_replay",
     "steady",
 ]
 

@@ -18,8 +18,10 @@ from harness.evidence.arm_records import (
     Gradients,
     HostSyncEvidence,
     LaterArmRecord,
+    LongReplayEvidence,
     MemoryEvidence,
     MicroBatches,
+    PeakMemoryEvidence,
 )
 from harness.evidence.files import Damaged, first_error, read_bytes, read_model
 from harness.evidence.lanes import Lane, joined, lane_folders, missing
@@ -49,6 +51,14 @@ _LISTED: dict[type[LaterArmRecord], str] = {
     ComparedStep: "compared_steps",
     MemoryEvidence: "memory",
     MicroBatches: "micro_batches",
+}
+# Records of which it has one -> where that is.
+_SINGLE: dict[type[LaterArmRecord], str] = {
+    ArmEnd: "end",
+    CaptureEvidence: "capture",
+    HostSyncEvidence: "syncs",
+    PeakMemoryEvidence: "peak_memory",
+    LongReplayEvidence: "long_replay",
 }
 _EMPTY = Series(np.empty(0), [], np.empty(0, np.int64), np.empty(0, np.int64))
 
@@ -248,16 +258,10 @@ def _series(path: Path, known: dict[Path, Series]) -> Series:
 
 
 def _with_arm_record(arm: ArmEvidence, record: LaterArmRecord) -> ArmEvidence:
-    match record:
-        case ArmEnd():
-            return replace(arm, end=record)
-        case CaptureEvidence():
-            return replace(arm, capture=record)
-        case HostSyncEvidence():
-            return replace(arm, syncs=record)
-        case Gradients() | ComparedStep() | MemoryEvidence() | MicroBatches():
-            name = _LISTED[type(record)]
-            return replace(arm, **{name: [*getattr(arm, name), record]})  # type: ignore[arg-type]
+    name = _LISTED.get(type(record))
+    if name is None:
+        return replace(arm, **{_SINGLE[type(record)]: record})  # type: ignore[arg-type]
+    return replace(arm, **{name: [*getattr(arm, name), record]})  # type: ignore[arg-type]
 
 
 def _with_run_record(evidence: RunEvidence, record: AnyRecord) -> RunEvidence:

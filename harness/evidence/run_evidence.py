@@ -17,8 +17,10 @@ from harness.evidence.arm_records import (
     ComparedStep,
     Gradients,
     HostSyncEvidence,
+    LongReplayEvidence,
     MemoryEvidence,
     MicroBatches,
+    PeakMemoryEvidence,
 )
 from harness.evidence.base import Cause, Obstacle, Probe, Record
 from harness.evidence.run_records import (
@@ -70,6 +72,8 @@ class ArmEvidence:
     memory: list[MemoryEvidence] = field(default_factory=list)
     compared_steps: list[ComparedStep] = field(default_factory=list)
     micro_batches: list[MicroBatches] = field(default_factory=list)
+    peak_memory: PeakMemoryEvidence | None = None
+    long_replay: LongReplayEvidence | None = None
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,10 @@ from harness.evidence.arm_records import (
     ComparedStep,
     Gradients,
     HostSyncEvidence,
+    LongReplayEvidence,
     MemoryEvidence,
     MicroBatches,
+    PeakMemoryEvidence,
 )
 from harness.evidence.base import Cause, Obstacle, Record
 from harness.numbers import Amount, Count, Real
@@ -245,8 +247,10 @@ AnyRecord = Annotated[
     | ComparedStep
     | CaptureEvidence
     | HostSyncEvidence
+    | LongReplayEvidence
     | MemoryEvidence
     | MicroBatches
+    | PeakMemoryEvidence
     | TimingEvidence
     | Telemetry
     | KernelsEvidence

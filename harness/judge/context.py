@@ -57,6 +57,14 @@ class Context:
             settle(reasons.EVIDENCE_MISSING, f"there is no evidence of a `{probe}` run")
         return runs[0]
 
+    def run_of(self, probe: Probe, arm: str) -> RunEvidence:
+        """The first run of a probe that executed an arm, sound; settles as `only_run` does."""
+        runs = self.sound_runs(probe)
+        found = next((run for run in runs if arm in run.arms or arm in run.failed), None)
+        if found is None:
+            settle(reasons.EVIDENCE_MISSING, f"there is no evidence of a `{probe}` run of arm {arm}")
+        return found
+
     def sound_runs(self, probe: Probe) -> list[RunEvidence]:
         """Every run of a probe; settles with ERROR when one died, with NOT_RUN when the machine can't do it."""
         runs = [run for run in self.runs if run.probe == probe]
@@ -129,7 +137,8 @@ def _require_sound(run: RunEvidence, arm: str, execution: ArmEvidence) -> None:
     if len(lengths) != 1:
         settle(reasons.EVIDENCE_INCONSISTENT, f"the columns of arm {arm}'s series have lengths {sorted(lengths)}")
     untold = end.steps_called - len(series.loss)
-    if untold < 0 or (untold > 0 and run.probe != "throughput"):  # a timing's series holds the timed steps alone
+    # a timing's series holds the timed steps alone, a long replay's the last one of each block
+    if untold < 0 or (untold > 0 and run.probe not in ("throughput", "long_replay")):
         settle(
             reasons.EVIDENCE_INCONSISTENT,
             f"arm {arm} recorded {len(series.loss)} steps and was called {end.steps_called} times",

@@ -186,6 +186,19 @@ SYNC_COUNT = _fails(
 )
 CONTROL_SYNC_COUNT = _fails("control_sync_count", "The control arm's host syncs are not the demanded number.")
 MEMORY_GROWS = _fails("memory_grows", "Memory grew after the warm-up by more than the bound.")
+PEAK_MEMORY = _fails("peak_memory", "The arm held more device memory at one time than the bound.")
+PEAK_RATIO = _fails(
+    "peak_ratio", "The arm's peak of device memory is a larger multiple of the baseline's than allowed."
+)
+MEMORY_OUTSIDE_ALLOCATOR = _fails(
+    "memory_outside_allocator", "The device held more beside torch's allocator than the bound, so a peak may be hidden."
+)
+PEAK_UNKNOWN = _undecided(
+    "peak_unknown", "torch's peak statistics were set back unseen, so that a peak may have been higher than recorded."
+)
+DEVICE_MEMORY_UNSEEN = _undecided(
+    "device_memory_unseen", "What the device itself had in use was not read, or others used the device meanwhile."
+)
 
 BASELINE_IDLE = _undecided(
     "baseline_idle", "The baseline waited while neither host nor device worked: something slowed it."
@@ -228,6 +241,11 @@ MEASUREMENTS_OVERLAP = _undecided(
 )
 LIMITS_EXCEEDED = _undecided("limits_exceeded", "Machine load, clocks or throttling were outside the limits.")
 TELEMETRY_MISSING = _undecided("telemetry_missing", "No clocks, load or throttling were recorded during the timing.")
+
+SLOWS_DOWN = _fails("slows_down", "Late steps take longer than early ones by more than the bound.")
+UNDECIDED_SLOWDOWN = _undecided(
+    "undecided_slowdown", "The step times are too noisy to tell whether late steps take longer than the bound allows."
+)
 
 # --- measured, not decided ---------------------------------------------------------------------------------------
 CANDIDATE_NOT_CAPTURED = _undecided("candidate_not_captured", "An arm that must be captured for this claim was not.")

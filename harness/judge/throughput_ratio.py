@@ -9,18 +9,16 @@ from __future__ import annotations
 import math
 from typing import NoReturn
 
-from harness.contract.claims import parts_of
 from harness.contract.kinds.throughput import ThroughputRatio
 from harness.contract.kinds.training import TrajectoryMatch
 from harness.judge import reasons, statistics
 from harness.judge.clocks import require_no_clock_advantage
 from harness.judge.context import Context, executed
-from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
-from harness.judge.guards import require_trained
+from harness.judge.end_state import require_recorded
+from harness.judge.equal_training import named_trajectory, require_equal_training
 from harness.judge.idle import require_busy_baseline, require_unhindered_host
 from harness.judge.machine import require_quiet_machine
 from harness.judge.pace import Counted, counted
-from harness.judge.series import Bounds, difference, losses, require_comparable, require_equal, require_finite
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.sound_clock import require_sound_clock
 from harness.judge.speed_figures import (
@@ -33,7 +31,6 @@ from harness.judge.speed_figures import (
 )
 from harness.judge.statistics import Reading
 from harness.judge.timed_launches import Process, require_launches, require_profiled, require_uncaptured_baseline
-from harness.judge.trajectory_match import require_precisions
 from harness.judge.verdict import Judgement
 
 ANSWERS = {1: "proves it", 0: "decides nothing", -1: "refutes it"}
@@ -43,7 +40,7 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     """Order: every process timed equal training, the machine was quiet, the ratios."""
     processes = _processes(part, context)
     sheet.count("processes", len(processes))
-    trajectory = _trajectory(part, context)
+    trajectory = named_trajectory(part.trajectory, context)
     for process in processes:
         _require_equal_training(part, trajectory, context, process, sheet)
     require_profiled(part, processes, sheet)
@@ -85,15 +82,6 @@ def _processes(part: ThroughputRatio, context: Context) -> list[Process]:
     return [found[process] for process in range(demanded)]
 
 
-def _trajectory(part: ThroughputRatio, context: Context) -> TrajectoryMatch:
-    named = [claim for claim in context.contract.claims if claim.id == part.trajectory]
-    found = [each for claim in named for each in parts_of(claim) if isinstance(each, TrajectoryMatch)]
-    if not found:
-        settle(reasons.EVIDENCE_MISSING, f"the contract has no trajectory_match claim {part.trajectory}")
-    trajectory = context.resolved(found[0])
-    return trajectory if isinstance(trajectory, TrajectoryMatch) else found[0]
-
-
 def _require_equal_training(
     part: ThroughputRatio, trajectory: TrajectoryMatch, context: Context, process: Process, sheet: Sheet
 ) -> None:
@@ -103,20 +91,8 @@ def _require_equal_training(
     require_launches(part, context, process, candidate, sheet)
     ours, theirs = (f"{name} in process {timing.process}" for name in (part.candidate, part.baseline))
     named = {theirs: baseline, ours: candidate}
-    require_finite(named, sheet)
-    require_precisions(trajectory, candidate, baseline)
-    require_comparable(named, sheet, frozen=trajectory.precisions is None)
-    bounds = Bounds(trajectory.max_abs_difference, trajectory.max_relative_difference)
-    found = difference(losses(candidate), losses(baseline), trajectory.compare, bounds)
-    if found.steps == 0:
-        settle(reasons.VACUOUS_STEPS, f"process {timing.process} recorded no loss of a timed step")
-    require_equal(found, trajectory.equality, bounds, f"{ours} and {theirs}")
-    for name, execution in named.items():
-        require_trained(name, execution)
-    note_watched(named, sheet)
-    require_finite_end(named, sheet)
-    if trajectory.equality == "bitwise":
-        require_equal_ends(named, sheet)
+    nothing = f"process {timing.process} recorded no loss of a timed step"
+    require_equal_training(trajectory, named, sheet, nothing=nothing)
     require_uncaptured_baseline(part, context, process)
     for name, execution in ((part.candidate, candidate), (part.baseline, baseline)):
         timed = sum(block.steps for block in timing.blocks if block.arm == name)

@@ -189,5 +189,27 @@ _ROWS = (
         evidence_faults=(MISSING_RUN,),
         reasons={},
     ),
+    Kind(
+        name="peak_memory",
+        model="harness.contract.kinds.memory:PeakMemory",
+        judge="harness.judge.peak_memory:judge",
+        probes={"peak_memory": ()},
+        capabilities=frozenset({"parameters", "inputs"}),
+        judges_unreadable_device=False,
+        card=("peak_memory",),
+        evidence_faults=(MISSING_RUN, NO_STEPS),
+        reasons={},
+    ),
+    Kind(
+        name="long_replay",
+        model="harness.contract.kinds.long_replay:LongReplay",
+        judge="harness.judge.long_replay:judge",
+        probes={"long_replay": ("candidate", "every")},
+        capabilities=frozenset({"parameters", "inputs", "capture"}),
+        judges_unreadable_device=False,
+        card=("long_replay",),
+        evidence_faults=(MISSING_RUN, NO_STEPS),
+        reasons={},
+    ),
 )
 BUILT_IN = {row.name: row for row in _ROWS}

@@ -17,7 +17,8 @@ def needs_gpu(run: Run) -> bool:
 
 
 def gpu_memory_gib(run: Run) -> float | None:
-    """GiB of the GPU's memory that the run may take; None where its workload declares none, so that it never shares.
+    """GiB of the GPU's memory that the run may take; None where it never shares: its workload declares none, or its
+    probe reads what the whole device has in use.
 
     What a workload declares is enough for each of its runs on a GPU that has no more (`harness.runners.obstacles`
     asks for that much, whatever the probe): a timing's process, with both arms open, is within it. A prewarm run that
@@ -25,6 +26,8 @@ def gpu_memory_gib(run: Run) -> float | None:
     """
     if not needs_gpu(run):
         return 0.0
+    if run.probe == "peak_memory":
+        return None  # the driver counts the memory of all processes together
     declared = run.workload.needs.memory_gib
     if declared is None:
         return None

@@ -151,12 +151,11 @@ class RunBuilder:
         processes = part.process_count()
         if processes is None:
             return [self._shared(part, probe, settings)]
-        arms = dict.fromkeys(reversed(part.arms().values()), 1)  # the baseline first, as in a paired run
         return [
             self._other(
                 probe,
                 f"{claim.id}+{index}+{process}",
-                arms,
+                dict.fromkeys(part.arms_of(process), 1),
                 settings,
                 process,
                 part.measurement_of(process),

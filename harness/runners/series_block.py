@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import monotonic  # bound before a system is imported, which could replace it
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from harness.evidence.plan_records import Run
-from harness.runners.recorder import Recorder, SeriesWriter
+from harness.runners.recorder import Recorder
 from harness.runners.reductions import as_hex, combine_each, dense
 from harness.system.adapter_checks import require_loss, require_metrics
 from harness.system.protocol import HasGradientNorms, HasInputs, HasMetrics, TrainingRun
@@ -26,10 +27,24 @@ NOT_REPORTED = -1
 Shapes = tuple[tuple[str, torch.Size, torch.dtype, torch.device], ...]
 
 
+class Rows(Protocol):
+    """What takes a block of steps; `SeriesWriter` is one."""
+
+    def rows(
+        self,
+        steps: Sequence[int],
+        losses: Sequence[float],
+        batch_digests: Sequence[str],
+        clip_active_groups: Sequence[int],
+        tokens: Sequence[int],
+        metrics: Mapping[str, Sequence[float]],
+    ) -> None: ...
+
+
 class SeriesBlock:
     """Steps of `training` whose figures are still on the device."""
 
-    def __init__(self, run: Run, recorder: Recorder, series: SeriesWriter, training: TrainingRun) -> None:
+    def __init__(self, run: Run, recorder: Recorder, series: Rows, training: TrainingRun) -> None:
         self._run, self._recorder, self._series, self._step = run, recorder, series, training.step
         self._shows_inputs = training if isinstance(training, HasInputs) else None
         self._shows_norms = training if isinstance(training, HasGradientNorms) else None

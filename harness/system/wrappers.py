@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from harness.errors import UsageError
 from harness.system.end_faults import DrawnNumbers, DroppedLastUpdate, NanEndState, WipedMoments
 from harness.system.faulty_run import FAULTY_STEP, FaultyRun
+from harness.system.late_faults import LATE, SLOWING, LateDroppedUpdate, LateNan, LateStaleBatch, SlowingSteps
+from harness.system.memory_faults import HiddenMemory, LeakingSteps, MemorySpike, ResetPeak, RetainedTensors
 from harness.system.metric_faults import (
     SHIFT,
     ConstantMetric,
@@ -240,6 +242,15 @@ _WRAPPERS: dict[str, type[FaultyRun]] = {
     "one_batch": OneBatch,
     "idle_clip": IdleClip,
     "noisy_control": ExtraSync,
+    "memory_spike": MemorySpike,
+    "retained_tensors": RetainedTensors,
+    "hidden_memory": HiddenMemory,
+    "reset_peak": ResetPeak,
+    "leaking_steps": LeakingSteps,
+    "late_stale_batch": LateStaleBatch,
+    "late_dropped_update": LateDroppedUpdate,
+    "late_nan": LateNan,
+    "slowing_steps": SlowingSteps,
 }
 _SUMMARIES = {
     "nan_tail": f"every loss from step {FAULTY_STEP} on is NaN, in both arms",
@@ -269,6 +280,15 @@ _SUMMARIES = {
     "noisy_control": "each step of the control reads its loss on the host once more",
     "fewer_tokens": "half of each sequence is processed",
     SWAPPED_ARMS: "candidate and baseline have changed places",
+    "memory_spike": f"after step {FAULTY_STEP} both arms allocate nearly all of the device for a moment",
+    "retained_tensors": f"from step {FAULTY_STEP} on each step keeps a tensor; in the end they hold half of the device",
+    "hidden_memory": f"step {FAULTY_STEP} takes half of the device from the driver, behind torch's allocator",
+    "reset_peak": "both arms do as in `memory_spike`, and then set torch's peak statistics back",
+    "leaking_steps": "each step keeps a tensor of 1 KiB",
+    "late_stale_batch": f"the step at {LATE:.0%} of the run trains on the batch before its own",
+    "late_dropped_update": f"the update of the step at {LATE:.0%} of the run is taken back",
+    "late_nan": f"the loss of the step at {LATE:.0%} of the run is NaN",
+    "slowing_steps": f"steps take longer and longer, the last {1 + SLOWING:g} times its time",
 }
 
 
@@ -287,6 +307,8 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
         "trajectory_match": _fails("vacuous_constant_loss"),
         "repeatability": _fails("vacuous_constant_loss"),
         "not_worse": _fails("vacuous_constant_loss"),
+        "peak_memory": _fails("vacuous_constant_loss"),
+        "long_replay": _fails("vacuous_constant_loss"),
     },
     "flat_loss": {
         "trajectory_match": _fails("vacuous_training_effect"),
@@ -311,7 +333,7 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
         kind: _fails("non_finite_end")
         for kind in (
             *("trajectory_match", "gradient_match", "repeatability", "capture", "host_syncs", "memory_steady"),
-            "not_worse",
+            *("not_worse", "peak_memory", "long_replay"),
         )
     },
     "dropped_last_update": {"trajectory_match": _fails("end_differs", final_parameters_equal=False, steps_differing=0)},
@@ -325,10 +347,12 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
         # every run drops it, so the runs agree: that one batch was read twice gives it away
         "repeatability": _fails("vacuous_batches_repeat"),
         "capture": _fails("lost_step"),
+        "peak_memory": _fails("unequal_batches", first_unequal_step=FAULTY_STEP),
     },
     "doubled_step": {
         "trajectory_match": _fails("differs", first_differing_step=FAULTY_STEP),
         "capture": _fails("extra_step"),
+        "peak_memory": _fails("differs"),
     },
     "stale_batch": {
         "trajectory_match": _fails("unequal_batches", first_unequal_step=1, first_differing_step=1),
@@ -348,6 +372,7 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
         "trajectory_match": _fails("vacuous_batches_repeat", distinct_batches=1),
         "repeatability": _fails("vacuous_batches_repeat", distinct_batches=1),
         "not_worse": _fails("vacuous_batches_repeat", distinct_batches=1),
+        "long_replay": _fails("vacuous_batches_repeat", distinct_batches=1),
     },
     "idle_clip": {
         "trajectory_match": _fails("vacuous_clip_inactive", clip_active_steps=0),
@@ -367,10 +392,28 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
         "trajectory_match": Expectation("INCONCLUSIVE", "candidate_not_captured"),
         "capture": _fails("not_captured"),
     },
+    "memory_spike": {"peak_memory": _fails("peak_memory", candidate_peak_resets=0)},
+    "reset_peak": {"peak_memory": _fails("peak_memory", candidate_peak_resets=1)},
+    "retained_tensors": {"peak_memory": _fails("peak_ratio")},
+    "hidden_memory": {"peak_memory": _fails("memory_outside_allocator")},
+    "leaking_steps": {"long_replay": _fails("memory_grows")},
+    "late_stale_batch": {"long_replay": _fails("unequal_batches")},
+    "late_dropped_update": {"long_replay": _fails("differs")},
+    "late_nan": {"long_replay": _fails("non_finite")},
+    "slowing_steps": {"long_replay": _fails("slows_down")},
 }
+_ON_CUDA = (
+    DECOY_GRAPH,
+    "busy_step",
+    "memory_spike",
+    "reset_peak",
+    "retained_tensors",
+    "hidden_memory",
+    "leaking_steps",
+)
 _PLANTED_IN_BOTH = (
     *("nan_tail", "constant_loss", "flat_loss", "nan_metric", "constant_metric", "one_batch", "idle_clip"),
-    SWAPPED_ARMS,
+    *(SWAPPED_ARMS, "memory_spike", "reset_peak"),
 )
 _PLANTED_IN_BASELINE = ("slow_baseline", "noisy_control")
 
@@ -382,9 +425,7 @@ def _planted_in(name: str) -> Literal["candidate", "baseline", "both"]:
 
 
 HARNESS_FAULTS: dict[str, FaultDescription] = {
-    name: FaultDescription(
-        name, summary, _planted_in(name), _BREAKS[name], needs="cuda" if name in (DECOY_GRAPH, "busy_step") else "any"
-    )
+    name: FaultDescription(name, summary, _planted_in(name), _BREAKS[name], needs="cuda" if name in _ON_CUDA else "any")
     for name, summary in _SUMMARIES.items()
 }
 

@@ -11,7 +11,9 @@ from judge_cases_gradients import GRADIENT_CASES
 from judge_cases_kernel_match import MATCH_CASES
 from judge_cases_kernels import PREWARM_CASES, PTX_CASES
 from judge_cases_launched import LAUNCHED
+from judge_cases_long_replay import LONG_CASES
 from judge_cases_mechanisms import MECHANISMS
+from judge_cases_peak_memory import PEAK_CASES
 from judge_cases_ratios import RATIOS
 from judge_cases_roles import ROLES
 from judge_cases_seeds import SEED_CASES
@@ -38,6 +40,8 @@ ONE_WRONG_THING: dict[str, list[Case]] = {
     "not_worse": SEED_CASES,
     "throughput_ratio": THROUGHPUT_CASES,
     "accumulation": ACCUMULATION_CASES,
+    "peak_memory": PEAK_CASES,
+    "long_replay": LONG_CASES,
     "any": OTHER_CASES,
 }
 BESIDE = (BOUNDS, ROLES, MECHANISMS, ENDS, LAUNCHED, RATIOS)

@@ -100,16 +100,7 @@ class ThroughputRatio(Judged):
         on: Sequence[str],  # noqa: ARG002
         claims: Mapping[str, Sequence[Judged]],
     ) -> Iterator[Problem]:
-        valid = [name for name, parts in claims.items() if any(_compares_timed_steps(one) for one in parts)]
-        if self.trajectory not in valid:
-            claims_here = "a trajectory_match claim of this contract about losses, and not of the first step alone"
-            rule = f"`trajectory` names {claims_here}"
-            yield Problem(("trajectory",), rule, f"'{self.trajectory}'", nearest(self.trajectory, valid) or "add one")
-        for one in claims.get(self.trajectory, ()):
-            if isinstance(one, TrajectoryMatch) and one.parameter_dtypes is not None:
-                rule = "timed arms start from parameters that are equal in bits"
-                remedy = "name a claim without `parameter_dtypes`"
-                yield Problem(("trajectory",), rule, f"'{self.trajectory}' compares rounded ones", remedy)
+        yield from trajectory_problems(self.trajectory, claims)
 
     def undecidable(self) -> Iterator[Problem]:
         # unanimity of n processes has a chance of 2^-n where the ratio is the demanded one
@@ -132,6 +123,20 @@ class ThroughputRatio(Judged):
 
     def measurement_of(self, process: int) -> int:
         return process // self.processes
+
+
+def trajectory_problems(named: str, claims: Mapping[str, Sequence[Judged]]) -> Iterator[Problem]:
+    """The field `trajectory` where it names no claim that compares the losses of measured steps."""
+    valid = [name for name, parts in claims.items() if any(_compares_timed_steps(one) for one in parts)]
+    if named not in valid:
+        claims_here = "a trajectory_match claim of this contract about losses, and not of the first step alone"
+        rule = f"`trajectory` names {claims_here}"
+        yield Problem(("trajectory",), rule, f"'{named}'", nearest(named, valid) or "add one")
+    for one in claims.get(named, ()):
+        if isinstance(one, TrajectoryMatch) and one.parameter_dtypes is not None:
+            rule = "measured arms start from parameters that are equal in bits"
+            remedy = "name a claim without `parameter_dtypes`"
+            yield Problem(("trajectory",), rule, f"'{named}' compares rounded ones", remedy)
 
 
 def _compares_timed_steps(part: Judged) -> bool:

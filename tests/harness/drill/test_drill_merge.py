@@ -64,6 +64,17 @@ def test_swapped_arms_and_other_probes_execute_whole() -> None:
     }
 
 
+def test_a_run_of_one_arm_is_given_by_an_equal_control_alone() -> None:
+    """Of several processes, each with an arm of its own."""
+    plain, traced = (
+        make({name: planned()}, id=name, probe="peak_memory", process=number)
+        for number, name in enumerate(("plain", "traced"))
+    )
+    assert donor_for(traced.model_copy(update={"id": "traced+f"}), [plain, traced]) is traced
+    assert donor_for(traced.model_copy(update={"process": 2}), [plain, traced]) is None
+    assert donor_for(traced.model_copy(update={"fault": "f", "fault_arms": ["traced"]}), [plain, traced]) is None
+
+
 def test_a_control_that_lacks_something_is_no_donor() -> None:
     run = make(fault="f", fault_arms=["traced"])
     fewer = make({"plain": planned(), "traced": planned(), "untrained": planned()})

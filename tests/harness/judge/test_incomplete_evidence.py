@@ -71,6 +71,10 @@ ABSENT = {
         "kernels.graphed.used": "the planned ones remain",
     },
     "host_syncs": {"arms.synchronizing.syncs.every_step": "of the control, whose two steps show that syncs are seen"},
+    "long_replay": {
+        "arms.ungraphed.long_replay.blocks.allocated_bytes": "of the baseline, shown",
+        "arms.ungraphed.long_replay.blocks.reserved_bytes": "likewise",
+    },
     "gradient_match": {"gradients.groups": "asked for where the claim bounds clipped norms"},
     "throughput_ratio": {
         "timing.blocks.enqueue_seconds": "asked for where a claim measures the host's time",

@@ -54,6 +54,8 @@ TWELVE = {"device": "cuda", "memory_gib": 12}
         (make_run(needs=TWELVE), 12.0),
         (make_run(needs={"memory_gib": 3}), 3.0),
         (make_run("throughput", TWELVE), 12.0),
+        (make_run("peak_memory", TWELVE), None),
+        (make_run("long_replay", TWELVE), 12.0),
         (make_run("prewarm", TWELVE, memory_filled=True), 24.0),
         (make_run("prewarm", TWELVE, memory_filled=False), 12.0),
         (make_run("prewarm", {"device": "cuda"}, memory_filled=True), None),

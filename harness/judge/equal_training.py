@@ -1,0 +1,48 @@
+"""What a measurement of two arms must show beside its numbers: that both trained, and alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.contract.claims import parts_of
+from harness.contract.kinds.training import TrajectoryMatch
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judge import reasons
+from harness.judge.context import Context
+from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end
+from harness.judge.guards import require_trained
+from harness.judge.series import Bounds, difference, losses, require_comparable, require_equal, require_finite
+from harness.judge.sheet import Sheet, settle
+from harness.judge.trajectory_match import require_precisions
+
+
+def named_trajectory(claim_id: str, context: Context) -> TrajectoryMatch:
+    """The trajectory_match claim of the contract with this id; settles when there is none."""
+    named = [claim for claim in context.contract.claims if claim.id == claim_id]
+    found = [each for claim in named for each in parts_of(claim) if isinstance(each, TrajectoryMatch)]
+    if not found:
+        settle(reasons.EVIDENCE_MISSING, f"the contract has no trajectory_match claim {claim_id}")
+    trajectory = context.resolved(found[0])
+    return trajectory if isinstance(trajectory, TrajectoryMatch) else found[0]
+
+
+def require_equal_training(
+    trajectory: TrajectoryMatch, named: Mapping[str, ArmEvidence], sheet: Sheet, *, nothing: str
+) -> None:
+    """Settle unless the measured steps of both arms satisfy `trajectory`, and trained. `named`: the baseline, then the
+    candidate; `nothing`: the sentence where no step was recorded."""
+    (theirs, baseline), (ours, candidate) = named.items()
+    require_finite(named, sheet)
+    require_precisions(trajectory, candidate, baseline)
+    require_comparable(named, sheet, frozen=trajectory.precisions is None)
+    bounds = Bounds(trajectory.max_abs_difference, trajectory.max_relative_difference)
+    found = difference(losses(candidate), losses(baseline), trajectory.compare, bounds)
+    if found.steps == 0:
+        settle(reasons.VACUOUS_STEPS, nothing)
+    require_equal(found, trajectory.equality, bounds, f"{ours} and {theirs}")
+    for name, execution in named.items():
+        require_trained(name, execution)
+    note_watched(named, sheet)
+    require_finite_end(named, sheet)
+    if trajectory.equality == "bitwise":
+        require_equal_ends(named, sheet)

@@ -1,0 +1,205 @@
+"""`long_replay`: many captured steps train in bits like plain ones, and neither memory nor a step's time grows.
+
+Every step is compared, by a digest of the losses and one of the batches of each block; a row is kept of a block's last
+step. Memory is compared with what it was after the warm-up; time by `flatness`, which never passes on noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+
+from harness.contract.kinds.long_replay import LongReplay
+from harness.evidence.arm_records import LongReplayEvidence, ReplayBlock
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judge import reasons
+from harness.judge.context import Context, end_of, executed, require_captured, require_uncaptured
+from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
+from harness.judge.flatness import slowdown
+from harness.judge.guards import require_trained
+from harness.judge.series import Bounds, difference, losses, require_comparable, require_equal, require_finite
+from harness.judge.sheet import Sheet, number, settle
+from harness.judge.verdict import Judgement
+
+MIB = 2**20
+
+
+def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
+    """Order: capture, finiteness, equal start and work, the difference, guards, the ends, memory, time."""
+    candidate, baseline = (executed(context.run_of("long_replay", arm), arm) for arm in (part.candidate, part.baseline))
+    require_captured(context, part, part.candidate, candidate, sheet, watched=False)
+    ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
+    named = {theirs: baseline, ours: candidate}
+    _require_steps(part, candidate, sheet)
+    seen = {name: _seen(part, name, execution) for name, execution in named.items()}
+    _require_finite_blocks(seen, sheet)
+    require_finite(named, sheet)
+    _require_equal_batches(seen, sheet)
+    require_comparable(named, sheet)
+    _require_equal_losses(seen, named, sheet)
+    _require_replayed(part, candidate)
+    require_uncaptured(context, part.baseline, baseline)
+    for name, execution in named.items():
+        require_trained(name, execution)
+    _require_distinct_batches(part, seen[ours], sheet)
+    note_watched(named, sheet)
+    require_finite_end(named, sheet)
+    require_equal_ends(named, sheet)
+    flat = [*_flat_memory(part, seen[ours], sheet), *_flat_time(part, seen[ours], sheet)]
+    require_recorded(named)
+    steps = end_of(candidate).steps_called
+    return sheet.held(
+        "; ".join(
+            [f"the losses of {ours} and {theirs} are equal in bits at all {steps} steps, and so are the ends", *flat]
+        )
+    )
+
+
+def _require_steps(part: LongReplay, candidate: ArmEvidence, sheet: Sheet) -> None:
+    steps = end_of(candidate).steps_called
+    sheet.figure("steps_run", steps, "steps")
+    sheet.count("steps", steps)
+    if steps < part.steps:
+        settle(reasons.VACUOUS_STEPS, f"{steps} steps were compared, {part.steps} are demanded")
+
+
+def _seen(part: LongReplay, name: str, execution: ArmEvidence) -> LongReplayEvidence:
+    """What was recorded of an arm's blocks; settles ERROR unless they are all its steps, with a row each."""
+    seen = execution.long_replay
+    if seen is None:
+        settle(reasons.EVIDENCE_MISSING, f"the blocks of {name} were not recorded")
+    begin = [block.first_step for block in seen.blocks]
+    follow = [block.first_step + block.steps for block in seen.blocks]
+    whole = begin[:1] == [0] and all(ends == begins for ends, (_, begins) in zip(follow, pairwise(begin), strict=False))
+    even = all(block.steps == part.every for block in seen.blocks[:-1]) and seen.every == part.every
+    if not (whole and even and follow[-1] == end_of(execution).steps_called):
+        settle(reasons.EVIDENCE_INCONSISTENT, f"the blocks of {name} are not its steps in blocks of {part.every}")
+    times = [seconds for block in seen.blocks for seconds in (block.seconds, block.yardstick_seconds)]
+    if not all(0 < seconds < math.inf for seconds in times):
+        settle(reasons.EVIDENCE_INCONSISTENT, f"a block of {name} took no time that a clock could show")
+    if len(execution.series.loss) != len(seen.blocks):
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"{name} has {len(seen.blocks)} blocks and {len(execution.series.loss)} rows",
+        )
+    return seen
+
+
+def _require_finite_blocks(seen: Mapping[str, LongReplayEvidence], sheet: Sheet) -> None:
+    found = [
+        (block.first_non_finite, name)
+        for name, replay in seen.items()
+        for block in replay.blocks
+        if block.first_non_finite is not None
+    ]
+    if found:
+        step, name = min(found)
+        sheet.figure("first_non_finite_step", step, "step")
+        settle(reasons.NON_FINITE, f"the loss of {name} is not finite at step {step}")
+
+
+def _require_equal_batches(seen: Mapping[str, LongReplayEvidence], sheet: Sheet) -> None:
+    theirs, ours = seen
+    apart = _apart(seen, "batches")
+    if apart:
+        sheet.figure("first_unequal_block", apart[0].first_step, "step")
+        settle(
+            reasons.UNEQUAL_BATCHES,
+            f"{ours} read other batches than {theirs} in {len(apart)} of {len(seen[ours].blocks)} blocks, first in "
+            f"{_steps(apart[0])}",
+        )
+
+
+def _require_equal_losses(
+    seen: Mapping[str, LongReplayEvidence], named: Mapping[str, ArmEvidence], sheet: Sheet
+) -> None:
+    theirs, ours = seen
+    apart = _apart(seen, "losses")
+    sheet.count("blocks", len(seen[ours].blocks))
+    sheet.figure("blocks_differing", len(apart), "blocks")
+    sheet.figure("first_differing_block", apart[0].first_step if apart else None, "step")
+    rows = difference(losses(named[ours]), losses(named[theirs]), "every", Bounds(0.0))
+    sheet.figure("max_abs_difference_of_rows", rows.largest, "loss")
+    if apart:
+        settle(
+            reasons.DIFFERS,
+            f"the losses of {ours} and {theirs} differ in {len(apart)} of {len(seen[ours].blocks)} blocks, first in "
+            f"{_steps(apart[0])}; by at most {number(rows.largest)} in the last steps of blocks",
+        )
+    require_equal(rows, "bitwise", Bounds(0.0), f"{ours} and {theirs}")
+
+
+def _apart(seen: Mapping[str, LongReplayEvidence], field: str) -> list[ReplayBlock]:
+    theirs, ours = seen.values()
+    pairs = zip(ours.blocks, theirs.blocks, strict=True)
+    return [block for block, other in pairs if getattr(block, field) != getattr(other, field)]
+
+
+def _steps(block: ReplayBlock) -> str:
+    return f"steps {block.first_step} to {block.first_step + block.steps - 1}"
+
+
+def _require_replayed(part: LongReplay, candidate: ArmEvidence) -> None:
+    """Settle FAIL where steps ran outside the capture: that it was captured once says nothing of late ones."""
+    capture = candidate.capture
+    if capture is None:
+        settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {part.candidate}")
+    steps = end_of(candidate).steps_called
+    if capture.uncaptured_steps > 0 or capture.replays < steps:
+        settle(
+            reasons.UNCAPTURED_STEPS,
+            f"{part.candidate} replayed {capture.replays} of {steps} steps and ran {capture.uncaptured_steps} outside",
+        )
+
+
+def _require_distinct_batches(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) -> None:
+    sheet.figure("distinct_batches", candidate.distinct_batches, "batches")
+    if part.distinct_batches is not None and candidate.distinct_batches < part.distinct_batches:
+        settle(
+            reasons.VACUOUS_BATCHES_REPEAT,
+            f"{candidate.distinct_batches} distinct batches were seen, {part.distinct_batches} are demanded",
+        )
+
+
+def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) -> list[str]:
+    """Growth over the last block of the warm-up, of whichever kind of memory grew most."""
+    if part.memory_growth_at_most_mib is None:
+        return []
+    growths = []
+    for kind in ("allocated", "reserved"):
+        sizes = [getattr(block, f"{kind}_bytes") for block in candidate.blocks]
+        if None in sizes or len(sizes) <= part.after:
+            settle(reasons.EVIDENCE_MISSING, f"{kind} memory of {part.candidate} was not recorded after every block")
+        if not any(sizes):
+            settle(reasons.VACUOUS_NO_MEMORY, f"{kind} memory of {part.candidate} is zero bytes after every block")
+        growths.append((max(sizes[part.after :]) - sizes[part.after - 1]) / MIB)
+        sheet.figure(f"{kind}_growth", growths[-1], "MiB")
+    allowed = part.memory_growth_at_most_mib
+    seen = f"memory grew by at most {number(max(*growths, 0.0))} MiB after the first {part.after} blocks"
+    if max(growths) > allowed:
+        settle(reasons.MEMORY_GROWS, f"{seen}, {number(allowed)} MiB are allowed")
+    return [seen]
+
+
+def _flat_time(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) -> list[str]:
+    if part.slowdown_at_most is None:
+        return []
+    timed = [block for block in candidate.blocks[part.after :] if block.steps == part.every]
+    sheet.count("timed_blocks", len(timed))
+    found = slowdown(timed)
+    if found is None:
+        settle(reasons.UNDECIDED_SLOWDOWN, f"{len(timed)} blocks are too few to tell whether steps become slower")
+    sheet.figure("slowdown", found.measured)
+    sheet.figure("slowdown_least", found.least)
+    sheet.figure("slowdown_most", found.most)
+    allowed = f"{number(100 * part.slowdown_at_most)} %"
+    seen = (
+        f"late steps take {number(100 * found.measured)} % longer than early ones "
+        f"({number(100 * found.least)} to {number(100 * found.most)} %)"
+    )
+    if found.least > part.slowdown_at_most:
+        settle(reasons.SLOWS_DOWN, f"{seen}, {allowed} are allowed")
+    if not found.most <= part.slowdown_at_most:
+        settle(reasons.UNDECIDED_SLOWDOWN, f"{seen}, and {allowed} lie between")
+    return [seen]

@@ -1,0 +1,131 @@
+"""`peak_memory`: the most device memory that an arm held at one time, in GiB or as a multiple of the baseline's.
+
+First both arms must have trained alike; then the device itself must have held little beside torch's allocator, whose
+statistics are judged. A peak that may be too low never passes: statistics that were set back unseen, a device that was
+not read.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from harness.contract.kinds.memory import PeakMemory
+from harness.evidence.arm_records import MemoryPeak, PeakMemoryEvidence
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judge import reasons
+from harness.judge.context import Context, executed, require_captured, require_uncaptured
+from harness.judge.end_state import require_recorded
+from harness.judge.equal_training import named_trajectory, require_equal_training
+from harness.judge.sheet import Sheet, number, settle
+from harness.judge.verdict import Judgement
+
+GIB = 2**30
+
+
+def judge(part: PeakMemory, context: Context, sheet: Sheet) -> Judgement:
+    """Order: capture, equal training, the device, the bound, what may be hidden."""
+    candidate, baseline = (executed(context.run_of("peak_memory", arm), arm) for arm in (part.candidate, part.baseline))
+    require_captured(context, part, part.candidate, candidate, sheet, watched=False)
+    steps = len(candidate.series.loss)
+    sheet.figure("steps_run", steps, "steps")
+    ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
+    named = {theirs: baseline, ours: candidate}
+    trajectory = named_trajectory(part.trajectory, context)
+    require_equal_training(trajectory, named, sheet, nothing=f"{ours} recorded no step")
+    require_uncaptured(context, part.baseline, baseline)
+    sheet.count("steps", steps)
+    seen = {name: _seen(name, execution) for name, execution in named.items()}
+    for role, peaks in (("candidate", seen[ours]), ("baseline", seen[theirs])):
+        _note(role, peaks, sheet)
+    _require_little_outside(part, ours, seen[ours], sheet)
+    held = _bounded(part, seen[ours], seen[theirs], sheet)
+    for name, peaks in seen.items():
+        _require_known(name, peaks)
+    require_recorded(named)
+    return sheet.held(held)
+
+
+def _seen(name: str, execution: ArmEvidence) -> PeakMemoryEvidence:
+    peaks = execution.peak_memory
+    if peaks is None:
+        settle(reasons.EVIDENCE_MISSING, f"the peak memory of {name} was not recorded")
+    if min(_bytes(peaks, of, "run") for of in ("allocated", "reserved")) == 0:
+        settle(reasons.VACUOUS_NO_MEMORY, f"the peak memory of {name} is zero bytes")
+    return peaks
+
+
+def _bytes(peaks: PeakMemoryEvidence, of: Literal["allocated", "reserved"], over: Literal["run", "steps"]) -> int:
+    """The largest number of bytes at one time."""
+    stretches = (peaks.steps,) if over == "steps" else (peaks.opening, peaks.steps)
+    return max(int(getattr(stretch, f"{of}_bytes")) for stretch in stretches)
+
+
+def _note(role: str, peaks: PeakMemoryEvidence, sheet: Sheet) -> None:
+    for of in ("allocated", "reserved"):
+        for over in ("run", "steps"):
+            sheet.figure(f"{role}_{of}_peak_{over}", _bytes(peaks, of, over) / GIB, "GiB")
+    for what in ("device", "outside"):
+        found = _most(peaks, what)
+        sheet.figure(f"{role}_{what}_peak", None if found is None else found / GIB, "GiB")
+    sheet.figure(f"{role}_peak_resets", peaks.resets, "resets")
+
+
+def _most(peaks: PeakMemoryEvidence, what: Literal["device", "outside"]) -> int | None:
+    """Over the whole run; None where a stretch was not sampled."""
+    found = [_sampled(stretch, what) for stretch in (peaks.opening, peaks.steps)]
+    return None if None in found else max(each for each in found if each is not None)
+
+
+def _sampled(stretch: MemoryPeak, what: Literal["device", "outside"]) -> int | None:
+    seen = stretch.device_bytes if what == "device" else stretch.outside_bytes
+    return seen if stretch.samples else None
+
+
+def _require_little_outside(part: PeakMemory, name: str, peaks: PeakMemoryEvidence, sheet: Sheet) -> None:
+    outside = _most(peaks, "outside")
+    sheet.figure("outside_demanded", part.outside_at_most_gib, "GiB")
+    if outside is not None and outside > part.outside_at_most_gib * GIB and peaks.foreign_processes == 0:
+        settle(
+            reasons.MEMORY_OUTSIDE_ALLOCATOR,
+            f"the device held {number(outside / GIB)} GiB beside torch's allocator in the process of {name}, at most "
+            f"{number(part.outside_at_most_gib)} GiB may be",
+        )
+
+
+def _bounded(part: PeakMemory, ours: PeakMemoryEvidence, theirs: PeakMemoryEvidence, sheet: Sheet) -> str:
+    """The sentence of a peak within its bound; settles FAIL for one beyond."""
+    peak, other = (_bytes(peaks, part.of, part.over) for peaks in (ours, theirs))
+    ratio = peak / other
+    sheet.figure("ratio", ratio)
+    over = "the run" if part.over == "run" else "its steps"
+    seen = f"{part.candidate} had at most {number(peak / GIB)} GiB {part.of} over {over}"
+    if part.at_most_gib is not None:
+        sheet.figure("demanded", part.at_most_gib, "GiB")
+        bound = f"{number(part.at_most_gib)} GiB"
+        if peak > part.at_most_gib * GIB:
+            settle(reasons.PEAK_MEMORY, f"{seen}, and {bound} are allowed")
+        return f"{seen}; {bound} are allowed"
+    allowed = part.at_most_ratio or 0.0  # the model has one of both
+    sheet.figure("demanded", allowed)
+    seen = f"{seen}, {number(ratio)} times the {number(other / GIB)} GiB of {part.baseline}"
+    if theirs.lost_peaks:
+        _require_known(f"baseline {part.baseline}", theirs)
+    if ratio > allowed:
+        settle(reasons.PEAK_RATIO, f"{seen}, and {number(allowed)} times are allowed")
+    return f"{seen}; {number(allowed)} times are allowed"
+
+
+def _require_known(name: str, peaks: PeakMemoryEvidence) -> None:
+    """Settle INCONCLUSIVE where a peak may have been higher than what was recorded."""
+    if peaks.lost_peaks:
+        settle(
+            reasons.PEAK_UNKNOWN,
+            f"torch's peak statistics fell {peaks.lost_peaks} times in the process of {name}, and no reset was seen",
+        )
+    if _most(peaks, "outside") is None or _most(peaks, "device") is None or peaks.foreign_processes is None:
+        settle(reasons.DEVICE_MEMORY_UNSEEN, f"what the device had in use was not read in the process of {name}")
+    if peaks.foreign_processes:
+        settle(
+            reasons.DEVICE_MEMORY_UNSEEN,
+            f"{peaks.foreign_processes} other processes used the device beside the process of {name}",
+        )

@@ -1,0 +1,83 @@
+"""A long replay, block by block: what a step took, and what memory was held."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from harness.contract.kinds.long_replay import LongReplay
+from harness.evidence.arm_records import LongReplayEvidence
+from harness.evidence.run_evidence import RunEvidence
+from harness.judge.verdict import Verdict
+from harness.report import plots_long
+from harness.report.blocks import Part, Section, table
+from harness.report.decimate import Doubles
+from harness.report.text import size
+from harness.report.view import ReportView
+
+
+def section(view: ReportView) -> Section | None:
+    """A part for each judgement of a long replay that left blocks."""
+    shown = [
+        _part(verdict, claim, seen, runs)
+        for verdict, parts, runs in view.judged()
+        for claim in parts
+        if isinstance(claim, LongReplay) and (seen := _seen(claim, runs))
+    ]
+    lead = (
+        "Steps are made in blocks; a point is a block. Step time is that of the candidate, which is alone on the "
+        "machine, with what the harness keeps of each step; the yardstick is a fixed piece of work after every block, "
+        "relative to its median: where both rise, the machine became slower. Memory is what torch holds after a block."
+    )
+    return Section("long_replay", "Long replay", lead, shown) if shown else None
+
+
+def _seen(claim: LongReplay, runs: list[RunEvidence]) -> dict[str, LongReplayEvidence]:
+    """Blocks by arm, the candidate's first."""
+    found: dict[str, LongReplayEvidence] = {}
+    for arm in (claim.candidate, claim.baseline):
+        for run in runs:
+            replay = run.arms[arm][0].long_replay if run.arms.get(arm) else None
+            if replay is not None and replay.blocks:
+                found.setdefault(arm, replay)
+    return found
+
+
+def _part(verdict: Verdict, claim: LongReplay, seen: Mapping[str, LongReplayEvidence], runs: list[RunEvidence]) -> Part:
+    part = Part(f"{verdict.claim} · {verdict.workload}", runs=[run.run_id for run in runs])
+    candidate = seen.get(claim.candidate)
+    if candidate is not None:
+        steps, times, yardstick = _times(candidate)
+        part.plots.append(plots_long.long_replay(steps, times, yardstick, _memory(candidate)))
+    columns = ["arm", "blocks", "steps", "distinct batches", "first ms a step", "last ms a step", "held first", "last"]
+    part.tables.append(table("Blocks", columns, [_row(arm, replay) for arm, replay in seen.items()]))
+    return part
+
+
+def _times(replay: LongReplayEvidence) -> tuple[Doubles, Doubles, Doubles]:
+    """First step of each block, seconds a step, and the yardstick's seconds."""
+    steps = np.array([block.first_step for block in replay.blocks], dtype=np.float64)
+    times = np.array([block.seconds / max(block.steps, 1) for block in replay.blocks], dtype=np.float64)
+    return steps, times, np.array([block.yardstick_seconds for block in replay.blocks], dtype=np.float64)
+
+
+def _memory(replay: LongReplayEvidence) -> dict[str, Doubles]:
+    """Bytes after each block, where they were counted."""
+    levels = {
+        "allocated": [block.allocated_bytes for block in replay.blocks],
+        "reserved": [block.reserved_bytes for block in replay.blocks],
+    }
+    return {name: np.array(values, dtype=np.float64) for name, values in levels.items() if None not in values}
+
+
+def _row(arm: str, replay: LongReplayEvidence) -> list[object]:
+    _, times, _ = _times(replay)
+    quarter = max(1, len(times) // 4)
+    held = [
+        "–" if block.allocated_bytes is None else size(block.allocated_bytes)
+        for block in (replay.blocks[0], replay.blocks[-1])
+    ]
+    first, last = (1e3 * float(np.median(part)) for part in (times[:quarter], times[-quarter:]))
+    steps = sum(block.steps for block in replay.blocks)
+    return [arm, len(replay.blocks), steps, replay.distinct_batches, first, last, *held]

@@ -1,0 +1,169 @@
+"""The probe of a long replay: train one arm in blocks of steps, and keep a row of each, digests, memory and time.
+
+All steps of a block are between two device synchronizations, and so is what the harness keeps of each of them: the
+seconds are for comparing blocks with each other. The candidate is alone on the machine; a baseline is not timed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+
+# bound here, before a system is imported: it could replace it in its module
+from time import monotonic
+
+import torch
+
+from harness.evidence.arm_records import LongReplayEvidence, ReplayBlock
+from harness.evidence.plan_records import Run
+from harness.runners.capture import capture_evidence, capture_record
+from harness.runners.opening import opened
+from harness.runners.paired import arm_end, arm_start, memory_sample
+from harness.runners.profiling import Watched
+from harness.runners.recorder import Recorder, SeriesWriter
+from harness.runners.series_block import SeriesBlock
+from harness.runners.state_watch import Ends, StateWatch
+from harness.runners.timed_arm import ON_CUDA, synchronize
+from harness.system.protocol import TrainingRun
+
+YARDSTICK_ELEMENTS = 2**20  # on a GPU: kernels of a few microseconds, as a launch takes
+YARDSTICK_LAUNCHES = 200
+YARDSTICK_PASSES = 20_000  # without one: about a millisecond of Python
+
+
+def execute(run: Run, recorder: Recorder) -> None:
+    """Train the run's arm for all steps of its workload."""
+    (arm,) = run.arms
+    planned = run.arms[arm]
+    recorder.phase(f"{arm}: open")
+    with opened(run, arm) as training:
+        recorder.phase(f"{arm}: start")
+        watch = StateWatch(training)
+        recorder.write(arm_start(training, arm, 0, watch))
+        recorder.phase(f"{arm}: steps")
+        with recorder.alone() if arm == run.settings["candidate"] else nullcontext():
+            evidence, names = _blocks(run, arm, training, recorder, watch)
+        recorder.phase(f"{arm}: end")
+        end = arm_end(training, arm, 0, run.workload.steps, watch, Ends())
+        recorder.write(end.model_copy(update={"input_names": names}))
+        recorder.write(evidence)
+        if planned.arm.capture != "none":
+            recorder.phase(f"{arm}: census")
+            recorder.write(capture_evidence(training, arm, 0, capture_record(training, planned), Watched()))
+
+
+def _blocks(
+    run: Run, arm: str, training: TrainingRun, recorder: Recorder, watch: StateWatch
+) -> tuple[LongReplayEvidence, list[str] | None]:
+    """The evidence, and the names of the last step's inputs."""
+    every, steps = run.settings["every"], run.workload.steps
+    if not isinstance(every, int):
+        raise TypeError(f"the setting 'every' of a long replay is a number, not {every!r}")
+    seen = SeenSteps(recorder.series(arm, 0))
+    kept = SeriesBlock(run, recorder, seen, training)
+    yardstick = Yardstick()
+    blocks = []
+    for first in range(0, steps, every):
+        indices = range(first, min(first + every, steps))
+        synchronize()
+        began = monotonic()
+        for index in indices:
+            kept.add(index, training.step(index))
+            if index == 0 < steps - 1:
+                watch.after_first_step()
+        kept.write()
+        synchronize()
+        seconds = monotonic() - began
+        blocks.append(seen.block(seconds, yardstick.seconds()))
+    evidence = LongReplayEvidence(
+        arm=arm, replica=0, every=every, distinct_batches=seen.distinct_batches, blocks=blocks
+    )
+    return evidence, kept.input_names
+
+
+class SeenSteps:
+    """Takes the rows of all steps in the place of a series' writer; of a block the series gets the last row."""
+
+    def __init__(self, series: SeriesWriter) -> None:
+        self._series = series
+        self._batches: set[str] = set()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._steps: list[int] = []
+        self._losses = hashlib.sha256()
+        self._digests = hashlib.sha256()
+        self._first_non_finite: int | None = None
+        self._last: tuple[int, float, str, int, int] | None = None
+        self._metrics: Mapping[str, Sequence[float]] = {}
+
+    @property
+    def distinct_batches(self) -> int:
+        return len(self._batches)
+
+    def rows(
+        self,
+        steps: Sequence[int],
+        losses: Sequence[float],
+        batch_digests: Sequence[str],
+        clip_active_groups: Sequence[int],
+        tokens: Sequence[int],
+        metrics: Mapping[str, Sequence[float]],
+    ) -> None:
+        """As `SeriesWriter.rows`."""
+        for row in zip(steps, losses, batch_digests, clip_active_groups, tokens, strict=True):
+            step, loss, digest, *_ = row
+            if self._first_non_finite is None and not math.isfinite(loss):
+                self._first_non_finite = step
+            self._losses.update(struct.pack("<d", loss))
+            self._digests.update(digest.encode() + b"\n")
+            self._batches.add(digest)
+            self._steps.append(step)
+            self._last = row
+        self._metrics = {name: values[-1:] for name, values in metrics.items()}
+
+    def block(self, seconds: float, yardstick_seconds: float) -> ReplayBlock:
+        """What the rows since the last block were, and the memory now."""
+        if self._last is None:
+            raise RuntimeError("a block without a step")
+        step, loss, digest, clipped, tokens = self._last
+        self._series.rows([step], [loss], [digest], [clipped], [tokens], self._metrics)
+        memory = memory_sample(self._steps[-1]) if ON_CUDA else None
+        block = ReplayBlock(
+            first_step=self._steps[0],
+            steps=len(self._steps),
+            losses=self._losses.hexdigest()[:32],
+            batches=self._digests.hexdigest()[:32],
+            first_non_finite=self._first_non_finite,
+            seconds=seconds,
+            yardstick_seconds=yardstick_seconds,
+            allocated_bytes=None if memory is None else memory.allocated_bytes,
+            reserved_bytes=None if memory is None else memory.reserved_bytes,
+        )
+        self._clear()
+        return block
+
+
+class Yardstick:
+    """A fixed piece of work, of the device where there is one: what it takes says how fast the machine is just now."""
+
+    def __init__(self) -> None:
+        self._values = torch.zeros(YARDSTICK_ELEMENTS if ON_CUDA else 1, device="cuda" if ON_CUDA else "cpu")
+        self.seconds()  # the first one loads the kernel
+
+    def seconds(self) -> float:
+        """How long it takes now."""
+        synchronize()
+        began = monotonic()
+        if ON_CUDA:
+            for _ in range(YARDSTICK_LAUNCHES):
+                self._values.cos_()
+        else:
+            value = 0
+            for number in range(YARDSTICK_PASSES):
+                value += number * number
+        synchronize()
+        return monotonic() - began

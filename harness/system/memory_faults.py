@@ -1,0 +1,93 @@
+"""Faults in what a step holds of the device's memory, each as large as the device allows: no bound lets it pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from harness.system.faulty_run import FaultyRun
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SPARED = 2**31  # bytes of the device that a spike leaves free
+LEAK = 256  # float32 elements that each step keeps: 1 KiB
+
+
+def spike(loss: Tensor) -> None:
+    """Allocate all that the loss's device has to give but SPARED, and free it."""
+    import torch
+
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info(loss.device)
+    torch.empty(max(1, free - SPARED), dtype=torch.uint8, device=loss.device)
+    torch.cuda.empty_cache()
+
+
+class MemorySpike(FaultyRun):
+    def step(self, index: int) -> Tensor:
+        loss = self._inner.step(index)
+        if index == self._faulty_step:
+            spike(loss)
+        return loss
+
+
+class ResetPeak(FaultyRun):
+    def step(self, index: int) -> Tensor:
+        loss = self._inner.step(index)
+        if index == self._faulty_step:
+            import torch
+
+            spike(loss)
+            torch.cuda.reset_peak_memory_stats()
+        return loss
+
+
+class RetainedTensors(FaultyRun):
+    """From the faulty step on, each step keeps its share of half of what was free then."""
+
+    _share = 0
+
+    def __init__(self, inner: Any, steps: int) -> None:
+        super().__init__(inner, steps)
+        self._kept: list[Tensor] = []
+
+    def step(self, index: int) -> Tensor:
+        import torch
+
+        loss = self._inner.step(index)
+        if index == self._faulty_step:
+            self._share = torch.cuda.mem_get_info(loss.device)[0] // 2 // (self._steps - index)
+        if index >= self._faulty_step:
+            self._kept.append(torch.empty(max(1, self._share), dtype=torch.uint8, device=loss.device))
+        return loss
+
+
+class LeakingSteps(FaultyRun):
+    def __init__(self, inner: Any, steps: int) -> None:
+        super().__init__(inner, steps)
+        self._kept: list[Tensor] = []
+
+    def step(self, index: int) -> Tensor:
+        import torch
+
+        loss = self._inner.step(index)
+        self._kept.append(torch.empty(LEAK, device=loss.device))
+        return loss
+
+
+class HiddenMemory(FaultyRun):
+    """Takes half of what is free from the driver itself, and keeps it."""
+
+    def step(self, index: int) -> Tensor:
+        loss = self._inner.step(index)
+        if index == self._faulty_step:
+            import ctypes
+
+            import torch
+
+            driver = ctypes.CDLL("libcuda.so.1")
+            address, size = ctypes.c_uint64(), torch.cuda.mem_get_info(loss.device)[0] // 2
+            code = driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
+            if code != 0:
+                raise RuntimeError(f"cuMemAlloc_v2 gave {code}")
+        return loss

@@ -1,0 +1,277 @@
+"""Cases of long_replay: 40 blocks of 10 steps that pass, with one thing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from evidence_builders import arm, cuda_graph, graphed, traced, verdict_of
+from judge_cases import Case
+
+from harness.evidence.arm_records import CaptureEvidence, LongReplayEvidence, ReplayBlock
+from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence
+from harness.judge.verdict import Verdict
+
+MIB = 2**20
+EVERY, BLOCKS = 10, 40
+STEPS = EVERY * BLOCKS
+ROWS = np.linspace(3.0, 2.0, BLOCKS)
+LONG: dict[str, Any] = {
+    "kind": "long_replay",
+    "mechanism": "cuda_graph",
+    "candidate": "graphed",
+    "baseline": "ungraphed",
+    "steps": STEPS,
+    "every": EVERY,
+    "after": 4,
+    "distinct_batches": 300,
+    "memory_growth_at_most_mib": 1.0,
+    "slowdown_at_most": 0.125,
+}
+LATE = 31  # a block
+
+
+def block(number: int, **changes: Any) -> ReplayBlock:
+    """One block; its steps take a second each, or a hundredth more."""
+    return ReplayBlock(
+        **{
+            "first_step": number * EVERY,
+            "steps": EVERY,
+            "losses": f"losses{number}",
+            "batches": f"batches{number}",
+            "first_non_finite": None,
+            "seconds": EVERY * (1 + 0.01 * (number % 2)),
+            "yardstick_seconds": 0.001,
+            "allocated_bytes": 30 * MIB,
+            "reserved_bytes": 40 * MIB,
+            **changes,
+        }
+    )
+
+
+def replay(name: str, blocks: Sequence[ReplayBlock] | None = None, **changes: Any) -> LongReplayEvidence:
+    return LongReplayEvidence(
+        **{
+            "arm": name,
+            "replica": 0,
+            "every": EVERY,
+            "distinct_batches": 350,
+            "blocks": list(blocks or map(block, range(BLOCKS))),
+            **changes,
+        }
+    )
+
+
+def late(**changes: Any) -> dict[str, Any]:
+    """One late block is another."""
+    return {"blocks": [block(number, **(changes if number == LATE else {})) for number in range(BLOCKS)]}
+
+
+def from_late(**changes: Any) -> dict[str, Any]:
+    """Every block from a late one on."""
+    return {"blocks": [block(number, **(changes if number >= LATE else {})) for number in range(BLOCKS)]}
+
+
+def columns(**changes: Any) -> dict[str, Any]:
+    """The rows of the blocks' last steps."""
+    return {"batches": [f"batch{number}" for number in range(BLOCKS)], "steps_called": STEPS, **changes}
+
+
+def unwatched(**changes: Any) -> CaptureEvidence:
+    """A capture that was replayed at every step; the probe watches no replay."""
+    seen = {"device_work": None, "every_step": None, "observed_graph_launches": None}
+    return cuda_graph(**{"replays": STEPS, **seen, **changes})
+
+
+def candidate(rows: Any = ROWS, **changes: Any) -> ArmEvidence:
+    return graphed(rows, **columns(**{"capture": unwatched(), **changes}))
+
+
+def baseline(rows: Any = ROWS, **changes: Any) -> ArmEvidence:
+    return arm("ungraphed", rows, **columns(**changes))
+
+
+def alone(execution: ArmEvidence, seen: LongReplayEvidence | None, **changes: Any) -> RunEvidence:
+    """The run of one arm."""
+    name = execution.start.arm
+    arms = {name: [replace(execution, long_replay=seen)]}
+    return RunEvidence(**{"run_id": f"run of {name}", "probe": "long_replay", "arms": arms, **changes})
+
+
+def replayed(
+    claim: Mapping[str, Any] | None = None,
+    ours: Mapping[str, Any] | None = None,
+    theirs: Mapping[str, Any] | None = None,
+    mine: ArmEvidence | None = None,
+    others: ArmEvidence | None = None,
+    **changes: Any,
+) -> Verdict:
+    """The verdict on two processes; `ours` and `theirs` change the blocks, `changes` the candidate's run."""
+    runs = [
+        alone(others or baseline(), replay("ungraphed", **(theirs or {}))),
+        alone(mine or candidate(), replay("graphed", **(ours or {})), **changes),
+    ]
+    return verdict_of(LONG | dict(claim or {}), *runs)
+
+
+def in_both(changes: Mapping[str, Any], **claim: Any) -> Verdict:
+    return replayed(claim, changes, changes)
+
+
+def timed(late_seconds: float, yardstick: float = 0.001, spread: float = 0.0) -> dict[str, Any]:
+    """Blocks whose steps take a second at first, and another time in the second half; and a yardstick likewise.
+
+    `spread`: every third block takes so much longer.
+    """
+    return {
+        "blocks": [
+            block(
+                number,
+                seconds=EVERY * ((late_seconds if number >= BLOCKS // 2 else 1.0) + (spread if number % 3 == 0 else 0)),
+                yardstick_seconds=yardstick if number >= BLOCKS // 2 else 0.001,
+            )
+            for number in range(BLOCKS)
+        ]
+    }
+
+
+def few() -> Verdict:
+    """So few blocks follow the warm-up that a quarter has no interval."""
+    return replayed({"after": 12})
+
+
+def shorter() -> Verdict:
+    """The last block holds what is left."""
+    made = {"blocks": [*map(block, range(BLOCKS - 1)), block(BLOCKS - 1, steps=3, seconds=90.0)]}
+    called = STEPS - 7
+    mine = candidate(steps_called=called, capture=unwatched(replays=called))
+    return replayed({"steps": called}, made, made, mine, baseline(steps_called=called))
+
+
+def without_state(execution: ArmEvidence) -> ArmEvidence:
+    return replace(execution, start=execution.start.model_copy(update={"state": None}))
+
+
+def swapped() -> dict[str, Any]:
+    made = [block(number) for number in range(BLOCKS)]
+    return {"blocks": [made[1], made[0], *made[2:]]}
+
+
+DEAD: dict[str, Any] = {"death": Death(cause="heartbeat", detail="120 s", phase="graphed: steps", stack="")}
+FLAT = {"memory_growth_at_most_mib": None, "slowdown_at_most": None}
+WITHOUT_MEMORY = {"blocks": [block(number, allocated_bytes=None, reserved_bytes=None) for number in range(BLOCKS)]}
+EMPTY_MEMORY = {"blocks": [block(number, allocated_bytes=0, reserved_bytes=0) for number in range(BLOCKS)]}
+
+LONG_CASES = [
+    Case("400 steps", "held", replayed),
+    Case("equality alone", "held", lambda: in_both(WITHOUT_MEMORY, **FLAT)),
+    Case("a last block that is shorter", "held", shorter),
+    Case("grown by what is allowed", "held", lambda: replayed(ours=from_late(allocated_bytes=31 * MIB))),
+    Case("memory that shrinks", "held", lambda: replayed(ours=from_late(reserved_bytes=10 * MIB))),
+    Case(
+        "a hump in the warm-up",
+        "held",
+        lambda: replayed(ours={"blocks": [block(0, allocated_bytes=900 * MIB), *map(block, range(1, BLOCKS))]}),
+    ),
+    Case("slower by half of what is allowed", "held", lambda: replayed(ours=timed(1.0625))),
+    Case("faster", "held", lambda: replayed(ours=timed(0.5))),
+    Case("one disturbed block among few", "undecided_slowdown", lambda: replayed(ours=late(seconds=500.0))),
+    Case("one late loss", "differs", lambda: replayed(ours=late(losses="others"))),
+    Case(
+        "every late loss",
+        "differs",
+        lambda: replayed(ours=from_late(losses="others"), mine=candidate(ROWS - 0.5 * (np.arange(BLOCKS) >= LATE))),
+    ),
+    Case("a row that differs", "differs", lambda: replayed(mine=candidate(ROWS + 1e-9))),
+    Case("a late batch", "unequal_batches", lambda: replayed(ours=late(batches="others"))),
+    Case("a late NaN", "non_finite", lambda: replayed(ours=late(first_non_finite=315, losses="others"))),
+    Case("a late NaN in both", "non_finite", lambda: in_both(late(first_non_finite=315))),
+    Case("a NaN in a row", "non_finite", lambda: replayed(mine=candidate([*ROWS[:-1], np.nan]))),
+    Case("another start", "unequal_start", lambda: replayed(mine=candidate(start="elsewhere"))),
+    Case("another end", "end_differs", lambda: replayed(mine=candidate(end="elsewhere"))),
+    Case(
+        "a NaN in the end",
+        "non_finite_end",
+        lambda: replayed(
+            mine=candidate(end_state={"buffers": {"mean": "b!"}}),
+            others=baseline(end_state={"buffers": {"mean": "b!"}}),
+        ),
+    ),
+    Case("too few steps", "vacuous_steps", lambda: replayed({"steps": STEPS}, mine=candidate(steps_called=STEPS - 1))),
+    Case("no step", "vacuous_steps", lambda: replayed(mine=candidate([], batches=[], steps_called=0))),
+    Case("batches that repeat", "vacuous_batches_repeat", lambda: replayed(ours={"distinct_batches": 299})),
+    Case(
+        "a constant loss",
+        "vacuous_constant_loss",
+        lambda: replayed(mine=candidate(ROWS * 0), others=baseline(ROWS * 0)),
+    ),
+    Case("nothing trained", "vacuous_parameters_unchanged", lambda: replayed(mine=candidate(end="start"))),
+    Case(
+        "steps outside the capture",
+        "uncaptured_steps",
+        lambda: replayed(mine=candidate(capture=unwatched(replays=STEPS - 1, uncaptured_steps=1))),
+    ),
+    Case(
+        "steps that were not replayed",
+        "uncaptured_steps",
+        lambda: replayed(mine=candidate(capture=unwatched(replays=STEPS - 1))),
+    ),
+    Case(
+        "a captured baseline",
+        "vacuous_baseline_captured",
+        lambda: replayed(others=baseline(capture=cuda_graph(arm="ungraphed"))),
+    ),
+    Case(
+        "never captured",
+        "candidate_not_captured",
+        lambda: replayed(mine=candidate(capture=cuda_graph(captured=False, replays=0, failure="a sync"))),
+    ),
+    Case("traced", "mechanism_missing", lambda: replayed(mine=candidate(capture=traced()))),
+    Case("no record of the capture", "evidence_missing", lambda: replayed(mine=candidate(capture=None))),
+    Case("memory that grows", "memory_grows", lambda: replayed(ours=from_late(allocated_bytes=32 * MIB))),
+    Case("reserved memory that grows", "memory_grows", lambda: replayed(ours=late(reserved_bytes=42 * MIB))),
+    Case(
+        "memory that may not grow at all",
+        "memory_grows",
+        lambda: replayed({"memory_growth_at_most_mib": 0.0}, ours=late(allocated_bytes=30 * MIB + 512)),
+    ),
+    Case("no memory", "vacuous_no_memory", lambda: in_both(EMPTY_MEMORY)),
+    Case("memory unrecorded", "evidence_missing", lambda: in_both(WITHOUT_MEMORY)),
+    Case("slower by more", "slows_down", lambda: replayed(ours=timed(1.25))),
+    Case("about as slow as allowed", "undecided_slowdown", lambda: replayed(ours=timed(1.125, spread=0.05))),
+    Case("noise", "undecided_slowdown", lambda: replayed(ours=timed(1.0, spread=1.0))),
+    Case("slower with the machine", "undecided_slowdown", lambda: replayed(ours=timed(1.25, yardstick=0.00125))),
+    Case("no slower on a faster machine", "undecided_slowdown", lambda: replayed(ours=timed(1.0, yardstick=0.0005))),
+    Case("too few blocks", "undecided_slowdown", few),
+    Case(
+        "a missing block",
+        "evidence_inconsistent",
+        lambda: replayed(ours={"blocks": [block(number) for number in range(BLOCKS) if number != LATE]}),
+    ),
+    Case(
+        "a missing last block",
+        "evidence_inconsistent",
+        lambda: replayed(ours={"blocks": [block(number) for number in range(BLOCKS - 1)]}),
+    ),
+    Case("blocks out of order", "evidence_inconsistent", lambda: replayed(ours=swapped())),
+    Case("blocks of other lengths", "evidence_inconsistent", lambda: replayed({"every": 20})),
+    Case(
+        "a missing row",
+        "evidence_inconsistent",
+        lambda: replayed(mine=candidate(ROWS[1:], batches=[f"batch{number}" for number in range(1, BLOCKS)])),
+    ),
+    Case(
+        "blocks unrecorded",
+        "evidence_missing",
+        lambda: verdict_of(LONG, alone(baseline(), replay("ungraphed")), alone(candidate(), None)),
+    ),
+    Case(
+        "no process of the candidate",
+        "evidence_missing",
+        lambda: verdict_of(LONG, alone(baseline(), replay("ungraphed"))),
+    ),
+    Case("a process that died", "worker_heartbeat", lambda: replayed(**DEAD)),
+    Case("states unrecorded", "end_state_unrecorded", lambda: replayed(mine=without_state(candidate()))),
+]
