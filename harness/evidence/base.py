@@ -11,8 +11,10 @@ from harness.numbers import Real
 
 Scalar = bool | int | Real | str
 Probe = Literal[
-    "paired", "throughput", "recapture", "kernels", "prewarm", "kernel_match", "step_match", "step_accuracy", "steady"
-]
+    "paired", "throughput", "recapture", "kernels", "prewarm", "kernel_match", "step_match", "step_accuracy", "steady",
+    "resume",
+    "evaluation",
+]  # fmt: skip
 
 
 # How a worker, or one arm in it, came to its end before it was complete.

@@ -15,10 +15,13 @@ from harness.evidence.arm_records import (
     ArmStart,
     CaptureEvidence,
     ComparedStep,
+    Evaluated,
     Gradients,
     HostSyncEvidence,
     LaterArmRecord,
+    Loaded,
     MemoryEvidence,
+    Saved,
 )
 from harness.evidence.files import Damaged, first_error, read_bytes, read_model
 from harness.evidence.lanes import Lane, joined, lane_folders, missing
@@ -240,19 +243,27 @@ def _series(path: Path, known: dict[Path, Series]) -> Series:
 
 
 def _with_arm_record(arm: ArmEvidence, record: LaterArmRecord) -> ArmEvidence:
+    added: dict[str, object] = {}
     match record:
         case ArmEnd():
-            return replace(arm, end=record)
+            added = {"end": record}
         case CaptureEvidence():
-            return replace(arm, capture=record)
+            added = {"capture": record}
         case HostSyncEvidence():
-            return replace(arm, syncs=record)
+            added = {"syncs": record}
         case Gradients():
-            return replace(arm, gradients=[*arm.gradients, record])
+            added = {"gradients": [*arm.gradients, record]}
         case ComparedStep():
-            return replace(arm, compared_steps=[*arm.compared_steps, record])
+            added = {"compared_steps": [*arm.compared_steps, record]}
         case MemoryEvidence():
-            return replace(arm, memory=[*arm.memory, record])
+            added = {"memory": [*arm.memory, record]}
+        case Saved():
+            added = {"saved": record}
+        case Loaded():
+            added = {"loaded": record}
+        case Evaluated():
+            added = {"evaluations": [*arm.evaluations, record]}
+    return replace(arm, **added)  # type: ignore[arg-type]
 
 
 def _with_run_record(evidence: RunEvidence, record: AnyRecord) -> RunEvidence:

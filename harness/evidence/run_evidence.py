@@ -15,9 +15,12 @@ from harness.evidence.arm_records import (
     ArmStart,
     CaptureEvidence,
     ComparedStep,
+    Evaluated,
     Gradients,
     HostSyncEvidence,
+    Loaded,
     MemoryEvidence,
+    Saved,
 )
 from harness.evidence.base import Cause, Obstacle, Probe, Record
 from harness.evidence.run_records import (
@@ -66,6 +69,9 @@ class ArmEvidence:
     syncs: HostSyncEvidence | None = None
     memory: list[MemoryEvidence] = field(default_factory=list)
     compared_steps: list[ComparedStep] = field(default_factory=list)
+    saved: Saved | None = None
+    loaded: Loaded | None = None
+    evaluations: list[Evaluated] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,12 @@ from harness.evidence.arm_records import (
     ArmStart,
     CaptureEvidence,
     ComparedStep,
+    Evaluated,
     Gradients,
     HostSyncEvidence,
+    Loaded,
     MemoryEvidence,
+    Saved,
 )
 from harness.evidence.base import Cause, Obstacle, Record
 from harness.numbers import Amount, Count, Real
@@ -245,6 +248,9 @@ AnyRecord = Annotated[
     | CaptureEvidence
     | HostSyncEvidence
     | MemoryEvidence
+    | Saved
+    | Loaded
+    | Evaluated
     | TimingEvidence
     | Telemetry
     | KernelsEvidence

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from harness.errors import UsageError
+from harness.system import between_faults
 from harness.system.end_faults import DrawnNumbers, DroppedLastUpdate, NanEndState, WipedMoments
 from harness.system.faulty_run import FAULTY_STEP, FaultyRun
 from harness.system.protocol import CaptureRecord, Expectation, FaultDescription, TrainingRun
@@ -220,6 +221,7 @@ _WRAPPERS: dict[str, type[FaultyRun]] = {
     "one_batch": OneBatch,
     "idle_clip": IdleClip,
     "noisy_control": ExtraSync,
+    **between_faults.WRAPPERS,
 }
 _SUMMARIES = {
     "nan_tail": f"every loss from step {FAULTY_STEP} on is NaN, in both arms",
@@ -243,6 +245,7 @@ _SUMMARIES = {
     "noisy_control": "each step of the control reads its loss on the host once more",
     "fewer_tokens": "half of each sequence is processed",
     SWAPPED_ARMS: "candidate and baseline have changed places",
+    **between_faults.SUMMARIES,
 }
 
 
@@ -317,6 +320,7 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
         "trajectory_match": Expectation("INCONCLUSIVE", "candidate_not_captured"),
         "capture": _fails("not_captured"),
     },
+    **between_faults.BREAKS,
 }
 _PLANTED_IN_BOTH = ("nan_tail", "constant_loss", "flat_loss", "one_batch", "idle_clip", SWAPPED_ARMS)
 _PLANTED_IN_BASELINE = ("slow_baseline", "noisy_control")

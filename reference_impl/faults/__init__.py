@@ -8,6 +8,7 @@ any of them imports all.
 from reference_impl.faults import (
     adam_kernel,
     attention_kernels,
+    between_steps,
     fallback,
     gradients,
     kernel_launches,
@@ -23,9 +24,10 @@ from reference_impl.faults import (
     step,
 )
 from reference_impl.faults.kernels_in_trainer import plant_kernels
-from reference_impl.faults.registry import FAULTS, KERNELS, PLAN, REPLAY, STEP, change_of, plant
+from reference_impl.faults.registry import BETWEEN, FAULTS, KERNELS, PLAN, REPLAY, STEP, change_of, plant
 
 __all__ = [
+    "BETWEEN",
     "FAULTS",
     "KERNELS",
     "PLAN",
@@ -33,6 +35,7 @@ __all__ = [
     "STEP",
     "adam_kernel",
     "attention_kernels",
+    "between_steps",
     "change_of",
     "fallback",
     "gradients",

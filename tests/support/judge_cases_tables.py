@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from judge_cases import Case
+from judge_cases_between_steps import EVALUATION_CASES, RESUME_CASES
 from judge_cases_bounds import BOUNDS
 from judge_cases_capture import CAPTURE_CASES, MEMORY_CASES, SYNC_CASES
 from judge_cases_end_state import ENDS
@@ -34,6 +35,8 @@ ONE_WRONG_THING: dict[str, list[Case]] = {
     "step_match": STEP_CASES,
     "step_accuracy": ACCURACY_CASES,
     "throughput_ratio": THROUGHPUT_CASES,
+    "resume": RESUME_CASES,
+    "evaluation": EVALUATION_CASES,
     "any": OTHER_CASES,
 }
 BESIDE = (BOUNDS, ROLES, MECHANISMS, ENDS, LAUNCHED, RATIOS)
