@@ -104,10 +104,10 @@ def _resume(run: Run, arm: str, recorder: Recorder, ends: Ends) -> None:
     recorder.phase(f"{arm}.{RESUMED}: open")
     with opened(run, arm) as training:
         stretch = Stretch(run, arm, RESUMED, training, recorder)
-        stretch.phase("steps before the load")
+        recorder.phase(f"{arm}.{RESUMED}: steps before the load")
         for index in range(before):
             training.step(index)
-        stretch.phase("load")
+        recorder.phase(f"{arm}.{RESUMED}: load")
         trainable_before, _ = digests_of(training)
         saves(training, arm).load(checkpoint_path(recorder.directory))
         trainable_after, _ = digests_of(training)

@@ -79,7 +79,7 @@ def _train_and_save(run: Run, arm: str, recorder: Recorder, line: Line) -> NoRet
         stretch = Stretch(run, arm, SAVED, training, recorder)
         stretch.steps(range(steps))
         stretch.end(Ends())
-        stretch.phase("save")
+        recorder.phase(f"{arm}.{SAVED}: save")
         path = checkpoint_path(recorder.directory)
         saves(training, arm).save(path)
         files, size = size_of(path)

@@ -23,13 +23,13 @@ class Stretch:
         self._training, self._recorder = training, recorder
         self._watch = StateWatch(training)
         self._steps = 0
-        self.phase("start")
+        self._phase("start")
         recorder.write(arm_start(training, arm, replica, self._watch))
         self._input_names: list[str] | None = None
 
     def steps(self, indices: range, after: Callable[[int], None] = lambda _steps: None) -> None:
         """Train on the batches `indices`; after each step `after` is told how many steps the training has made."""
-        self.phase("steps")
+        self._phase("steps")
         series = self._recorder.series(self._arm, self._replica)
         block = SeriesBlock(self._run, self._recorder, series, self._training)
         for index in indices:
@@ -47,7 +47,7 @@ class Stretch:
 
     def end(self, ends: Ends) -> None:
         """The record of the end, and of the capture of an arm that asks for one."""
-        self.phase("end")
+        self._phase("end")
         end = arm_end(self._training, self._arm, self._replica, self._steps, self._watch, ends)
         self._recorder.write(end.model_copy(update={"input_names": self._input_names}))
         planned = self._run.arms[self._arm]
@@ -55,6 +55,5 @@ class Stretch:
             record = capture_record(self._training, planned)
             self._recorder.write(capture_evidence(self._training, self._arm, self._replica, record, Watched()))
 
-    def phase(self, name: str) -> None:
-        """Say where this execution is."""
+    def _phase(self, name: str) -> None:
         self._recorder.phase(f"{self._arm}.{self._replica}: {name}")

@@ -47,8 +47,10 @@ def lost_schedule(between: BetweenSteps) -> None:
 )
 def orphaned_moments(between: BetweenSteps) -> None:
     load, optimizer = between.load, between.trainer.optimizer
+    kept: list[Tensor] = []  # freed, their memory may hold anything
 
     def load_into_new_tensors(path: Path) -> None:
+        kept.extend((optimizer.exp_avg, optimizer.exp_avg_sq))
         optimizer.exp_avg, optimizer.exp_avg_sq = optimizer.exp_avg.clone(), optimizer.exp_avg_sq.clone()
         load(path)
 

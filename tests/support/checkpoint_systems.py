@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from failing_arms import misbehave
 from torch import Tensor, nn
 
 from harness.contract.schema import Arm, Workload
@@ -106,7 +108,7 @@ class Right(StepFunctionSystem):
 
         return StepFunction(
             step=step,
-            batch=lambda index: {"x": trainer.loader.current(index)},
+            batch=self.batch,
             parameters=lambda: dict(trainer.model.named_parameters()),
             state=lambda: trainer.average,
             evaluate=self.evaluate,
@@ -114,6 +116,9 @@ class Right(StepFunctionSystem):
             load=self.load,
             after=after,
         )
+
+    def batch(self, index: int) -> dict[str, Tensor]:
+        return {"x": self.trainer.loader.current(index)}
 
     def save(self, path: Path) -> None:
         torch.save({name: value for name, value in self.trainer.state_dict().items() if name not in self.lost}, path)
@@ -127,6 +132,14 @@ class Right(StepFunctionSystem):
             loss = self.trainer.loss(self.trainer.held_out)
         self.trainer.model.train()
         return {"loss": loss}
+
+
+class ByIndex(Right):
+    """Its batch follows from the number of the step alone."""
+
+    def batch(self, index: int) -> dict[str, Tensor]:
+        rows = torch.randn(BATCH, 4, generator=torch.Generator().manual_seed(index))
+        return {"x": rows}
 
 
 # --- wrong checkpoints --------------------------------------------------------------------------------------------
@@ -358,3 +371,32 @@ class Without(Right):
     def build(self, workload: Workload, arm: Arm) -> StepFunction:
         whole = super().build(workload, arm)
         return StepFunction(whole.step, whole.batch, whole.parameters)
+
+
+class Dying(Right):
+    """Comes to its end as the arm's setting `dies` says, `save killed` or `load raises`, with a file half written."""
+
+    arm_options = {"dies": str, "note": str}  # noqa: RUF012 - as users write it
+
+    def build(self, workload: Workload, arm: Arm) -> StepFunction:
+        self.settings = arm.settings()
+        return super().build(workload, arm)
+
+    def save(self, path: Path) -> None:
+        path.mkdir()
+        super().save(path / "state.pt")
+        (path / "locked").mkdir()
+        (path / "locked" / "rest").write_text("half")
+        (path / "locked").chmod(0o500)
+        self._maybe_die("save")
+
+    def load(self, path: Path) -> None:
+        self._maybe_die("load")
+        super().load(path / "state.pt")
+
+    def _maybe_die(self, where: str) -> None:
+        if "note" in self.settings:
+            Path(str(self.settings["note"])).write_text(str(os.getpid()))
+        here, _, how = str(self.settings.get("dies", "")).partition(" ")
+        if here == where:
+            misbehave(how)

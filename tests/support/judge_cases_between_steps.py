@@ -104,6 +104,11 @@ def failed_in(cause: Cause) -> Verdict:
     return verdict_of(RESUME, RunEvidence("run", "resume", {}, failed={"ungraphed": failure}))
 
 
+def scratched() -> ArmEvidence:
+    """Saved with a tensor that nobody names: a table, or what a step left behind."""
+    return saved(end_state={"tensors": {"scratch": "s"}})
+
+
 MEAN = {"buffers": {"mean": "x"}}
 OTHER_SYSTEM = {"baseline": "other_system"}
 WITHIN = {"equality": "within"}
@@ -135,6 +140,7 @@ RESUME_CASES = [
         ),
     ),
     Case("ends apart and all was restored", "end_differs", lambda: resumed(second=loaded(end_state=MEAN))),
+    Case("a loose tensor is another", "differs", lambda: resumed(scratched(), loaded(**from_step(5)))),
     Case("beyond its bound", "exceeds_tolerance", lambda: resumed(second=loaded(**from_step(5)), claim=WITHIN)),
     Case(
         "no distance of the ends",

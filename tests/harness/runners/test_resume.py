@@ -81,7 +81,7 @@ def test_what_a_checkpoint_forgets_fails_with_its_reason(tmp_path: Path, system:
 @pytest.mark.parametrize("fault", [name for name, breaks in BREAKS.items() if "resume" in breaks])
 def test_every_fault_of_a_checkpoint_is_killed(tmp_path: Path, fault: str) -> None:
     within: dict[str, Any] = {"equality": "within"} if fault == "scaled_checkpoint" else {}
-    verdict = resumed("Right", tmp_path, fault=fault, **within)
+    verdict = resumed("ByIndex", tmp_path, fault=fault, **within)
     assert is_killed(BREAKS[fault]["resume"], verdict), (verdict.reason, verdict.message)
 
 
