@@ -22,6 +22,7 @@ from harness.evidence.plan_records import Run
 from harness.evidence.run_records import ArmFailed
 from harness.python_path import child_command
 from harness.runners.checkpoint_folder import checkpoint_path, remove_checkpoint
+from harness.runners.folders import without_folders
 from harness.runners.line import pair
 from harness.runners.opening import opened
 from harness.runners.paired import digests_of
@@ -32,6 +33,7 @@ from harness.runners.stretch import Stretch
 from harness.runners.worker import STACKS
 
 RESUMED, UNINTERRUPTED = 1, 2
+STACK_EXCERPT = 8000  # characters
 
 
 def execute(run: Run, recorder: Recorder) -> None:
@@ -95,7 +97,7 @@ def _last_phase(recorder: Recorder) -> str:
 def _stack(directory: Path) -> str:
     """What faulthandler left of a process that a signal ended."""
     with suppress(OSError):
-        return (directory / STACKS).read_text(encoding="utf-8", errors="replace")[-8000:]
+        return without_folders((directory / STACKS).read_text(encoding="utf-8", errors="replace"))[-STACK_EXCERPT:]
     return ""
 
 
