@@ -17,7 +17,7 @@ from harness.system.protocol import (
 )
 from reference_impl.config import MODEL_PRESETS, TrainConfig, learning_rate_at
 from reference_impl.errors import ReferenceImplError
-from reference_impl.faults import FAULTS, KERNELS, PLAN, REPLAY, STEP, change_of, plant, plant_kernels
+from reference_impl.faults import BETWEEN, FAULTS, KERNELS, PLAN, REPLAY, STEP, change_of, plant, plant_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from harness.system.protocol import Arm, Workload
+    from reference_impl.between_steps import BetweenSteps
     from reference_impl.cuda_graph import CapturingTrainer
     from reference_impl.prewarm import RunKernels
     from reference_impl.trainer import Trainer
@@ -80,6 +81,8 @@ class QLoRASystem:
                     "kernel_cases",
                     "kernels",
                     "checkpoint",
+                    "resume",
+                    "evaluate",
                 }
             ),
             captures=frozenset({"none", "step", "backward"}),
@@ -204,6 +207,7 @@ class QLoRARun:
             raise
 
     def _open_trainer(self, config: TrainConfig, capture: str) -> None:
+        from reference_impl.between_steps import BetweenSteps
         from reference_impl.cuda_graph import CapturingTrainer
         from reference_impl.trainer import Trainer
 
@@ -211,10 +215,12 @@ class QLoRARun:
         # Made once by a fill on the device: a copy from the host at every step would wait for it.
         self._max_norm = self.trainer.clip.norms.new_full((), config.max_norm)
         self.capturing: CapturingTrainer = CapturingTrainer(self.trainer, capture)
+        self.between: BetweenSteps = BetweenSteps(self.capturing)
 
     def _plant(self, fault: str | None) -> None:
         plant(fault, STEP, self.trainer)
         plant(fault, REPLAY, self.capturing)
+        plant(fault, BETWEEN, self.between)
         plant_kernels(fault, self.capturing)
 
     def step(self, index: int) -> Tensor:
@@ -294,6 +300,15 @@ class QLoRARun:
 
     def skipped_steps(self) -> int:
         return int(self.trainer.optimizer.skipped.item())
+
+    def save(self, path: Path) -> None:
+        self.between.save(path)
+
+    def load(self, path: Path) -> None:
+        self.between.load(path)
+
+    def evaluate(self) -> Tensor:
+        return self.between.evaluate()
 
     def forget_captures(self) -> None:
         self.capturing.forget_captures()

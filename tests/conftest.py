@@ -55,6 +55,7 @@ TOGETHER = {
     "test_rehearse_workflow.py": "a workflow rehearsed",
     "test_report_size.py": "pages of published runs",
     "test_reports_in_chromium.py": "a browser",
+    "test_resume.py": "a process that forks others",
     "test_step_match.py": "transformers",
     "test_toy_kind.py": "a kind of a plugin",
     "test_transformers_twin.py": "transformers",

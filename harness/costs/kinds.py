@@ -48,6 +48,10 @@ _OF_AN_ARM = {
     "steps": Kind.JUDGED_TRAINING,
     "end": Kind.END,
     "re-capture": Kind.JUDGED_TRAINING,
+    "start the process that saves": Kind.IMPORTS,
+    "steps before the load": Kind.JUDGED_TRAINING,
+    "save": Kind.END,
+    "load": Kind.OPENING,
     "gradients": Kind.JUDGED_TRAINING,  # at another arm's parameters
     "watch replays": Kind.DETECTORS,
     "host syncs": Kind.DETECTORS,

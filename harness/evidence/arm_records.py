@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness.evidence.base import Record, Scalar
-from harness.numbers import Amount, Count
+from harness.numbers import Amount, Count, Real
 
 NOT_FINITE = "!"  # ends the digest of a tensor that holds NaN or infinity
 
@@ -227,6 +227,44 @@ class HostSyncEvidence(Record):
     every_step: list[DetectorReading] = Field(default_factory=list)
 
 
+class Saved(Record):
+    """An arm's training was saved; the state that it had then is in the end of the same execution."""
+
+    record: Literal["saved"] = "saved"
+    arm: str
+    replica: Count
+    steps: Count  # that were taken before
+    process: Count  # the number of the process that saved
+    files: Count  # of the checkpoint
+    bytes: Count
+
+
+class Loaded(Record):
+    """An arm's training was loaded, after steps of which none is in the series."""
+
+    record: Literal["loaded"] = "loaded"
+    arm: str
+    replica: Count
+    process: Count  # the number of the process that loaded
+    steps_before: Count  # that this process had taken
+    trainable_before: str  # digest of the trainable parameters before it loaded
+    trainable_after: str
+    after: State  # right after it loaded
+
+
+class Evaluated(Record):
+    """One evaluation between two steps, and the state before and after it: a digest by category."""
+
+    record: Literal["evaluated"] = "evaluated"
+    arm: str
+    replica: Count
+    steps: Count  # that were taken before
+    values: dict[str, Real]  # what it returned, by name; empty where that was nothing
+    before: dict[str, str]
+    after: dict[str, str]
+    changed: list[str]  # tensors of another digest, by category and name; of names that were there before
+
+
 class MemorySample(Record):
     step: Count
     allocated_bytes: Count
@@ -298,10 +336,13 @@ LaterArmRecord = (
     ArmEnd
     | CaptureEvidence
     | ComparedStep
+    | Evaluated
     | Gradients
     | HostSyncEvidence
+    | Loaded
     | LongReplayEvidence
     | MemoryEvidence
     | MicroBatches
     | PeakMemoryEvidence
+    | Saved
 )

@@ -23,6 +23,8 @@ Probe = Literal[
     "peak_memory",
     "long_replay",
     "steady",
+    "resume",
+    "evaluation",
 ]
 
 

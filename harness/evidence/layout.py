@@ -32,6 +32,7 @@ PROCESS = "process.json"  # when the worker's process started and ended, as its 
 ATTEMPT = "attempt."  # and a number: what an earlier worker of the run left
 OUTPUT = "stderr.txt"  # what the worker printed, on both streams, up to a cap
 SHARED = "shared.json"  # in place of records: the run whose process executed this one's arms too
+CHECKPOINT = "checkpoint"  # a folder with what a run's system saved; gone with the run's end, however that came
 LANE = "lane."  # and a number: the folder of a process that executed a part of the run, with files as above
 SERIES_COLUMNS = ("step", "loss", "batch_digest", "clip_active_groups", "tokens")  # then the metrics, by their names
 METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")

@@ -15,13 +15,16 @@ from harness.evidence.arm_records import (
     ArmStart,
     CaptureEvidence,
     ComparedStep,
+    Evaluated,
     Gradients,
     HostSyncEvidence,
     LaterArmRecord,
+    Loaded,
     LongReplayEvidence,
     MemoryEvidence,
     MicroBatches,
     PeakMemoryEvidence,
+    Saved,
 )
 from harness.evidence.files import Damaged, first_error, read_bytes, read_model
 from harness.evidence.lanes import Lane, joined, lane_folders, missing
@@ -51,6 +54,7 @@ _LISTED: dict[type[LaterArmRecord], str] = {
     ComparedStep: "compared_steps",
     MemoryEvidence: "memory",
     MicroBatches: "micro_batches",
+    Evaluated: "evaluations",
 }
 # Records of which it has one -> where that is.
 _SINGLE: dict[type[LaterArmRecord], str] = {
@@ -59,6 +63,8 @@ _SINGLE: dict[type[LaterArmRecord], str] = {
     HostSyncEvidence: "syncs",
     PeakMemoryEvidence: "peak_memory",
     LongReplayEvidence: "long_replay",
+    Saved: "saved",
+    Loaded: "loaded",
 }
 _EMPTY = Series(np.empty(0), [], np.empty(0, np.int64), np.empty(0, np.int64))
 

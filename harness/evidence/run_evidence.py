@@ -15,12 +15,15 @@ from harness.evidence.arm_records import (
     ArmStart,
     CaptureEvidence,
     ComparedStep,
+    Evaluated,
     Gradients,
     HostSyncEvidence,
+    Loaded,
     LongReplayEvidence,
     MemoryEvidence,
     MicroBatches,
     PeakMemoryEvidence,
+    Saved,
 )
 from harness.evidence.base import Cause, Obstacle, Probe, Record
 from harness.evidence.run_records import (
@@ -74,6 +77,9 @@ class ArmEvidence:
     micro_batches: list[MicroBatches] = field(default_factory=list)
     peak_memory: PeakMemoryEvidence | None = None
     long_replay: LongReplayEvidence | None = None
+    saved: Saved | None = None
+    loaded: Loaded | None = None
+    evaluations: list[Evaluated] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,15 @@ from harness.evidence.arm_records import (
     ArmStart,
     CaptureEvidence,
     ComparedStep,
+    Evaluated,
     Gradients,
     HostSyncEvidence,
+    Loaded,
     LongReplayEvidence,
     MemoryEvidence,
     MicroBatches,
     PeakMemoryEvidence,
+    Saved,
 )
 from harness.evidence.base import Cause, Obstacle, Record
 from harness.numbers import Amount, Count, Real
@@ -251,6 +254,9 @@ AnyRecord = Annotated[
     | MemoryEvidence
     | MicroBatches
     | PeakMemoryEvidence
+    | Saved
+    | Loaded
+    | Evaluated
     | TimingEvidence
     | Telemetry
     | KernelsEvidence

@@ -123,6 +123,24 @@ VACUOUS_MEMORY_NOT_FILLED = _fails(
     "vacuous_memory_not_filled", "Device memory was not full, so a late allocation could not have failed."
 )
 
+# --- between two steps: going on from a checkpoint, evaluation ------------------------------------------------
+NOT_RESTORED = _fails(
+    "not_restored", "A resumed training is another, and right after the load its state was not the one that was saved."
+)
+NOTHING_LOADED = _fails("nothing_loaded", "The load left the parameters as they were before it.")
+VACUOUS_NOTHING_TO_LOAD = _fails(
+    "vacuous_nothing_to_load", "Before the load the parameters were already those that were saved: it shows nothing."
+)
+VACUOUS_NOTHING_SAVED = _fails("vacuous_nothing_saved", "The checkpoint is empty: what was loaded came from elsewhere.")
+VACUOUS_ONE_PROCESS = _fails("vacuous_one_process", "The process that loaded is the one that saved.")
+EVALUATION_CHANGED_STATE = _fails(
+    "evaluation_changed_state", "After an evaluation, state that training reads was not as it was before."
+)
+EVALUATION_NOT_FINITE = _fails("evaluation_not_finite", "An evaluation returned NaN or infinity.")
+VACUOUS_EVALUATIONS = _fails(
+    "vacuous_evaluations", "Fewer evaluations than demanded returned a number that the one before did not return."
+)
+
 # --- capture ---------------------------------------------------------------------------------------------------
 NOT_CAPTURED = _fails("not_captured", "The step was not captured, or a capture failed.")
 EMPTY_CAPTURE = _fails("empty_capture", "A capture succeeded and holds no operation.")

@@ -211,5 +211,27 @@ _ROWS = (
         evidence_faults=(MISSING_RUN, NO_STEPS),
         reasons={},
     ),
+    Kind(
+        name="resume",
+        model="harness.contract.kinds.between_steps:Resume",
+        judge="harness.judge.resume:judge",
+        probes={"resume": ("candidate", "baseline", "save_at", "steps_before_load")},
+        capabilities=frozenset({"parameters", "inputs"}),
+        judges_unreadable_device=False,
+        card=("resume",),
+        evidence_faults=(MISSING_RUN, NO_STEPS),
+        reasons={},
+    ),
+    Kind(
+        name="evaluation",
+        model="harness.contract.kinds.between_steps:Evaluation",
+        judge="harness.judge.evaluation:judge",
+        probes={"evaluation": ("candidate", "every")},
+        capabilities=frozenset({"parameters", "inputs"}),
+        judges_unreadable_device=False,
+        card=("evaluation",),
+        evidence_faults=(MISSING_RUN, NO_STEPS),
+        reasons={},
+    ),
 )
 BUILT_IN = {row.name: row for row in _ROWS}

@@ -11,6 +11,7 @@ from harness.report.budget import BYTES, page_within
 from harness.report.headline import headline, undecided
 from harness.report.page import render_page
 from harness.report.sections import (
+    between_steps,
     capture,
     closing,
     costs,
@@ -72,6 +73,7 @@ def _evidence(view: ReportView) -> list[Section]:
         steps.section(view),
         step_accuracy.section(view),
         seeds.section(view),
+        *between_steps.sections(view),
         throughput.section(view),
         *capture.sections(view),
         peak_memory.section(view),

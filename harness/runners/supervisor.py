@@ -24,6 +24,7 @@ from harness.evidence.read_run import death_from_records, read_records
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import ArmFailed
 from harness.runners import interpreters
+from harness.runners.checkpoint_folder import remove_checkpoint
 from harness.runners.folders import without_folders
 from harness.runners.gpu_lock import gpu_lock
 from harness.runners.interpreters import Interpreter, Interpreters
@@ -131,6 +132,7 @@ def _supervise(
         worker.end()
         company.workers.discard(process.pid)
         taken = put_back(run, directory, worker.phase())
+        remove_checkpoint(directory)
         write_process_times(
             directory,
             started=worker.started,

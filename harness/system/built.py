@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from harness.system.adapter_checks import AdapterError, describe_value, require_callable_with
 from harness.system.protocol import Expectation, FaultDescription
-from harness.system.users_code import return_place
+from harness.system.users_code import definition, return_place
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,8 +26,8 @@ class StepFunction:
         counts as the step's tokens; without it they are the workload's batch size times sequence length.
     parameters: what training updates, by name, on one device; or the `torch.nn.Module` whose parameters these are.
     state: tensors that training changes and nobody finds from the step, by name.
-    evaluate: evaluates the model; called between steps in an arm with the setting `evaluate_every`.
-    save, load: write the training to a path, and go on from it; called in an arm with the setting `resume_at`.
+    evaluate: evaluates the model between two steps, and returns a number, or several by name (kind `evaluation`).
+    save, load: write the training to a path, and go on from it, in another process (kind `resume`).
     after: what the host does after each step, which no capture holds: a scheduler's step. It must not wait either.
     metrics: numbers of the last step beside its loss, by name, each a tensor of one number that the step itself keeps
         (`self.accuracy = …`); it names them and computes none, since a replay executes no Python.
@@ -42,6 +42,18 @@ class StepFunction:
     load: Callable[[Path], object] | None = None
     after: Callable[[], object] = lambda: None
     metrics: Callable[[], Mapping[str, Tensor]] = dict
+
+    def given(self, name: str) -> Callable[..., Any]:
+        """The optional function of that name. Raises `AdapterError` where there is none."""
+        function: Callable[..., Any] | None = getattr(self, name)
+        if function is None:
+            raise AdapterError(
+                f"a claim of kind `{_NEEDED_BY[name]}` needs `{name}` of what build returns",
+                where=definition(self.step),
+                got=f"no `{name}`",
+                remedy=f"return StepFunction(…, {name}={name})",
+            )
+        return function
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,7 @@ _CALLS: dict[str, dict[str, Any]] = {
     "after": {},
     "metrics": {},
 }
-_OPTIONAL = ("evaluate", "save", "load")
+_NEEDED_BY = {"evaluate": "evaluation", "save": "resume", "load": "resume"}
 
 
 def as_step_function(returned: object, build: Callable[..., Any], name: str = "build") -> StepFunction:
@@ -97,7 +109,7 @@ def as_step_function(returned: object, build: Callable[..., Any], name: str = "b
     returned = _with_named_parameters(returned)
     for member, arguments in _CALLS.items():
         function = getattr(returned, member)
-        if function is None and member in _OPTIONAL:
+        if function is None and member in _NEEDED_BY:
             continue
         if not callable(function):
             raise AdapterError(

@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
-from harness.system.between_steps import BetweenSteps
 from harness.system.built import StepFunction
 from harness.system.capturable import make_capturable
 from harness.system.owned_loop import Batch, LoaderBatches, OwnedLoop, OwnedLoopRun
@@ -110,8 +109,7 @@ class SteppedRun(StepFunctionRun):
     """Training step by step, while the loop that prepared it stands still."""
 
     def __init__(self, trainer: DrivenTrainer, function: StepFunction, *, capture: str, layers: int) -> None:
-        nothing = BetweenSteps(evaluate_every=None, resume_at=None, rebuild=lambda: function)
-        super().__init__(function, capture=capture, layers=layers, between=nothing)
+        super().__init__(function, capture=capture, layers=layers)
         self._trainer = trainer
 
     def __exit__(

@@ -25,7 +25,7 @@ class AskedRun(StepFunctionRun):
 
     def __init__(self, opened: StepFunctionRun, arm: Arm) -> None:
         self._compiles = bool(arm.settings().get("compile"))
-        super().__init__(opened._function, capture=arm.capture, layers=opened._layers, between=opened._between)
+        super().__init__(opened._function, capture=arm.capture, layers=opened._layers)
 
     def _begin(self, function: StepFunction) -> None:
         import torch

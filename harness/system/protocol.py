@@ -46,6 +46,8 @@ CAPABILITIES = (
     "kernel_cases",
     "checkpoint",
     "peer",
+    "resume",
+    "evaluate",
 )
 
 
@@ -314,6 +316,31 @@ class KernelLedger:
 
 class KernelRefusedError(RuntimeError):
     """The system refused to load a kernel. Its inventory shows why, so a probe records it and does not fail."""
+
+
+@runtime_checkable
+class Resumes(Protocol):
+    """Capability `resume`: training goes on from what was saved, in another process, as if it had never stopped."""
+
+    def save(self, path: Path) -> None:
+        """Write the training to `path`, a file or a folder that is not there yet; all of it is on disk on return."""
+        ...
+
+    def load(self, path: Path) -> None:
+        """Go on from what `save` wrote; called before the first step, or after some, whose traces are then gone.
+
+        On return the parameters are those that were saved. A capture that there is replays what was loaded.
+        """
+        ...
+
+
+@runtime_checkable
+class Evaluates(Protocol):
+    """Capability `evaluate`: the model is evaluated between two steps, and its training does not notice."""
+
+    def evaluate(self) -> Tensor | float | Mapping[str, Tensor | float]:
+        """A number, a tensor of one number, or several by name. It may wait for the device."""
+        ...
 
 
 @runtime_checkable

@@ -36,17 +36,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.system.adapter_checks import AdapterError, require_callable_with
-from harness.system.between_steps import OPTIONS, between_steps
 from harness.system.built import PlantedFault as PlantedFault  # noqa: PLC0414 - likewise
 from harness.system.built import StepFunction as StepFunction  # noqa: PLC0414 - an adapter needs this module alone
 from harness.system.built import as_step_function
 from harness.system.protocol import Expectation as Expectation  # noqa: PLC0414 - likewise
 from harness.system.protocol import FaultDescription, Scalar, SystemDescription
 from harness.system.step_function_run import StepFunctionRun
-from harness.system.users_code import attribute_place, definition, return_place
+from harness.system.users_code import attribute_place, definition
 
 if TYPE_CHECKING:
     from harness.contract.schema import Arm, Workload
+
+
+_BETWEEN_STEPS = ("resume", "evaluate")  # of a step function that has `save` and `load`, or `evaluate`
 
 
 class StepFunctionSystem:
@@ -69,9 +71,11 @@ class StepFunctionSystem:
             name=self.name,
             summary=self.summary,
             models=self.models,
-            arm_options={**OPTIONS, **self.arm_options} if isinstance(self.arm_options, Mapping) else self.arm_options,
+            arm_options=self.arm_options,
             workload_options=self.workload_options,
-            capabilities=frozenset({"inputs", "parameters", "gradients", "capture", "state", "metrics"}),
+            capabilities=frozenset(
+                {"inputs", "parameters", "gradients", "capture", "state", "metrics", *_BETWEEN_STEPS}
+            ),
             captures=frozenset({"none", "step"}),
             faults=self._described_faults(),
         )
@@ -101,18 +105,7 @@ class StepFunctionSystem:
             raise ValueError("a step function takes neither data nor a model directory")
         if fault is not None and fault not in self.faults:
             raise ValueError(f"{self.name} has no fault {fault!r} of its own")
-        function = self._built(workload, arm, fault)
-
-        def rebuild() -> StepFunction:
-            from harness.system.replay.generators import seed_all
-
-            seed_all(workload.seed)
-            return self._built(workload, arm, fault)
-
-        # a system may have a setting of that name itself
-        settings = {name: value for name, value in arm.settings().items() if name not in self.arm_options}
-        between = between_steps(settings, function, rebuild, return_place(self.build))
-        return StepFunctionRun(function, capture=arm.capture, layers=self.layers, between=between)
+        return StepFunctionRun(self._built(workload, arm, fault), capture=arm.capture, layers=self.layers)
 
     def _built(self, workload: Workload, arm: Arm, fault: str | None) -> StepFunction:
         self._require_settings(workload, arm)
@@ -139,9 +132,7 @@ class StepFunctionSystem:
             "models": [f"no model '{workload.model}'; {nearest(workload.model, self.models)}"]
             if self.models and workload.model not in self.models
             else [],
-            "arm_options": [
-                option_error("arm option", *each, {**OPTIONS, **self.arm_options}) for each in arm.settings().items()
-            ],
+            "arm_options": [option_error("arm option", *each, self.arm_options) for each in arm.settings().items()],
             "workload_options": [
                 option_error("workload option", *each, self.workload_options) for each in workload.options.items()
             ],

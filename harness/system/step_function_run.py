@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -17,7 +18,6 @@ from harness.system.adapter_checks import (
     require_state,
     require_updated,
 )
-from harness.system.between_steps import BetweenSteps
 from harness.system.built import Batch, StepFunction
 from harness.system.protocol import CaptureRecord, Scalar
 
@@ -43,10 +43,10 @@ class _Shape:
 class StepFunctionRun:
     """Plain or captured training of a step function: a traced replay on a CPU, a CUDA graph on a GPU."""
 
-    def __init__(self, function: StepFunction, *, capture: str, layers: int, between: BetweenSteps) -> None:
-        self._requested, self._layers, self._between = capture != "none", layers, between
+    def __init__(self, function: StepFunction, *, capture: str, layers: int) -> None:
+        self._requested, self._layers = capture != "none", layers
         self._shapes: dict[tuple[object, ...], _Shape] = {}
-        self._resumed = self._metrics_are_kept = False
+        self._metrics_are_kept = False
         self._failure: str | None = None
         self._captures = self._replays = self._uncaptured = 0
         self._stream: Any = None
@@ -54,15 +54,17 @@ class StepFunctionRun:
 
     def _begin(self, function: StepFunction) -> None:
         """Take over functions that were just built."""
+        from harness.system.replay.reachable import reach
+
         self._function = function
         self._parameters = _trained_parameters(function)
+        require_updated(self._parameters, reach(function.step, function.parameters).optimizers, function.parameters)
         self._device = next(iter(self._parameters.values())).device
         first = require_batch(function.batch(0), 0, function.batch, known=())
         self._names = first.keys()
         self._current = self._select(first)
 
     def step(self, index: int) -> Tensor:
-        self._do_between_steps(index)
         batch = self._batch(index)
         self._current = self._select(batch)
         for name, buffer in self._current.static.items():
@@ -80,15 +82,20 @@ class StepFunctionRun:
         self._function.after()
         return loss
 
-    def _do_between_steps(self, index: int) -> None:
-        if self._function.evaluate is not None and self._between.evaluates_before(index):
-            self._function.evaluate()
-        if index == self._between.resume_at and not self._resumed:
-            self._resumed = True
-            anew = self._between.resumed(self._function)
-            self.forget_captures()
-            self._shapes.clear()
-            self._begin(anew)
+    def save(self, path: Path) -> None:
+        """By the function's own `save`. Raises `AdapterError` where it has none."""
+        self._function.given("save")(path)
+
+    def load(self, path: Path) -> None:
+        """By the function's own `load`; captures, which may hold what it replaced, are made anew."""
+        self._function.given("load")(path)
+        self.forget_captures()
+        self._parameters = _trained_parameters(self._function)
+
+    def evaluate(self) -> Tensor | float | Mapping[str, Tensor | float]:
+        """By the function's own `evaluate`. Raises `AdapterError` where it has none."""
+        returned: Tensor | float | Mapping[str, Tensor | float] = self._function.given("evaluate")()
+        return returned
 
     def _batch(self, index: int) -> dict[str, Tensor]:
         """The batch of a step. What makes it is the host's work, and no wait for a device whose part the CPU plays."""
@@ -262,6 +269,5 @@ def _trained_parameters(function: StepFunction) -> dict[str, Tensor]:
 
     parameters = require_parameters(function.parameters(), function.parameters)
     found = reach(function.step, function.parameters)
-    require_updated(parameters, found.optimizers, function.parameters)
     buffers = {same(tensor) for module in found.modules.values() for tensor in module.buffers()}
     return {name: tensor for name, tensor in parameters.items() if same(tensor) not in buffers}

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from harness.errors import UsageError
+from harness.system import between_faults
 from harness.system.end_faults import DrawnNumbers, DroppedLastUpdate, NanEndState, WipedMoments
 from harness.system.faulty_run import FAULTY_STEP, FaultyRun
 from harness.system.late_faults import LATE, SLOWING, LateDroppedUpdate, LateNan, LateStaleBatch, SlowingSteps
@@ -251,6 +252,7 @@ _WRAPPERS: dict[str, type[FaultyRun]] = {
     "late_dropped_update": LateDroppedUpdate,
     "late_nan": LateNan,
     "slowing_steps": SlowingSteps,
+    **between_faults.WRAPPERS,
 }
 _SUMMARIES = {
     "nan_tail": f"every loss from step {FAULTY_STEP} on is NaN, in both arms",
@@ -289,6 +291,7 @@ _SUMMARIES = {
     "late_dropped_update": f"the update of the step at {LATE:.0%} of the run is taken back",
     "late_nan": f"the loss of the step at {LATE:.0%} of the run is NaN",
     "slowing_steps": f"steps take longer and longer, the last {1 + SLOWING:g} times its time",
+    **between_faults.SUMMARIES,
 }
 
 
@@ -401,6 +404,7 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
     "late_dropped_update": {"long_replay": _fails("differs")},
     "late_nan": {"long_replay": _fails("non_finite")},
     "slowing_steps": {"long_replay": _fails("slows_down")},
+    **between_faults.BREAKS,
 }
 _ON_CUDA = (
     DECOY_GRAPH,

@@ -9,6 +9,7 @@ from reference_impl.faults import (
     accumulation,
     adam_kernel,
     attention_kernels,
+    between_steps,
     fallback,
     gradients,
     kernel_launches,
@@ -24,9 +25,10 @@ from reference_impl.faults import (
     step,
 )
 from reference_impl.faults.kernels_in_trainer import plant_kernels
-from reference_impl.faults.registry import FAULTS, KERNELS, PLAN, REPLAY, STEP, change_of, plant
+from reference_impl.faults.registry import BETWEEN, FAULTS, KERNELS, PLAN, REPLAY, STEP, change_of, plant
 
 __all__ = [
+    "BETWEEN",
     "FAULTS",
     "KERNELS",
     "PLAN",
@@ -35,6 +37,7 @@ __all__ = [
     "accumulation",
     "adam_kernel",
     "attention_kernels",
+    "between_steps",
     "change_of",
     "fallback",
     "gradients",

@@ -10,6 +10,7 @@ from harness.system.protocol import Expectation, FaultDescription
 from reference_impl.errors import ReferenceImplError
 
 if TYPE_CHECKING:
+    from reference_impl.between_steps import BetweenSteps
     from reference_impl.cuda_graph import CapturingTrainer
     from reference_impl.kernel_table import KernelTable
     from reference_impl.prewarm import RunKernels
@@ -29,6 +30,8 @@ STEP: Hook[Trainer] = Hook("step")
 """What a step computes: planted in the opened trainer, before anything is captured."""
 REPLAY: Hook[CapturingTrainer] = Hook("replay")
 """How steps are captured, kept and replayed: planted after the trainer's own faults."""
+BETWEEN: Hook[BetweenSteps] = Hook("between")
+"""What a run does between its steps, its checkpoint and its evaluation: planted in the opened trainer."""
 KERNELS: Hook[KernelTable] = Hook("kernels")
 """The kernels' arithmetic: planted in the table that `kernel_match` compares, or that a trainer uses."""
 PLAN: Hook[RunKernels] = Hook("plan")

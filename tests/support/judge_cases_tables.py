@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from judge_cases import Case
 from judge_cases_accumulation import ACCUMULATION_CASES
+from judge_cases_between_steps import EVALUATION_CASES, RESUME_CASES
 from judge_cases_bounds import BOUNDS
 from judge_cases_capture import CAPTURE_CASES, MEMORY_CASES, SYNC_CASES
 from judge_cases_end_state import ENDS
@@ -42,6 +43,8 @@ ONE_WRONG_THING: dict[str, list[Case]] = {
     "accumulation": ACCUMULATION_CASES,
     "peak_memory": PEAK_CASES,
     "long_replay": LONG_CASES,
+    "resume": RESUME_CASES,
+    "evaluation": EVALUATION_CASES,
     "any": OTHER_CASES,
 }
 BESIDE = (BOUNDS, ROLES, MECHANISMS, ENDS, LAUNCHED, RATIOS)

@@ -138,14 +138,14 @@ class Rows(SeriesWriter):
     def __init__(self) -> None:
         self.written: list[tuple[Any, ...]] = []
 
-    def row(self, *row: Any) -> None:
-        self.written.append(row)
+    def rows(self, *rows: Any) -> None:
+        self.written.append(rows)
 
 
 def block_of(losses: list[float], batches: list[str]) -> Any:
     seen = SeenSteps(Rows())
     steps = list(range(len(losses)))
-    seen.rows(steps, losses, batches, [-1] * len(losses), [8] * len(losses))
+    seen.rows(steps, losses, batches, [-1] * len(losses), [8] * len(losses), {})
     return seen.block(1.0, 0.1)
 
 

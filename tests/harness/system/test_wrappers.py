@@ -61,5 +61,7 @@ def test_a_flat_loss_moves_however_far_the_losses_have_fallen() -> None:
 
 
 def test_an_unknown_fault_is_told_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="busy_step, constant_loss, constant_metric, decoy_graph"):
+    with pytest.raises(
+        UsageError, match="busy_step, constant_loss, constant_metric, consuming_evaluation, decoy_graph"
+    ):
         wrap(Regression().open(WORKLOAD, Arm()), "no_such", steps=8)

@@ -1,0 +1,100 @@
+"""Kinds of judgement about what happens between two steps: a save and a load in another process, an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from harness.contract.base import Count, Demand, Equality, Judged, Name, Positive
+from harness.contract.kinds.training import bites_by_equality
+
+
+class Resume(Judged):
+    """Training that is saved after some steps and goes on in another process is the uninterrupted one."""
+
+    kind: Literal["resume"]
+    """Judges a training that was saved, and loaded by a new process, against an uninterrupted one."""
+    candidate: Name
+    """The arm that is saved and resumed; its system has the capability `resume`."""
+    baseline: Name | None = None
+    """The uninterrupted arm; left out, the candidate itself, uninterrupted."""
+    save_at: Count
+    """After how many steps the training is saved and its process ends."""
+    steps_before_load: Annotated[int, Field(ge=0)] = 0
+    """Steps that the new process takes before it loads, as it must to load into an arm that has captured already."""
+    steps: Count
+    """Steps after the load that must have been compared."""
+    equality: Equality
+    """`bitwise`: every bit of losses and end decides; `within`: `max_abs_difference` alone does."""
+    max_abs_difference: Positive
+    """Largest absolute difference of the losses allowed; shown beside the bits under `bitwise`."""
+
+    broken_by: ClassVar = {
+        "equality": Demand(("differs", "end_differs", "not_restored")),
+        "max_abs_difference": Demand(("exceeds_tolerance",)),
+        "steps": Demand(("vacuous_steps",)),
+    }
+    no_demand: ClassVar = {
+        "candidate": "names an arm",
+        "baseline": "names an arm",
+        "save_at": "chooses the step; evidence of another one is an ERROR",
+        "steps_before_load": "chooses when it is loaded; evidence of another number is an ERROR",
+    }
+
+    def can_bite(self, path: str) -> bool:
+        return bites_by_equality(path, self.equality) and super().can_bite(path)
+
+    def step_counts(self) -> dict[str, int | None]:
+        return {"steps_before_load": self.steps_before_load}
+
+    def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        yield from super().beyond(steps)
+        if self.save_at >= steps:
+            yield ("save_at",), f"`save_at` ({self.save_at}) leaves at least one of the workload's steps"
+        elif self.steps > steps - self.save_at:
+            yield ("steps",), f"`steps` ({self.steps}) is within the {steps - self.save_at} steps after `save_at`"
+
+    def candidate_capabilities(self) -> frozenset[str]:
+        return frozenset({"resume"})
+
+    def process_count(self) -> int:
+        return 1
+
+
+class Evaluation(Judged):
+    """Training that is evaluated between its steps is, in every bit, the same training without evaluations."""
+
+    kind: Literal["evaluation"]
+    """Judges an arm that is evaluated between its steps against the same arm that is not."""
+    candidate: Name
+    """The arm that is evaluated, and trained once more without; its system has the capability `evaluate`."""
+    every: Count
+    """After how many steps it is evaluated, again and again; after the last step too where that is a multiple."""
+    evaluations: Count
+    """Evaluations that must have shown something: numbers of which one at least differs from those before it."""
+    steps: Count
+    """Steps that must have been compared."""
+
+    baseline_path: ClassVar[str] = "candidate"  # the same arm
+    broken_by: ClassVar = {
+        "evaluations": Demand(("vacuous_evaluations",)),
+        "steps": Demand(("vacuous_steps",)),
+    }
+    no_demand: ClassVar = {
+        "candidate": "names an arm",
+        "every": "chooses the steps; an evaluation that is missing there is an ERROR",
+    }
+
+    def step_counts(self) -> dict[str, int | None]:
+        return {"steps": self.steps, "every": self.every}
+
+    def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        yield from super().beyond(steps)
+        if self.evaluations > steps // self.every:
+            rule = f"`evaluations` ({self.evaluations}) is within the {steps // self.every} that there are"
+            yield ("evaluations",), rule
+
+    def candidate_capabilities(self) -> frozenset[str]:
+        return frozenset({"evaluate"})

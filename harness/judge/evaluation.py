@@ -1,0 +1,117 @@
+"""`evaluation`: an arm that is evaluated between its steps trains, in every bit, as it does without evaluations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from harness.contract.kinds.between_steps import Evaluation
+from harness.evidence.arm_records import Evaluated
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judge import reasons
+from harness.judge.context import Context, replicas, require_captured
+from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
+from harness.judge.guards import require_trained
+from harness.judge.series import Bounds, difference, losses, require_comparable, require_equal, require_finite
+from harness.judge.sheet import Sheet, settle, some
+from harness.judge.verdict import Judgement
+
+GENERATORS = "generators"  # every process has some
+
+
+def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
+    """Order: steps, capture, the evaluations' own state and numbers, equal batches and losses, guards, the ends."""
+    run = context.only_run("evaluation")
+    without, evaluated = replicas(run, part.candidate, 2)
+    _require_steps(part, [without, evaluated], sheet)
+    for execution in (without, evaluated):
+        require_captured(context, part, part.candidate, execution, sheet, watched=False)
+    evaluations = _require_evaluations(part, evaluated)
+    shown = showing(evaluations)
+    sheet.count("evaluations", len(evaluations))
+    sheet.figure("evaluations_showing_something", shown, "evaluations")
+
+    ours, theirs = f"{part.candidate} with evaluations", f"{part.candidate} without"
+    compared = {theirs: without, ours: evaluated}
+    found = difference(losses(evaluated), losses(without), "every", Bounds(0.0))
+    sheet.count("steps", found.steps)
+    sheet.figure("steps_differing", found.differing, "steps")
+    sheet.figure("first_differing_step", found.first_differing, "step")
+    sheet.figure("max_abs_difference", found.largest, "loss")
+    note_watched(compared, sheet)
+    require_finite(compared, sheet)
+    _require_unchanged(evaluations, sheet)
+    require_comparable(compared, sheet)
+    require_equal(found, "bitwise", Bounds(0.0), f"{ours} and {theirs}")
+    _require_finite_values(evaluations, sheet)
+    if shown < part.evaluations:
+        settle(
+            reasons.VACUOUS_EVALUATIONS,
+            f"{shown} of {len(evaluations)} evaluations returned a number that the one before had not returned, "
+            f"{part.evaluations} are demanded",
+        )
+    for name, execution in compared.items():
+        require_trained(name, execution)
+    require_finite_end(compared, sheet)
+    require_equal_ends(compared, sheet)
+    require_recorded(compared)
+    return sheet.held(
+        f"{part.candidate} trains in every bit of {found.steps} steps and of its end as it does without its "
+        f"{len(evaluations)} evaluations, one after every {part.every} steps"
+    )
+
+
+def showing(evaluations: Sequence[Evaluated]) -> int:
+    """How many evaluations returned a number that the one before did not: what is never computed anew shows nothing."""
+    before: dict[str, float] = {}
+    shown = 0
+    for each in evaluations:
+        shown += any(before.get(name) != value for name, value in each.values.items())
+        before = each.values
+    return shown
+
+
+def _require_steps(part: Evaluation, executions: Sequence[ArmEvidence], sheet: Sheet) -> None:
+    steps = min(len(each.series.loss) for each in executions)
+    sheet.figure("steps_run", steps, "steps")
+    if steps < part.steps:
+        settle(reasons.VACUOUS_STEPS, f"{steps} steps were compared, {part.steps} are demanded")
+
+
+def _require_evaluations(part: Evaluation, execution: ArmEvidence) -> list[Evaluated]:
+    """The evaluations; settles with ERROR where one is missing, or its state was not recorded."""
+    found = execution.evaluations
+    due = list(range(part.every, len(execution.series.loss) + 1, part.every))
+    if [each.steps for each in found] != due:
+        settle(
+            reasons.EVIDENCE_MISSING,
+            f"of {len(due)} evaluations, one after every {part.every} steps, {len(found)} are recorded as such",
+        )
+    for each in found:
+        if each.before.keys() != each.after.keys() or GENERATORS not in each.before:
+            settle(reasons.EVIDENCE_INCONSISTENT, f"the state around the evaluation after {each.steps} steps is torn")
+    return found
+
+
+def _require_unchanged(evaluations: Sequence[Evaluated], sheet: Sheet) -> None:
+    changed = [each for each in evaluations if each.before != each.after]
+    if not changed:
+        return
+    first = changed[0]
+    kinds = [category for category in first.before if first.before[category] != first.after[category]]
+    sheet.figure("first_changed_after", first.steps, "steps")
+    sheet.figure("changed", ", ".join(sorted(kinds)))
+    named = f": {some(first.changed)}" if first.changed else ""
+    settle(
+        reasons.EVALUATION_CHANGED_STATE,
+        f"{len(changed)} of {len(evaluations)} evaluations changed state that training reads, the first of them, after "
+        f"{first.steps} steps, {' and '.join(sorted(kinds))}{named}",
+    )
+
+
+def _require_finite_values(evaluations: Sequence[Evaluated], sheet: Sheet) -> None:
+    for each in evaluations:
+        for name, value in each.values.items():
+            if not math.isfinite(value):
+                sheet.figure("first_non_finite_evaluation", each.steps, "steps")
+                settle(reasons.EVALUATION_NOT_FINITE, f"after {each.steps} steps the evaluation's {name} is {value}")

@@ -1,0 +1,109 @@
+"""What happened between two steps: a training that went on in another process, evaluations by the step."""
+
+from __future__ import annotations
+
+from harness.contract.kinds.between_steps import Evaluation, Resume
+from harness.evidence.arm_records import Evaluated
+from harness.evidence.run_evidence import RunEvidence
+from harness.judge.context import end_of
+from harness.judge.resume import Halves, halves_of
+from harness.report import plots
+from harness.report.blocks import Part, Section, Table, table
+from harness.report.decimate import absolute_difference, first_differing
+from harness.report.text import line
+from harness.report.view import ReportView
+
+SHOWN = 12  # rows of a table; the run directory holds all
+
+
+def sections(view: ReportView) -> list[Section]:
+    """One of resumed trainings and one of evaluations, where a claim judged such."""
+    resumed, evaluated = [], []
+    for verdict, parts, runs in view.judged():
+        title = f"{verdict.contract} · {verdict.workload}"
+        for part in parts:
+            for run in runs:
+                if isinstance(part, Resume):
+                    resumed += _resumed(f"{title} · {part.candidate}", part, run)
+                elif isinstance(part, Evaluation):
+                    evaluated += _evaluated(f"{title} · {part.candidate}", part, run)
+    going_on = (
+        "An arm is trained and saved, and its process ends; a new process opens the arm, loads and goes on. Its losses "
+        "are those of both, one after the other, beside the uninterrupted arm's."
+    )
+    watched = (
+        "An arm is trained without evaluations, and once more with them, over the same batches. State is compared "
+        "right before and right after each evaluation."
+    )
+    found = []
+    if resumed:
+        found.append(Section("resume", "Going on from a checkpoint", going_on, resumed))
+    if evaluated:
+        found.append(Section("evaluation", "Evaluations between steps", watched, evaluated))
+    return found
+
+
+def _resumed(title: str, part: Resume, run: RunEvidence) -> list[Part]:
+    found = halves_of(part, run)
+    if found is None:
+        return []
+    halves, other = found
+    saved, loaded = halves.saved, halves.loaded
+    ours, theirs = f"{part.candidate}, resumed", f"{part.baseline or part.candidate}, uninterrupted"
+    images = [plots.trajectories([plots.Curve(theirs, other.series.loss), plots.Curve(ours, halves.whole.series.loss)])]
+    values = absolute_difference(halves.whole.series.loss, other.series.loss)
+    first = first_differing(halves.whole.series.loss, other.series.loss)
+    if len(values):
+        name = f"{ours} against {theirs}"
+        images.append(plots.difference(values, tolerance=part.max_abs_difference, floor=None, first=first, name=name))
+    processes = (
+        f"Saved after {saved.steps} steps by process {saved.process}, {saved.bytes:,} bytes in {saved.files} files; "
+        f"loaded by process {loaded.process} after {loaded.steps_before} steps of its own."
+    )
+    text = [processes, _equal(len(values), first)]
+    return [Part(title, text, images, [_restored(halves)], [run.run_id])]
+
+
+def _restored(halves: Halves) -> Table:
+    """How much of each kind of state was right after the load as it was saved."""
+    state = end_of(halves.first).state
+    after = halves.loaded.after.digests
+    rows: list[list[object]] = [
+        [category, len(saved), sum(after.get(category, {}).get(name) == digest for name, digest in saved.items())]
+        for category, saved in (state.digests if state is not None else {}).items()
+        if saved
+    ]
+    return table("State right after the load", ["kind", "tensors saved", "as they were saved"], rows)
+
+
+def _equal(steps: int, differing: int | None) -> str:
+    if differing is None:
+        return f"Equal in every bit at all {steps:,} steps."
+    return f"The first of {steps:,} steps that differs is step {differing}."
+
+
+def _evaluated(title: str, part: Evaluation, run: RunEvidence) -> list[Part]:
+    executions = run.arms.get(part.candidate, [])
+    if len(executions) < 2 or not executions[1].evaluations:
+        return []
+    found = executions[1].evaluations
+    text = [
+        f"{len(found)} evaluations, one after every {part.every} steps.",
+        _equal(
+            min(len(each.series.loss) for each in executions),
+            first_differing(executions[1].series.loss, executions[0].series.loss),
+        ),
+    ]
+    values = list(dict.fromkeys(name for each in found for name in each.values))
+    columns = ["after steps", *(line(name, 40) for name in values), "state changed"]
+    rows = [_row(each, values) for each in found]
+    numbers = table("Evaluations", columns, rows, folded=len(rows) > SHOWN, shown=SHOWN)
+    names = ("without", "with")
+    curves = [plots.Curve(name, each.series.loss) for name, each in zip(names, executions, strict=False)]
+    images = [plots.trajectories(curves)] if all(len(each.loss) for each in curves) else []
+    return [Part(title, text, images, [numbers], [run.run_id])]
+
+
+def _row(each: Evaluated, names: list[str]) -> list[object]:
+    changed = [category for category in each.before if each.before[category] != each.after.get(category)]
+    return [each.steps, *(each.values.get(name) for name in names), ", ".join(changed) or "none"]

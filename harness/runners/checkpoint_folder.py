@@ -1,0 +1,52 @@
+"""The folder with what a run's system saved. It lies in the run's directory, and is no evidence: nothing of it is read
+here, and it goes with the run's end.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from harness.evidence import layout
+
+
+def checkpoint_path(directory: Path) -> Path:
+    """Where the system of the run in `directory` saves, and finds what it saved; its folder is made."""
+    folder = directory.resolve() / layout.CHECKPOINT
+    folder.mkdir(exist_ok=True)
+    return folder / "training"
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    """How many files a system wrote to `path` and below it, and their bytes; links count for nothing."""
+    found = [path, *(Path(folder, name) for folder, _, names in os.walk(path) for name in names)]
+    sizes = [status.st_size for each in found if (status := _status(each)) and stat.S_ISREG(status.st_mode)]
+    return len(sizes), sum(sizes)
+
+
+def remove_checkpoint(directory: Path) -> None:
+    """Remove the folder and all that a system put there, or in its place. What this user may not remove stays."""
+    folder = directory / layout.CHECKPOINT
+    status = _status(folder)
+    if status is None:
+        return
+    with suppress(OSError):
+        if not stat.S_ISDIR(status.st_mode):
+            folder.unlink()
+            return
+        folder.chmod(stat.S_IRWXU)
+        for parent, folders, _ in os.walk(folder):
+            for name in folders:
+                if not (inside := Path(parent, name)).is_symlink():
+                    inside.chmod(stat.S_IRWXU)  # what is in a folder that nobody may change could not be removed
+        shutil.rmtree(folder)
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except OSError:
+        return None

@@ -1,0 +1,68 @@
+"""What a run of the trainer does between its steps: it is saved, goes on from what was saved, is evaluated.
+
+A checkpoint is one safetensors file: parameters, Adam's moments, its counts and the learning rate; shape and settings
+are the run's own. A step draws no random number, and its batch and its place in the schedule follow from its index.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from reference_impl.cuda_graph import CapturingTrainer
+from reference_impl.errors import ReferenceImplError
+
+HELD_OUT_BATCHES = 2
+
+
+class BetweenSteps:
+    """Of one opened trainer, captured or not."""
+
+    def __init__(self, capturing: CapturingTrainer) -> None:
+        self.capturing, self.trainer = capturing, capturing.trainer
+
+    def state(self) -> dict[str, Tensor]:
+        """Every tensor of the trainer that a step reads and an earlier one wrote."""
+        optimizer = self.trainer.optimizer
+        return {
+            "parameters": self.trainer.trainable.flat,
+            **optimizer.state_tensors(),
+            "learning_rate": optimizer.learning_rate,
+        }
+
+    def save(self, path: Path) -> None:
+        """Write the state to `path`, and have it on disk on return."""
+        save_file({name: tensor.detach().cpu() for name, tensor in self.state().items()}, path)
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+    @torch.no_grad()
+    def load(self, path: Path) -> None:
+        """Copy the state at `path` into the trainer's own tensors: they keep their addresses, which captures hold.
+
+        Raises `ReferenceImplError` for a checkpoint of another shape.
+        """
+        loaded, state = load_file(path), self.state()
+        shapes = [{name: tensor.shape for name, tensor in tensors.items()} for tensors in (loaded, state)]
+        if shapes[0] != shapes[1]:
+            found = ", ".join(sorted(loaded)) if loaded.keys() != state.keys() else "tensors of another shape"
+            raise ReferenceImplError("checkpoint", f"{path.name} holds {found}", "resume the run that was saved")
+        for name, tensor in state.items():
+            tensor.copy_(loaded[name])
+
+    @torch.no_grad()
+    def evaluate(self) -> Tensor:
+        """Mean loss [] of the batches that training reads last in its first pass over the text, in its own buffers."""
+        trainer, shape = self.trainer, self.trainer.static.shape
+        last = trainer.data.distinct(shape.batch_size, shape.seq_len)
+        losses = []
+        for index in range(last - HELD_OUT_BATCHES, last):
+            tokens, targets = (each.to(trainer.device) for each in trainer.batch(index))
+            loss, _ = trainer.model.forward(tokens, targets, shape)
+            losses.append(loss)
+        return torch.stack(losses).mean()

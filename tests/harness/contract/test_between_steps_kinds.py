@@ -1,0 +1,71 @@
+"""What claims of the kinds resume and evaluation may ask of a workload, and what follows from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from harness.contract.kinds.between_steps import Evaluation, Resume
+
+
+def resume(**changes: Any) -> Resume:
+    given = {
+        "kind": "resume",
+        "candidate": "ours",
+        "save_at": 6,
+        "steps": 4,
+        "equality": "bitwise",
+        "max_abs_difference": 0.1,
+    }
+    return TypeAdapter(Resume).validate_python(given | changes)
+
+
+def evaluation(**changes: Any) -> Evaluation:
+    given = {"kind": "evaluation", "candidate": "ours", "every": 3, "evaluations": 3, "steps": 10}
+    return TypeAdapter(Evaluation).validate_python(given | changes)
+
+
+def test_the_uninterrupted_arm_is_the_candidate_where_no_other_is_named() -> None:
+    assert resume().arms() == {"candidate": "ours"}
+    assert resume(baseline="plain").arms() == {"candidate": "ours", "baseline": "plain"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "broken"),
+    [
+        ({}, []),
+        ({"save_at": 10}, [(("save_at",), "`save_at` (10) leaves at least one of the workload's steps")]),
+        ({"steps": 5}, [(("steps",), "`steps` (5) is within the 4 steps after `save_at`")]),
+        (
+            {"steps_before_load": 11},
+            [(("steps_before_load",), "`steps_before_load` (11) is within the workload's steps")],
+        ),
+    ],
+)
+def test_a_save_leaves_the_demanded_steps(changes: dict[str, Any], broken: list[Any]) -> None:
+    assert list(resume(**changes).beyond(10)) == broken
+
+
+def test_bits_or_the_bound_decide() -> None:
+    assert set(resume().demanded()) == {"equality", "steps"}
+    assert set(resume(equality="within").demanded()) == {"max_abs_difference", "steps"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "broken"),
+    [
+        ({}, []),
+        ({"evaluations": 4}, [(("evaluations",), "`evaluations` (4) is within the 3 that there are")]),
+        ({"steps": 11}, [(("steps",), "`steps` (11) is within the workload's steps")]),
+    ],
+)
+def test_evaluations_fit_into_the_steps(changes: dict[str, Any], broken: list[Any]) -> None:
+    assert list(evaluation(**changes).beyond(10)) == broken
+
+
+def test_only_the_candidate_must_be_able_to_do_it() -> None:
+    assert resume(baseline="plain").candidate_capabilities() == {"resume"}
+    assert resume(baseline="plain").baseline_capabilities() == frozenset()
+    assert evaluation().candidate_capabilities() == {"evaluate"}

@@ -1,0 +1,62 @@
+"""A resumed training and evaluations between steps, as the page shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from judge_cases_between_steps import ANEW, EVALUATION, RESUME, evaluation, from_step, loaded, saved
+from report_views import arm, contract, loss_curve, small_view
+
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.report.blocks import Section
+from harness.report.sections import between_steps
+
+TEXT = {"id": "F-GRAPH-BWD-001", "title": "It goes on", "on": ["tiny"], "why": "It must.", "if_fails": "It does not."}
+
+
+def shown(claim: dict[str, Any], probe: Any, executions: list[ArmEvidence]) -> list[Section]:
+    run = RunEvidence("tiny-paired", probe, {"ungraphed": executions})
+    claims = [{**claim, **TEXT}]
+    return between_steps.sections(small_view(evidence={run.run_id: run}, contracts=[contract(claims=claims)]))
+
+
+def uninterrupted() -> ArmEvidence:
+    from evidence_builders import arm as plain
+
+    return plain("ungraphed", replica=2)
+
+
+def test_a_resumed_training_shows_its_processes_and_what_was_not_restored() -> None:
+    [section] = shown(RESUME, "resume", [saved(), loaded(after=ANEW, **from_step(5)), uninterrupted()])
+    assert section.anchor == "resume"
+    [part] = section.parts
+    assert part.text == [
+        "Saved after 4 steps by process 11, 640 bytes in 2 files; loaded by process 12 after 0 steps of its own.",
+        "The first of 10 steps that differs is step 5.",
+    ]
+    assert part.tables[0].rows == [
+        ["parameters", "4", "4"],
+        ["buffers", "1", "1"],
+        ["optimizer", "1", "0"],
+        ["generators", "1", "1"],
+    ]
+    assert len(part.plots) == 2
+
+
+def test_half_a_resumed_training_shows_nothing() -> None:
+    assert shown(RESUME, "resume", [saved()]) == []
+
+
+def test_evaluations_show_their_numbers_and_what_they_changed() -> None:
+    ours = arm("ungraphed", loss_curve(10), 1)
+    ours.evaluations.extend([evaluation(5), evaluation(10, left={"buffers": "x", "generators": "y"})])
+    [section] = shown(EVALUATION, "evaluation", [arm("ungraphed", loss_curve(10)), ours])
+    assert section.anchor == "evaluation"
+    [part] = section.parts
+    assert part.text == ["2 evaluations, one after every 5 steps.", "Equal in every bit at all 10 steps."]
+    assert part.tables[0].columns == ["after steps", "loss", "state changed"]
+    assert part.tables[0].rows == [["5", "2.5", "none"], ["10", "2", "buffers, generators"]]
+
+
+def test_a_run_without_evaluations_shows_nothing() -> None:
+    assert shown(EVALUATION, "evaluation", [arm("ungraphed", loss_curve(10))]) == []

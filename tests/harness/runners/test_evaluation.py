@@ -1,0 +1,68 @@
+"""Evaluation between steps: a right one leaves training alone, and each that does not fails for its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from between_steps import EVERY, STEPS, evaluated
+
+from harness.drill.expectations import is_killed
+from harness.evidence.arm_records import Evaluated
+from harness.evidence.run_records import RECORD
+from harness.system.between_faults import BREAKS
+
+
+@pytest.mark.parametrize("arm", ["plain", "captured"])
+def test_a_right_one_is_evaluated_after_every_third_step_and_the_last(tmp_path: Path, arm: str) -> None:
+    verdict = evaluated("Right", tmp_path, candidate=arm)
+    assert verdict.reason == "held", verdict.message
+    [path] = tmp_path.glob("*/records.jsonl")
+    records = [RECORD.validate_json(line) for line in path.read_text().splitlines()]
+    found = [record for record in records if isinstance(record, Evaluated)]
+    assert [each.steps for each in found] == list(range(EVERY, STEPS + 1, EVERY))
+    assert {(each.replica, *each.values) for each in found} == {(1, "loss")}
+
+
+WRONG = {
+    "StaysInEvalMode": ("differs", "first_differing_step", EVERY),
+    "EvaluatesInTrainMode": ("evaluation_changed_state", "changed", "buffers, generators"),
+    "UpdatesStatistics": ("evaluation_changed_state", "changed", "buffers"),
+    "DrawsItsBatch": ("evaluation_changed_state", "changed", "generators"),
+    "TakesTrainingBatches": ("unequal_batches", "first_unequal_step", EVERY),
+    "LeavesGradients": ("differs", "first_differing_step", EVERY + 1),  # the loss of step 3 is from before its update
+    "ReturnsNothing": ("vacuous_evaluations", "evaluations_showing_something", 0),
+    "ComputesOnce": ("vacuous_evaluations", "evaluations_showing_something", 1),
+    "DividesByNothing": ("evaluation_not_finite", "first_non_finite_evaluation", EVERY),
+}
+
+
+@pytest.mark.parametrize("system", WRONG)
+def test_what_an_evaluation_leaves_behind_fails_with_its_reason(tmp_path: Path, system: str) -> None:
+    verdict = evaluated(system, tmp_path)
+    reason, figure, value = WRONG[system]
+    assert (str(verdict.status), verdict.reason) == ("FAIL", reason), verdict.message
+    assert verdict.figures[figure].value == value
+
+
+@pytest.mark.parametrize("fault", [name for name, breaks in BREAKS.items() if "evaluation" in breaks])
+def test_every_fault_of_an_evaluation_is_killed(tmp_path: Path, fault: str) -> None:
+    verdict = evaluated("Right", tmp_path, fault=fault)
+    assert is_killed(BREAKS[fault]["evaluation"], verdict), (verdict.reason, verdict.message)
+
+
+@pytest.mark.parametrize(
+    ("system", "message"),
+    [
+        (
+            "ReturnsText",
+            r"evaluate\(\) returns a number, a tensor of one number, or several .* the str '\d\.\d{3}' under 'loss'",
+        ),
+        ("Without", "a claim of kind `evaluation` needs `evaluate` of what build returns; found no `evaluate`"),
+    ],
+)
+def test_what_is_no_evaluation_is_refused(tmp_path: Path, system: str, message: str) -> None:
+    from harness.system.adapter_checks import AdapterError
+
+    with pytest.raises(AdapterError, match=message):
+        evaluated(system, tmp_path)

@@ -1,0 +1,102 @@
+"""Training that goes on in another process: a right system passes, one that forgets something fails for its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from between_steps import fork_what_saves, resumed
+
+from harness.drill.expectations import is_killed
+from harness.python_path import child_path
+from harness.system.between_faults import BREAKS
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Both processes on one thread: sums in another order have other bits."""
+    fork_what_saves(monkeypatch)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_a_right_one_is_the_uninterrupted_one_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", child_path())
+    verdict = resumed("Right", tmp_path)
+    assert verdict.reason == "held", verdict.message
+
+
+ARMS: list[dict[str, Any]] = [
+    {"candidate": "plain"},
+    {"candidate": "captured"},
+    {"candidate": "captured", "baseline": "plain"},
+    {"candidate": "captured", "baseline": "plain", "steps_before_load": 2},
+    {"candidate": "plain", "equality": "within"},
+]
+
+
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize("claim", ARMS, ids=[" ".join(map(str, each.values())) for each in ARMS])
+def test_a_right_one_goes_on_captured_too_before_the_capture_and_after(tmp_path: Path, claim: dict[str, Any]) -> None:
+    verdict = resumed("Right", tmp_path, **claim)
+    assert verdict.reason == "held", verdict.message
+    assert verdict.figures["not_restored_tensors"].value == 0
+
+
+WRONG = {
+    "WithoutSchedule": ("not_restored", "optimizer"),
+    "WithoutOptimizer": ("not_restored", "optimizer"),
+    "WithoutGenerator": ("not_restored", "generators"),
+    "WithoutLoader": ("unequal_batches", "generators"),
+    "EpochOnly": ("unequal_batches", "generators"),
+    "LaterEpochsDiffer": ("unequal_batches", "generators"),
+    "WithoutAverage": ("end_differs", ""),
+    "ParametersOnly": ("not_restored", "buffers"),
+    "RenamedLayer": ("not_restored", "parameters"),
+    "RenamedModel": ("nothing_loaded", "buffers, parameters"),
+    "AnotherModel": ("not_restored", "optimizer"),
+    "HalfPrecision": ("not_restored", "buffers, parameters"),
+    "StepCountRestarts": ("not_restored", "optimizer"),
+    "ScheduleSteppedOnLoad": ("not_restored", "optimizer"),
+    "EvalModeAfterLoad": ("differs", ""),
+    "ElsewhereThanAsked": ("vacuous_nothing_saved", "buffers, generators, optimizer, parameters"),
+}
+
+
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize("system", WRONG)
+def test_what_a_checkpoint_forgets_fails_with_its_reason(tmp_path: Path, system: str) -> None:
+    verdict = resumed(system, tmp_path)
+    assert (str(verdict.status), verdict.reason, verdict.figures["not_restored"].value) == ("FAIL", *WRONG[system])
+
+
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize("fault", [name for name, breaks in BREAKS.items() if "resume" in breaks])
+def test_every_fault_of_a_checkpoint_is_killed(tmp_path: Path, fault: str) -> None:
+    within: dict[str, Any] = {"equality": "within"} if fault == "scaled_checkpoint" else {}
+    verdict = resumed("ByIndex", tmp_path, fault=fault, **within)
+    assert is_killed(BREAKS[fault]["resume"], verdict), (verdict.reason, verdict.message)
+
+
+@pytest.mark.usefixtures("forked")
+def test_a_bound_decides_alone_where_bits_do_not(tmp_path: Path) -> None:
+    """bfloat16 weights come back near enough for a wide bound, and not for a narrow one."""
+    wide = resumed("HalfPrecision", tmp_path / "wide", equality="within", max_abs_difference=1.0)
+    narrow = resumed("HalfPrecision", tmp_path / "narrow", equality="within", max_abs_difference=1e-6)
+    assert (wide.reason, narrow.reason) == ("held", "exceeds_tolerance")
+    assert wide.figures["end_max_abs_difference"].value is not None
+
+
+def test_a_module_that_keeps_what_it_saved_is_seen_through_by_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within one process it would pass: nothing of it is in the checkpoint."""
+    monkeypatch.setenv("PYTHONPATH", child_path())
+    assert resumed("InMemory", tmp_path).reason == "nothing_loaded"

@@ -1,0 +1,281 @@
+"""Cases of resume and evaluation: evidence that passes, with one thing changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from evidence_builders import LOSSES, STEPS, apart, arm, cuda_graph, state, verdict_of
+from judge_cases import Case
+
+from harness.evidence.arm_records import Evaluated, Loaded, Saved
+from harness.evidence.base import Cause
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.evidence.run_records import ArmFailed
+from harness.judge.verdict import Verdict
+
+SAVE_AT = 4
+RESUME: dict[str, Any] = {
+    "kind": "resume",
+    "candidate": "ungraphed",
+    "save_at": SAVE_AT,
+    "steps": STEPS - SAVE_AT,
+    "equality": "bitwise",
+    "max_abs_difference": 0.1,
+}
+EVALUATION: dict[str, Any] = {
+    "kind": "evaluation",
+    "candidate": "ungraphed",
+    "every": 5,
+    "evaluations": 2,
+    "steps": STEPS,
+}
+BATCHES = [f"batch{index}" for index in range(STEPS)]
+ANEW = {"optimizer": {"p0.exp_avg": "fresh"}}
+
+
+def saved(name: str = "ungraphed", *, record: Mapping[str, Any] | None = None, **changes: Any) -> ArmEvidence:
+    """The first half, which was saved after four steps."""
+    given = {"arm": name, "replica": 0, "steps": SAVE_AT, "process": 11, "files": 2, "bytes": 640, **(record or {})}
+    half = {"losses": LOSSES[:SAVE_AT], "batches": BATCHES[:SAVE_AT], "end": "half", "end_state": {}}
+    return replace(arm(name, replica=0, **{**half, **changes}), saved=Saved(**given))
+
+
+def loaded(
+    name: str = "ungraphed",
+    *,
+    record: Mapping[str, Any] | None = None,
+    after: Mapping[str, Mapping[str, str]] | None = None,
+    **changes: Any,
+) -> ArmEvidence:
+    """The second half, in another process; `after` is what the load left otherwise than it was saved."""
+    given = {
+        "arm": name,
+        "replica": 1,
+        "process": 12,
+        "steps_before": 0,
+        "trainable_before": "start",
+        "trainable_after": "half",
+        "after": state("half", **(after or {})),
+        **(record or {}),
+    }
+    half = {"losses": LOSSES[SAVE_AT:], "batches": BATCHES[SAVE_AT:]}
+    return replace(arm(name, replica=1, **{**half, **changes}), loaded=Loaded(**given))
+
+
+def resumed(
+    first: ArmEvidence | None = None,
+    second: ArmEvidence | None = None,
+    other: ArmEvidence | None = None,
+    *,
+    claim: Mapping[str, Any] | None = None,
+) -> Verdict:
+    """The verdict where one of the three executions differs from those that pass."""
+    halves = [first or saved(), second or loaded()]
+    name = halves[0].start.arm
+    last = other or arm(name, replica=2)
+    arms = {name: halves}
+    arms.setdefault(last.start.arm, []).append(last)
+    return verdict_of(RESUME | dict(claim or {}), RunEvidence("run", "resume", arms))
+
+
+def from_step(step: int, by: float = 0.25) -> dict[str, Any]:
+    """The second half's losses, changed from a step on."""
+    losses = LOSSES.copy()
+    losses[step:] += by
+    return {"losses": losses[SAVE_AT:]}
+
+
+def captured(first: Any = None, second: Any = None, **claim: Any) -> Verdict:
+    """A captured arm, against the plain one."""
+    return resumed(
+        first or saved("graphed", capture=cuda_graph(replays=SAVE_AT)),
+        second or loaded("graphed", capture=cuda_graph(replays=STEPS - SAVE_AT)),
+        arm("ungraphed", differences=[apart("graphed")]),
+        claim={"candidate": "graphed", "baseline": "ungraphed", "mechanism": "cuda_graph", **claim},
+    )
+
+
+def failed_in(cause: Cause) -> Verdict:
+    detail = "the process that was to save ended by SIGKILL"
+    failure = ArmFailed(arm="ungraphed", cause=cause, detail=detail, phase="ungraphed.0: steps", stack="")
+    return verdict_of(RESUME, RunEvidence("run", "resume", {}, failed={"ungraphed": failure}))
+
+
+def scratched() -> ArmEvidence:
+    """Saved with a tensor that nobody names: a table, or what a step left behind."""
+    return saved(end_state={"tensors": {"scratch": "s"}})
+
+
+MEAN = {"buffers": {"mean": "x"}}
+OTHER_SYSTEM = {"baseline": "other_system"}
+WITHIN = {"equality": "within"}
+RESUME_CASES = [
+    Case("goes on", "held", resumed),
+    Case("goes on captured", "held", captured),
+    Case("within its bound", "held", lambda: resumed(second=loaded(**from_step(6, 0.05)), claim=WITHIN)),
+    Case(
+        "of another system",
+        "held",
+        lambda: resumed(other=arm("other_system", frozen="another format", differences=[apart()]), claim=OTHER_SYSTEM),
+    ),
+    Case("restored anew and equal", "held", lambda: resumed(second=loaded(after=ANEW))),
+    Case("differs after the load", "differs", lambda: resumed(second=loaded(**from_step(5)))),
+    Case(
+        "differs before the save", "differs", lambda: resumed(saved(losses=LOSSES[:SAVE_AT] + 0.25), loaded(after=ANEW))
+    ),
+    Case("moments were not restored", "not_restored", lambda: resumed(second=loaded(after=ANEW, **from_step(5)))),
+    Case(
+        "a category is gone",
+        "not_restored",
+        lambda: resumed(second=loaded(after={"optimizer": {}}, **from_step(5))),
+    ),
+    Case(
+        "generators were not restored, and nobody drew",
+        "not_restored",
+        lambda: resumed(
+            second=loaded(after={"generators": {"torch.cpu": "x"}}, end_state={"generators": {"torch.cpu": "y"}})
+        ),
+    ),
+    Case("ends apart and all was restored", "end_differs", lambda: resumed(second=loaded(end_state=MEAN))),
+    Case("a loose tensor is another", "differs", lambda: resumed(scratched(), loaded(**from_step(5)))),
+    Case("beyond its bound", "exceeds_tolerance", lambda: resumed(second=loaded(**from_step(5)), claim=WITHIN)),
+    Case(
+        "no distance of the ends",
+        "end_state_unrecorded",
+        lambda: resumed(other=arm("ungraphed", replica=2, differences=[]), claim=WITHIN),
+    ),
+    Case(
+        "nothing loaded",
+        "nothing_loaded",
+        lambda: resumed(second=loaded(record={"trainable_after": "start"}, **from_step(4))),
+    ),
+    Case(
+        "nothing to load",
+        "vacuous_nothing_to_load",
+        lambda: resumed(second=loaded(record={"trainable_before": "half"})),
+    ),
+    Case("no file", "vacuous_nothing_saved", lambda: resumed(saved(record={"files": 0}))),
+    Case("no byte", "vacuous_nothing_saved", lambda: resumed(saved(record={"bytes": 0}))),
+    Case("one process", "vacuous_one_process", lambda: resumed(second=loaded(record={"process": 11}))),
+    Case("data begins anew", "unequal_batches", lambda: resumed(second=loaded(batches=BATCHES[: STEPS - SAVE_AT]))),
+    Case("fewer tokens", "unequal_tokens", lambda: resumed(second=loaded(tokens=128))),
+    Case("another start", "unequal_start", lambda: resumed(saved(start="elsewhere"))),
+    Case("a longer other", "unequal_lengths", lambda: resumed(other=arm("ungraphed", [*LOSSES, 2.0], replica=2))),
+    Case("NaN loss", "non_finite", lambda: resumed(second=loaded(losses=[math.nan] * (STEPS - SAVE_AT)))),
+    Case("fewer steps", "vacuous_steps", lambda: resumed(claim={"steps": STEPS - SAVE_AT + 1})),
+    Case("nothing trained before", "vacuous_parameters_unchanged", lambda: resumed(saved(end="start"))),
+    Case("nothing trained", "vacuous_parameters_unchanged", lambda: resumed(other=arm("ungraphed", end="start"))),
+    Case("frozen changed", "frozen_changed", lambda: resumed(second=loaded(frozen_end="other"))),
+    Case("an update left out", "vacuous_skipped_step", lambda: resumed(saved(skipped=1))),
+    Case(
+        "ends in NaN", "non_finite_end", lambda: resumed(second=loaded(end_state={"optimizer": {"p0.exp_avg": "m!"}}))
+    ),
+    Case(
+        "never captured",
+        "candidate_not_captured",
+        lambda: captured(second=loaded("graphed", capture=cuda_graph(captured=False, replays=0, failure="a sync"))),
+    ),
+    Case("no capture record of the first half", "evidence_missing", lambda: captured(first=saved("graphed"))),
+    Case("no record of the save", "evidence_missing", lambda: resumed(replace(saved(), saved=None))),
+    Case("no record of the load", "evidence_missing", lambda: resumed(second=replace(loaded(), loaded=None))),
+    Case(
+        "no uninterrupted one",
+        "evidence_missing",
+        lambda: verdict_of(RESUME, RunEvidence("run", "resume", {"ungraphed": [saved(), loaded()]})),
+    ),
+    Case("saved elsewhere", "evidence_inconsistent", lambda: resumed(saved(record={"steps": 5}))),
+    Case("loaded elsewhere", "evidence_inconsistent", lambda: resumed(second=loaded(record={"steps_before": 2}))),
+    Case("the first process was killed", "worker_signal", lambda: failed_in("signal")),
+    Case("the first process raised", "worker_exception", lambda: failed_in("exception")),
+]  # fmt: skip
+
+
+def evaluation(steps: int, **changes: Any) -> Evaluated:
+    kinds = {"parameters": "p", "buffers": "b", "optimizer": "o", "generators": "g"}
+    given = {
+        "arm": "ungraphed",
+        "replica": 1,
+        "steps": steps,
+        "values": {"loss": 3.0 - steps / 10},
+        "before": kinds,
+        "after": {**kinds, **changes.pop("left", {})},
+        "changed": [],
+        **changes,
+    }
+    return Evaluated(**given)
+
+
+def evaluated(
+    *evaluations: Evaluated,
+    without: ArmEvidence | None = None,
+    claim: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Verdict:
+    """The verdict where evaluations, or one of the two executions, differ from those that pass."""
+    found = list(evaluations) or [evaluation(5), evaluation(10)]
+    ours = replace(arm(**{"name": "ungraphed", "replica": 1, **changes}), evaluations=found)
+    run = RunEvidence("run", "evaluation", {"ungraphed": [without or arm("ungraphed"), ours]})
+    return verdict_of(EVALUATION | dict(claim or {}), run)
+
+
+def captured_evaluation(**changes: Any) -> Verdict:
+    both = [arm("graphed", capture=cuda_graph()), arm("graphed", replica=1, capture=cuda_graph(**changes))]
+    both[1] = replace(both[1], evaluations=[evaluation(5), evaluation(10)])
+    run = RunEvidence("run", "evaluation", {"graphed": both})
+    return verdict_of(EVALUATION | {"candidate": "graphed", "mechanism": "cuda_graph"}, run)
+
+
+def differing() -> dict[str, Any]:
+    losses = LOSSES.copy()
+    losses[7:] += 0.25
+    return {"losses": losses}
+
+
+SAME = {"values": {"loss": 2.5}}
+EVALUATION_CASES = [
+    Case("leaves training alone", "held", evaluated),
+    Case("leaves a captured training alone", "held", captured_evaluation),
+    Case(
+        "a number that stays beside one that moves",
+        "held",
+        lambda: evaluated(*(evaluation(at, values={"accuracy": 0.5, "loss": 1 / at}) for at in (5, 10))),
+    ),
+    Case(
+        "draws",
+        "evaluation_changed_state",
+        lambda: evaluated(evaluation(5), evaluation(10, left={"generators": "x"}, changed=["generators torch.cpu"])),
+    ),
+    Case(
+        "trains",
+        "evaluation_changed_state",
+        lambda: evaluated(
+            *(evaluation(at, left={"parameters": "x", "optimizer": "y"}) for at in (5, 10)), **differing()
+        ),
+    ),
+    Case("losses differ", "differs", lambda: evaluated(**differing())),
+    Case("ends apart", "end_differs", lambda: evaluated(end_state={"tensors": {"average": "x"}})),
+    Case("takes a batch", "unequal_batches", lambda: evaluated(batches=[*BATCHES[:5], "other", *BATCHES[6:]])),
+    Case("another start", "unequal_start", lambda: evaluated(start="elsewhere")),
+    Case("NaN loss", "non_finite", lambda: evaluated(losses=[*LOSSES[:-1], math.nan])),
+    Case(
+        "an evaluation in NaN",
+        "evaluation_not_finite",
+        lambda: evaluated(evaluation(5), evaluation(10, values={"loss": math.nan})),
+    ),
+    Case("no number", "vacuous_evaluations", lambda: evaluated(evaluation(5, values={}), evaluation(10, values={}))),
+    Case("the same number", "vacuous_evaluations", lambda: evaluated(evaluation(5, **SAME), evaluation(10, **SAME))),
+    Case("fewer steps", "vacuous_steps", lambda: evaluated(without=arm("ungraphed", LOSSES[:4]))),
+    Case("nothing trained", "vacuous_parameters_unchanged", lambda: evaluated(end="start")),
+    Case("ends in NaN", "non_finite_end", lambda: evaluated(end_state={"optimizer": {"p0.exp_avg": "m!"}})),
+    Case("an evaluation is missing", "evidence_missing", lambda: evaluated(evaluation(5))),
+    Case("at another step", "evidence_missing", lambda: evaluated(evaluation(4), evaluation(10))),
+    Case("torn state", "evidence_inconsistent", lambda: evaluated(evaluation(5, before={}, after={}), evaluation(10))),
+    Case(
+        "never captured",
+        "candidate_not_captured",
+        lambda: captured_evaluation(captured=False, replays=0, failure="a sync"),
+    ),
+]  # fmt: skip
