@@ -3,6 +3,10 @@
 Distribution-free: an interval of order statistics holds a median with a confidence of at least 99 %, whatever the
 noise's shape, as long as blocks are independent. A fixed piece of work, the yardstick, is timed after every block: what
 made late blocks slower or faster may have been the machine, as far as the yardstick's own interval lies from 1.
+
+Blocks are not independent where something else works for a while, and a first quarter that was disturbed hides steps that
+became slower. A disturbance only adds time: so the fastest blocks of both quarters are compared as well, and where the early
+ones differ from the late ones by more than what is allowed, in either direction, nothing is proven.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from harness.contract.kinds.long_replay import SLICE
 from harness.evidence.arm_records import ReplayBlock
 
 OUTSIDE = 0.01  # chance that a median lies outside its interval, at most
+FASTEST = 3  # blocks of a quarter that have to be undisturbed: the slowest of them stands for it
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,7 @@ class Slowdown:
     measured: float
     least: float
     most: float
+    fastest: float = 0.0  # of the fastest blocks alone
 
 
 def slowdown(blocks: Sequence[ReplayBlock]) -> Slowdown | None:
@@ -38,7 +44,13 @@ def slowdown(blocks: Sequence[ReplayBlock]) -> Slowdown | None:
         measured=times.measured - 1,
         least=times.least / max(1.0, yardstick.most) - 1,
         most=times.most / min(1.0, yardstick.least) - 1,
+        fastest=_fast(late) / _fast(early) - 1,
     )
+
+
+def _fast(blocks: Sequence[ReplayBlock]) -> float:
+    """Seconds of a step, of the slowest among the fastest blocks."""
+    return sorted(each.seconds / each.steps for each in blocks)[FASTEST - 1]
 
 
 def _ratio(early: Sequence[float], late: Sequence[float]) -> Slowdown | None:

@@ -193,13 +193,20 @@ def _flat_time(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) ->
     sheet.figure("slowdown", found.measured)
     sheet.figure("slowdown_least", found.least)
     sheet.figure("slowdown_most", found.most)
+    sheet.figure("slowdown_of_fastest_blocks", found.fastest)
     allowed = f"{number(100 * part.slowdown_at_most)} %"
+    how_much = "longer" if found.measured >= 0 else "less"
     seen = (
-        f"late steps take {number(100 * found.measured)} % longer than early ones "
-        f"({number(100 * found.least)} to {number(100 * found.most)} %)"
+        f"late steps take {number(100 * abs(found.measured))} % {how_much} than early ones "
+        f"({number(100 * found.least)} to {number(100 * found.most)} %; the fastest {number(100 * found.fastest)} %)"
     )
     if found.least > part.slowdown_at_most:
         settle(reasons.SLOWS_DOWN, f"{seen}, {allowed} are allowed")
     if not found.most <= part.slowdown_at_most:
         settle(reasons.UNDECIDED_SLOWDOWN, f"{seen}, and {allowed} lie between")
+    if abs(found.fastest) > part.slowdown_at_most:
+        settle(
+            reasons.UNDECIDED_SLOWDOWN,
+            f"{seen}: the fastest blocks differ by more than {allowed}, so that one of the quarters was disturbed",
+        )
     return [seen]

@@ -176,7 +176,8 @@ LONG_CASES = [
         lambda: replayed(ours={"blocks": [block(0, allocated_bytes=900 * MIB), *map(block, range(1, BLOCKS))]}),
     ),
     Case("slower by half of what is allowed", "held", lambda: replayed(ours=timed(1.0625))),
-    Case("faster", "held", lambda: replayed(ours=timed(0.5))),
+    Case("a little faster", "held", lambda: replayed(ours=timed(0.9375))),
+    Case("so much faster that it was disturbed before", "undecided_slowdown", lambda: replayed(ours=timed(0.5))),
     Case("one disturbed block among few", "undecided_slowdown", lambda: replayed(ours=late(seconds=500.0))),
     Case("one late loss", "differs", lambda: replayed(ours=late(losses="others"))),
     Case(

@@ -38,7 +38,7 @@ def quarters(early: float, late: float, count: int = 8) -> list[float]:
 
 
 def test_late_steps_over_early_ones() -> None:
-    assert slowdown(blocks(quarters(1.0, 1.5))) == Slowdown(0.5, 0.5, 0.5)
+    assert slowdown(blocks(quarters(1.0, 1.5))) == Slowdown(0.5, 0.5, 0.5, 0.5)
 
 
 def test_what_comes_between_counts_nowhere() -> None:
@@ -66,7 +66,7 @@ def test_of_few_blocks_the_extremes_are_the_interval() -> None:
 
 def test_a_machine_that_became_slower_explains_as_much_of_it() -> None:
     found = slowdown(blocks(quarters(1.0, 1.5), quarters(1.0, 1.25)))
-    assert found == Slowdown(0.5, 1.5 / 1.25 - 1, 0.5)
+    assert found == Slowdown(0.5, 1.5 / 1.25 - 1, 0.5, 0.5)
 
 
 def test_a_machine_that_became_faster_may_hide_as_much() -> None:
@@ -99,3 +99,18 @@ def test_equal_times_are_hardly_ever_called_slower_or_flat_by_noise(noise: str) 
         assert found is not None
         missed += not found.least <= 0 <= found.most
     assert missed <= 40
+
+
+def test_the_third_fastest_block_of_a_quarter_stands_for_its_fastest() -> None:
+    times = [*[0.5, 0.5, 2.0, *[3.0] * 5], *[1.0] * 16, *[3.0, 2.5, 2.2, *[4.0] * 5]]
+    found = slowdown(blocks(times))
+    assert found is not None
+    assert found.fastest == pytest.approx(3.0 / 2.0 - 1)
+
+
+def test_an_early_disturbance_that_hides_slower_steps_leaves_them_in_the_fastest_blocks() -> None:
+    times = [*[1.0] * 4, *[2.0] * 20, *[1.1] * 24, *[1.2] * 24, *[1.25] * 24]
+    found = slowdown(blocks(times))
+    assert found is not None
+    assert found.most == pytest.approx(1.25 / 2.0 - 1)
+    assert found.fastest == pytest.approx(0.25)
