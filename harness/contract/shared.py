@@ -60,7 +60,7 @@ def is_shared_file(path: Path) -> bool:
     """Whether a file says of itself that it holds what contracts share; one that cannot be read does not."""
     try:
         return path.is_file() and _SCHEMA_LINE.search(strict_yaml.read_text(path)) is not None
-    except ContractError:
+    except (ContractError, OSError):
         return False
 
 

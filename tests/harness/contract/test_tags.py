@@ -105,7 +105,7 @@ def test_who_answers_for_a_claim(contracts: Path) -> None:
 def test_check_looks_at_them_alone(contracts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_findings([contracts], tags=["cpu"], as_json=False)
     seen = capsys.readouterr()
-    assert seen.out.startswith("1 contracts · 2 claims · ")
+    assert seen.out.startswith("1 contract · 2 claims · ")
     assert "ONE-001" not in seen.err
     assert "ONE-003" in seen.err
 
