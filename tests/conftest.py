@@ -60,7 +60,9 @@ TOGETHER = {
     "test_toy_kind.py": "a kind of a plugin",
     "test_transformers_twin.py": "transformers",
     "test_upstream_counterexamples.py": "transformers",
+    "test_verified.py": "two commits verified",
     "test_workflow_lint.py": "actionlint",
+    "test_wrong_adapters_verified.py": "every wrong adapter verified",
 }
 
 
