@@ -15,16 +15,17 @@ from harness.system.step_function import PlantedFault, StepFunction
 
 def _ascending(right: StepFunction) -> StepFunction:
     """Puts the parameters back, and as far to the other side."""
+    train, parameters = right.step, right.parameters  # by name: the harness finds the state from what a step names
 
     def step(batch: dict[str, Tensor]) -> Tensor:
-        before = {name: tensor.detach().clone() for name, tensor in right.parameters().items()}
-        loss = right.step(batch)
+        before = {name: tensor.detach().clone() for name, tensor in parameters().items()}
+        loss = train(batch)
         with torch.no_grad():
-            for name, tensor in right.parameters().items():
+            for name, tensor in parameters().items():
                 tensor.copy_(2 * before[name] - tensor)
         return loss
 
-    return StepFunction(step, right.batch, right.parameters, metrics=right.metrics)
+    return StepFunction(step, right.batch, parameters, metrics=right.metrics)
 
 
 class Measured(Regression):
