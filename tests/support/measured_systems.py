@@ -15,17 +15,16 @@ from harness.system.step_function import PlantedFault, StepFunction
 
 def _ascending(right: StepFunction) -> StepFunction:
     """Puts the parameters back, and as far to the other side."""
-    train, parameters = right.step, right.parameters  # by name: the harness finds the state from what a step names
 
     def step(batch: dict[str, Tensor]) -> Tensor:
-        before = {name: tensor.detach().clone() for name, tensor in parameters().items()}
-        loss = train(batch)
+        before = {name: tensor.detach().clone() for name, tensor in right.parameters().items()}
+        loss = right.step(batch)
         with torch.no_grad():
-            for name, tensor in parameters().items():
+            for name, tensor in right.parameters().items():
                 tensor.copy_(2 * before[name] - tensor)
         return loss
 
-    return StepFunction(step, right.batch, parameters, metrics=right.metrics)
+    return StepFunction(step, right.batch, right.parameters, metrics=right.metrics)
 
 
 class Measured(Regression):
@@ -36,7 +35,7 @@ class Measured(Regression):
 
     def build(self, workload: Workload, arm: Arm) -> Any:
         step, batch, parameters = super().build(workload, arm)
-        self.largest = torch.full((), -1.0)  # bound anew by each step
+        self.largest: Any = None  # bound anew by each step
 
         def measured(given: dict[str, Tensor]) -> Tensor:
             loss: Tensor = step(given)

@@ -17,7 +17,7 @@ Toy = Callable[..., Path]
 
 KINDS = (
     "trajectory_match, gradient_match, capture, capture_fallback, throughput_ratio, host_syncs, ptx_target, prewarm, "
-    "kernel_match, step_match, repeatability, runs_differ, step_accuracy, memory_steady, composite"
+    "kernel_match, step_match, repeatability, runs_differ, step_accuracy, not_worse, memory_steady, composite"
 )
 NAME = "'^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$'"
 BAD_VALUES = [
