@@ -35,7 +35,7 @@ class Measured(Regression):
 
     def build(self, workload: Workload, arm: Arm) -> Any:
         step, batch, parameters = super().build(workload, arm)
-        self.largest = torch.full((), -1.0)  # bound anew by each step
+        self.largest: Any = None  # bound anew by each step
 
         def measured(given: dict[str, Tensor]) -> Tensor:
             loss: Tensor = step(given)

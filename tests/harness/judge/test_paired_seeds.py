@@ -35,6 +35,7 @@ def test_an_interval_is_that_of_students_t_where_nobody_is_left_out() -> None:
         ([-1.0] * 7 + [1000.0], 1),  # how far it lies off changes nothing
         ([1.0] * 7 + [-1000.0], -1),
         ([-3.0, -1.0, 0.5, 1.0, 3.0], 0),
+        ([-5.0, -0.01, -0.01, -0.01, -0.01], 0),  # agreed, and too wide apart for the interval
     ],
 )
 def test_who_decides(excess: list[float], answer: int) -> None:
