@@ -40,6 +40,18 @@ REPEATED = {
     "max_abs_difference": 0.1,
     "guards": {"steps": 3},
 }
+ACCUMULATION = {
+    "id": "A",
+    "kind": "accumulation",
+    "candidate": "graphed",
+    "baseline": "plain",
+    "micro_batches": 2,
+    "steps": [0],
+    "max_relative_difference": 0.1,
+}
+OTHER_MICRO_BATCHES = {**ACCUMULATION, "id": "B", "micro_batches": 4}
+WITHIN = {key: value for key, value in TRAJECTORY.items() if key != "id"} | {"equality": "within"}
+DTYPES = {**WITHIN, "id": "D", "parameter_dtypes": {"candidate": "bfloat16", "baseline": "float32"}}
 OTHER_BASELINE = {**GRADIENTS, "id": "H", "baseline": "untrained", "steps": [1]}
 PARTS: dict[str, Any] = {
     "id": "Z",
@@ -60,6 +72,9 @@ EVERYTHING: list[dict[str, Any]] = [
     OTHER_KERNELS,
     MEMORY,
     REPEATED,
+    ACCUMULATION,
+    OTHER_MICRO_BATCHES,
+    DTYPES,
     PARTS,
 ]
 
@@ -108,6 +123,17 @@ CHANGES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         "settings.max_relative_error: ['float16'] in the contract, ['float32'] in the evidence",
     ),
     (MEMORY, {"after": 3}, "settings.after: 3 in the contract, 2 in the evidence"),
+    (ACCUMULATION, {"micro_batches": 4}, "arms.graphed.micro_batches: 4 in the contract, 2 in the evidence"),
+    (
+        DTYPES,
+        {"parameter_dtypes": {"candidate": "float16", "baseline": "float32"}},
+        "arms.plain.rounded_to: 'float16' in the contract, 'bfloat16' in the evidence",
+    ),
+    (
+        {**WITHIN, "id": "D"},
+        {"parameter_dtypes": DTYPES["parameter_dtypes"]},
+        "arms.plain.rounded_to: 'bfloat16' in the",
+    ),
     (REPEATED, {"runs": 4}, "arms.plain.replicas: 4 in the contract, 3 in the evidence"),
 ]
 
@@ -128,6 +154,8 @@ def test_a_changed_setting_of_a_probe_was_not_run(claim: dict[str, Any], change:
         (GRADIENTS, {"equality": "within", "max_abs_difference": 0.1}),
         (GRADIENTS, {"steps": [2]}),
         (REPEATED, {"runs": 2}),
+        (ACCUMULATION, {"max_relative_difference": 0.2}),
+        (DTYPES, {"parameter_dtypes": None}),
         (MEMORY, {"growth_at_most": 0.2}),
         (CAPTURE, {"captures": 2, "nodes_at_least": 10}),
     ],
