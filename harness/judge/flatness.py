@@ -4,9 +4,9 @@ Distribution-free: an interval of order statistics holds a median with a confide
 noise's shape, as long as blocks are independent. A fixed piece of work, the yardstick, is timed after every block: what
 made late blocks slower or faster may have been the machine, as far as the yardstick's own interval lies from 1.
 
-Blocks are not independent where something else works for a while, and a first quarter that was disturbed hides steps that
-became slower. A disturbance only adds time: so the fastest blocks of both quarters are compared as well, and where the early
-ones differ from the late ones by more than what is allowed, in either direction, nothing is proven.
+Blocks are not independent where something else works for a while, and a first quarter that was disturbed hides steps
+that became slower. A disturbance only adds time: so the fastest blocks of both quarters are compared as well, and where
+the early ones differ from the late ones by more than what is allowed, in either direction, nothing is proven.
 """
 
 from __future__ import annotations
