@@ -90,13 +90,13 @@ def contract_of(seeds: int, confidence: float) -> Contract:
         "seeds": list(range(seeds)),
         "confidence": confidence,
         "guards": {"steps": STEPS},
-        "on": ["w"],
+        "judged_on": ["w"],
         "why": "w",
         "if_fails": "f",
     }
     return Contract.model_validate(
         {
-            "schema": "contract/v1",
+            "schema": "contract/v2",
             "id": "simulation",
             "title": "a simulated comparison",
             "system": "simulated:System",

@@ -11,6 +11,7 @@ import pytest
 from budget import is_long
 
 from harness.commands import application as cli
+from harness.numbers import counted
 
 VERDICTS = ("held", "violated", "undecided", "not_run", "error")
 COMBINATIONS = list(chain.from_iterable(combinations(VERDICTS, size) for size in range(1, len(VERDICTS) + 1)))
@@ -41,7 +42,7 @@ def count_line(verdicts: tuple[str, ...]) -> str:
     there = {name: int(name in verdicts) for name in VERDICTS}
     return (
         f"{len(verdicts)} planned · {there['held']} held · {there['violated']} violated · "
-        f"{there['undecided']} undecided · {there['not_run']} not run · {there['error']} errors"
+        f"{there['undecided']} undecided · {there['not_run']} not run · {counted(there['error'], 'error')}"
     )
 
 

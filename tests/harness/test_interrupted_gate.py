@@ -310,9 +310,9 @@ def test_another_machine_or_harness_is_refused(player: Player, monkeypatch: pyte
 def test_another_gpu_is_refused(player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.evidence.environment_records import GpuFacts
 
-    monkeypatch.setattr(environment, "_gpu_facts", lambda _: GpuFacts(name="H200", uuid="GPU-1"))
+    monkeypatch.setattr(environment, "gpu_facts", lambda: GpuFacts(name="H200", uuid="GPU-1"))
     interrupted(player, "held", "violated", at=2)
-    monkeypatch.setattr(environment, "_gpu_facts", lambda _: GpuFacts(name="H200", uuid="GPU-2"))
+    monkeypatch.setattr(environment, "gpu_facts", lambda: GpuFacts(name="H200", uuid="GPU-2"))
     with pytest.raises(EvidenceError, match=r"another machine: gpu .*GPU-2.*, it was begun with .*GPU-1"):
         resumed()
 

@@ -15,7 +15,7 @@ from harness.runners import resume
 from harness.runners.recorder import Recorder
 
 STEPS, SAVE_AT, EVERY = 12, 6, 3
-COMMON = {"id": "CLAIM", "title": "t", "why": "w", "if_fails": "f", "on": ["w"], "candidate": "plain"}
+COMMON = {"id": "CLAIM", "title": "t", "why": "w", "if_fails": "f", "judged_on": ["w"], "candidate": "plain"}
 RESUME: dict[str, Any] = {
     **COMMON,
     "kind": "resume",

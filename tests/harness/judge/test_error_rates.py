@@ -141,7 +141,7 @@ def test_kept_step_times_are_those_of_the_runs_that_are_still_published() -> Non
     kept = {run["run"]: run for run in measured_noise.kept(error_rates.REPORTS)}
     assert list(kept) == list(measured_noise.RUNS)
     published = [run for run in kept if (error_rates.REPORTS / run).exists()]
-    assert len(published) >= 4
+    assert len(published) >= 1
     assert [measured_noise.timed(error_rates.REPORTS / run) for run in published] == [kept[run] for run in published]
 
 

@@ -29,6 +29,7 @@ AN_ENTRY = {
     "step_accuracy": {"step_errors.tensors": "a tensor that is named twice"},
     "prewarm": {"used": "kernels of the run", "events": "compilations and loads"},
     "ptx_target": {"used": "kernels of the run"},
+    "trajectory_match": {"start.trainable_dtypes": "one of two data types of an arm's parameters"},
     "throughput_ratio": {
         "telemetry.samples": "a sample, as long as no more than two seconds lie between the others",
         "telemetry.samples.throttle_reasons": "why the clock was slowed at one of them",

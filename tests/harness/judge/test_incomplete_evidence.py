@@ -36,6 +36,7 @@ ABSENT = {
         "start.facts": "the system's own words; layers are asked for where a bound is per layer",
         "start.trainable_names": "digests show that parameters differ; names say it better",
         "end.input_names": "likewise, inputs",
+        "start.trainable_dtypes": "data types of parameters: asked for by claims that compare two",
         "end.differences": "how far the ends lie apart: asked for by claims within a bound",
         "differences.largest": "likewise",
         "differences.tensor": "where, shown",

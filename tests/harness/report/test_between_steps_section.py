@@ -11,7 +11,13 @@ from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.report.blocks import Section
 from harness.report.sections import between_steps
 
-TEXT = {"id": "F-GRAPH-BWD-001", "title": "It goes on", "on": ["tiny"], "why": "It must.", "if_fails": "It does not."}
+TEXT = {
+    "id": "F-GRAPH-BWD-001",
+    "title": "It goes on",
+    "judged_on": ["tiny"],
+    "why": "It must.",
+    "if_fails": "It does not.",
+}
 
 
 def shown(claim: dict[str, Any], probe: Any, executions: list[ArmEvidence]) -> list[Section]:

@@ -15,7 +15,8 @@ from harness.report.html import render
 from harness.report.sections import long_replay, peak_memory
 from harness.report.view import ReportView
 
-TEXT = {"title": "t", "on": ["tiny"], "why": "w", "if_fails": "f", "candidate": "graphed", "baseline": "ungraphed"}
+ARMS = {"candidate": "graphed", "baseline": "ungraphed"}
+TEXT = {"title": "t", "judged_on": ["tiny"], "why": "w", "if_fails": "f", **ARMS}
 PEAK: dict[str, Any] = {
     **TEXT,
     "id": "F-GRAPH-BWD-001",

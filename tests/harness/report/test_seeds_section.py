@@ -24,7 +24,7 @@ CLAIM: dict[str, Any] = {
     "margin": 1.0,
     "seeds": list(OFF),
     "guards": {"steps": 5},
-    "on": ["tiny"],
+    "judged_on": ["tiny"],
     "why": "It must not.",
     "if_fails": "It does.",
 }

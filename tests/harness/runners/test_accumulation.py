@@ -18,7 +18,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "plain": {"capture": "none", "micro_batches": 4},
     "one-batch": {"capture": "none"},
 }
-TEXT = {name: CLAIM[name] for name in ("id", "title", "why", "if_fails", "on")}
+TEXT = {name: CLAIM[name] for name in ("id", "title", "why", "if_fails", "judged_on")}
 ACCUMULATION: dict[str, Any] = {
     **TEXT,
     "kind": "accumulation",

@@ -26,7 +26,7 @@ CLAIM: dict[str, Any] = {
     "title": "t",
     "why": "w",
     "if_fails": "f",
-    "on": ["w"],
+    "judged_on": ["w"],
     "kind": "long_replay",
     "mechanism": "traced",
     "candidate": "captured",

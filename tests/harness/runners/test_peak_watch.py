@@ -212,7 +212,8 @@ def test_the_probe_tells_the_opening_from_the_steps(
     monkeypatch.setattr(Heavy, "device", device, raising=False)
     monkeypatch.setattr("step_function_systems.Heavy", Heavy, raising=False)
     system = "step_function_systems:Heavy"
-    claim: dict[str, Any] = {"id": "C", "title": "t", "why": "w", "if_fails": "f", "on": ["w"], "kind": "repeatability"}
+    text = {"id": "C", "title": "t", "why": "w", "if_fails": "f", "judged_on": ["w"]}
+    claim: dict[str, Any] = {**text, "kind": "repeatability"}
     claim |= {"candidate": "plain", "equality": "bitwise", "max_abs_difference": 0.1, "guards": {"steps": 8}}
     run = Run(
         id="peaks",

@@ -27,7 +27,7 @@ NOT_WORSE: dict[str, Any] = {
         "distinct_batches": STEPS,
         "training_effect": {"control": "untrained", "last": 5, "at_least": 0.05},
     },
-    "on": ["w"],
+    "judged_on": ["w"],
     "why": "w",
     "if_fails": "f",
     "falsified_by": [],
