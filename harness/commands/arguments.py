@@ -55,6 +55,14 @@ Gpus = Annotated[
 ]
 
 
+def refuse_plan_of_resumed(resume: Path | None, *, plan: bool) -> None:
+    """Raise UsageError where a plan is asked for of a run that began earlier: it would count what has ended."""
+    if plan and resume is not None:
+        raise UsageError(
+            "--plan is of a run that begins anew", got=f"--resume {resume}", remedy="leave out one of them"
+        )
+
+
 def redact_words(redact: bool | None) -> list[str]:
     """`--redact` as it is passed on to another command of the harness; None: it was not asked for."""
     return [] if redact is None else ["--redact" if redact else "--no-redact"]

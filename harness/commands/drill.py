@@ -21,6 +21,7 @@ from harness.commands.arguments import (
     Resume,
     Tags,
     redact_words,
+    refuse_plan_of_resumed,
     refuse_with_gpus,
 )
 from harness.commands.interruption import LONG_GRACE_S, interruptible
@@ -63,6 +64,7 @@ def drill(
         resume=resume,
         command=("harness", *sys.argv[1:]),
     )
+    refuse_plan_of_resumed(resume, plan=plan)
     if plan:
         from harness.forecast.forecast import forecast_drill
 

@@ -30,6 +30,7 @@ from harness.commands.arguments import (
     Waivers,
     Workloads,
     redact_words,
+    refuse_plan_of_resumed,
     refuse_with_gpus,
 )
 from harness.commands.interruption import GRACE_S, LONG_GRACE_S, interruptible
@@ -87,6 +88,7 @@ def verify(
     if gpus:
         narrowing = {"--claim": claim, "--tag": tag, "--workload": workload, "--fault": fault}
         refuse_with_gpus({**narrowing, "--plan": plan, "--resume": resume})
+    refuse_plan_of_resumed(resume, plan=plan)
     print_lines(folders_read(paths), sys.stderr)
     if plan:
         from harness.forecast.forecast import forecast_verify

@@ -82,6 +82,13 @@ def test_the_nearest_name_beside_a_missing_path_is_said(tmp_path: Path) -> None:
         require_existing([tmp_path / "elsewhere"])
 
 
+@pytest.mark.parametrize("command", ["verify", "drill"])
+def test_a_plan_of_a_run_that_began_earlier_is_refused(command: str) -> None:
+    done = ended(command, "contracts", "--plan", "--resume", "begun")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--plan is of a run that begins anew; found --resume begun; leave out one of them" in done.stderr
+
+
 def test_an_unknown_claim_is_answered_with_the_nearest() -> None:
     done = ended("explain", "F-PTX-01")
     assert done.stderr.endswith("no contract has this claim; found 'F-PTX-01'; did you mean 'F-PTX-001'?\n")
