@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -174,6 +176,18 @@ def folders_read(paths: Sequence[Path]) -> list[str]:
     return lines
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Within the block nothing is looked for to be freed: models and documents are kept, and the looks take a tenth."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[LoadedContract]:
     """Load files, and the contracts of folders by the rule of `files_of_folder`, each file once.
 
@@ -185,12 +199,13 @@ def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[
     loaded: list[LoadedContract] = []
     errors: list[ContractError] = []
     files = SharedFiles(locate)
-    for file in _files(paths, errors):
-        try:
-            loaded.append(load_contract(file, files))
-        except ContractError as error:  # one of a shared file is that of every contract that uses it
-            listed = {str(each) for each in errors}
-            errors += [each for each in error.each() if str(each) not in listed]
+    with _uncollected():
+        for file in _files(paths, errors):
+            try:
+                loaded.append(load_contract(file, files))
+            except ContractError as error:  # one of a shared file is that of every contract that uses it
+                listed = {str(each) for each in errors}
+                errors += [each for each in error.each() if str(each) not in listed]
     first_with_id: dict[str, LoadedContract] = {}
     for one in loaded:
         first = first_with_id.setdefault(one.contract.id.casefold(), one)
