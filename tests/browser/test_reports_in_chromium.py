@@ -32,7 +32,12 @@ def partly_decided() -> ReportView:
     return replace(view_of(), verdicts=units)
 
 
-PUBLISHED = {"cpu-run": "*-cpu-drill", "gpu-run": "*-gate", "gpu-timing": "*-throughput-512"}
+PUBLISHED = {
+    "cpu-run": "*-cpu-drill",
+    "gpu-run": "gates/*-gate-124",
+    "gpu-timing": "*-throughput-tiny",
+    "gpu-kinds": "gates/*-any-optimization",
+}
 MADE: dict[str, Callable[[], ReportView]] = {
     "every-verdict": full_view,
     "fire-drill": drill_view,

@@ -33,7 +33,10 @@ NOT_WORSE: dict[str, Any] = {
     "falsified_by": [],
 }
 TRAJECTORY: dict[str, Any] = {
-    **{name: NOT_WORSE[name] for name in ("id", "title", "candidate", "baseline", "guards", "on", "why", "if_fails")},
+    **{
+        name: NOT_WORSE[name]
+        for name in ("id", "title", "candidate", "baseline", "guards", "judged_on", "why", "if_fails")
+    },
     "kind": "trajectory_match",
     "metric": "largest_weight",
     "equality": "bitwise",
