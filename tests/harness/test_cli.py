@@ -99,7 +99,8 @@ def test_check_costs_little_beside_its_libraries(capsys: pytest.CaptureFixture[s
     checking = min(processor_seconds("-m", "harness", "check", "contracts") for _ in range(5))
     with capsys.disabled():
         sys.stdout.write(f"\ncheck of contracts/: {checking - plain:.2f} s more than `python -c pass`\n")
-    assert checking - plain < 5 * (libraries - plain)
+    # 5 with 14 kinds and 12 contracts; of 20 kinds and 16 contracts 4.5 to 6.4 were seen
+    assert checking - plain < 7.5 * (libraries - plain)
 
 
 MISBEHAVIOURS = {
