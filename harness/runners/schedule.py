@@ -111,6 +111,8 @@ class Schedule:
         self._stop = threading.Event()
         self._company = Company(interpreters=interpreters, locked=True, checkout=checkout)
         self._running: dict[Future[None], Task] = {}
+        # a pool joins the threads that it knows, not one that a signal cut off while it was being started
+        self._at_work, self._changed = 0, threading.Condition()
 
     def execute(self, tasks: Sequence[Task]) -> None:
         """Execute all of them. A worker that dies costs its own run; what interrupts this thread ends all workers."""
@@ -127,8 +129,11 @@ class Schedule:
                         self._begin(waiting, pool)
                         self._take_leave()
             except BaseException:
-                self._stop.set()
+                with self._changed:
+                    self._stop.set()
                 pool.shutdown(cancel_futures=True)
+                with self._changed:
+                    self._changed.wait_for(lambda: not self._at_work)
                 raise
 
     def _begin(self, waiting: list[Task], pool: ThreadPoolExecutor) -> None:
@@ -175,6 +180,18 @@ class Schedule:
         return max(1, usable_cores() // max(1, beside))
 
     def _one(self, task: Task) -> None:
+        with self._changed:
+            if self._stop.is_set():
+                return
+            self._at_work += 1
+        try:
+            self._supervised(task)
+        finally:
+            with self._changed:
+                self._at_work -= 1
+                self._changed.notify_all()
+
+    def _supervised(self, task: Task) -> None:
         death = supervisor.execute(
             task.run,
             task.directory,

@@ -1,0 +1,80 @@
+"""A signal that arrives while a thread is being started: its pool does not know the thread, and joins only others."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from time import sleep
+
+import pytest
+from run_builders import stand_in_run
+
+from harness.evidence.environment import Machine
+from harness.runners import schedule, supervisor
+from harness.runners.interpreters import Interpreters
+from harness.runners.schedule import Schedule, Work, tasks_of
+
+MACHINE = Machine(False, "this machine has no CUDA device", (), 64.0)
+
+
+class Supervisor:
+    """In place of a worker's: notes that it began and that it ended, which takes it a while."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.noted: list[str] = []
+        self.began = threading.Event()
+        monkeypatch.setattr(supervisor, "execute", self._execute)
+
+    def _execute(self, *_: object, stop: threading.Event, **__: object) -> None:
+        self.noted.append("began")
+        self.began.set()
+        stop.wait(10)
+        sleep(0.2)
+        self.noted.append("ended")
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    return Supervisor(monkeypatch)
+
+
+def cut_off(monkeypatch: pytest.MonkeyPatch, until: threading.Event) -> None:
+    """A schedule whose first thread is started; then, `until` that is set, a signal ends the starting."""
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        monkeypatch.setattr(threading.Thread, "start", start)
+        assert until.wait(10)
+        raise SystemExit(143)
+
+    plan = Schedule(MACHINE, Interpreters(0))
+    tasks = tasks_of([Work(stand_in_run("one_arm"), Path(), lambda _: None, lambda _: None)], MACHINE)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(SystemExit):
+        plan.execute(tasks)
+
+
+def test_what_such_a_thread_is_at_is_waited_for(worker: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_off(monkeypatch, until=worker.began)
+    assert worker.noted == ["began", "ended"]
+
+
+def test_what_such_a_thread_has_not_begun_it_never_does(worker: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrived, over = threading.Event(), threading.Event()
+    one = schedule.Schedule._one
+
+    def late(plan: Schedule, task: schedule.Task) -> None:
+        arrived.set()
+        over.wait(10)
+        one(plan, task)
+        worker.noted.append("left")
+
+    monkeypatch.setattr(schedule.Schedule, "_one", late)
+    cut_off(monkeypatch, until=arrived)
+    over.set()
+    for _ in range(100):
+        if worker.noted:
+            break
+        sleep(0.02)
+    assert worker.noted == ["left"]
