@@ -20,6 +20,7 @@ COMMANDS = (
     *("verify", "check", "judge", "report", "explain", "drill", "doctor", "compare", "history", "pack", "attest"),
     *("import", "migrate", "schema", "init", "try"),
 )
+LIGHTEST = ("init",)  # an application has one command at least
 # where a command's name is none that a Python module can have
 MODULES = {"import": "import_contracts", "try": "try_step"}
 
@@ -40,7 +41,7 @@ def application(arguments: list[str]) -> typer.Typer:
         rich_markup_mode=None,
     )
     named = [name for name in COMMANDS if arguments[:1] == [name]]
-    for name in named or (COMMANDS[:1] if arguments == ["--version"] else COMMANDS):
+    for name in named or (LIGHTEST if arguments == ["--version"] else COMMANDS):
         module = MODULES.get(name, name)
         function = getattr(importlib.import_module(f"harness.commands.{module}"), module)
         app.command(name, epilog=epilog(name))(function)

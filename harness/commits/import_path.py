@@ -9,17 +9,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import SystemResolutionError
-from harness.evidence.base import Record
 
 INSTALLED = ("site-packages", "dist-packages")
 _in_use: list[ImportPath] = []
 
 
-class ImportPath(Record):
+@dataclass(frozen=True)
+class ImportPath:
     """The import path and the working folder of a process that trains as a commit did.
+
+    No model: processes that describe systems read it, and pydantic would take as long to import as all else there.
 
     root: the repository's working tree, which modules must not come from; tree: the worktree, which they must.
     """

@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import new_class
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticKnownError, SchemaValidator, core_schema
 
 from harness.contract.base import Judged, Name, Strict, Text
 from harness.kinds import kinds, resolve
@@ -47,30 +48,70 @@ class AnyClaim(Judged, ClaimText):
 
 
 class _OneOf:
-    """A union by `kind`, of the models of all kinds. The table is read when pydantic first validates."""
+    """A union by `kind`, which builds the models of those kinds alone that a contract names.
 
-    def __init__(self, models: Callable[[], Mapping[str, type[Judged]]]) -> None:
-        self._models = models
+    It validates, and says what is wrong, as pydantic's own union of all of them does: building that took as long as
+    reading all contracts of this repository.
+    """
+
+    def __init__(self, kind_names: Callable[[], Sequence[str]], model_of: Callable[[str], type[Judged]]) -> None:
+        self._names, self._model_of = kind_names, model_of
+        self._unions: dict[str, SchemaValidator] = {}
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        choices = {kind: handler.generate_schema(model) for kind, model in self._models().items()}
-        return core_schema.tagged_union_schema(choices, discriminator="kind")
+        return core_schema.no_info_plain_validator_function(self._validated)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return handler(_union({name: self._model_of(name) for name in self._names()}))
+
+    def _validated(self, value: Any) -> Any:
+        names = self._names()
+        kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+        if isinstance(kind, str) and kind not in names:
+            expected = ", ".join(map(repr, names))
+            raise PydanticKnownError(
+                "union_tag_invalid", {"discriminator": "'kind'", "tag": kind, "expected_tags": expected}
+            )
+        # what has no kind is refused by any of them, and in the same words
+        chosen = kind if isinstance(kind, str) else names[0]
+        if chosen not in self._unions:
+            self._unions[chosen] = SchemaValidator(_union({chosen: self._model_of(chosen)}))
+        return self._unions[chosen].validate_python(value)
+
+
+def _union(models: Mapping[str, type[Judged]]) -> CoreSchema:
+    for model in models.values():
+        model.model_rebuild()  # their schemas are built at first use
+    choices = {kind: model.__pydantic_core_schema__ for kind, model in models.items()}
+    return core_schema.tagged_union_schema(choices, discriminator="kind")
+
+
+def part_kinds() -> list[str]:
+    """The kinds that a part of a claim may have."""
+    return list(kinds())
+
+
+def claim_kinds() -> list[str]:
+    """The kinds that a claim may have, `composite` included."""
+    return [*kinds(), "composite"]
 
 
 @cache
-def part_models() -> dict[str, type[Judged]]:
-    """The model of a claim's part, by its kind. Raises KindError for one that cannot be imported."""
-    return {name: resolve(kind.model) for name, kind in kinds().items()}
+def part_model(kind: str) -> type[Judged]:
+    """The model of a claim's part of that kind. Raises KindError for one that cannot be imported."""
+    model: type[Judged] = resolve(kinds()[kind].model)
+    return model
 
 
 @cache
-def claim_models() -> dict[str, type[AnyClaim]]:
-    """The model of a whole claim, by its kind."""
-    return {name: _claim_of(model) for name, model in part_models().items()} | {"composite": CompositeClaim}
+def claim_model(kind: str) -> type[AnyClaim]:
+    """The model of a whole claim of that kind: the part's with the text of a claim.
 
-
-def _claim_of(model: type[Judged]) -> type[AnyClaim]:
-    """The kind's model with the text of a claim; `MemorySteady` becomes `MemorySteadyClaim`."""
+    `MemorySteady` becomes `MemorySteadyClaim`.
+    """
+    if kind == "composite":
+        return CompositeClaim
+    model = part_model(kind)
     claim: type[AnyClaim] = new_class(
         f"{model.__name__}Claim", (model, AnyClaim), exec_body=lambda body: body.update(__module__=model.__module__)
     )
@@ -82,11 +123,11 @@ class CompositeClaim(AnyClaim):
 
     kind: Literal["composite"]
     """Joins several judgements."""
-    parts: Annotated[list[Annotated[AnyPart, _OneOf(part_models)]], Field(min_length=2)]
+    parts: Annotated[list[Annotated[AnyPart, _OneOf(part_kinds, part_model)]], Field(min_length=2)]
     """The judgements; the worst decides."""
 
 
-Claim = Annotated[AnyClaim, _OneOf(claim_models)]
+Claim = Annotated[AnyClaim, _OneOf(claim_kinds, claim_model)]
 
 
 def parts_of(claim: AnyClaim) -> list[AnyPart]:

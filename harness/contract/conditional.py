@@ -23,7 +23,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from harness.contract.base import Capability, Judged, Name, Strict, Text, refuse
-from harness.contract.claims import part_models, parts_of
+from harness.contract.claims import part_kinds, part_model, parts_of
 from harness.contract.conditions import Bound, Conditions, Situation
 from harness.contract.schema import Contract
 from harness.contract.strict_yaml import Document, Key, nearest
@@ -135,7 +135,7 @@ class Bounds:
 
     def _of_judgement(self, claim: int, part: int, path: Path, judgement: Any) -> Iterator[Found]:
         kind = judgement.get("kind") if isinstance(judgement, dict) else None
-        for field in numbers_of(kind) if isinstance(kind, str) and kind in part_models() else ():
+        for field in numbers_of(kind) if isinstance(kind, str) and kind in part_kinds() else ():
             value = judgement
             for name in field.split("."):
                 value = value.get(name) if isinstance(value, dict) else None
@@ -269,7 +269,7 @@ def _with(value: Any, path: Path, new: Any) -> Any:
 @cache
 def numbers_of(kind: str) -> list[str]:
     """The paths of a kind's numbers that can turn PASS into FAIL, and that decide nothing of what is run."""
-    model, row = part_models()[kind], kinds()[kind]
+    model, row = part_model(kind), kinds()[kind]
     planned = {name for settings in row.probes.values() for name in settings}
     return [path for path in model.broken_by if path.split(".")[0] not in planned and _is_number(model, path)]
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from harness.contract.claims import claim_models, part_models
+from harness.contract.claims import claim_model, part_kinds, part_model
 from harness.contract.conditional import ByCase, model_within, numbers_of
 from harness.contract.schema import Contract
 from harness.contract.shared import Shared
@@ -47,10 +47,10 @@ class _Described(GenerateJsonSchema):
 def _conditional_fields() -> dict[type[BaseModel], set[str]]:
     """The numbers, by their model, that may depend on where a claim is judged."""
     fields: dict[type[BaseModel], set[str]] = {}
-    for kind, part in part_models().items():
+    for kind in part_kinds():
         for path in numbers_of(kind):
             *above, name = path.split(".")
-            for model in (part, claim_models()[kind]):
+            for model in (part_model(kind), claim_model(kind)):
                 owner: type[BaseModel] | None = model
                 for field in above:
                     owner = None if owner is None else model_within(owner, field)
@@ -63,7 +63,7 @@ class _OfTheHarness(_Described):
     """Without the kinds of installed packages."""
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
-        foreign = part_models().keys() - BUILT_IN.keys()
+        foreign = set(part_kinds()) - BUILT_IN.keys()
         own = {kind: choice for kind, choice in schema["choices"].items() if kind not in foreign}
         return super().tagged_union_schema({**schema, "choices": own})
 

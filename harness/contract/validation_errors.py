@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from harness.contract.claims import claim_models, part_models
+from harness.contract.claims import claim_kinds, claim_model, part_model
 from harness.contract.schema import Contract, Workload
 from harness.contract.strict_yaml import MOST_ERRORS, Document, Key, nearest
 from harness.errors import ContractError
@@ -134,20 +134,15 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def claim_kinds() -> list[str]:
-    """The kinds a claim may have, `composite` included."""
-    return list(claim_models())
-
-
 def _keys(location: Path, root: type[BaseModel]) -> list[str]:
     """The keys that the model at `location` (pydantic's, with its tags) within `root` knows."""
     model, rest = root, list(location)
     if rest[:1] == ["workloads"]:
         model, rest = Workload, rest[2:]
     elif rest[:1] == ["claims"]:
-        model, rest = claim_models()[str(rest[2])], rest[3:]
+        model, rest = claim_model(str(rest[2])), rest[3:]
         if rest[:1] == ["parts"]:
-            model, rest = part_models()[str(rest[2])], rest[3:]
+            model, rest = part_model(str(rest[2])), rest[3:]
     for key in rest:
         if isinstance(key, str):  # a number is an item's, in a list of models
             model = next(_models(model.model_fields[key].annotation))

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import IO, Any, Self
 
 from harness.commits.import_path import ImportPath
@@ -107,7 +108,7 @@ class _Describer:
         self._output, output = _pipe()
         self._printed, self._received, self._seconds = b"", 0, 0.0
         self._overran, self._forged = False, ""
-        at_commit = [] if at is None else [at.model_dump_json()]
+        at_commit = [] if at is None else [json.dumps(asdict(at))]
         with requests, answers, output:
             self._process = KeptProcess(
                 [*child_command("harness.system.describing"), str(answers.fileno()), *at_commit],

@@ -44,7 +44,7 @@ def main() -> None:
     requests = os.fdopen(os.dup(0), "rb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     if len(sys.argv) > 2:
-        ImportPath.model_validate_json(sys.argv[2]).use()
+        ImportPath(**loads(sys.argv[2])).use()
     for line in requests:
         request = loads(line)
         answer = dumps({"number": request["number"], **_answer(request["name"])}).encode() + b"\n"

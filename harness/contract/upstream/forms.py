@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from harness.contract.claims import part_models
+from harness.contract.claims import part_model
 from harness.contract.upstream import judgements
 from harness.contract.upstream.items import Item
 from harness.contract.upstream.judgements import NUMBER, Judgement, Words, decimal
@@ -63,7 +63,7 @@ def _is_valid(judgement: Judgement) -> bool:
     """Whether the language takes it: a trajectory that a ratio refers to is named later."""
     names = {"trajectory": "named-later"} if judgement["kind"] == "throughput_ratio" else {}
     try:
-        part_models()[judgement["kind"]].model_validate({**judgement, **names})
+        part_model(judgement["kind"]).model_validate({**judgement, **names})
     except ValidationError:
         return False
     return True

@@ -10,7 +10,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
 from harness.contract.base import Judged
-from harness.contract.claims import part_models
+from harness.contract.claims import part_kinds, part_model
 from harness.contract.kinds.training import GradientMatch, TrajectoryMatch
 from harness.judge.reasons import REASONS
 
@@ -32,13 +32,13 @@ def paths(model: type[BaseModel], stop: set[str], prefix: str = "") -> Iterator[
             yield path
 
 
-@pytest.mark.parametrize("model", part_models().values(), ids=list(part_models()))
+@pytest.mark.parametrize("model", [part_model(kind) for kind in part_kinds()], ids=part_kinds())
 def test_no_field_of_a_kind_is_forgotten(model: type[Judged]) -> None:
     said = [*model.broken_by, *model.no_demand]
     assert sorted(said) == sorted(set(paths(model, set(model.no_demand))) - COMMON)
 
 
-@pytest.mark.parametrize("model", part_models().values(), ids=list(part_models()))
+@pytest.mark.parametrize("model", [part_model(kind) for kind in part_kinds()], ids=part_kinds())
 def test_a_demand_is_broken_by_codes_that_fail_and_others_say_why_not(model: type[Judged]) -> None:
     for path, demand in model.broken_by.items():
         assert {str(REASONS[reason].status) for reason in demand.reasons} == {"FAIL"}, path
@@ -83,10 +83,10 @@ def test_a_clipped_norm_is_two_numbers() -> None:
 
 
 def test_defaults_that_can_bite_are_demands_and_others_are_not() -> None:
-    capture = part_models()["capture"].model_validate({"kind": "capture", "candidate": "a"})
+    capture = part_model("capture").model_validate({"kind": "capture", "candidate": "a"})
     assert set(capture.demanded()) == {"captures", "skipped_steps_at_most"}
     match = {"kind": "kernel_match", "candidate": "a", "operations": ["x"], "max_relative_error": {"float32": 1e-4}}
-    model = part_models()["kernel_match"]
+    model = part_model("kernel_match")
     assert set(model.model_validate(match).demanded()) == {"max_relative_error"}
     assert set(model.model_validate(match | {"magnitudes": [1e5], "demands": {"tile": 16}}).demanded()) == {
         "max_relative_error",
