@@ -20,6 +20,7 @@ Probe = Literal[
     "step_match",
     "step_accuracy",
     "seeds",
+    "resumed_seeds",
     "peak_memory",
     "long_replay",
     "steady",

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
 from harness.contract.kinds.seeds import NotWorse
+from harness.evidence.base import Probe
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import paired_seeds, reasons
 from harness.judge.context import Context, replicas, require_captured, require_uncaptured
 from harness.judge.end_state import note_watched, require_finite_end, require_recorded
 from harness.judge.guards import require_guards, require_moving, with_control
+from harness.judge.interrupted_seeds import joined, note_halves, require_halves
 from harness.judge.series import require_comparable, require_finite, values
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.statistics import Array, fewest_processes, trimmed
@@ -48,10 +51,12 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
     """Order: capture, steps, finiteness, precisions, equal starts and batches of each seed, unequal seeds, a candidate
     that is worse, guards, the ends, then whether anything was decided.
     """
-    run = context.only_run("seeds")
+    run, halves = joined(part, context.only_run(cast("Probe", part.chosen_probe())))
     by_seed = _of_seeds(part, run)
+    require_halves(part, context, halves, sheet)
     for executions in by_seed.values():
-        require_captured(context, part, part.candidate, executions[part.candidate], sheet)
+        if not halves:  # whose captures nobody watched
+            require_captured(context, part, part.candidate, executions[part.candidate], sheet)
         require_captured(context, part, part.baseline, executions[part.baseline], sheet)
     _require_steps(part, by_seed, sheet)
     named = {seed: _named(part, seed, executions) for seed, executions in by_seed.items()}
@@ -63,6 +68,7 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
         require_comparable(executions, sheet, frozen=same_system and part.precisions is None)
         require_uncaptured(context, part.baseline, by_seed[seed][part.baseline])
     _require_unequal_seeds(part, by_seed)
+    note_halves(halves, sheet)
     pairs = pairs_of(part, by_seed)
     answer = _answer(part, pairs, sheet)
     _require_guards(part, named, run, sheet)
@@ -179,9 +185,11 @@ def _sentence(part: NotWorse, pairs: Pairs) -> str:
     what = "final value" if part.last == 1 else f"mean of the last {part.last} steps"
     allowed = f"{part.margin:g} is" if part.margin else f"{part.relative_margin:g} times the baseline's value is"
     beyond = int((pairs.excess > 0).sum())
+    resumed = "" if part.save_at is None else f"resumed after step {part.save_at - 1}; "
     side = "above" if (mean > 0) == pairs.lower_is_better else "below"
     return (
-        f"over {len(part.seeds)} seeds the {part.metric} of {part.candidate} ({what}) lies {number(abs(mean))} {side} "
-        f"that of {part.baseline}; at {part.confidence:.0%} confidence it is worse by at least {number(mean - reach)} "
-        f"and at most {number(mean + reach)}, {allowed} allowed, and {beyond} seeds lie beyond that"
+        f"over {len(part.seeds)} seeds the {part.metric} of {part.candidate} ({resumed}{what}) lies "
+        f"{number(abs(mean))} {side} that of {part.baseline}; at {part.confidence:.0%} confidence it is worse by at "
+        f"least {number(mean - reach)} and at most {number(mean + reach)}, {allowed} allowed, and {beyond} seeds lie "
+        "beyond that"
     )

@@ -61,24 +61,24 @@ def judge(part: Resume, context: Context, sheet: Sheet) -> Judgement:
     _require_steps(part, second, sheet)
     for arm, execution in _executions(part, first, second, other):
         require_captured(context, part, arm, execution, sheet, watched=False)
-    halves = _halves(part, first, second)
+    halves = join(part.candidate, first, second, save_at=part.save_at, steps_before_load=part.steps_before_load)
 
     ours, theirs = f"the resumed {part.candidate}", f"the uninterrupted {part.baseline or part.candidate}"
     compared = {theirs: other, ours: halves.whole}
     found = difference(losses(halves.whole), losses(other), "every", Bounds(part.max_abs_difference))
     note_difference(sheet, found, part.equality, Bounds(part.max_abs_difference))
     lost = not_restored(halves)
-    _note(halves, lost, sheet)
+    note_checkpoint(halves, lost, sheet)
     note_distance(other, halves.whole, sheet)
     note_watched(compared, sheet)
     require_finite(compared, sheet)
-    _require_checkpoint(halves)
+    require_checkpoint(halves)
     same_system = part.baseline is None or context.same_system(part.candidate, part.baseline)
     require_comparable(compared, sheet, frozen=same_system)
     _require_equal(part, found, lost, f"{ours} and {theirs}")
     for name, execution in compared.items():
         require_trained(name, execution)
-    watched = {**_in_processes(part, halves), **compared}
+    watched = {**in_processes(part.candidate, halves), **compared}
     require_finite_end(watched, sheet)
     if part.equality == "bitwise":
         _require_equal_ends(compared, lost, sheet, same_system=same_system)
@@ -108,34 +108,33 @@ def _require_steps(part: Resume, second: ArmEvidence, sheet: Sheet) -> None:
         settle(reasons.VACUOUS_STEPS, f"{steps} steps after the load were compared, {part.steps} are demanded")
 
 
-def _halves(part: Resume, first: ArmEvidence, second: ArmEvidence) -> Halves:
-    """The candidate's halves; settles with ERROR where they are not those of the claim."""
+def join(arm: str, first: ArmEvidence, second: ArmEvidence, *, save_at: int, steps_before_load: int) -> Halves:
+    """An arm's halves; settles with ERROR where they are not those of the claim."""
     saved, loaded = first.saved, second.loaded
     if saved is None or loaded is None:
         what = "save" if saved is None else "load"
-        settle(reasons.EVIDENCE_MISSING, f"there is no record of the {what} of arm {part.candidate}")
-    if not saved.steps == len(first.series.loss) == part.save_at:
+        settle(reasons.EVIDENCE_MISSING, f"there is no record of the {what} of arm {arm}")
+    if not saved.steps == len(first.series.loss) == save_at:
         settle(
             reasons.EVIDENCE_INCONSISTENT,
-            f"arm {part.candidate} was saved after {saved.steps} steps, of which {len(first.series.loss)} are "
-            f"recorded, and the claim says {part.save_at}",
+            f"arm {arm} was saved after {saved.steps} steps, of which {len(first.series.loss)} are recorded, and the "
+            f"claim says {save_at}",
         )
-    if loaded.steps_before != part.steps_before_load:
+    if loaded.steps_before != steps_before_load:
         settle(
             reasons.EVIDENCE_INCONSISTENT,
-            f"arm {part.candidate} was loaded after {loaded.steps_before} other steps, the claim says "
-            f"{part.steps_before_load}",
+            f"arm {arm} was loaded after {loaded.steps_before} other steps, the claim says {steps_before_load}",
         )
     return Halves(first, second, _joined(first, second), saved, loaded)
 
 
-def _in_processes(part: Resume, halves: Halves) -> dict[str, ArmEvidence]:
+def in_processes(arm: str, halves: Halves) -> dict[str, ArmEvidence]:
     """What ran in each process, and what the second one did from the load on: their states are recorded, too."""
     from_load = halves.second.start.model_copy(update={"state": halves.loaded.after})
     return {
-        f"{part.candidate} up to the save": halves.first,
-        f"{part.candidate} in the process that loaded": halves.second,
-        f"{part.candidate} from the load on": replace(halves.second, start=from_load),
+        f"{arm} up to the save": halves.first,
+        f"{arm} in the process that loaded": halves.second,
+        f"{arm} from the load on": replace(halves.second, start=from_load),
     }
 
 
@@ -150,6 +149,7 @@ def _joined(first: ArmEvidence, second: ArmEvidence) -> ArmEvidence:
         [*one.batch_digest, *two.batch_digest],
         np.concatenate([one.clip_active_groups, two.clip_active_groups]),
         np.concatenate([one.tokens, two.tokens]),
+        {name: np.concatenate([one.metrics[name], two.metrics[name]]) for name in one.metrics if name in two.metrics},
     )
     return replace(second, start=first.start, end=end, series=series)
 
@@ -166,7 +166,8 @@ def not_restored(halves: Halves) -> list[tuple[str, str]]:
     ]
 
 
-def _note(halves: Halves, lost: list[tuple[str, str]], sheet: Sheet) -> None:
+def note_checkpoint(halves: Halves, lost: list[tuple[str, str]], sheet: Sheet) -> None:
+    """How large it was, and what of it was not restored."""
     sheet.figure("checkpoint_files", halves.saved.files, "files")
     sheet.figure("checkpoint_bytes", halves.saved.bytes, "bytes")
     sheet.figure("not_restored_tensors", len(lost), "tensors")
@@ -174,7 +175,7 @@ def _note(halves: Halves, lost: list[tuple[str, str]], sheet: Sheet) -> None:
     sheet.figure("first_not_restored", " ".join(lost[0]) if lost else None)
 
 
-def _require_checkpoint(halves: Halves) -> None:
+def require_checkpoint(halves: Halves) -> None:
     """Settle unless another process loaded, from something, what the first one had trained."""
     saved, loaded, first = halves.saved, halves.loaded, halves.first
     if saved.process == loaded.process:

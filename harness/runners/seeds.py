@@ -18,14 +18,15 @@ def execute(run: Run, recorder: Recorder) -> None:
     An arm that fails is recorded, and nothing after it is executed: the claim names them all.
     """
     for arm in run.arms:
-        failure = failure_of(arm, recorder, partial(_with_every_seed, run, arm, recorder))
+        failure = failure_of(arm, recorder, partial(train_with_every_seed, run, arm, recorder))
         if failure is not None:
             recorder.write(failure)
             release_memory()  # a CUDA error is sticky: it is raised again here, and the worker ends
             return
 
 
-def _with_every_seed(run: Run, arm: str, recorder: Recorder) -> None:
+def train_with_every_seed(run: Run, arm: str, recorder: Recorder) -> None:
+    """One arm, without interruption."""
     for replica, seed in enumerate(cast("list[int]", run.settings["seeds"])):
         seeded = run.model_copy(update={"workload": run.workload.model_copy(update={"seed": seed})})
         with opened_execution(seeded, arm, replica, recorder, Ends(), {"seed": seed}) as execution:

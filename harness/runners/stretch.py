@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from harness.evidence.arm_records import State
 from harness.evidence.plan_records import Run
@@ -12,19 +13,29 @@ from harness.runners.profiling import Watched
 from harness.runners.recorder import Recorder
 from harness.runners.series_block import SeriesBlock
 from harness.runners.state_watch import Ends, StateWatch
-from harness.system.protocol import TrainingRun
+from harness.system.protocol import Scalar, TrainingRun
 
 
 class Stretch:
     """Begins with the record of its start; `steps` and `end` write the others."""
 
-    def __init__(self, run: Run, arm: str, replica: int, training: TrainingRun, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        run: Run,
+        arm: str,
+        replica: int,
+        training: TrainingRun,
+        recorder: Recorder,
+        facts: Mapping[str, Scalar] = MappingProxyType({}),
+    ) -> None:
+        """`facts` stand beside those of the system."""
         self._run, self._arm, self._replica = run, arm, replica
         self._training, self._recorder = training, recorder
         self._watch = StateWatch(training)
         self._steps = 0
         self._phase("start")
-        recorder.write(arm_start(training, arm, replica, self._watch))
+        start = arm_start(training, arm, replica, self._watch)
+        recorder.write(start.model_copy(update={"facts": {**start.facts, **facts}}))
         self._input_names: list[str] | None = None
 
     def steps(self, indices: range, after: Callable[[int], None] = lambda _steps: None) -> None:

@@ -11,8 +11,9 @@ from claims_in_process import judged
 
 from harness.evidence.run_records import ArmFailed
 from harness.judge.verdict import Verdict
-from harness.runners import resume
+from harness.runners import resume, resumed_seeds
 from harness.runners.recorder import Recorder
+from harness.runners.training_part import TrainingPart
 
 STEPS, SAVE_AT, EVERY = 12, 6, 3
 COMMON = {"id": "CLAIM", "title": "t", "why": "w", "if_fails": "f", "judged_on": ["w"], "candidate": "plain"}
@@ -35,32 +36,33 @@ def evaluated(system: str, directory: Path, *, fault: str | None = None, **claim
     return judged(f"checkpoint_systems:{system}", directory, EVALUATION | claim, fault=fault)
 
 
-def _save(folder: str, arm: str) -> None:
-    """What the saving process does, in one that was forked from a process that has imported what it needs."""
+def _train(part: str, directory: str) -> None:
+    """What the other process does, in one that was forked from a process that has imported what it needs."""
     import torch
 
     from harness.evidence.plan_records import Run
-    from harness.runners import saving_process
     from harness.runners.line import pair
+    from harness.runners.training_part import TrainingPart, train
 
     torch.set_num_threads(1)
-    directory = Path(folder)
-    run = Run.model_validate_json((directory / "run.json").read_bytes())
+    folder = Path(directory)
+    run = Run.model_validate_json((folder / "run.json").read_bytes())
     line, _theirs = pair()
-    with Recorder(directory) as recorder:
-        saving_process._train_and_save(run, arm, recorder, line)
+    with Recorder(folder) as recorder:
+        train(run, TrainingPart.model_validate_json(part), recorder, line)
 
 
-def fork_what_saves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save in a fork of a process that has done nothing yet: starting an interpreter takes seconds."""
+def fork_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train parts in a fork of a process that has done nothing yet: starting an interpreter takes seconds."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.optim", "harness.runners.stretch", "harness.runners.opening"])
+    context.set_forkserver_preload(["torch", "torch.optim", "harness.runners.checkpoints", "harness.runners.opening"])
 
-    def saved_elsewhere(arm: str, recorder: Recorder) -> ArmFailed | None:
-        process = context.Process(target=_save, args=(str(recorder.directory), arm))
+    def train_elsewhere(part: TrainingPart, recorder: Recorder) -> ArmFailed | None:
+        process = context.Process(target=_train, args=(part.model_dump_json(), str(recorder.directory)))
         process.start()
         process.join()
         assert process.exitcode == 0
         return None
 
-    monkeypatch.setattr(resume, "_saved_elsewhere", saved_elsewhere)
+    for probe in (resume, resumed_seeds):
+        monkeypatch.setattr(probe, "train_elsewhere", train_elsewhere)

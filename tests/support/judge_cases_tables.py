@@ -16,6 +16,7 @@ from judge_cases_long_replay import LONG_CASES
 from judge_cases_mechanisms import MECHANISMS
 from judge_cases_peak_memory import PEAK_CASES
 from judge_cases_ratios import RATIOS
+from judge_cases_resumed_seeds import RESUMED_SEED_CASES
 from judge_cases_roles import ROLES
 from judge_cases_seeds import SEED_CASES
 from judge_cases_settings import DIFFER_CASES, FALLBACK_CASES
@@ -38,7 +39,7 @@ ONE_WRONG_THING: dict[str, list[Case]] = {
     "kernel_match": MATCH_CASES,
     "step_match": STEP_CASES,
     "step_accuracy": ACCURACY_CASES,
-    "not_worse": SEED_CASES,
+    "not_worse": SEED_CASES + RESUMED_SEED_CASES,
     "throughput_ratio": THROUGHPUT_CASES,
     "accumulation": ACCUMULATION_CASES,
     "peak_memory": PEAK_CASES,

@@ -36,6 +36,9 @@ class NotWorse(Guarding):
     """The same, relative to the absolute value of the baseline with that seed: where that is 0, by nothing."""
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=FEWEST_SEEDS, max_length=MOST_SEEDS)]
     """The seeds, each of which yields one difference."""
+    save_at: Count | None = None
+    """With each seed the candidate is saved after so many steps, its process ends, and another one loads and goes on;
+    left out, it is not interrupted. Its system has the capability `resume` then."""
     confidence: Annotated[float, Field(ge=0.95, lt=1)] = 0.95
     """One-sided confidence of the interval of the trimmed mean difference."""
     precisions: Precisions | None = None
@@ -58,6 +61,7 @@ class NotWorse(Guarding):
         "metric": "names a series",
         "last": "how many steps the compared value is the mean of; never more than were run",
         "seeds": "how much is measured: fewer are an ERROR, too few for the confidence a lint error",
+        "save_at": "chooses the step; evidence of another one is an ERROR",
         "confidence": "how sure a PASS and a FAIL are; between them the verdict is INCONCLUSIVE",
     }
 
@@ -87,8 +91,20 @@ class NotWorse(Guarding):
     def step_counts(self) -> dict[str, int | None]:
         return {**super().step_counts(), "last": self.last}
 
+    def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        yield from super().beyond(steps)
+        if self.save_at is not None and self.save_at >= steps:
+            yield ("save_at",), f"`save_at` ({self.save_at}) leaves at least one of the workload's steps"
+
     def candidate_capabilities(self) -> frozenset[str]:
-        return super().candidate_capabilities() | frozenset({"metrics"} if self.metric != "loss" else ())
+        needed = {"metrics": self.metric != "loss", "resume": self.save_at is not None}
+        return super().candidate_capabilities() | {name for name, needs in needed.items() if needs}
+
+    def baseline_capabilities(self) -> frozenset[str]:
+        return self.candidate_capabilities() - {"resume"}
+
+    def chosen_probe(self) -> str:
+        return "seeds" if self.save_at is None else "resumed_seeds"
 
     def process_count(self) -> int:
         return 1  # one process: an interpreter for each seed would take longer than a small model's training

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from harness.contract.kinds.seeds import NotWorse
 from harness.evidence.run_evidence import RunEvidence
+from harness.judge.interrupted_seeds import joined
 from harness.judge.not_worse import pairs_of
+from harness.judge.sheet import Settled
 from harness.judge.statistics import trimmed
 from harness.report import plots_seeds
 from harness.report.blocks import Part, Section, table
@@ -19,7 +21,7 @@ def section(view: ReportView) -> Section | None:
     for verdict, parts, runs in view.judged():
         claims = [part for part in parts if isinstance(part, NotWorse)]
         title = f"{verdict.contract} · {verdict.claim} · {verdict.workload}"
-        kept += [_part(title, run, claim) for claim in claims for run in runs if run.probe == "seeds"]
+        kept += [_part(title, run, claim) for claim in claims for run in runs if run.probe == claim.chosen_probe()]
     shown = [part for part in kept if part is not None]
     lead = (
         "With each seed both arms train from one start on the same batches; the difference of their values is oriented "
@@ -30,10 +32,14 @@ def section(view: ReportView) -> Section | None:
 
 def _part(title: str, run: RunEvidence, claim: NotWorse) -> Part | None:
     """None where an arm did not come to the end of every seed, or does not report the metric."""
+    try:
+        whole, _ = joined(claim, run)
+    except Settled:
+        return None
     by_seed = {
-        seed: {arm: run.arms[arm][place] for arm in (claim.candidate, claim.baseline)}
+        seed: {arm: whole.arms[arm][place] for arm in (claim.candidate, claim.baseline)}
         for place, seed in enumerate(claim.seeds)
-        if all(place < len(run.arms.get(arm, [])) for arm in (claim.candidate, claim.baseline))
+        if all(place < len(whole.arms.get(arm, [])) for arm in (claim.candidate, claim.baseline))
     }
     series = [each.series for executions in by_seed.values() for each in executions.values()]
     reported = all(claim.metric == LOSS or claim.metric in each.metrics for each in series)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from between_steps import fork_what_saves, resumed
+from between_steps import fork_other_processes, resumed
 
 from harness.drill.expectations import is_killed
 from harness.python_path import child_path
@@ -18,7 +18,7 @@ from harness.system.between_faults import BREAKS
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Both processes on one thread: sums in another order have other bits."""
-    fork_what_saves(monkeypatch)
+    fork_other_processes(monkeypatch)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,0 +1,48 @@
+"""The resumed_seeds probe: every arm trains once with each seed, and the candidate is interrupted in the midst of each.
+
+Its halves have a process of their own each, so that nothing reaches the second but what the first saved. Executions of
+the candidate: with the seed at place n, 2n up to the save, 2n + 1 from the load on; of other arms, n.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+
+from harness.evidence.plan_records import Run
+from harness.evidence.run_records import ArmFailed
+from harness.runners.checkpoint_folder import remove_checkpoint
+from harness.runners.opening import release_memory
+from harness.runners.paired import failure_of
+from harness.runners.part_elsewhere import folder_of, train_elsewhere
+from harness.runners.recorder import Recorder
+from harness.runners.seeds import train_with_every_seed
+from harness.runners.training_part import TrainingPart
+
+
+def execute(run: Run, recorder: Recorder) -> None:
+    """Execute the arms in the run's order. An arm that fails is recorded, and nothing after it is executed."""
+    for arm in run.arms:
+        if arm == run.settings["candidate"]:
+            failure = _interrupted_with_every_seed(run, arm, recorder)
+        else:
+            failure = failure_of(arm, recorder, partial(train_with_every_seed, run, arm, recorder))
+        if failure is not None:
+            recorder.write(failure)
+            release_memory()  # a CUDA error is sticky: it is raised again here, and the worker ends
+            return
+
+
+def _interrupted_with_every_seed(run: Run, arm: str, recorder: Recorder) -> ArmFailed | None:
+    at, steps = int(str(run.settings["save_at"])), run.workload.steps
+    for place, seed in enumerate(cast("list[int]", run.settings["seeds"])):
+        try:
+            for half, (first, until) in enumerate([(0, at), (at, steps)]):
+                part = TrainingPart(
+                    folder=folder_of(recorder), arm=arm, replica=2 * place + half, first=first, until=until, seed=seed
+                )
+                if (failure := train_elsewhere(part, recorder)) is not None:
+                    return failure
+        finally:
+            remove_checkpoint(recorder.directory)
+    return None
