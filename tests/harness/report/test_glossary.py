@@ -1,0 +1,90 @@
+"""The glossary explains every word in a figure's name that is not everyday English, whichever judge emits it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from judge_cases_tables import EVERYTHING
+
+import harness.judge
+from harness.kinds import BUILT_IN
+from harness.report.glossary import GLOSSARY, terms_in
+
+# Words that a reviewer of training code reads without help; all others in a figure's name need an entry.
+PLAIN = frozenset(
+    re.findall(
+        r"\w+",
+        """a active after at attempts batches beyond bound bytes case cases changed compiled core demanded
+        device differing distinct driver end equal error events every fastest files final first free gradient
+        gradients groups high in largest late layer layers least load loss losses low max median mismatched
+        missing most ms multiple norm norms not observed of operations over own parameters per planned quantity
+        ratio relative repeating rows run runs samples showing something spread start status step steps tensor
+        tensors the threshold timed used value version vs within""",
+    )
+)
+TAILS = re.compile(r"^(?:nodes|over_peer|kernels)\.|\.(?:float|bfloat)\d+$|\.process_\d+$")
+KINDS = re.compile(rf"^(?:(?:{'|'.join(BUILT_IN)})(?:\.\d+)?|measurement_\d+)\.")
+
+
+def emitted() -> set[str]:
+    """Names of figures and denominators, without their parts: of every judge's cases, and as the judges write them."""
+    verdicts = [case.judged() for cases in EVERYTHING.values() for case in cases]
+    names = {name for verdict in verdicts for name in (*verdict.figures, *verdict.denominators)} | set(written())
+    return {KINDS.sub("", name) for name in names}
+
+
+def written() -> Iterator[str]:
+    """The names in the judges' sources, also of figures that no case has; what is filled in is left out."""
+    for path in Path(harness.judge.__path__[0]).glob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in {"sheet.figure", "sheet.count"}:
+                parts = call.args[0].values if isinstance(call.args[0], ast.JoinedStr) else [call.args[0]]
+                literals = [part.value for part in parts if isinstance(part, ast.Constant)]
+                yield "".join(str(literal) for literal in literals).strip("._")
+
+
+def unknown_words(name: str) -> set[str]:
+    """The words of a name that neither the glossary nor everyday English explains."""
+    kept = name.partition(".")[0] if TAILS.search(name) else name.replace(".", " ")
+    left = kept.replace("_", " ")
+    for term in terms_in([kept]):
+        left = re.sub(rf"(?<![a-z0-9]){term}(?:s|es)?(?![a-z])", " ", left)
+    return set(left.split()) - PLAIN
+
+
+def test_every_figure_has_no_word_without_an_explanation() -> None:
+    names = emitted()
+    assert {"missed_bias", "log_ratio_deviation", "noise_floor", "state_tensors"} <= names
+    assert {name: words for name in sorted(names) if (words := unknown_words(name))} == {}
+
+
+@pytest.mark.parametrize("term", GLOSSARY)
+def test_an_explanation_is_one_sentence(term: str) -> None:
+    assert term == term.lower()
+    assert re.fullmatch(r"[A-Z][^\n]*[A-Za-z0-9%]\.", GLOSSARY[term])
+    assert len(GLOSSARY[term]) <= 160
+
+
+def test_no_explanation_is_without_a_figure() -> None:
+    """An entry that nothing on a page could need is of a figure that went."""
+    vocabulary = {"arm", "unit", "workload", "drill", "faults killed", "denominator", "waived", "host sync", "prewarm"}
+    assert set(GLOSSARY) - set(terms_in(emitted())) - vocabulary == set()
+
+
+@pytest.mark.parametrize(
+    ("texts", "terms"),
+    [
+        (["missed_bias"], ["missed bias"]),
+        (["2 host syncs a step"], ["host sync"]),
+        (["exp_avg_sq_error_over_bound", "exp_avg_error"], ["error over bound", "exp avg", "exp avg sq"]),
+        (["sm_clock.candidate"], ["candidate", "sm clock"]),
+        (["kernels.sm_90a"], ["kernel", "sm"]),
+        (["the charm of the armistice"], []),
+    ],
+)
+def test_terms_are_found_in_names_and_sentences(texts: list[str], terms: list[str]) -> None:
+    assert list(terms_in(texts)) == terms
