@@ -13,6 +13,7 @@ from harness.contract.waivers import Waiver
 from harness.evidence import environment, redaction
 from harness.evidence.commit_records import TwoCommits
 from harness.evidence.redaction import Redaction
+from harness.evidence.trainers import trainers
 from harness.run_directory.attempts import attempts_before
 from harness.run_directory.bundle import Digests, Header, Narrowed, WaiverRecord, contract_digests, shared_digests
 from harness.runners.plan import Plan
@@ -62,7 +63,8 @@ def header_of(
 ) -> Header:
     """`run.json`, but for the digests of evidence. Waivers are judged by the day on which the run starts."""
     systems = sorted({loaded.contract.system for loaded in contracts})
-    collected = environment.collect(systems)
+    arms = sorted({system for loaded in contracts for system in loaded.contract.systems()})
+    collected = environment.collect(systems).model_copy(update={"trainers": trainers(arms)})
     header = Header(
         purpose="verify" if options.fault is None else "fault",
         started_at=started.isoformat(timespec="seconds"),

@@ -10,36 +10,40 @@ import importlib.util
 import os
 import platform
 import re
-import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from harness.errors import HarnessError
 from harness.evidence.cuda_driver import Devices, Gpu, devices
 from harness.evidence.environment_records import CHANGES, CpuFacts, Environment, GitFacts, GpuFacts
+from harness.evidence.git import git
 
 PACKAGES = ("torch", "triton", "numpy", "cuda-bindings", "pydantic", "transformers", "peft", "bitsandbytes")
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_INTERPRET")
 _CHECKOUT = Path(__file__).parents[2]
-_GIT_TIMEOUT_S = 10.0
 SOURCE_LIMIT = 64 * 2**20  # bytes of one source file
 
 
-def module_installed(name: str) -> bool:
-    """Whether a module can be found, without importing it or a package that it lies in."""
+def module_spec(name: str) -> ModuleSpec | None:
+    """Where a module can be found, without importing it or a package that it lies in; None: nowhere."""
     package, *inner = name.split(".")
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
-        return False
+        return None
     for part in inner:
         if spec is None or spec.submodule_search_locations is None:
-            return False
+            return None
         spec = PathFinder.find_spec(f"{spec.name}.{part}", spec.submodule_search_locations)
-    return spec is not None
+    return spec
+
+
+def module_installed(name: str) -> bool:
+    """Whether a module can be found, without importing it or a package that it lies in."""
+    return module_spec(name) is not None
 
 
 @dataclass(frozen=True)
@@ -183,24 +187,14 @@ def _sources(package: str) -> list[tuple[str, Path]]:
 def git_commit() -> str | None:
     """The checkout's commit, with `+changes` when sources differ from it; None outside a checkout."""
     commit = checked_out_commit()
-    changes = commit and _git(_CHECKOUT, "status", "--porcelain", "--untracked-files=no")
+    changes = commit and git(_CHECKOUT, "status", "--porcelain", "--untracked-files=no")
     return f"{commit}{CHANGES}" if changes else commit
 
 
 def checked_out_commit() -> str | None:
     """The checkout's commit, whatever its sources are; None outside a checkout."""
     # a `.git` of its own: not the checkout around an installed package
-    return _git(_CHECKOUT, "rev-parse", "HEAD") if (_CHECKOUT / ".git").exists() else None
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        answer = subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, timeout=_GIT_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.decode("utf-8", "replace").strip() if answer.returncode == 0 else None
+    return git(_CHECKOUT, "rev-parse", "HEAD") if (_CHECKOUT / ".git").exists() else None
 
 
 def cpu_model() -> str:
