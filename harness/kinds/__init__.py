@@ -1,6 +1,8 @@
 """One table of claim kinds, from which everything that lists kinds is derived. It imports no layer of the harness."""
 
 from harness.kinds.built_in import BUILT_IN as BUILT_IN
+from harness.kinds.deciding import Deciding as Deciding
+from harness.kinds.deciding import Interval as Interval
 from harness.kinds.installed import kind_of as kind_of
 from harness.kinds.installed import kinds as kinds
 from harness.kinds.kind import Kind as Kind

@@ -5,10 +5,29 @@ Capabilities `parameters` and `inputs`: equal starts and equal batches are prove
 
 from __future__ import annotations
 
+from harness.kinds.deciding import Deciding, Interval
 from harness.kinds.kind import Kind
 
 MISSING_RUN = "harness.drill.evidence_faults:MISSING_RUN"
 NO_STEPS = "harness.drill.evidence_faults:NO_STEPS"
+
+_BITS = ("equality", "bitwise")
+_SERIES = (
+    Deciding("steps_differing", "none", "equality", of="steps", noun="steps differ", when=_BITS),
+    Deciding("max_abs_difference", "at most", "max_abs_difference"),
+)
+_RELATIVE = Deciding("max_relative_difference", "at most", "max_relative_difference")
+_GUARDS = (
+    Deciding("steps_run", "at least", "guards.steps"),
+    Deciding("distinct_batches", "at least", "guards.distinct_batches"),
+    Deciding("clip_active_steps", "at least", "guards.clip_active_steps"),
+    Deciding("training_effect", "at least", "guards.training_effect.at_least"),
+)
+_STEPS_RUN = Deciding("steps_run", "at least", "steps")
+_RATIO = Interval("lower_bound", "upper_bound", "confidence", "one-sided bounds", "processes")
+_WORSE_BY = Interval("worse_by_at_least", "worse_by_at_most", "confidence", "one-sided bounds", "seeds")
+_SLOWDOWN = Interval("slowdown_least", "slowdown_most", 0.99, "intervals of both medians", "timed_blocks")
+_PEAK = "candidate_{of}_peak_{over}"
 
 _ROWS = (
     Kind(
@@ -19,6 +38,7 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("trajectories",),
+        deciding=(*_SERIES, _RELATIVE, *_GUARDS),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         reasons={},
     ),
@@ -30,6 +50,13 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs", "gradients"}),
         judges_unreadable_device=False,
         card=("gradients",),
+        deciding=(
+            Deciding("tensors_differing", "none", "equality", of="tensors", noun="tensors differ", when=_BITS),
+            Deciding("max_abs_difference", "at most", "max_abs_difference"),
+            _RELATIVE,
+            Deciding("largest_clipped_norm", "at most", "clipped_norm.at_most"),
+            Deciding("clip_active_steps", "at least", "clip_active_steps"),
+        ),
         evidence_faults=(MISSING_RUN,),
         reasons={},
     ),
@@ -41,6 +68,15 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs", "capture"}),
         judges_unreadable_device=False,
         card=("graph", "syncs"),
+        deciding=(
+            Deciding("captures", "exactly", "captures"),
+            Deciding("kernels_per_layer", "at least", "kernels_per_layer_at_least"),
+            Deciding("kernels_in_every_layer", "at least", "kernels_in_every_layer"),
+            Deciding("clipped_tensors", "exactly", "clipped_tensors_per_layer", of_demand="a layer"),
+            Deciding("skipped_steps", "at most", "skipped_steps_at_most"),
+            Deciding("outside_share", "at most", "outside_share_at_most", percent=True),
+            Deciding("outside_operations", "at most", "outside_operations_at_most"),
+        ),
         evidence_faults=(MISSING_RUN,),
         reasons={},
     ),
@@ -52,6 +88,11 @@ _ROWS = (
         capabilities=frozenset({"capture", "parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("trajectories",),
+        deciding=(
+            Deciding("capture_attempts", "exactly", "attempts"),
+            Deciding("unasked_captures", "at most", "unasked_at_most"),
+            _STEPS_RUN,
+        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         reasons={},
     ),
@@ -63,6 +104,7 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("throughput",),
+        deciding=(Deciding("mean_ratio", "at least", "at_least", interval=_RATIO),),
         evidence_faults=(MISSING_RUN,),
         reasons={},
     ),
@@ -74,6 +116,14 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("syncs",),
+        deciding=(
+            Deciding("candidate_syncs_per_step", "exactly", "candidate.exactly", when=("candidate.per_layer", False)),
+            Deciding("candidate_syncs_per_step", "exactly", "candidate.exactly", of_demand="a layer"),
+            Deciding("candidate_syncs_per_step", "at most", "candidate.at_most", when=("candidate.per_layer", False)),
+            Deciding("candidate_syncs_per_step", "at most", "candidate.at_most", of_demand="a layer"),
+            Deciding("control_syncs_per_step", "exactly", "control.exactly", when=("control.per_layer", False)),
+            Deciding("control_syncs_per_step", "exactly", "control.exactly", of_demand="a layer"),
+        ),
         evidence_faults=(MISSING_RUN,),
         reasons={},
     ),
@@ -85,6 +135,9 @@ _ROWS = (
         capabilities=frozenset({"kernels"}),
         judges_unreadable_device=True,
         card=("ptx",),
+        deciding=(
+            Deciding("kernels_mismatched", "none", "policy", of="kernels", noun="kernels do not fit"),
+        ),
         evidence_faults=(MISSING_RUN,),
         reasons={},
     ),
@@ -96,6 +149,10 @@ _ROWS = (
         capabilities=frozenset({"kernels"}),
         judges_unreadable_device=False,
         card=("jit", "ptx"),
+        deciding=(
+            Deciding("late_jit_events", "none", "scope", of="jit_events", noun="compiles and loads came late"),
+            Deciding("keys_missing", "none", "scope", of="used_kernels", noun="kernels were not prewarmed"),
+        ),
         evidence_faults=(MISSING_RUN,),
         reasons={},
     ),
@@ -107,6 +164,10 @@ _ROWS = (
         capabilities=frozenset({"kernel_cases"}),
         judges_unreadable_device=False,
         card=("accuracy",),
+        deciding=(
+            Deciding("max_error_vs_fp64.*", "at most", "max_relative_error"),
+            Deciding("over_peer.*", "at most", "over_peer_at_most"),
+        ),
         evidence_faults=(MISSING_RUN,),
         reasons={},
     ),
@@ -118,6 +179,10 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs", "gradients", "gradient_norms"}),
         judges_unreadable_device=False,
         card=("steps",),
+        deciding=(
+            Deciding("*_error_over_bound", "at most", "max_evaluation_error", noun="of the error allowed", bound=1.0),
+            _STEPS_RUN,
+        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         reasons={},
     ),
@@ -129,6 +194,7 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("trajectories",),
+        deciding=(*_SERIES, _RELATIVE, *_GUARDS),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         reasons={},
     ),
@@ -140,6 +206,11 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("trajectories",),
+        deciding=(
+            Deciding("losses_equal", "at most", "losses_from", noun="steps have equal losses"),
+            Deciding("batches_equal", "none", "batches", of="steps", noun="steps read the same batch"),
+            _STEPS_RUN,
+        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         reasons={},
     ),
@@ -153,6 +224,12 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs", "gradients"}),
         judges_unreadable_device=False,
         card=("step_accuracy",),
+        deciding=(
+            Deciding("median_gradient_ratio", "at most", "median_gradient_ratio_at_most"),
+            Deciding("largest_gradient_ratio", "at most", "gradient_ratio_at_most"),
+            Deciding("loss_ratio", "at most", "loss_ratio_at_most"),
+            Deciding("steps_run", "at least", "loss_steps"),
+        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         reasons={},
     ),
@@ -164,6 +241,10 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs", "gradients", "state"}),
         judges_unreadable_device=False,
         card=("gradients",),
+        deciding=(
+            Deciding("*_relative_difference", "at most", "max_relative_difference"),
+            Deciding("micro_batches", "exactly", "micro_batches"),
+        ),
         evidence_faults=(MISSING_RUN,),
         reasons={},
     ),
@@ -175,6 +256,11 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("seeds",),
+        deciding=(
+            Deciding("worse_by", "at most", "margin", interval=_WORSE_BY),
+            Deciding("worse_by", "at most", "relative_margin", of_demand="times the baseline", interval=_WORSE_BY),
+            *_GUARDS,
+        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         reasons={},
     ),
@@ -186,6 +272,7 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("memory",),
+        deciding=(Deciding("*_growth", "at most", "growth_at_most", percent=True),),
         evidence_faults=(MISSING_RUN,),
         reasons={},
     ),
@@ -197,6 +284,11 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("peak_memory",),
+        deciding=(
+            Deciding(_PEAK, "at most", "at_most_gib"),
+            Deciding("ratio", "at most", "at_most_ratio", noun="times the baseline's peak"),
+            Deciding("candidate_outside_peak", "at most", "outside_at_most_gib"),
+        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         reasons={},
     ),
@@ -208,6 +300,13 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs", "capture"}),
         judges_unreadable_device=False,
         card=("long_replay",),
+        deciding=(
+            Deciding("blocks_differing", "none", "steps", of="blocks", noun="blocks differ"),
+            Deciding("slowdown", "at most", "slowdown_at_most", percent=True, interval=_SLOWDOWN),
+            Deciding("*_growth", "at most", "memory_growth_at_most_mib"),
+            Deciding("distinct_batches", "at least", "distinct_batches"),
+            _STEPS_RUN,
+        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         reasons={},
     ),
@@ -219,6 +318,11 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("resume",),
+        deciding=(
+            *_SERIES,
+            Deciding("not_restored_tensors", "none", "equality", of="state_tensors", noun="tensors were not restored"),
+            Deciding("steps_after_the_load", "at least", "steps"),
+        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         reasons={},
     ),
@@ -230,6 +334,11 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("evaluation",),
+        deciding=(
+            Deciding("steps_differing", "none", "steps", of="steps", noun="steps differ"),
+            Deciding("evaluations_showing_something", "at least", "evaluations"),
+            _STEPS_RUN,
+        ),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         reasons={},
     ),

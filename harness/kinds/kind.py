@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from harness.errors import KindError
+from harness.kinds.deciding import Deciding
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -34,6 +35,8 @@ class Kind:
     """Whether a device that is there and cannot be read is evidence for it, and no obstacle."""
     card: tuple[str, ...]
     """Anchors of the report's sections that show what it is judged from."""
+    deciding: tuple[Deciding, ...]
+    """The figures that decide it, each with its demand; the first that there is stands for a claim that holds."""
     evidence_faults: tuple[str, ...]
     """`module:attribute` of each `harness.drill.evidence_faults.EvidenceFault` that it must notice."""
     reasons: Mapping[str, tuple[str, str]]
@@ -110,6 +113,10 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "capabilities": ("is a frozenset of names", lambda value: _are_names(value, frozenset)),
     "judges_unreadable_device": ("is True or False", lambda value: isinstance(value, bool)),
     "card": ("is a tuple of at least one section", lambda value: bool(value) and _are_names(value, tuple)),
+    "deciding": (
+        "is a tuple of at least one `harness.kinds.Deciding`",
+        lambda value: isinstance(value, tuple) and bool(value) and all(isinstance(one, Deciding) for one in value),
+    ),
     "evidence_faults": (
         "is a tuple of at least one `module:attribute`",
         lambda value: isinstance(value, tuple) and bool(value) and all(map(_is_reference, value)),

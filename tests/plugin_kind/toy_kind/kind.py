@@ -1,6 +1,6 @@
 """The row of `loss_below`, all that the harness imports to know of it."""
 
-from harness.kinds import Kind
+from harness.kinds import Deciding, Kind
 
 KIND = Kind(
     name="loss_below",
@@ -10,6 +10,7 @@ KIND = Kind(
     capabilities=frozenset(),
     judges_unreadable_device=False,
     card=("trajectories",),
+    deciding=(Deciding("last_loss", "at most", "below"),),
     evidence_faults=("harness.drill.evidence_faults:MISSING_RUN", "toy_kind.fault:LAST_LOSS_HIGH"),
     reasons={"loss_too_high": ("FAIL", "The loss at the last step is not below the demanded one.")},
 )
