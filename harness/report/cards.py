@@ -23,7 +23,8 @@ _WORDS = {
     Status.NOT_RUN: "not run",
     Status.ERROR: "error",
 }
-_SIGNS = {"held": "✓", "violated": "✗", "undecided": "?", "not run": "–", "error": "!", "waived": "~"}
+_READING = (Status.ERROR, Status.FAIL, Status.INCONCLUSIVE, Status.PASS, Status.NOT_RUN)
+SIGNS = {"held": "✓", "violated": "✗", "undecided": "?", "not run": "–", "error": "!", "waived": "~"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Card:
 
     @property
     def sign(self) -> str:
-        return _SIGNS[self.word]
+        return SIGNS[self.word]
 
     @property
     def links(self) -> bool:
@@ -99,7 +100,7 @@ def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 
 def cards(view: ReportView, sections: list[Section]) -> list[Card]:
-    """A card for every verdict, what broke or is violated first, then by plan.
+    """A card for every verdict: what broke or is violated first, then by plan, what was not run last.
 
     A claim that held, or was not run, on several workloads for one reason has one card for all of them.
     """
@@ -114,7 +115,7 @@ def cards(view: ReportView, sections: list[Section]) -> list[Card]:
         alone = verdict.status not in {Status.PASS, Status.NOT_RUN}
         key = (card.contract, card.claim, card.status, card.reason, card.mechanism, f"unit-{at}" if alone else None)
         groups[key] = replace(card, units=[*groups[key].units, *card.units]) if key in groups else card
-    return _grounded_once(sorted(groups.values(), key=lambda card: WORST_FIRST.index(Status(card.status))))
+    return _grounded_once(sorted(groups.values(), key=lambda card: _READING.index(Status(card.status))))
 
 
 def _grounded_once(ordered: list[Card]) -> list[Card]:

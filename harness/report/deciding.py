@@ -14,7 +14,10 @@ from harness.report.text import number, words
 
 @dataclass(frozen=True)
 class Decided:
-    """What decided: `1.53x, at least 1.10x`, the figure's name, and how sure it is, by its own name for that."""
+    """What decided: `1.53x, at least 1.10x`, and how sure it is, by its own name for that.
+
+    name: the figure's, where the text does not say what was counted.
+    """
 
     text: str
     name: str
@@ -57,7 +60,9 @@ def decided(verdict: Verdict, part: Judged, prefix: str = "") -> Decided | None:
         found = [one for one in by_reason if one.unmet] or by_reason or [one for one in found if one.unmet]
     if not found or verdict.status in {Status.NOT_RUN, Status.ERROR}:
         return None
-    return Decided(_text(found[0], verdict, prefix), words(found[0].name), _confidence(found[0], verdict, part, prefix))
+    best = found[0]
+    name = "" if best.rule.noun else words(best.name)
+    return Decided(_text(best, verdict, prefix), name, _confidence(best, verdict, part, prefix))
 
 
 def _found(verdict: Verdict, part: Judged, prefix: str) -> Iterator[_Found]:

@@ -40,11 +40,13 @@ class Headline:
     """What stands at the top of a report: the exit code by the table of the documentation, word and sentence.
 
     `word` is one of the five above, or `HELD, n waived`: HELD alone is for a run of which every planned unit held.
+    `share`: of how many units, or planted faults, the word is true, `21 of 21`; empty where nothing counts.
     """
 
     code: ExitCode
     word: str
     sentence: str
+    share: str = ""
 
     @property
     def style(self) -> str:
@@ -59,7 +61,21 @@ def headline(view: ReportView) -> Headline:
     """The first row of the exit-code table that applies; the sentence names the part that was planned, if one was."""
     result, part = _of_all(view), view.narrowed()
     only = f" Only a part of the contracts was planned: {part}." if part else ""
-    return replace(result, sentence=result.sentence + only)
+    return replace(result, sentence=result.sentence + only, share=_share(view, result))
+
+
+def _share(view: ReportView, result: Headline) -> str:
+    """Units that the word is true of, of all that were planned; in a whole drill that decided it, planted faults."""
+    if _not_whole(view):
+        return ""
+    statuses = [verdict.status for verdict in view.verdicts if view.waiver(verdict) is None]
+    wanted = {ERROR: {Status.ERROR}, VIOLATED: {Status.FAIL}, NOT_DECIDED: {Status.INCONCLUSIVE, Status.NOT_RUN}}
+    number, total = sum(one in wanted.get(result.word, {Status.PASS}) for one in statuses), len(view.verdicts)
+    if view.drill is not None and view.of_controls and not (number and result.word in wanted):
+        survived = len(view.drill.survivors)
+        number = survived if result.word == VIOLATED else len(view.drill.rows) - survived
+        total = view.drill.planned
+    return f"{number} of {total}" if total else ""
 
 
 def _of_all(view: ReportView) -> Headline:
@@ -161,10 +177,15 @@ def undecided(view: ReportView) -> list[Undecided]:
     for verdict in view.verdicts:
         if verdict.status in {Status.INCONCLUSIVE, Status.NOT_RUN}:
             groups.setdefault((verdict.reason, verdict.message), []).append(verdict)
-    return [Undecided(units, message, _remedy(units[0], view)) for (_, message), units in groups.items()]
+    return [Undecided(units, message, remedy_of(units[0], view)) for (_, message), units in groups.items()]
 
 
-def _remedy(verdict: Verdict, view: ReportView) -> str | None:
+def not_run(view: ReportView) -> list[Undecided]:
+    """The groups of those that were not run."""
+    return [group for group in undecided(view) if group.units[0].status is Status.NOT_RUN]
+
+
+def remedy_of(verdict: Verdict, view: ReportView) -> str | None:
     """What would decide a unit: the judge's own estimate of processes, or what its reason code asks for."""
     for name, figure in verdict.figures.items():
         if name.endswith("processes_to_decide") and isinstance(figure.value, int | float):

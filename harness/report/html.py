@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import re
-
 from harness.judge.verdict import Status
 from harness.report import cards as unit_cards
+from harness.report import first_screen
 from harness.report.blocks import Section
 from harness.report.budget import BYTES, page_within
-from harness.report.headline import headline, undecided
+from harness.report.card_terms import card_terms
+from harness.report.claim_rows import claim_rows
+from harness.report.glossary import terms_in
+from harness.report.headline import headline, not_run
 from harness.report.page import render_page
 from harness.report.sections import (
     between_steps,
@@ -32,6 +34,7 @@ from harness.report.view import ReportView
 def render(view: ReportView) -> str:
     """The whole report of one run directory as a self-contained HTML page. Pure: equal views give equal bytes."""
     evidence = _evidence(view)
+    rows, cards = claim_rows(view), unit_cards.cards(view, evidence)
     values = {
         "title": _title(view),
         "warnings": [clean(warning, 3000) for warning in view.warnings()],
@@ -43,9 +46,14 @@ def render(view: ReportView) -> str:
         "gate": view.gate,
         "count_line": view.count_line(),
         "contracts": [(line(item.id), clean(item.title, 400)) for item in view.contracts],
-        "facts": _facts(view),
-        "undecided": undecided(view),
-        "cards": unit_cards.cards(view, evidence),
+        "identity": first_screen.identity(view),
+        "machine": first_screen.machine(view),
+        "course": first_screen.course(view),
+        "rows": rows,
+        "not_run": not_run(view),
+        "terms": terms_in(text for row in rows for text in row.texts),
+        "cards": cards,
+        "card_terms": card_terms(cards),
         "environment": closing.environment(view),
         "command": closing.command(view),
     }
@@ -89,28 +97,3 @@ def _title(view: ReportView) -> str:
     names = ", ".join(line(contract.id, 60) for contract in view.contracts[:3])
     more = f" and {len(view.contracts) - 3} more" if len(view.contracts) > 3 else ""
     return f"{'FIRE DRILL · ' if view.is_drill else ''}{headline(view).word} · {names or 'no contract'}{more}"
-
-
-def _facts(view: ReportView) -> list[tuple[str, str]]:
-    """What identifies the run directory at a glance; what is unknown is left out here and stands in no table."""
-    collected = view.header.environment
-    facts = {
-        **view.commit_lines(),
-        "commit": collected.git.commit,
-        "GPU": collected.gpu.name,
-        "driver": collected.gpu.driver,
-        "CPU": collected.cpu.model,
-        "Python": collected.versions.get("python"),
-        "torch": collected.versions.get("torch"),
-        "CUDA": collected.versions.get("cuda"),
-        "Triton": collected.versions.get("triton"),
-        "started": view.header.started_at,
-        "CI": view.repeated_job(),
-        "Resumed": view.resumed_sentence(),
-    }
-    return [(name, line(_short(value), 120)) for name, value in facts.items() if value]
-
-
-def _short(value: str) -> str:
-    """A commit as people quote it; the whole of it stands in the environment."""
-    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28}\b", r"\1", value)

@@ -23,7 +23,7 @@ class Page(HTMLParser):
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.text: list[str] = []
         self.open: list[str] = []
-        self.plots = re.findall(r"<svg .*?</svg>", html, re.DOTALL)
+        self.plots = re.findall(r'<svg class="plot".*?</svg>', html, re.DOTALL)
         self.feed(html)
         self.close()
 

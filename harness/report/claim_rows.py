@@ -1,0 +1,155 @@
+"""A row for each claim of a page: what decided it, how sure that is, and how many of its faults were killed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from harness.contract.base import Judged
+from harness.contract.claims import CompositeClaim, part_names
+from harness.evidence.run_evidence import RunEvidence
+from harness.judge.verdict import WORST_FIRST, Figure, Status, Verdict
+from harness.kinds import kind_of
+from harness.report import sparkline
+from harness.report.cards import SIGNS, word
+from harness.report.deciding import Decided, decided
+from harness.report.decimate import Doubles
+from harness.report.headline import remedy_of
+from harness.report.text import clean, line, sentence
+from harness.report.view import ReportView
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+# Sections whose claims are about the course of a training: a small image of it tells something of them.
+_COURSES = {"trajectories", "seeds", "long_replay", "evaluation", "steps", "step_accuracy"}
+
+
+@dataclass(frozen=True)
+class ClaimRow:
+    """One claim on one workload, or on several that ended alike; `to_decide`: what would decide an undecided one."""
+
+    word: str
+    sign: str
+    claim: str
+    title: str
+    workloads: tuple[tuple[str, str], ...]  # with the anchor of each
+    figure: str
+    figure_name: str
+    confidence: str
+    faults: str
+    to_decide: str
+    spark: Markup | None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What may hold a word that needs an explanation."""
+        return self.figure, self.figure_name, self.confidence, self.faults
+
+    @property
+    def _alike(self) -> ClaimRow:
+        return replace(self, workloads=(), spark=None)
+
+
+def claim_rows(view: ReportView) -> list[ClaimRow]:
+    """The units that were run, the worst first and then as planned; units of a claim that say the same share a row."""
+    judged = [
+        (verdict, _row(view, f"unit-{place}", verdict, parts, runs))
+        for place, (verdict, parts, runs) in enumerate(view.judged(), start=1)
+        if verdict.status is not Status.NOT_RUN
+    ]
+    rows: dict[tuple[str, ClaimRow], ClaimRow] = {}
+    for verdict, row in sorted(judged, key=lambda each: WORST_FIRST.index(each[0].status)):
+        key = (verdict.contract, row._alike)
+        rows[key] = replace(rows[key], workloads=(*rows[key].workloads, *row.workloads)) if key in rows else row
+    return list(rows.values())
+
+
+def _row(
+    view: ReportView, anchor: str, verdict: Verdict, parts: Sequence[Judged], runs: Sequence[RunEvidence]
+) -> ClaimRow:
+    claim = view.claim(verdict.contract, verdict.claim)
+    named = list(_named_parts(view, verdict, parts))
+    told = next((found for part, prefix in named if (found := decided(_of_part(verdict, prefix), part, prefix))), None)
+    said = word(view, verdict)
+    return ClaimRow(
+        word=said,
+        sign=SIGNS[said],
+        claim=line(verdict.claim, 80),
+        title=clean(claim.title, 200) if claim else "This claim is not in the contract any more.",
+        workloads=((line(verdict.workload, 60), anchor),),
+        figure=told.text if told else line(sentence(verdict.message), 160),
+        figure_name=_figure_name(told, len(parts)),
+        confidence=told.confidence if told else "",
+        faults=faults_killed(view, verdict),
+        to_decide=_to_decide(view, verdict, told=told is not None),
+        spark=_spark(verdict, [part for part, _ in named], runs),
+    )
+
+
+def _named_parts(view: ReportView, verdict: Verdict, parts: Sequence[Judged]) -> Iterator[tuple[Judged, str]]:
+    """The parts, each with what its figures' names begin with; those that did not hold first, the worst of them."""
+    claim = view.claim(verdict.contract, verdict.claim)
+    if not isinstance(claim, CompositeClaim):
+        yield from ((part, "") for part in parts)
+        return
+    named = [(part, f"{name}.") for part, name in zip(parts, part_names(claim), strict=True)]
+    yield from sorted(named, key=lambda each: WORST_FIRST.index(_of_part(verdict, each[1]).status))
+
+
+def _of_part(verdict: Verdict, prefix: str) -> Verdict:
+    """The verdict with the status of one part of its claim."""
+    figure = verdict.figures.get(f"{prefix}status") if prefix else None
+    return verdict.model_copy(update={"status": Status(str(figure.value))}) if figure is not None else verdict
+
+
+def _figure_name(told: Decided | None, parts: int) -> str:
+    if told is None or parts < 2:
+        return told.name if told else ""
+    return ", ".join(word for word in (told.name, f"of {parts} parts") if word)
+
+
+def _to_decide(view: ReportView, verdict: Verdict, *, told: bool) -> str:
+    """What would decide an undecided unit; before it why it is, where its figure does not say that."""
+    if verdict.status is not Status.INCONCLUSIVE:
+        return ""
+    remedy = remedy_of(verdict, view)
+    seen = [f"{sentence(verdict.message).rstrip('.')}."] if told else []
+    return line(" ".join([*seen, *([f"To decide: {remedy}."] if remedy else [])]), 400)
+
+
+def faults_killed(view: ReportView, verdict: Verdict) -> str:
+    """`3 of 4 killed` in the drill that came with the page; `no drill` where the claim was in none."""
+    unit = (verdict.contract, verdict.claim)
+    rows = [row for row in (view.drill.rows if view.drill else []) if (row.contract, row.claim) == unit]
+    left = [each for each in (view.drill.not_run if view.drill else []) if (each.contract, each.claim) == unit]
+    if not rows and not left:
+        return "no drill"
+    killed = sum(row.killed for row in rows)
+    return f"{killed} of {len(rows)} killed" + (f", {len(left)} not run" if left else "")
+
+
+def _spark(verdict: Verdict, parts: Sequence[Judged], runs: Sequence[RunEvidence]) -> Markup | None:
+    """What there is to see at a glance: the ratio of each process, or the losses of both arms."""
+    for part in parts:
+        ratios = [_number(figure) for name, figure in verdict.figures.items() if "ratio.process_" in name]
+        demanded = part.value_at("at_least")
+        if ratios and isinstance(demanded, float):
+            return sparkline.of_ratios(ratios, demanded)
+        arms = part.arms()
+        candidate = losses(arms.get(part.candidate_path), runs)
+        if candidate is not None and _COURSES & set(kind_of(part.kind).card):
+            return sparkline.of_series(losses(arms.get("baseline"), runs), candidate)
+    return None
+
+
+def _number(figure: Figure) -> float:
+    return float(figure.value) if isinstance(figure.value, int | float) else math.nan
+
+
+def losses(arm: str | None, runs: Sequence[RunEvidence]) -> Doubles | None:
+    """The losses [steps] of an arm's first execution in the first of the runs that has any."""
+    found = [item.series.loss for run in runs for item in run.arms.get(arm or "", [])[:1]]
+    return next((loss for loss in found if len(loss)), None)
