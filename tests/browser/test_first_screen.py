@@ -3,22 +3,162 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chromium import Browser
 from first_screen import first_screen
-from published_pages import REPORTS, judged_run
-from report_views import drill_view, small_view, verdict
+from published_pages import REPORTS, PageOf
+from report_views import drilled, full_view, header, verdict
 
 from harness.judge.verdict import Figure, Status, Verdict
 from harness.report.html import render
 from harness.report.view import ReportView
 
-CONTRACT = "cuda-graph-backward-v1"
-ENVIRONMENT = {
-    "git": {"commit": "4afac30f0e0c2a1d"},
-    "trainers": {"reference_impl.system:QLoRASystem": {"commit": "9b1c" * 10 + "+changes"}},
-    "gpu": {"name": "NVIDIA H200"},
+TRAINER = "reference_impl.system:QLoRASystem"
+RATIO = {
+    "mean_ratio": Figure(value=1.5312, unit="x"),
+    "lower_bound": Figure(value=1.489, unit="x"),
+    "upper_bound": Figure(value=1.58, unit="x"),
 }
+SERIES = {"steps_differing": Figure(value=0, unit="steps")}
+
+
+def made(*statuses: Status, purpose: str = "verify") -> ReportView:
+    """Two claims, a ratio and a trajectory, of which the second has this status beside a third one's."""
+    full = full_view()
+    environment = {
+        "git": {"commit": "4afac30f0e0c" + "0" * 28},
+        "trainers": {TRAINER: {"commit": "9b1c2d3e4f50" + "0" * 28 + "+changes"}},
+        "gpu": {"name": "NVIDIA H200"},
+    }
+    verdicts = [
+        verdict("F-GRAPH-BWD-003", "qwen2-1.5b", figures=RATIO, denominators={"processes": 8}),
+        *(_trajectory(workload, status) for workload, status in zip(("qwen2-1.5b", "tiny"), statuses, strict=True)),
+    ]
+    units = [unit.model_dump() for unit in full.header.units if not unit.claim.startswith(("C-", "F-PTX"))]
+    head = header(environment=environment, units=units, runs=full.header.runs, purpose=purpose)
+    drill = drilled(killed=[True, True, True])
+    return replace(full, header=head, verdicts=verdicts, drill=drill, gate=False)
+
+
+def _trajectory(workload: str, status: Status) -> Verdict:
+    """The claim about trajectories; where it fails seven steps differ, where it is not decided a GPU was shared."""
+    differing = {"steps_differing": Figure(value=7, unit="steps")}
+    how: dict[Status, dict[str, Any]] = {
+        Status.PASS: {"figures": SERIES},
+        Status.FAIL: {"figures": differing, "reason": "differs", "message": "seven steps differ"},
+        Status.INCONCLUSIVE: {"reason": "limits_exceeded", "message": "the GPU was shared"},
+        Status.NOT_RUN: {"reason": "needs_cuda", "message": "this machine has no GPU"},
+    }
+    return verdict("F-GRAPH-BWD-001", workload, status, denominators={"steps": 100}, **how[status])
+
+
+HEAD = (
+    f"{TRAINER}, commit 9b1c2d3e4f50, changed since",
+    "commit 4afac30f0e0c, unchanged",
+    "qwen2-1.5b, 4 × 512 tokens, 100 steps",
+    "NVIDIA H200",
+    "1.53x, at least 1.10x mean ratio",
+    "1.49x to 1.58x: 99 % one-sided bounds over 8 processes",
+    "3 of 3 killed",
+    "Loss of graphed over ungraphed (broad)",
+)
+MADE: dict[str, tuple[Callable[[], ReportView], tuple[str, ...]]] = {
+    "passing": (
+        lambda: made(Status.PASS, Status.PASS),
+        ("HELD 3 of 3 Every planned unit held.", "0 of 100 steps differ, none may", "counted over 100 steps"),
+    ),
+    "failing": (
+        lambda: made(Status.PASS, Status.FAIL),
+        ("VIOLATED 1 of 3 A claim is violated.", "7 of 100 steps differ, none may"),
+    ),
+    "partly-decided": (
+        lambda: made(Status.INCONCLUSIVE, Status.NOT_RUN),
+        (
+            "PARTLY DECIDED 1 of 3 1 of 3 planned units held (1 undecided, 1 not run).",
+            "To decide: repeat it on an otherwise idle machine whose GPU holds its clock.",
+            "1 not run: why, and what would decide them",
+        ),
+    ),
+    "drill": (
+        lambda: made(Status.PASS, Status.PASS, purpose="drill"),
+        ("HELD 3 of 3 All 3 planted faults were killed.", "3 faults planted, 0 survived"),
+    ),
+}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", MADE)
+def test_what_was_judged_and_what_decided_it_is_seen(browser: Browser, tmp_path: Path, name: str, scheme: str) -> None:
+    view, own = MADE[name]
+    page = tmp_path / f"{name}.html"
+    page.write_text(render(view()), encoding="utf-8")
+    seen = first_screen(browser, page, scheme=scheme)
+    assert [text for text in (*HEAD, *own) if text not in seen] == []
+
+
+def test_what_was_not_run_is_folded(browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(render(made(Status.PASS, Status.NOT_RUN)), encoding="utf-8")
+    assert "This machine has no GPU" not in first_screen(browser, page, height=20_000)
+    browser.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    assert "This machine has no GPU" in browser.evaluate("document.body.innerText")
+
+
+PUBLISHED = {
+    "*-throughput-tiny": (
+        "HELD 1 of 1",
+        f"{TRAINER}, commit not recorded",
+        "commit 50660ea85c7e, changed since",
+        "tiny, 4 × 64 tokens, 100 steps",
+        "NVIDIA H200",
+        "23.08x, at least 1.10x mean ratio",
+        "16.87x to 31.48x: 99 % one-sided bounds over 8 processes",
+        "no drill",
+    ),
+    "gates/*-gate-124": (
+        "VIOLATED 1 of 124",
+        "commit aff98085082d, changed since",
+        "NVIDIA H200",
+        "10.26x, at least 10.00x mean ratio",
+        "0 of 100 steps differ, none may",
+        "counted over 100 steps, 33 state tensors",
+    ),
+    "*-cpu-drill": (
+        "PARTLY DECIDED 111 of 279",
+        "commit 19a07ba903a9, unchanged",
+        "none: no NVIDIA driver",
+        "1.79e-7, at most 5e-6",
+        "5 of 5 killed",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_run_says_so_too(browser: Browser, tmp_path: Path, published_page: PageOf, name: str) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(published_page(max(REPORTS.glob(name))), encoding="utf-8")
+    seen = first_screen(browser, page)
+    assert [text for text in PUBLISHED[name] if text not in seen] == []
+
+
+@pytest.mark.parametrize(
+    ("markup", "seen"),
+    [
+        ("<p>read</p>", True),
+        ("<p style='position: absolute; top: 719px'>read</p>", False),
+        ("<p style='visibility: hidden'>read</p>", False),
+        ("<p style='position: absolute; left: -9px'>read</p>", False),
+        ("<details><summary>more</summary>read</details>", False),
+        ("<p>read</p><div style='position: absolute; inset: 0; background: white'></div>", False),
+        ("<script>document.body.append('read')</script>", False),
+    ],
+    ids=["plain", "below", "hidden", "beside", "folded", "covered", "by-script"],
+)
+def test_only_what_can_be_read_is_seen(browser: Browser, tmp_path: Path, markup: str, seen: bool) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(f"<!DOCTYPE html><body style='margin: 0'>{markup}</body>", encoding="utf-8")
+    assert ("read" in first_screen(browser, page)) is seen

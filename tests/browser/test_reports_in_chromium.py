@@ -87,15 +87,15 @@ def test_axe_finds_no_serious_violation_in_the_dark_of_a_phone(browser: Browser,
 @pytest.mark.parametrize(
     ("name", "words", "colours"),
     [
-        ("held", "HELD Every planned unit held.", ("rgb(11, 107, 58)", "rgb(111, 214, 155)")),
+        ("held", "HELD 2 of 2 Every planned unit held.", ("rgb(11, 107, 58)", "rgb(111, 214, 155)")),
         (
             "partly-decided",
-            "PARTLY DECIDED 19 of 88 planned units held (1 undecided, 68 not run).",
+            "PARTLY DECIDED 19 of 88 19 of 88 planned units held (1 undecided, 68 not run).",
             ("rgb(122, 82, 0)", "rgb(240, 192, 90)"),
         ),
         (
             "waived",
-            "HELD, 1 waived Every planned unit held, or is waived (1).",
+            "HELD, 1 waived 1 of 2 Every planned unit held, or is waived (1).",
             ("rgb(91, 74, 158)", "rgb(185, 171, 255)"),
         ),
         (
@@ -163,7 +163,7 @@ def test_a_wide_element_is_found(browser: Browser, tmp_path: Path, variant: Vari
 
 
 def test_an_image_that_is_not_drawn_is_found(browser: Browser, tmp_path: Path) -> None:
-    assert "1 of 9 images are not drawn" in sole_finding(browser, planted(tmp_path, "<svg></svg>"), LIGHT)
+    assert "1 of 12 images are not drawn" in sole_finding(browser, planted(tmp_path, "<svg></svg>"), LIGHT)
 
 
 def test_a_page_that_stays_light_in_the_dark_is_found(browser: Browser, tmp_path: Path) -> None:

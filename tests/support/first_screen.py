@@ -16,11 +16,13 @@ _WORDS = """(() => {
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
     const holder = node.parentElement;
     if (!holder.checkVisibility({ checkOpacity: true, checkVisibilityCSS: true })) continue;
+    if (holder.tagName === 'DETAILS' && !holder.open) continue;
     for (const word of node.data.matchAll(/\\S+/g)) {
       range.setStart(node, word.index);
       range.setEnd(node, word.index + word[0].length);
       const box = range.getBoundingClientRect();
-      if (box.width === 0 || box.left < 0 || box.top < 0 || box.right > innerWidth || box.bottom > innerHeight) continue;
+      if (box.width === 0 || box.left < 0 || box.top < 0) continue;
+      if (box.right > innerWidth || box.bottom > innerHeight) continue;
       const first = range.getClientRects()[0];
       const top = document.elementFromPoint(first.left + first.width / 2, first.top + first.height / 2);
       if (!top || !(top === holder || top.contains(holder) || holder.contains(top))) continue;

@@ -74,7 +74,7 @@ def _style() -> str:
 def test_the_count_line_and_the_gate_stand_at_the_top(full: tuple[str, Page]) -> None:
     words = full[1].words()
     assert "7 planned · 3 held · 1 violated · 1 undecided · 1 not run · 1 error" in words
-    assert words.index("Judged as a gate") < words.index("Claims verdict claim") < words.index("1 not run")
+    assert words.index("Judged as a gate") < words.index("Claims verdict claim") < words.index("1 not run: why")
 
 
 def test_commit_gpu_driver_and_versions_stand_at_the_top(full: tuple[str, Page]) -> None:
@@ -257,8 +257,10 @@ def test_headings_never_skip_a_level(full: tuple[str, Page]) -> None:
 
 
 def test_images_have_words_and_are_sound_svg_without_outside_references(full: tuple[str, Page]) -> None:
-    found = full[1].all("svg")
-    assert len(found) == 8
+    drawn = full[1].all("svg")
+    assert {each.get("aria-hidden") for each in drawn if each.get("class") == "spark"} == {"true"}
+    found = [each for each in drawn if each.get("class") != "spark"]
+    assert len(found) == 9
     assert all(image["role"] == "img" and len(str(image["aria-label"])) > 30 for image in found)
     for drawing in images(full[1]):
         assert parsed(drawing).tag == "svg"
