@@ -138,9 +138,8 @@ def _course(anchor: str, verdict: Verdict, names: tuple[str, str], ours: Doubles
     elif not np.isfinite(apart).all():
         outcome = f"not finite at {int((~np.isfinite(apart)).sum()):,} of {steps:,} steps"
     else:
-        outcome = (
-            f"largest difference {float(apart.max()):.3g}, at step {int(apart.argmax()):,}; the first at {first:,}"
-        )
+        largest = f"largest {float(apart.max()):.3g}, at step {int(apart.argmax()):,}"
+        outcome = f"{largest}; first differing step {first:,}"
     image = _image(ours, theirs, apart)
     return Course(image, *names, steps, outcome, line(verdict.claim, 80), line(verdict.workload, 60), anchor)
 

@@ -65,17 +65,22 @@ def headline(view: ReportView) -> Headline:
 
 
 def _share(view: ReportView, result: Headline) -> str:
-    """Units that the word is true of, of all that were planned; in a whole drill that decided it, planted faults."""
+    """Units that the word is true of, of all that were planned; of a whole drill whose controls held, its faults."""
     if _not_whole(view):
         return ""
     statuses = [verdict.status for verdict in view.verdicts if view.waiver(verdict) is None]
+    if view.drill is not None and view.of_controls and set(statuses) <= {Status.PASS}:
+        return _share_of_faults(view.drill, result.word)
     wanted = {ERROR: {Status.ERROR}, VIOLATED: {Status.FAIL}, NOT_DECIDED: {Status.INCONCLUSIVE, Status.NOT_RUN}}
-    number, total = sum(one in wanted.get(result.word, {Status.PASS}) for one in statuses), len(view.verdicts)
-    if view.drill is not None and view.of_controls and not (number and result.word in wanted):
-        survived = len(view.drill.survivors)
-        number = survived if result.word == VIOLATED else len(view.drill.rows) - survived
-        total = view.drill.planned
-    return f"{number} of {total}" if total else ""
+    number = sum(status in wanted.get(result.word, {Status.PASS}) for status in statuses)
+    return f"{number} of {len(view.verdicts)}" if view.verdicts else ""
+
+
+def _share_of_faults(record: DrillRecord, word: str) -> str:
+    """Faults that survived, where some did; else those that were killed, or that were not run where none was."""
+    survived = len(record.survivors)
+    number = {VIOLATED: survived, NOT_DECIDED: len(record.not_run)}.get(word, len(record.rows) - survived)
+    return f"{number} of {record.planned}" if record.planned and word != ERROR else ""
 
 
 def _of_all(view: ReportView) -> Headline:

@@ -144,6 +144,31 @@ def test_a_record_beside_an_ordinary_run_tells_of_another_one() -> None:
     assert headline(replace(view, header=header())).code is ExitCode.HELD
 
 
+@pytest.mark.parametrize(
+    ("view", "share"),
+    [
+        (view_of(PASS, PASS, PASS), "3 of 3"),
+        (view_of(PASS, FAIL, FAIL), "2 of 3"),
+        (view_of(PASS, FAIL, ERROR), "1 of 3"),
+        (view_of(PASS, OPEN, NOT_RUN), "1 of 3"),
+        (view_of(OPEN, NOT_RUN), "2 of 2"),
+        (view_of(), ""),
+        (view_of(PASS, altered=("a: changed",)), ""),
+        (whole_drill_view(killed=[True, True], not_run=3), "2 of 5"),
+        (whole_drill_view(killed=[True, False, False]), "2 of 3"),
+        (whole_drill_view(killed=[], not_run=3), "3 of 3"),
+        (whole_drill_view(PASS, OPEN, killed=[True, True]), "1 of 2"),
+        (whole_drill_view(ERROR, PASS, PASS, killed=[False]), "1 of 3"),
+    ],
+)
+def test_of_how_many_the_word_is_true(view: ReportView, share: str) -> None:
+    assert headline(view).share == share
+
+
+def test_a_waived_violation_is_none_that_holds() -> None:
+    assert headline(_waived(expired=False)).share == "1 of 2"
+
+
 def _waived(*, expired: bool) -> ReportView:
     return view_of(PASS, FAIL, header=header(waivers=[waiver("w1", expired=expired)]))
 

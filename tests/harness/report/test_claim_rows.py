@@ -1,0 +1,125 @@
+"""The rows of a page's claims: what decided each, how sure that is, and how many of its faults were killed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import report_views as views
+from report_views import drilled, full_view, small_view, verdict, view_of, view_with
+
+from harness.contract.schema import Contract
+from harness.judge.verdict import Figure, Status
+from harness.report import sparkline
+from harness.report.claim_rows import ClaimRow, claim_rows
+
+RATIOS = {f"ratio.process_{place}": Figure(value=1.4 + place / 100, unit="x") for place in range(8)}
+RATIO = {"mean_ratio": Figure(value=1.43, unit="x"), **RATIOS}
+
+
+def row(**changes: Any) -> ClaimRow:
+    [only] = claim_rows(view_with(verdict("F-GRAPH-BWD-003", **changes), contracts=[views.contract()]))
+    return only
+
+
+def test_the_worst_comes_first_and_what_was_not_run_has_no_row() -> None:
+    assert [found.word for found in claim_rows(full_view())] == [
+        "error",
+        "violated",
+        "undecided",
+        "held",
+        "held",
+        "held",
+    ]
+
+
+def test_workloads_that_ended_alike_share_a_row_and_each_has_its_anchor() -> None:
+    alike: dict[str, Any] = {"figures": {"mean_ratio": Figure(value=1.43, unit="x")}, "denominators": {"processes": 8}}
+    units = [verdict("F-GRAPH-BWD-003", workload, **alike) for workload in ("a", "b")]
+    other = verdict("F-GRAPH-BWD-003", "c", **alike | {"figures": {"mean_ratio": Figure(value=2.0, unit="x")}})
+    rows = claim_rows(view_with(*units, other, contracts=[views.contract()]))
+    assert [found.workloads for found in rows] == [(("a", "unit-1"), ("b", "unit-2")), (("c", "unit-3"),)]
+
+
+def test_an_undecided_unit_says_what_would_decide_it() -> None:
+    open_ratio = {"processes_to_decide": Figure(value=24, unit="processes"), **RATIO}
+    found = row(
+        status=Status.INCONCLUSIVE, reason="undecided_ratio", message="too close to 1.1 to decide", figures=open_ratio
+    )
+    assert found.figure == "1.43x, at least 1.10x"
+    assert found.to_decide == ("Too close to 1.1 to decide. To decide: about 24 processes would probably decide it.")
+
+
+@pytest.mark.parametrize("status", [Status.FAIL, Status.ERROR])
+def test_where_no_figure_decides_the_message_stands(status: Status) -> None:
+    found = row(status=status, reason="differs", message="process 3 differs at step 7")
+    assert (found.figure, found.figure_name, found.to_decide) == ("Process 3 differs at step 7", "", "")
+
+
+def test_a_claim_of_parts_is_told_by_the_part_that_broke() -> None:
+    series: dict[str, Any] = {
+        "kind": "trajectory_match",
+        "candidate": "graphed",
+        "baseline": "ungraphed",
+        "equality": "bitwise",
+    }
+    series |= {"max_abs_difference": 0.1, "guards": {"steps": 100}}
+    claim = {
+        **{key: value for key, value in views.CONTRACT["claims"][0].items() if key in ("id", "title", "judged_on")},
+        "why": "w1",
+        "if_fails": "f1",
+        "kind": "composite",
+        "parts": [{"kind": "capture", "candidate": "graphed"}, series],
+    }
+    figures = {
+        "capture.status": Figure(value="PASS"),
+        "trajectory_match.status": Figure(value="FAIL"),
+        "trajectory_match.steps_differing": Figure(value=7, unit="steps"),
+    }
+    denominators = {"capture.captures": 1, "trajectory_match.steps": 100}
+    broken = verdict(
+        "F-GRAPH-BWD-001", status=Status.FAIL, reason="differs", figures=figures, denominators=denominators
+    )
+    composed = Contract.model_validate(views.CONTRACT | {"claims": [claim]})
+    [found] = claim_rows(view_with(broken, contracts=[composed]))
+    assert (found.figure, found.figure_name) == ("7 of 100 steps differ, none may", "of 2 parts")
+    assert found.confidence == "counted over 100 steps"
+
+
+@pytest.mark.parametrize(
+    ("killed", "left", "words"),
+    [
+        ([True, True], 0, "2 of 2 killed"),
+        ([True, False], 0, "1 of 2 killed"),
+        ([True], 3, "1 of 1 killed, 3 not run"),
+        ([], 0, "no drill"),
+    ],
+)
+def test_how_many_of_its_faults_were_killed(killed: list[bool], left: int, words: str) -> None:
+    view = replace(view_of(Status.PASS), drill=drilled(killed=killed, not_run=left))
+    assert [found.faults for found in claim_rows(view)] == [words]
+
+
+def test_faults_of_another_claim_do_not_count() -> None:
+    view = view_with(verdict("F-GRAPH-BWD-003"), contracts=[views.contract()])
+    assert [found.faults for found in claim_rows(replace(view, drill=drilled(killed=[True])))] == ["no drill"]
+
+
+def test_a_ratio_has_a_dot_for_each_process_and_a_series_both_arms() -> None:
+    dots = str(row(figures=RATIO).spark)
+    assert dots.count("h0") == 8
+    assert 'class="limit"' in dots
+    [series] = claim_rows(small_view())
+    assert [str(series.spark).count(f'class="{role}"') for role in ("baseline", "candidate")] == [1, 1]
+    assert row(figures={}).spark is None
+
+
+def test_a_small_image_leaves_out_what_is_not_finite() -> None:
+    values = np.array([np.nan, 2.0, np.inf, 1.0])
+    drawn = str(sparkline.of_series(None, values))
+    assert "nan" not in drawn
+    assert "inf" not in drawn
+    assert sparkline.of_series(None, np.full(5, np.nan)) is None
+    assert sparkline.of_series(np.full(5, np.nan), values) == sparkline.of_series(None, values)

@@ -1,0 +1,111 @@
+"""What a page says at its top: what was judged, of which commit, on what; and the course of both arms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import report_views as views
+from report_page import with_losses
+from report_views import full_view, header, small_view, view_of
+
+from harness.judge.verdict import Status
+from harness.report.first_screen import course, identity
+from harness.report.view import ReportView
+
+SYSTEM = "reference_impl.system:QLoRASystem"
+COMMIT = "9b1c2d3e4f50" + "0" * 28
+
+
+def facts(**environment: Any) -> dict[str, str]:
+    return dict(identity(small_view(header=header(environment=environment))))
+
+
+@pytest.mark.parametrize(
+    ("trainers", "words"),
+    [
+        ({}, f"{SYSTEM}, commit not recorded"),
+        ({SYSTEM: {"commit": COMMIT}}, f"{SYSTEM}, commit 9b1c2d3e4f50, unchanged"),
+        ({SYSTEM: {"commit": f"{COMMIT}+changes"}}, f"{SYSTEM}, commit 9b1c2d3e4f50, changed since"),
+        ({SYSTEM: {"commit": None}}, f"{SYSTEM}, of no repository"),
+    ],
+)
+def test_the_trainer_stands_with_the_commit_of_its_own_repository(trainers: dict[str, Any], words: str) -> None:
+    found = facts(git={"commit": "4afac30f0e0c" + "0" * 28}, trainers=trainers)
+    assert found["Trainer"] == words
+    assert found["Harness"] == "commit 4afac30f0e0c, unchanged"
+
+
+def test_trainers_beyond_the_third_are_counted() -> None:
+    arms = {f"arm{place}": {"capture": "none", "system": f"other.module{place}:System"} for place in range(4)}
+    contract = views.contract(arms={**views.CONTRACT["arms"], **arms})
+    words = dict(identity(replace(small_view(), contracts=[contract])))["Trainer"]
+    assert words.startswith(f"{SYSTEM}, commit not recorded; other.module0:System, ")
+    assert words.endswith(" and 2 more")
+
+
+def test_of_two_commits_each_stands_beside_the_trainer() -> None:
+    commits = {"candidate": {"commit": COMMIT, "subject": "Faster"}, "baseline": {"commit": "a" * 40, "subject": "Old"}}
+    found = dict(identity(small_view(header=header(commits=commits))))
+    assert (found["Trainer"], found["candidate"]) == (SYSTEM, '9b1c2d3e4f50 "Faster"')
+    assert found["baseline"] == 'aaaaaaaaaaaa "Old"'
+
+
+def test_model_batch_and_length_are_those_of_the_units_that_were_run() -> None:
+    name = "Model, batch, length"
+    assert dict(identity(small_view(header=small_view().header)))[name] == "tiny, 4 × 64 tokens, 100 steps"
+    shapes = {"w1": {"model": "tiny", "batch_size": 2, "seq_len": [32, 64, 48], "steps": 1000}}
+    view = view_of(Status.PASS, Status.PASS, contracts=[views.contract(workloads=shapes | views.CONTRACT["workloads"])])
+    assert dict(identity(view))[name] == "tiny, 2 × 32/64/48 tokens, 1,000 steps (w1)"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words"),
+    [
+        ({"name": "NVIDIA H200"}, "NVIDIA H200"),
+        ({"problem": "no NVIDIA driver"}, "none: no NVIDIA driver"),
+        ({}, "not recorded"),
+    ],
+)
+def test_the_gpu_or_why_there_is_none(gpu: dict[str, str], words: str) -> None:
+    assert facts(gpu=gpu)["GPU"] == words
+
+
+def outcome(**losses: Any) -> str:
+    found = course(with_losses(**losses))
+    assert found is not None
+    return found.outcome
+
+
+def test_the_course_says_how_far_the_arms_are_apart() -> None:
+    loss = np.linspace(3.0, 2.0, 50)
+    late = loss.copy()
+    late[40] += 0.25
+    late[41] += 0.125
+    gone = loss.copy()
+    gone[45:] = np.nan
+    assert outcome(ungraphed=loss, graphed=loss) == "equal in every bit at all 50 steps"
+    assert outcome(ungraphed=loss, graphed=late) == "largest 0.25, at step 40; first differing step 40"
+    assert outcome(ungraphed=loss, graphed=gone) == "not finite at 5 of 50 steps"
+
+
+def test_the_course_is_of_the_worst_claim_about_trajectories() -> None:
+    found = course(full_view())
+    assert found is not None
+    assert (found.claim, found.workload, found.anchor) == ("F-GRAPH-BWD-001", "tiny", "unit-2")
+    assert (found.candidate, found.baseline) == ("graphed", "ungraphed")
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        view_of(Status.PASS),
+        with_losses(ungraphed=np.linspace(3, 2, 50), graphed=np.linspace(3, 2, 25)),
+        with_losses(ungraphed=np.full(9, np.nan), graphed=np.linspace(3, 2, 9)),
+    ],
+    ids=["no evidence", "unequal lengths", "nothing finite"],
+)
+def test_where_two_courses_cannot_be_laid_over_each_other_there_is_none(view: ReportView) -> None:
+    assert course(view) is None
