@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from check_report_in_browser import Variant, show
 from chromium import Browser
 from first_screen import first_screen
 from published_pages import REPORTS, PageOf
@@ -106,6 +107,16 @@ def test_what_was_not_run_is_folded(browser: Browser, tmp_path: Path) -> None:
     assert "This machine has no GPU" not in first_screen(browser, page, height=20_000)
     browser.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     assert "This machine has no GPU" in browser.evaluate("document.body.innerText")
+
+
+def test_rows_stay_low_on_paper(browser: Browser, tmp_path: Path) -> None:
+    """At most four lines: a column that is too narrow would break its words letter by letter."""
+    page = tmp_path / "page.html"
+    page.write_text(render(made(Status.PASS, Status.FAIL)), encoding="utf-8")
+    show(browser, page, Variant("print", media="print", width=800))
+    heights = browser.evaluate("[...document.querySelectorAll('.claims tr')].map(row => row.offsetHeight)")
+    assert len(heights) == 4
+    assert max(heights) < 70
 
 
 PUBLISHED = {
