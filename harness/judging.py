@@ -103,6 +103,8 @@ def _joined_header(bundles: Sequence[Bundle], units: Sequence[Unit]) -> Header:
     if len(headers) > 1:  # shards together are the whole: what no shard planned has a verdict of its own
         changes["narrowed"] = Narrowed()
         changes["resumed"] = [resumption for header in headers for resumption in header.resumed]
+        drilled = {(one.contract, one.claim): one for header in headers for one in header.drilled}
+        changes["drilled"] = list(drilled.values())
         changes["attempts"] = joined_attempts({bundle.path.name: bundle.header for bundle in bundles})
     return headers[0].model_copy(update=changes)
 

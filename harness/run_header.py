@@ -16,6 +16,7 @@ from harness.evidence.redaction import Redaction
 from harness.evidence.trainers import trainers
 from harness.run_directory.attempts import attempts_before
 from harness.run_directory.bundle import Digests, Header, Narrowed, WaiverRecord, contract_digests, shared_digests
+from harness.run_directory.drill_record import drilled_claims, records_below
 from harness.runners.plan import Plan
 
 
@@ -117,9 +118,10 @@ def _text(word: str) -> str:
     return word.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def with_attempts(header: Header, reports: Path) -> Header:
-    """The header, with what was tried before it: the run's directory is not among `reports` yet."""
-    return header.model_copy(update={"attempts": attempts_before(header, reports, os.environ)})
+def with_earlier_runs(header: Header, reports: Path) -> Header:
+    """The header, with what was tried before it and drilled: the run's directory is not among `reports` yet."""
+    drilled = drilled_claims(records_below(reports), header.digests.contracts)
+    return header.model_copy(update={"attempts": attempts_before(header, reports, os.environ), "drilled": drilled})
 
 
 def directory_name(started: datetime, options: VerifyOptions) -> str:

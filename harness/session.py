@@ -33,7 +33,7 @@ from harness.run_header import header_of as header_of  # noqa: PLC0414
 from harness.run_header import redacted_header as redacted_header  # noqa: PLC0414
 from harness.run_header import redaction_of as redaction_of  # noqa: PLC0414
 from harness.run_header import waiver_texts as waiver_texts  # noqa: PLC0414
-from harness.run_header import with_attempts as with_attempts  # noqa: PLC0414
+from harness.run_header import with_earlier_runs as with_earlier_runs  # noqa: PLC0414
 from harness.runners.baseline import baseline_checkout, described_baseline
 from harness.runners.plan import Plan, plan
 from harness.system.described import LIMIT_S, describe_all
@@ -129,7 +129,7 @@ def _verified(
     planned = plan_something(contracts, options, checkout)
     started = datetime.now(tz=UTC)
     commits = None if checkout is None else checkout.commits
-    header = with_attempts(header_of(contracts, planned, options, started, waivers, commits), options.reports)
+    header = with_earlier_runs(header_of(contracts, planned, options, started, waivers, commits), options.reports)
     texts = waiver_texts(waivers)
     described = Described(header, contracts, work_of(planned.runs), beside_the_header(options), texts)
     redacted = redaction_of(contracts, options.redact)

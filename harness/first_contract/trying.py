@@ -65,7 +65,7 @@ def try_step(
             return Tried(draft, session.judge_bundles([writer.bundle()], contracts), None)
         final = BundleWriter(
             reports / (options.name or session.directory_name(started, options)),
-            session.with_attempts(header, reports),
+            session.with_earlier_runs(header, reports),
             contracts,
             named=options.name is not None,
         )

@@ -135,9 +135,7 @@ _ROWS = (
         capabilities=frozenset({"kernels"}),
         judges_unreadable_device=True,
         card=("ptx",),
-        deciding=(
-            Deciding("kernels_mismatched", "none", "policy", of="kernels", noun="kernels do not fit"),
-        ),
+        deciding=(Deciding("kernels_mismatched", "none", "policy", of="kernels", noun="kernels do not fit"),),
         evidence_faults=(MISSING_RUN,),
         reasons={},
     ),

@@ -100,7 +100,7 @@ class SharedRuns:
         waivers = [waiver for item in planned for waiver in item.waivers]
         narrowed = _narrowed(planned, judged, options)
         described = session.header_of(contracts, Plan(list(judged), runs), narrowed, self._started, waivers)
-        header = session.with_attempts(described, options.reports)
+        header = session.with_earlier_runs(described, options.reports)
         final = options.reports / session.directory_name(self._started, options)
         writer = BundleWriter(final, header, contracts, session.waiver_texts(waivers), named=False)
         redacted = session.redaction_of(contracts, options.redact)

@@ -19,6 +19,7 @@ from harness.report.decimate import Doubles
 from harness.report.headline import remedy_of
 from harness.report.text import clean, line, sentence
 from harness.report.view import ReportView
+from harness.run_directory.drill_record import drilled_claims
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -121,14 +122,14 @@ def _to_decide(view: ReportView, verdict: Verdict, *, told: bool) -> str:
 
 
 def faults_killed(view: ReportView, verdict: Verdict) -> str:
-    """`3 of 4 killed` in the drill that came with the page; `no drill` where the claim was in none."""
+    """`3 of 4 killed`: in the drill that the page is of, or in the last that lay beside the run; else `no drill`."""
     unit = (verdict.contract, verdict.claim)
-    rows = [row for row in (view.drill.rows if view.drill else []) if (row.contract, row.claim) == unit]
-    left = [each for each in (view.drill.not_run if view.drill else []) if (each.contract, each.claim) == unit]
-    if not rows and not left:
+    record = view.drill
+    known = drilled_claims([record], record.contracts) if record is not None else view.header.drilled
+    found = next((one for one in known if (one.contract, one.claim) == unit), None)
+    if found is None:
         return "no drill"
-    killed = sum(row.killed for row in rows)
-    return f"{killed} of {len(rows)} killed" + (f", {len(left)} not run" if left else "")
+    return f"{found.killed} of {found.planted} killed" + (f", {found.not_run} not run" if found.not_run else "")
 
 
 def _spark(verdict: Verdict, parts: Sequence[Judged], runs: Sequence[RunEvidence]) -> Markup | None:

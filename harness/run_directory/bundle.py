@@ -29,6 +29,7 @@ from harness.evidence.plan_records import Run, Unit
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import Death, RunEvidence
 from harness.run_directory.attempt_records import Attempts
+from harness.run_directory.drill_record import ClaimDrilled
 from harness.run_directory.listing import listing
 from harness.run_directory.manifest import listed_file
 from harness.run_directory.names import shown, unfit
@@ -107,6 +108,7 @@ class Header(Record):
     digests: Digests
     waivers: list[WaiverRecord] = Field(default_factory=list)
     attempts: Attempts = Attempts()  # before this one
+    drilled: list[ClaimDrilled] = Field(default_factory=list)  # by the drills that lay beside it when it began
     resumed: list[Resumption] = Field(default_factory=list)  # after interruptions
 
     @model_validator(mode="before")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
@@ -12,7 +12,7 @@ from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.base import Record
 from harness.evidence.files import Damaged, read_model
-from harness.numbers import Real, dump_json
+from harness.numbers import Count, Real, dump_json
 
 FILE = layout.DRILL
 Scalar = bool | int | Real | str
@@ -151,6 +151,37 @@ def records_below(folder: Path) -> list[DrillRecord]:
         except EvidenceError:
             continue
     return sorted(records, key=lambda record: record.recorded_at)
+
+
+class ClaimDrilled(Record):
+    """What became of a claim's faults in the last drill that planted any, of the same text of its contract."""
+
+    contract: str
+    claim: str
+    killed: Count
+    planted: Count
+    not_run: Count
+    recorded_at: str  # ISO 8601, UTC
+
+
+def drilled_claims(records: Sequence[DrillRecord], contracts: Mapping[str, str]) -> list[ClaimDrilled]:
+    """For the claims of these contracts, SHA-256 digests by id; the newest of the records, oldest first, counts."""
+    found: dict[tuple[str, str], ClaimDrilled] = {}
+    for record in records:
+        of_this_text = {name for name, digest in record.contracts.items() if contracts.get(name) == digest}
+        planted = [(row.contract, row.claim) for row in record.rows]
+        units = [*planted, *((left.contract, left.claim) for left in record.not_run)]
+        for contract, claim in dict.fromkeys(unit for unit in units if unit[0] in of_this_text):
+            unit = (contract, claim)
+            found[unit] = ClaimDrilled(
+                contract=contract,
+                claim=claim,
+                killed=sum(row.killed for row in record.rows if (row.contract, row.claim) == unit),
+                planted=planted.count(unit),
+                not_run=units.count(unit) - planted.count(unit),
+                recorded_at=record.recorded_at,
+            )
+    return list(found.values())
 
 
 def last_of(contract: str, records: Sequence[DrillRecord]) -> DrillRecord | None:

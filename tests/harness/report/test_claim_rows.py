@@ -107,6 +107,14 @@ def test_faults_of_another_claim_do_not_count() -> None:
     assert [found.faults for found in claim_rows(replace(view, drill=drilled(killed=[True])))] == ["no drill"]
 
 
+def test_a_run_shows_what_the_last_drill_beside_it_killed() -> None:
+    drills = [{"contract": views.CONTRACT["id"], "claim": "F-GRAPH-BWD-003", "recorded_at": "2026-11-20"}]
+    counted = [drills[0] | {"killed": 3, "planted": 4, "not_run": 0}]
+    units = [verdict("F-GRAPH-BWD-003"), verdict("F-GRAPH-BWD-001")]
+    rows = claim_rows(view_with(*units, contracts=[views.contract()], drilled=counted))
+    assert [found.faults for found in rows] == ["3 of 4 killed", "no drill"]
+
+
 def test_a_ratio_has_a_dot_for_each_process_and_a_series_both_arms() -> None:
     dots = str(row(figures=RATIO).spark)
     assert dots.count("h0") == 8

@@ -10,7 +10,7 @@ import pytest
 from judge_cases_tables import TABLES
 
 from harness.contract.base import Judged
-from harness.contract.claims import part_models
+from harness.contract.claims import part_model
 from harness.judge.verdict import Figure, Status, Verdict
 from harness.kinds import BUILT_IN, Deciding
 from harness.report.deciding import Decided, decided
@@ -47,7 +47,7 @@ def test_what_decides_is_in_verdicts_of_its_kind(
 @pytest.mark.parametrize(("kind", "rule"), RULES)
 def test_its_demand_is_one_of_the_model(kind: str, rule: Deciding) -> None:
     """By a path of `broken_by`; where nothing may be, by the field without which it is not demanded."""
-    model = part_models()[kind]
+    model = part_model(kind)
     fields = set(model.model_fields)
     assert rule.demand in (set(model.broken_by) | (fields if rule.rule == "none" else set()))
     conditions = [rule.when[0]] if rule.when else []
@@ -57,7 +57,7 @@ def test_its_demand_is_one_of_the_model(kind: str, rule: Deciding) -> None:
 
 def part(kind: str, **fields: Any) -> Judged:
     """A part of a kind with these fields alone, without the others that a contract must give."""
-    return part_models()[kind].model_construct(kind=kind, **fields)
+    return part_model(kind).model_construct(kind=kind, **fields)
 
 
 def verdict(
@@ -81,7 +81,7 @@ def verdict(
 BOUND = {"max_abs_difference": 0.1}
 SERIES = {"steps_differing": (0, "steps"), "max_abs_difference": (0.0, "loss"), "steps_run": (200, "steps")}
 RATIO = {"mean_ratio": (1.5312, "x"), "lower_bound": (1.489, "x"), "upper_bound": (1.58, "x")}
-HOST_SYNCS = part_models()["host_syncs"].model_validate(
+HOST_SYNCS = part_model("host_syncs").model_validate(
     {
         "kind": "host_syncs",
         "candidate": {"arm": "fused", "exactly": 6, "per_layer": True},
@@ -144,7 +144,7 @@ def test_what_is_violated_is_told_by_the_figure_of_its_reason(
     figures: dict[str, tuple[Any, str]], reason: str, text: str | None
 ) -> None:
     guards = {"steps": 100, "distinct_batches": 100, "training_effect": {"control": "u", "last": 20, "at_least": 0.2}}
-    judged = part_models()["trajectory_match"].model_validate(
+    judged = part_model("trajectory_match").model_validate(
         {
             "kind": "trajectory_match",
             "candidate": "a",

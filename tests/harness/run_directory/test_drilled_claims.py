@@ -1,0 +1,46 @@
+"""What drills that lay beside a run when it began say of its claims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from report_views import CONTRACT, drilled, header
+
+from harness.run_directory.drill_record import ClaimDrilled, DrillRecord, drilled_claims, record_text
+from harness.run_header import with_earlier_runs
+
+TEXT = {CONTRACT["id"]: "0d" * 32}
+UNIT = (CONTRACT["id"], "F-GRAPH-BWD-001")
+
+
+def counts(found: list[ClaimDrilled]) -> list[tuple[int, int, int]]:
+    assert {(one.contract, one.claim) for one in found} <= {UNIT}
+    return [(one.killed, one.planted, one.not_run) for one in found]
+
+
+def test_killed_planted_and_not_run_are_counted() -> None:
+    assert counts(drilled_claims([drilled(killed=[True, False, True], not_run=2)], TEXT)) == [(2, 3, 2)]
+
+
+def test_the_newest_drill_counts() -> None:
+    records = [drilled(killed=[True, True]), drilled(killed=[False])]
+    assert counts(drilled_claims(records, TEXT)) == [(0, 1, 0)]
+
+
+@pytest.mark.parametrize("contracts", [{}, {CONTRACT["id"]: "1e" * 32}], ids=["of another", "of another text"])
+def test_a_drill_of_another_contract_says_nothing(contracts: dict[str, str]) -> None:
+    assert drilled_claims([drilled(killed=[True])], contracts) == []
+
+
+def test_a_claim_that_the_newest_drill_left_out_keeps_its_older_one() -> None:
+    narrowed = DrillRecord.model_validate(drilled(killed=[]).model_dump())
+    assert counts(drilled_claims([drilled(killed=[True]), narrowed], TEXT)) == [(1, 1, 0)]
+
+
+def test_a_run_notes_the_drills_that_lie_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "a-drill").mkdir()
+    (tmp_path / "a-drill" / "drill.json").write_text(record_text(drilled(killed=[True, False])))
+    begun = header(digests={"contracts": TEXT, "source": "0f" * 32})
+    assert counts(with_earlier_runs(begun, tmp_path).drilled) == [(1, 2, 0)]
+    assert with_earlier_runs(begun, tmp_path / "elsewhere").drilled == []
