@@ -104,7 +104,10 @@ _ROWS = (
         capabilities=frozenset({"parameters", "inputs"}),
         judges_unreadable_device=False,
         card=("throughput",),
-        deciding=(Deciding("mean_ratio", "at least", "at_least", interval=_RATIO),),
+        deciding=(
+            Deciding("mean_ratio", "at least", "at_least", interval=_RATIO),
+            Deciding("generous_mean_ratio", "at least", "at_least", interval=_RATIO, refutes=True),
+        ),
         evidence_faults=(MISSING_RUN,),
         reasons={},
     ),

@@ -41,3 +41,4 @@ class Deciding:
     of_demand: str = ""  # follows the demand where it is no plain number of the figure's unit, such as `a layer`
     percent: bool = False  # a share, which people read in percent
     interval: Interval | None = None
+    refutes: bool = False  # what decides a violation, and nothing that holds: it is read in the candidate's favour

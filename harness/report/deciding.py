@@ -58,6 +58,7 @@ def decided(verdict: Verdict, part: Judged, prefix: str = "") -> Decided | None:
     if verdict.status is Status.FAIL:
         by_reason = [one for one in found if _has_reason(part, one.rule, verdict)]
         found = [one for one in by_reason if one.unmet] or by_reason or [one for one in found if one.unmet]
+    found.sort(key=lambda one: one.rule.refutes is not (verdict.status is Status.FAIL))
     if not found or verdict.status in {Status.NOT_RUN, Status.ERROR}:
         return None
     best = found[0]

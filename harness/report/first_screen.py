@@ -33,7 +33,7 @@ def identity(view: ReportView) -> list[tuple[str, str]]:
     gpu = collected.gpu.name or (f"none: {collected.gpu.problem}" if collected.gpu.problem else "not recorded")
     facts = [
         ("Trainer", _few(_trainers(view))),
-        *((name, clean(text, 300)) for name, text in view.commit_lines().items()),
+        *((name.capitalize(), clean(text, 300)) for name, text in view.commit_lines().items()),
         ("Harness", _commit(collected.git)),
         ("Model, batch, length", _few(_workloads(view)) or "not recorded"),
         ("GPU", gpu),

@@ -158,6 +158,16 @@ def test_what_is_violated_is_told_by_the_figure_of_its_reason(
     assert (found.text if found else None) == text
 
 
+@pytest.mark.parametrize(
+    ("status", "text"), [(Status.FAIL, "1.07x, at least 1.10x"), (Status.INCONCLUSIVE, "1.05x, at least 1.10x")]
+)
+def test_a_ratio_is_refuted_by_the_reading_in_the_candidates_favour(status: Status, text: str) -> None:
+    ratio = {"mean_ratio": (1.05, "x"), "generous_mean_ratio": (1.07, "x")}
+    found = decided(verdict(ratio, {}, status, "too_slow"), part("throughput_ratio", at_least=1.1, confidence=0.99))
+    assert found is not None
+    assert found.text == text
+
+
 @pytest.mark.parametrize("status", [Status.NOT_RUN, Status.ERROR])
 def test_nothing_decided_what_was_not_judged(status: Status) -> None:
     found = verdict(RATIO, {"processes": 8}, status, "needs_cuda")

@@ -49,8 +49,8 @@ def test_trainers_beyond_the_third_are_counted() -> None:
 def test_of_two_commits_each_stands_beside_the_trainer() -> None:
     commits = {"candidate": {"commit": COMMIT, "subject": "Faster"}, "baseline": {"commit": "a" * 40, "subject": "Old"}}
     found = dict(identity(small_view(header=header(commits=commits))))
-    assert (found["Trainer"], found["candidate"]) == (SYSTEM, '9b1c2d3e4f50 "Faster"')
-    assert found["baseline"] == 'aaaaaaaaaaaa "Old"'
+    assert (found["Trainer"], found["Candidate"]) == (SYSTEM, '9b1c2d3e4f50 "Faster"')
+    assert found["Baseline"] == 'aaaaaaaaaaaa "Old"'
 
 
 def test_model_batch_and_length_are_those_of_the_units_that_were_run() -> None:
