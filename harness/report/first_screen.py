@@ -103,7 +103,6 @@ class Course:
     image: Markup
     candidate: str
     baseline: str
-    steps: int
     outcome: str
     claim: str
     workload: str
@@ -141,7 +140,7 @@ def _course(anchor: str, verdict: Verdict, names: tuple[str, str], ours: Doubles
         largest = f"largest {float(apart.max()):.3g}, at step {int(apart.argmax()):,}"
         outcome = f"{largest}; first differing step {first:,}"
     image = _image(ours, theirs, apart)
-    return Course(image, *names, steps, outcome, line(verdict.claim, 80), line(verdict.workload, 60), anchor)
+    return Course(image, *names, outcome, line(verdict.claim, 80), line(verdict.workload, 60), anchor)
 
 
 def _image(ours: Doubles, theirs: Doubles, apart: Doubles) -> Markup:
