@@ -41,6 +41,7 @@ TOGETHER = {
     "test_against_huggingface.py": "transformers",
     "test_arms_fail_alone.py": "arms that fail",
     "test_deaths.py": "a part of the table of deaths",
+    "test_doctor_promises.py": "promises and verdicts of five systems",
     "test_drill_lanes.py": "a drill in lanes",
     "test_drill_recheck.py": "a drill judged again",
     "test_drill_run.py": "a drill",

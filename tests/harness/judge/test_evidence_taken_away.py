@@ -84,7 +84,8 @@ def unlike_earlier_ones(
     """What no earlier case says the same of; all of it is tried in `.ci/long fuzz` alone. `known` is added to.
 
     The processes of a timing are alike: the first and the last. What they trained is judged before what they timed:
-    cases of one reason that trained the same, by the same claims, differ in what comes later.
+    cases of one reason that trained the same, by the same claims, differ in what comes later. Of a last process that
+    trained as the first did, each part is taken once, whatever the reason.
     """
     if is_long():
         yield from taken
@@ -97,7 +98,8 @@ def unlike_earlier_ones(
         if 0 < path[0] < last:
             continue
         if timed and path[1:2] == ("arms",):
-            part = (reason, others, trained[path[0]], path)
+            as_the_first = 0 < path[0] and trained[last] == trained[0]
+            part = (None if as_the_first else reason, others, trained[path[0]], path)
             if part in known:
                 continue
             known.add(part)
