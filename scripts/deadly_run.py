@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 from deadly_system import misbehave
-from step_function_systems import Regression
+from step_function_systems import Descending, Regression
 from torch import Tensor, nn
 
 from harness.evidence.arm_records import ArmEnd
@@ -35,7 +35,8 @@ def opened(workload: Workload, arm: Arm, phase: str, cause: str, options: Mappin
         prepare()
     if phase in {"open", "build"} and (nonsense := die()) is not None:
         return cast("TrainingRun", nonsense)
-    system = DiesInStep(die, phase) if phase in {"warm_up", "capture"} else Regression()
+    alive = Regression if workload.needs.device == "cuda" else Descending
+    system = DiesInStep(die, phase) if phase in {"warm_up", "capture"} else alive()
     training = system.open(workload, arm, **options)
     if phase in STEP_OF:
         _dies_in_step(training, STEP_OF[phase], die)

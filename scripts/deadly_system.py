@@ -109,7 +109,7 @@ CAUSES: dict[str, Callable[[], Any]] = {
 
 
 class DeadlySystem:
-    """Two layers learn a linear map (`step_function_systems.Regression`), until they die."""
+    """Two layers learn a linear map (`step_function_systems`), until they die."""
 
     def describe(self) -> SystemDescription:
         return SystemDescription(

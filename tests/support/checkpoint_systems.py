@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 from failing_arms import misbehave
+from step_function_systems import Descending
 from torch import Tensor, nn
 
 from harness.contract.schema import Arm, Workload
@@ -373,18 +374,20 @@ class Without(Right):
         return StepFunction(whole.step, whole.batch, whole.parameters)
 
 
-class Dying(Right):
+class Dying(StepFunctionSystem):
     """Comes to its end as the arm's setting `dies` says, `save killed` or `load raises`, with a file half written."""
 
+    name = "a trainer that dies"
     arm_options = {"dies": str, "note": str}  # noqa: RUF012 - as users write it
 
     def build(self, workload: Workload, arm: Arm) -> StepFunction:
         self.settings = arm.settings()
-        return super().build(workload, arm)
+        step, batch, self.parameters = Descending().build(workload, arm)
+        return StepFunction(step=step, batch=batch, parameters=self.parameters, save=self.save, load=self.load)
 
     def save(self, path: Path) -> None:
         path.mkdir()
-        super().save(path / "state.pt")
+        torch.save({name: tensor.detach() for name, tensor in self.parameters().items()}, path / "state.pt")
         (path / "locked").mkdir()
         (path / "locked" / "rest").write_text("half")
         (path / "locked").chmod(0o500)
@@ -392,7 +395,10 @@ class Dying(Right):
 
     def load(self, path: Path) -> None:
         self._maybe_die("load")
-        super().load(path / "state.pt")
+        saved = torch.load(path / "state.pt")
+        with torch.no_grad():
+            for name, tensor in self.parameters().items():
+                tensor.copy_(saved[name])
 
     def _maybe_die(self, where: str) -> None:
         if "note" in self.settings:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
-from step_function_systems import Regression
+from step_function_systems import Descending
 from torch import Tensor
 
 from harness.system.protocol import Arm, NotAvailable, SystemDescription, TrainingRun, Workload
@@ -65,13 +65,13 @@ def misbehave(how: str) -> Any:
 
 
 class FailingArms:
-    """A system around `Regression`.
+    """A system around `Descending`.
 
     `fails: <how>` fails in a step, `fails: open+<how>` while the arm is opened; `fails: type` opens no run.
     """
 
     def describe(self) -> SystemDescription:
-        return Regression().describe()
+        return Descending().describe()
 
     def open(self, workload: Workload, arm: Arm, **options: Any) -> TrainingRun:
         how = str(arm.settings().get("fails", ""))
@@ -80,5 +80,5 @@ class FailingArms:
         if how.startswith("open+"):
             misbehave(how.removeprefix("open+"))
         plain = Arm.model_validate({name: value for name, value in arm.model_dump().items() if name != "fails"})
-        training: TrainingRun = Regression().open(workload, plain, **options)
+        training: TrainingRun = Descending().open(workload, plain, **options)
         return cast("TrainingRun", Failing(training, how)) if how else training

@@ -22,9 +22,7 @@ class Regression(StepFunctionSystem):
         torch.manual_seed(workload.seed)
         model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1)).to(device)
         rate = torch.tensor(float(arm.settings().get("learning_rate", 1e-2)), device=device)
-        on_cuda = rate.is_cuda  # torch refuses `capturable` on a CPU, and to capture without it
-        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True, capturable=on_cuda)
-        optimizer._warned_capturable_if_run_uncaptured = True  # the plain arm runs the same optimizer
+        optimizer = self.optimizer(model, rate)
 
         def step(batch: dict[str, Tensor]) -> Tensor:
             optimizer.zero_grad()
@@ -43,8 +41,40 @@ class Regression(StepFunctionSystem):
 
         return step, batch, lambda: dict(model.named_parameters())
 
+    def optimizer(self, model: nn.Module, rate: Tensor) -> Any:
+        on_cuda = rate.is_cuda  # torch refuses `capturable` on a CPU, and to capture without it
+        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True, capturable=on_cuda)
+        optimizer._warned_capturable_if_run_uncaptured = True  # the plain arm runs the same optimizer
+        return optimizer
+
     def before_update(self, loss: Tensor, model: nn.Module) -> None:
         """Nothing here; subclasses wait for the device."""
+
+
+class Descent:
+    """Gradient descent without `torch.optim`, whose first use imports torch._dynamo: half of what a worker costs."""
+
+    def __init__(self, model: nn.Module, rate: Tensor) -> None:
+        self._parameters, self._rate = list(model.parameters()), rate
+
+    def zero_grad(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def step(self) -> None:
+        with torch.no_grad():
+            for parameter in self._parameters:
+                if parameter.grad is not None:
+                    parameter.sub_(self._rate * parameter.grad)
+
+
+class Descending(Regression):
+    """Trained by `Descent`: for workers that are started in order to die."""
+
+    name = "descending"
+
+    def optimizer(self, model: nn.Module, rate: Tensor) -> Any:
+        return Descent(model, rate)
 
 
 class Waits(Regression):

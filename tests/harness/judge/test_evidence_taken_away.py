@@ -98,7 +98,7 @@ def unlike_earlier_ones(
         if 0 < path[0] < last:
             continue
         if timed and path[1:2] == ("arms",):
-            as_the_first = 0 < path[0] and trained[last] == trained[0]
+            as_the_first = path[0] > 0 and trained[last] == trained[0]
             part = (None if as_the_first else reason, others, trained[path[0]], path)
             if part in known:
                 continue
