@@ -1,11 +1,13 @@
 import os
 import shutil
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from harness import session
+from harness.commands.pack import published
 
 SUPPORT = Path(__file__).parents[2] / "support"
 sys.path.insert(0, str(SUPPORT))
@@ -25,6 +27,16 @@ def finished_run(loaded: None, tmp_path_factory: pytest.TempPathFactory) -> Path
         directory = session.verify([contract], session.VerifyOptions(reports=folder, name="1-run")).run_directory
     assert directory is not None
     return directory
+
+
+@pytest.fixture(scope="session")
+def published_run(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, published, and `inside` beside it what its archive holds; nothing changes them."""
+    folder = tmp_path_factory.mktemp("published")
+    published(finished_run, folder / "published")
+    with tarfile.open(folder / "published" / "run.tar.xz") as archive:
+        archive.extractall(folder / "inside", filter="data")
+    return folder / "published"
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 from archive_builders import packed
 
 from harness.commands import judge as judge_command
-from harness.commands.pack import published
 from harness.errors import HarnessError
 from harness.rejudge import rejudged
 from harness.run_directory.archive import TOP
@@ -110,20 +108,18 @@ PUBLISHED = ("manifest.json", "report.html", "run.tar.xz", "summary.md", "verdic
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_change_of_a_published_file_is_noticed_by_its_name(run: Path, name: str, change: str) -> None:
-    published(run, Path("out/published"))
-    CHANGES[change](Path("out/published") / name)
-    told = found(Path("out/published"))
+def test_a_change_of_a_published_file_is_noticed_by_its_name(unpacked: Path, name: str, change: str) -> None:
+    CHANGES[change](Path("published") / name)
+    told = found(Path("published"))
     assert name in told or "run.json" in told  # without its archive a published folder has no header
 
 
 @pytest.fixture
-def unpacked(run: Path, tmp_path: Path) -> Path:
-    """What lies in a published run's archive, to be changed and packed again."""
-    published(run, Path("published"))
-    with tarfile.open("published/run.tar.xz") as archive:
-        archive.extractall(tmp_path / "inside", filter="data")
-    return tmp_path / "inside" / TOP
+def unpacked(published_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What lies in the archive of a published run, to be changed and packed again; the run is `published`."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(published_run, "published")
+    return Path(shutil.copytree(published_run.with_name("inside"), tmp_path / "inside")) / TOP
 
 
 SEEN = {"run.json", "contracts", "evidence", "manifest.json"}
