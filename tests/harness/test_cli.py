@@ -226,14 +226,14 @@ def test_an_interrupted_run_is_kept_and_says_so(contracts: Path, number: int, co
     directory = run_directory(Path("reports"))
     assert f"kept what there is, marked INCOMPLETE: {Path('reports') / directory.name}" in said
     assert (directory / "INCOMPLETE").exists()
-    judged = harness("judge", directory, "--json")
+    judged = called("judge", directory, "--json")
     assert judged.returncode == 12
     claims = {claim["workload"]: claim["status"] for claim in json.loads(judged.stdout)["claims"]}
     assert claims == {"held": "PASS", "sleeps": "ERROR"}
     assert "WARNING: Incomplete:" in judged.stderr
-    check = harness("judge", "--check", directory)
+    check = called("judge", "--check", directory)
     assert (check.returncode, "the run did not finish" in check.stderr) == (12, True)
-    harness("report", directory)
+    called("report", directory)
     for name in ("report.html", "summary.md"):
         assert "did not finish" in (directory / name).read_text()
 

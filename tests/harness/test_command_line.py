@@ -17,7 +17,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.commands.application import COMMANDS, application
+from harness.commands.application import COMMANDS, application, main
 from harness.commands.examples import EXAMPLES
 from harness.existing_paths import require_existing
 from harness.standard_streams import broken, print_line
@@ -68,10 +68,16 @@ def test_examples_stand_below_the_help_a_line_each() -> None:
 
 
 @pytest.mark.parametrize("command", THAT_READ_A_PATH)
-def test_a_path_that_is_not_there_is_a_mistake_on_the_command_line(command: str) -> None:
-    done = ended(command, "nothing-here.yaml", *THAT_READ_A_PATH[command])
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("nothing-here.yaml: a path that is named must exist") == 1
+def test_a_path_that_is_not_there_is_a_mistake_on_the_command_line(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each command in this process; in one of its own: `test_a_plan_of_a_run_that_began_earlier_is_refused`."""
+    monkeypatch.setattr(sys, "argv", ["harness", command, "nothing-here.yaml", *THAT_READ_A_PATH[command]])
+    with pytest.raises(SystemExit) as left:
+        main()
+    printed = capsys.readouterr()
+    assert (left.value.code, printed.out) == (2, "")
+    assert printed.err.count("nothing-here.yaml: a path that is named must exist") == 1
 
 
 def test_the_nearest_name_beside_a_missing_path_is_said(tmp_path: Path) -> None:
