@@ -53,6 +53,7 @@ class Command:
     mark: str
     process: subprocess.Popen[bytes] = field(init=False)
     described: bool = False
+    strangers: set[int] = field(default_factory=set)  # processes without the mark: a look at each takes processor time
 
     def __post_init__(self) -> None:
         environment = {**os.environ, MARK: self.mark, "PYTHONPATH": f"{SCRIPTED}:{ROOT}"}
@@ -81,22 +82,32 @@ class Command:
         yield from (path for path in reports.iterdir() if path.is_dir()) if reports.is_dir() else ()
 
     def command_lines(self) -> Iterator[str]:
-        for process in marked(self.mark):
+        for process in marked(self.mark, self.strangers):
             try:
                 yield Path(f"/proc/{process}/cmdline").read_bytes().decode("utf-8", "replace")
             except OSError:
                 continue
 
 
-def marked(mark: str) -> list[int]:
-    """Processes that have the mark in their environment, and have not ended."""
+def marked(mark: str, strangers: set[int] | None = None) -> list[int]:
+    """Processes that have the mark in their environment, and have not ended.
+
+    strangers: processes that are known to be others; those that are found here are added. A process begins with its
+    parent's environment, so that none of the command's is ever without the mark.
+    """
+    text, known = f"{MARK}={mark}".encode(), set() if strangers is None else strangers
     found = []
-    for entry in Path("/proc").iterdir():
+    for name in os.listdir("/proc"):  # noqa: PTH208 - looked at a thousand times a second
+        if not name.isdigit() or int(name) in known:
+            continue
         try:
-            if entry.name.isdigit() and f"{MARK}={mark}".encode() in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
+            environment = Path(f"/proc/{name}/environ").read_bytes()
         except OSError:
             continue
+        if text in environment:
+            found.append(int(name))
+        elif environment:  # none while it is being replaced by another program
+            known.add(int(name))
     return found
 
 

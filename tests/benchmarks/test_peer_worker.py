@@ -52,7 +52,7 @@ def test_steps_are_timed_one_by_one_and_in_a_block(worker: WorkerProcess, job: J
 
 
 def test_a_failing_arm_is_remembered_with_its_reason(worker: WorkerProcess, job: Job) -> None:
-    running = Running(replace(job, arm="hf_eager", checkpoint="/nowhere"), worker)
+    running = Running(replace(job, checkpoint="/nowhere"), worker)
     assert running.ask({"do": "open", "job": running.job.as_dict()}, LIMIT_S) == {}
     assert running.failure is not None
     assert "/nowhere" in running.failure

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from small_drill import execute_here
 from step_function_systems import Regression
 from torch import Tensor
 from wrong_adapters import RIGHT
 
 from harness.contract.schema import Arm, Workload
+from harness.drill.drill import DrillOptions, drill
 from harness.errors import SystemResolutionError
 from harness.system.adapter_checks import AdapterError
 from harness.system.described import describe
@@ -75,19 +75,25 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def harness(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "harness", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
-
-
-def test_they_are_known_planted_and_killed_unless_they_change_nothing(project: Path) -> None:
-    checked = harness(project, "check", "own-v1.yaml")
+def test_they_are_known_planted_and_killed_unless_they_change_nothing(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checked in a process that has only the harness, executed in this one: a drill in processes has its own test."""
+    checked = subprocess.run(
+        [sys.executable, "-P", "-m", "harness", "check", "own-v1.yaml"],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (checked.returncode, checked.stdout) == (0, "1 contract · 1 claim · 0 errors · 1 warning\n"), checked.stderr
-    drilled = harness(project, "drill", "own-v1.yaml", "--name", "run")
-    assert drilled.returncode == 1, drilled.stderr
-    record: dict[str, Any] = json.loads((project / "harness-reports" / "run" / "drill.json").read_text())
-    assert {row["fault"]: (row["killed"], row["seen"]["reason"]) for row in record["rows"]} == {
+    monkeypatch.syspath_prepend(str(project))
+    monkeypatch.setattr("harness.runners.supervisor.execute", execute_here)
+    monkeypatch.setattr("harness.runners.schedule.usable_cores", lambda: 1)
+    drilled = drill([project / "own-v1.yaml"], DrillOptions(reports=project / "reports", name="run"))
+    assert drilled.exit_code == 1
+    assert {row.fault: (row.killed, row.seen.reason) for row in drilled.record.rows} == {
         "half_batch": (True, "differs"),
         "idle": (False, "held"),
         "stale_batch": (True, "unequal_batches"),
