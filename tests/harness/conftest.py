@@ -32,5 +32,7 @@ def played(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import scripted_system
 
     monkeypatch.setattr("harness.runners.supervisor.execute", scripted_system.play)
+    # `verify` starts an interpreter ahead, which nobody would take, and which imports torch until it is killed
+    monkeypatch.setattr("harness.runners.interpreters.Interpreters.begin", lambda _: None)
     monkeypatch.setattr("harness.system.described._ask", scripted_system.describe_here)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
