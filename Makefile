@@ -7,14 +7,14 @@ JOBS ?= 2
 # Tests and runs start a hundred Python processes: they keep what they compile, beside the sources.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install tools verify test test-contract lint types judge-published clean
+.PHONY: install tools verify test test-contract lint types site judge-published clean
 
 install: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[run,reference,examples,attest,test,lint]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[run,reference,examples,attest,test,lint,docs]'
 	touch $@
 
 tools: .venv/tools/installed
@@ -38,6 +38,9 @@ lint: install
 
 types: install
 	$(BIN)/mypy
+
+site: install
+	$(BIN)/python scripts/write_site.py
 
 judge-published: install
 	$(BIN)/harness judge --check $(dir $(wildcard reports/*/run.tar.xz reports/accuracy/*/run.tar.xz reports/gates/*/run.tar.xz reports/examples/*/run.tar.xz reports/statistics/trials/*/run.tar.xz)) $(filter-out %/run.tar.xz,$(wildcard reports/*/*.tar.xz))

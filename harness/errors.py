@@ -9,16 +9,25 @@ from harness.escaping import escaped
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every command, as the documentation's table lists them."""
+    """Exit codes of every command: the first that applies, from the top."""
 
-    HELD = 0
-    VIOLATED = 1
     USAGE = 2
-    UNDECIDED = 10
+    """The command line asks for something that does not exist."""
     INVALID_CONTRACT = 11
+    """A contract is invalid, or its lint found an error; the message names file, line and column."""
     ERROR = 12
+    """The harness, a worker, the system or the machine broke; or evidence was altered, or is of a run that did not
+    finish."""
+    VIOLATED = 1
+    """A claim is violated, a planted fault survived a drill, or a control of the drill did not hold."""
+    UNDECIDED = 10
+    """Nothing was decided; or, with `--gate`, some planned unit was not."""
+    HELD = 0
+    """Every decided claim held; with `--gate`, every planned unit was decided and held."""
     INTERRUPTED = 130
+    """Ended by SIGINT; what was seen so far is kept."""
     TERMINATED = 143
+    """Ended by SIGTERM or SIGHUP; what was seen so far is kept."""
 
 
 class HarnessError(Exception):

@@ -1,0 +1,99 @@
+"""The reference page of the contract language: what a contract holds, and every kind of claim with its fields.
+
+All of it is the JSON Schema's, which has the models' docstrings; the table of kinds adds what a kind needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+from typing import Any
+
+from harness.contract.claims import part_model
+from harness.contract.json_schema import contract_json_schema
+from harness.kinds import BUILT_IN
+
+Schema = Mapping[str, Any]
+OF_ALL = "TrajectoryMatchClaim"  # any kind: its fields that the kind's own part has not are those of all claims
+COMPOSITE = "A claim of `kind: composite` has `parts`, each of one of the kinds below; the worst decides."
+CASES = "[cases](../writing-a-contract.md#3-take-the-numbers-from-somewhere)"
+WORDS = {"string": "text", "number": "number", "integer": "whole number", "boolean": "`true` or `false`"}
+SIGNS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+HEAD = "| field | value | default | |\n| --- | --- | --- | --- |"
+
+
+def page() -> str:
+    """The page, in Markdown."""
+    schema = contract_json_schema(with_packages=False)
+    defined: Mapping[str, Schema] = schema["$defs"]
+    models = {kind: part_model(kind).__name__ for kind in BUILT_IN}
+    own = {name for model in models.values() for name in (model, f"{model}Claim")}
+    shared = [name for name in defined if name not in own and name not in {"ByCase", "Case", "CompositeClaim"}]
+    of_all = defined[OF_ALL]["properties"].keys() - defined[models["trajectory_match"]]["properties"].keys()
+    parts = ["Every field of a contract, and of each kind of claim. [How to write one](../../contracts/README.md)."]
+    parts += ["## A contract", _fields(schema)]
+    parts += ["## Every claim", _fields(defined[OF_ALL], only=of_all), COMPOSITE]
+    parts += [part for kind, model in models.items() for part in _kind(kind, defined[model])]
+    parts += [part for name in shared for part in (f"## {name}", _text(defined[name]), _fields(defined[name]))]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _kind(kind: str, model: Schema) -> Iterator[str]:
+    yield f"## {kind}"
+    yield _text(model)
+    needed = ", ".join(f"`{name}`" for name in sorted(BUILT_IN[kind].capabilities))
+    yield f"All arms need the [capabilities](capabilities.md) {needed}." if needed else "It needs no capability."
+    yield _fields(model)
+    broken: Mapping[str, Any] = part_model(kind).broken_by
+    codes = dict.fromkeys(code for demand in broken.values() for code in demand.reasons)
+    yield (
+        "[Reason codes](reason-codes.md) of demands that are not met: " + ", ".join(f"`{code}`" for code in codes) + "."
+    )
+
+
+def _fields(model: Schema, only: Container[str] | None = None) -> str:
+    """A table of a model's fields, of those in `only` where that is given; `kind` is the section's title."""
+    required = model.get("required", ())
+    rows = [
+        f"| `{name}` | {_value(field)} | {'must be given' if name in required else _default(field)} | {_text(field)} |"
+        for name, field in model["properties"].items()
+        if (name != "kind" if only is None else name in only)
+    ]
+    return "\n".join([HEAD, *rows]) if rows else ""
+
+
+def _default(field: Schema) -> str:
+    value = field.get("default")
+    return "" if value in (None, [], {}) else f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _text(described: Schema) -> str:
+    """A description on one line, harmless within a table."""
+    return " ".join(str(described.get("description", "")).split()).replace("|", "\\|")
+
+
+def _value(field: Schema) -> str:
+    """What a field takes, in words."""
+    if "$ref" in field:
+        name = field["$ref"].rpartition("/")[2]
+        return CASES if name == "ByCase" else f"[{name}](#{name.lower()})"
+    if "anyOf" in field:
+        choices = [_value(one) for one in field["anyOf"] if one.get("type") != "null"]
+        return " or ".join(dict.fromkeys(choices))
+    if "enum" in field or "const" in field:
+        return ", ".join(f"`{one}`" for one in field.get("enum", [field.get("const")]))
+    return _of_type(field)
+
+
+def _of_type(field: Schema) -> str:
+    """What a field of a JSON type takes; claims are the only choice between models."""
+    match field.get("type"):
+        case None:
+            return "claims, each of one of the kinds below"
+        case "array":
+            return f"list of {_value(field['items'])}"
+        case "object":
+            inside = [*field.get("patternProperties", {}).values(), field.get("additionalProperties")][0]
+            return f"names, each with {_value(inside)}"
+        case kind:
+            limits = [f"{sign} {field[key]}" for key, sign in SIGNS.items() if key in field]
+            return " ".join([WORDS[kind], *limits])

@@ -1,0 +1,176 @@
+"""Write docs/reference/: claim kinds, reason codes, exit codes, capabilities, commands, glossary, each from its table.
+
+python scripts/write_reference.py
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import reference_of_kinds
+import typer.main
+
+from harness import errors
+from harness.commands.application import COMMANDS, application
+from harness.commands.examples import EXAMPLES
+from harness.errors import ExitCode
+from harness.judge.reasons import REASONS
+from harness.judge.verdict import Status
+from harness.kinds import BUILT_IN
+from harness.report.glossary import GLOSSARY
+from harness.system import protocol
+
+FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+NOTE = "<!-- written by scripts/write_reference.py; do not edit -->"
+STATUSES = {
+    Status.PASS: "The claim holds: everything that it demands was seen.",
+    Status.FAIL: "The claim does not hold, or the comparison shows nothing (`vacuous_…`).",
+    Status.INCONCLUSIVE: "It was measured, and the measurement decides nothing.",
+    Status.NOT_RUN: "This machine or this system cannot decide it; the message says what is missing.",
+    Status.ERROR: "The harness, a worker, the system or the machine broke.",
+}
+REASON_CODES = """\
+Every verdict carries one of these codes. A code has one status, and keeps its meaning from version to version. What a
+claim demands is printed by `harness explain CLAIM`; where a page shows the code, says
+[reading a report](../reading-a-report.md)."""
+EXIT_CODES = """\
+The same for every command; the first that applies, from the top. What CI does with each: [in CI](../ci.md)."""
+OFFERED = """\
+What a system may offer beyond `step`. It names its capabilities in `describe()`, and its runs (where it is said, the
+system) have the methods of `harness.system.protocol`. A claim whose capability is missing is NOT_RUN
+`capability_missing`. How to offer one: [plugging in a trainer](../plugging-in-a-trainer.md#beyond-a-step-function)."""
+PROTOCOLS: dict[str, tuple[type, ...]] = {
+    "inputs": (protocol.HasInputs,),
+    "parameters": (protocol.HasParameters,),
+    "state": (protocol.HasState,),
+    "gradients": (protocol.HasGradients,),
+    "gradient_norms": (protocol.HasGradientNorms,),
+    "metrics": (protocol.HasMetrics,),
+    "moments": (protocol.HasMoments,),
+    "single_steps": (protocol.MakesSingleSteps,),
+    "capture": (protocol.HasCapture, protocol.HasStepBody, protocol.CanRecapture, protocol.CountsClippedTensors),
+    "kernels": (protocol.HasKernels, protocol.CrossCompiles),
+    "skipped_steps": (protocol.CountsSkippedSteps,),
+    "kernel_cases": (protocol.HasKernelCases,),
+    "checkpoint": (protocol.HasCheckpoint,),
+    "peer": (protocol.ServesAsPeer,),
+    "resume": (protocol.Resumes,),
+    "evaluate": (protocol.Evaluates,),
+}
+
+
+def pages() -> dict[str, str]:
+    """Every page by the name of its file."""
+    made = {
+        "claim-kinds": ("Claim kinds", reference_of_kinds.page()),
+        "reason-codes": ("Reason codes", reason_codes()),
+        "exit-codes": ("Exit codes", exit_codes()),
+        "capabilities": ("Capabilities of a system", capabilities()),
+        "commands": ("Commands and options", commands()),
+        "glossary": ("Glossary", glossary()),
+    }
+    return {f"{name}.md": f"{NOTE}\n\n# {title}\n\n{text}\n" for name, (title, text) in made.items()}
+
+
+def table(*rows: tuple[str, ...]) -> str:
+    """A Markdown table; the first row is its head."""
+    head, *body = rows
+    cells = [[_cell(text) for text in line] for line in (head, ("---",) * len(head), *body)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def reason_codes() -> str:
+    parts = [REASON_CODES]
+    for status, meaning in STATUSES.items():
+        rows = [(f"`{one.code}`", one.explanation) for one in REASONS.values() if one.status is status]
+        parts += [f"## {status}", meaning, table(("code", "meaning"), *rows)]
+    return "\n\n".join(parts)
+
+
+def exit_codes() -> str:
+    meanings = dict(_described(ExitCode.__name__))
+    rows = [(f"`{code.value}`", code.name, meanings[code.name]) for code in ExitCode]
+    return f"{EXIT_CODES}\n\n{table(('code', 'name', 'meaning'), *rows)}"
+
+
+def _described(name: str) -> Iterator[tuple[str, str]]:
+    """Each member of an enumeration of `harness.errors` with the string below it, which Python itself drops."""
+    [found] = [
+        node
+        for node in ast.parse(inspect.getsource(errors)).body
+        if isinstance(node, ast.ClassDef) and node.name == name
+    ]
+    for member, following in zip(found.body, found.body[1:], strict=False):
+        if isinstance(member, ast.Assign) and isinstance(member.targets[0], ast.Name):
+            said = following.value if isinstance(following, ast.Expr) else None
+            if not isinstance(said, ast.Constant):
+                raise TypeError(f"{name}.{member.targets[0].id} has no docstring")
+            yield member.targets[0].id, str(said.value)
+
+
+def capabilities() -> str:
+    rows = []
+    for name in protocol.CAPABILITIES:
+        needing = [f"`{kind.name}`" for kind in BUILT_IN.values() if name in kind.capabilities]
+        methods = "<br>".join(line for each in PROTOCOLS[name] for line in _methods(each))
+        rows.append((f"`{name}`", methods, ", ".join(needing) or "some claims, by what they demand"))
+    return f"{OFFERED}\n\n{table(('capability', 'protocol and methods', 'needed by'), *rows)}"
+
+
+def _methods(offered: type) -> Iterator[str]:
+    """`HasInputs.inputs()`: and the first sentence that is said of it."""
+    for name, method in vars(offered).items():
+        if not name.startswith("_") and callable(method):
+            said = (inspect.getdoc(method) or vars(offered).get("__doc__") or "").split("\n\n", maxsplit=1)[0]
+            yield f"`{offered.__name__}.{name}()`" + (f": {said}" if said else "")
+
+
+def commands() -> str:
+    group = cast("typer.core.TyperGroup", typer.main.get_command(application([])))
+    parts = ["`harness COMMAND --help` prints the same. Exit codes: [exit codes](exit-codes.md)."]
+    for name in COMMANDS:
+        command = group.commands[name]
+        rows = [_parameter(one) for one in command.params]
+        parts += [f"## harness {name}", str(command.help), table(("argument or option", "default", ""), *rows)]
+        width = max(len(arguments) for arguments, _ in EXAMPLES[name])
+        examples = [f"harness {name} {arguments:<{width}}  # {what}" for arguments, what in EXAMPLES[name]]
+        parts.append(
+            "\n".join(["<!-- not run here: examples of names that are the reader's -->", "```sh", *examples, "```"])
+        )
+    return "\n\n".join(parts)
+
+
+def _parameter(parameter: object) -> tuple[str, str, str]:
+    """Its name as it is typed, its default where it has one to speak of, and its help."""
+    names = [*getattr(parameter, "opts", []), *getattr(parameter, "secondary_opts", [])]
+    is_option = names[0].startswith("-")
+    shown = " / ".join(f"`{name}`" for name in names) if is_option else f"`{names[0].upper()}`"
+    metavar, default = getattr(parameter, "metavar", None), getattr(parameter, "default", None)
+    if is_option and metavar:
+        shown += f" `{metavar}`"
+    has_one = isinstance(default, str | int | float | Path) and not isinstance(default, bool)
+    required = "must be given" if getattr(parameter, "required", False) else ""
+    return shown, f"`{default}`" if has_one else required, str(getattr(parameter, "help", "") or "")
+
+
+def glossary() -> str:
+    rows = sorted(GLOSSARY.items(), key=lambda entry: entry[0].casefold())
+    return "\n\n".join(["Words of pages, messages and this documentation.", table(("term", "meaning"), *rows)])
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""The pages of docs/reference/ are what their tables say, and name all that a reader may look up."""
+
+from __future__ import annotations
+
+import pytest
+import reference_of_kinds
+import write_reference
+
+from harness.contract.claims import part_model
+from harness.kinds import BUILT_IN
+
+PAGES = write_reference.pages()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_current(name: str) -> None:
+    written = (write_reference.FOLDER / name).read_text(encoding="utf-8")
+    assert written == PAGES[name], "run scripts/write_reference.py"
+
+
+def test_no_other_page_lies_there() -> None:
+    assert {path.name for path in write_reference.FOLDER.iterdir()} == PAGES.keys()
+
+
+@pytest.mark.parametrize("kind", BUILT_IN)
+def test_a_section_has_a_row_for_every_field_of_its_kind(kind: str) -> None:
+    section = reference_of_kinds.page().partition(f"\n## {kind}\n")[2].partition("\n## ")[0]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    fields = part_model(kind).model_fields
+    assert {row[0].strip("| `") for row in rows} == fields.keys() - {"kind"}
+    assert {row[0].strip("| `") for row in rows if row[2] == "must be given"} == {
+        name for name, field in fields.items() if field.is_required() and name != "kind"
+    }
+
+
+def test_a_field_is_shown_with_its_values_its_default_and_its_docstring() -> None:
+    section = reference_of_kinds.page().partition("\n## peak_memory\n")[2].partition("\n## ")[0]
+    row = next(line for line in section.splitlines() if line.startswith("| `of`"))
+    meaning = "What is bounded: bytes of tensors, or what torch's allocator took of the device to hold them."
+    assert row == f"| `of` | `allocated`, `reserved` | `allocated` | {meaning} |"
+
+
+def test_a_cell_keeps_to_its_line_and_column() -> None:
+    assert write_reference.table(("a",), ("one\n  |two|",)).splitlines() == ["| a |", "| --- |", "| one \\|two\\| |"]
