@@ -68,7 +68,7 @@ def tables(runs: Sequence[Published]) -> str:
         return "No run is published yet."
     verdicts = [(run, verdict) for run in runs for verdict in run.verdicts.claims]
     parts = [_table(RUNS, (_run(run) for run in runs))]
-    left = [_open(run, verdict) for run, verdict in verdicts if verdict.status is not Status.PASS]
+    left = _open((run, verdict) for run, verdict in verdicts if verdict.status is not Status.PASS)
     if left:
         parts += ["What did not hold, or was not decided, in these runs:", _table(OPEN, left)]
     ratios = [_ratio(run, verdict) for run, verdict in verdicts if "mean_ratio" in verdict.figures]
@@ -121,8 +121,13 @@ def _run(run: Published) -> list[str]:
     return [f"[{run.name}]({run.name}/report.html)", machine, software, f"`{commit}`" if commit else "–", counts]
 
 
-def _open(run: Published, verdict: Verdict) -> list[str]:
-    return [run.name, verdict.claim, verdict.workload, f"{verdict.status} {verdict.reason}", verdict.message[:300]]
+def _open(verdicts: Iterable[tuple[Published, Verdict]]) -> list[list[str]]:
+    """A row for each thing that was seen: claims of one run that say the same share theirs."""
+    claims: dict[tuple[str, str, str, str], list[str]] = {}
+    for run, verdict in verdicts:
+        seen = (run.name, verdict.workload, f"{verdict.status} {verdict.reason}", verdict.message[:300])
+        claims.setdefault(seen, []).append(verdict.claim)
+    return [[name, ", ".join(named), *rest] for (name, *rest), named in claims.items()]
 
 
 def _ratio(run: Published, verdict: Verdict) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+import write_site
 
 from harness.commands.application import COMMANDS, application
 from harness.judge.reasons import REASONS
@@ -19,7 +20,7 @@ from harness.system.protocol import CAPABILITIES
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "harness").rglob("*.py"))
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / page for page in write_site.sources(ROOT)]
 COMMAND = re.compile(r"`harness ([a-z]+)((?:[ -][^`]*)?)`")
 OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]+)")
 

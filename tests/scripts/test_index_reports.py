@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import index_reports
@@ -47,6 +48,17 @@ def test_what_did_not_hold_is_named_with_what_was_seen(reports: Path) -> None:
     _, _, left = text.partition("What did not hold, or was not decided, in these runs:\n\n")
     [row] = left.partition("\n\n")[0].splitlines()[2:]
     assert row.startswith("| 1-plain | SCRIPT-001 | violated | FAIL differs | the losses of ")
+
+
+def test_claims_of_which_the_same_was_seen_share_a_row(reports: Path) -> None:
+    plain = index_reports.published(reports)[0]
+    [violated] = [verdict for verdict in plain.verdicts.claims if verdict.workload == "violated"]
+    claims = [violated, violated.model_copy(update={"claim": "SCRIPT-002"})]
+    claims.append(violated.model_copy(update={"claim": "SCRIPT-003", "message": "another"}))
+    run = replace(plain, verdicts=plain.verdicts.model_copy(update={"claims": claims}))
+    text = index_reports.tables([run]).partition("in these runs:\n\n")[2]
+    rows = text.partition("\n\n")[0].splitlines()[2:]
+    assert [row.split(" | ")[1] for row in rows] == ["SCRIPT-001, SCRIPT-002", "SCRIPT-003"]
 
 
 def test_a_directory_without_verdicts_is_not_listed_as_if_it_had_them(reports: Path) -> None:

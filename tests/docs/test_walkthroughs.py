@@ -1,0 +1,96 @@
+"""Pages that a reader follows from an empty repository, word for word: their files written, their commands run.
+
+The harness is installed there from its wheel, in an environment that finds torch and the like where this one has them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from doc_blocks import FOLLOWED, ROOT, SHELLS, Block, Command, commands, followed, shows
+
+PLUGGING_IN = "docs/plugging-in-a-trainer.md"
+# exit codes of the commands that do not end with 0, by page, in their order
+CODES = {
+    PLUGGING_IN: {"harness try train.py:main": [2], "harness try train.py:make_step --no-compile": [1]},
+    "docs/tutorial.md": {"harness verify contracts/ --claim TRAIN-SAME": [0, 1, 0]},
+}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    subprocess.run(["git", "init", "-q", folder], check=True, timeout=60)
+    return folder
+
+
+@pytest.mark.parametrize("page", FOLLOWED)
+def test_the_page_works_as_written(
+    page: str,
+    environment: dict[str, str],
+    repository: Path,
+    record_testsuite_property: Callable[[str, object], None],
+) -> None:
+    began = time.monotonic()
+    codes = {line: list(expected) for line, expected in CODES[page].items()}
+    for block in followed(page):
+        if block.language in SHELLS:
+            for command in commands(block):
+                run(command, environment, repository, codes.get(command.line, [0]).pop(0))
+        else:
+            take(block, repository)
+    assert [line for line, left in codes.items() if left] == []
+    name = "minutes_from_a_script_to_a_gate" if page == PLUGGING_IN else "minutes_of_the_tutorial"
+    record_testsuite_property(name, round((time.monotonic() - began) / 60, 2))
+
+
+def take(block: Block, repository: Path) -> None:
+    """Do with a file what the comment above its block says."""
+    if name := block.noted("written:"):
+        assert (repository / name).read_text() == block.text
+    elif name := block.noted("lines of"):
+        file = repository / name
+        lines, new = file.read_text().splitlines(), block.text.splitlines()
+        begin, end = lines.index(new[0]), lines.index(new[-1])
+        file.write_text("\n".join([*lines[:begin], *new, *lines[end + 1 :], ""]))
+    else:
+        name = block.noted("file:")
+        assert name, f"{block.page}:{block.line}: no comment says which file this is"
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text(block.text)
+
+
+def run(command: Command, environment: dict[str, str], repository: Path, code: int) -> None:
+    def shell(line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["sh", "-c", line],
+            cwd=repository,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+
+    done = shell(command.line)
+    seen = f"$ {command.line}\n{done.stdout}{done.stderr}"
+    assert done.returncode == code, seen
+    if command.line.startswith("pip"):
+        assert "site-packages" in shell("python -c 'import harness; print(harness.__file__)'").stdout
+    elif command.line.startswith("harness"):
+        assert shows((done.stdout or done.stderr).splitlines(), command.shown), seen
+
+
+def test_the_workflow_of_the_page_is_a_call_that_the_gate_takes() -> None:
+    [caller] = [block.text for block in followed(PLUGGING_IN) if block.language == "yaml"]
+    [job] = yaml.safe_load(caller)["jobs"].values()
+    repository, _, path = job["uses"].partition("/.github/")
+    called = yaml.safe_load((ROOT / ".github" / path.partition("@")[0]).read_text())
+    inputs = called[True]["workflow_call"]["inputs"]  # to YAML 1.1 the key `on` is a boolean
+    assert repository == "OWNER/contract-harness"
+    assert {name for name, one in inputs.items() if one.get("required")} <= job["with"].keys() <= inputs.keys()

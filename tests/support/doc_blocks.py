@@ -1,0 +1,108 @@
+"""Code blocks of documentation pages, with the comment above each that says what becomes of it.
+
+A comment on the line above a block has one of these forms; `sh` and `console` blocks without one are run:
+
+    <!-- not run here: REASON -->    its commands are parsed, and not run
+    <!-- DIR: PATH -->               run, with PATH in the place of the word DIR
+    <!-- file: NAME -->              the reader saves the block as this file
+    <!-- lines of NAME -->           the reader puts it in the place of the lines from its first to its last
+    <!-- written: NAME -->           what a command before it has written
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+import write_site
+
+ROOT = Path(__file__).parents[2]
+PAGES = write_site.sources(ROOT)
+# pages that a reader follows from their first block on, up to a heading or to their end
+FOLLOWED = {"docs/plugging-in-a-trainer.md": "## Which functions are understood", "docs/tutorial.md": None}
+SHELLS = ("sh", "console")
+BLOCK = re.compile(
+    r"(?:^<!-- (?P<note>[^\n]*) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a page; `line` is where it begins."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    note: str
+
+    def noted(self, form: str) -> str | None:
+        """What its comment says after this form's words; None for another form, or no comment."""
+        return self.note.removeprefix(form).strip() if self.note.startswith(form) else None
+
+
+def blocks(page: str) -> list[Block]:
+    """All blocks of a page, in their order."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [
+        Block(page, text.count("\n", 0, found.start()) + 1, found["language"], found["text"], found["note"] or "")
+        for found in BLOCK.finditer(text)
+    ]
+
+
+def followed(page: str) -> list[Block]:
+    """The blocks of a page that are followed in their order; none of other pages."""
+    text, end = (ROOT / page).read_text(encoding="utf-8"), FOLLOWED.get(page, "")
+    last = text[: len(text) if end is None else text.index(end)].count("\n")
+    return [block for block in blocks(page) if block.line <= last]
+
+
+class Command(NamedTuple):
+    """A line for a shell, and the output that the page shows."""
+
+    line: str
+    shown: list[str]
+
+
+def commands(block: Block) -> list[Command]:
+    """The commands of an `sh` block, a line each, or of a `console` block, where they begin with `$`."""
+    if block.language == "sh":
+        return [Command(line, []) for line in block.text.splitlines() if line.strip()]
+    found: list[Command] = []
+    for line in block.text.splitlines():
+        if line.startswith("$ "):
+            found.append(Command(line[2:], []))
+        else:
+            found[-1].shown.append(line)
+    return found
+
+
+def shows(printed: list[str], shown: list[str]) -> bool:
+    """Whether lines are as the page shows them: `…` alone is any number of lines, in a line any text."""
+    if not shown:
+        return not printed
+    if shown[0].strip() == "…":
+        return any(shows(printed[start:], shown[1:]) for start in range(len(printed) + 1))
+    pattern = re.sub(r"([\[\]?*])", r"[\1]", shown[0]).replace("…", "*")
+    return bool(printed) and fnmatchcase(printed[0].rstrip(), pattern.rstrip()) and shows(printed[1:], shown[1:])
+
+
+def programs(line: str) -> Iterator[list[str]]:
+    """The arguments of each program that a line for a shell starts, without variables, redirections and comments."""
+    words = shlex.shlex(line, posix=True, punctuation_chars=True)
+    words.whitespace_split = True
+    started: list[str] = []
+    for word in [*words, ";"]:
+        if not set(word) <= set("();<>|&"):
+            started.append(word)
+            continue
+        while started and re.match(r"[A-Z_]+=", started[0]):
+            del started[0]
+        if started:
+            yield started
+        started = ["file"] if set(word) <= set("<>") else []
