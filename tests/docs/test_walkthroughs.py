@@ -53,16 +53,21 @@ def take(block: Block, repository: Path) -> None:
     """Do with a file what the comment above its block says."""
     if name := block.noted("written:"):
         assert (repository / name).read_text() == block.text
-    elif name := block.noted("lines of"):
-        file = repository / name
-        lines, new = file.read_text().splitlines(), block.text.splitlines()
-        begin, end = lines.index(new[0]), lines.index(new[-1])
-        file.write_text("\n".join([*lines[:begin], *new, *lines[end + 1 :], ""]))
+    elif name := block.noted("change to:"):
+        old, new = ("".join(line[1:] or "\n" for line in changed(block, left_out)) for left_out in "+-")
+        text = (repository / name).read_text()
+        assert text.count(old) == 1
+        (repository / name).write_text(text.replace(old, new))
     else:
         name = block.noted("file:")
         assert name, f"{block.page}:{block.line}: no comment says which file this is"
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text(block.text)
+
+
+def changed(block: Block, left_out: str) -> list[str]:
+    """The lines of a `diff` block without those that begin with this sign."""
+    return [line for line in block.text.splitlines(keepends=True) if not line.startswith(left_out)]
 
 
 def run(command: Command, environment: dict[str, str], repository: Path, code: int) -> None:

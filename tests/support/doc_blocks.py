@@ -5,7 +5,7 @@ A comment on the line above a block has one of these forms; `sh` and `console` b
     <!-- not run here: REASON -->    its commands are parsed, and not run
     <!-- DIR: PATH -->               run, with PATH in the place of the word DIR
     <!-- file: NAME -->              the reader saves the block as this file
-    <!-- lines of NAME -->           the reader puts it in the place of the lines from its first to its last
+    <!-- change to: NAME -->         the reader changes the file so, in a `diff` block
     <!-- written: NAME -->           what a command before it has written
 """
 
