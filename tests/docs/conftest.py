@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import matplotlib as mpl
 import pytest
-import torch
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,10 +27,18 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "wheels"
 
 
+def installed(package: str) -> Path:
+    """The folder that a package is installed in; it is not imported."""
+    found = importlib.util.find_spec(package)
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parents[1]
+
+
 def others(folder: Path) -> Path:
     """Links to all that is installed here, but for the harness itself."""
     folder.mkdir()
-    for packages in {Path(module.__file__ or "").parents[1] for module in (torch, mpl)}:
+    for packages in {installed("torch"), installed("matplotlib")}:
         for entry in packages.iterdir():
             if not entry.name.startswith(("contract_harness", "__editable__")) and not (folder / entry.name).exists():
                 (folder / entry.name).symlink_to(entry)
