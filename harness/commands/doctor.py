@@ -18,7 +18,7 @@ from harness.evidence import environment
 from harness.evidence.environment_records import Environment
 from harness.evidence.plan_records import Unit
 from harness.numbers import dump_json
-from harness.report.headline import remedy_for
+from harness.report.causes.table import remedy_for
 from harness.standard_streams import print_json, print_lines
 from harness.system.described import describe_all
 

@@ -83,15 +83,15 @@ def require_equal_start_state(name: str, execution: ArmEvidence, reference_name:
         )
 
 
-def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[_Apart]:
+def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
     """What two executions start apart in; nothing where a state was not recorded, which is told at the end."""
     ours, theirs = execution.start.state, reference.start.state
     if ours is None or theirs is None:
         return []
-    return [entry for entry in _differing(ours, theirs) if not (entry.only_one_has_it and _may_come_later(entry))]
+    return [entry for entry in differing(ours, theirs) if not (entry.only_one_has_it and _may_come_later(entry))]
 
 
-def _may_come_later(entry: _Apart) -> bool:
+def _may_come_later(entry: Apart) -> bool:
     """What need not be there from the start. A device has a generator once its process has used it."""
     return entry.category in _MAY_COME_LATER or (
         entry.category == "generators" and entry.name.startswith("torch.cuda:")
@@ -106,7 +106,7 @@ def require_equal_ends(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, s
         ours, theirs = end_of(execution), end_of(reference)
         apart = []
         if same_system and ours.state is not None and theirs.state is not None:
-            apart = [str(entry) for entry in _differing(ours.state, theirs.state)]
+            apart = [str(entry) for entry in differing(ours.state, theirs.state)]
         if ours.trainable_digest != theirs.trainable_digest and not apart:
             apart = ["parameters"]
         if apart:
@@ -118,7 +118,7 @@ def require_equal_ends(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, s
             )
 
 
-class _Apart:
+class Apart:
     """One tensor that differs, or that only one side has."""
 
     def __init__(self, category: str, name: str, *, only_one_has_it: bool) -> None:
@@ -128,12 +128,12 @@ class _Apart:
         return f"{self.category} {self.name}" + (" (in one alone)" if self.only_one_has_it else "")
 
 
-def _differing(ours: State, theirs: State) -> list[_Apart]:
+def differing(ours: State, theirs: State) -> list[Apart]:
     found = []
     for category in sorted({*ours.digests, *theirs.digests}):
         mine, other = ours.digests.get(category, {}), theirs.digests.get(category, {})
         found += [
-            _Apart(category, name, only_one_has_it=name not in mine or name not in other)
+            Apart(category, name, only_one_has_it=name not in mine or name not in other)
             for name in sorted({*mine, *other})
             if mine.get(name) != other.get(name)
         ]

@@ -1,4 +1,4 @@
-"""How a failed unit reads in a test's report: what was seen, both values, the tolerance, what usually causes it."""
+"""How a failed unit reads in a test's report: what was seen, both values, the tolerance, what helps with it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from harness.contract.claims import AnyClaim, parts_of
 from harness.contract.kinds.training import TrajectoryMatch
+from harness.contract.load import LoadedContract
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Verdict
+from harness.report.advice import advice_of
 from harness.report.text import figure, line, words
 
 # Figures that name the step at which two series part, the most telling first.
@@ -22,13 +24,15 @@ def properties(verdict: Verdict) -> list[tuple[str, object]]:
     return facts
 
 
-def failure_text(claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEvidence]) -> str:
+def failure_text(loaded: LoadedContract, claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEvidence]) -> str:
     """A unit that did not hold, as lines of text."""
     lines = [f"{verdict.status.value} {verdict.reason}: {line(verdict.message, 600)}", ""]
     lines += [f"    {text}" for text in _both_values(claim, verdict, evidence)]
     lines += [f"    {words(name)}: {figure(value)}" for name, value in verdict.figures.items()]
     lines += [f"    {words(name)} (denominator): {number}" for name, number in verdict.denominators.items()]
-    return "\n".join([*lines, "", f"what usually causes this: {line(claim.if_fails, 1000)}"])
+    asked = ("harness", "verify", str(loaded.path))
+    told = advice_of(verdict, claim, evidence, asked, loaded.contract.systems())
+    return "\n".join([*lines, "", *(f"{each.label}: {each.text}" for each in told)])
 
 
 def _both_values(claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEvidence]) -> Iterator[str]:

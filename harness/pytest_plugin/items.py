@@ -98,7 +98,7 @@ class ContractItem(pytest.Item):
 
     def setup(self) -> None:
         self.verdict, evidence = shared_runs(self.config).judged(self.planned, self.unit)
-        self._failure = failure_text(self.planned.claim(self.unit.claim), self.verdict, evidence)
+        self._failure = failure_text(self.planned.loaded, self.planned.claim(self.unit.claim), self.verdict, evidence)
         self.user_properties.append((_PROPERTY, self.unit.model_dump_json()))
         self.user_properties.append(("contract.file", str(self.path)))
         self.user_properties.extend(properties(self.verdict))

@@ -73,7 +73,7 @@ class ContractVerifier:
         undecided = verdict.status in {Status.INCONCLUSIVE, Status.NOT_RUN}
         if undecided and not self._node.config.getoption("--contract-gate"):
             pytest.skip(escaped(f"{verdict.status} {verdict.reason}: {verdict.message}"))
-        pytest.fail(escaped_lines(failure_text(planned.claim(unit.claim), verdict, evidence)))
+        pytest.fail(escaped_lines(failure_text(planned.loaded, planned.claim(unit.claim), verdict, evidence)))
 
     def _marked(self) -> str:
         marker = self._node.get_closest_marker("contract")

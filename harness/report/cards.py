@@ -10,6 +10,7 @@ from harness.contract.claims import AnyClaim, parts_of
 from harness.judge.reasons import reason_of
 from harness.judge.verdict import WORST_FIRST, Status, Verdict
 from harness.kinds import kind_of
+from harness.report.advice import Advice, advice
 from harness.report.text import clean, line, rows, sentence, words
 from harness.report.view import ReportView
 
@@ -55,6 +56,7 @@ class Card:
     explanation: str | None
     why: str | None
     if_fails: str | None
+    advice: list[Advice]
     upstream: str | None
     owner: str | None
     falsified_by: list[str]
@@ -151,6 +153,7 @@ def _card(view: ReportView, verdict: Verdict, anchor: str, places: list[tuple[st
         explanation=explanation(verdict.reason),
         why=_text_of(claim, "why"),
         if_fails=_text_of(claim, "if_fails"),
+        advice=advice(view, verdict),
         upstream=_text_of(claim, "upstream"),
         owner=_owner(view, verdict.contract, claim),
         falsified_by=[line(name, 80) for name in claim.falsified_by] if claim else [],

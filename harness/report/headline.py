@@ -8,31 +8,12 @@ from dataclasses import dataclass, replace
 from harness.contract.claims import parts_of
 from harness.errors import ExitCode
 from harness.judge.verdict import Status, Verdict
+from harness.report.causes.table import remedy_for
 from harness.report.view import ReportView
 from harness.run_directory.drill_record import DrillRecord
 
 HELD, PARTLY_DECIDED, NOT_DECIDED, VIOLATED, ERROR = "HELD", "PARTLY DECIDED", "NOT DECIDED", "VIOLATED", "ERROR"
 _BROKE = "The harness, a worker, the system or the machine broke: no gate may trust this run."
-# What would decide a unit that this machine or this run could not, by the reason code.
-_REMEDIES = {
-    "needs_cuda": "run it on a machine with a CUDA device",
-    "needs_gpu": "run it on a machine with the GPU that its workload names",
-    "needs_memory": "run it on a device with more free memory",
-    "not_available": "provide what the system says is missing",
-    "not_in_contract": "judge it by the contract that it was run under",
-    "evidence_of_another_contract": "run the contract as it stands, or judge the run by its own contract",
-    "not_planned": "plan the unit without narrowing, or run its shard",
-    "limits_exceeded": "repeat it on an otherwise idle machine whose GPU holds its clock",
-    "launches_unobserved": "repeat it where the profiler sees graph launches",
-    "counter_blind": "repeat it where nothing else subscribes to CUPTI, a profiler of the system's own included",
-    "profiler_blind": "repeat it where nothing else subscribes to CUPTI, a profiler of the system's own included",
-    "device_work_unobserved": "run the profiled process of the timing, its first, too",
-    "capability_missing": "give the system's adapter the capability that is named",
-    "module_missing": "install the module that is named",
-    "mechanism_missing": "run it where the claim's mechanism exists",
-    "judge_missing": "wait for a judge of this claim kind",
-    "candidate_not_captured": "mend the capture first",
-}
 
 
 @dataclass(frozen=True)
@@ -215,8 +196,3 @@ def _capture_claims(verdict: Verdict, view: ReportView) -> list[str]:
         if claim is not None
         if any(part.kind == "capture" and arms & set(part.arms().values()) for part in parts_of(claim))
     ]
-
-
-def remedy_for(reason: str) -> str | None:
-    """What the reason code of an undecided unit asks for, if anything does."""
-    return _REMEDIES.get(reason)

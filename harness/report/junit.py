@@ -6,8 +6,9 @@ from xml.etree import ElementTree as ET
 
 from harness.errors import ExitCode
 from harness.judge.verdict import Status, Verdict
+from harness.report.advice import advice
 from harness.report.headline import HELD, Headline, headline
-from harness.report.text import clean, figure, line
+from harness.report.text import clean, figure, line, sentence
 from harness.report.view import ReportView
 
 # Attributes stay short: some readers keep them in memory for every build, or cut them at 255.
@@ -87,11 +88,10 @@ def _result(case: ET.Element, view: ReportView, verdict: Verdict) -> None:
     if waiver is not None:
         message = f"waived by {waiver.owner} until {waiver.expires}: {waiver.reason}; {message}"
     result = ET.SubElement(case, tag, message=line(message, MESSAGE))
-    claim = view.claim(verdict.contract, verdict.claim)
     if tag != "skipped":
         result.set("type", line(verdict.reason, 80))
-        causes = f"\nWhat usually causes this: {claim.if_fails}" if claim else ""
-        result.text = clean(f"{verdict.message}{causes}", BODY)
+        told = [f"{sentence(each.label)}: {each.text}" for each in advice(view, verdict)]
+        result.text = clean("\n".join([verdict.message, *told]), BODY)
 
 
 def _tag(status: Status, *, gate: bool, waived: bool) -> str | None:

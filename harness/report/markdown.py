@@ -6,13 +6,15 @@ import re
 
 from harness.judge.verdict import Status, Verdict
 from harness.report import cards
+from harness.report.advice import Advice, advice, telling_figures
 from harness.report.headline import headline, undecided
 from harness.report.sections import closing
-from harness.report.text import figure, line, words
+from harness.report.text import figure, line, sentence, words
 from harness.report.view import ReportView
 
 # GitHub refuses a step summary above 1 MiB as a whole.
 LIMIT_BYTES = 1_000_000
+TOLD = (Status.FAIL, Status.ERROR, Status.INCONCLUSIVE)
 _SIGNIFICANT = re.compile(r"([\\`*_{}\[\]<>()#+!|~$&@:])")
 
 
@@ -21,7 +23,7 @@ def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
     head = _head(view)
     ordered = cards.worst_first(view.verdicts)
     blocks = [_row(view, verdict) for verdict in ordered]
-    details = [_details(view, verdict) for verdict in ordered if verdict.status in {Status.FAIL, Status.ERROR}]
+    details = [_details(view, verdict) for verdict in ordered if verdict.status in TOLD]
     tail = _tail(view)
     # Room for the two sentences that say what was left out.
     room = limit - len((head + tail).encode()) - 400
@@ -75,19 +77,33 @@ def _row(view: ReportView, verdict: Verdict) -> str:
 
 def _details(view: ReportView, verdict: Verdict) -> str:
     claim = view.claim(verdict.contract, verdict.claim)
-    figures = [f"{escape(words(name))}: {escape(figure(value))}" for name, value in list(verdict.figures.items())[:12]]
+    figures = [
+        f"{escape(words(name))}: {escape(figure(value))}"
+        for name, value in list(telling_figures(verdict, claim).items())[:12]
+    ]
     text = f"\n**{escape(verdict.claim, 100)}** on {escape(verdict.workload, 100)}: {escape(verdict.reason, 80)}\n"
     text += "".join(f"- {entry}\n" for entry in figures)
     signed = cards.waiver_line(view, verdict)
     text += f"- {escape(signed, 700)}\n" if signed else ""
-    return text + (f"- What usually causes this: {escape(claim.if_fails, 600)}\n" if claim else "")
+    return text + "".join(f"- {sentence(each.label)}: {_advised(each)}\n" for each in advice(view, verdict))
+
+
+def _advised(each: Advice) -> str:
+    """A command as code: its fence is longer than any row of backquotes in it."""
+    if not each.command:
+        return escape(each.text, 1000)
+    fence = "`" * (1 + _longest_row(each.text))
+    return f"{fence} {each.text} {fence}"
+
+
+def _longest_row(text: str) -> int:
+    return max((len(quotes) for quotes in re.findall("`+", text)), default=0)
 
 
 def _tail(view: ReportView) -> str:
     command = closing.command(view)
     # A fence longer than any row of backquotes inside cannot be closed by what it holds.
-    longest = max((len(quotes) for quotes in re.findall("`+", command or "")), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = "`" * max(3, 1 + _longest_row(command or ""))
     return f"\nReproduce:\n\n{fence}\n{line(command, 2000)}\n{fence}\n" if command else ""
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from typing import TextIO
 
 from harness.evidence.plan_records import Run
 from harness.judge.verdict import Status, Verdict
+from harness.numbers import counted
 from harness.report import cards
+from harness.report.advice import advice, telling_figures
 from harness.report.headline import Undecided, headline, undecided
 from harness.report.text import figure, line, words
 from harness.report.view import ReportView
@@ -48,11 +52,18 @@ def print_results(view: ReportView, stream: TextIO | None = None) -> None:
             _print_unit(out, view, verdict)
         elif verdict is group.units[0]:
             _print_together(out, group)
+    _print_remedies(out, groups)
+    print_line((str(headline(view)), "bold"), file=out)
+
+
+def _print_remedies(out: TextIO, groups: Sequence[Undecided]) -> None:
+    """What would decide the undecided units: a line a remedy."""
+    remedies = Counter[tuple[str, str]]()
     for group in groups:
         if group.remedy:
-            units = "1 unit" if len(group.units) == 1 else f"{len(group.units)} units"
-            print_line(f"To decide {units} ({line(group.units[0].reason, 60)}): {group.remedy}.", file=out)
-    print_line((str(headline(view)), "bold"), file=out)
+            remedies[line(group.units[0].reason, 60), group.remedy] += len(group.units)
+    for (reason, remedy), number in remedies.items():
+        print_line(f"To decide {counted(number, 'unit')} ({reason}): {remedy}.", file=out)
 
 
 def _print_unit(out: TextIO, view: ReportView, verdict: Verdict) -> None:
@@ -63,24 +74,19 @@ def _print_unit(out: TextIO, view: ReportView, verdict: Verdict) -> None:
         if beside:
             print_line(f"           {beside}", file=out)
     if word in {"violated", "error"}:
-        _explain(out, view, verdict)
+        claim = view.claim(verdict.contract, verdict.claim)
+        for name, value in list(telling_figures(verdict, claim).items())[:8]:
+            print_line(f"           {words(name)}: {figure(value)}", file=out)
+    for each in advice(view, verdict) if word != "waived" else []:
+        print_line(f"           {each.label}: {each.text}", file=out)
 
 
 def _print_together(out: TextIO, group: Undecided) -> None:
     """How many units were not run and why, then their claims, each once."""
     claims = ", ".join(line(claim, 80) for claim in group.claims)
-    reason = f"{len(group.units)} units: {line(group.message, 400)}"
+    reason = f"{counted(len(group.units), 'unit')}: {line(group.message, 400)}"
     print_line((f"{'not run':>9}  ", _STYLES["not run"]), reason, file=out, hang=11)
     print_line((f"           {claims}", "dim"), file=out)
-
-
-def _explain(out: TextIO, view: ReportView, verdict: Verdict) -> None:
-    """Figures and usual causes below a failure, read like an assertion's."""
-    for name, value in list(verdict.figures.items())[:8]:
-        print_line(f"           {words(name)}: {figure(value)}", file=out)
-    claim = view.claim(verdict.contract, verdict.claim)
-    if claim is not None:
-        print_line(f"           what usually causes this: {line(claim.if_fails, 600)}", file=out)
 
 
 class Progress:

@@ -11,7 +11,7 @@ from step_function_systems import Regression
 from torch import Tensor
 
 from harness.contract.schema import Arm, Workload
-from harness.judge.end_state import _differing
+from harness.judge.end_state import differing
 from harness.runners.state_watch import StateWatch
 from harness.system.adapter_checks import AdapterError, require_metrics
 from harness.system.protocol import HasMetrics
@@ -118,7 +118,7 @@ def test_a_replay_reports_what_it_computed_itself(system: type[Regression]) -> N
     captured, captured_end = trained(system(), "step")
     assert captured == plain
     assert len(set(plain)) == WORKLOAD.steps
-    assert _differing(captured_end, plain_end) == []
+    assert differing(captured_end, plain_end) == []
 
 
 class Computes(Attribute):

@@ -1,0 +1,189 @@
+"""What helps with a unit that did not hold: one function, for terminal, pages, JUnit, Markdown and pytest alike.
+
+Advice goes by the reason code. A judge's message stays as it is recorded; what the evidence names beside it is here.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, part_names, parts_of
+from harness.evidence.arm_records import State
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.judge.end_state import differing, start_differences
+from harness.judge.sheet import some
+from harness.judge.verdict import Figure, Status, Verdict
+from harness.numbers import counted
+from harness.report.causes.table import CAUSES, Cause
+from harness.report.text import line
+from harness.report.view import ReportView
+
+_UNKNOWN = Cause("", "", own=True)  # a code of an installed kind: its claims say what causes it
+# the judge stops at the loss; the evidence has the end of both arms, too
+_ENDS_APART = ("differs", "exceeds_tolerance", "worse")
+_FLAGS = ("--gate", "--json", "--plan", "--redact", "--no-redact")
+_KEPT = ("--baseline", "--data", "--model", "--wall-limit")  # without them the unit would be another
+_FRAME = re.compile(r'File "([^"\n]+)", line (\d+),? in ([^\n]+)')
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One line of it, on one line. command: the text is one, as a shell takes it."""
+
+    label: str
+    text: str
+    command: bool = False
+
+
+def advice(view: ReportView, verdict: Verdict) -> list[Advice]:
+    """What helps with a unit of a report: nothing for one that held or was not run."""
+    runs = view.runs_of(verdict.contract, verdict.claim, verdict.workload)
+    contract = view.contract(verdict.contract)
+    systems = contract.systems() if contract is not None else []
+    return advice_of(verdict, view.claim(verdict.contract, verdict.claim), runs, view.header.command, systems)
+
+
+def advice_of(
+    verdict: Verdict,
+    claim: AnyClaim | None,
+    runs: Sequence[RunEvidence],
+    asked: Sequence[str],
+    systems: Sequence[str] = (),
+) -> list[Advice]:
+    """`advice` of a verdict alone. asked: the command that it came of; systems: of its contract, as `module:attribute`.
+
+    What is to be done about an undecided unit is said with others of its reason: here are its causes.
+    """
+    if verdict.status not in {Status.FAIL, Status.ERROR, Status.INCONCLUSIVE}:
+        return []
+    known = CAUSES.get(verdict.reason, _UNKNOWN)
+    found = [Advice("what differs", text) for text in _apart(verdict, claim, runs)]
+    found += [Advice("in the system's own code", text) for text in _places(claim, runs, systems, verdict)]
+    if known.cause:
+        found.append(Advice("what usually causes this", known.cause))
+    if known.own and claim is not None:
+        found.append(
+            Advice("what its contract says of that" if known.cause else "what usually causes this", claim.if_fails)
+        )
+    if known.remedy and verdict.status is not Status.INCONCLUSIVE:
+        found.append(Advice("next", f"{known.remedy}."))
+    if command := command_for(verdict, asked):
+        found.append(Advice("to see more", command, command=True))
+    return [Advice(each.label, line(each.text, 1000), each.command) for each in found]
+
+
+def failing_part(verdict: Verdict, claim: AnyClaim | None) -> tuple[str, AnyPart] | None:
+    """The name and the part of a composite claim that has its status; one that has none is "". None: unknown."""
+    if claim is None:
+        return None
+    if not isinstance(claim, CompositeClaim):
+        return "", parts_of(claim)[0]
+    for name, part in zip(part_names(claim), claim.parts, strict=True):
+        if verdict.figures.get(f"{name}.status", Figure(value=None)).value == str(verdict.status):
+            return name, part
+    return None
+
+
+def telling_figures(verdict: Verdict, claim: AnyClaim | None) -> dict[str, Figure]:
+    """The figures, those of the part that failed first."""
+    found = failing_part(verdict, claim)
+    if found is None or not found[0]:
+        return dict(verdict.figures)
+    own = {name: figure for name, figure in verdict.figures.items() if name.startswith(f"{found[0]}.")}
+    return {**own, **verdict.figures}
+
+
+def _apart(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
+    """The tensors or other state in which the arms differ, where the judge's message had none to name."""
+    found = failing_part(verdict, claim)
+    arms = found[1].arms() if found is not None else {}
+    if not {"candidate", "baseline"} <= arms.keys():
+        return
+    ours, theirs = (_first(runs, arms[path]) for path in ("candidate", "baseline"))
+    if ours is None or theirs is None:
+        return
+    if verdict.reason == "unequal_start":
+        yield from _named("at the start", [str(each) for each in start_differences(ours, theirs)])
+    elif verdict.reason in _ENDS_APART:
+        one, other = _end(ours), _end(theirs)
+        if one is not None and other is not None:
+            yield from _named("at the end", [str(each) for each in differing(one, other) if not each.only_one_has_it])
+
+
+def _named(when: str, names: Sequence[str]) -> Iterator[str]:
+    if names:
+        yield f"{when} {counted(len(names), 'tensor')}: {some(list(names))}"
+
+
+def _first(runs: Sequence[RunEvidence], arm: str) -> ArmEvidence | None:
+    return next((run.arms[arm][0] for run in runs if run.arms.get(arm)), None)
+
+
+def _end(execution: ArmEvidence) -> State | None:
+    return execution.end.state if execution.end is not None else None
+
+
+def _places(
+    claim: AnyClaim | None, runs: Sequence[RunEvidence], systems: Sequence[str], verdict: Verdict
+) -> Iterator[str]:
+    """The innermost line of the systems' own modules in the stack of what broke, unless the message begins with it."""
+    if verdict.status is not Status.ERROR:
+        return
+    named = {arm for part in (parts_of(claim) if claim is not None else []) for arm in part.arms().values()}
+    ends = [run.death for run in runs if run.death is not None]
+    stacks = [end.stack for end in ends] + [
+        end.stack for run in runs for arm, end in run.failed.items() if arm in named
+    ]
+    for stack in stacks:
+        place = own_line(stack, systems)
+        if place is not None and place.partition(" in ")[0] not in verdict.message:
+            yield place
+            return
+
+
+def own_line(stack: str, systems: Sequence[str]) -> str | None:
+    """`train.py:31 in step`: the innermost frame of a stack that is in a module of these systems; None without one."""
+    tops = {name.partition(":")[0].partition(".")[0] for name in systems}
+    frames = [(file, number, function) for file, number, function in _FRAME.findall(stack)]
+    if "most recent call first" not in stack:  # as faulthandler writes them; a traceback has it last
+        frames.reverse()
+    for file, number, function in frames:
+        if file.split("/")[0].removesuffix(".py") in tops:
+            return f"{file}:{number} in {function.strip()}"
+    return None
+
+
+def command_for(verdict: Verdict, asked: Sequence[str]) -> str | None:
+    """One command that shows more of a unit: what its claim demands where that does not hold, else the unit again.
+
+    None where the command that it came of names no contracts.
+    """
+    paths, options = _words(asked)
+    if not paths:
+        return None
+    if verdict.status is Status.FAIL and len(paths) == 1:
+        where = [] if paths[0].rstrip("/") == "contracts" else ["--contracts", paths[0]]
+        return shlex.join(["harness", "explain", verdict.claim, *where])
+    return shlex.join(["harness", "verify", *paths, *options, "--claim", verdict.claim, "--workload", verdict.workload])
+
+
+def _words(asked: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The contracts that a command of `harness verify` or `harness drill` names, and the options that make its runs."""
+    if len(asked) < 2 or asked[0] != "harness" or asked[1] not in {"verify", "drill"}:
+        return [], []
+    paths: list[str] = []
+    kept: list[str] = []
+    words = iter(asked[2:])
+    for word in words:
+        if not word.startswith("--"):
+            paths.append(word)
+            continue
+        option, equals, value = word.partition("=")
+        if option not in _FLAGS and not equals:
+            value = next(words, "")
+        if option in _KEPT:
+            kept += [option, value]
+    return paths, kept

@@ -1,0 +1,215 @@
+"""Advice by reason code: each code has its own, and a claim's text stands only where it speaks of what was seen."""
+
+from __future__ import annotations
+
+import html
+import io
+import itertools
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from evidence_builders import LOSSES, TRAJECTORY, contract_of, graphed, paired, twice, untrained
+from report_views import CONTRACT, contract, verdict, view_with
+
+from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence
+from harness.judge.reasons import REASONS
+from harness.judge.registry import judge_unit
+from harness.judge.verdict import Figure, Status, Verdict
+from harness.report.advice import Advice, advice, advice_of, command_for, own_line, telling_figures
+from harness.report.causes.table import CAUSES
+from harness.report.html import render
+from harness.report.junit import render_junit
+from harness.report.markdown import render_markdown
+from harness.report.terminal import print_results
+from harness.report.view import ReportView
+
+TOLD = (Status.FAIL, Status.ERROR, Status.INCONCLUSIVE)
+NEED_A_CAUSE = sorted(code for code, reason in REASONS.items() if reason.status in TOLD)
+IF_FAILS = "A batch that was rebound instead of copied, or a learning rate frozen in the graph."
+ASKED = ("harness", "verify", "contracts/", "--gate")
+
+
+def of_code(code: str, **changes: Any) -> Verdict:
+    return verdict("F-GRAPH-BWD-001", status=REASONS[code].status, reason=code, message="seen", **changes)
+
+
+def view_of(item: Verdict, **changes: Any) -> ReportView:
+    return view_with(item, **{"contracts": [contract()], **changes})
+
+
+def told(view: ReportView) -> list[Advice]:
+    return advice(view, view.verdicts[0])
+
+
+def labelled(found: list[Advice], label: str) -> list[str]:
+    return [each.text for each in found if each.label == label]
+
+
+def test_every_code_that_needs_one_has_a_cause_and_no_other_code_has() -> None:
+    assert sorted(CAUSES) == NEED_A_CAUSE
+
+
+@pytest.mark.parametrize("field", ["cause", "remedy"])
+def test_no_two_codes_share_their_advice(field: str) -> None:
+    texts = sorted(getattr(each, field) for each in CAUSES.values())
+    assert [one for one, other in itertools.pairwise(texts) if one == other] == []
+
+
+@pytest.mark.parametrize("code", NEED_A_CAUSE)
+def test_a_cause_is_sentences_and_a_remedy_reads_behind_a_colon(code: str) -> None:
+    known = CAUSES[code]
+    assert known.cause[0].isupper()
+    assert known.cause.endswith(".")
+    assert known.remedy[0].islower()
+    assert not known.remedy.endswith(".")
+
+
+def test_a_guard_or_a_broken_run_is_no_comparison_of_the_claim() -> None:
+    own = {code for code, known in CAUSES.items() if known.own}
+    assert {code for code in own if REASONS[code].status is not Status.FAIL or code.startswith("vacuous_")} == set()
+
+
+@pytest.mark.parametrize("code", NEED_A_CAUSE)
+def test_the_contracts_causes_stand_where_the_code_is_the_claims_own_comparison(code: str) -> None:
+    found = told(view_of(of_code(code)))
+    assert labelled(found, "what usually causes this") == [CAUSES[code].cause]
+    assert (IF_FAILS in [each.text for each in found]) is CAUSES[code].own
+
+
+def test_batches_that_repeat_are_told_of_as_batches() -> None:
+    found = told(view_of(of_code("vacuous_batches_repeat")))
+    assert labelled(found, "what usually causes this")[0].startswith("The data gives the same batch again")
+    assert labelled(found, "next")[0].startswith("give every step a batch of its own")
+    assert labelled(found, "what its contract says of that") == []
+
+
+def test_a_code_of_an_installed_kind_has_its_claims_causes() -> None:
+    found = told(view_of(verdict("F-GRAPH-BWD-001", status=Status.FAIL, reason="toy_too_loud")))
+    assert labelled(found, "what usually causes this") == [IF_FAILS]
+
+
+@pytest.mark.parametrize("status", [Status.PASS, Status.NOT_RUN])
+def test_what_held_or_was_not_run_needs_no_cause(status: Status) -> None:
+    assert told(view_of(verdict("F-GRAPH-BWD-001", status=status))) == []
+
+
+def judged(candidate: ArmEvidence) -> tuple[Verdict, list[Advice]]:
+    """The verdict on a candidate beside a baseline that trained as it should, and what is said with it."""
+    contract = contract_of(TRAJECTORY)
+    run = paired(candidate, *twice("ungraphed"), untrained())
+    seen = judge_unit(contract, contract.claims[0], "w", [run])
+    return seen, advice_of(seen, contract.claims[0], [run], ASKED)
+
+
+def test_losses_that_differ_are_told_with_the_state_that_ends_apart() -> None:
+    seen, found = judged(graphed(LOSSES + 1e-6, end_state={"optimizer": {"p0.exp_avg": "another"}}))
+    assert seen.reason == "differs"
+    assert labelled(found, "what differs") == ["at the end 1 tensor: optimizer p0.exp_avg"]
+
+
+def test_a_start_that_is_unequal_is_told_with_its_tensors() -> None:
+    seen, found = judged(graphed(start="elsewhere"))
+    assert seen.reason == "unequal_start"
+    assert labelled(found, "what differs") == [
+        "at the start 4 tensors: parameters p0, parameters p1, parameters p2 and 1 more"
+    ]
+
+
+def test_equal_ends_name_nothing() -> None:
+    _, found = judged(graphed(LOSSES + 1e-6))
+    assert labelled(found, "what differs") == []
+
+
+HANGS = """Current thread 0x00007f (most recent call first):
+  File "torch/cuda/streams.py", line 94 in synchronize
+  File "reference_impl/trainer.py", line 31 in step
+  File "reference_impl/system.py", line 7 in open
+  File "harness/runners/worker.py", line 60 in main
+"""
+RAISED = """Traceback (most recent call last):
+  File "reference_impl/system.py", line 7, in open
+    return run.step()
+  File "reference_impl/trainer.py", line 31, in step
+  File "torch/_tensor.py", line 1, in item
+"""
+
+
+@pytest.mark.parametrize("stack", [HANGS, RAISED])
+def test_the_innermost_line_of_the_systems_own_code_is_found_in_either_stack(stack: str) -> None:
+    assert own_line(stack, ["reference_impl.system:QLoRASystem"]) == "reference_impl/trainer.py:31 in step"
+    assert own_line(stack, ["elsewhere:System"]) is None
+
+
+def test_a_run_that_hung_says_in_which_line_of_the_system() -> None:
+    death = Death(cause="heartbeat", detail="no progress for 60 s", phase="graphed: steps", stack=HANGS)
+    run = RunEvidence("tiny-paired", "paired", {}, death=death)
+    unit = {"contract": CONTRACT["id"], "claim": "F-GRAPH-BWD-001", "workload": "tiny", "runs": ["tiny-paired"]}
+    item = of_code("worker_heartbeat")
+    found = told(replace(view_of(item, units=[unit]), evidence={"tiny-paired": run}))
+    assert labelled(found, "in the system's own code") == ["reference_impl/trainer.py:31 in step"]
+
+
+@pytest.mark.parametrize(
+    ("code", "asked", "command"),
+    [
+        ("differs", "harness verify contracts/ --gate", "harness explain C"),
+        ("differs", "harness verify --name x a.yaml --json", "harness explain C --contracts a.yaml"),
+        ("differs", "harness verify 'my contracts/a b.yaml'", "harness explain C --contracts 'my contracts/a b.yaml'"),
+        ("differs", "harness verify a.yaml b.yaml", "harness verify a.yaml b.yaml --claim C --workload 'a w'"),
+        ("undecided_ratio", "harness verify contracts/", "harness verify contracts/ --claim C --workload 'a w'"),
+        (
+            "worker_signal",
+            "harness verify a/ --baseline main --reports out --data=text.txt --tag fast",
+            "harness verify a/ --baseline main --data text.txt --claim C --workload 'a w'",
+        ),
+        ("worker_signal", "harness drill a/ --fault nan_tail", "harness verify a/ --claim C --workload 'a w'"),
+        ("worker_signal", "pytest -q", None),
+        ("worker_signal", "harness try train.py:make_step", None),
+    ],
+)
+def test_the_command_has_the_names_of_the_unit_quoted_for_a_shell(code: str, asked: str, command: str | None) -> None:
+    item = verdict("C", workload="a w", status=REASONS[code].status, reason=code)
+    assert command_for(item, shlex.split(asked)) == command
+
+
+def test_the_figures_of_the_part_that_failed_come_first() -> None:
+    claim = contract_of(
+        {"id": "BOTH", "kind": "composite", "parts": [PART_OF_TWO, {"kind": "capture", "candidate": "graphed"}]}
+    ).claims[0]
+    figures = {name: Figure(value=value) for name, value in FIGURES_OF_TWO.items()}
+    item = verdict("BOTH", status=Status.FAIL, reason="lost_step", figures=figures)
+    assert list(telling_figures(item, claim)) == [
+        "capture.status",
+        "capture.replays",
+        "trajectory_match.status",
+        "trajectory_match.noise_floor",
+    ]
+
+
+PART_OF_TWO = {name: value for name, value in TRAJECTORY.items() if name != "id"}
+FIGURES_OF_TWO = {
+    "trajectory_match.status": "PASS",
+    "trajectory_match.noise_floor": 0.0,
+    "capture.status": "FAIL",
+    "capture.replays": 9,
+}
+
+
+def in_terminal(view: ReportView) -> str:
+    stream = io.StringIO()
+    print_results(view, stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("show", [in_terminal, render_junit, render_markdown, render])
+@pytest.mark.parametrize("code", ["vacuous_batches_repeat", "differs", "worker_signal"])
+def test_every_face_shows_the_same_advice(show: Callable[[ReportView], str], code: str) -> None:
+    view = view_of(of_code(code))
+    shown = re.sub(r"<[^>]+>|\\", "", html.unescape(show(view)))
+    for each in told(view):
+        assert each.text in shown
+        assert each.label.lower() in shown.lower()
