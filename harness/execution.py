@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from harness.caches import moved_caches
 from harness.commits.checkout import Checkout
@@ -21,10 +21,27 @@ from harness.run_directory.writer import BundleWriter, settle_run
 from harness.signals_noted import noted
 
 if TYPE_CHECKING:
+    from harness.early_verdicts import AsTheyEnd
+    from harness.judge.verdict import Verdict
+    from harness.run_directory.drill_record import Row
     from harness.runners.interpreters import Interpreters
     from harness.runners.watched_worker import Progress
 
-Watch = Callable[[Run, str, float], None]  # a run, its phase ("" when it ended), seconds so far
+
+class Watch(Protocol):
+    """Who is told how the runs of a session go on, from several threads."""
+
+    def begins(self, runs: Sequence[Run]) -> None:
+        """These are executed; others read the evidence of one of them."""
+
+    def moves(self, run: Run, phase: str, seconds: float) -> None:
+        """`phase` is empty when the run has ended; `seconds` count from its start."""
+
+    def judged(self, verdict: Verdict) -> None:
+        """All runs of a unit have ended, and this is what their evidence gives."""
+
+    def drilled(self, row: Row) -> None:
+        """All runs of a planted fault have ended, and this is what became of it."""
 
 
 def work_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -42,6 +59,7 @@ def execute(
     redacted: Redaction | None = None,
     checkout: Checkout | None = None,
     journal: Journal | None = None,
+    early: AsTheyEnd | None = None,
 ) -> None:
     """Execute the runs, side by side where they can be; a worker that dies costs only the units that depend on it.
 
@@ -49,7 +67,8 @@ def execute(
 
     interpreters: those that wait already, which this ends. redacted: what is left out of the evidence, also of that of
     runs that are cut off. checkout: of the commit that baselines are of. journal: is told of each run's end; what had
-    ended before is not executed.
+    ended before is not executed. early: looks at what has ended, behind each end that the
+    journal was told of.
     """
     from harness.runners.interpreters import Interpreters
     from harness.runners.lanes import as_one, lane_directories
@@ -57,15 +76,15 @@ def execute(
     from harness.runners.sharing import hosted, write_guests
 
     directories = {run.id: writer.evidence_directory(run.id) for run in runs}
-    ended = {} if journal is None else journal.content.ended
-    hosts = [host for host in hosted(runs) if not ended.keys() >= {run.id for run in host.runs}]
-    ending_with = {host.run.id: host.runs for host in hosts}
+    before = {} if journal is None else journal.content.ended
+    hosts = [host for host in hosted(runs) if not before.keys() >= {run.id for run in host.runs}]
+    by_name = {host.run.id: host.run for host in hosts}
+    if watch is not None:
+        watch.begins(list(by_name.values()))
 
     def report_progress(progress: Progress) -> None:
         if watch is not None:
-            host, *guests = ending_with[progress.run_id]
-            for run in [host, *([] if progress.phase else guests)]:
-                watch(run, progress.phase, progress.seconds)
+            watch.moves(by_name[progress.run_id], progress.phase, progress.seconds)
 
     machine = environment.machine()
     threading.Thread(target=_import_for_pages).start()
@@ -74,7 +93,7 @@ def execute(
         write_guests(host, directories)
         lanes = lane_directories(host.run, directories[host.run.id])
         tells = as_one(report_progress, len(lanes))
-        over = _End([directories[run.id] for run in host.runs], len(lanes), redacted, journal)
+        over = _End([directories[run.id] for run in host.runs], len(lanes), redacted, journal, early)
         work += [Work(lane, directory, tell, over) for (lane, directory), tell in zip(lanes, tells, strict=True)]
     try:
         with interpreters or Interpreters(len(work)) as waiting:
@@ -91,10 +110,15 @@ class _End:
     """
 
     def __init__(
-        self, directories: Sequence[Path], processes: int, redacted: Redaction | None, journal: Journal | None
+        self,
+        directories: Sequence[Path],
+        processes: int,
+        redacted: Redaction | None,
+        journal: Journal | None,
+        early: AsTheyEnd | None,
     ) -> None:
         self._directories, self._left = directories, processes
-        self._redacted, self._journal = redacted, journal
+        self._redacted, self._journal, self._early = redacted, journal, early
         self._lock = threading.Lock()
 
     def __call__(self, death: Death | None) -> None:
@@ -111,6 +135,8 @@ class _End:
                     if self._redacted is not None:
                         self._redacted.directory(directory)
             self._journal.note_ends(directory.name for directory in self._directories)
+        if self._early is not None:
+            self._early.look(self._journal.content.ended.keys())
 
 
 def _redact_the_rest(evidence: Path, redacted: Redaction, journal: Journal | None) -> None:

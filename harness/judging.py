@@ -65,7 +65,7 @@ def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]
 
     models = [loaded.contract for loaded in contracts]
     attempted = attempts(bundles, models)
-    verdicts = [_judge(attempt, models) for attempt in attempted]
+    verdicts = [judge_attempt(attempt, models) for attempt in attempted]
     evidence: dict[str, RunEvidence] = {}
     units = []
     for attempt in attempted:
@@ -109,7 +109,8 @@ def _joined_header(bundles: Sequence[Bundle], units: Sequence[Unit]) -> Header:
     return headers[0].model_copy(update=changes)
 
 
-def _judge(attempt: Attempt, contracts: Sequence[Contract]) -> Verdict:
+def judge_attempt(attempt: Attempt, contracts: Sequence[Contract]) -> Verdict:
+    """The verdict of one unit, by these contracts."""
     from harness.judge.registry import not_in_contract
 
     unit = attempt.unit

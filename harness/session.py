@@ -13,6 +13,7 @@ from harness.commits.checkout import Checkout
 from harness.contract.load import LoadedContract, load_contracts
 from harness.contract.tags import selected
 from harness.contract.waivers import Waiver, find_waivers
+from harness.early_verdicts import units_as_they_end
 from harness.errors import UsageError
 from harness.evidence import environment, layout
 from harness.evidence.files import write_text
@@ -136,7 +137,10 @@ def _verified(
     final = options.reports / (options.name or directory_name(started, options))
     with made_directory(described, final, named=options.name is not None, resume=options.resume) as (writer, journal):
         try:
-            execute(planned.runs, writer, watch, interpreters, redacted, checkout, journal)
+            early = None
+            if watch is not None:
+                early = units_as_they_end(writer.bundle(), contracts, planned.runs, watch.judged)
+            execute(planned.runs, writer, watch, interpreters, redacted, checkout, journal, early)
             writer.settle()
             judgement = judge_bundles([writer.bundle()], contracts, gate=options.gate)
             write_judgement(writer.path, judgement)

@@ -21,16 +21,16 @@ from harness.escaping import escaped, escaped_command, escaped_json
 Span = str | tuple[str, str]  # a text, and the style that rich gives it on a terminal
 
 
-def print_line(*spans: Span, file: TextIO | None = None, hang: int | None = None) -> None:
+def print_line(*spans: Span, file: TextIO | None = None, hang: int | None = None, whole: bool = False) -> None:
     """One line, escaped, on `file`; by default on stdout.
 
     On a terminal it is broken between words; what goes on below begins after `hang` columns, by default where the line
-    does. A file or a log gets neither breaks nor colours.
+    does. A file or a log gets neither breaks nor colours. whole: it is not broken, for somebody to copy.
     """
     stream = sys.stdout if file is None else file
     parts = [(escaped(span), "") if isinstance(span, str) else (escaped(span[0]), span[1]) for span in spans]
     text = "".join(part for part, _ in parts)
-    width = shutil.get_terminal_size().columns if stream.isatty() else len(text)
+    width = shutil.get_terminal_size().columns if stream.isatty() and not whole else len(text)
     margin = len(text) - len(text.lstrip()) if hang is None else hang
     pieces = broken(text, width, margin)
     if not any(style for _, style in parts):
@@ -61,6 +61,30 @@ def broken(text: str, width: int, hang: int) -> list[tuple[int, int, int]]:
         else:
             lines[-1] = (before, start, word.end())
     return lines
+
+
+class StatusLine:
+    """The last line of a terminal, written anew over what it was; `live` is False where `stream` is none, or a log."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        plain = os.environ.get("TERM", "") in {"", "dumb", "unknown"} or bool(os.environ.get("CI"))
+        self.live = stream.isatty() and not plain
+
+    def show(self, text: str) -> None:
+        """This text, cut where the terminal ends; whoever prints a line `clear`s it first."""
+        from rich.cells import set_cell_size
+
+        width = shutil.get_terminal_size().columns - 1
+        self._write(set_cell_size(escaped(text), width).rstrip())
+
+    def clear(self) -> None:
+        self._write("")
+
+    def _write(self, text: str) -> None:
+        if self.live:
+            self._stream.write(f"\r\x1b[2K{text}")
+            self._stream.flush()
 
 
 def print_lines(lines: Iterable[str], file: TextIO | None = None) -> None:

@@ -25,13 +25,13 @@ from harness.commands.arguments import (
     refuse_with_gpus,
 )
 from harness.commands.interruption import LONG_GRACE_S, interruptible
-from harness.commands.printing import print_forecast, print_shard
+from harness.commands.printing import print_forecast, print_shard, recorded_in
 from harness.contract.load import load_contracts
 from harness.drill import drill as fire_drill
 from harness.drill import matrix
 from harness.gpu_pool import pool
 from harness.gpu_pool.shards import drill_shards
-from harness.report.terminal import Progress
+from harness.report.progress import Progress
 from harness.standard_streams import print_json, print_lines
 
 
@@ -71,8 +71,8 @@ def drill(
         with interruptible():
             print_forecast(forecast_drill(paths, options), as_json=json)
         return
-    with interruptible(LONG_GRACE_S):
-        result = fire_drill.drill(paths, options, Progress())
+    with interruptible(LONG_GRACE_S), Progress(recorded_in(reports)) as watch:
+        result = fire_drill.drill(paths, options, watch)
     if json:
         print_json(matrix.as_json(result.record, result.run_directory))
     else:

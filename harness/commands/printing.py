@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness import session
+from harness.evidence import environment
 from harness.gpu_pool.shards import Shard
 from harness.numbers import dump_json
 from harness.standard_streams import print_error, print_json, print_line, print_lines, print_workflow_command
 
 if TYPE_CHECKING:
+    from harness.evidence.plan_records import Run
     from harness.forecast.records import Forecast
 
 
@@ -24,7 +27,7 @@ def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
 
     print_results(judgement.view)
     if judgement.run_directory is not None and (judgement.run_directory / "report.html").exists():
-        print_line(f"report: {judgement.run_directory / 'report.html'}")
+        print_line(f"report: {judgement.run_directory / 'report.html'}", whole=True)
         print_manifest(judgement)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         from harness.report.annotations import github_annotations
@@ -36,7 +39,7 @@ def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
 def print_manifest(judgement: session.Judgement) -> None:
     """One line on stdout: the digest that tells this directory from one that was changed and sealed anew."""
     if judgement.manifest is not None:
-        print_line(f"manifest: sha256:{judgement.manifest}")
+        print_line(f"manifest: sha256:{judgement.manifest}", whole=True)
 
 
 def print_costs(judgement: session.Judgement) -> None:
@@ -66,6 +69,19 @@ def print_forecast(forecast: Forecast, *, as_json: bool) -> None:
         print_json(dump_json(forecast.model_dump(mode="json"), indent=2))
     else:
         print_lines(shown(forecast))
+
+
+def recorded_in(reports: Path) -> Callable[[Sequence[Run]], dict[str, float]]:
+    """For `Progress`: what runs took that were recorded in this folder, looked up when it is asked."""
+
+    def seconds(runs: Sequence[Run]) -> dict[str, float]:
+        from harness.forecast.estimates import Estimates
+        from harness.runners.lanes import lanes
+
+        found, _ = Estimates(environment.machine(), reports).of(runs)
+        return {run.id: found[run.id].seconds / len(lanes(run)) for run in runs if run.id in found}
+
+    return seconds
 
 
 def print_shard(shard: Shard, gpu: str, code: int) -> None:

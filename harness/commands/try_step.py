@@ -18,7 +18,7 @@ from harness.first_contract.project import arms_here, keep, kept_files, require_
 from harness.first_contract.step_source import find_step_source
 from harness.first_contract.trying import Tried
 from harness.first_contract.trying import try_step as run
-from harness.report.terminal import Progress
+from harness.report.progress import Progress
 from harness.standard_streams import print_line, print_lines
 
 
@@ -46,8 +46,8 @@ def try_step(
     options = session.VerifyOptions(
         name=name, wall_limit_s=wall_limit, redact=redact, command=("harness", *sys.argv[1:])
     )
-    with interruptible():
-        tried = run(draft, reports=reports, options=options, watch=Progress())
+    with interruptible(), Progress() as watch:
+        tried = run(draft, reports=reports, options=options, watch=watch)
     print_lines(answers(tried))
     print_line("")
     _say_what_is_kept(tried, write_contract=write_contract, force=force)

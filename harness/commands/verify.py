@@ -34,14 +34,21 @@ from harness.commands.arguments import (
     refuse_with_gpus,
 )
 from harness.commands.interruption import GRACE_S, LONG_GRACE_S, interruptible
-from harness.commands.printing import append_step_summary, print_costs, print_forecast, print_judgement, print_shard
+from harness.commands.printing import (
+    append_step_summary,
+    print_costs,
+    print_forecast,
+    print_judgement,
+    print_shard,
+    recorded_in,
+)
 from harness.contract.load import folders_read, load_contracts
 from harness.contract.waivers import expired_on, find_waivers
 from harness.evidence import environment
 from harness.gpu_pool import pool
 from harness.gpu_pool.shards import gate_shards
 from harness.rejudge import judged
-from harness.report.terminal import Progress
+from harness.report.progress import Progress
 from harness.standard_streams import print_lines
 
 
@@ -114,7 +121,8 @@ def verify_here(paths: Sequence[Path], options: session.VerifyOptions) -> sessio
     with Interpreters() as interpreters:
         if environment.torch_version() is not None and hasattr(os, "killpg"):
             interpreters.begin()
-        return session.verify(paths, options, Progress(), interpreters)
+        with Progress(recorded_in(options.reports)) as watch:
+            return session.verify(paths, options, watch, interpreters)
 
 
 def verify_on_gpus(paths: Sequence[Path], options: session.VerifyOptions, gpus: str) -> session.Judgement:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from harness import session
@@ -13,8 +14,9 @@ from harness.contract.tags import selected
 from harness.drill import interrupted
 from harness.drill.execution import runs_of
 from harness.drill.matrix import headline_of
-from harness.drill.plan import DrillPlan, plan_drill
+from harness.drill.plan import Case, DrillPlan, plan_drill
 from harness.drill.rows import controls_of, row_of
+from harness.early_verdicts import AsTheyEnd
 from harness.errors import ExitCode
 from harness.evidence import environment, layout
 from harness.evidence.environment import Machine
@@ -83,7 +85,10 @@ def drill(paths: Sequence[Path], options: DrillOptions, watch: session.Watch | N
     with made_directory(described, final, named=named, resume=options.resume) as (writer, journal):
         try:
             redacted = session.redaction_of(contracts, options.redact)
-            session.execute(runs_of(planned), writer, watch, redacted=redacted, journal=journal)
+            early = None
+            if watch is not None:
+                early = _rows_as_they_end(planned, contracts, writer.bundle(), watch.drilled)
+            session.execute(runs_of(planned), writer, watch, redacted=redacted, journal=journal, early=early)
             writer.settle()
             record = _judge(contracts, planned, writer.bundle(), machine, started)
             _write(writer, contracts, record)
@@ -142,6 +147,18 @@ def _judge(
     controls = controls_of(session.judge_bundles([bundle], contracts).verdicts)
     rows = [row_of(case, models, sources, bundle) for case in planned.cases]
     return _record(contracts, planned, controls, rows, machine, started)
+
+
+def _rows_as_they_end(
+    planned: DrillPlan, contracts: Sequence[LoadedContract], bundle: Bundle, tell: Callable[[Row], None]
+) -> AsTheyEnd:
+    models, sources = [loaded.contract for loaded in contracts], _sources(planned)
+
+    def drilled(case: Case) -> None:
+        tell(row_of(case, models, sources, bundle))
+
+    waiting = [(interrupted.rests_on(case, planned), partial(drilled, case)) for case in planned.cases]
+    return AsTheyEnd(waiting, runs_of(planned))
 
 
 def _record(

@@ -23,7 +23,7 @@ def ended_part(planned: DrillPlan, bundle: Bundle) -> DrillPlan:
     cases = [
         case
         for case in planned.cases
-        if (case.unit.contract, case.unit.claim, case.unit.workload) in judged and _executed(case, planned) <= ended
+        if (case.unit.contract, case.unit.claim, case.unit.workload) in judged and rests_on(case, planned) <= ended
     ]
     left = [case for case in planned.cases if case not in cases]
     not_run = [NotRun(case.unit.contract, case.unit.claim, case.fault, INTERRUPTED, MESSAGE) for case in left]
@@ -37,7 +37,7 @@ def ended_part(planned: DrillPlan, bundle: Bundle) -> DrillPlan:
     )
 
 
-def _executed(case: Case, planned: DrillPlan) -> set[str]:
+def rests_on(case: Case, planned: DrillPlan) -> set[str]:
     """The runs whose evidence the case is judged from."""
     faulted = [planned.faulted[run] for run in case.unit.runs]
     own = {item.executed.id for item in faulted if item.executed is not None}

@@ -17,7 +17,7 @@ from harness.report.view import ReportView
 if TYPE_CHECKING:  # it brings the plots, which a terminal does not draw
     from harness.report.blocks import Section
 
-_WORDS = {
+WORDS = {
     Status.PASS: "held",
     Status.FAIL: "violated",
     Status.INCONCLUSIVE: "undecided",
@@ -93,7 +93,7 @@ def _rows(columns: list[dict[str, str]]) -> list[tuple[str, list[str]]]:
 
 def word(view: ReportView, verdict: Verdict) -> str:
     """How the count line names the verdict's kind."""
-    return "waived" if view.waiver(verdict) else _WORDS[verdict.status]
+    return "waived" if view.waiver(verdict) else WORDS[verdict.status]
 
 
 def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:

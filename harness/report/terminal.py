@@ -1,4 +1,4 @@
-"""The terminal: progress on stderr, results on stdout, the count line first. `NO_COLOR` is obeyed by rich."""
+"""The terminal: results on stdout, the count line first. `NO_COLOR` is obeyed by rich."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
-from harness.evidence.plan_records import Run
 from harness.judge.verdict import Status, Verdict
 from harness.numbers import counted
 from harness.report import cards
@@ -18,7 +17,7 @@ from harness.report.view import ReportView
 from harness.standard_streams import print_line
 
 FEW = 5  # units that were not run for one reason, and have a line each
-_STYLES = {
+STYLES = {
     "held": "green",
     "violated": "bold red",
     "undecided": "yellow",
@@ -68,8 +67,7 @@ def _print_remedies(out: TextIO, groups: Sequence[Undecided]) -> None:
 
 def _print_unit(out: TextIO, view: ReportView, verdict: Verdict) -> None:
     word = cards.word(view, verdict)
-    unit = f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}"
-    print_line((f"{word:>9}  ", _STYLES[word]), f"{unit}: {line(verdict.message, 400)}", file=out, hang=11)
+    print_line((f"{word:>9}  ", STYLES[word]), verdict_line(verdict), file=out, hang=11)
     for beside in (cards.waiver_line(view, verdict), view.tried(verdict)):
         if beside:
             print_line(f"           {beside}", file=out)
@@ -78,30 +76,17 @@ def _print_unit(out: TextIO, view: ReportView, verdict: Verdict) -> None:
         for name, value in list(telling_figures(verdict, claim).items())[:8]:
             print_line(f"           {words(name)}: {figure(value)}", file=out)
     for each in advice(view, verdict) if word != "waived" else []:
-        print_line(f"           {each.label}: {each.text}", file=out)
+        print_line(f"           {each.label}: {each.text}", file=out, whole=each.command)
+
+
+def verdict_line(verdict: Verdict) -> str:
+    """A unit and what was seen of it."""
+    return f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}: {line(verdict.message, 400)}"
 
 
 def _print_together(out: TextIO, group: Undecided) -> None:
     """How many units were not run and why, then their claims, each once."""
     claims = ", ".join(line(claim, 80) for claim in group.claims)
     reason = f"{counted(len(group.units), 'unit')}: {line(group.message, 400)}"
-    print_line((f"{'not run':>9}  ", _STYLES["not run"]), reason, file=out, hang=11)
+    print_line((f"{'not run':>9}  ", STYLES["not run"]), reason, file=out, hang=11)
     print_line((f"           {claims}", "dim"), file=out)
-
-
-class Progress:
-    """Progress on stderr: a line when a run starts, one for each phase, one at its end."""
-
-    def __init__(self, total: int | None = None, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stderr
-        self._total, self._numbers = total, dict[str, int]()
-
-    def __call__(self, run: Run, phase: str, seconds: float) -> None:
-        """`phase` is empty when the run has ended; `seconds` count from its start."""
-        if run.id not in self._numbers:
-            self._numbers[run.id] = len(self._numbers) + 1
-            of = f"/{self._total}" if self._total else ""
-            print_line(f"[{self._numbers[run.id]}{of}] {line(run.id, 120)}", file=self._stream)
-        # Runs may go side by side: each line says whose it is.
-        text = f"[{self._numbers[run.id]}] {seconds:6.1f} s  {line(phase, 120) or 'ended'}"
-        print_line((text, "dim"), file=self._stream)

@@ -61,7 +61,14 @@ def number(value: object) -> str:
 def figure(value: Figure) -> str:
     """A figure with its unit; a step's number needs none, its name says what it counts."""
     unit = "" if value.unit == "step" or value.value is None else line(value.unit, 40)
-    return f"{number(value.value)} {unit}".rstrip()
+    return f"{number(value.value)} {_of_one(unit) if value.value == 1 else unit}".rstrip()
+
+
+def _of_one(unit: str) -> str:
+    """`steps` as `step`, `batches` as `batch`; what is no plural stays: `s`, `ms`, `loss`."""
+    if len(unit) < 4 or not unit.endswith("s") or unit.endswith("ss"):
+        return unit
+    return unit.removesuffix("es") if unit.endswith(("ches", "sses", "shes")) else unit.removesuffix("s")
 
 
 def words(name: str) -> str:

@@ -17,6 +17,7 @@ from harness.errors import EvidenceError, UsageError
 from harness.evidence.plan_records import Run
 from harness.judge.verdict import Status
 from harness.rejudge import judged, rejudged
+from harness.report.progress import Progress
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.contradictions import contradictions
 from harness.session import Judgement, VerifyOptions, verify
@@ -164,12 +165,13 @@ def test_a_commit_that_trains_otherwise_fails_at_the_first_step(repository: User
 
 
 def test_an_interruption_leaves_no_worktree(repository: UserRepository) -> None:
-    def interrupt(_run: Run, _phase: str, _seconds: float) -> None:
-        assert repository.worktrees() == 2
-        raise KeyboardInterrupt
+    class Interrupting(Progress):
+        def moves(self, _run: Run, _phase: str, _seconds: float) -> None:
+            assert repository.worktrees() == 2
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        verify([repository.root], VerifyOptions(name="run", baseline="main"), interrupt)
+        verify([repository.root], VerifyOptions(name="run", baseline="main"), Interrupting())
     assert repository.worktrees() == 1
 
 

@@ -6,16 +6,9 @@ from typing import Any
 import pytest
 from report_views import drill_view, full_view, listing_two, verdict, view_of, view_with, whole_drill_view
 
-from harness.contract.schema import Workload
-from harness.evidence.plan_records import Run
 from harness.judge.verdict import Figure, Status
-from harness.report.terminal import Progress, print_results
+from harness.report.terminal import print_results
 from harness.report.view import ReportView
-
-
-def run_named(name: str) -> Run:
-    workload = Workload(model="tiny", batch_size=4, seq_len=64, steps=1)
-    return Run(id=name, contract="c", probe="paired", workload_name="tiny", workload=workload, arms={})
 
 
 def printed(view: ReportView) -> list[str]:
@@ -96,21 +89,36 @@ def test_long_messages_stay_on_their_line() -> None:
     assert len(printed(view_with(item))) == 3
 
 
-def test_results_go_to_stdout_and_progress_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_go_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     print_results(view_of(Status.PASS))
-    progress = Progress(2)
-    for name in ("tiny-paired", "tiny-kernels"):
-        progress(run_named(name), "capture", 1.25)
-        progress(run_named(name), "", 9.0)
     streams = capsys.readouterr()
     assert streams.out.startswith("1 planned")
-    assert streams.err.splitlines() == [
-        "[1/2] tiny-paired",
-        "[1]    1.2 s  capture",
-        "[1]    9.0 s  ended",
-        "[2/2] tiny-kernels",
-        "[2]    1.2 s  capture",
-        "[2]    9.0 s  ended",
+    assert streams.err == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"),
+    [
+        (1, "steps", "1 step"),
+        (2, "steps", "2 steps"),
+        (0, "batches", "0 batches"),
+        (1, "batches", "1 batch"),
+        (1, "processes", "1 process"),
+        (1.0, "loss", "1 loss"),
+        (1, "ms", "1 ms"),
+    ],
+)
+def test_one_of_a_unit_is_in_the_singular(value: float, unit: str, shown: str) -> None:
+    item = verdict("F-GRAPH-BWD-001", status=Status.FAIL, figures={"seen": Figure(value=value, unit=unit)})
+    assert printed(view_with(item))[2] == f"           seen: {shown}"
+
+
+def test_what_would_decide_several_groups_by_one_remedy_is_said_once() -> None:
+    why: dict[str, Any] = {"status": Status.INCONCLUSIVE, "reason": "limits_exceeded"}
+    items = [verdict("F-GRAPH-BWD-001", workload=f"w{n}", message=f"load {n}", **why) for n in (1, 2)]
+    said = [text for text in printed(view_with(*items)) if text.startswith("To decide")]
+    assert said == [
+        "To decide 2 units (limits_exceeded): repeat it on an otherwise idle machine whose GPU holds its clock."
     ]
 
 

@@ -1,0 +1,121 @@
+"""How a session goes on, on stderr: how many runs have ended, how long the others may take, and verdicts as they fall.
+
+A log gets a line for each phase of a run. A terminal gets one line at its bottom that is written anew, and above it
+what has ended. Nothing of it goes to stdout.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self, TextIO
+
+from harness.evidence.plan_records import Run
+from harness.judge.verdict import Verdict
+from harness.report.cards import WORDS
+from harness.report.terminal import STYLES, verdict_line
+from harness.report.text import line
+from harness.report.time_to_go import TimeToGo, in_words
+from harness.run_directory.drill_record import Row
+from harness.standard_streams import Span, StatusLine, print_line
+
+Recorded = Callable[[Sequence[Run]], Mapping[str, float]]  # the seconds that runs like these took before, by id
+
+
+class Progress:
+    """A session's watch, within a block; called from several threads.
+
+    recorded: asked once, in the thread `lookup`, beside the first runs.
+    """
+
+    def __init__(self, recorded: Recorded | None = None, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._status, self._lock, self._over = StatusLine(self._stream), threading.Lock(), threading.Event()
+        self._recorded, self._to_go = recorded, TimeToGo([])
+        self._phases: dict[str, tuple[str, float]] = {}  # of runs under way: the phase, and when the run began
+        self._began = time.monotonic()
+        self.lookup = threading.Thread()
+
+    def __enter__(self) -> Self:
+        if self._status.live:
+            threading.Thread(target=self._tick, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        with self._lock:
+            self._status.clear()
+
+    def begins(self, runs: Sequence[Run]) -> None:
+        self._to_go, self._began = TimeToGo(runs), time.monotonic()
+        if self._recorded is not None and runs:
+            self.lookup = threading.Thread(target=self._look_up, args=(self._recorded, runs), daemon=True)
+            self.lookup.start()
+
+    def moves(self, run: Run, phase: str, seconds: float) -> None:
+        with self._lock:
+            self._to_go.moves(run.id, seconds, over=not phase)
+            if phase:
+                self._phases[run.id] = phase, time.monotonic() - seconds
+            else:
+                self._phases.pop(run.id, None)
+            if not phase or not self._status.live:
+                to_go = self._time_to_go()
+                told = f"ended; {to_go}" if to_go and not phase else line(phase, 120) or "ended"
+                self._print((f"[{self._ended()}] {line(run.id, 120)}  {seconds:.1f} s  {told}", "dim"))
+            self._show()
+
+    def judged(self, verdict: Verdict) -> None:
+        word = WORDS[verdict.status]
+        with self._lock:
+            self._print((f"{word:>9}  ", STYLES[word]), verdict_line(verdict), hang=11)
+
+    def drilled(self, row: Row) -> None:
+        word, style = ("killed", "green") if row.killed else ("SURVIVED", "bold red")
+        where = f"{line(row.fault, 80)} in {line(row.claim, 80)} on {line(row.workload, 60)}"
+        seen = f"{row.seen.status} {row.seen.reason}".rstrip()
+        told = "" if row.killed else f": {row.expected.status} {row.expected.reason} was expected, and {seen} was seen"
+        with self._lock:
+            self._print((f"{word:>9}  ", style), f"{where}{line(told, 300)}", hang=11)
+
+    def _print(self, *spans: Span, hang: int | None = None) -> None:
+        self._status.clear()
+        print_line(*spans, file=self._stream, hang=hang)
+        self._stream.flush()
+
+    def _ended(self) -> str:
+        return f"{len(self._to_go.ended)}/{len(self._to_go.runs)}"
+
+    def _time_to_go(self) -> str:
+        seconds = self._to_go.seconds(time.monotonic() - self._began)
+        return "" if seconds is None or len(self._to_go.ended) == len(self._to_go.runs) else in_words(seconds)
+
+    def _show(self) -> None:
+        """The line at the bottom: the run that moved last, and how many go on beside it."""
+        if not self._status.live or not self._phases:
+            return
+        name, (phase, began) = list(self._phases.items())[-1]
+        beside = f" (+{len(self._phases) - 1} more)" if len(self._phases) > 1 else ""
+        doing = f"{line(phase, 60)}, {time.monotonic() - began:.0f} s"
+        parts = [self._time_to_go(), f"{line(name, 60)}{beside}", doing]
+        self._status.show(f"[{self._ended()}] {' · '.join(part for part in parts if part)}")
+
+    def _tick(self) -> None:
+        while not self._over.wait(1.0):
+            with self._lock:
+                for name, (_, began) in self._phases.items():
+                    self._to_go.under_way[name] = time.monotonic() - began
+                if not self._over.is_set():
+                    self._show()
+
+    def _look_up(self, recorded: Recorded, runs: Sequence[Run]) -> None:
+        with suppress(Exception):  # no time to go is told, and nothing else depends on it
+            found = recorded(runs)
+            with self._lock:
+                self._to_go.recorded = found

@@ -1,0 +1,85 @@
+"""Time to go: from what runs took, here or before; without a basis there is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.contract.schema import Workload
+from harness.evidence.base import Probe
+from harness.evidence.plan_records import Run
+from harness.report.time_to_go import TimeToGo, in_words
+
+
+def run(name: str, probe: Probe = "paired") -> Run:
+    workload = Workload(model="tiny", batch_size=4, seq_len=64, steps=1)
+    return Run(id=name, contract="c", probe=probe, workload_name="tiny", workload=workload, arms={})
+
+
+def four(*timed: str) -> list[Run]:
+    return [run("a"), run("b"), run("c"), run("d"), *(run(name, "throughput") for name in timed)]
+
+
+def test_without_anything_that_ended_or_was_recorded_there_is_none() -> None:
+    to_go = TimeToGo(four())
+    to_go.moves("a", 5.0, over=False)
+    assert to_go.seconds(5.0) is None
+
+
+def test_a_run_that_ended_stands_for_its_kind_alone() -> None:
+    to_go = TimeToGo([*four(), run("k", "kernels")])
+    to_go.moves("a", 10.0, over=True)
+    assert to_go.seconds(10.0) is None
+    to_go.moves("k", 2.0, over=True)
+    assert to_go.seconds(12.0) == pytest.approx(30.0)
+
+
+def test_what_is_under_way_has_less_left() -> None:
+    to_go = TimeToGo(four())
+    to_go.moves("a", 10.0, over=True)
+    to_go.moves("b", 4.0, over=False)
+    assert to_go.seconds(14.0) == pytest.approx(6.0 + 10.0 + 10.0)
+
+
+def test_runs_side_by_side_share_the_time() -> None:
+    to_go = TimeToGo(four())
+    to_go.moves("a", 10.0, over=True)
+    to_go.moves("b", 10.0, over=True)
+    assert to_go.seconds(10.0) == pytest.approx(10.0)
+
+
+def test_what_was_recorded_before_goes_first() -> None:
+    to_go = TimeToGo(four(), recorded={"b": 100.0, "c": 1.0, "d": 1.0})
+    to_go.moves("a", 10.0, over=True)
+    assert to_go.seconds(10.0) == pytest.approx(102.0)
+
+
+def test_a_run_beyond_what_is_expected_has_nothing_left() -> None:
+    to_go = TimeToGo(four(), recorded=dict.fromkeys("abcd", 10.0))
+    to_go.moves("a", 50.0, over=False)
+    assert to_go.seconds(50.0) == pytest.approx(30.0)
+
+
+def test_timings_take_turns_and_are_told_from_records_alone() -> None:
+    to_go = TimeToGo(four("t", "u"))
+    for name in "abcd":
+        to_go.moves(name, 10.0, over=True)
+    to_go.moves("t", 30.0, over=True)  # most of it was spent waiting for its turn
+    assert to_go.seconds(70.0) is None
+    to_go.recorded = {"t": 20.0, "u": 20.0}
+    to_go.moves("u", 30.0, over=False)
+    assert to_go.seconds(70.0) == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.1, "about 5 s to go"),
+        (31.0, "about 35 s to go"),
+        (56.0, "about 1 min to go"),
+        (61.0, "about 2 min to go"),
+        (3541.0, "about 1 h 0 min to go"),
+        (4801.0, "about 1 h 21 min to go"),
+    ],
+)
+def test_an_estimate_is_rounded_up(seconds: float, words: str) -> None:
+    assert in_words(seconds) == words
