@@ -20,6 +20,7 @@ from harness.evidence.files import write_text
 from harness.execution import Watch as Watch  # noqa: PLC0414 - what follows with `as` is part of this API, too
 from harness.execution import execute as execute  # noqa: PLC0414
 from harness.execution import work_of
+from harness.existing_paths import require_existing
 from harness.judging import Judgement as Judgement  # noqa: PLC0414
 from harness.judging import judge_bundles as judge_bundles  # noqa: PLC0414
 from harness.judging import judge_runs as judge_runs  # noqa: PLC0414
@@ -73,8 +74,7 @@ def plan_contracts(
 def _absolute(path: Path | None) -> str | None:
     if path is None:
         return None
-    if not path.exists():
-        raise UsageError("the path must exist", where=str(path), got="nothing there")
+    require_existing([path])
     return str(path.resolve())
 
 

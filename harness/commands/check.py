@@ -17,6 +17,7 @@ from harness.contract.schema import SCHEMA_VERSION
 from harness.contract.tags import selected
 from harness.contract.waivers import Waiver, expired_on, find_waivers, unmatched
 from harness.errors import ContractError, ContractErrors, ExitCode
+from harness.existing_paths import require_existing
 from harness.lint import Finding, lint, lint_drill, lint_together
 from harness.numbers import counted, dump_json
 from harness.run_directory.drill_record import read_record, records_below
@@ -51,6 +52,8 @@ def findings_of(
     stale = [Finding("error", error.where, error.sentence()) for error in dead]
     stale += [Finding("warning", *late) for late in expired_on(datetime.now(tz=UTC).date(), signed)]
     describe_all(system for one in loaded for system in one.contract.systems())  # all of them in one process
+    if drill is not None:
+        require_existing([drill])
     records = records_below(REPORTS) if drill is None else [read_record(drill)]
     findings = [
         item for contract in loaded for item in (*lint(contract, describe, only), *lint_drill(contract, records))

@@ -13,6 +13,8 @@ from harness.contract.migrate import Migration, migration_of
 from harness.contract.schema import SCHEMA_VERSION
 from harness.errors import ExitCode
 from harness.evidence.files import write_text
+from harness.existing_paths import require_existing
+from harness.numbers import counted
 from harness.standard_streams import print_lines
 
 
@@ -23,6 +25,7 @@ def migrate(
     ] = False,
 ) -> None:
     """Rewrite contract files of version 1 as version 2; comments, order and formatting stay."""
+    require_existing(paths)
     files = contract_files(paths)
     migrations = [migration for file in files if (migration := migration_of(file)) is not None]
     if not check:  # nothing is written unless all of them can be
@@ -44,4 +47,4 @@ def _lines(migrations: list[Migration], files: int, *, written: bool) -> Iterato
     for migration in migrations:
         yield from (f"{migration.path}:{change}" for change in migration.changes)
     verb = "rewritten" if written else "to be rewritten"
-    yield f"{len(migrations)} of {files} contract files {verb} as {SCHEMA_VERSION}"
+    yield f"{len(migrations)} of {counted(files, 'contract file')} {verb} as {SCHEMA_VERSION}"

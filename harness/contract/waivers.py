@@ -24,6 +24,7 @@ from harness.contract.base import says_something
 from harness.contract.load import LoadedContract, files_of_folder, is_waiver_file, real
 from harness.contract.strict_yaml import Document, nearest
 from harness.errors import ContractError, ContractErrors
+from harness.existing_paths import require_existing
 
 SCHEMA = "waivers/v1"
 UNIT = ("contract", "claim", "workload")
@@ -58,9 +59,10 @@ class Waiver:
 def find_waivers(paths: Sequence[Path], file: Path | None = None) -> list[Waiver]:
     """The waivers of `file`, or else of every waiver file in the folders, and beside the files, that hold contracts.
 
-    Raises ContractErrors.
+    Raises ContractErrors, UsageError for a `file` that is not there.
     """
     if file is not None:
+        require_existing([file])
         return load_waivers(file)
     found: dict[Path, Path] = {}
     for path in paths:

@@ -16,11 +16,11 @@ from harness.drill.evidence_faults import evidence_faults
 from harness.drill.expectations import expectation_for
 from harness.drill.merge import arms_to_execute, donor_for, reduced
 from harness.drill.offered import offered_by
-from harness.errors import ContractError, UsageError
+from harness.errors import ContractError
 from harness.evidence.environment import Machine
 from harness.evidence.plan_records import Run, Unit
 from harness.runners.faults import plan_fault
-from harness.runners.plan import Describe, Plan, plan
+from harness.runners.plan import Describe, Plan, plan, refuse_unknown
 from harness.system.protocol import Expectation, FaultDescription
 from harness.system.wrappers import HARNESS_FAULTS
 
@@ -74,9 +74,7 @@ def plan_drill(
 ) -> DrillPlan:
     """Raises UsageError for a claim or fault that no contract names, ContractError for a fault without expectation."""
     named = {fault for loaded in contracts for claim in loaded.contract.claims for fault in claim.falsified_by}
-    for fault in faults:
-        if fault not in named:
-            raise UsageError("no claim names this fault", got=f"`{fault}`", remedy=f"named: {', '.join(sorted(named))}")
+    refuse_unknown("no claim names this fault", faults, named)
     everything = plan(contracts, claims=claims, machine=machine, describe=describe)
     drilled = DrillPlan()
     for loaded in contracts:

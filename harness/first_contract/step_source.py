@@ -17,6 +17,7 @@ from pathlib import Path
 
 from harness.contract.strict_yaml import nearest
 from harness.errors import UsageError
+from harness.existing_paths import require_existing
 from harness.python_path import add_working_directory
 
 GIVEN = {
@@ -74,6 +75,7 @@ def find_step_source(asked: str) -> StepSource:
 
 def _by_path(path: Path) -> tuple[Path, Path, str]:
     """File, folder and module of a path: as `python path/to/file.py` has it, or as its package does."""
+    require_existing([path])
     if not path.is_file():
         raise UsageError("the file must exist", where=str(path), got="no file there")
     file = path.resolve()

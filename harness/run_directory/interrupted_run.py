@@ -19,6 +19,7 @@ from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
 from harness.evidence.files import Damaged
 from harness.evidence.plan_records import Run
+from harness.existing_paths import require_existing
 from harness.run_directory.bundle import Bundle, Header, LoadedContract, Resumption, altered, read_bundle
 from harness.run_directory.journal import (
     Journal,
@@ -109,6 +110,7 @@ def _interrupted(described: Described, directory: Path) -> Iterator[tuple[Bundle
 
 
 def _unfinished(directory: Path) -> Bundle:
+    require_existing([directory])
     rule = "only a run directory that was interrupted is gone on with"
     if not (directory / layout.HEADER).is_file():
         raise UsageError(rule, where=str(directory), got="no run directory")

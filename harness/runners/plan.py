@@ -7,7 +7,7 @@ run once.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -24,6 +24,7 @@ from harness.runners.run_builder import RunBuilder
 from harness.system.protocol import FaultDescription, SystemDescription
 
 Describe = Callable[[str], SystemDescription]
+SHOWN = 12  # names that there are, where none is near the one that there is not
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,16 @@ def plan(
     contract has.
     """
     selected = [loaded.contract for loaded in contracts]
-    _refuse_unknown("claim", claims, {claim.id for contract in selected for claim in contract.claims})
-    _refuse_unknown("workload", workloads, {name for contract in selected for name in contract.workloads})
+    refuse_unknown(
+        "no contract here has this claim", claims, {claim.id for contract in selected for claim in contract.claims}
+    )
+    refuse_unknown(
+        "no contract here has this workload", workloads, {name for contract in selected for name in contract.workloads}
+    )
     descriptions = _Descriptions(describe)
     if fault is not None:
         known = {name for contract in selected for name in descriptions.faults(contract)} | set(harness_faults)
-        _refuse_unknown("fault", [fault], known)
+        refuse_unknown("no contract here has this fault", [fault], known)
     units: list[Unit] = []
     runs: list[Run] = []
     for contract in selected:
@@ -156,9 +161,13 @@ class _Descriptions:
         return faults
 
 
-def _refuse_unknown(kind: str, names: Sequence[str], known: set[str]) -> None:
+def refuse_unknown(rule: str, names: Sequence[str], known: Collection[str]) -> None:
+    """Raise UsageError for the first of `names` that is not known, with the nearest that is; else with some of them."""
+    there = sorted(known)
     for name in names:
         if name not in known:
-            nearest = difflib.get_close_matches(name, sorted(known), n=1)
-            remedy = f"did you mean `{nearest[0]}`?" if nearest else f"known: {', '.join(sorted(known)) or 'none'}"
-            raise UsageError(f"no contract here has this {kind}", got=f"`{name}`", remedy=remedy)
+            nearest = difflib.get_close_matches(name, there, n=1)
+            more = f" and {len(there) - SHOWN} more" if len(there) > SHOWN else ""
+            some = f"known: {', '.join(there[:SHOWN]) or 'none'}{more}"
+            remedy = f"did you mean `{nearest[0]}`?" if nearest else some
+            raise UsageError(rule, got=f"`{name}`", remedy=remedy)

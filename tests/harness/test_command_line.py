@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -36,6 +37,17 @@ THAT_READ_A_PATH = {
     "pack": [],
     "attest": ["--key", "key.pem"],
     "import": [],
+    "migrate": [],
+}
+# options and arguments that name a path beside the one above
+THAT_NAME_ANOTHER = {
+    "--waivers": ["check", "contracts", "--waivers", "nothing-here.yaml"],
+    "--drill": ["check", "contracts", "--drill", "nothing-here.yaml"],
+    "--data": ["verify", "contracts", "--plan", "--data", "nothing-here.yaml"],
+    "--model": ["verify", "contracts", "--plan", "--model", "nothing-here.yaml"],
+    "--contracts": ["explain", "F-PTX-001", "--contracts", "nothing-here.yaml"],
+    "try": ["try", "nothing-here.py:make_step"],
+    "init": ["init", "nothing-here.py:make_step"],
 }
 
 
@@ -80,6 +92,13 @@ def test_a_path_that_is_not_there_is_a_mistake_on_the_command_line(
     assert printed.err.count("nothing-here.yaml: a path that is named must exist") == 1
 
 
+@pytest.mark.parametrize("option", THAT_NAME_ANOTHER)
+def test_so_is_one_that_an_option_names(option: str) -> None:
+    done = ended(*THAT_NAME_ANOTHER[option])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(re.findall(r"nothing-here\.(yaml|py): a path that is named must exist", done.stderr)) == 1
+
+
 def test_the_nearest_name_beside_a_missing_path_is_said(tmp_path: Path) -> None:
     (tmp_path / "contracts").mkdir()
     with pytest.raises(Exception, match=re.escape(f"did you mean `{tmp_path / 'contracts'}`?")):
@@ -93,6 +112,43 @@ def test_a_plan_of_a_run_that_began_earlier_is_refused(command: str) -> None:
     done = ended(command, "contracts", "--plan", "--resume", "begun")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--plan is of a run that begins anew; found --resume begun; leave out one of them" in done.stderr
+
+
+CLAIM = "no contract here has this claim; found `F-PTX-01`; did you mean `F-PTX-001`?"
+FAULT = "this fault; found `stale_bach`; did you mean `stale_batch`?"
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        ("verify contracts --plan --claim F-PTX-01", CLAIM),
+        ("drill contracts --plan --claim F-PTX-01", CLAIM),
+        ("verify contracts --plan --workload tinny", "found `tinny`; did you mean `tiny`?"),
+        ("verify contracts --plan --fault stale_bach", f"no contract here has {FAULT}"),
+        ("drill contracts --plan --fault stale_bach", f"no claim names {FAULT}"),
+        ("verfy contracts", "No such command 'verfy'. Did you mean 'verify'?"),
+        ("verify contracts --claims F-PTX-001", "No such option: --claims (Possible options: --claim)"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_nearest(words: str, near: str) -> None:
+    done = ended(*words.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(f"{near}\n")
+
+
+def test_a_wrong_tag_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    text = (ROOT / "contracts" / "ptx-target-parity-v1.yaml").read_text()
+    (tmp_path / "tagged.yaml").write_text(text.replace("claims:", "tags: [kernels]\nclaims:", 1))
+    shutil.copytree(ROOT / "contracts" / "shared", tmp_path / "shared")
+    done = ended("verify", str(tmp_path), "--plan", "--tag", "kernel")
+    assert done.returncode == 2
+    assert done.stderr.endswith("no claim here has this tag; found `kernel`; did you mean 'kernels'?\n")
+
+
+def test_where_no_name_is_near_some_are_listed_and_the_others_counted() -> None:
+    done = ended("drill", "contracts", "--plan", "--fault", "xyz")
+    assert re.search(r"found `xyz`; known: adam_epsilon_in_root, .* and \d+ more\n$", done.stderr)
+    assert len(done.stderr) < 600
 
 
 def test_an_unknown_claim_is_answered_with_the_nearest() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from harness import session
 from harness.contract.load import load_contracts
-from harness.errors import ContractError, EvidenceError, ExitCode, UsageError
+from harness.errors import EvidenceError, ExitCode, UsageError
 from harness.evidence.plan_records import Run
 from harness.rejudge import rejudged
 from harness.run_directory.bundle import read_bundle
@@ -56,8 +56,12 @@ def test_a_plan_is_narrowed_and_says_so(contracts: Path) -> None:
         (session.VerifyOptions(claims=("SCRIPT-01",)), UsageError, "did you mean `SCRIPT-001`"),
         (session.VerifyOptions(workloads=("hel",)), UsageError, "did you mean `held`"),
         (session.VerifyOptions(fault="no_such_fault"), UsageError, "no contract here has this fault"),
-        (session.VerifyOptions(data=Path("nowhere")), UsageError, "nowhere: the path must exist"),
-        (session.VerifyOptions(waivers=Path("nowhere.yaml")), ContractError, "no such file"),
+        (session.VerifyOptions(data=Path("nowhere")), UsageError, "nowhere: a path that is named must exist"),
+        (
+            session.VerifyOptions(waivers=Path("nowhere.yaml")),
+            UsageError,
+            "nowhere.yaml: a path that is named must exist",
+        ),
     ],
     ids=["claim", "workload", "fault", "data", "waivers"],
 )

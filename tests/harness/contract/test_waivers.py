@@ -9,7 +9,7 @@ import pytest
 
 from harness.contract.load import LoadedContract, load_contract
 from harness.contract.waivers import find_waivers, load_waivers, unmatched
-from harness.errors import ContractError, ContractErrors
+from harness.errors import ContractErrors, UsageError
 
 ENTRY = {
     "contract": "traced-step-v1",
@@ -84,7 +84,7 @@ def test_every_error_is_named(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_an_error_only_when_it_was_named(tmp_path: Path) -> None:
     assert find_waivers([tmp_path, tmp_path / "a.yaml"]) == []
-    with pytest.raises(ContractError, match="no such file"):
+    with pytest.raises(UsageError, match="a path that is named must exist"):
         find_waivers([tmp_path], tmp_path / "waivers.yaml")
 
 

@@ -126,8 +126,8 @@ def test_one_run_serves_the_claims_whose_arms_are_faulted_alike() -> None:
 
 def test_only_the_asked_faults() -> None:
     assert rows(planned("one", "both", faults=["both"])) == [("both", "w")]
-    with pytest.raises(UsageError, match=r"no claim names this fault; found `other`; named: both, one"):
-        planned("one", "both", faults=["other"])
+    with pytest.raises(UsageError, match=r"no claim names this fault; found `xyz`; known: both, one"):
+        planned("one", "both", faults=["xyz"])
 
 
 @pytest.mark.parametrize("fault", ["other_kind", "unheard_of"])

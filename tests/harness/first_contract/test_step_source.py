@@ -106,7 +106,7 @@ def test_what_makes_no_step_is_refused_with_its_place(text: str, found: str) -> 
     [
         ("train", "a function is named `module:function`, or `path/to/file.py:function`; found `train`"),
         ("train:make step", "a function is named"),
-        ("missing.py:main", "missing.py: the file must exist"),
+        ("missing.py:main", "missing.py: a path that is named must exist"),
         ("missing:main", "the module must be one that Python finds; found no `missing`"),
         ("tr-ain:main", "a module's name is made of identifiers; found `tr-ain`"),
         ("class.py:main", "a module is imported by its file's name, which is an identifier"),
