@@ -38,6 +38,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def was(number: int) -> str:
+    """The verb behind a counted noun."""
+    return "was" if number == 1 else "were"
+
+
 Real = Annotated[float, BeforeValidator(decode), PlainSerializer(encode, return_type=float | str)]
 Amount = Annotated[Real, AfterValidator(_not_negative)]  # a duration, an error, a norm
 Count = Annotated[int, Field(ge=0)]

@@ -17,7 +17,7 @@ from harness.errors import SystemResolutionError, UsageError
 from harness.evidence import environment
 from harness.evidence.environment_records import Environment
 from harness.evidence.plan_records import Unit
-from harness.numbers import dump_json
+from harness.numbers import counted, dump_json
 from harness.report.causes.table import remedy_for
 from harness.standard_streams import print_json, print_lines
 from harness.system.described import describe_all
@@ -82,7 +82,10 @@ def _facts(collected: Environment) -> list[tuple[str, str]]:
     return [
         ("GPU", device),
         ("driver", gpu.driver or "none"),
-        ("processor", f"{cpu.model}, {cpu.usable_cores} usable cores, {collected.host_memory_gib:g} GiB"),
+        (
+            "processor",
+            f"{cpu.model}, {counted(cpu.usable_cores or 0, 'usable core')}, {collected.host_memory_gib:g} GiB",
+        ),
         ("Python", versions.get("python") or "unknown"),
         ("torch", f"{versions['torch']}, built {built}" if "torch" in versions else "not installed"),
         *((name, versions.get(name) or "not installed") for name in optional),
@@ -106,7 +109,10 @@ def _json(diagnosis: Diagnosis) -> str:
 
 
 def _lines(diagnosis: Diagnosis) -> list[str]:
-    lines = [f"{len(diagnosis.decidable)} of {len(diagnosis.units)} units can be decided on this machine", ""]
+    lines = [
+        f"{len(diagnosis.decidable)} of {counted(len(diagnosis.units), 'unit')} can be decided on this machine",
+        "",
+    ]
     lines += [f"  {name:<14}{value}" for name, value in diagnosis.facts]
     lines += [f"BROKEN  {system}: {problem}" for system, problem in diagnosis.broken]
     lines += ["", "Can be decided:", *(f"  {_name(unit)}" for unit in diagnosis.decidable or [])]

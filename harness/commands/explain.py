@@ -15,6 +15,7 @@ from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.load import LoadedContract, load_contracts
 from harness.contract.strict_yaml import nearest
 from harness.errors import UsageError
+from harness.numbers import counted
 from harness.standard_streams import print_lines
 
 WIDTH = 100
@@ -87,7 +88,9 @@ def _workload(loaded: LoadedContract, name: str) -> str:
     workload = loaded.contract.workloads[name]
     lengths = workload.seq_len
     length = f"lengths {_value(lengths)} in turn" if isinstance(lengths, list) else f"length {lengths}"
-    return f"{name}: {workload.model}, batch {workload.batch_size}, sequence {length}, {workload.steps} steps"
+    return (
+        f"{name}: {workload.model}, batch {workload.batch_size}, sequence {length}, {counted(workload.steps, 'step')}"
+    )
 
 
 def _demands(part: AnyPart) -> list[str]:

@@ -22,6 +22,7 @@ from harness.evidence import environment, layout
 from harness.evidence.environment import Machine
 from harness.evidence.files import write_text
 from harness.execution import work_of
+from harness.numbers import counted
 from harness.run_directory.bundle import Bundle, Header
 from harness.run_directory.drill_record import (
     FILE,
@@ -124,7 +125,7 @@ def _keep_rows(
     writer.settle()
     record = _judge(contracts, ended, writer.bundle(), machine, started)
     _write(writer, contracts, record, incomplete=(writer.path.name,))
-    return f"kept the {len(record.rows)} rows whose runs had ended, marked {layout.INCOMPLETE}: {writer.path}"
+    return f"kept {counted(len(record.rows), 'row')} whose runs had ended, marked {layout.INCOMPLETE}: {writer.path}"
 
 
 def _header(

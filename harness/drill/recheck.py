@@ -20,7 +20,7 @@ from harness.errors import SystemResolutionError
 from harness.evidence import layout
 from harness.evidence.plan_records import Unit
 from harness.judge.verdict import Verdict
-from harness.numbers import dump_json
+from harness.numbers import counted, dump_json
 from harness.run_directory.bundle import Bundle
 from harness.run_directory.drill_record import FILE, DrillRecord, Row, read_record
 from harness.system.protocol import Expectation, SystemDescription
@@ -65,7 +65,7 @@ class Recheck:
             if row.not_judged:
                 by_reason.setdefault(row.not_judged, []).append(row.name)
         return [
-            f"{name}{f' and {len(others)} other rows' if others else ''}: not judged again: {reason}"
+            f"{name}{' and ' + counted(len(others), 'other row') if others else ''}: not judged again: {reason}"
             for reason, (name, *others) in by_reason.items()
         ]
 
@@ -76,7 +76,7 @@ class Recheck:
             sum(bool(row.not_judged) for row in self.rows),
         )
         same = len(self.rows) - differ - not_judged
-        return f"{len(self.rows)} rows: {same} same · {differ} differ · {not_judged} not judged again"
+        return f"{counted(len(self.rows), 'row')}: {same} same · {differ} differ · {not_judged} not judged again"
 
 
 def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Verdict], describe: Describe) -> Recheck:
@@ -108,7 +108,7 @@ def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Co
         if fault in drilled and (not narrowed or claim.id in narrowed)
     ]
     return [
-        f"{claim}: {fault}: {number} rows, the contract demands one"
+        f"{claim}: {fault}: {counted(number, 'row')}, the contract demands one"
         for contract, claim, fault in demanded
         if (number := listed.count((contract, claim, fault))) != 1
     ]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from harness.errors import ExitCode
 from harness.judge.verdict import Status, Verdict
+from harness.numbers import counted
 from harness.report import cards
 from harness.report.headline import PARTLY_DECIDED, headline
 from harness.report.text import line
@@ -35,7 +36,7 @@ def github_annotations(view: ReportView) -> list[str]:
         for verdict in shown
     ]
     if len(shown) < len(worst):
-        lines.append(_command("error", "More units", f"{len(worst) - len(shown)} more units are in the report"))
+        lines.append(_command("error", "More units", f"the report has {counted(len(worst) - len(shown), 'more unit')}"))
     return lines
 
 

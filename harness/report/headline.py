@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from harness.contract.claims import parts_of
 from harness.errors import ExitCode
 from harness.judge.verdict import Status, Verdict
+from harness.numbers import counted, was
 from harness.report.causes.table import remedy_for
 from harness.report.view import ReportView
 from harness.run_directory.drill_record import DrillRecord
@@ -83,7 +84,8 @@ def _not_whole(view: ReportView) -> str:
         return "evidence differs from the digests recorded with it"
     if view.incomplete:
         drill = view.drill if view.drill is not None and view.drill.interrupted else None
-        left = f", {len(drill.interrupted)} of {drill.planned} planned faults were never planted" if drill else ""
+        cut = len(drill.interrupted) if drill else 0
+        left = f", {cut} of {counted(drill.planned, 'planned fault')} {was(cut)} never planted" if drill else ""
         return f"the run did not finish{left}"
     return "the run has no seal" if view.unsealed else ""
 
@@ -110,7 +112,7 @@ def _without_failures(statuses: Sequence[Status], *, waived: int, gate: bool) ->
         return Headline(ExitCode.UNDECIDED, NOT_DECIDED, sentence)
     if left:
         others = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
-        partly = f"{held} of {len(statuses) + waived} planned units held ({others})."
+        partly = f"{held} of {counted(len(statuses) + waived, 'planned unit')} held ({others})."
         if gate:
             return Headline(ExitCode.UNDECIDED, PARTLY_DECIDED, f"The gate is closed: {partly}")
         return Headline(ExitCode.HELD, PARTLY_DECIDED, partly)
@@ -123,9 +125,10 @@ def of_drill(record: DrillRecord, controls: Sequence[str]) -> Headline:
     """Of a whole fire drill; `controls`: the status of each unit that ran without a fault, which must be PASS."""
     survived, planned, cut = len(record.survivors), record.planned, len(record.interrupted)
     if cut:  # a fault that was never planted is none that was killed
-        killed = f"{len(record.rows) - survived} of {planned} planned faults were killed"
-        return Headline(ExitCode.ERROR, ERROR, f"The drill was interrupted: {killed}, {cut} were never planted.")
-    lived = f"{survived} of {len(record.rows)} planted faults survived: those claims prove nothing."
+        dead = len(record.rows) - survived
+        killed = f"{dead} of {counted(planned, 'planned fault')} {was(dead)} killed"
+        return Headline(ExitCode.ERROR, ERROR, f"The drill was interrupted: {killed}, {cut} {was(cut)} never planted.")
+    lived = f"{survived} of {counted(len(record.rows), 'planted fault')} survived: those claims prove nothing."
     failure = _failure(controls, lived if survived else "")
     undecided = sum(status in {Status.INCONCLUSIVE, Status.NOT_RUN} for status in controls)
     if failure is not None:
@@ -133,14 +136,16 @@ def of_drill(record: DrillRecord, controls: Sequence[str]) -> Headline:
     if not record.rows or not controls:
         return Headline(ExitCode.UNDECIDED, NOT_DECIDED, "Nothing here could be drilled on this machine.")
     if undecided:  # what a fault did to a unit proves nothing where the unit does not hold without it
-        sentence = (
-            f"{undecided} of {len(controls)} controls were not decided: the faults of those claims prove nothing."
-        )
+        open_ones = f"{undecided} of {counted(len(controls), 'control')} {was(undecided)} not decided"
+        sentence = f"{open_ones}: the faults of those claims prove nothing."
         return Headline(ExitCode.VIOLATED, PARTLY_DECIDED, sentence)
     if record.not_run:
-        sentence = f"{len(record.rows)} of {planned} planned faults were planted and killed; the others were not run."
+        done = len(record.rows)
+        planted = f"{done} of {counted(planned, 'planned fault')} {was(done)} planted and killed"
+        sentence = f"{planted}; the others were not run."
         return Headline(ExitCode.HELD, PARTLY_DECIDED, sentence)
-    return Headline(ExitCode.HELD, HELD, f"All {planned} planted faults were killed.")
+    every = f"All {counted(planned, 'planted fault')} were" if planned > 1 else "The one planted fault was"
+    return Headline(ExitCode.HELD, HELD, f"{every} killed.")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from harness.judge.verdict import Status, Verdict
+from harness.numbers import counted
 from harness.report import cards
 from harness.report.advice import Advice, advice, telling_figures
 from harness.report.headline import headline, undecided
@@ -29,8 +30,8 @@ def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
     room = limit - len((head + tail).encode()) - 400
     table, left_rows = _fitting(blocks, room)
     text, left_details = _fitting(details, room - len(table.encode()))
-    notes = [f"\n{left_rows} more units are in the report.\n"] if left_rows else []
-    notes += [f"\nDetails of {left_details} more units are in the report.\n"] if left_details else []
+    notes = [f"\nThe report has {counted(left_rows, 'more unit')}.\n"] if left_rows else []
+    notes += [f"\nThe report has details of {counted(left_details, 'more unit')}.\n"] if left_details else []
     return head + table + "\n" + text + "".join(notes) + tail
 
 

@@ -128,8 +128,12 @@ class ReportView:
         others = self.header.attempts.directories(unit)
         timed = {run.run_id for run in self.runs_of(*unit) if run.probe == "throughput"}
         cut_off = sum(bool(timed & set(each.cut_off)) for each in self.header.resumed)
-        told = [f"{len(others) + 1} attempts: also timed in {line(', '.join(others), 300)}"] if others else []
-        told += [f"cut off while it was timed, and timed again, in {cut_off} interruptions"] if cut_off else []
+        told = (
+            [f"{counted(len(others) + 1, 'attempt')}: also timed in {line(', '.join(others), 300)}"] if others else []
+        )
+        told += (
+            [f"cut off while it was timed, and timed again, in {counted(cut_off, 'interruption')}"] if cut_off else []
+        )
         return "; ".join(told) or None
 
     def repeated_job(self) -> str:
@@ -142,7 +146,7 @@ class ReportView:
         resumed = self.header.resumed
         if not resumed:
             return ""
-        often = "once" if len(resumed) == 1 else f"{len(resumed)} times"
+        often = "once" if len(resumed) == 1 else counted(len(resumed), "time")
         last = f"last at {line(resumed[-1].at, 30)} with {counted(len(resumed[-1].executed), 'run')} left"
         cut_off = sum(len(each.cut_off) for each in resumed)
         return f"Resumed {often}, {last}; cut off and begun again: {counted(cut_off, 'run')}."
@@ -166,15 +170,15 @@ class ReportView:
         if self.altered:
             files = "; ".join(self.altered[:5]) + (" and more" if len(self.altered) > 5 else "")
             warnings.append(
-                f"Altered: {len(self.altered)} files differ from the digests recorded with the run, so its verdicts "
-                f"prove nothing: {files}."
+                f"Altered: {counted(len(self.altered), 'difference')} from the digests recorded with the run, so its "
+                f"verdicts prove nothing: {files}."
             )
         return warnings
 
     def unchecked_sentence(self) -> str:
         """How many listed claims no kind can judge; empty for none."""
         number = sum(len(contract.unchecked) for contract in self.contracts)
-        listed = "1 listed claim has" if number == 1 else f"{number} listed claims have"
+        listed = f"{counted(number, 'listed claim')} {'has' if number == 1 else 'have'}"
         return f"{listed} no executable check." if number else ""
 
     def judged(self) -> list[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:

@@ -148,7 +148,7 @@ def test_changed_evidence_is_named_and_shuts_the_gate(contracts: Path, played: N
     assert f"{series.relative_to(directory)}: changed" in check.stderr
     judged = called("judge", directory)
     assert judged.returncode == 12  # though every claim holds in the files as they stand
-    assert "WARNING: Altered: 1 files differ from the digests recorded with the run" in judged.stdout
+    assert "WARNING: Altered: 1 difference from the digests recorded with the run" in judged.stdout
     assert "1 planned · 1 held · 0 violated" in judged.stdout
     assert "HELD" not in judged.stdout
     printed = called("judge", directory, "--json")
@@ -270,7 +270,7 @@ def test_a_drill_is_told_and_kept_under_its_name(contracts: Path, played: None) 
     assert drilled.stdout.splitlines()[0] == (
         "1 fault planted · 1 killed · 0 survived · 1 of 1 control held · 0 not run"
     )
-    assert drilled.stdout.splitlines()[-2] == "HELD: All 1 planted faults were killed."
+    assert drilled.stdout.splitlines()[-2] == "HELD: The one planted fault was killed."
     record = json.loads(Path("harness-reports/here/drill.json").read_text())
     assert [(row["fault"], row["seen"]["reason"]) for row in record["rows"]] == [("no_steps", "vacuous_steps")]
 

@@ -44,7 +44,7 @@ def test_the_rows_whose_runs_ended_are_kept(
         drilled(tmp_path, monkeypatch, stop_at="+doubled_step")
     directory = tmp_path / "reports" / "drilled"
     assert stopped.value.code == 143
-    assert stopped.value.__notes__ == [f"kept the 3 rows whose runs had ended, marked INCOMPLETE: {directory}"]
+    assert stopped.value.__notes__ == [f"kept 3 rows whose runs had ended, marked INCOMPLETE: {directory}"]
     record = read_record(directory / "drill.json")
     assert {row.fault: row.killed for row in record.rows} == {
         "lost_first_update": True,
@@ -61,7 +61,7 @@ def test_the_rows_whose_runs_ended_are_kept(
     assert told.err == f"{directory}: the run did not finish, or its manifest.json was taken away\n"
 
 
-UNPLANTED = "The run did not finish, 1 of 4 planned faults were never planted, so nothing here is proven."
+UNPLANTED = "The run did not finish, 1 of 4 planned faults was never planted, so nothing here is proven."
 
 
 def test_wherever_it_is_read_the_faults_that_never_ran_were_not_killed(
@@ -80,7 +80,7 @@ def test_wherever_it_is_read_the_faults_that_never_ran_were_not_killed(
     shown = matrix.headline_of(record)
     assert (shown.code, str(shown)) == (
         12,
-        "ERROR: The drill was interrupted: 3 of 4 planned faults were killed, 1 were never planted.",
+        "ERROR: The drill was interrupted: 3 of 4 planned faults were killed, 1 was never planted.",
     )
     with pytest.raises(EvidenceError, match="the run did not finish"):
         pack.published(directory, tmp_path / "published")

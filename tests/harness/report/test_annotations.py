@@ -27,7 +27,7 @@ def test_ten_lines_at_most_and_the_last_counts_the_rest() -> None:
     assert len(github_annotations(view_of(*[Status.FAIL] * 10))) == 10
     lines = github_annotations(view_of(*[Status.FAIL] * 25))
     assert len(lines) == 10
-    assert lines[-1] == "::error title=More units::16 more units are in the report"
+    assert lines[-1] == "::error title=More units::the report has 16 more units"
 
 
 def test_a_waived_violation_is_a_warning() -> None:
@@ -65,7 +65,7 @@ def test_what_held_is_not_annotated() -> None:
 def test_with_the_headline_there_are_ten_lines_at_most_too() -> None:
     lines = github_annotations(view_of(*[Status.FAIL] * 25, altered=("a.csv: changed",)))
     assert (len(lines), lines[0][:19]) == (10, "::error title=ERROR")
-    assert lines[-1] == "::error title=More units::17 more units are in the report"
+    assert lines[-1] == "::error title=More units::the report has 17 more units"
 
 
 def test_text_cannot_start_a_command_or_end_a_property() -> None:

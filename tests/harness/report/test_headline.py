@@ -117,12 +117,12 @@ def test_a_drill_that_could_plant_nothing_decided_nothing() -> None:
 def test_a_drill_whose_control_was_not_decided_did_not_hold(status: Status) -> None:
     shown = headline(whole_drill_view(PASS, status, killed=[True, True]))
     assert (shown.code, shown.word) == (ExitCode.VIOLATED, "PARTLY DECIDED")
-    assert shown.sentence == "1 of 2 controls were not decided: the faults of those claims prove nothing."
+    assert shown.sentence == "1 of 2 controls was not decided: the faults of those claims prove nothing."
 
 
 def test_the_terminal_of_a_drill_says_what_its_page_says() -> None:
     assert matrix.shown(drilled(killed=[True], not_run=1), None)[-1] == (
-        "PARTLY DECIDED: 1 of 2 planned faults were planted and killed; the others were not run."
+        "PARTLY DECIDED: 1 of 2 planned faults was planted and killed; the others were not run."
     )
 
 
@@ -130,7 +130,7 @@ def test_a_drill_of_some_faults_says_of_how_many() -> None:
     """The contract names two; no option of the command line is recorded for faults."""
     shown = headline(whole_drill_view(killed=[True]))
     assert shown.sentence == (
-        "All 1 planted faults were killed. Only a part of the contracts was planned: faults: 1 of 2."
+        "The one planted fault was killed. Only a part of the contracts was planned: faults: 1 of 2."
     )
 
 

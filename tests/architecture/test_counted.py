@@ -1,0 +1,61 @@
+"""A number with its noun is `numbers.counted`: `1 unit`, `2 units`, in what commands print and reports begin with."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from import_statements import ROOT
+
+FOLDERS = ("commands", "drill", "forecast", "gpu_pool", "pytest_plugin")
+FILES = ("headline", "view", "annotations", "markdown", "terminal", "progress", "time_to_go", "advice", "compare")
+SOURCES = sorted(
+    [path for folder in FOLDERS for path in (ROOT / "harness" / folder).glob("*.py")]
+    + [ROOT / "harness" / "report" / f"{name}.py" for name in FILES]
+)
+# words that end as plurals do, behind a value that is no number
+NO_NOUNS = {"has", "is", "was", "this", "does", "says", "needs", "lacks", "holds", "as", "its", "names", "side"}
+NEVER_ONE = {
+    "{run.processes} processes": "said of several alone",
+    "{figure.value} processes": "an estimate beyond those that there were",
+    "{size} bytes": "of an archive",
+}
+
+
+def uncounted(source: str) -> Iterator[str]:
+    """`line: {value} nouns` for each f-string that puts a plural behind a value that may be one."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.JoinedStr):
+            continue
+        for value, text in pairwise(node.values):
+            if not isinstance(value, ast.FormattedValue) or not isinstance(text, ast.Constant):
+                continue
+            noun = re.match(r" (?:[a-z]+ )??([a-z]{2,}s)\b", str(text.value))
+            shown = f"{{{ast.unparse(value.value)}}}{noun[0]}" if noun else ""
+            if shown.startswith(("{counted(", "{was(")):
+                continue
+            if noun and noun[1] not in NO_NOUNS and not noun[1].endswith("ss") and shown not in NEVER_ONE:
+                yield f"{node.lineno}: {shown}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_what_is_counted_agrees_with_its_number(path: Path) -> None:
+    assert list(uncounted(path.read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('f"{n} units"', ["1: {n} units"]),
+        ('f"all {len(x)} planned faults were"', ["1: {len(x)} planned faults"]),
+        ("f\"{counted(n, 'unit')} of {name} is there\"", []),
+        ('f"{unit} has no kernels"', []),
+        ('f"{seconds:.1f} s"', []),
+    ],
+)
+def test_a_plural_behind_any_number_is_found(source: str, found: list[str]) -> None:
+    assert list(uncounted(source)) == found
