@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from collections.abc import Iterable
 from functools import reduce
@@ -28,13 +29,13 @@ def explain(
     contracts: Annotated[Path, typer.Option("--contracts", help="Where to look for it.")] = Path("contracts"),
 ) -> None:
     """Say what a claim demands, where its numbers come from, and what usually breaks it."""
-    print_lines(explanation_of(claim, contracts))
+    print_lines(explanation_of(claim, contracts, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)))
 
 
-def explanation_of(claim_id: str, contracts: Path) -> list[str]:
+def explanation_of(claim_id: str, contracts: Path, width: int = WIDTH) -> list[str]:
     """What a claim demands, in plain lines, of each contract that has it. Raises UsageError for an unknown id."""
     claims = [(loaded, claim) for loaded in load_contracts([contracts]) for claim in loaded.contract.claims]
-    explained = [_explanation(loaded, claim) for loaded, claim in claims if claim.id == claim_id]
+    explained = [_explanation(loaded, claim, width) for loaded, claim in claims if claim.id == claim_id]
     if not explained:
         raise UsageError(
             "no contract has this claim",
@@ -46,7 +47,7 @@ def explanation_of(claim_id: str, contracts: Path) -> list[str]:
     return [*first, *(line for lines in more for line in ["", *lines])]
 
 
-def _explanation(loaded: LoadedContract, claim: AnyClaim) -> list[str]:
+def _explanation(loaded: LoadedContract, claim: AnyClaim, width: int) -> list[str]:
     contract = loaded.contract
     sections = [
         ("contract", [f"{contract.id} ({loaded.path})"]),
@@ -59,10 +60,10 @@ def _explanation(loaded: LoadedContract, claim: AnyClaim) -> list[str]:
         ("if it fails", [claim.if_fails]),
         ("faults", [", ".join(claim.falsified_by) or "none: nothing has shown that this claim can fail"]),
     ]
-    return [f"{claim.id}: {claim.title}", *(line for section in sections for line in _section(*section))]
+    return [f"{claim.id}: {claim.title}", *(line for section in sections for line in _section(*section, width))]
 
 
-def _section(label: str, texts: Iterable[str]) -> list[str]:
+def _section(label: str, texts: Iterable[str], width: int) -> list[str]:
     """The label before the first of its lines, or above them when it is too long to stand there."""
     margin = " " * (2 + LABEL_WIDTH)
     lines = [
@@ -70,7 +71,7 @@ def _section(label: str, texts: Iterable[str]) -> list[str]:
         for text in texts
         for line in textwrap.wrap(
             text,
-            WIDTH,
+            max(width, 2 * LABEL_WIDTH + 10),
             initial_indent=margin,
             subsequent_indent=margin,
             break_long_words=False,

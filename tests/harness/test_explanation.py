@@ -49,3 +49,11 @@ def test_every_claim_is_explained_whole_and_fits(claim: AnyClaim) -> None:
 def test_an_unknown_claim_is_answered_with_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"no contract has this claim; found 'F-CGT-009'; did you mean 'F-CGT-006'\?"):
         explanation_of("F-CGT-009", CONTRACTS)
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_narrower_terminal_gets_shorter_lines_of_the_same_words(width: int) -> None:
+    narrow = explanation_of("F-CGT-006", CONTRACTS, width)
+    _, *lines = narrow
+    assert [line for line in lines if len(line) > width and len(line.split()) > 2] == []
+    assert " ".join(narrow).split() == " ".join(explanation_of("F-CGT-006", CONTRACTS)).split()
