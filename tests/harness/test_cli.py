@@ -148,7 +148,7 @@ def test_changed_evidence_is_named_and_shuts_the_gate(contracts: Path, played: N
     assert f"{series.relative_to(directory)}: changed" in check.stderr
     judged = called("judge", directory)
     assert judged.returncode == 12  # though every claim holds in the files as they stand
-    assert "WARNING: Altered: 1 difference from the digests recorded with the run" in judged.stdout
+    assert "WARNING: Altered: 1 file differs from the digests recorded with the run" in judged.stdout
     assert "1 planned · 1 held · 0 violated" in judged.stdout
     assert "HELD" not in judged.stdout
     printed = called("judge", directory, "--json")
@@ -161,7 +161,7 @@ def test_changed_evidence_is_named_and_shuts_the_gate(contracts: Path, played: N
     assert called("judge", "--write", directory).returncode == 12
     called("report", directory)
     page = (directory / "report.html").read_text()
-    assert "Altered: 1 files differ" in page
+    assert "Altered: 1 file differs" in page
     assert "<title>ERROR · scripted-v1</title>" in page
     assert '<error message="ERROR: Evidence differs' in (directory / "junit.xml").read_text()
 
@@ -217,7 +217,7 @@ def test_an_interrupted_run_is_kept_and_says_so(contracts: Path, number: int, co
         assert process.stderr is not None
         awaited = {"sleeps", "ended"}  # progress: one run has ended, the other one sleeps, in whichever order
         for line in process.stderr:
-            awaited -= {line.split()[-1]} if line.split() else set()
+            awaited -= set(line.replace(";", " ").split())  # `ended; about 5 s to go`
             if not awaited:
                 break
         process.send_signal(number)

@@ -81,7 +81,7 @@ def test_parts_of_a_composite_are_judged_by_their_own_bounds() -> None:
 
 def test_a_run_that_proves_nothing_is_told() -> None:
     lines = compare(view_with(), replace(view_with(), altered=("a: changed",)))
-    assert any(line.startswith("WARNING, after: Altered: 1 files differ") for line in lines)
+    assert any(line.startswith("WARNING, after: Altered: 1 file differs") for line in lines)
 
 
 def test_a_drill_among_the_two_is_told() -> None:
