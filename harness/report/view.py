@@ -170,8 +170,8 @@ class ReportView:
         if self.altered:
             files = "; ".join(self.altered[:5]) + (" and more" if len(self.altered) > 5 else "")
             warnings.append(
-                f"Altered: {counted(len(self.altered), 'file')} {'differs' if len(self.altered) == 1 else 'differ'} from "
-                f"the digests recorded with the run, so its verdicts prove nothing: {files}."
+                f"Altered: {counted(len(self.altered), 'file')} {'differs' if len(self.altered) == 1 else 'differ'} "
+                f"from the digests recorded with the run, so its verdicts prove nothing: {files}."
             )
         return warnings
 
