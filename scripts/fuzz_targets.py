@@ -18,7 +18,7 @@ from fuzz_files import Evidence, checkpoint_case, packed, read_checkpoint, unpac
 from fuzz_mutations import altered, changed, changes, damaged, damages
 from pydantic import ValidationError
 
-from harness.commands.explain import _explanation
+from harness.commands.explain import WIDTH, _explanation
 from harness.contract import strict_yaml
 from harness.contract.load import LoadedContract, load_contract
 from harness.contract.references import problems
@@ -160,7 +160,7 @@ def _plan(loaded: LoadedContract) -> None:
 
 def _explain(loaded: LoadedContract) -> None:
     for claim in loaded.contract.claims:
-        _explanation(loaded, claim)
+        _explanation(loaded, claim, WIDTH)
 
 
 # --- contracts of another language ------------------------------------------------------------------------------------
