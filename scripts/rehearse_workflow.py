@@ -59,6 +59,7 @@ class Rehearsal:
     variables: Mapping[str, str] = field(default_factory=dict)
     results: Results = field(default_factory=dict)
     runners: dict[str, Any] = field(default_factory=dict)  # the labels of each job's machine
+    codes: dict[str, int] = field(default_factory=dict)  # the exit code of each script
 
     def run(self, path: Path, given: Mapping[str, Any] | None = None) -> Results:
         """The result of every job and step; `given`: the inputs of a workflow that is called.
@@ -113,7 +114,7 @@ class Rehearsal:
             called = f".{step.get('id', number)}"
             full, left_out = f"{name}{called}", bool({f"{name}{called}", called} & self.skip)
             goes_on = holds(step.get("if"), {**context, **_states([each for each in ended if each != "skipped"])})
-            result = self._step(step, place, context) if goes_on and not left_out else "skipped"
+            result = self._step(full, step, place, context) if goes_on and not left_out else "skipped"
             self.results[full] = result
             ended.append("success" if left_out else result)
             print(f"{full}: {result}", flush=True)
@@ -135,7 +136,7 @@ class Rehearsal:
         shared = self.scratch / "artifacts", self.scratch / "caches"
         return Job(self.source, workspace, temporary, *shared, environment=environment, to_save=[])
 
-    def _step(self, step: Mapping[str, Any], job: Job, context: Mapping[str, Any]) -> str:
+    def _step(self, name: str, step: Mapping[str, Any], job: Job, context: Mapping[str, Any]) -> str:
         if "run" not in step:
             return perform(step["uses"], job, filled(step.get("with", {}), context))
         script = job.temporary / "step.sh"
@@ -145,10 +146,11 @@ class Rehearsal:
         command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)]
         try:
             environment = {**job.environment, **own}
-            code = subprocess.run(command, cwd=job.workspace, env=environment, check=False, timeout=limit).returncode
+            done = subprocess.run(command, cwd=job.workspace, env=environment, check=False, timeout=limit)
         except subprocess.TimeoutExpired:
             return "failure"
-        return "failure" if code else "success"
+        self.codes[name] = done.returncode
+        return "failure" if done.returncode else "success"
 
 
 def inputs_of(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:

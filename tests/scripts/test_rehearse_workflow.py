@@ -195,6 +195,7 @@ def commented(rehearse: Rehearse, gh: dict[str, str], summary: str) -> list[dict
 def test_the_comment_is_rewritten_and_others_are_left(rehearse: Rehearse, gh: dict[str, str]) -> None:
     quoted = "<!-- contract-harness: rehearsal --> quoted by somebody"
     others = [{"id": number, "user": {"login": "ada"}, "body": quoted} for number in range(1, 36)]
+    others += [{"id": 36, "user": {"login": "github-actions[bot]"}, "body": "another workflow's"}]
     Path(gh["GH_COMMENTS"]).write_text(json.dumps(others))
     for summary in ("1 planned · 0 held\n", "1 planned · 1 held\n"):
         *rest, last = commented(rehearse, gh, summary)
