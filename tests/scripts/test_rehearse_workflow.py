@@ -222,6 +222,11 @@ def test_a_drill_that_a_fault_survives_fails_and_is_kept(rehearse: Rehearse, end
     assert (rehearsal.scratch / "jobs" / "drill" / "summary.md").read_text() == "drilled\n"
 
 
+def test_foreign_code_is_not_drilled(rehearse: Rehearse) -> None:
+    drilled = rehearse("drill.yml", {"install": "false"}, github=event("pull_request", fork=True))
+    assert drilled.results == {"drill": "skipped"}
+
+
 def of_a_gate(name: str = "push", repository: str = "owner/project") -> dict[str, Any]:
     """The event of a gate that has ended."""
     run = {"event": name, "head_repository": {"full_name": repository}, "head_sha": "0", "id": 1}
