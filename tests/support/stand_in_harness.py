@@ -32,6 +32,9 @@ def judge() -> str:
     (out / "report.html").write_text("<!doctype html>")
     (out / "summary.md").write_text(f"judged: {', '.join(part.name for part in parts)}\n")
     option("--badge").write_text("{}")
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        with Path(os.environ["GITHUB_STEP_SUMMARY"]).open("a") as file:
+            file.write((out / "summary.md").read_text())
     return "judge"
 
 
