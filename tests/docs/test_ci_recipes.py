@@ -78,7 +78,7 @@ def run(service: str, job: str, folder: Path, **ends: int) -> int:
 def complaints(service: str, path: Path) -> str:
     if not SCHEMAS.exists():
         absent("check-jsonschema (`make install` installs it)")
-    command = [SCHEMAS, "--builtin-schema", f"vendor.{service}", path]
+    command = [str(SCHEMAS), "--builtin-schema", f"vendor.{service}", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode in {0, 1}, done.stderr
     return done.stdout if done.returncode else ""

@@ -52,5 +52,6 @@ def attest() -> str:
 
 
 ends = json.loads(Path("ends.json").read_text()) if Path("ends.json").exists() else {}
-name = {"verify": verify, "judge": judge, "drill": drill, "attest": attest, "check": lambda: "check"}[sys.argv[1]]()
+commands = {"verify": verify, "judge": judge, "drill": drill, "attest": attest}
+name = commands[sys.argv[1]]() if sys.argv[1] in commands else sys.argv[1]
 sys.exit(ends.get(name, 0))
