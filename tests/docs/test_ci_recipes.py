@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from rehearse_workflow import inputs_of
 from tools import absent
 
 from harness.errors import ExitCode
@@ -147,3 +149,19 @@ def test_what_gitlab_keeps_is_what_the_commands_leave() -> None:
         "drill": ["drills/"],
     }
     assert {each["when"] for each in kept.values()} == {"always"}
+
+
+def test_the_workflow_of_the_page_gives_each_that_it_calls_the_inputs_and_permissions_that_it_asks_for() -> None:
+    """GitHub refuses a caller that grants less than the jobs of the called workflow ask for, before any runs."""
+    page = (ROOT / "docs" / "ci.md").read_text()
+    [caller] = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(name:.*?)```", page, re.DOTALL)]
+    called = []
+    for job in caller["jobs"].values():
+        path = ROOT / job["uses"].partition("@")[0].removeprefix("OWNER/contract-harness/")
+        inputs_of(path, job.get("with", {}))
+        granted = job.get("permissions", caller["permissions"])
+        whole = yaml.safe_load(path.read_text())
+        asked = [whole["permissions"], *(one.get("permissions", {}) for one in whole["jobs"].values())]
+        assert all(one.items() <= granted.items() for one in asked)
+        called.append(path.name)
+    assert called == ["gate.yml", "comment.yml"]
