@@ -99,7 +99,8 @@ class Rehearsal:
             own = {**context, "matrix": row, "strategy": {"job-index": str(index)}}
             full = f"{name}({index})" if len(rows) > 1 else name
             self.runners[full] = filled(job["runs-on"], own)
-            ended.append(self._steps(job, full, own) if _is_here(job, self.runners[full], own) else "elsewhere")
+            here = _is_here(job, self.runners[full], own)
+            ended.append("skipped" if full in self.skip else self._steps(job, full, own) if here else "elsewhere")
             self.results[full] = ended[-1]
         return _together(ended)
 

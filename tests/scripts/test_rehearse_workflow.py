@@ -98,6 +98,12 @@ def test_a_verification_that_was_skipped_shuts_it(rehearse: Rehearse) -> None:
     assert jobs(rehearsal) == ("skipped", "skipped", "failure")
 
 
+def test_one_job_of_a_matrix_can_be_left_out(rehearse: Rehearse) -> None:
+    rehearsal = rehearse("gate.yml", PARTS, skip=frozenset({"verify(1)", ".install"}))
+    assert artifacts(rehearsal) == ["merged", "part-0", "report.html"]
+    assert rehearsal.results["verify(1)"] == "skipped"
+
+
 def test_a_missing_page_shuts_it(rehearse: Rehearse) -> None:
     lost = {"merge.gate": lambda workspace: (workspace / "merged" / "report.html").unlink()}
     rehearsal = rehearse("gate.yml", PARTS, after=lost)
