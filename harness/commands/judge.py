@@ -12,10 +12,11 @@ import typer
 from harness import session
 from harness.commands.arguments import Gate, Json, RunDirectories
 from harness.commands.printing import print_judgement, print_manifest
-from harness.errors import ExitCode
+from harness.errors import ExitCode, UsageError
 from harness.evidence import layout
 from harness.evidence.files import write_text
 from harness.rejudge import judged, refuse_others, rejudged, replaced, rewritten
+from harness.report.badge import render_badge
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.drill_record import record_text
 from harness.run_directory.shards import refuse_mixed
@@ -38,20 +39,30 @@ def judge(
         list[str] | None,
         typer.Option("--digest", metavar="SHA256", help="Refuse a directory whose manifest has another; one for each."),
     ] = None,
+    badge: Annotated[
+        Path | None, typer.Option("--badge", metavar="FILE", help="Write JSON for a badge of shields.io, too.")
+    ] = None,
 ) -> None:
     """Judge the evidence of run directories again, without a GPU."""
+    if badge and (check or write):
+        got = "--check" if check else "--write"
+        raise UsageError("--badge is of the verdicts that are printed", got=got, remedy=f"leave out --badge or {got}")
     if digest:
         refuse_others(run_directories, digest)
     if check:
         raise typer.Exit(check_recorded(run_directories, gate=gate, as_json=json))
     if write:
         raise typer.Exit(replace_recorded(run_directories, gate=gate))
-    raise typer.Exit(print_verdicts(run_directories, contracts=contracts, gate=gate, as_json=json))
+    raise typer.Exit(print_verdicts(run_directories, contracts=contracts, gate=gate, as_json=json, badge=badge))
 
 
-def print_verdicts(directories: Sequence[Path], *, contracts: Path | None, gate: bool, as_json: bool) -> int:
-    """Print the verdicts; the exit code is the table's. Nothing is written."""
+def print_verdicts(
+    directories: Sequence[Path], *, contracts: Path | None, gate: bool, as_json: bool, badge: Path | None = None
+) -> int:
+    """Print the verdicts; the exit code is the table's. Nothing is written but the badge."""
     _, judgement = judged(directories, contracts, gate=gate)
+    if badge is not None:
+        write_text(badge, render_badge(judgement.view))
     print_judgement(judgement, as_json=as_json)
     if as_json:  # text says it at its top
         _print_warnings(judgement)

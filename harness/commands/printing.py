@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness import session
 from harness.evidence import environment
+from harness.github_actions import annotate
 from harness.gpu_pool.shards import Shard
 from harness.numbers import dump_json
 from harness.standard_streams import print_error, print_json, print_line, print_lines, print_workflow_command
@@ -29,11 +29,7 @@ def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
     if judgement.run_directory is not None and (judgement.run_directory / "report.html").exists():
         print_line(f"report: {judgement.run_directory / 'report.html'}", whole=True)
         print_manifest(judgement)
-    if os.environ.get("GITHUB_ACTIONS") == "true":
-        from harness.report.annotations import github_annotations
-
-        for annotation in github_annotations(judgement.view):
-            print_workflow_command(annotation)
+    annotate(judgement.view, print_workflow_command)
 
 
 def print_manifest(judgement: session.Judgement) -> None:
@@ -48,17 +44,6 @@ def print_costs(judgement: session.Judgement) -> None:
 
     if costs := summary(judgement.view.costs):
         print_line(costs)
-
-
-def append_step_summary(judgement: session.Judgement) -> None:
-    """Under GitHub Actions: the run's Markdown onto the job's summary page."""
-    place = os.environ.get("GITHUB_STEP_SUMMARY")
-    if os.environ.get("GITHUB_ACTIONS") != "true" or not place:
-        return
-    from harness.report.markdown import render_markdown
-
-    with Path(place).open("a", encoding="utf-8") as file:
-        file.write(render_markdown(judgement.view) + "\n")
 
 
 def print_forecast(forecast: Forecast, *, as_json: bool) -> None:

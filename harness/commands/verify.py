@@ -34,17 +34,11 @@ from harness.commands.arguments import (
     refuse_with_gpus,
 )
 from harness.commands.interruption import GRACE_S, LONG_GRACE_S, interruptible
-from harness.commands.printing import (
-    append_step_summary,
-    print_costs,
-    print_forecast,
-    print_judgement,
-    print_shard,
-    recorded_in,
-)
+from harness.commands.printing import print_costs, print_forecast, print_judgement, print_shard, recorded_in
 from harness.contract.load import folders_read, load_contracts
 from harness.contract.waivers import expired_on, find_waivers
 from harness.evidence import environment
+from harness.github_actions import append_step_summary
 from harness.gpu_pool import pool
 from harness.gpu_pool.shards import gate_shards
 from harness.rejudge import judged
@@ -110,7 +104,7 @@ def verify(
     print_judgement(judgement, as_json=json)
     if not json:
         print_costs(judgement)
-    append_step_summary(judgement)
+    append_step_summary(judgement.view)
     raise typer.Exit(judgement.exit_code)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from harness.contract.tags import selected
 from harness.errors import ExitCode, HarnessError
 from harness.escaping import escaped, escaped_command, escaped_lines
 from harness.evidence.plan_records import Unit
+from harness.github_actions import annotate, append_step_summary
 from harness.judge.verdict import Status, Verdict
 from harness.pytest_plugin.failure_text import failure_text, properties
 from harness.pytest_plugin.shared_runs import PlannedContract, SharedRuns, plan_file
@@ -194,8 +194,6 @@ class ContractReporter:
         terminalreporter.write_line(escaped(self._judgement.view.count_line()), bold=True)
         terminalreporter.write_line(escaped(self._judgement.headline), bold=True)
         terminalreporter.write_line(escaped(f"report: {self._judgement.run_directory}/report.html"))
-        if os.environ.get("GITHUB_ACTIONS") == "true":
-            from harness.report.annotations import github_annotations
-
-            for annotation in github_annotations(self._judgement.view):
-                terminalreporter.write_line(escaped_command(annotation))
+        view = self._judgement.view
+        annotate(view, lambda annotation: terminalreporter.write_line(escaped_command(annotation)))
+        append_step_summary(view)

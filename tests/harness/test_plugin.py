@@ -121,17 +121,34 @@ def test_a_failure_reads_like_an_assertion(pytester: pytest.Pytester, project: W
     result.stdout.no_fnmatch_line("*contract_items.py*")
 
 
-@pytest.mark.parametrize("actions", ["true", "false"])
-def test_annotations_under_github_actions(
-    pytester: pytest.Pytester, project: Write, monkeypatch: pytest.MonkeyPatch, actions: str
+@pytest.fixture
+def actions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As in a step of GitHub Actions; the file that becomes the page of its job."""
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "page.md"))
+    return tmp_path / "page.md"
+
+
+@pytest.mark.parametrize("processes", [(), ("-p", "xdist.plugin", "-n", "2")], ids=["one", "two"])
+def test_annotations_and_a_summary_once_under_github_actions(
+    pytester: pytest.Pytester, project: Write, actions: Path, processes: tuple[str, ...]
 ) -> None:
-    monkeypatch.setenv("GITHUB_ACTIONS", actions)
-    result = pytester.runpytest_inprocess(project("held", "violated"))
+    result = pytester.runpytest_inprocess(project("held", "violated"), *processes)
     annotations = [line for line in result.outlines if line.startswith("::")]
     starts = [
         line.startswith("::error title=SCRIPT-001 on violated%3A violated::the losses of") for line in annotations
     ]
-    assert starts == ([True] if actions == "true" else [])
+    assert starts == [True]
+    assert actions.read_text().count("2 planned · 1 held · 1 violated") == 1
+
+
+def test_elsewhere_neither(
+    pytester: pytest.Pytester, project: Write, actions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GITHUB_ACTIONS")
+    result = pytester.runpytest_inprocess(project("held", "violated"))
+    assert [line for line in result.outlines if line.startswith("::")] == []
+    assert not actions.exists()
 
 
 def test_an_error_names_how_the_worker_died(pytester: pytest.Pytester, project: Write) -> None:

@@ -1,220 +1,291 @@
-"""The workflow's steps, rehearsed: open when everything held, shut for everything else. Its install step, too."""
+"""The gate's workflows, rehearsed: which jobs run for whom, what shuts the gate, and what is kept whatever happens.
+
+The harness is a stand-in here, which ends as a test says: what it finds is tested elsewhere. `.ci/long rehearsals` runs
+every workflow with the real one.
+"""
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import os
-import re
-import subprocess
 import sys
-import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-from offline_packages import offline_checkout
+from rehearse_workflow import Rehearsal, event, inputs_of
 
 from harness.contract.load import load_contracts
 
 ROOT = Path(__file__).parents[2]
-SCRIPTED = ROOT / "tests" / "support" / "scripted"
-WORKFLOW = ROOT / ".github" / "workflows" / "gpu-gate.yml"
-INSTALL = frozenset({"verify.install"})  # the rehearsal brings its own
-INSTALLED_WITH_EXTRAS = re.compile(r"'\.\[([\w,-]+)\]'")
+WORKFLOWS = ROOT / ".github" / "workflows"
+PARTS = {"install": "false", "parts": '["--workload a", "--workload b"]'}
+OPEN = ("success", "success", "success")
+Rehearse = Callable[..., Rehearsal]
+Ends = Callable[..., None]
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("rehearse_workflow", ROOT / "scripts" / "rehearse_workflow.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def jobs(rehearsal: Rehearsal, prefix: str = "") -> tuple[str, str, str]:
+    verify, merge, gate = (rehearsal.results[f"{prefix}{name}"] for name in ("verify", "merge", "gate"))
+    return verify, merge, gate
+
+
+def artifacts(rehearsal: Rehearsal) -> list[str]:
+    return sorted(each.name for each in (rehearsal.scratch / "artifacts").iterdir())
+
+
+def test_parts_are_verified_apart_and_judged_together(rehearse: Rehearse) -> None:
+    rehearsal = rehearse("gate.yml", PARTS)
+    assert jobs(rehearsal) == OPEN
+    assert artifacts(rehearsal) == ["merged", "part-0", "part-1", "report.html"]
+    merged = rehearsal.scratch / "artifacts" / "merged"
+    run = [json.loads((merged / "parts" / f"part-{part}" / "run.json").read_text()) for part in range(2)]
+    assert [each["arguments"][-2:] for each in run] == [["--workload", "a"], ["--workload", "b"]]
+    assert (merged / "badge.json").exists()
+    assert (merged / "merged" / "report.html").exists()
+
+
+def test_annotations_and_summary_are_the_merged_gates_alone(rehearse: Rehearse) -> None:
+    """GitHub shows fifty annotations of a run: a part's would take the room of the whole's."""
+    rehearsal = rehearse("gate.yml", PARTS)
+    header = json.loads((rehearsal.scratch / "artifacts" / "part-0" / "part-0" / "run.json").read_text())
+    assert header["seen"] == {"GITHUB_ACTIONS": None, "GITHUB_STEP_SUMMARY": None}
+    summaries = [path.read_text() for path in rehearsal.scratch.glob("jobs/*/summary.md")]
+    assert summaries == ["judged: part-0, part-1\n"]
+
+
+@pytest.mark.parametrize("code", [1, 10, 12, 143])
+def test_a_part_that_does_not_hold_shuts_the_gate_and_all_is_kept(rehearse: Rehearse, ends: Ends, code: int) -> None:
+    ends(part_1=code)
+    rehearsal = rehearse("gate.yml", PARTS)
+    assert jobs(rehearsal) == ("failure", "success", "failure")
+    assert artifacts(rehearsal) == ["merged", "part-0", "part-1", "report.html"]
+
+
+def test_parts_that_hold_apart_and_not_together_shut_it_and_the_page_is_kept(rehearse: Rehearse, ends: Ends) -> None:
+    ends(judge=10)
+    rehearsal = rehearse("gate.yml", PARTS)
+    assert jobs(rehearsal) == ("success", "failure", "failure")
+    assert artifacts(rehearsal) == ["merged", "part-0", "part-1", "report.html"]
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the harness where the workflow's install step puts it."""
-    monkeypatch.syspath_prepend(str(SCRIPTED))
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    write_harness(tmp_path)
-    (tmp_path / "contracts").mkdir()
-    return tmp_path
+def quick_venv(tmp_path: Path) -> dict[str, str]:
+    """Variables under which an environment is made without pip, which takes seconds."""
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    python = tmp_path / "bin" / "python3"
+    python.write_text('#!/bin/sh\ntest "$1 $2" = "-m venv" && mkdir -p "$3/bin"\n')
+    python.chmod(0o755)
+    return {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}
 
 
-@pytest.fixture
-def bare_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as the runner checks it out: nothing is installed, and pip finds stand-ins in place of an index."""
-    monkeypatch.syspath_prepend(str(SCRIPTED))
-    for name, value in offline_checkout(ROOT, tmp_path).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-    (tmp_path / "contracts").mkdir()
-    return tmp_path
+def test_an_install_step_that_fails_shuts_it(rehearse: Rehearse, quick_venv: dict[str, str]) -> None:
+    rehearsal = rehearse("gate.yml", {"install": "false"}, skip=frozenset(), variables=quick_venv)
+    assert (rehearsal.results["verify.install"], rehearsal.results["verify.gate"]) == ("failure", "skipped")
+    assert jobs(rehearsal) == ("failure", "failure", "failure")
 
 
-def write_harness(checkout: Path) -> None:
-    harness = checkout / ".venv" / "bin" / "harness"
-    harness.write_text(f'#!/bin/sh\nPYTHONPATH="{SCRIPTED}:{ROOT}" exec "{sys.executable}" -m harness "$@"\n')
-    harness.chmod(0o755)
+def test_a_contract_that_check_refuses_shuts_it(rehearse: Rehearse, ends: Ends) -> None:
+    ends(check=11)
+    rehearsal = rehearse("gate.yml", {"install": "false"})
+    assert (rehearsal.results["verify.contracts"], rehearsal.results["verify.gate"]) == ("failure", "skipped")
+    assert jobs(rehearsal) == ("failure", "failure", "failure")
 
 
-def write_contract(checkout: Path, *behaviours: str) -> None:
-    from scripted_system import contract_text
+def test_a_verification_that_was_skipped_shuts_it(rehearse: Rehearse) -> None:
+    rehearsal = rehearse("gate.yml", PARTS, skip=frozenset({"verify"}))
+    assert jobs(rehearsal) == ("skipped", "skipped", "failure")
 
-    (checkout / "contracts" / "scripted-v1.yaml").write_text(contract_text(*behaviours))
+
+def test_one_job_of_a_matrix_can_be_left_out(rehearse: Rehearse) -> None:
+    rehearsal = rehearse("gate.yml", PARTS, skip=frozenset({"verify(1)", ".install"}))
+    assert artifacts(rehearsal) == ["merged", "part-0", "report.html"]
+    assert rehearsal.results["verify(1)"] == "skipped"
 
 
-def write_waiver(checkout: Path, expires: str) -> None:
-    (checkout / "contracts" / "waivers.yaml").write_text(
-        "schema: waivers/v1\nwaivers:\n  - {contract: scripted-v1, claim: SCRIPT-001, workload: violated, owner: ada, "
-        f"reason: known, expires: {expires}}}\n"
+def test_a_missing_page_shuts_it(rehearse: Rehearse) -> None:
+    lost = {"merge.gate": lambda workspace: (workspace / "merged" / "report.html").unlink()}
+    rehearsal = rehearse("gate.yml", PARTS, after=lost)
+    assert jobs(rehearsal) == ("success", "failure", "failure")
+
+
+def test_what_was_compiled_is_kept_for_the_same_part_and_never_with_the_run(rehearse: Rehearse) -> None:
+    def compile_a_kernel(workspace: Path) -> None:
+        (workspace / ".cache" / "triton").mkdir(parents=True)
+        (workspace / ".cache" / "triton" / "kernel").touch()
+
+    rehearsal = rehearse("gate.yml", PARTS, after={"verify(1).gate": compile_a_kernel})
+    caches = sorted(
+        path.relative_to(rehearsal.scratch / "caches") for path in rehearsal.scratch.glob("caches/**/kernel")
     )
+    assert caches == [Path("gate-Linux-X64-1-/triton/kernel")]
+    again = Rehearsal(rehearsal.source, rehearsal.scratch, rehearsal.github, rehearsal.skip)
+    found: list[bool] = []
+    again.after = {
+        f"verify({part}).cache": lambda workspace: found.append((workspace / ".cache" / "triton" / "kernel").exists())
+        for part in range(2)
+    }
+    for artifact in rehearsal.scratch.glob("artifacts/*"):
+        artifact.rename(rehearsal.scratch / artifact.name)
+    again.run(WORKFLOWS / "gate.yml", PARTS)
+    assert found == [False, True]
 
 
-def rehearsed(script: ModuleType, checkout: Path, skip: frozenset[str] = INSTALL, **options: Any) -> dict[str, str]:
-    results: dict[str, str] = script.rehearse(script.read_workflow(WORKFLOW), checkout, skip=skip, **options)
-    return results
-
-
-def needed_modules() -> set[str]:
-    """What the shipped contracts' workloads name under `needs: modules:`."""
-    contracts = [loaded.contract for loaded in load_contracts([ROOT / "contracts"])]
-    return {name for each in contracts for workload in each.workloads.values() for name in workload.needs.modules}
-
-
-def absent_modules(checkout: Path, modules: set[str]) -> list[str]:
-    """Those that the environment of the install step cannot find."""
-    look = "import importlib.util, sys; print(*[m for m in sys.argv[1:] if importlib.util.find_spec(m) is None])"
-    command = [str(checkout / ".venv" / "bin" / "python"), "-I", "-c", look, *sorted(modules)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-
-
-def test_the_install_step_brings_what_the_contracts_need_and_the_gate_opens(
-    script: ModuleType, bare_checkout: Path
-) -> None:
-    write_contract(bare_checkout, "held")
-    absent: list[str] = []
-
-    def look_and_replace_the_command() -> None:
-        absent.extend(absent_modules(bare_checkout, needed_modules()))
-        assert (bare_checkout / ".venv" / "bin" / "harness").exists()
-        write_harness(bare_checkout)  # the installed one would find stand-ins in place of its libraries
-
-    results = rehearsed(script, bare_checkout, frozenset(), after={"verify.install": look_and_replace_the_command})
-    assert (results["verify.install"], absent) == ("success", [])
-    assert results["gate"] == "success"
-
-
-def test_an_install_step_that_fails_shuts_the_gate(script: ModuleType, bare_checkout: Path) -> None:
-    write_contract(bare_checkout, "held")
-    (bare_checkout / "constraints.txt").write_text("pydantic==0.0.1\n")
-    results = rehearsed(script, bare_checkout, frozenset())
-    assert (results["verify.install"], results["verify.gate"], results["gate"]) == ("failure", "skipped", "failure")
-
-
-@pytest.mark.parametrize(
-    "path",
-    [*sorted((ROOT / ".github" / "workflows").glob("*.yml")), ROOT / "docs" / "ci.md", ROOT / "Makefile"],
-    ids=str,
-)
-def test_extras_that_are_installed_exist(path: Path) -> None:
-    """pip only warns of an extra that there is not, and installs the rest."""
-    existing = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    named = {name for extras in INSTALLED_WITH_EXTRAS.findall(path.read_text()) for name in extras.split(",")}
-    assert named <= existing.keys()
-
-
-def test_everything_held_opens_the_gate(script: ModuleType, checkout: Path) -> None:
-    write_contract(checkout, "held")
-    results = rehearsed(script, checkout)
-    assert (results["verify"], results["gate"]) == ("success", "success")
-    summary = (checkout / "step-summary.md").read_text()
-    assert summary.startswith("1 planned · 1 held · 0 violated")
-
-
-def test_a_waiver_in_force_keeps_it_open(script: ModuleType, checkout: Path) -> None:
-    write_contract(checkout, "held", "violated")
-    write_waiver(checkout, "2999-12-31")
-    assert rehearsed(script, checkout)["gate"] == "success"
-
-
-@pytest.mark.parametrize("behaviour", ["violated", "undecided", "not_run", "killed"])
-def test_anything_but_held_shuts_it_and_the_report_is_kept(script: ModuleType, checkout: Path, behaviour: str) -> None:
-    write_contract(checkout, "held", behaviour)
-    results = rehearsed(script, checkout)
-    assert (results["verify.gate"], results["verify"], results["gate"]) == ("failure", "failure", "failure")
-    assert (results["verify.report"], results["verify.run-directory"]) == ("success", "success")
-
-
-def test_an_expired_waiver_shuts_it(script: ModuleType, checkout: Path) -> None:
-    write_contract(checkout, "held", "violated")
-    write_waiver(checkout, "2020-01-01")
-    assert rehearsed(script, checkout)["gate"] == "failure"
-
-
-def test_a_waiver_that_names_nothing_shuts_it(script: ModuleType, checkout: Path) -> None:
-    write_contract(checkout, "held")
-    write_waiver(checkout, "2999-12-31")
-    results = rehearsed(script, checkout)
-    assert (results["verify.contracts"], results["verify.gate"], results["gate"]) == ("failure", "skipped", "failure")
-
-
-def test_a_verification_that_was_skipped_shuts_it(script: ModuleType, checkout: Path) -> None:
-    write_contract(checkout, "held")
-    results = rehearsed(script, checkout, frozenset({"verify"}))
-    assert (results["verify"], results["gate"]) == ("skipped", "failure")
-
-
-def test_a_missing_report_shuts_it(script: ModuleType, checkout: Path) -> None:
-    write_contract(checkout, "held")
-
-    def lose_the_report() -> None:
-        [report] = checkout.glob("harness-reports/*/report.html")
-        report.unlink()
-
-    results = rehearsed(script, checkout, after={"verify.gate": lose_the_report})
-    assert (results["verify.gate"], results["verify.report"], results["gate"]) == ("success", "failure", "failure")
-
-
-def test_a_report_of_an_earlier_run_is_not_taken_for_this_ones(script: ModuleType, checkout: Path) -> None:
-    write_contract(checkout, "held")
-    rehearsed(script, checkout)
-    (checkout / "contracts" / "scripted-v1.yaml").write_text("broken")
-    assert rehearsed(script, checkout)["gate"] == "failure"
-
-
-@pytest.mark.parametrize(("options", "gate"), [("--workload held", "success"), ("", "failure")])
 def test_another_repositorys_call_installs_and_verifies_what_it_says(
-    script: ModuleType, checkout: Path, options: str, gate: str
+    rehearse: Rehearse, quick_venv: dict[str, str]
 ) -> None:
-    (checkout / "demands").mkdir()
-    write_contract(checkout, "held", "violated")
-    (checkout / "contracts").rename(checkout / "demands" / "of-training")
-    given = {"install": "touch installed\ntouch $PWD/too", "contracts": "demands/", "options": options}
-    job = {"uses": "./.github/workflows/gate.yml", "with": given}
-    results = script.rehearse({"jobs": script.called_jobs(WORKFLOW.parent, job)}, checkout)
-    assert ((checkout / "installed").exists(), (checkout / "too").exists()) == (True, True)
-    assert results["gate"] == gate
+    given = {"install": "touch installed\ntouch $PWD/too", "contracts": "demands/", "options": "--claim A-1"}
+    rehearsal = rehearse("gate.yml", given, skip=frozenset(), variables=quick_venv)
+    workspace = rehearsal.scratch / "jobs" / "verify" / "workspace"
+    header = json.loads((workspace / "parts" / "part-0" / "run.json").read_text())
+    assert header["arguments"] == [
+        *("verify", "demands/", "--gate", "--reports", "parts", "--name", "part-0", "--claim", "A-1")
+    ]
+    assert ((workspace / "installed").exists(), (workspace / "too").exists()) == (True, True)
 
 
 @pytest.mark.parametrize(
-    ("job", "wrong"),
+    ("name", "given", "runs"),
     [
-        ({"uses": "./.github/workflows/gate.yml"}, "missing or unknown inputs: install"),
-        ({"uses": "./.github/workflows/gate.yml", "with": {"install": "", "runs": "x"}}, "unknown inputs: runs"),
-        ({"uses": "some/one/.github/workflows/gate.yml@v1"}, "does not know some/one"),
+        ("push", {}, ["gpu/gate", "gpu/merge", "gpu/verify"]),
+        ("schedule", {}, ["drill/drill"]),
+        ("pull_request", {}, ["comment/comment", "gpu/gate", "gpu/merge", "gpu/verify"]),
+        ("pull_request", {"fork": True}, ["forks/gate", "forks/merge", "forks/verify", "gpu/gate"]),
+    ],
+    ids=["push", "nightly", "pull request", "fork"],
+)
+def test_who_gets_which_jobs(
+    rehearse: Rehearse, gh: dict[str, str], name: str, given: dict[str, Any], runs: list[str]
+) -> None:
+    """Foreign code gets a hosted runner alone, and its gate on the GPU stays shut; else all that runs succeeds."""
+    rehearsal = rehearse("gpu-gate.yml", github=event(name, **given), variables=gh)
+    innermost = {job: result for job, result in rehearsal.results.items() if "/" in job and not {".", "("} & {*job}}
+    assert sorted(job for job, result in innermost.items() if result != "skipped") == runs
+    assert [job for job in runs if innermost[job] != "success"] == (["gpu/gate"] if given else [])
+    on_our_machines = [job for job, runner in rehearsal.runners.items() if isinstance(runner, list)]
+    assert bool(on_our_machines) is not bool(given)
+
+
+@pytest.fixture
+def gh(tmp_path: Path) -> dict[str, str]:
+    """Variables under which `gh` is a stand-in; the pull request's comments are a file."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "gh").symlink_to(ROOT / "scripts" / "stand_in_gh.py")
+    return {
+        "PATH": f"{tmp_path / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "GH_COMMENTS": str(tmp_path / "comments.json"),
+    }
+
+
+def commented(rehearse: Rehearse, gh: dict[str, str], summary: str) -> list[dict[str, Any]]:
+    """The comments after a run with this summary; `comment.yml` alone, with what the gate leaves."""
+
+    def bring(workspace: Path) -> None:
+        (workspace / "merged").mkdir()
+        (workspace / "merged" / "summary.md").write_text(summary)
+
+    rehearsal = rehearse(
+        "comment.yml",
+        {},
+        github=event("pull_request"),
+        variables=gh,
+        skip=frozenset({"comment.0"}),
+        after={"comment.0": bring},
+    )
+    assert rehearsal.results["comment"] == "success"
+    comments: list[dict[str, Any]] = json.loads(Path(gh["GH_COMMENTS"]).read_text())
+    return comments
+
+
+def test_the_comment_is_rewritten_and_others_are_left(rehearse: Rehearse, gh: dict[str, str]) -> None:
+    quoted = "<!-- contract-harness: rehearsal --> quoted by somebody"
+    others = [{"id": number, "user": {"login": "ada"}, "body": quoted} for number in range(1, 36)]
+    others += [{"id": 36, "user": {"login": "github-actions[bot]"}, "body": "another workflow's"}]
+    Path(gh["GH_COMMENTS"]).write_text(json.dumps(others))
+    for summary in ("1 planned · 0 held\n", "1 planned · 1 held\n"):
+        *rest, last = commented(rehearse, gh, summary)
+        assert rest == others
+        assert last["body"] == (
+            "<!-- contract-harness: rehearsal -->\n"
+            "[The whole page, and the run directories](https://github.invalid/owner/project/actions/runs/1)\n\n"
+            f"{summary}"
+        )
+
+
+def test_a_long_summary_is_cut_between_lines(rehearse: Rehearse, gh: dict[str, str]) -> None:
+    [comment] = commented(rehearse, gh, f"{'x' * 999}\n" * 100)
+    head, *lines = comment["body"].split("\n\n", 1)[1].splitlines()
+    assert (head, lines[-1], {*lines[:-3]}) == ("x" * 999, "The rest is on the page.", {"x" * 999})
+    assert len(lines) == 62
+
+
+def test_a_drill_that_a_fault_survives_fails_and_is_kept(rehearse: Rehearse, ends: Ends) -> None:
+    ends(drill=1)
+    rehearsal = rehearse("drill.yml", {"install": "false", "options": "--claim A-1"})
+    assert (rehearsal.results["drill.drill"], rehearsal.results["drill"]) == ("failure", "failure")
+    assert artifacts(rehearsal) == ["drill"]
+    assert (rehearsal.scratch / "jobs" / "drill" / "summary.md").read_text() == "drilled\n"
+
+
+def test_foreign_code_is_not_drilled(rehearse: Rehearse) -> None:
+    drilled = rehearse("drill.yml", {"install": "false"}, github=event("pull_request", fork=True))
+    assert drilled.results == {"drill": "skipped"}
+
+
+def of_a_gate(name: str = "push", repository: str = "owner/project") -> dict[str, Any]:
+    """The event of a gate that has ended."""
+    run = {"event": name, "head_repository": {"full_name": repository}, "head_sha": "0", "id": 1}
+    return event("workflow_run", workflow_run=run)
+
+
+def test_every_part_of_the_gate_on_main_is_attested(rehearse: Rehearse, source: Path) -> None:
+    gate = rehearse("gpu-gate.yml")
+    path = f"{source / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    attest = Rehearsal(source, gate.scratch, of_a_gate(), frozenset({".1", ".install"}), variables={"PATH": path})
+    attest.run(WORKFLOWS / "attest.yml")
+    parts = [name for name in artifacts(gate) if name.startswith("part-")]
+    attested = [
+        json.loads(each.read_text())["result"] for each in sorted(gate.scratch.glob("jobs/attest*/*/predicate.json"))
+    ]
+    assert (attest.results["attest"], attested) == ("success", parts)
+
+
+@pytest.mark.parametrize(
+    "github", [of_a_gate("pull_request", "else/fork"), of_a_gate("push", "else/fork"), of_a_gate("pull_request")]
+)
+def test_nothing_but_a_push_to_our_own_main_is_attested(rehearse: Rehearse, github: dict[str, Any]) -> None:
+    """A fork's branch may be called `main`, too."""
+    assert rehearse("attest.yml", github=github).results == {"attest": "skipped"}
+
+
+def test_the_parts_of_our_gate_are_the_whole_of_it() -> None:
+    import yaml
+
+    given = yaml.safe_load((WORKFLOWS / "gpu-gate.yml").read_text())["jobs"]["gpu"]["with"]
+    words = [word for part in json.loads(given["parts"]) for word in part.split() if word != "--workload"]
+    claims = [claim for loaded in load_contracts([ROOT / "contracts"]) for claim in loaded.contract.claims]
+    assert sorted(words) == sorted({workload for claim in claims for workload in claim.judged_on})
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [({}, "missing or unknown inputs: install"), ({"install": "", "runs": "x"}, "missing or unknown inputs: runs")],
+)
+def test_a_call_that_github_would_refuse_is_refused(given: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        inputs_of(WORKFLOWS / "gate.yml", given)
+
+
+@pytest.mark.parametrize(
+    ("job", "unknown"),
+    [
+        ("{runs-on: ubuntu-latest, steps: [{run: 'echo ${{ secrets.TOKEN }}'}]}", r"\$\{\{ secrets.TOKEN \}\}"),
+        ("{runs-on: ubuntu-latest, steps: [{uses: some/action@v1}]}", "some/action@v1"),
+        ("{uses: some/one/.github/workflows/gate.yml@v1}", "some/one/.github"),
     ],
 )
-def test_a_call_that_github_would_refuse_is_refused(script: ModuleType, job: dict[str, Any], wrong: str) -> None:
-    with pytest.raises(ValueError, match=wrong):
-        script.called_jobs(WORKFLOW.parent, job)
-
-
-def test_what_a_rehearsal_does_not_know_is_refused(script: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"does not know \$\{\{ secrets.TOKEN \}\}"):
-        script.rehearse({"jobs": {"a": {"steps": [{"run": "echo ${{ secrets.TOKEN }}"}]}}}, tmp_path)
-    with pytest.raises(ValueError, match="does not know some/action"):
-        script.rehearse({"jobs": {"a": {"steps": [{"uses": "some/action@v1"}]}}}, tmp_path)
+def test_what_a_rehearsal_does_not_know_is_refused(rehearse: Rehearse, tmp_path: Path, job: str, unknown: str) -> None:
+    (tmp_path / "workflow.yml").write_text(f"jobs:\n  a: {job}\n")
+    with pytest.raises(ValueError, match=f"a rehearsal does not know {unknown}"):
+        rehearse(str(tmp_path / "workflow.yml"))

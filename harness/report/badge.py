@@ -1,0 +1,49 @@
+"""A badge: JSON for the endpoint badge of shields.io, with the headline's word, how many units held, and a colour.
+
+Green is one thing alone: every unit of whole contracts was decided and held.
+"""
+
+from __future__ import annotations
+
+from harness.errors import ExitCode
+from harness.judge.verdict import Status
+from harness.numbers import dump_json
+from harness.report.headline import ERROR, HELD, NOT_DECIDED, Headline, headline
+from harness.report.view import ReportView
+
+GREEN, YELLOW, RED, GREY = "brightgreen", "yellow", "red", "lightgrey"
+
+
+def render_badge(view: ReportView) -> str:
+    """Schema version 1 of https://shields.io/badges/endpoint-badge. `isError` keeps a page from choosing the colour."""
+    result = headline(view)
+    fields = {
+        "schemaVersion": 1,
+        "label": "contracts",
+        "message": _message(view, result),
+        "color": _colour(view, result),
+        "isError": result.code is not ExitCode.HELD,
+    }
+    return dump_json(fields, indent=2, sort_keys=False) + "\n"
+
+
+def _message(view: ReportView, result: Headline) -> str:
+    if view.header.purpose == "fault":
+        return "a fault was planted"
+    if result.word == ERROR:  # of what is broken no count can be trusted
+        return result.word
+    if view.drill is not None and view.of_controls:
+        killed = len(view.drill.rows) - len(view.drill.survivors)
+        counts = f"{killed} of {view.drill.planned} faults killed"
+    else:
+        held = sum(verdict.status is Status.PASS for verdict in view.verdicts)
+        counts = f"{held} of {len(view.verdicts)} held"
+    return f"{result.word} · {counts}" + (" · a part" if view.narrowed() else "")
+
+
+def _colour(view: ReportView, result: Headline) -> str:
+    if view.header.purpose == "fault" or result.word == NOT_DECIDED:
+        return GREY
+    if result.code in {ExitCode.ERROR, ExitCode.VIOLATED}:
+        return RED
+    return GREEN if result.word == HELD and not view.narrowed() else YELLOW

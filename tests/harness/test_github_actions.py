@@ -1,0 +1,42 @@
+"""The page of a GitHub job takes a megabyte of each step: what does not fit is left out before GitHub drops all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from report_views import view_of
+
+from harness.github_actions import append_step_summary
+from harness.judge.verdict import Status
+from harness.report.markdown import LIMIT_BYTES
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "page.md"))
+    return tmp_path / "page.md"
+
+
+def test_a_second_run_of_a_step_stands_below_the_first(page: Path) -> None:
+    for status in (Status.PASS, Status.FAIL):
+        append_step_summary(view_of(status))
+    assert [line for line in page.read_text().splitlines() if line.startswith("1 planned")] == [
+        "1 planned · 1 held · 0 violated · 0 undecided · 0 not run · 0 errors",
+        "1 planned · 0 held · 1 violated · 0 undecided · 0 not run · 0 errors",
+    ]
+
+
+def test_the_units_that_no_longer_fit_are_counted(page: Path) -> None:
+    page.write_text("x" * (LIMIT_BYTES - 2000))
+    append_step_summary(view_of(*[Status.FAIL] * 100))
+    added = page.read_text().lstrip("x")
+    assert len(added) <= 2000
+    assert "more units are in the report" in added
+
+
+def test_a_page_that_is_full_is_left_as_it_is(page: Path) -> None:
+    page.write_text("x" * LIMIT_BYTES)
+    append_step_summary(view_of(Status.FAIL))
+    assert page.read_text() == "x" * LIMIT_BYTES

@@ -1,0 +1,63 @@
+"""The install step of our own gate, by pip: what it brings is what the contracts need."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from offline_packages import offline_checkout
+from rehearse_workflow import Rehearsal
+
+from harness.contract.load import load_contracts
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = ROOT / ".github" / "workflows"
+INSTALLED_WITH_EXTRAS = re.compile(r"'\.\[([\w,-]+)\]'")
+
+
+def needed_modules() -> set[str]:
+    """What the shipped contracts' workloads name under `needs: modules:`."""
+    contracts = [loaded.contract for loaded in load_contracts([ROOT / "contracts"])]
+    return {name for each in contracts for workload in each.workloads.values() for name in workload.needs.modules}
+
+
+def absent_modules(workspace: Path, modules: set[str]) -> list[str]:
+    """Those that the environment of the install step cannot find."""
+    look = "import importlib.util, sys; print(*[m for m in sys.argv[1:] if importlib.util.find_spec(m) is None])"
+    command = [str(workspace / ".venv" / "bin" / "python"), "-I", "-c", look, *sorted(modules)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_it_brings_the_command_and_every_module_that_a_contract_needs(tmp_path: Path) -> None:
+    """Nothing is installed before, and pip finds stand-ins in place of an index."""
+    (tmp_path / "source").mkdir()
+    variables = offline_checkout(ROOT, tmp_path / "source")
+    variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    absent: list[str] = []
+
+    def look(workspace: Path) -> None:
+        assert (workspace / ".venv" / "bin" / "harness").exists()
+        absent.extend(absent_modules(workspace, needed_modules()))
+
+    given = yaml.safe_load((WORKFLOWS / "gpu-gate.yml").read_text())["jobs"]["gpu"]["with"]
+    called = {"install": given["install"]}
+    rest = frozenset({".contracts", ".gate", ".part", "merge", "gate"})
+    rehearsal = Rehearsal(tmp_path / "source", tmp_path, skip=rest, after={"verify.install": look}, variables=variables)
+    results = rehearsal.run(WORKFLOWS / "gate.yml", called)
+    assert (results["verify.install"], absent) == ("success", [])
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted(WORKFLOWS.glob("*.yml")), ROOT / "docs" / "ci.md", ROOT / "Makefile"], ids=str
+)
+def test_extras_that_are_installed_exist(path: Path) -> None:
+    """pip only warns of an extra that there is not, and installs the rest."""
+    existing = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {name for extras in INSTALLED_WITH_EXTRAS.findall(path.read_text()) for name in extras.split(",")}
+    assert named <= existing.keys()
