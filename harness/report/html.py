@@ -49,7 +49,7 @@ def render(view: ReportView) -> str:
         "contracts": [(line(item.id), clean(item.title, 400)) for item in view.contracts],
         "parts": _parts(view),
         "notes": [clean(note, 1000) for note in notes(view)],
-        "identity": of_each_part(view, first_screen.identity),
+        "identity": first_screen.identity(view),
         "machine": of_each_part(view, first_screen.machine),
         "course": first_screen.course(view),
         "rows": rows,

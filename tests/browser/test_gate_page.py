@@ -9,6 +9,7 @@ import pytest
 from check_report_in_browser import VARIANTS, check, show
 from chromium import Browser
 from filelock import FileLock
+from first_screen import first_screen
 from published_pages import GATE_PARTS, shared_folder
 
 from harness.rejudge import shown_together
@@ -40,6 +41,20 @@ def test_it_shows_well_everywhere_and_asks_for_nothing(browser: Browser, gate_pa
 @pytest.mark.parametrize("name", ["light", "phone-dark"])
 def test_axe_finds_no_serious_violation(browser: Browser, axe: str, gate_page: Path, name: str) -> None:
     assert check(browser, gate_page, [SCREENS[name]], axe, one_of_each=name != "light") == []
+
+
+def test_before_scrolling_it_says_what_came_of_what_and_where(browser: Browser, gate_page: Path) -> None:
+    seen = first_screen(browser, gate_page)
+    for told in (
+        "VIOLATED 1 of 150",
+        "150 planned · 148 held · 1 violated",
+        "reference_impl.system:QLoRASystem",
+        "commit aff98085082d, changed since",
+        "NVIDIA H200",
+        "≠ 2630f2005d8f+changes",
+        "differ by up to 0.258 (step 39), more than 0.1",
+    ):
+        assert told in seen
 
 
 def test_each_part_leads_to_its_own_page(browser: Browser, gate_page: Path) -> None:

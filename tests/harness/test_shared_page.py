@@ -70,7 +70,7 @@ def test_shards_that_held_open_the_gate_on_one_page() -> None:
     done = called("judge", "--gate", A, B, "--out", OUT)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in OUT.iterdir()) == ["junit.xml", "report.html", "summary.md"]
-    assert "HELD The gate is open: every planned unit was decided and held." in page().words()
+    assert "HELD 2 of 2 The gate is open: every planned unit was decided and held." in page().words()
     suites = ET.fromstring((OUT / "junit.xml").read_text())  # noqa: S314 - our own output
     parts = [each.get("value") for each in suites.iter("property") if each.get("name") == "part"]
     assert (suites.get("tests"), suites.get("failures"), parts) == ("2", "0", ["a", "b"])
@@ -164,7 +164,7 @@ def test_runs_of_other_sources_share_a_page_that_says_it_and_never_says_held() -
     assert done.returncode == 0, done.stderr
     words = page().words()
     assert (
-        "HELD SEPARATELY Every planned unit held. Each in the run that judged it: together the runs are no gate."
+        "HELD SEPARATELY 2 of 2 Every planned unit held. Each in the run that judged it: together the runs are no gate."
         in words
     )
     assert "Not one gate (shards come from the same sources): each run is judged by itself." in words
