@@ -262,7 +262,7 @@ def test_what_is_no_part(command: list[str], second: str, said: str) -> None:
     ("file", "warning"),
     [
         ("INCOMPLETE", "Incomplete: b did not finish, or its manifest was taken away."),
-        ("contracts/added.txt", "Altered: 1 files differ from the digests recorded with the run"),
+        ("contracts/added.txt", "Altered: 1 file differs from the digests recorded with the run"),
     ],
     ids=["unfinished", "altered"],
 )
