@@ -7,7 +7,11 @@ JOBS ?= 2
 # Tests and runs start a hundred Python processes: they keep what they compile, beside the sources.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install tools verify test test-contract lint types site judge-published clean
+# The run directories that are the gate of the shipped contracts, published on one page.
+GATE_PARTS := reports/gates/2026-11-22-h200-gate-124 reports/gates/2026-11-22-h200-any-optimization reports/accuracy/2026-11-22-h200-step-accuracy reports/gates/2026-11-22-h200-two-precisions
+GATE_PAGE ?= harness-reports/gate
+
+.PHONY: install tools verify test test-contract lint types site judge-published gate-page clean
 
 install: .venv/installed
 
@@ -44,6 +48,9 @@ site: install
 
 judge-published: install
 	$(BIN)/harness judge --check $(dir $(wildcard reports/*/run.tar.xz reports/accuracy/*/run.tar.xz reports/gates/*/run.tar.xz reports/examples/*/run.tar.xz reports/statistics/trials/*/run.tar.xz)) $(filter-out %/run.tar.xz,$(wildcard reports/*/*.tar.xz))
+
+gate-page: install
+	$(BIN)/harness report $(GATE_PARTS) --out $(GATE_PAGE)
 
 clean:
 	rm -rf .venv

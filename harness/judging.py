@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,11 +17,11 @@ from harness.evidence.plan_records import Run, Unit
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Counts, Verdict, count
 from harness.numbers import dump_json
-from harness.report.view import ReportView
-from harness.run_directory.attempts import joined_attempts
-from harness.run_directory.bundle import Bundle, Header, Narrowed, altered
+from harness.report.together import JudgedUnit, together
+from harness.report.view import ReportView, RunPart
+from harness.run_directory.bundle import Bundle, altered
 from harness.run_directory.seal import UNFINISHED, UNSEALED
-from harness.run_directory.shards import Attempt
+from harness.run_directory.shards import Attempt, attempts, name_of, part_names
 from harness.run_directory.verdict_file import verdict_file
 from harness.runners.demanded import first_difference
 
@@ -60,53 +60,53 @@ class Judgement:
 
 
 def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract], *, gate: bool = False) -> Judgement:
-    """Judge one run directory, or the shards of one gate, under these contracts. Pure but for reading evidence."""
-    from harness.run_directory.shards import attempts
+    """Judge one run directory, or the shards of one gate, under these contracts. Pure but for reading evidence.
 
+    Raises EvidenceError for shards that do not belong together.
+    """
     models = [loaded.contract for loaded in contracts]
-    attempted = attempts(bundles, models)
-    verdicts = [judge_attempt(attempt, models) for attempt in attempted]
-    evidence: dict[str, RunEvidence] = {}
-    units = []
-    for attempt in attempted:
-        prefix = f"{attempt.bundle.path.name}/" if attempt.bundle is not None and len(bundles) > 1 else ""
-        evidence |= {prefix + item.run_id: item for item in attempt.evidence}
-        units.append(attempt.unit.model_copy(update={"runs": [prefix + name for name in attempt.unit.runs]}))
-    view = ReportView(
-        header=_joined_header(bundles, units),
-        contracts=models,
-        verdicts=verdicts,
-        evidence=evidence,
-        altered=tuple(f"{bundle.path.name}: {line}" for bundle in bundles for line in altered(bundle)),
-        incomplete=tuple(bundle.path.name for bundle in bundles if bundle.seal.missing == UNFINISHED),
-        unsealed=tuple(bundle.path.name for bundle in bundles if bundle.seal.missing == UNSEALED),
-        gate=gate,
-        costs=costs_of(bundles, models),
-        gpus={
-            (attempt.unit.contract, attempt.unit.claim, attempt.unit.workload): attempt.bundle.header.environment.gpu
-            for attempt in attempted
-            if attempt.bundle is not None
-        },
-    )
     if len(bundles) > 1:
-        return Judgement(view)
-    return Judgement(view, bundles[0].path, bundles[0].seal.digest)
+        return Judgement(replace(_view_of_shards(bundles, models), gate=gate))
+    [bundle] = bundles
+    view = _view_of_one(bundle, models, bundle.path.name)
+    return Judgement(replace(view, gate=gate), bundle.path, bundle.seal.digest)
 
 
-def _joined_header(bundles: Sequence[Bundle], units: Sequence[Unit]) -> Header:
-    """The first header, with the units that were judged, and the waivers and attempts of all."""
-    headers = [bundle.header for bundle in bundles]
-    changes: dict[str, object] = {
-        "units": list(units),
-        "waivers": [waiver for header in headers for waiver in header.waivers],
+def run_part(bundle: Bundle, contracts: Sequence[Contract], name: str) -> RunPart:
+    """A run directory judged by itself, under those of the contracts that it was run under."""
+    own = [contract for contract in contracts if contract.id in bundle.header.digests.contracts]
+    return RunPart(name, _view_of_one(bundle, own, name))
+
+
+def _view_of_one(bundle: Bundle, contracts: Sequence[Contract], name: str) -> ReportView:
+    attempted = attempts([bundle], contracts)
+    return ReportView(
+        header=bundle.header.model_copy(update={"units": [attempt.unit for attempt in attempted]}),
+        contracts=contracts,
+        verdicts=[judge_attempt(attempt, contracts) for attempt in attempted],
+        evidence={item.run_id: item for attempt in attempted for item in attempt.evidence},
+        altered=tuple(f"{name}: {line}" for line in altered(bundle)),
+        incomplete=(name,) if bundle.seal.missing == UNFINISHED else (),
+        unsealed=(name,) if bundle.seal.missing == UNSEALED else (),
+        costs=costs_of(bundle, contracts),
+        gpus={name_of(one.unit): bundle.header.environment.gpu for one in attempted if one.bundle is not None},
+    )
+
+
+def _view_of_shards(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> ReportView:
+    """Every unit of the contracts once, by its earliest attempt."""
+    attempted = attempts(bundles, contracts)
+    parts = {
+        id(bundle): run_part(bundle, contracts, name) for bundle, name in zip(bundles, part_names(bundles), strict=True)
     }
-    if len(headers) > 1:  # shards together are the whole: what no shard planned has a verdict of its own
-        changes["narrowed"] = Narrowed()
-        changes["resumed"] = [resumption for header in headers for resumption in header.resumed]
-        drilled = {(one.contract, one.claim): one for header in headers for one in header.drilled}
-        changes["drilled"] = list(drilled.values())
-        changes["attempts"] = joined_attempts({bundle.path.name: bundle.header for bundle in bundles})
-    return headers[0].model_copy(update=changes)
+    judged = {key: {name_of(verdict): verdict for verdict in part.view.verdicts} for key, part in parts.items()}
+    units = [
+        JudgedUnit(one.unit, judge_attempt(one, contracts), None)
+        if one.bundle is None
+        else JudgedUnit(one.unit, judged[id(one.bundle)][name_of(one.unit)], parts[id(one.bundle)])
+        for one in attempted
+    ]
+    return together(list(parts.values()), units, contracts)
 
 
 def judge_attempt(attempt: Attempt, contracts: Sequence[Contract]) -> Verdict:

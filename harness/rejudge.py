@@ -14,16 +14,17 @@ from harness import session
 from harness.contract.load import LoadedContract, load_contracts
 from harness.errors import ContractError, ContractErrors, EvidenceError, UsageError
 from harness.evidence import layout
+from harness.report.together import side_by_side
+from harness.report.view import ReportView, RunPart
 from harness.run_directory.bundle import Bundle, altered, read_bundle, recorded_bytes
 from harness.run_directory.contradictions import contradictions
 from harness.run_directory.drill_record import DrillRecord, read_record
 from harness.run_directory.seal import seal_anew
-from harness.run_directory.shards import refuse_mixed
+from harness.run_directory.shards import differences, part_names, refuse_mixed, refuse_unfit
 from harness.run_directory.verdict_file import verdict_text
 
 if TYPE_CHECKING:
     from harness.drill.recheck import Recheck
-    from harness.report.view import ReportView
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,45 @@ def judged(
     bundles = [read_bundle(run) for run in runs]
     if gate:
         refuse_mixed(bundles)
+    return bundles, _judged(bundles, contracts, gate=gate)
+
+
+def shown_together(runs: Sequence[Path]) -> tuple[list[Bundle], session.Judgement]:
+    """Read and judge runs for one page: one alone, the shards of a gate, or side by side what is not one gate.
+
+    Each of those is judged by itself. Raises EvidenceError for what is no run, a drill among several, and a run that is
+    named twice.
+    """
+    bundles = [read_bundle(run) for run in runs]
+    if len(bundles) > 1:
+        refuse_unfit(bundles)
+    apart = list(dict.fromkeys(error.rule for error in differences(bundles)))
+    if not apart:
+        return bundles, _judged(bundles)
+    names = part_names(bundles)
+    parts = [RunPart(name, _judged([bundle]).view) for name, bundle in zip(names, bundles, strict=True)]
+    return bundles, session.Judgement(side_by_side(parts, apart))
+
+
+def _judged(bundles: Sequence[Bundle], contracts: Path | None = None, *, gate: bool = False) -> session.Judgement:
     loaded = load_contracts([contracts]) if contracts is not None else _copies(bundles)
     judgement = session.judge_bundles(bundles, loaded, gate=gate)
-    view = judgement.view
-    if contracts is None:
-        models = view.contracts
-        against = [f"{bundle.path.name}: {line}" for bundle in bundles for line in contradictions(bundle, models)]
-        view = replace(view, altered=(*view.altered, *against))
-    return bundles, replace(judgement, view=replace(view, drill=_drill_record(bundles[0])))
+    view = judgement.view if contracts is not None else _with_contradictions(judgement.view, bundles)
+    return replace(judgement, view=replace(view, drill=_drill_record(bundles[0])))
+
+
+def _with_contradictions(view: ReportView, bundles: Sequence[Bundle]) -> ReportView:
+    """The view, with what a header claims and its directory denies; in its part, too."""
+    names = part_names(bundles) if view.parts else [bundle.path.name for bundle in bundles]
+    against = {
+        name: tuple(f"{name}: {line}" for line in contradictions(bundle, view.contracts))
+        for name, bundle in zip(names, bundles, strict=True)
+    }
+    parts = [
+        replace(part, view=replace(part.view, altered=(*part.view.altered, *against[part.name]))) for part in view.parts
+    ]
+    altered = (*view.altered, *(line for lines in against.values() for line in lines))
+    return replace(view, altered=altered, parts=tuple(parts))
 
 
 def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:

@@ -158,12 +158,12 @@ def write_judgement(directory: Path, judgement: Judgement) -> None:
 
 
 def write_reports(directory: Path, view: ReportView, *, junit: bool = True) -> None:
-    """`report.html`, `summary.md` and, but in a published folder, `junit.xml`."""
+    """`report.html`, `summary.md` and, but in a published folder, `junit.xml`: all are drawn before one is written."""
     from harness.report.html import render
     from harness.report.junit import render_junit
     from harness.report.markdown import render_markdown
 
-    drawn = {layout.SUMMARY: render_markdown, layout.JUNIT: render_junit, layout.PAGE: render}
-    for name, draw in drawn.items():
+    drawn = {layout.SUMMARY: render_markdown(view), layout.JUNIT: render_junit(view), layout.PAGE: render(view)}
+    for name, text in drawn.items():
         if junit or name != layout.JUNIT:
-            write_text(directory / name, draw(view))
+            write_text(directory / name, text)

@@ -17,6 +17,12 @@ RunDirectories = Annotated[
 ContractPaths = Annotated[list[Path] | None, typer.Argument(help="Contract files, or folders of them.")]
 Gate = Annotated[bool, typer.Option("--gate", help="Fail unless every planned unit was decided and held.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="FOLDER", help="Write one report.html, junit.xml and summary.md of them all into a new folder."
+    ),
+]
 PlanOnly = Annotated[
     bool,
     typer.Option(

@@ -14,8 +14,12 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("reports/RUN", "the verdicts again, without a GPU"),
         ("reports/RUN --check", "whether they are those that were recorded"),
         ("PART-1 PART-2 --gate", "the parts of one gate together"),
+        ("PART-1 PART-2 --gate --out FOLDER", "and one page of them all"),
     ),
-    "report": (("harness-reports/RUN", "draw the pages again"),),
+    "report": (
+        ("harness-reports/RUN", "draw the pages again"),
+        ("RUN OTHER-RUN --out FOLDER", "one page of several runs"),
+    ),
     "explain": (("F-GRAPH-BWD-001", "what it demands, and what usually breaks it"),),
     "drill": (
         ("contracts/", "plant every fault that a claim names"),

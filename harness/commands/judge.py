@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -10,17 +10,19 @@ from typing import Annotated
 import typer
 
 from harness import session
-from harness.commands.arguments import Gate, Json, RunDirectories
+from harness.commands.arguments import Gate, Json, Out, RunDirectories
 from harness.commands.printing import print_judgement, print_manifest
 from harness.errors import ExitCode, UsageError
 from harness.evidence import layout
 from harness.evidence.files import write_text
+from harness.github_actions import append_step_summary
 from harness.rejudge import judged, refuse_others, rejudged, replaced, rewritten
 from harness.report.badge import render_badge
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.drill_record import record_text
 from harness.run_directory.shards import refuse_mixed
 from harness.run_directory.verdict_file import write_verdicts
+from harness.shared_page import refuse_used, write_shared
 from harness.standard_streams import print_error, print_json, print_line
 
 
@@ -35,6 +37,7 @@ def judge(
     contracts: Annotated[Path | None, typer.Option("--contracts", help="Judge by these contracts instead.")] = None,
     gate: Gate = False,
     json: Json = False,
+    out: Out = None,
     digest: Annotated[
         list[str] | None,
         typer.Option("--digest", metavar="SHA256", help="Refuse a directory whose manifest has another; one for each."),
@@ -47,26 +50,48 @@ def judge(
     if badge and (check or write):
         got = "--check" if check else "--write"
         raise UsageError("--badge is of the verdicts that are printed", got=got, remedy=f"leave out --badge or {got}")
+    if out is not None:
+        refuse_beside_out({"--check": check, "--write": write})
+        refuse_used(out, run_directories)
     if digest:
         refuse_others(run_directories, digest)
     if check:
         raise typer.Exit(check_recorded(run_directories, gate=gate, as_json=json))
     if write:
         raise typer.Exit(replace_recorded(run_directories, gate=gate))
-    raise typer.Exit(print_verdicts(run_directories, contracts=contracts, gate=gate, as_json=json, badge=badge))
+    code = print_verdicts(run_directories, contracts=contracts, gate=gate, as_json=json, out=out, badge=badge)
+    raise typer.Exit(code)
 
 
 def print_verdicts(
-    directories: Sequence[Path], *, contracts: Path | None, gate: bool, as_json: bool, badge: Path | None = None
+    directories: Sequence[Path],
+    *,
+    contracts: Path | None,
+    gate: bool,
+    as_json: bool,
+    out: Path | None = None,
+    badge: Path | None = None,
 ) -> int:
-    """Print the verdicts; the exit code is the table's. Nothing is written but the badge."""
-    _, judgement = judged(directories, contracts, gate=gate)
+    """Print the verdicts; the exit code is the table's. Nothing is written but the badge and, into `out`, the pages."""
+    bundles, judgement = judged(directories, contracts, gate=gate)
+    if out is not None:
+        judgement = write_shared(out, judgement, bundles)
+        append_step_summary(judgement.view)
     if badge is not None:
         write_text(badge, render_badge(judgement.view))
     print_judgement(judgement, as_json=as_json)
+    if out is not None and not as_json:
+        print_line(f"report: {out / layout.PAGE}")
     if as_json:  # text says it at its top
         _print_warnings(judgement)
     return judgement.exit_code
+
+
+def refuse_beside_out(options: Mapping[str, bool]) -> None:
+    """Raise UsageError when one of these options, by name, was given beside `--out`."""
+    for name, given in options.items():
+        if given:
+            raise UsageError("--out writes what is judged now", got=name, remedy=f"leave out --out or {name}")
 
 
 def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: bool) -> int:

@@ -1,8 +1,8 @@
-"""What run directories cost, from the evidence in them."""
+"""What a run directory cost, from the evidence in it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness.contract.schema import Contract
@@ -13,15 +13,12 @@ from harness.evidence.worker_times import WorkerTimes, read_times
 from harness.run_directory.bundle import Bundle
 
 
-def costs_of(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> Costs:
-    """What one run directory cost, or several together, whichever of their runs a verdict rests on."""
+def costs_of(bundle: Bundle, contracts: Sequence[Contract]) -> Costs:
+    """What one run directory cost, whichever of its runs a verdict rests on.
+
+    A run that was interrupted has parts by clocks of their own: the machine's may have begun anew.
+    """
     controls = {contract.id: control_arms(contract) for contract in contracts}
-    parts = [(bundle.path.name, _of_one(bundle, controls)) for bundle in bundles]
-    return joined(parts) if len(parts) > 1 else parts[0][1]
-
-
-def _of_one(bundle: Bundle, controls: Mapping[str, Collection[str]]) -> Costs:
-    """What one cost. A run that was interrupted has parts by clocks of their own: the machine's may have begun anew."""
     has_gpu = bundle.header.environment.gpu.uuid is not None
     times = _times(bundle)
     part_of = dict.fromkeys(times, 0)

@@ -8,7 +8,7 @@ from harness.errors import ExitCode
 from harness.judge.verdict import Status, Verdict
 from harness.numbers import counted
 from harness.report import cards
-from harness.report.headline import PARTLY_DECIDED, headline
+from harness.report.headline import HELD_SEPARATELY, PARTLY_DECIDED, headline
 from harness.report.text import line
 from harness.report.view import ReportView
 
@@ -47,7 +47,7 @@ def _untold(view: ReportView, units: Sequence[Verdict]) -> bool:
         return all(unit.status is not Status.ERROR for unit in units)
     if result.code is not ExitCode.HELD:
         return all(view.waiver(unit) is not None for unit in units)
-    return result.word == PARTLY_DECIDED
+    return result.word in {PARTLY_DECIDED, HELD_SEPARATELY}
 
 
 def _command(level: str, title: str, message: str) -> str:

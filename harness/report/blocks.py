@@ -25,6 +25,7 @@ class Table:
     numeric: frozenset[int] = frozenset()
     folded: bool = False
     left_out: int = 0
+    links: tuple[str | None, ...] = ()  # of the rows, where their first cells lead
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,13 @@ from dataclasses import replace
 from harness.report.blocks import Part, Section, Table
 
 BYTES = 396_000  # of a page; a little below the 400 KB that a report may have
+BYTES_OF_PARTS = 596_000  # of a page that several run directories share; it may have 600 KB
 ROWS = 5  # of a folded table on a page that would be larger
 # Whose plots go first: those whose tables say most of it. Only the plot lays timings over one time axis: it goes last.
-ORDER = ("costs", "memory", "jit", "trajectories", "gradients", "long_replay", "throughput")
+ORDER = (
+    *("costs", "memory", "jit", "resume", "evaluation", "trajectories", "gradients", "seeds", "long_replay"),
+    "throughput",
+)
 NOT_DRAWN = "Not drawn, to keep the page small; a run narrowed with `--claim` or `--workload` has it."
 
 Render = Callable[[Sequence[Section], bool], str]  # with True, cards of what held are brief

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.contract.schema import Workload
-from harness.evidence.environment_records import CHANGES, GitFacts
+from harness.evidence.environment_records import CHANGES, GitFacts, GpuFacts
 from harness.judge.verdict import WORST_FIRST, Verdict
 from harness.report.claim_rows import losses
 from harness.report.decimate import Doubles, absolute_difference, first_differing
@@ -28,17 +28,23 @@ POINTS = 160
 
 
 def identity(view: ReportView) -> list[tuple[str, str]]:
-    """What was judged: trainer and harness with their commits, model with batch and length, GPU."""
-    collected = view.header.environment
-    gpu = collected.gpu.name or (f"none: {collected.gpu.problem}" if collected.gpu.problem else "not recorded")
+    """What was judged: trainer and harness with their commits, model with batch and length, GPU.
+
+    Of several run directories each value stands once, and the first few.
+    """
+    views = [part.view for part in view.parts] or [view]
     facts = [
-        ("Trainer", _few(_trainers(view))),
+        ("Trainer", _few_of(trainer for each in views for trainer in _trainers(each))),
         *((name.capitalize(), clean(text, 300)) for name, text in view.commit_lines().items()),
-        ("Harness", _commit(collected.git)),
+        ("Harness", _few_of(_commit(each.header.environment.git) for each in views)),
         ("Model, batch, length", _few(_workloads(view)) or "not recorded"),
-        ("GPU", gpu),
+        ("GPU", _few_of(_gpu(each.header.environment.gpu) for each in views)),
     ]
     return [(name, line(text, 400)) for name, text in facts]
+
+
+def _gpu(facts: GpuFacts) -> str:
+    return facts.name or (f"none: {facts.problem}" if facts.problem else "not recorded")
 
 
 def machine(view: ReportView) -> list[tuple[str, str]]:
@@ -89,6 +95,10 @@ def _shape(name: str, workload: Workload) -> str:
     tokens = "/".join(str(length) for length in lengths[:4]) + ("/…" if len(lengths) > 4 else "")
     called = "" if name == workload.model else f" ({name})"
     return f"{workload.model}, {workload.batch_size} × {tokens} tokens, {workload.steps:,} steps{called}"
+
+
+def _few_of(texts: Iterable[str]) -> str:
+    return _few(list(dict.fromkeys(texts)))
 
 
 def _few(texts: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from harness.report.view import ReportView
 from harness.run_directory.drill_record import DrillRecord
 
 HELD, PARTLY_DECIDED, NOT_DECIDED, VIOLATED, ERROR = "HELD", "PARTLY DECIDED", "NOT DECIDED", "VIOLATED", "ERROR"
+HELD_SEPARATELY = "HELD SEPARATELY"  # of runs on one page that are not one gate
 _BROKE = "The harness, a worker, the system or the machine broke: no gate may trust this run."
 
 
@@ -21,7 +22,7 @@ _BROKE = "The harness, a worker, the system or the machine broke: no gate may tr
 class Headline:
     """What stands at the top of a report: the exit code by the table of the documentation, word and sentence.
 
-    `word` is one of the five above, or `HELD, n waived`: HELD alone is for a run of which every planned unit held.
+    `word` is one of those above, or `HELD, n waived`: HELD alone is for a run of which every planned unit held.
     `share`: of how many units, or planted faults, the word is true, `21 of 21`; empty where nothing counts.
     """
 
@@ -43,6 +44,9 @@ def headline(view: ReportView) -> Headline:
     """The first row of the exit-code table that applies; the sentence names the part that was planned, if one was."""
     result, part = _of_all(view), view.narrowed()
     only = f" Only a part of the contracts was planned: {part}." if part else ""
+    if view.apart and result.word.startswith(HELD):  # nothing was seen to hold them all at once
+        sentence = f"{result.sentence} Each in the run that judged it: together the runs are no gate."
+        result = Headline(result.code, HELD_SEPARATELY, sentence)
     return replace(result, sentence=result.sentence + only, share=_share(view, result))
 
 

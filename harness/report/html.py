@@ -5,13 +5,14 @@ from __future__ import annotations
 from harness.judge.verdict import Status
 from harness.report import cards as unit_cards
 from harness.report import first_screen
-from harness.report.blocks import Section
-from harness.report.budget import BYTES, page_within
+from harness.report.blocks import Section, Table
+from harness.report.budget import BYTES, BYTES_OF_PARTS, page_within
 from harness.report.card_terms import card_terms
 from harness.report.claim_rows import claim_rows
 from harness.report.glossary import terms_in
 from harness.report.headline import headline, not_run
 from harness.report.page import render_page
+from harness.report.run_parts import DIFFERS, notes, of_each_part, rows
 from harness.report.sections import (
     between_steps,
     capture,
@@ -46,8 +47,10 @@ def render(view: ReportView) -> str:
         "gate": view.gate,
         "count_line": view.count_line(),
         "contracts": [(line(item.id), clean(item.title, 400)) for item in view.contracts],
+        "parts": _parts(view),
+        "notes": [clean(note, 1000) for note in notes(view)],
         "identity": first_screen.identity(view),
-        "machine": first_screen.machine(view),
+        "machine": of_each_part(view, first_screen.machine),
         "course": first_screen.course(view),
         "rows": rows,
         "not_run": not_run(view),
@@ -58,7 +61,7 @@ def render(view: ReportView) -> str:
         "command": closing.command(view),
     }
     return page_within(
-        BYTES,
+        BYTES_OF_PARTS if view.parts else BYTES,
         evidence,
         _in_question(view),
         lambda sections, brief: render_page("report.html.j2", sections, brief=brief, **values),
@@ -91,6 +94,15 @@ def _evidence(view: ReportView) -> list[Section]:
         costs.section(view),
     ]
     return [section for section in sections if section is not None]
+
+
+def _parts(view: ReportView) -> Table | None:
+    """Machines and commits of several run directories, with the way to the page of each."""
+    if not view.parts:
+        return None
+    names, cells = rows(view)
+    caption = f"{len(cells)} parts, their machines and commits; “{DIFFERS.strip()}” marks what most do not share"
+    return Table(caption, names, cells, folded=True, links=tuple(part.page for part in view.parts))
 
 
 def _title(view: ReportView) -> str:

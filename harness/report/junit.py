@@ -10,6 +10,7 @@ from harness.report.advice import advice
 from harness.report.headline import HELD, Headline, headline
 from harness.report.text import clean, figure, line, sentence
 from harness.report.view import ReportView
+from harness.run_directory.shards import name_of
 
 # Attributes stay short: some readers keep them in memory for every build, or cut them at 255.
 MESSAGE = 240
@@ -68,7 +69,7 @@ def _case(suite: ET.Element, view: ReportView, verdict: Verdict) -> None:
     case = ET.SubElement(suite, "testcase", classname=f"{drill}{line(verdict.contract, 120)}", name=name, time="0")
     properties = ET.SubElement(case, "properties")
     facts = {"status": verdict.status.value, "reason": verdict.reason, "mechanism": verdict.mechanism}
-    facts |= {"fault": view.header.fault}
+    facts |= {"fault": view.header.fault, "part": view.origins.get(name_of(verdict))}
     for key, value in facts.items():
         if value:
             ET.SubElement(properties, "property", name=key, value=line(value, MESSAGE))

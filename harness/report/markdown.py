@@ -9,6 +9,7 @@ from harness.numbers import counted
 from harness.report import cards
 from harness.report.advice import Advice, advice, telling_figures
 from harness.report.headline import headline, undecided
+from harness.report.run_parts import notes, rows
 from harness.report.sections import closing
 from harness.report.text import figure, line, sentence, words
 from harness.report.view import ReportView
@@ -55,7 +56,8 @@ def _head(view: ReportView) -> str:
         for group in undecided(view)[:20]
     ]
     listed = "\n".join(groups) + "\n\n" if groups else ""
-    columns = "| verdict | claim | workload | what was seen |\n| --- | --- | --- | --- |\n" if view.verdicts else ""
+    parts = _parts(view)
+    header = "| verdict | claim | workload | what was seen |\n| --- | --- | --- | --- |\n" if view.verdicts else ""
     commits = [f"{name}: {escape(text)}" for name, text in view.commit_lines().items()]
     notes = (
         view.count_line(),
@@ -65,7 +67,17 @@ def _head(view: ReportView) -> str:
         view.unchecked_sentence(),
     )
     top = "".join(f"{note}\n\n" for note in notes if note)
-    return f"{top}{warnings}{drill}**{result.word}**: {escape(result.sentence)}\n\n{listed}{columns}"
+    return f"{top}{warnings}{drill}**{result.word}**: {escape(result.sentence)}\n\n{parts}{listed}{header}"
+
+
+def _parts(view: ReportView) -> str:
+    """Of several run directories: a row for each, with its machine and commits, and what is to be known of them."""
+    if not view.parts:
+        return ""
+    names, cells = rows(view)
+    table = [names, ["---"] * len(names), *([escape(cell) for cell in row] for row in cells)]
+    told = "".join(f"{escape(note, 1000)}\n\n" for note in notes(view))
+    return told + "".join(f"| {' | '.join(row)} |\n" for row in table) + "\n"
 
 
 def _row(view: ReportView, verdict: Verdict) -> str:
@@ -105,7 +117,8 @@ def _tail(view: ReportView) -> str:
     command = closing.command(view)
     # A fence longer than any row of backquotes inside cannot be closed by what it holds.
     fence = "`" * max(3, 1 + _longest_row(command or ""))
-    return f"\nReproduce:\n\n{fence}\n{line(command, 2000)}\n{fence}\n" if command else ""
+    shown = "\n".join(line(each, 2000) for each in command.split("\n")) if command else ""
+    return f"\nReproduce:\n\n{fence}\n{shown}\n{fence}\n" if command else ""
 
 
 def _fitting(blocks: list[str], room: int) -> tuple[str, int]:

@@ -12,6 +12,7 @@ from harness.numbers import counted
 from harness.report import cards
 from harness.report.advice import advice, telling_figures
 from harness.report.headline import Undecided, headline, undecided
+from harness.report.run_parts import notes, part_lines
 from harness.report.text import figure, line, words
 from harness.report.view import ReportView
 from harness.standard_streams import print_line
@@ -37,7 +38,14 @@ def print_results(view: ReportView, stream: TextIO | None = None) -> None:
     for warning in view.warnings():
         print_line((f"WARNING: {line(warning, 2000)}", "bold red"), file=out)
     commits = (f"{name}: {text}" for name, text in view.commit_lines().items())
-    for note in (*commits, view.repeated_job(), view.resumed_sentence(), view.unchecked_sentence()):
+    for note in (
+        *part_lines(view),
+        *notes(view),
+        *commits,
+        view.repeated_job(),
+        view.resumed_sentence(),
+        view.unchecked_sentence(),
+    ):
         if note:
             print_line(note, file=out)
     if view.is_drill:

@@ -14,11 +14,23 @@ from harness.costs.account import Costs
 from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.context import situation_of
-from harness.judge.verdict import Verdict, count
+from harness.judge.verdict import Status, Verdict, count
 from harness.numbers import counted
 from harness.report.text import line
 from harness.run_directory.bundle import Header, WaiverRecord
 from harness.run_directory.drill_record import DrillRecord
+
+
+@dataclass(frozen=True)
+class RunPart:
+    """One of several run directories that share a page. `view`: it alone, judged by its own part of the contracts.
+
+    name: its folder's, longer where two are called alike; page: the way to its own page, relative to the shared one.
+    """
+
+    name: str
+    view: ReportView
+    page: str | None = None
 
 
 @dataclass(frozen=True)
@@ -29,6 +41,9 @@ class ReportView:
     `altered` says what differs from the manifest, or contradicts itself, one line each; `incomplete` names directories
     that never finished, `unsealed` those of before there were manifests. `gate`: every planned unit must be decided and
     hold. `gpus`: of the machine on which a unit (contract, claim, workload) was run.
+    parts: the run directories, where they are several, by start; their runs have the part's name before their own.
+    origins: the part, by name, that decides a unit.
+    apart: why the parts are not one gate; then each is judged by itself, and nothing here is proven of them together.
     """
 
     header: Header
@@ -42,6 +57,9 @@ class ReportView:
     gate: bool = False
     costs: Costs = field(default_factory=Costs)
     gpus: Mapping[tuple[str, str, str], GpuFacts] = field(default_factory=dict)
+    parts: tuple[RunPart, ...] = ()
+    origins: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
+    apart: tuple[str, ...] = ()
 
     @property
     def is_drill(self) -> bool:
@@ -55,6 +73,9 @@ class ReportView:
 
     def narrowed(self) -> str:
         """Which part of the contracts was asked for; empty for all of it."""
+        if self.apart:
+            of_parts = [(part.name, part.view.narrowed()) for part in self.parts]
+            return "; ".join(f"in {line(name, 200)} {asked}" for name, asked in of_parts if asked)
         narrowed = self.header.narrowed
         asked = (("tags", narrowed.tags), ("claims", narrowed.claims), ("workloads", narrowed.workloads))
         parts = [f"{kind}: {line(', '.join(names), 1000)}" for kind, names in asked if names]
@@ -102,11 +123,27 @@ class ReportView:
         return []
 
     def title_of(self, run_id: str) -> str:
-        """`contract · workload` of a run, for headings; the run's own id when no unit names it."""
-        for unit in self.header.units:
-            if run_id in unit.runs:
-                return f"{unit.contract} · {unit.workload}"
-        return run_id
+        """`contract · workload` of a run, for headings; the run's own id when no unit names it.
+
+        Where several parts have runs of a contract, the run's part stands behind.
+        """
+        unit = next((unit for unit in self.header.units if run_id in unit.runs), None)
+        if unit is None:
+            return run_id
+        sharing = [part.name for part in self.parts if any(one.contract == unit.contract for one in part.view.verdicts)]
+        own = [name for name in sharing if run_id.rpartition("/")[0] == name] if len(sharing) > 1 else []
+        return " · ".join([unit.contract, unit.workload, *own])
+
+    def again(self, verdict: Verdict) -> list[tuple[str, Verdict]]:
+        """What other parts than the one that counts made of a unit, each by the part's name."""
+        unit = (verdict.contract, verdict.claim, verdict.workload)
+        others = [part for part in self.parts if part.name != self.origins.get(unit)]
+        made = [(part.name, one) for part in others for one in part.view.verdicts if one.status is not Status.NOT_RUN]
+        return [(name, one) for name, one in made if (one.contract, one.claim, one.workload) == unit]
+
+    def contradictory(self) -> list[Verdict]:
+        """The units of which a later part, which does not count, made something else."""
+        return [unit for unit in self.verdicts if any(one.status is not unit.status for _, one in self.again(unit))]
 
     def waiver(self, verdict: Verdict) -> WaiverRecord | None:
         """The unexpired waiver of a unit that can have one."""
@@ -134,6 +171,10 @@ class ReportView:
         told += (
             [f"cut off while it was timed, and timed again, in {counted(cut_off, 'interruption')}"] if cut_off else []
         )
+        told += [
+            f"judged in {line(name, 100)}, too, where it does not count: {again.status.value} {line(again.reason, 80)}"
+            for name, again in self.again(verdict)
+        ]
         return "; ".join(told) or None
 
     def repeated_job(self) -> str:

@@ -6,8 +6,9 @@ its machine could not do it has made no attempt.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from harness.contract.claims import parts_of
 from harness.contract.schema import Contract
@@ -15,6 +16,7 @@ from harness.errors import EvidenceError
 from harness.evidence.base import Obstacle
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.run_evidence import RunEvidence
+from harness.judge.verdict import Verdict
 from harness.run_directory.bundle import Bundle
 
 NOT_IN_ANY_SHARD = Obstacle(reason="not_planned", message="no shard of this gate planned this unit")
@@ -66,19 +68,23 @@ def _made(
         for contract in contracts
         for claim in contract.claims
     }
-    by_name = {_name(unit): unit for unit in reversed(units)}
-    names = dict.fromkeys(_name(unit) for unit in units)
+    by_name = {name_of(unit): unit for unit in reversed(units)}
+    names = dict.fromkeys(name_of(unit) for unit in units)
     wanted = [by_name[name].model_copy(update={"runs": [], "obstacle": missing}) for name in names]
     return [_earliest(unit, by_start, arms.get((unit.contract, unit.claim), set())) for unit in wanted]
 
 
-def _name(unit: Unit) -> tuple[str, str, str]:
+def name_of(unit: Unit | Verdict) -> tuple[str, str, str]:
+    """Contract, claim and workload."""
     return unit.contract, unit.claim, unit.workload
 
 
 def _earliest(wanted: Unit, by_start: Sequence[Bundle], arms: Collection[str]) -> Attempt:
     planned = [
-        _attempt(bundle, unit) for bundle in by_start for unit in bundle.header.units if _name(unit) == _name(wanted)
+        _attempt(bundle, unit)
+        for bundle in by_start
+        for unit in bundle.header.units
+        if name_of(unit) == name_of(wanted)
     ]
     made = [attempt for attempt in planned if _was_made(attempt, arms)]
     return next(iter(made or planned), Attempt(wanted, [], None))
@@ -100,12 +106,32 @@ def _commits(bundle: Bundle) -> str:
     return "no --baseline" if commits is None else "; ".join(commits.lines().values())
 
 
+def part_names(bundles: Sequence[Bundle]) -> list[str]:
+    """A name for each directory: that of its folder or archive, with as many folders above it as tell all apart."""
+    paths = [bundle.path if bundle.path.name else bundle.path.resolve() for bundle in bundles]
+    longest = max(len(path.parts) for path in paths)
+    for length in range(1, longest + 1):
+        names = ["/".join(path.parts[-length:]) for path in paths]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
 def refuse_mixed(bundles: Sequence[Bundle]) -> None:
     """Raise EvidenceError unless the shards judge the same contracts with the same sources, and none is a drill."""
-    first = bundles[0]
-    contracts: dict[str, tuple[str, Bundle]] = {}
+    refuse_unfit(bundles)
+    for difference in differences(bundles):
+        raise difference
+
+
+def refuse_unfit(bundles: Sequence[Bundle]) -> None:
+    """Raise EvidenceError for a drill, a run beyond its plan, and one that is named twice: no part of anything."""
+    named: dict[Path, Bundle] = {}
     for bundle in bundles:
-        header = bundle.header
+        header, first = bundle.header, named.setdefault(bundle.path.resolve(), bundle)
+        if first is not bundle:
+            got, remedy = f"{first.path} again", "leave out one of them"
+            raise EvidenceError("each run is named once", where=str(bundle.path), got=got, remedy=remedy)
         if header.purpose != "verify":
             planted = f"fault `{header.fault}`" if header.purpose == "fault" else "a fire drill"
             raise EvidenceError("a shard of a gate plants no fault", where=str(bundle.path), got=planted)
@@ -116,15 +142,24 @@ def refuse_mixed(bundles: Sequence[Bundle]) -> None:
                 where=str(bundle.path),
                 got=f"{outside.claim} on {outside.workload}, which its `narrowed` leaves out",
             )
+
+
+def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
+    """Why these runs are not the shards of one gate: an error for each that is of other sources, commits or contracts
+    than one before it."""
+    first = bundles[0]
+    contracts: dict[str, tuple[str, Bundle]] = {}
+    for bundle in bundles:
+        header = bundle.header
         if header.digests.source != first.header.digests.source:
-            raise EvidenceError(
+            yield EvidenceError(
                 "shards come from the same sources",
                 where=str(bundle.path),
                 got=f"source digest {header.digests.source[:12]}, {first.path} has {first.header.digests.source[:12]}",
                 remedy="run the shards again from one commit",
             )
         if header.commits != first.header.commits:
-            raise EvidenceError(
+            yield EvidenceError(
                 "shards compare the same commits",
                 where=str(bundle.path),
                 got=f"{_commits(bundle)}, {first.path} has {_commits(first)}",
@@ -133,7 +168,7 @@ def refuse_mixed(bundles: Sequence[Bundle]) -> None:
         for name, digest in header.digests.contracts.items():
             known, other = contracts.setdefault(name, (digest, bundle))
             if known != digest:
-                raise EvidenceError(
+                yield EvidenceError(
                     "shards judge the same contracts",
                     where=str(bundle.path),
                     got=f"contract {name} with digest {digest[:12]}, {other.path} has {known[:12]}",

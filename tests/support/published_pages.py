@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from harness.run_directory.places import runs_in
 
 REPORTS = Path(__file__).parents[2] / "reports"
 DIRECTORIES = runs_in(REPORTS)
+[_PARTS] = re.findall(r"^GATE_PARTS := (.+)$", (REPORTS.parent / "Makefile").read_text(), re.MULTILINE)
+GATE_PARTS = [REPORTS.parent / name for name in _PARTS.split()]
 PageOf = Callable[[Path], str]
 
 

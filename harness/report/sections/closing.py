@@ -13,6 +13,7 @@ from harness.evidence.run_records import ArmFailed
 from harness.report.blocks import Part, Section, Table, table
 from harness.report.text import clean, line, number
 from harness.report.view import ReportView
+from harness.run_directory.bundle import Header
 from harness.run_directory.drill_record import Triple
 
 _UPSTREAM = {True: "would pass it", False: "catches it", None: "–"}
@@ -82,19 +83,27 @@ def _triple(value: Triple) -> str:
 
 
 def environment(view: ReportView) -> Section | None:
-    """Everything `run.json` says of the machine, its software and the digests, and the system's own facts."""
-    tables: list[Table] = []
-    header = view.header
+    """Everything `run.json` says of the machine, its software and the digests, and the system's own facts.
+
+    Of several run directories each has a part of its own, folded.
+    """
+    parts = [Part(part.name, tables=_fingerprint(part.view.header, folded=True)) for part in view.parts]
+    parts = parts or [Part("Fingerprint", tables=_fingerprint(view.header))]
+    if stated := _stated(view):
+        told = table("Stated by the system", ["fact", "value", "by"], stated, folded=True, shown=60)
+        parts[-1].tables.append(told) if not view.parts else parts.append(Part("All parts", tables=[told]))
+    lead = "The machine and its software, as collected when the run began."
+    return Section("environment", "Environment", lead, parts) if any(part.tables for part in parts) else None
+
+
+def _fingerprint(header: Header, *, folded: bool = False) -> list[Table]:
     records = {"Environment": header.environment, "Digests": header.digests, "Narrowed": header.narrowed}
+    tables = []
     for title, record in records.items():
         facts = [[path, value if isinstance(value, str) else number(value)] for path, value in flatten(record).items()]
         if facts:
-            tables.append(table(title, ["", "value"], facts, shown=80, folded=record is header.digests))
-    stated = _stated(view)
-    if stated:
-        tables.append(table("Stated by the system", ["fact", "value", "by"], stated, folded=True, shown=60))
-    lead = "The machine and its software, as collected when the run began."
-    return Section("environment", "Environment", lead, [Part("Fingerprint", [], [], tables)]) if tables else None
+            tables.append(table(title, ["", "value"], facts, shown=80, folded=folded or record is header.digests))
+    return tables
 
 
 def _stated(view: ReportView) -> list[list[object]]:
@@ -134,5 +143,6 @@ def _leaves(value: object, path: str) -> Iterator[tuple[str, Scalar]]:
 
 
 def command(view: ReportView) -> str | None:
-    """The one command that repeats the run, as a shell takes it."""
-    return clean(shlex.join(view.header.command), 2000) or None
+    """The one command that repeats the run, as a shell takes it; of several run directories a line for each."""
+    commands = [part.view.header.command for part in view.parts] or [view.header.command]
+    return "\n".join(clean(shlex.join(words), 2000) for words in dict.fromkeys(map(tuple, commands)) if words) or None

@@ -46,7 +46,7 @@ def bundle(path: Path, *, began: float | None, described: Header | None = None) 
 
 
 def test_a_run_directory_on_the_clock(tmp_path: Path) -> None:
-    seen = costs_of([bundle(tmp_path / "a", began=100.0)], [LOADED.contract])
+    seen = costs_of(bundle(tmp_path / "a", began=100.0), [LOADED.contract])
     assert (seen.clocked, seen.wall_seconds, seen.gpu_seconds) == (True, 3.5, 3.5)
     assert seen.by_run == {
         RUN_ID: [
@@ -62,7 +62,7 @@ def test_a_run_directory_on_the_clock(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("gpu", "gpu_seconds"), [(GpuFacts(uuid="GPU-1"), 1.0), (GpuFacts(problem="none"), 0.0)])
 def test_an_older_run_held_the_gpu_of_its_machine(tmp_path: Path, gpu: GpuFacts, gpu_seconds: float) -> None:
     described = header().model_copy(update={"environment": Environment(gpu=gpu)})
-    seen = costs_of([bundle(tmp_path / "a", began=None, described=described)], [LOADED.contract])
+    seen = costs_of(bundle(tmp_path / "a", began=None, described=described), [LOADED.contract])
     assert (seen.clocked, seen.wall_seconds, seen.gpu_seconds) == (False, 1.0, gpu_seconds)
 
 
@@ -71,7 +71,7 @@ def test_a_control_is_that_of_the_contracts_that_judge(tmp_path: Path) -> None:
     claim: dict[str, Any] = {"id": "T", "kind": "trajectory_match", "candidate": "graphed", "baseline": "plain"}
     demanded = {"equality": "bitwise", "max_abs_difference": 0.1}
     contract = make_contract({**claim, **demanded, "guards": {"steps": 3, "training_effect": effect}})
-    seen = costs_of([bundle(tmp_path / "a", began=None)], [contract])
+    seen = costs_of(bundle(tmp_path / "a", began=None), [contract])
     assert seen.by_kind == {Kind.IMPORTS: 0.25, Kind.JUDGED_TRAINING: 0.25, Kind.UNTRAINED_CONTROL: 0.5}
 
 
@@ -79,7 +79,7 @@ def test_runs_that_left_nothing_or_lead_out_of_the_directory_cost_nothing(tmp_pa
     whole = bundle(tmp_path / "a", began=100.0)
     (tmp_path / "outside").symlink_to(tmp_path / "a/evidence" / RUN_ID)
     runs = {**whole.header.runs, "left-nothing": "paired", "../../outside": "paired"}
-    seen = costs_of([replace(whole, header=whole.header.model_copy(update={"runs": runs}))], [LOADED.contract])
+    seen = costs_of(replace(whole, header=whole.header.model_copy(update={"runs": runs})), [LOADED.contract])
     assert list(seen.by_run) == [RUN_ID]
 
 
@@ -102,7 +102,7 @@ def test_an_interruption_costs_nothing_and_clocks_that_began_anew_are_not_mixed(
     whole = bundle(tmp_path / "a", began=100.0, described=described)
     again = bundle(tmp_path / "b", began=5000.0)
     shutil.copytree(again.path / "evidence" / RUN_ID, whole.path / "evidence" / "later")
-    seen = costs_of([whole], [LOADED.contract])
+    seen = costs_of(whole, [LOADED.contract])
     assert (seen.clocked, seen.wall_seconds, seen.gpu_seconds, list(seen.by_run)) == (True, 7.0, 7.0, [RUN_ID, "later"])
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from harness.report.blocks import Part, Section, Table
 from harness.report.budget import NOT_DRAWN, ROWS, page_within
 from harness.report.svg import Plot
@@ -95,3 +97,10 @@ def test_what_did_not_hold_goes_after_all_that_held() -> None:
     assert pages.drawn() == ["a"]
     page_within(1500, sections, {"run of a"}, pages)
     assert pages.drawn() == []
+
+
+@pytest.mark.parametrize("anchor", ["resume", "evaluation", "seeds", "jit"])
+def test_every_section_with_plots_can_lose_them(anchor: str) -> None:
+    pages = Pages()
+    page_within(1000, [section("throughput", part("last", 900)), section(anchor, part("first", 900))], set(), pages)
+    assert pages.drawn() == ["last"]

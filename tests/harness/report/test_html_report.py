@@ -58,6 +58,7 @@ def test_only_what_held_has_its_colour() -> None:
         "violated": "violated",
         "partly-decided": "undecided",
         "not-decided": "undecided",
+        "held-separately": "undecided",
         "error": "error",
         "waived": "waived",
     }

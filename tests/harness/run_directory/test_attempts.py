@@ -185,4 +185,5 @@ def test_a_timing_that_was_cut_off_says_so_and_another_run_does_not(tmp_path: Pa
     timed = {run: replace(seen, probe="throughput") for run, seen in view.evidence.items()}
     view = replace(view, evidence=timed)
     assert view.tried(view.verdicts[0]) == "cut off while it was timed, and timed again, in 2 interruptions"
-    assert judge_bundles([bundle, bundle], contracts).view.header.resumed == twice * 2
+    other = finished(tmp_path / "b", bundle.header)
+    assert judge_bundles([bundle, other], contracts).view.header.resumed == twice * 2

@@ -1,0 +1,55 @@
+"""The pages of several run directories in a folder of their own, which leads to the page of each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+from harness import session
+from harness.errors import UsageError
+from harness.evidence import layout
+from harness.report.view import RunPart
+from harness.run_directory.bundle import Bundle
+from harness.run_directory.shards import part_names
+
+_REMEDY = "name a folder that is new or empty, outside of the runs"
+
+
+def refuse_used(out: Path, runs: Sequence[Path]) -> None:
+    """Raise UsageError where the folder for the pages holds something, is a file, or lies in one of the runs.
+
+    A page within a run would be a file that its manifest does not list.
+    """
+    if out.is_dir() and any(out.iterdir()):
+        first = min(path.name for path in out.iterdir())
+        got = f"a folder that holds {first}"
+        raise UsageError("nothing is overwritten by --out", where=str(out), got=got, remedy=_REMEDY)
+    if os.path.lexists(out) and not out.is_dir():
+        raise UsageError("--out takes a folder", where=str(out), got="a file", remedy=_REMEDY)
+    for run in runs:
+        if run.resolve() in out.resolve().parents:
+            raise UsageError("pages lie outside of the runs", where=str(out), got=f"a place in {run}", remedy=_REMEDY)
+
+
+def write_shared(out: Path, judgement: session.Judgement, bundles: Sequence[Bundle]) -> session.Judgement:
+    """Write `report.html`, `summary.md` and `junit.xml` into the folder, which `refuse_used` let pass.
+
+    Gives the judgement with the ways to the parts' own pages, as the page has it.
+    """
+    pages = {name: _way(out, bundle) for name, bundle in zip(part_names(bundles), bundles, strict=True)}
+    parts: tuple[RunPart, ...] = tuple(replace(part, page=pages[part.name]) for part in judgement.view.parts)
+    linked = replace(judgement, view=replace(judgement.view, parts=parts))
+    out.mkdir(parents=True, exist_ok=True)
+    session.write_reports(out, linked.view)
+    return linked
+
+
+def _way(out: Path, bundle: Bundle) -> str | None:
+    """The way from a folder to a run's own page; None where it has none: an archive, or no page was drawn."""
+    page = bundle.place.derived / layout.PAGE
+    if bundle.place.derived != bundle.place.named or not page.is_file():
+        return None
+    return quote(Path(os.path.relpath(page.resolve(), out.resolve())).as_posix())

@@ -1,0 +1,297 @@
+"""One page for several run directories: `judge --gate … --out` and `report … --out`, with runs that are played."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+from xml.etree import ElementTree as ET
+
+import pytest
+from report_page import Page
+from sealing import forge
+
+from harness.commands import application
+
+A, B, OUT = Path("harness-reports/a"), Path("harness-reports/b"), Path("gate")
+
+
+def called(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["harness", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            application.main()
+    assert isinstance(left.value.code, int)
+    return subprocess.CompletedProcess(sys.argv, left.value.code, out.getvalue(), err.getvalue())
+
+
+def shards(*behaviours: str) -> None:
+    """Two run directories of one contract: of its first workload, and of all others."""
+    from scripted_system import contract_text
+
+    Path("contracts").mkdir()
+    Path("contracts/scripted-v1.yaml").write_text(contract_text(*behaviours))
+    others = [word for name in behaviours[1:] for word in ("--workload", name)]
+    for directory, narrowed in ((A, ["--workload", behaviours[0]]), (B, others)):
+        called("verify", "contracts", *narrowed, "--name", directory.name)
+
+
+def set_to(*path: str, value: object) -> Callable[[Any], None]:
+    """What sets a value deep in a header."""
+
+    def change(header: Any) -> None:
+        for key in path[:-1]:
+            header = header[key]
+        header[path[-1]] = value
+
+    return change
+
+
+@pytest.fixture(autouse=True)
+def _somewhere(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def page() -> Page:
+    return Page((OUT / "report.html").read_text())
+
+
+def test_shards_that_held_open_the_gate_on_one_page() -> None:
+    shards("held", "repeated")
+    done = called("judge", "--gate", A, B, "--out", OUT)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in OUT.iterdir()) == ["junit.xml", "report.html", "summary.md"]
+    assert "HELD 2 of 2 The gate is open: every planned unit was decided and held." in page().words()
+    suites = ET.fromstring((OUT / "junit.xml").read_text())  # noqa: S314 - our own output
+    parts = [each.get("value") for each in suites.iter("property") if each.get("name") == "part"]
+    assert (suites.get("tests"), suites.get("failures"), parts) == ("2", "0", ["a", "b"])
+    summary = (OUT / "summary.md").read_text()
+    assert summary.startswith("2 planned · 2 held · 0 violated")
+    assert re.findall(r"^\| (\w+) \| HELD \| 1 of 1 \|", summary, re.MULTILINE) == ["a", "b"]
+    assert done.stdout.splitlines()[-1] == f"report: {OUT / 'report.html'}"
+
+
+@pytest.mark.parametrize(("behaviours", "code"), [(("held", "violated"), 1), (("held", "not_run"), 10)])
+def test_the_exit_code_is_the_gates(behaviours: tuple[str, ...], code: int) -> None:
+    shards(*behaviours)
+    assert called("judge", "--gate", A, B, "--out", OUT).returncode == code
+    assert (OUT / "report.html").exists()
+
+
+def test_the_terminal_has_a_line_for_each_part() -> None:
+    shards("held", "violated")
+    lines = [line for line in called("judge", "--gate", A, B).stdout.splitlines() if line.startswith("part ")]
+    assert [line.partition(" · ")[0] for line in lines] == [
+        "part a: HELD, 1 of 1 held",
+        "part b: VIOLATED, 0 of 1 held",
+    ]
+
+
+def test_the_way_to_each_parts_own_page_leads_there() -> None:
+    shards("held", "violated")
+    spaced = Path(shutil.copytree(B, "with space"))
+    called("judge", "--gate", A, spaced, "--out", "deep/gate")
+    links = Page(Path("deep/gate/report.html").read_text()).all("a")
+    ways = [str(each["href"]) for each in links if not str(each["href"]).startswith("#")]
+    assert [Path("deep/gate", unquote(way)).resolve() for way in ways] == [
+        (folder / "report.html").resolve() for folder in (A, spaced)
+    ]
+
+
+def test_a_part_without_a_page_has_no_link() -> None:
+    shards("held", "repeated")
+    (B / "report.html").unlink()
+    called("judge", "--gate", A, B, "--out", OUT)
+    assert [each["href"] for each in page().all("a") if "report.html" in str(each["href"])] == [
+        "../harness-reports/a/report.html"
+    ]
+
+
+def test_runs_of_one_name_in_two_folders_are_told_apart() -> None:
+    shards("held", "violated")
+    Path("x").mkdir()
+    shutil.move(A, "x/run")
+    shutil.move(B, B.with_name("run"))
+    done = called("judge", "--gate", "x/run", B.with_name("run"), "--out", OUT)
+    assert "part x/run: HELD, 1 of 1 held" in done.stdout
+    assert "part harness-reports/run: VIOLATED, 0 of 1 held" in done.stdout
+
+
+def test_a_unit_that_a_later_part_made_otherwise_is_named_and_the_earliest_counts() -> None:
+    shards("held", "violated")
+    later = Path(shutil.copytree(B, "later"))
+    [records] = later.glob("evidence/*/fast.0.csv")
+    [plain] = later.glob("evidence/*/plain.0.csv")
+    shutil.copyfile(plain, records)
+    forge(later / "run.json", set_to("started_at", value="2030-01-01T00:00:00+00:00"))
+    done = called("judge", "--gate", A, B, later, "--out", OUT)
+    assert done.returncode == 1
+    note = "Judged in several parts, and not alike: SCRIPT-001 on violated. The earliest attempt counts."
+    assert note in done.stdout.splitlines()
+    assert note in page().words()
+    assert "judged in later, too, where it does not count: PASS held" in page().words()
+
+
+# --- runs that are not one gate ----------------------------------------------------------------------------------
+
+
+def of_other_sources(directory: Path) -> None:
+    forge(directory / "run.json", set_to("digests", "source", value="ab" * 32))
+    forge(directory / "run.json", set_to("environment", "source_digest", value="ab" * 32))
+
+
+def test_runs_of_other_sources_are_no_gate() -> None:
+    shards("held", "repeated")
+    of_other_sources(B)
+    refused = called("judge", "--gate", A, B, "--out", OUT)
+    assert (refused.returncode, "shards come from the same sources" in refused.stderr) == (12, True)
+    assert not OUT.exists()
+
+
+def test_runs_of_other_sources_share_a_page_that_says_it_and_never_says_held() -> None:
+    shards("held", "repeated")
+    of_other_sources(B)
+    done = called("report", A, B, "--out", OUT)
+    assert done.returncode == 0, done.stderr
+    words = page().words()
+    assert (
+        "HELD SEPARATELY 2 of 2 Every planned unit held. Each in the run that judged it: together the runs are no gate."
+        in words
+    )
+    assert "Not one gate (shards come from the same sources): each run is judged by itself." in words
+    assert "≠ abababababab" in words
+    assert (OUT / "summary.md").read_text().count("**HELD SEPARATELY**") == 1
+
+
+def test_one_unit_under_two_versions_of_a_contract_is_shown_twice() -> None:
+    from scripted_system import contract_text
+
+    shards("held", "violated")
+    Path("contracts/scripted-v1.yaml").write_text(contract_text("held", "violated").replace("0.1", "0.2"))
+    called("verify", "contracts", "--workload", "violated", "--name", "c")
+    done = called("report", B, "harness-reports/c", "--out", OUT)
+    assert done.returncode == 0, done.stderr
+    assert (OUT / "summary.md").read_text().startswith("2 planned · 0 held · 2 violated")
+    suites = ET.fromstring((OUT / "junit.xml").read_text())  # noqa: S314 - our own output
+    assert [suite.get("name") for suite in suites.iter("testsuite")] == ["scripted-v1 (b)", "scripted-v1 (c)"]
+
+
+# --- what is refused, and what is warned of -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["judge", "--gate"], ["report"]], ids=["judge", "report"])
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        (
+            "full",
+            "full: nothing is overwritten by --out; found a folder that holds kept.txt; name a folder that is new",
+        ),
+        ("file", "file: --out takes a folder; found a file"),
+        ("harness-reports/a/gate", "harness-reports/a/gate: pages lie outside of the runs; found a place in"),
+    ],
+    ids=["a full folder", "a file", "inside a run"],
+)
+def test_where_no_page_is_written(command: list[str], out: str, said: str) -> None:
+    shards("held", "repeated")
+    Path("full").mkdir()
+    Path("full/kept.txt").write_text("kept")
+    Path("file").write_text("kept")
+    done = called(*command, A, B, "--out", out)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert [path.name for path in Path("full").iterdir()] == ["kept.txt"]
+    assert called("judge", "--check", A).returncode == 0
+
+
+def test_an_empty_folder_is_written_into() -> None:
+    shards("held", "repeated")
+    OUT.mkdir()
+    assert called("report", A, B, "--out", OUT).returncode == 0
+    assert (OUT / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["report", A, B], "the pages of several runs have a folder of their own; found no --out"),
+        (["judge", A, B, "--out", OUT, "--check"], "--out writes what is judged now; found --check"),
+        (["judge", A, B, "--out", OUT, "--write"], "--out writes what is judged now; found --write"),
+        (["report", A, "nowhere", "--out", OUT], "nowhere: a path that is named must exist"),
+    ],
+    ids=["several without --out", "--check", "--write", "nothing there"],
+)
+def test_usage(arguments: list[str | Path], said: str) -> None:
+    shards("held", "repeated")
+    done = called(*arguments)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert not OUT.exists()
+
+
+@pytest.mark.parametrize("command", [["judge", "--gate"], ["report"]], ids=["judge", "report"])
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ("contracts", "contracts: a run directory holds a readable run.json"),
+        (
+            "harness-reports/../harness-reports/a",
+            "each run is named once; found harness-reports/a again; leave out one",
+        ),
+        ("harness-reports/drill", "a shard of a gate plants no fault; found fault `nan_tail`"),
+    ],
+    ids=["no run directory", "twice", "a drill"],
+)
+def test_what_is_no_part(command: list[str], second: str, said: str) -> None:
+    shards("held", "repeated")
+    called("verify", "contracts", "--fault", "nan_tail", "--workload", "held", "--name", "drill")
+    done = called(*command, A, second, "--out", OUT)
+    assert (done.returncode, said in done.stderr) == (12, True), done.stderr
+    assert not OUT.exists()
+
+
+@pytest.mark.parametrize("command", [["judge", "--gate"], ["report"]], ids=["judge", "report"])
+@pytest.mark.parametrize(
+    ("file", "warning"),
+    [
+        ("INCOMPLETE", "Incomplete: b did not finish, or its manifest was taken away."),
+        ("contracts/added.txt", "Altered: 1 file differs from the digests recorded with the run"),
+    ],
+    ids=["unfinished", "altered"],
+)
+def test_a_part_that_is_not_whole_proves_nothing_of_the_gate(command: list[str], file: str, warning: str) -> None:
+    shards("held", "repeated")
+    (B / file).touch()
+    done = called(*command, A, B, "--out", OUT)
+    assert (done.returncode, f"WARNING: {warning}" in done.stdout + done.stderr) == (12, True)
+    words = page().words()
+    assert warning in words
+    assert re.search(r"\ba HELD 1 of 1 .*\bb ERROR 1 of 1 ", words)
+
+
+def test_under_github_actions_one_set_of_annotations_and_one_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    shards("held", "violated")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "step.md")
+    judged = called("judge", "--gate", A, B, "--out", OUT)
+    drawn = called("report", A, B, "--out", "other")
+    for done in (judged, drawn):
+        told = [line for line in done.stdout.splitlines() if line.startswith("::")]
+        assert [line.partition("::")[2].partition("::")[0] for line in told] == [
+            "error title=SCRIPT-001 on violated%3A violated"
+        ]
+    assert Path("step.md").read_text().count("2 planned · 1 held · 1 violated") == 2
+
+
+def test_json_stays_one_object_beside_the_pages() -> None:
+    shards("held", "repeated")
+    done = called("judge", "--gate", A, B, "--out", OUT, "--json")
+    assert json.loads(done.stdout)["gate"]["open"] is True
+    assert (OUT / "report.html").exists()
