@@ -20,6 +20,7 @@ from harness.report.sections import (
     costs,
     gradients,
     kernels,
+    kill_matrix,
     long_replay,
     peak_memory,
     seeds,
@@ -57,6 +58,7 @@ def render(view: ReportView) -> str:
         "terms": terms_in(text for row in rows for text in row.texts),
         "cards": cards,
         "card_terms": card_terms(cards),
+        "kill_matrix": kill_matrix.kill_matrix(view),
         "environment": closing.environment(view),
         "command": closing.command(view),
     }
@@ -90,7 +92,6 @@ def _evidence(view: ReportView) -> list[Section]:
         peak_memory.section(view),
         long_replay.section(view),
         *kernels.sections(view),
-        closing.kill_matrix(view),
         costs.section(view),
     ]
     return [section for section in sections if section is not None]

@@ -38,13 +38,14 @@ PUBLISHED = {
     "gpu-timing": "*-throughput-tiny",
     "gpu-kinds": "gates/*-any-optimization",
 }
+DRILLS = {"gpu-drill": "gates/*-any-optimization-drill", "gpu-survivors": "*-h200-drill"}
 MADE: dict[str, Callable[[], ReportView]] = {
     "every-verdict": full_view,
     "fire-drill": drill_view,
     "held": lambda: view_of(Status.PASS, Status.PASS),
     "partly-decided": partly_decided,
     "waived": lambda: view_of(Status.PASS, Status.FAIL, header=header(waivers=[waiver("w1")])),
-    "partly-drilled": lambda: whole_drill_view(killed=[True, True], not_run=3),
+    "partly-drilled": lambda: whole_drill_view(killed=[True, False], not_run=3),
     "altered": lambda: view_of(Status.PASS, altered=("evidence/a.csv: changed",)),
 }
 
@@ -60,9 +61,9 @@ def made(name: str) -> str:
 @pytest.fixture
 def report(name: str, tmp_path: Path, published_page: PageOf) -> Path:
     """The file of the page `name`."""
-    path = tmp_path / f"{name}.html"
+    path, published = tmp_path / f"{name}.html", PUBLISHED | DRILLS
     path.write_text(
-        published_page(max(REPORTS.glob(PUBLISHED[name]))) if name in PUBLISHED else made(name), encoding="utf-8"
+        published_page(max(REPORTS.glob(published[name]))) if name in published else made(name), encoding="utf-8"
     )
     return path
 
@@ -114,6 +115,27 @@ def test_the_headline_as_it_is_read(
     colour = browser.evaluate("getComputedStyle(document.querySelector('.headline strong')).color")
     assert colour == colours[variant == "dark"]
     assert words.startswith(browser.evaluate("document.title").split(" · ")[0])
+
+
+@pytest.mark.parametrize("name", ["gpu-drill", "gpu-survivors", "partly-drilled"])
+def test_a_drill_begins_with_its_matrix(browser: Browser, report: Path) -> None:
+    """Before scrolling on a laptop: the verdict, how many were killed, and the first fault's cells."""
+    show(browser, report, LIGHT)
+    browser.call("Emulation.setDeviceMetricsOverride", width=1280, height=720, deviceScaleFactor=1, mobile=False)
+    for place in (".headline strong", ".drilled > p", ".matrix tbody td"):
+        box = f"document.querySelector({place!r}).getBoundingClientRect()"
+        assert 0 < browser.evaluate(f"{box}.bottom") <= 720, place
+    assert "planned faults killed" in browser.evaluate("document.querySelector('.drilled > p').innerText")
+
+
+@pytest.mark.parametrize("name", ["gpu-survivors"])
+def test_a_wide_matrix_scrolls_inside_and_keeps_its_faults_in_sight(browser: Browser, report: Path) -> None:
+    show(browser, report, PHONE)
+    widest = """[...document.querySelectorAll('.matrices .scroll')].sort((a, b) => b.scrollWidth - a.scrollWidth)[0]"""
+    assert browser.evaluate(f"{widest}.scrollWidth > {widest}.clientWidth")
+    browser.evaluate(f"{widest}.scrollLeft = {widest}.scrollWidth")
+    left = f"{widest}.querySelector('tbody th').getBoundingClientRect().left - {widest}.getBoundingClientRect().left"
+    assert browser.evaluate(left) == 0
 
 
 # --- every check, seen to fail -------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What no claim kind can judge, what broke, the kill matrix, the environment, and how to reproduce the run."""
+"""What no claim kind can judge, what broke, the environment, and how to reproduce the run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from harness.report.blocks import Part, Section, Table, table
 from harness.report.text import clean, line, number
 from harness.report.view import ReportView
 from harness.run_directory.bundle import Header
-from harness.run_directory.drill_record import Triple
-
-_UPSTREAM = {True: "would pass it", False: "catches it", None: "–"}
 
 
 def unchecked(view: ReportView) -> Section | None:
@@ -46,40 +43,6 @@ def deaths(view: ReportView) -> Section | None:
             parts.append(Part(line(run.run_id, 120), [cause], runs=[run.run_id], listing=stack))
     introduction = "Workers, and arms of a run, that ended before their work was done."
     return Section("broke", "What broke", introduction, parts) if parts else None
-
-
-def kill_matrix(view: ReportView) -> Section | None:
-    """Each planted fault against the claim it must break; survivors first."""
-    if view.drill is None or not view.drill.rows:
-        return None
-    planted, survivors = len(view.drill.rows), len(view.drill.survivors)
-    rows = [
-        [
-            "killed" if row.killed else "SURVIVED",
-            row.claim,
-            row.fault,
-            _triple(row.expected),
-            _triple(row.seen),
-            _UPSTREAM[row.upstream_alone_passes],
-        ]
-        for row in sorted(view.drill.rows, key=lambda row: row.killed)
-    ]
-    columns = ["result", "claim", "planted fault", "expected", "seen", "upstream's number alone"]
-    text = [
-        f"{planted} planted faults, {planted - survivors} killed, {survivors} survived.",
-        f"Recorded {line(view.drill.recorded_at, 60)}.",
-    ]
-    if view.drill.not_run:
-        text.insert(1, f"{len(view.drill.not_run)} more were planned and not run.")
-    lead = "A check that was never seen to fail proves nothing: each claim against the faults it must catch."
-    return Section(
-        "drill", "Fire drill", lead, [Part("Kill matrix", text, [], [table("Faults", columns, rows, shown=300)])]
-    )
-
-
-def _triple(value: Triple) -> str:
-    figures = ", ".join(f"{name}={figure}" for name, figure in value.figures.items())
-    return " ".join(part for part in (value.status, value.reason, figures) if part)
 
 
 def environment(view: ReportView) -> Section | None:

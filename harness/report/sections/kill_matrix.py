@@ -1,0 +1,273 @@
+"""The kill matrix of a fire drill: each planted fault against each claim that it must break, small tables by contract.
+
+A contract's claims share some faults and have others alone, so that one table of all of them would be mostly empty:
+claims that share faults stand together, and at least half of each table's cells are planned.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.judge.verdict import Verdict
+from harness.report.blocks import Table, table
+from harness.report.cards import SIGNS, word
+from harness.report.text import clean, line
+from harness.report.view import ReportView
+from harness.run_directory.drill_record import DrillRecord, NotDrilled, Row, Triple
+
+KILLED, SURVIVED, NOT_RUN, NOT_PLANNED = "killed", "survived", "not run", "not planned"
+LEGEND = {
+    SURVIVED: ("✗", "the claim proves nothing about this fault"),
+    KILLED: ("✓", "the verdict that the fault declares"),
+    NOT_RUN: ("–", "could not be planted here"),
+    NOT_PLANNED: ("·", "the claim does not name it"),
+}
+FILLED = 0.5  # least share of a table's cells that are planned
+LISTED = 300  # rows of a table of faults
+_UPSTREAM = {True: "would pass it", False: "catches it", None: "–"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One fault in one claim. `slips`: upstream's number alone would have let it pass; `link`: to what was seen."""
+
+    word: str
+    slips: bool = False
+    link: str = ""
+
+    @property
+    def sign(self) -> str:
+        return LEGEND[self.word][0]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A claim with its faults as they ended, by name. `control`: how it ended without a fault, as word and sign;
+    `anchor`: of that card. `slipped`: `5 of 8` faults pass by upstream's number alone; empty without such a number.
+    """
+
+    name: str
+    anchor: str
+    control: tuple[str, str]
+    cells: Mapping[str, Cell]
+    slipped: str
+
+    @property
+    def killed(self) -> str:
+        return _killed(list(self.cells.values()))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Claims that share faults, as one table with a row for each fault."""
+
+    columns: list[Column]
+    rows: list[tuple[str, list[Cell]]]
+
+    @property
+    def has_upstream(self) -> bool:
+        return any(column.slipped for column in self.columns)
+
+
+@dataclass(frozen=True)
+class OfContract:
+    """The faults of one contract; `upstream`: which of them upstream's numbers alone would have let pass."""
+
+    name: str
+    system: str
+    killed: str
+    groups: list[Group]
+    upstream: Table | None
+
+
+@dataclass(frozen=True)
+class KillMatrix:
+    """What leads a drill's page; contracts with a survivor come first. Row n of `survivors` has the anchor
+    `survivor-n`; `killed`: what was seen of the others, folded.
+    """
+
+    lead: str
+    legend: list[tuple[str, str, str]]  # sign, word and meaning
+    slips: bool  # whether a cell is marked
+    contracts: list[OfContract]
+    left_out: list[str]  # why faults were not run
+    survivors: Table | None
+    killed: Table | None
+
+
+def kill_matrix(view: ReportView) -> KillMatrix | None:
+    """The matrix of a whole drill; None of any other run, and where no fault was planned."""
+    record = view.drill
+    if record is None or not view.of_controls or not record.planned:
+        return None
+    contracts = sorted(_contracts(view, record), key=lambda contract: SURVIVED not in _words(contract))
+    seen = {name for contract in contracts for name in _words(contract)}
+    legend = [(sign, name, meaning) for name, (sign, meaning) in LEGEND.items() if name in seen]
+    slips = any(row.upstream_alone_passes for row in record.rows)
+    return KillMatrix(_lead(record), legend, slips, contracts, _left_out(record), _survivors(record), _others(record))
+
+
+def _words(contract: OfContract) -> set[str]:
+    return {cell.word for group in contract.groups for _, cells in group.rows for cell in cells}
+
+
+def _contracts(view: ReportView, record: DrillRecord) -> list[OfContract]:
+    cells = _cells(record)
+    verdicts = {(item.contract, item.claim): (at, item) for at, item in enumerate(view.verdicts, start=1)}
+    made = []
+    for name in dict.fromkeys(contract for contract, _ in cells):
+        claims = [claim for contract, claim in cells if contract == name]
+        rows = [row for row in record.rows if row.contract == name]
+        columns = [
+            _column(view, claim, cells[name, claim], verdicts.get((name, claim)), [r for r in rows if r.claim == claim])
+            for claim in claims
+        ]
+        known = view.contract(name)
+        made.append(
+            OfContract(
+                name=line(name, 100),
+                system=line(known.system, 120) if known else "",
+                killed=_killed([cell for column in columns for cell in column.cells.values()]),
+                groups=[_group(columns) for columns in groups(columns)],
+                upstream=_upstream(view, name, rows),
+            )
+        )
+    return made
+
+
+def _cells(record: DrillRecord) -> dict[tuple[str, str], dict[str, Cell]]:
+    """By contract and claim, each fault's cell. A fault that was planted twice survived if it survived once."""
+    survivors = {id(row): f"survivor-{at}" for at, row in enumerate(record.survivors[:LISTED], start=1)}
+    cells: dict[tuple[str, str], dict[str, Cell]] = {}
+    items: list[Row | NotDrilled] = [*record.not_run, *sorted(record.rows, key=lambda row: not row.killed)]
+    for item in items:
+        cell = Cell(NOT_RUN)
+        if isinstance(item, Row):
+            ended = KILLED if item.killed else SURVIVED
+            cell = Cell(ended, item.upstream_alone_passes is True, survivors.get(id(item), ""))
+        cells.setdefault((item.contract, item.claim), {})[item.fault] = cell
+    return cells
+
+
+def _column(
+    view: ReportView, claim: str, cells: Mapping[str, Cell], control: tuple[int, Verdict] | None, rows: Sequence[Row]
+) -> Column:
+    ended = word(view, control[1]) if control else "not run"
+    numbers = [row.upstream_alone_passes for row in rows if row.upstream_alone_passes is not None]
+    return Column(
+        name=line(claim, 80),
+        anchor=f"unit-{control[0]}" if control else "",
+        control=(ended, SIGNS[ended]),
+        cells=cells,
+        slipped=f"{sum(numbers)} of {len(numbers)}" if numbers else "",
+    )
+
+
+def groups(columns: Sequence[Column]) -> list[list[Column]]:
+    """Claims that share faults together, those with many faults first; each group's table is at least half filled.
+
+    A claim joins the group whose table it leaves fullest, if that has at least half of its faults.
+    """
+    found: list[list[Column]] = []
+    for column in sorted(columns, key=lambda one: -len(one.cells)):
+        faults = set(column.cells)
+        choices = [(_share([*group, column]), at) for at, group in enumerate(found) if _has_half(group, faults)]
+        share, at = max(choices, key=lambda choice: (choice[0], -choice[1]), default=(0.0, 0))
+        if share >= FILLED:
+            found[at].append(column)
+        else:
+            found.append([column])
+    return found
+
+
+def _has_half(group: Sequence[Column], faults: set[str]) -> bool:
+    known = {fault for column in group for fault in column.cells}
+    return 2 * len(faults & known) >= len(faults)
+
+
+def _share(columns: Sequence[Column]) -> float:
+    """How much of these claims' table is planned."""
+    faults = {fault for column in columns for fault in column.cells}
+    return sum(len(column.cells) for column in columns) / (len(faults) * len(columns))
+
+
+def _group(columns: Sequence[Column]) -> Group:
+    """Survivors first, then the faults of most claims, those of the same claims together."""
+    faults = dict.fromkeys(fault for column in columns for fault in column.cells)
+    rows = [(fault, [column.cells.get(fault, Cell(NOT_PLANNED)) for column in columns]) for fault in faults]
+
+    def order(row: tuple[str, list[Cell]]) -> tuple[bool, int, list[bool]]:
+        gaps = [cell.word == NOT_PLANNED for cell in row[1]]
+        return all(cell.word != SURVIVED for cell in row[1]), sum(gaps), gaps
+
+    return Group(list(columns), [(line(fault, 60), cells) for fault, cells in sorted(rows, key=order)])
+
+
+def _killed(cells: Sequence[Cell]) -> str:
+    return f"{sum(cell.word == KILLED for cell in cells)} of {len(cells)}"
+
+
+def _lead(record: DrillRecord) -> str:
+    """How many were killed, and how many upstream's numbers alone would have let pass."""
+    survived, left = len(record.survivors), len(record.not_run)
+    killed = (
+        f"{len(record.rows) - survived} of {record.planned} planned faults killed, {survived} survived, {left} not run."
+    )
+    numbers = [row.upstream_alone_passes for row in record.rows if row.upstream_alone_passes is not None]
+    if not numbers:
+        return killed
+    return (
+        f"{killed} Upstream's numbers alone would have let {sum(numbers)} of {len(numbers)} pass; the others break "
+        "claims for which upstream has no number, or ended before it was reached."
+    )
+
+
+def _left_out(record: DrillRecord) -> list[str]:
+    why = Counter((item.reason, item.message) for item in record.not_run).most_common(5)
+    return [f"Not run, {number}: {line(reason, 60)}: {clean(text, 300)}." for (reason, text), number in why]
+
+
+def _upstream(view: ReportView, contract: str, rows: Sequence[Row]) -> Table | None:
+    """By claim, what upstream demands, and which faults that alone would have let pass."""
+    listed = []
+    for claim in dict.fromkeys(row.claim for row in rows if row.upstream_alone_passes is not None):
+        own = [row for row in rows if row.claim == claim and row.upstream_alone_passes is not None]
+        passed = [row.fault for row in own if row.upstream_alone_passes]
+        known = view.claim(contract, claim)
+        demanded = known.upstream if known is not None else None
+        passes = [f"{len(passed)} of {len(own)}", ", ".join(passed) or "none"]
+        listed.append([claim, demanded or "the claim's tolerance, without its equality in bits", *passes])
+    columns = ["claim", "upstream demands", "would pass", "faults that it would pass"]
+    return table("Upstream's number alone", columns, listed, folded=True) if listed else None
+
+
+def _survivors(record: DrillRecord) -> Table | None:
+    rows = [
+        [
+            row.fault,
+            row.claim,
+            _triple(row.expected),
+            _triple(row.seen),
+            row.message,
+            _UPSTREAM[row.upstream_alone_passes],
+        ]
+        for row in record.survivors
+    ]
+    columns = ["survivor", "claim", "expected", "seen", "the judge's message", "upstream's number alone"]
+    return table("What survived", columns, rows, shown=LISTED) if rows else None
+
+
+def _others(record: DrillRecord) -> Table | None:
+    """Of a killed fault what was seen is what was expected."""
+    killed = [row for row in record.rows if row.killed]
+    rows = [[row.fault, row.claim, _triple(row.seen), _UPSTREAM[row.upstream_alone_passes]] for row in killed]
+    columns = ["killed fault", "claim", "expected and seen", "upstream's number alone"]
+    title = f"What was seen of the {len(rows)} killed"
+    return table(title, columns, rows, folded=True, shown=LISTED) if rows else None
+
+
+def _triple(value: Triple) -> str:
+    figures = ", ".join(f"{name}={figure}" for name, figure in value.figures.items())
+    return " ".join(part for part in (value.status, value.reason, figures) if part)

@@ -1,0 +1,182 @@
+"""A drill's page leads with its faults by claims."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from published_pages import REPORTS
+from report_page import Page
+from report_views import CONTRACT, contract, drilled, whole_drill_view
+
+from harness.judge.verdict import Status
+from harness.report.html import render
+from harness.report.sections.kill_matrix import Cell, Column, KillMatrix, groups, kill_matrix
+from harness.report.view import ReportView
+from harness.run_directory.drill_record import DrillRecord, NotDrilled, Row, read_record
+
+RECORDS = sorted(REPORTS.rglob("drill.json"))
+FIRST, SECOND = "F-GRAPH-BWD-001", "CGB-EQ-001"
+
+
+def row(claim: str, fault: str, *, killed: bool = True, upstream: bool | None = None, of: str = "") -> Row:
+    [made] = drilled(killed=[killed]).rows
+    changes = {"claim": claim, "fault": fault, "upstream_alone_passes": upstream, "contract": of or made.contract}
+    return made.model_copy(update=changes)
+
+
+def drill_of(*rows: Row, not_run: tuple[tuple[str, str], ...] = (), **changes: object) -> ReportView:
+    left = [
+        NotDrilled(contract=CONTRACT["id"], claim=claim, fault=fault, reason="needs_cuda", message="no device")
+        for claim, fault in not_run
+    ]
+    record = drilled(killed=[]).model_copy(
+        update={"rows": list(rows), "not_run": left, "planned": len(rows) + len(left)}
+    )
+    return replace(whole_drill_view(killed=[]), drill=record, **changes)
+
+
+def matrix(view: ReportView) -> KillMatrix:
+    found = kill_matrix(view)
+    assert found is not None
+    return found
+
+
+def column(name: str, *faults: str) -> Column:
+    return Column(name, "", ("held", "✓"), {fault: Cell("killed") for fault in faults}, "")
+
+
+def table_rows(page: str) -> list[list[str]]:
+    """The words of each row of the first table of faults, a string a cell."""
+    [found, *_] = re.findall(r'<table class="matrix">.*?</table>', page, re.DOTALL)
+    rows = re.findall(r"<tr>(.*?)</tr>", found)
+    return [
+        [" ".join(re.sub("<[^>]+>", "", cell).split()) for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", one)]
+        for one in rows
+    ]
+
+
+def test_each_fault_of_each_claim_has_its_word_and_its_sign() -> None:
+    view = drill_of(
+        row(FIRST, "caught"),
+        row(SECOND, "caught", killed=False),
+        row(FIRST, "alone"),
+        not_run=((FIRST, "unplanted"), (SECOND, "unplanted")),
+    )
+    assert table_rows(render(view)) == [
+        ["", FIRST, SECOND],
+        ["without a fault", "✓ held", "– not run"],
+        ["killed", "2 of 3", "0 of 2"],
+        ["caught", "✓ killed", "✗ survived"],
+        ["unplanted", "– not run", "– not run"],
+        ["alone", "✓ killed", "·not planned"],
+    ]
+
+
+def test_it_is_a_table_with_headers_that_scrolls_inside_and_has_a_name() -> None:
+    page = render(drill_of(row(FIRST, "caught"), row(SECOND, "caught")))
+    [table] = re.findall(r'<div class="scroll"[^>]*>\s*<table class="matrix">.*?</table>', page, re.DOTALL)
+    assert table.startswith('<div class="scroll" tabindex="0" role="region" aria-label="Faults of F-GRAPH-BWD-001, CGB')
+    assert re.findall(r'<th scope="col">(?:<a [^>]*>)?([^<]+)', table) == [FIRST, SECOND]
+    assert re.findall(r'<th scope="row">([^<]+)', table) == ["without a fault", "killed", "caught"]
+    assert "<caption" in table
+
+
+def test_what_upstreams_number_alone_would_pass_is_marked_counted_and_listed() -> None:
+    view = drill_of(
+        row(FIRST, "slips", upstream=True), row(FIRST, "caught", upstream=False), row(FIRST, "unreached", upstream=None)
+    )
+    page = render(view)
+    rows = {cells[0]: cells[1] for cells in table_rows(page)}
+    assert rows["upstream would pass"] == "1 of 2"
+    assert rows["slips"] == "✓ killed u, upstream's number alone would pass it"
+    assert (rows["caught"], rows["unreached"]) == ("✓ killed", "✓ killed")
+    assert "Upstream's numbers alone would have let 1 of 2 pass" in Page(page).words()
+    [contract_block] = matrix(view).contracts
+    assert contract_block.upstream is not None
+    assert contract_block.upstream.rows[0][2:] == ["1 of 2", "slips"]
+
+
+def test_a_drill_without_upstream_numbers_does_not_speak_of_them() -> None:
+    assert "pstream" not in Page(render(drill_of(row(FIRST, "caught")))).words().split("What was seen")[0]
+
+
+def test_a_survivor_leads_to_what_was_expected_and_seen_of_it() -> None:
+    page = render(drill_of(row(FIRST, "killed"), row(FIRST, "one", killed=False), row(SECOND, "two", killed=False)))
+    links = re.findall(r'<td class="survived"><a href="#(survivor-\d)">', page)
+    targets = dict(re.findall(r'<tr id="(survivor-\d)"><th>([^<]+)', page))
+    assert [targets[link] for link in links] == ["one", "two"]
+    expected_and_seen = "FAIL differs first_differing_step=1 FAIL differs first_differing_step=1 what was seen"
+    assert f"one {FIRST} {expected_and_seen}" in Page(page).words()
+
+
+def test_survivors_and_their_contracts_come_first() -> None:
+    rows = [row(FIRST, "a", of="first"), row(FIRST, "b", of="last"), row(FIRST, "c", of="last", killed=False)]
+    found = matrix(drill_of(*rows))
+    assert [block.name for block in found.contracts] == ["last", "first"]
+    assert [fault for fault, _ in found.contracts[0].groups[0].rows] == ["c", "b"]
+
+
+def test_a_fault_that_survived_once_survived() -> None:
+    """As in records that were put together of several drills."""
+    for order in ([True, False], [False, True]):
+        found = matrix(drill_of(*(row(FIRST, "twice", killed=killed) for killed in order)))
+        assert found.contracts[0].groups[0].rows[0][1][0].word == "survived"
+
+
+def test_why_faults_were_not_run_is_told() -> None:
+    found = matrix(drill_of(not_run=((FIRST, "a"), (FIRST, "b"))))
+    assert found.lead == "0 of 2 planned faults killed, 0 survived, 2 not run."
+    assert found.left_out == ["Not run, 2: needs_cuda: no device."]
+    assert [name for _, name, _ in found.legend] == ["not run"]
+
+
+def test_a_claim_whose_control_did_not_hold_shows_it() -> None:
+    view = replace(drill_of(row(FIRST, "a")), verdicts=whole_drill_view(Status.ERROR, killed=[]).verdicts)
+    assert table_rows(render(view))[1] == ["without a fault", "! error"]
+
+
+def test_a_run_that_is_no_drill_has_none() -> None:
+    assert kill_matrix(replace(drill_of(row(FIRST, "a")), header=whole_drill_view(killed=[]).header)) is not None
+    view = drill_of(row(FIRST, "a"))
+    assert kill_matrix(replace(view, header=view.header.model_copy(update={"purpose": "verify"}))) is None
+    assert kill_matrix(drill_of()) is None
+
+
+def test_claims_with_the_same_faults_stand_together_and_others_apart() -> None:
+    alike = [column("a", "x", "y"), column("b", "x", "y"), column("other", "z")]
+    assert [[one.name for one in group] for group in groups(alike)] == [["a", "b"], ["other"]]
+
+
+def test_a_claim_that_would_leave_a_table_half_empty_has_its_own() -> None:
+    """Its fault is known there, and 14 of 36 cells would be planned."""
+    many = column("many", *(f"f{number}" for number in range(12)))
+    found = groups([many, column("one", "f0"), column("two", "f1")])
+    assert [[each.name for each in group] for group in found] == [["many", "one"], ["two"]]
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.parent.name)
+def test_a_published_drill_has_every_fault_once_in_tables_that_are_at_least_half_filled(path: Path) -> None:
+    record = read_record(path)
+    found = matrix(replace(drill_of(), drill=record))
+    shown: Counter[tuple[str, str, str, str]] = Counter()
+    for block in found.contracts:
+        for group in block.groups:
+            words = [cell.word for _, cells in group.rows for cell in cells]
+            assert words.count("not planned") <= len(words) / 2
+            for fault, cells in group.rows:
+                for one, cell in zip(group.columns, cells, strict=True):
+                    shown[block.name, one.name, fault, cell.word] += cell.word != "not planned"
+    assert +shown == Counter(pairs(record))
+
+
+def pairs(record: DrillRecord) -> list[tuple[str, str, str, str]]:
+    ended = [(each.contract, each.claim, each.fault, "killed" if each.killed else "survived") for each in record.rows]
+    return [*ended, *((each.contract, each.claim, each.fault, "not run") for each in record.not_run)]
+
+
+def test_the_contract_names_its_trainer() -> None:
+    assert contract().system in Page(render(drill_of(row(FIRST, "a")))).words()
