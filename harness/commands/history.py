@@ -1,21 +1,23 @@
-"""`harness history`: every figure over the runs of a folder; nothing is run."""
+"""`harness history`: every judged figure over the runs below a folder; nothing is run."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
-from harness.errors import UsageError
+from harness.errors import HarnessError, UsageError
 from harness.evidence import layout
 from harness.evidence.files import write_text
 from harness.existing_paths import require_existing
 from harness.numbers import counted
 from harness.rejudge import judged
 from harness.report.history import render_history
-from harness.run_directory.places import runs_in
+from harness.report.history_runs import HistoryRun
+from harness.run_directory.places import runs_below
 from harness.standard_streams import print_error, print_line
 
 
@@ -23,25 +25,39 @@ def history(
     reports: Annotated[Path, typer.Argument(help="A folder of run directories, published ones, archives.")],
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("history.html"),
 ) -> None:
-    """Draw every figure over the runs of a folder; only like machines share a line."""
+    """Draw every judged figure over the runs below a folder; only like machines share a line."""
     print_line(write_history(reports, out))
 
 
 def write_history(reports: Path, out: Path) -> str:
-    """Write the page of a folder's runs; one line that says so. Unfinished and altered runs are left out and named."""
+    """Write the page of a folder's runs; one line that says so. What cannot be drawn is listed there, and named."""
     require_existing([reports])
-    views = []
-    for run in runs_in(reports):
-        left = "did not finish" if os.path.lexists(run / layout.INCOMPLETE) else ""  # it may lack what is read below
-        if not left:
-            [bundle], judgement = judged([run])
-            left = bundle.seal.missing.removeprefix("the run ")
-            left = left or ("differs from the digests recorded with it" if judgement.view.altered else "")
-        if left:
-            print_error(f"left out: {run} {left}")
-        else:
-            views.append(judgement.view)
-    if not views:
+    runs = [_read(path, reports, out) for path in runs_below(reports)]
+    for run in runs:
+        if run.left_out:
+            print_error(f"left out: {reports / run.name} {run.left_out}")
+    if all(run.left_out for run in runs):
         raise UsageError("a history needs run directories", where=str(reports), got="no finished one")
-    write_text(out, render_history(views))
-    return f"{counted(len(views), 'run')}: {out}"
+    write_text(out, render_history(runs))
+    left_out = sum(bool(run.left_out) for run in runs)
+    drawn = counted(len(runs) - left_out, "run")
+    return f"{drawn}{f', {left_out} left out' if left_out else ''}: {out}"
+
+
+def _read(path: Path, reports: Path, out: Path) -> HistoryRun:
+    """The run as it is judged again; why it is left out, if it is."""
+    page = path / layout.PAGE
+    # `quote` leaves no address with a scheme
+    link = quote(os.path.relpath(page, out.parent).replace(os.sep, "/")) if page.is_file() else None
+    name = path.relative_to(reports).as_posix()
+    if os.path.lexists(path / layout.INCOMPLETE):  # it may lack what is read below
+        return HistoryRun(name, link, None, "did not finish")
+    try:
+        [bundle], judgement = judged([path])
+    except HarnessError as error:
+        return HistoryRun(name, link, None, f"cannot be read: {error.sentence()}")
+    view = judgement.view
+    left_out = bundle.seal.missing.removeprefix("the run ")
+    left_out = left_out or ("differs from the digests recorded with it" if view.altered else "")
+    left_out = left_out or (f"had the fault {view.header.fault} planted" if view.header.fault else "")
+    return HistoryRun(name, link, view, left_out)

@@ -153,14 +153,11 @@ def _singular(noun: str, count: float) -> str:
 
 def _confidence(found: _Found, verdict: Verdict, part: Judged, prefix: str) -> str:
     """An interval by its name; where there is none, how much was counted or measured."""
-    interval = found.rule.interval
-    ends = [verdict.figures.get(prefix + name) for name in (interval.low, interval.high)] if interval else []
-    values = [end.value for end in ends if end is not None]
-    numbers = [value for value in values if isinstance(value, int | float)]
-    if interval is not None and len(numbers) == 2:
+    interval, ends = found.rule.interval, _ends(found, verdict, prefix)
+    if interval is not None and ends is not None:
         stated = interval.confidence
         level = stated if isinstance(stated, float) else part.value_at(stated)
-        low, high = (_number(value, found.unit, percent=found.rule.percent) for value in numbers)
+        low, high = (_number(value, found.unit, percent=found.rule.percent) for value in ends)
         over = f" over {_counted(verdict, prefix, interval.over)}"
         sure = f"{100 * level:.6g} % " if isinstance(level, float) else ""
         return f"{low} to {high}: {sure}{interval.called}{over}"
@@ -177,3 +174,44 @@ def _rests_on(verdict: Verdict, prefix: str) -> list[str]:
 def _counted(verdict: Verdict, prefix: str, name: str) -> str:
     count = verdict.denominators.get(prefix + name)
     return words(name) if count is None else f"{count:,} {_singular(words(name), count)}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A figure that the table of kinds lists, as numbers: `low` and `high` where it has an interval.
+
+    figure: as the table names it, whichever of several it stands for. demand: `at least 1.10x`, with the number in it.
+    """
+
+    figure: str
+    value: float
+    unit: str
+    low: float | None
+    high: float | None
+    demand: str
+    bound: float | None
+
+
+def measured(verdict: Verdict, part: Judged, prefix: str = "") -> list[Measured]:
+    """Of one part of a verdict's claim, whatever the verdict: its first figure, and every other with an interval."""
+    found = list(_found(verdict, part, prefix))
+    return [_measured(one, verdict, part, prefix) for one in found if one is found[0] or _ends(one, verdict, prefix)]
+
+
+def _measured(found: _Found, verdict: Verdict, part: Judged, prefix: str) -> Measured:
+    rule = found.rule
+    low, high = _ends(found, verdict, prefix) or (None, None)
+    demand = "" if found.bound is None else f"{rule.rule} {_number(found.bound, found.unit, percent=rule.percent)}"
+    demand = "none may" if rule.rule == "none" else f"{demand} {rule.of_demand}".strip()
+    name = prefix + rule.figure.format_map(_Fields(part)).replace("*", "largest")
+    bound = None if rule.of_demand else found.bound
+    return Measured(name, found.value, rule.noun or found.unit, low, high, demand, bound)
+
+
+def _ends(found: _Found, verdict: Verdict, prefix: str) -> tuple[float, float] | None:
+    """What the figure was measured to lie between, if the table and the verdict have both ends."""
+    interval = found.rule.interval
+    ends = [verdict.figures.get(prefix + name) for name in (interval.low, interval.high)] if interval else []
+    values = [end.value for end in ends if end is not None]
+    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else None

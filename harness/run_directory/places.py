@@ -80,6 +80,15 @@ def runs_in(folder: Path) -> list[Path]:
     return sorted({*found, *archives})
 
 
+def runs_below(folder: Path) -> list[Path]:
+    """The runs that lie in a folder or in folders within, by name. No run is looked for inside of another."""
+    found = runs_in(folder)
+    for inside in sorted(folder.iterdir()):
+        if inside.is_dir() and not inside.is_symlink() and inside not in found:
+            found += runs_below(inside)
+    return sorted(found)
+
+
 def _refuse_ambiguous(path: Path) -> None:
     both = [name for name in layout.SEEN if os.path.lexists(path / name)]
     if both or (path / layout.ARCHIVE).is_symlink():

@@ -290,7 +290,7 @@ def test_compare_and_history(contracts: Path, played: None) -> None:
     assert (drawn.returncode, "no finished one" in drawn.stderr) == (2, True)
     drawn = called("history", "before", "--out", "page.html")
     assert (drawn.returncode, drawn.stdout) == (0, "1 run: page.html\n")
-    assert "Verdicts by run" in Path("page.html").read_text()
+    assert f'<a href="before/{before.name}/report.html">{before.name}</a>' in Path("page.html").read_text()
 
 
 def test_doctor_says_what_is_missing(contracts: Path, played: None) -> None:

@@ -28,7 +28,7 @@ def row(claim: str, fault: str, *, killed: bool = True, upstream: bool | None = 
     return made.model_copy(update=changes)
 
 
-def drill_of(*rows: Row, not_run: tuple[tuple[str, str], ...] = (), **changes: object) -> ReportView:
+def drill_of(*rows: Row, not_run: tuple[tuple[str, str], ...] = ()) -> ReportView:
     left = [
         NotDrilled(contract=CONTRACT["id"], claim=claim, fault=fault, reason="needs_cuda", message="no device")
         for claim, fault in not_run
@@ -36,7 +36,7 @@ def drill_of(*rows: Row, not_run: tuple[tuple[str, str], ...] = (), **changes: o
     record = drilled(killed=[]).model_copy(
         update={"rows": list(rows), "not_run": left, "planned": len(rows) + len(left)}
     )
-    return replace(whole_drill_view(killed=[]), drill=record, **changes)
+    return replace(whole_drill_view(killed=[]), drill=record)
 
 
 def matrix(view: ReportView) -> KillMatrix:

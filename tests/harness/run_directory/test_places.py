@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -134,11 +135,33 @@ def test_compare_and_history_read_every_form(run: Path, temporary: Path, capsys:
     assert [path.name for path in runs_in(Path("runs"))] == [
         *("1-run", "2-published", "3-archive.tar.gz", "4-unfinished.tar")
     ]
-    assert write_history(Path("runs"), Path("page.html")) == "3 runs: page.html"
+    assert write_history(Path("runs"), Path("page.html")) == "3 runs, 1 left out: page.html"
     assert capsys.readouterr().err == (
         "left out: runs/4-unfinished.tar did not finish, or its manifest.json was taken away\n"
     )
     assert str(temporary) not in Path("page.html").read_text()
+
+
+def test_a_history_lists_every_run_below_a_folder_and_links_those_with_a_page(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run within a run, as in what was unpacked by hand, is no run of its own."""
+    assert (run / "report.html").is_file()
+    packed(run, Path("runs/packed.tar"), "run")
+    shutil.copytree(run, "runs/gates/a & b: c")
+    shutil.copytree(run, "runs/gates/outer")
+    shutil.copytree(run, "runs/gates/outer/evidence/inner")
+    shutil.copytree(run, "runs/gates/damaged")
+    Path("runs/gates/damaged/run.json").write_text("{")
+    Path("pages").mkdir()
+    written = write_history(Path("runs"), Path("pages/history.html"))
+    assert written == "3 runs, 2 left out: pages/history.html"
+    page = Path("pages/history.html").read_text()
+    links = ["../runs/1-run", "../runs/gates/a%20%26%20b%3A%20c", "../runs/gates/damaged", "../runs/gates/outer"]
+    assert sorted(re.findall(r'href="(\.\.[^"]+)/report.html"', page)) == links
+    assert "5 runs: 3 verified, 2 left out" in page
+    assert "outer</a>: differs from the digests recorded with it" in page
+    assert "damaged</a>: cannot be read: a run directory holds a readable run.json; found run.json: Invalid JSON" in page
 
 
 def test_check_and_write_of_a_published_run_concern_what_lies_beside_its_archive(

@@ -1,0 +1,164 @@
+"""Each judged figure over the runs, with its interval and demand, whether it moved or not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from harness.contract.claims import CompositeClaim, part_names
+from harness.report.blocks import Part, Section, Table, table
+from harness.report.deciding import Measured, measured
+from harness.report.history_plot import plot
+from harness.report.history_runs import UNKNOWN, HistoryRun, machine
+from harness.report.text import line, number, words
+from harness.report.trainer import trainer_commit
+from harness.report.view import ReportView
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_RUN = ["run", "started_at", "commit", "machine"]
+_UNIT = ["trainer", "contract", "claim", "workload", "mechanism"]
+COLUMNS = [*_RUN, *_UNIT, "status", "figure", "unit", "value", "low", "high", "demand", "bound", "judged"]
+PLOTS, BYTES = 60, 260_000  # of a page, which has at most 400 KB
+ROWS = 300
+
+
+def history(runs: Sequence[HistoryRun]) -> DataFrame:
+    """A row for each figure of each unit of each run, in the order of the runs.
+
+    Columns: `COLUMNS`. `judged`: what decides the claim, with its `demand`, the number in it as `bound`, and `low` and
+    `high` where it has an interval; NaN elsewhere. A unit without figures has one row whose `figure` is empty and
+    `value` is NaN. A machine is its GPU (or its CPU, without one), driver and torch: only where all of them agree may
+    numbers be put on one line, and only those of one `trainer`, the system as `module:Class`.
+    """
+    from pandas import DataFrame
+
+    rows = [[run.name, *row] for run in runs if run.view is not None for row in _rows(run.view)]
+    return DataFrame(rows, columns=COLUMNS)
+
+
+def _rows(view: ReportView) -> Iterator[list[object]]:
+    run = [view.header.started_at, trainer_commit(view), machine(view)]
+    for verdict, parts, _ in view.judged():
+        contract, claim = view.contract(verdict.contract), view.claim(verdict.contract, verdict.claim)
+        unit = [verdict.contract, verdict.claim, verdict.workload, verdict.mechanism or "", str(verdict.status)]
+        prefixes = [f"{name}." for name in part_names(claim)] if isinstance(claim, CompositeClaim) else [""]
+        rows = {
+            name: [name, entry.unit, float(entry.value), math.nan, math.nan, "", math.nan, False]
+            for name, entry in verdict.figures.items()
+            if isinstance(entry.value, int | float)
+        }
+        found = [one for part, prefix in zip(parts, prefixes, strict=False) for one in measured(verdict, part, prefix)]
+        rows |= {one.figure: _judged(one) for one in found}
+        for row in rows.values() or [["", "", *[math.nan] * 3, "", math.nan, False]]:
+            yield [*run, contract.system if contract is not None else UNKNOWN, *unit, *row]
+
+
+def _judged(one: Measured) -> list[object]:
+    numbers = [math.nan if value is None else float(value) for value in (one.value, one.low, one.high, one.bound)]
+    return [one.figure, one.unit, *numbers[:3], one.demand, numbers[3], True]
+
+
+def changes(frame: DataFrame) -> Part:
+    """A row for each unit whose verdict is not that of the run before it on a like machine."""
+    rows: list[list[str]] = []
+    units = frame.drop_duplicates(["run", *_UNIT])
+    for key, group in units.groupby([*_UNIT, "machine"], sort=False):
+        trainer, _, claim, workload, mechanism, where = map(str, key)
+        known = group[[*_RUN, "status"]].to_numpy().tolist()
+        for before, after in pairwise(known):
+            if before[-1] != after[-1] and UNKNOWN not in where:
+                turned = f"{before[-1]} -> {after[-1]}"
+                rows.append([after[0], after[2], trainer, _unit(claim, workload, mechanism), turned, where])
+    if not rows:
+        return Part("Changes", ["No unit changed its verdict between two runs of like machines."])
+    order = {run: place for place, run in enumerate(dict.fromkeys(frame["run"]))}
+    rows.sort(key=lambda row: order[row[0]], reverse=True)
+    columns = ["run", "trainer's commit", "trainer", "unit", "verdict", "machine"]
+    return Part("Changes", tables=[table("Verdicts that changed, the latest first", columns, rows)])
+
+
+def figures(frame: DataFrame) -> list[Section]:
+    """A section for each trainer: its judged figures as a table, and over its runs as plots."""
+    sections, left = [], [PLOTS, BYTES]
+    for place, (trainer, group) in enumerate(frame.groupby("trainer", sort=True), start=1):
+        keys = ["contract", "claim", "workload", "mechanism", "figure"]
+        judged = [one for _, one in group[group["judged"]].groupby(keys, sort=False)]
+        repeated = [one for one in judged if len(set(one["run"])) > 1]
+        repeated.sort(key=lambda one: len(set(one["value"])) == 1)  # what moved comes first
+        parts = [Part("The latest of each", tables=[_latest(judged)])] if judged else []
+        drawn: list[Part] = []
+        for one in repeated:
+            part = _part(one)
+            left = [left[0] - 1, left[1] - len(part.plots[0].body)]
+            if min(left) < 0:
+                break
+            drawn.append(part)
+        others = _others(group)
+        undrawn = len(repeated) - len(drawn)
+        note = f" {undrawn} more are not drawn, to keep the page small: the table has them." if undrawn else ""
+        lead = f"What decides each claim, by the commit of the trainer; only like machines share a line.{note}"
+        parts += [*drawn, *([others] if others else [])]
+        if parts:
+            sections.append(Section(f"trainer-{place}", line(trainer, 120), lead, parts))
+    return sections
+
+
+def _unit(claim: str, workload: str, mechanism: str) -> str:
+    return " · ".join([claim, workload, *([words(mechanism)] if mechanism else [])])
+
+
+def _latest(judged: Sequence[DataFrame]) -> Table:
+    rows = []
+    for one in judged:
+        last = one.iloc[-1]
+        unit = "" if last["unit"] == "step" else f" {last['unit']}"
+        low, high = one["value"].min(), one["value"].max()
+        rows.append(
+            [
+                _unit(last["claim"], last["workload"], last["mechanism"]),
+                words(last["figure"]),
+                f"{number(float(last['value']))}{unit}",
+                "–" if math.isnan(last["low"]) else f"{number(float(last['low']))} to {number(float(last['high']))}",
+                last["demand"] or "–",
+                last["status"],
+                len(set(one["run"])),
+                "the same in all" if low == high else f"{number(float(low))} to {number(float(high))}",
+            ]
+        )
+    columns = ["claim", "figure", "latest", "interval", "demand", "verdict", "runs", "over all runs"]
+    return table("Judged figures, the latest run's", columns, rows, shown=ROWS)
+
+
+def _part(one: DataFrame) -> Part:
+    """A figure over its runs: plot, and each run's number."""
+    last = one.iloc[-1]
+    rows = [
+        [run, commit, where, status, value, "–" if math.isnan(low) else f"{number(low)} to {number(high)}"]
+        for run, commit, where, status, value, low, high in one[
+            ["run", "commit", "machine", "status", "value", "low", "high"]
+        ]
+        .to_numpy()
+        .tolist()
+    ]
+    columns = ["run", "trainer's commit", "machine", "verdict", line(f"{words(last['figure'])} {last['unit']}", 80)]
+    unit = _unit(last["claim"], last["workload"], last["mechanism"])
+    listed = table("Each run", [*columns, "interval"], rows, folded=True)
+    return Part(f"{unit} · {words(last['figure'])}", [], [plot(one)], [listed])
+
+
+def _others(group: DataFrame) -> Part | None:
+    """The figures that decide nothing and changed between runs."""
+    rows = []
+    plain = group[~group["judged"] & (group["figure"] != "")]
+    for named, one in plain.groupby(["claim", "workload", "mechanism", "figure", "unit"], sort=False):
+        if len(set(one["value"])) > 1:
+            claim, workload, mechanism, figure, unit = map(str, named)
+            values = [float(value) for value in one["value"]]
+            rows.append([_unit(claim, workload, mechanism), words(figure), values[0], values[-1], unit, len(values)])
+    columns = ["claim", "figure", "first", "latest", "unit", "runs"]
+    listed = table(f"{len(rows)} others that changed", columns, rows, folded=True)
+    return Part("Figures that decide nothing", [], [], [listed]) if rows else None

@@ -1,0 +1,47 @@
+"""The trainer that a run is of, and the commit of its own repository, which need not be the harness's."""
+
+from __future__ import annotations
+
+from harness.evidence.commit_records import SHORT
+from harness.evidence.environment_records import CHANGES
+from harness.report.view import ReportView
+
+NOT_RECORDED = "not recorded"
+# What lies in the harness's own repository: of runs that recorded no trainer's commit, theirs is the harness's.
+_BESIDE = ("reference_impl", "examples")
+
+
+def trainers(view: ReportView) -> list[str]:
+    """The systems under test as `module:Class`, in the order of the contracts."""
+    return list(dict.fromkeys(contract.system for contract in view.contracts))
+
+
+def trainer_commit(view: ReportView) -> str:
+    """The commit of the trainer, `1a2b3c4d5e6f`, with `+changes` where its files differed; of several, each once.
+
+    Under `--baseline` the candidate's. A run of before trainers were recorded knows the harness's alone: it is the
+    trainer's where that lies in the same repository, and else the trainer's is not recorded.
+    """
+    commits = view.header.commits
+    if commits is not None:
+        return commits.candidate.commit[:SHORT] + (CHANGES if commits.candidate.changes else "")
+    found = [_commit_of(view, system) for system in trainers(view)]
+    return ", ".join(dict.fromkeys(_short(commit) for commit in found if commit)) or NOT_RECORDED
+
+
+def harness_commit(view: ReportView) -> str:
+    """The commit of the harness's own checkout, in the same form."""
+    return _short(view.header.environment.git.commit or NOT_RECORDED)
+
+
+def _commit_of(view: ReportView, system: str) -> str | None:
+    recorded = view.header.environment
+    if system in recorded.trainers:
+        return recorded.trainers[system].commit
+    beside = system.partition(":")[0].partition(".")[0] in _BESIDE
+    return recorded.git.commit if beside and not recorded.trainers else None
+
+
+def _short(commit: str) -> str:
+    whole = commit.removesuffix(CHANGES)
+    return commit if commit == NOT_RECORDED else whole[:SHORT] + commit[len(whole) :]
