@@ -57,11 +57,14 @@ def _trajectory(workload: str, status: Status) -> Verdict:
     return verdict("F-GRAPH-BWD-001", workload, status, denominators={"steps": 100}, **how[status])
 
 
-HEAD = (
+IDENTITY = (
     f"{TRAINER}, commit 9b1c2d3e4f50, changed since",
     "commit 4afac30f0e0c, unchanged",
     "qwen2-1.5b, 4 × 512 tokens, 100 steps",
     "NVIDIA H200",
+)
+HEAD = (
+    *IDENTITY,
     "1.53x, at least 1.10x mean ratio",
     "1.49x to 1.58x: 99 % one-sided bounds over 8 processes",
     "3 of 3 killed",
@@ -84,10 +87,6 @@ MADE: dict[str, tuple[Callable[[], ReportView], tuple[str, ...]]] = {
             "1 not run: why, and what would decide them",
         ),
     ),
-    "drill": (
-        lambda: made(Status.PASS, Status.PASS, purpose="drill"),
-        ("HELD 3 of 3 All 3 planted faults were killed.", "3 faults planted, 0 survived"),
-    ),
 }
 
 
@@ -99,6 +98,22 @@ def test_what_was_judged_and_what_decided_it_is_seen(browser: Browser, tmp_path:
     page.write_text(render(view()), encoding="utf-8")
     seen = first_screen(browser, page, scheme=scheme)
     assert [text for text in (*HEAD, *own) if text not in seen] == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_drill_shows_its_faults_by_claims_in_place_of_its_controls(
+    browser: Browser, tmp_path: Path, scheme: str
+) -> None:
+    page = tmp_path / "drill.html"
+    page.write_text(render(made(Status.PASS, Status.PASS, purpose="drill")), encoding="utf-8")
+    seen = first_screen(browser, page, scheme=scheme)
+    own = (
+        *("HELD 3 of 3 All 3 planted faults were killed.", "3 faults planted, 0 survived"),
+        "3 of 3 planned faults killed, 0 survived, 0 not run. Upstream's numbers alone would have let 0 of 3 pass",
+        *("F-GRAPH-BWD-001", "without a fault\n✓ held", "killed\n3 of 3", "upstream would pass\n0 of 3"),
+        *(f"fault{number}\n✓ killed" for number in range(3)),
+    )
+    assert [text for text in (*IDENTITY, *own) if text not in seen] == []
 
 
 def test_what_was_not_run_is_folded(browser: Browser, tmp_path: Path) -> None:
@@ -142,8 +157,18 @@ PUBLISHED = {
         "PARTLY DECIDED 111 of 279",
         "commit 19a07ba903a9, unchanged",
         "none: no NVIDIA driver",
-        "1.79e-7, at most 5e-6",
-        "5 of 5 killed",
+        "111 of 279 planned faults killed, 0 survived, 168 not run.",
+        "Upstream's numbers alone would have let 23 of 37 pass",
+    ),
+    "*-h200-drill": (
+        f"{TRAINER}, commit not recorded",
+        "commit 09eddd62179b, changed since",
+        "NVIDIA H200",
+        "240 of 279 planned faults killed, 27 survived, 12 not run.",
+        "Upstream's numbers alone would have let 59 of 115 pass",
+        "91 of 98 killed",
+        "23 of 24\n11 of 11\n8 of 8",
+        "cross_stream_race\n✗ survived",
     ),
 }
 

@@ -38,7 +38,7 @@ PUBLISHED = {
     "gpu-timing": "*-throughput-tiny",
     "gpu-kinds": "gates/*-any-optimization",
 }
-DRILLS = {"gpu-drill": "gates/*-any-optimization-drill", "gpu-survivors": "*-h200-drill"}
+DRILLS = {"gpu-survivors": "*-h200-drill"}
 MADE: dict[str, Callable[[], ReportView]] = {
     "every-verdict": full_view,
     "fire-drill": drill_view,
@@ -115,17 +115,6 @@ def test_the_headline_as_it_is_read(
     colour = browser.evaluate("getComputedStyle(document.querySelector('.headline strong')).color")
     assert colour == colours[variant == "dark"]
     assert words.startswith(browser.evaluate("document.title").split(" · ")[0])
-
-
-@pytest.mark.parametrize("name", ["gpu-drill", "gpu-survivors", "partly-drilled"])
-def test_a_drill_begins_with_its_matrix(browser: Browser, report: Path) -> None:
-    """Before scrolling on a laptop: the verdict, how many were killed, and the first fault's cells."""
-    show(browser, report, LIGHT)
-    browser.call("Emulation.setDeviceMetricsOverride", width=1280, height=720, deviceScaleFactor=1, mobile=False)
-    for place in (".headline strong", ".drilled > p", ".matrix tbody td"):
-        box = f"document.querySelector({place!r}).getBoundingClientRect()"
-        assert 0 < browser.evaluate(f"{box}.bottom") <= 720, place
-    assert "planned faults killed" in browser.evaluate("document.querySelector('.drilled > p').innerText")
 
 
 @pytest.mark.parametrize("name", ["gpu-survivors"])

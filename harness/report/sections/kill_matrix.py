@@ -19,10 +19,10 @@ from harness.run_directory.drill_record import DrillRecord, NotDrilled, Row, Tri
 
 KILLED, SURVIVED, NOT_RUN, NOT_PLANNED = "killed", "survived", "not run", "not planned"
 LEGEND = {
-    SURVIVED: ("✗", "the claim proves nothing about this fault"),
-    KILLED: ("✓", "the verdict that the fault declares"),
+    SURVIVED: ("✗", "the claim does not catch it"),
+    KILLED: ("✓", "the claim says what the fault declares"),
     NOT_RUN: ("–", "could not be planted here"),
-    NOT_PLANNED: ("·", "the claim does not name it"),
+    NOT_PLANNED: ("·", "not for this claim"),
 }
 FILLED = 0.5  # least share of a table's cells that are planned
 LISTED = 300  # rows of a table of faults
@@ -84,7 +84,7 @@ class OfContract:
 
 @dataclass(frozen=True)
 class KillMatrix:
-    """What leads a drill's page; contracts with a survivor come first. Row n of `survivors` has the anchor
+    """What leads a drill's page; contracts with a survivor come first, those of which nothing was planted last. Row n of `survivors` has the anchor
     `survivor-n`; `killed`: what was seen of the others, folded.
     """
 
@@ -102,11 +102,17 @@ def kill_matrix(view: ReportView) -> KillMatrix | None:
     record = view.drill
     if record is None or not view.of_controls or not record.planned:
         return None
-    contracts = sorted(_contracts(view, record), key=lambda contract: SURVIVED not in _words(contract))
+    contracts = sorted(_contracts(view, record), key=_told_later)
     seen = {name for contract in contracts for name in _words(contract)}
     legend = [(sign, name, meaning) for name, (sign, meaning) in LEGEND.items() if name in seen]
     slips = any(row.upstream_alone_passes for row in record.rows)
     return KillMatrix(_lead(record), legend, slips, contracts, _left_out(record), _survivors(record), _others(record))
+
+
+def _told_later(contract: OfContract) -> tuple[bool, bool]:
+    """Survivors come first, and last what could not be drilled at all."""
+    words = _words(contract)
+    return SURVIVED not in words, KILLED not in words
 
 
 def _words(contract: OfContract) -> set[str]:

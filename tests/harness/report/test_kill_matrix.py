@@ -113,10 +113,10 @@ def test_a_survivor_leads_to_what_was_expected_and_seen_of_it() -> None:
     assert f"one {FIRST} {expected_and_seen}" in Page(page).words()
 
 
-def test_survivors_and_their_contracts_come_first() -> None:
-    rows = [row(FIRST, "a", of="first"), row(FIRST, "b", of="last"), row(FIRST, "c", of="last", killed=False)]
-    found = matrix(drill_of(*rows))
-    assert [block.name for block in found.contracts] == ["last", "first"]
+def test_survivors_and_their_contracts_come_first_and_what_was_not_run_last() -> None:
+    rows = [row(FIRST, "a", of="planted"), row(FIRST, "b", of="broken"), row(FIRST, "c", of="broken", killed=False)]
+    found = matrix(drill_of(*rows, not_run=((FIRST, "d"),)))
+    assert [block.name for block in found.contracts] == ["broken", "planted", CONTRACT["id"]]
     assert [fault for fault, _ in found.contracts[0].groups[0].rows] == ["c", "b"]
 
 
