@@ -84,8 +84,9 @@ class OfContract:
 
 @dataclass(frozen=True)
 class KillMatrix:
-    """What leads a drill's page; contracts with a survivor come first, those of which nothing was planted last. Row n of `survivors` has the anchor
-    `survivor-n`; `killed`: what was seen of the others, folded.
+    """What leads a drill's page: contracts with a survivor first, those of which nothing was planted last.
+
+    Row n of `survivors` has the anchor `survivor-n`; `killed`: what was seen of the others, folded.
     """
 
     lead: str

@@ -13,7 +13,7 @@ from harness.contract.base import Judged
 from harness.contract.claims import part_model
 from harness.judge.verdict import Figure, Status, Verdict
 from harness.kinds import BUILT_IN, Deciding
-from harness.report.deciding import Decided, decided
+from harness.report.deciding import Decided, decided, measured
 
 RULES = [
     pytest.param(kind, rule, id=f"{kind}-{rule.figure}") for kind, row in BUILT_IN.items() for rule in row.deciding
@@ -180,3 +180,30 @@ def test_a_part_of_a_claim_is_told_by_its_own_figures() -> None:
     found = verdict(figures, {"trajectory_match.1.steps": 200, "trajectory_match.2.steps": 9})
     told = decided(found, part("trajectory_match", equality="bitwise"), "trajectory_match.1.")
     assert told == Decided("0 of 200 steps differ, none may", "", "counted over 200 steps")
+
+
+def test_as_numbers_the_first_figure_and_every_other_with_an_interval() -> None:
+    slowdown = {"slowdown": (0.02, ""), "slowdown_least": (0.01, ""), "slowdown_most": (0.03, "")}
+    figures = {"blocks_differing": (0, "blocks"), **slowdown, "max_abs_difference_of_rows": (0.0, "loss")}
+    first, second = measured(
+        verdict(figures, {"blocks": 100}), part("long_replay", steps=10_000, slowdown_at_most=0.05)
+    )
+    assert (first.figure, first.value, first.low, first.demand, first.bound) == (
+        "blocks_differing",
+        0,
+        None,
+        "none may",
+        0,
+    )
+    assert (second.figure, second.low, second.high, second.bound) == ("slowdown", 0.01, 0.03, 0.05)
+
+
+def test_as_numbers_the_worst_of_several_has_one_name_and_a_part_its_own() -> None:
+    figures = {"p.max_error_vs_fp64.float32": (1e-7, ""), "p.max_error_vs_fp64.bfloat16": (2e-3, "")}
+    bounds = {"float32": 1e-6, "bfloat16": 4e-3}
+    [one] = measured(verdict(figures, {}), part("kernel_match", max_relative_error=bounds), "p.")
+    assert (one.figure, one.value, one.demand) == ("p.max_error_vs_fp64.largest", 2e-3, "at most 0.004")
+
+
+def test_as_numbers_nothing_where_nothing_was_measured() -> None:
+    assert measured(verdict({}, {}), part("throughput_ratio", at_least=1.1)) == []
