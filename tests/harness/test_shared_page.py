@@ -102,6 +102,7 @@ def test_the_way_to_each_parts_own_page_leads_there() -> None:
     called("judge", "--gate", A, spaced, "--out", "deep/gate")
     links = Page(Path("deep/gate/report.html").read_text()).all("a")
     ways = [str(each["href"]) for each in links if not str(each["href"]).startswith("#")]
+    assert ways[1] == "../../with%20space/report.html"
     assert [Path("deep/gate", unquote(way)).resolve() for way in ways] == [
         (folder / "report.html").resolve() for folder in (A, spaced)
     ]
