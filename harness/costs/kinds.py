@@ -48,7 +48,7 @@ _OF_AN_ARM = {
     "steps": Kind.JUDGED_TRAINING,
     "end": Kind.END,
     "re-capture": Kind.JUDGED_TRAINING,
-    "start the process that saves": Kind.IMPORTS,
+    "start a process for a part": Kind.IMPORTS,
     "steps before the load": Kind.JUDGED_TRAINING,
     "save": Kind.END,
     "load": Kind.OPENING,

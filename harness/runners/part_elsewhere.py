@@ -27,7 +27,7 @@ def folder_of(recorder: Recorder) -> str:
 
 def train_elsewhere(part: TrainingPart, recorder: Recorder) -> ArmFailed | None:
     """Wait for the process that trains this part; how the arm failed in it, None when it came to its end."""
-    recorder.phase(f"{part.arm}.{part.replica}: start a process for steps {part.first} to {part.until - 1}")
+    recorder.phase(f"{part.arm}.{part.replica}: start a process for a part")
     line, theirs = pair()
     with theirs:
         process = subprocess.Popen(child_command("harness.runners.training_part"), stdin=theirs.fileno())
