@@ -105,5 +105,5 @@ def test_each_run_shows_its_counts_the_latest_first() -> None:
 def test_hostile_names_stay_text() -> None:
     run = run_of(1, 1.0, gpu="<script>$x$\x00</script>", commit="<img src=x>")
     page = render_history([run, run_of(2, 2.0, gpu="<b>")])
-    assert "<script" not in page
+    assert page.count("<script") == 1
     assert "<img src=x" not in page

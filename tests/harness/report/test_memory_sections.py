@@ -94,7 +94,7 @@ def test_a_replay_has_its_plot_and_both_arms_blocks() -> None:
         ["graphed", "40", "400", "350", "1005", "2000", "30 MiB", "33 MiB"],
         ["ungraphed", "40", "400", "350", "1005", "1005", "30 MiB", "30 MiB"],
     ]
-    assert part.plots[0].alt == (
+    assert part.judged[0].plot.alt == (
         "Milliseconds a step over 40 blocks: 1000 in the first, 2000 in the last. "
         "Growth of memory: allocated 3 MiB, reserved 0 MiB."
     )
@@ -103,7 +103,7 @@ def test_a_replay_has_its_plot_and_both_arms_blocks() -> None:
 def test_without_cuda_no_memory_is_drawn() -> None:
     blocks = [block(number, allocated_bytes=None, reserved_bytes=None) for number in range(40)]
     part = long_part(blocks=blocks)
-    assert "Growth" not in part.plots[0].alt
+    assert "Growth" not in part.judged[0].plot.alt
     assert part.tables[0].rows[0][6:] == ["–", "–"]
 
 
