@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.report.blocks import Part, Section, Table
-from harness.report.budget import NOT_DRAWN, ROWS, page_within
+from harness.report.blocks import JudgedPlot, Part, Section, Table
+from harness.report.budget import FRAME, NOT_DRAWN, ROWS, page_within
 from harness.report.svg import Plot
 
 ROW = 100  # bytes of a table's row on the pages made here
 
 
 def plot(size: int) -> Plot:
-    return Plot("0 0 1 1", "p" * size, {}, "", 1, 1)
+    """So many bytes of a page, with the frame."""
+    return Plot("0 0 1 1", "p" * (size - FRAME), {}, "", 1, 1)
 
 
 def table(rows: int, *, folded: bool) -> Table:
@@ -35,10 +36,11 @@ class Pages:
         self.shown, self.brief = sections, brief
         parts = [part for section in sections for part in section.parts]
         rows = sum(len(table.rows) for part in parts for table in part.tables)
-        return "x" * (rows * ROW + sum(len(plot.body) for part in parts for plot in part.plots))
+        plots = [plot for part in parts for plot in (*part.plots, *(each.plot for each in part.judged))]
+        return "x" * (rows * ROW + sum(FRAME + len(plot.body) for plot in plots))
 
     def drawn(self) -> list[str]:
-        return [part.title for section in self.shown for part in section.parts if part.plots]
+        return [part.title for section in self.shown for part in section.parts if part.plots or part.judged]
 
 
 def section(anchor: str, *parts: Part) -> Section:
@@ -95,3 +97,20 @@ def test_what_did_not_hold_goes_after_all_that_held() -> None:
     assert pages.drawn() == ["a"]
     page_within(1500, sections, {"run of a"}, pages)
     assert pages.drawn() == []
+
+
+def test_other_tables_of_what_held_go_before_any_plot_and_the_largest_first() -> None:
+    pages = Pages()
+    held, small = part("held", 1000, rows=20, folded=False), part("small", rows=3, folded=False)
+    sections = [section("memory", held, small, part("failed", rows=20, folded=False))]
+    page_within(4700, sections, {"run of failed"}, pages)
+    assert [len(shown.tables[0].rows) for shown in pages.shown[0].parts] == [0, 3, 20]
+    assert pages.drawn() == ["held"]
+
+
+def test_a_plot_of_a_card_goes_as_one_of_a_section_does() -> None:
+    pages = Pages()
+    judged = Part("judged", runs=["run"], judged=[JudgedPlot(plot(2000), frozenset({("c", "claim", "w")}))])
+    page_within(1500, [section("memory", judged), section("throughput", part("kept", 1000))], set(), pages)
+    assert pages.drawn() == ["kept"]
+    assert pages.shown[0].parts[0].text == [NOT_DRAWN]
