@@ -217,6 +217,8 @@ def test_a_link_to_what_is_filtered_out_shows_it(opened: Browser) -> None:
     opened.evaluate(
         f"new Promise(done => {{ addEventListener('hashchange', () => done()); location.hash = '{target}'; }})"
     )
+    top = opened.evaluate(f"document.getElementById('{target}').getBoundingClientRect().top")
+    assert 0 <= top < 900
     assert opened.evaluate(f"document.getElementById('{target}').checkVisibility()")
 
 

@@ -102,9 +102,9 @@ def test_what_did_not_hold_goes_after_all_that_held() -> None:
 def test_other_tables_of_what_held_go_before_any_plot_and_the_largest_first() -> None:
     pages = Pages()
     held, small = part("held", 1000, rows=20, folded=False), part("small", rows=3, folded=False)
-    sections = [section("memory", held, small, part("failed", rows=20, folded=False))]
-    page_within(4700, sections, {"run of failed"}, pages)
-    assert [len(shown.tables[0].rows) for shown in pages.shown[0].parts] == [0, 3, 20]
+    sections = [section("memory", held, small, part("failed", rows=30, folded=False))]
+    page_within(5700, sections, {"run of failed"}, pages)
+    assert [len(shown.tables[0].rows) for shown in pages.shown[0].parts] == [0, 3, 30]
     assert pages.drawn() == ["held"]
 
 
