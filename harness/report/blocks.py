@@ -10,6 +10,7 @@ from harness.report.text import line, number
 
 ROWS_SHOWN = 100
 CELL = 160
+Unit = tuple[str, str, str]  # contract, claim, workload
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,19 @@ class Table:
 
 
 @dataclass(frozen=True)
+class JudgedPlot:
+    """A plot that units are judged by: it stands in the card of one of them."""
+
+    plot: Plot
+    units: frozenset[Unit]
+
+
+@dataclass(frozen=True)
 class Part:
-    """One thing seen: sentences, plots, tables and a verbatim listing under a heading."""
+    """One thing seen: sentences, plots, tables and a verbatim listing under a heading.
+
+    `plots` are those that no claim judges; `drawn_with` has the anchor and the title of each card with a plot of it.
+    """
 
     title: str
     text: list[str] = field(default_factory=list)
@@ -38,6 +50,8 @@ class Part:
     tables: list[Table] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)  # ids of the runs it was made from
     listing: str = ""
+    judged: list[JudgedPlot] = field(default_factory=list)
+    drawn_with: list[tuple[str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

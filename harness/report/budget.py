@@ -10,10 +10,19 @@ from harness.report.blocks import Part, Section, Table
 
 BYTES = 396_000  # of a page; a little below the 400 KB that a report may have
 BYTES_OF_PARTS = 596_000  # of a page that several run directories share; it may have 600 KB
+FRAME = 300  # bytes of the page around a plot, about
 ROWS = 5  # of a folded table on a page that would be larger
 # Whose plots go first: those whose tables say most of it. Only the plot lays timings over one time axis: it goes last.
 ORDER = (
-    *("costs", "memory", "jit", "resume", "evaluation", "trajectories", "gradients", "seeds", "long_replay"),
+    "costs",
+    "memory",
+    "jit",
+    "evaluation",
+    "resume",
+    "trajectories",
+    "gradients",
+    "seeds",
+    "long_replay",
     "throughput",
 )
 NOT_DRAWN = "Not drawn, to keep the page small; a run narrowed with `--claim` or `--workload` has it."
@@ -25,8 +34,9 @@ def page_within(size: int, sections: Sequence[Section], in_question: AbstractSet
     """The page of these sections, made smaller if it has more than `size` bytes.
 
     First the folded tables are cut short; then cards of units that held leave out what the contract and `verdicts.json`
-    say as well, and parts made from none of the runs `in_question`, of units that did not hold, their folded rows. Then
-    plots go, by `ORDER` and the largest of a section first, those made from these runs after all others.
+    say as well, and parts made from none of the runs `in_question`, of units that did not hold, their folded rows, then
+    the rows of their other tables, the largest first: a plot says more. Then plots go, by `ORDER` and the largest of a
+    section first, those made from these runs after all others.
     """
     page, brief = render(sections, False), False
     if len(page.encode()) > size:
@@ -34,6 +44,10 @@ def page_within(size: int, sections: Sequence[Section], in_question: AbstractSet
         page = render(sections, False)
     if len(page.encode()) > size:
         sections, brief = _cut_to(0, sections, in_question), True
+        page = render(sections, brief)
+    surplus = len(page.encode()) - size
+    if surplus > 0:
+        sections = _with_fewer_rows(sections, in_question, surplus)
         page = render(sections, brief)
     surplus = len(page.encode()) - size
     if surplus > 0:
@@ -61,13 +75,39 @@ def _cut(table: Table, rows: int) -> Table:
     return replace(table, rows=table.rows[:rows], left_out=table.left_out + max(0, len(table.rows) - rows))
 
 
+def _with_fewer_rows(sections: Sequence[Section], in_question: AbstractSet[str], surplus: int) -> list[Section]:
+    """Without the rows of as many tables as it takes to save so many bytes, whatever they show of units that held."""
+    held = [part for section in sections for part in section.parts if in_question.isdisjoint(part.runs) and part.runs]
+    emptied: set[int] = set()
+    for table in sorted((table for part in held for table in part.tables), key=_written, reverse=True):
+        if surplus <= 0:
+            break
+        emptied.add(id(table))
+        surplus -= _written(table)
+    return [
+        replace(
+            section,
+            parts=[
+                replace(part, tables=[_cut(one, 0) if id(one) in emptied else one for one in part.tables])
+                for part in section.parts
+            ],
+        )
+        for section in sections
+    ]
+
+
+def _written(table: Table) -> int:
+    """About so many bytes of a table: each cell and row has a tag before and behind it, and all of it a frame."""
+    return 250 + sum(10 + sum(9 + len(cell.encode()) for cell in row) for row in table.rows)
+
+
 def _with_fewer_plots(sections: Sequence[Section], in_question: AbstractSet[str], surplus: int) -> list[Section]:
     """Without the plots of as many parts as it takes to save so many bytes."""
     ranked = [
         (not in_question.isdisjoint(part.runs), ORDER.index(section.anchor), -_drawn(part), part)
         for section in sections
         for part in section.parts
-        if part.plots
+        if part.plots or part.judged
     ]
     undrawn: set[int] = set()
     for *_, part in sorted(ranked, key=lambda item: item[:3]):
@@ -79,7 +119,7 @@ def _with_fewer_plots(sections: Sequence[Section], in_question: AbstractSet[str]
         replace(
             section,
             parts=[
-                replace(part, plots=[], text=[*part.text, NOT_DRAWN]) if id(part) in undrawn else part
+                replace(part, plots=[], judged=[], text=[*part.text, NOT_DRAWN]) if id(part) in undrawn else part
                 for part in section.parts
             ],
         )
@@ -88,5 +128,6 @@ def _with_fewer_plots(sections: Sequence[Section], in_question: AbstractSet[str]
 
 
 def _drawn(part: Part) -> int:
-    """Bytes of a part's plots."""
-    return sum(len(plot.body.encode()) + len(plot.alt.encode()) for plot in part.plots)
+    """About so many bytes of a part's plots; each has a frame."""
+    plots = [*part.plots, *(each.plot for each in part.judged)]
+    return sum(FRAME + len(plot.body.encode()) + len(plot.alt.encode()) for plot in plots)

@@ -15,7 +15,7 @@ from harness.report.text import clean, line, rows, sentence, words
 from harness.report.view import ReportView
 
 if TYPE_CHECKING:  # it brings the plots, which a terminal does not draw
-    from harness.report.blocks import Section
+    from harness.report.blocks import Section, Unit
 
 WORDS = {
     Status.PASS: "held",
@@ -33,6 +33,7 @@ class Seen:
     """What one unit, a claim on one workload, showed."""
 
     anchor: str
+    unit: Unit
     workload: str
     message: str
     figures: dict[str, str]
@@ -67,6 +68,11 @@ class Card:
     @property
     def sign(self) -> str:
         return SIGNS[self.word]
+
+    @property
+    def anchor(self) -> str:
+        """Of its first unit: the card has no name of its own."""
+        return self.units[0].anchor
 
     @property
     def links(self) -> bool:
@@ -134,6 +140,7 @@ def _card(view: ReportView, verdict: Verdict, anchor: str, places: list[tuple[st
     claim = view.claim(verdict.contract, verdict.claim)
     unit = Seen(
         anchor=anchor,
+        unit=(verdict.contract, verdict.claim, verdict.workload),
         workload=line(verdict.workload),
         message=sentence(clean(verdict.message, 1200)),
         figures=dict(rows(verdict.figures)),

@@ -10,14 +10,16 @@ import hashlib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
 ID = "\ue000"  # stands before every id; who places the image puts what is unique on its page
+ALONG = "along"  # id of letters that belong to a place of the level axis, as those at its ticks do
 _SVG = "{http://www.w3.org/2000/svg}"
-_INHERITED = ("class", "clip-path")
+_NAMES = {"series:": "data-s", "mark:": "data-n"}  # what a group's id begins with, and the attribute for the rest
+_INHERITED = ("class", "clip-path", *_NAMES.values(), "data-t")
 UNITS = 8 / 3  # of the image in a point: two in a CSS pixel, so that whole numbers are exact enough
 _LONG = 100  # characters of a path that are worth a name
 
@@ -69,11 +71,21 @@ class _Leaf:
         return tuple(self.attributes.get(name) for name in _INHERITED)
 
 
-def compact(svg: str) -> tuple[str, str, dict[str, str]]:
+@dataclass(frozen=True)
+class Scale:
+    """Axes of an image: their left and upper end in points, and the attributes that say what a place in them means."""
+
+    left: float
+    top: float
+    attributes: Mapping[str, str]
+
+
+def compact(svg: str, scales: Sequence[Scale] = ()) -> tuple[str, str, dict[str, str]]:
     """An image of matplotlib as (its view box, what stands inside the `svg` element, the styles of its classes).
 
     Attributes are in single quotes, and ids begin with `ID`. The metadata goes: it holds the date, and equal runs must
-    give equal bytes.
+    give equal bytes. What a script reads stays: series (`data-s`) and other marks (`data-n`) by name, the letters at
+    the ticks of the level axis (`data-t`), and the scale of each axes' clipping rectangle.
     """
     root = ET.fromstring(svg)  # noqa: S314 - matplotlib's own output
     looks, ids = _Looks(), _Ids()
@@ -84,7 +96,7 @@ def compact(svg: str) -> tuple[str, str, dict[str, str]]:
     body = "".join(_grouped(shapes)) + "".join(_grouped(texts))
     used = {name: rule for name, rule in looks.rules.items() if name in body}
     box = " ".join(str(_units(value)) for value in root.attrib["viewBox"].split())
-    return box, f"<defs>{''.join([*_clips(root, ids), *courses])}</defs>{body}", used
+    return box, f"<defs>{''.join([*_clips(root, ids, scales), *courses])}</defs>{body}", used
 
 
 def _leaves(node: ET.Element, inherited: Mapping[str, str], looks: _Looks, ids: _Ids) -> Iterator[_Leaf]:
@@ -95,6 +107,8 @@ def _leaves(node: ET.Element, inherited: Mapping[str, str], looks: _Looks, ids: 
             yield from _leaves(child, attributes, looks, ids)
         elif tag not in {"defs", "metadata"}:
             line = "fill: none" in child.get("style", "")
+            if tag != "text":
+                attributes.pop("data-t", None)
             yield _Leaf(tag, attributes, child.text or "" if tag == "text" else "", joins=line)
 
 
@@ -114,9 +128,23 @@ def _attributes(node: ET.Element, looks: _Looks, ids: _Ids) -> dict[str, str]:
                 found["transform"] = f"rotate(-90 {_units(turned[2])} {_units(turned[3])})"
             case "x" | "y" | "width" | "height" as name:
                 found[name] = str(_units(value))
+            case "id":
+                found.update(_named(value))
             case _:
-                pass  # ids of groups: nothing refers to them
+                pass
     return found
+
+
+def _named(group: str) -> dict[str, str]:
+    """What the id of a group says of all that is drawn in it."""
+    if group.startswith(("xtick", ALONG)):
+        return {"data-t": ""}
+    return {name: _quoted(group.removeprefix(begins)) for begins, name in _NAMES.items() if group.startswith(begins)}
+
+
+def _quoted(text: str) -> str:
+    """For an attribute in single quotes."""
+    return escape(text, {"'": "&#39;"})
 
 
 def _placed(leaf: _Leaf, marks: Mapping[str, str], looks: _Looks) -> _Leaf:
@@ -136,13 +164,22 @@ def _placed(leaf: _Leaf, marks: Mapping[str, str], looks: _Looks) -> _Leaf:
     return _Leaf("path", {**rest, "d": _path(moved)}, joins=True)
 
 
-def _clips(root: ET.Element, ids: _Ids) -> Iterator[str]:
-    """The clipping rectangles that something drawn refers to."""
+def _clips(root: ET.Element, ids: _Ids, scales: Sequence[Scale]) -> Iterator[str]:
+    """The clipping rectangles that something drawn refers to, with the scale of the axes that each belongs to."""
     for clip in root.iter(f"{_SVG}clipPath"):
         name = clip.get("id", "")
         if name in ids.given:
-            inner = "".join(_written(_Leaf("rect", _attributes(part, _Looks(), ids))) for part in clip)
+            inner = "".join(
+                _written(_Leaf("rect", {**_attributes(part, _Looks(), ids), **_scale_of(part, scales)}))
+                for part in clip
+            )
             yield f"<clipPath id='{ids.of(name)}'>{inner}</clipPath>"
+
+
+def _scale_of(rectangle: ET.Element, scales: Sequence[Scale]) -> Mapping[str, str]:
+    left, top = float(rectangle.get("x", "0")), float(rectangle.get("y", "0"))
+    nearest = min(scales, key=lambda scale: abs(scale.left - left) + abs(scale.top - top), default=None)
+    return {name: _quoted(text) for name, text in nearest.attributes.items()} if nearest is not None else {}
 
 
 def _joined(shapes: list[_Leaf]) -> list[_Leaf]:

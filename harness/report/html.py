@@ -1,6 +1,9 @@
-"""The report: one HTML file without scripts or outside requests."""
+"""The report: one HTML file without outside requests, complete without its one script."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 from harness.judge.verdict import Status
 from harness.report import cards as unit_cards
@@ -9,6 +12,7 @@ from harness.report.blocks import Section, Table
 from harness.report.budget import BYTES, BYTES_OF_PARTS, page_within
 from harness.report.card_terms import card_terms
 from harness.report.claim_rows import claim_rows
+from harness.report.figures import placed
 from harness.report.glossary import terms_in
 from harness.report.headline import headline, not_run
 from harness.report.page import render_page
@@ -35,9 +39,9 @@ from harness.report.view import ReportView
 
 def render(view: ReportView) -> str:
     """The whole report of one run directory as a self-contained HTML page. Pure: equal views give equal bytes."""
-    evidence = _evidence(view)
-    rows, cards = claim_rows(view), unit_cards.cards(view, evidence)
-    values = {
+    sections = evidence(view)
+    rows, cards = claim_rows(view), unit_cards.cards(view, sections)
+    values: dict[str, Any] = {
         "title": _title(view),
         "warnings": [clean(warning, 3000) for warning in view.warnings()],
         "is_drill": view.is_drill,
@@ -64,10 +68,17 @@ def render(view: ReportView) -> str:
     }
     return page_within(
         BYTES_OF_PARTS if view.parts else BYTES,
-        evidence,
+        sections,
         _in_question(view),
-        lambda sections, brief: render_page("report.html.j2", sections, brief=brief, **values),
+        lambda sections, brief: _page(sections, brief=brief, **values),
     )
+
+
+def _page(sections: Sequence[Section], *, cards: Sequence[unit_cards.Card], **values: Any) -> str:
+    """The page of these sections, each judged plot in a card."""
+    found = placed(sections, cards)
+    drawn = [figure.plot for figures in found.figures.values() for figure in figures if figure.plot is not None]
+    return render_page("report.html.j2", found.sections, drawn, cards=cards, figures=found.figures, **values)
 
 
 def _in_question(view: ReportView) -> set[str]:
@@ -76,7 +87,7 @@ def _in_question(view: ReportView) -> set[str]:
     return {seen.run_id for item in units for seen in view.runs_of(item.contract, item.claim, item.workload)}
 
 
-def _evidence(view: ReportView) -> list[Section]:
+def evidence(view: ReportView) -> list[Section]:
     """The sections of evidence that there is, in reading order."""
     sections = [
         closing.unchecked(view),

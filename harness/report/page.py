@@ -1,28 +1,49 @@
-"""A page without scripts or outside requests: the templates, the style, and the policy that allows nothing else."""
+"""A page without outside requests: the templates, the style, one script, and the policy that allows nothing else."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from harness.report.blocks import Section
-from harness.report.svg import stylesheet
+from harness.report.svg import Plot, stylesheet
 from harness.report.text import clean, line, sentence
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-def render_page(template: str, sections: Sequence[Section], **values: Any) -> str:
-    """Render a template of this package. A name the template lacks a value for raises `jinja2.UndefinedError`."""
-    plots = (plot for section in sections for part in section.parts for plot in part.plots)
-    style = _template_text("style.css") + stylesheet(plots)
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return _environment().get_template(template).render(style=style, style_digest=digest, sections=sections, **values)
+def render_page(template: str, sections: Sequence[Section], drawn: Sequence[Plot] = (), **values: Any) -> str:
+    """Render a template of this package; `drawn` are plots that stand outside the sections.
+
+    A name the template lacks a value for raises `jinja2.UndefinedError`.
+    """
+    plots = [*drawn, *(plot for section in sections for part in section.parts for plot in part.plots)]
+    style = _bare(_template_text("style.css")) + stylesheet(plots)
+    inline = {"style": style, "style_digest": _digest(style), "script": script(), "script_digest": _digest(script())}
+    return _environment().get_template(template).render(**inline, sections=sections, **values)
+
+
+@cache
+def script() -> str:
+    """The one script of every page, as it stands there."""
+    return _bare(_template_text("script.js"))
+
+
+def _bare(code: str) -> str:
+    """Without indentation and lines of comment alone: they are for readers of the templates."""
+    lines = (line.strip() for line in code.splitlines())
+    return "\n".join(line for line in lines if line and not re.match(r"//|/\*.*\*/$", line)) + "\n"
+
+
+def _digest(text: str) -> str:
+    """As a content policy names what may stand inline."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 @cache

@@ -10,7 +10,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.report.decimate import Doubles, decimate
-from harness.report.svg import GRID, INK, LIMIT, MUTED, SERIES, Plot, decade, draw, drawn_once, plain
+from harness.report.plots_roles import Role, line_of, name_of
+from harness.report.svg import (
+    CANDIDATE,
+    FLOOR,
+    GRID,
+    INK,
+    LIMIT,
+    MUTED,
+    SERIES,
+    Plot,
+    decade,
+    draw,
+    drawn_once,
+    legend,
+    plain,
+    reads_as,
+)
 from harness.report.text import label, number
 
 if TYPE_CHECKING:
@@ -21,38 +37,44 @@ MARKS = ("o", "s", "^", "D", "v", "P")
 
 @dataclass(frozen=True)
 class Curve:
-    """One arm's loss [T], named by arm and replica."""
+    """One arm's series [T]."""
 
     name: str
-    loss: Doubles
+    role: Role
+    values: Doubles
+
+    @property
+    def label(self) -> str:
+        return label(name_of(label(self.name), self.role), 50)
 
 
 @drawn_once
-def trajectories(curves: Sequence[Curve]) -> Plot:
-    """Loss by step, one line an arm; the first (the baseline) thick and below, so that equal arms both show."""
+def trajectories(curves: Sequence[Curve], metric: str = "loss") -> Plot:
+    """Loss, or another metric, by step: one line an arm, each as its role is drawn."""
 
     def paint(axes: list[Axes]) -> None:
-        for place, curve in enumerate(curves[: len(SERIES)]):
-            steps, values = decimate(curve.loss)
-            below = place == 0 and len(curves) > 1
-            dashes = ("-", "--", ":")[max(0, place - 1) % 3]
-            style: dict[str, Any] = {"lw": 4.0, "alpha": 0.35} if below else {"lw": 1.3, "ls": dashes}
-            axes[0].plot(steps, values, color=SERIES[place], label=label(curve.name), **style)
-            missing = np.flatnonzero(~np.isfinite(curve.loss))
+        for curve in sorted(curves, key=lambda curve: list(Role).index(curve.role)):
+            steps, values = decimate(curve.values)
+            axes[0].plot(steps, values, label=curve.label, **line_of(curve.role))
+            missing = np.flatnonzero(~np.isfinite(curve.values))
             if len(missing):
-                axes[0].axvline(float(missing[0]), color=LIMIT, lw=1.0, ls=":")
-        axes[0].set(xlabel="step", ylabel="loss")
+                name = label(f"not finite from step {missing[0]}: {curve.name}", 50)
+                axes[0].axvline(float(missing[0]), color=LIMIT, lw=1.0, ls=":", label=name)
+        axes[0].set(xlabel="step", ylabel=label(metric, 30))
         _ticks(axes[0])
-        axes[0].legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.2)
+        reads_as(axes[0], "whole")
+        legend(axes[0])
 
     ends = "; ".join(_course(curve) for curve in curves)
-    return draw(paint, alt=f"Loss by training step. {ends}.")
+    return draw(paint, alt=f"{label(metric, 30).capitalize()} by training step. {ends}.", heights=(2.3,))
 
 
 @drawn_once
-def difference(values: Doubles, *, tolerance: float | None, floor: float | None, first: int | None, name: str) -> Plot:
+def difference(
+    values: Doubles, *, tolerances: Sequence[float], floor: float | None, first: int | None, name: str
+) -> Plot:
     """|candidate - baseline| [T] in powers of ten, zeros on a line of their own at the bottom."""
-    limits = [value for value in (tolerance, floor) if value is not None and 0 < value < math.inf]
+    limits = [value for value in (*tolerances, floor) if value is not None and 0 < value < math.inf]
     positive = values[np.isfinite(values) & (values > 0)]
     lowest = min([*limits, float(positive.min())] if len(positive) else limits, default=1.0)
     bottom = math.floor(math.log10(lowest)) - 1.0
@@ -61,25 +83,21 @@ def difference(values: Doubles, *, tolerance: float | None, floor: float | None,
         axis = axes[0]
         steps, shown = decimate(values)
         heights = [math.log10(value) if value > 0 else bottom for value in shown.tolist()]
-        axis.plot(steps, heights, color=SERIES[0], lw=1.2, label=label(name, 60), zorder=3)
-        if len(steps) <= 120:
-            seen = [(at, height) for at, height in zip(steps, heights, strict=True) if height > bottom]
-            axis.plot([at for at, _ in seen], [height for _, height in seen], "o", color=SERIES[0], ms=2.5, zorder=3)
-        top = max(heights, default=bottom)
-        if tolerance is not None:
-            top = max(top, math.log10(tolerance))
+        dots: dict[str, Any] = {"marker": "o", "ms": 2.5} if len(steps) <= 120 else {}
+        axis.plot(steps, heights, color=CANDIDATE, lw=1.2, label=label(name, 60), zorder=3, **dots)
+        for tolerance in tolerances:
             axis.axhline(math.log10(tolerance), color=LIMIT, lw=1.3, ls="--", label=f"tolerance {tolerance:g}")
         if floor is not None:
             height = math.log10(floor) if floor > 0 else bottom
             # a band below, since a difference often lies on it
-            axis.axhline(height, color=SERIES[2], lw=4.0, alpha=0.45, label=f"noise floor {number(floor)}")
+            axis.axhline(height, color=FLOOR, lw=4.0, label=f"noise floor {number(floor)}")
         if first is not None:
             axis.axvline(first, color=INK, lw=1.0, ls=":", label=f"first differing step {first}")
-        _decades(axis, bottom, top)
+        _decades(axis, bottom, max([*heights, *map(math.log10, tolerances)], default=bottom))
         axis.set(xlabel="step", ylabel="absolute difference")
-        axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.2)
+        legend(axis)
 
-    return draw(paint, alt=_difference_words(values, tolerance, floor, first, name), heights=(2.7,))
+    return draw(paint, alt=_difference_words(values, tolerances, floor, first, name), heights=(2.3,))
 
 
 @drawn_once
@@ -105,35 +123,31 @@ def gradients(points: Sequence[tuple[int, str, float]], tolerance: float | None)
             top = max(top, math.log10(tolerance))
         _decades(axis, bottom, top)
         axis.set(xlabel="layer", ylabel="largest difference")
-        axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.2)
+        legend(axis)
 
     worst = max((value for _, _, value in points if math.isfinite(value)), default=math.nan)
-    return draw(paint, alt=f"Largest gradient difference by layer and tensor; the worst is {number(worst)}.")
+    return draw(
+        paint, alt=f"Largest gradient difference by layer and tensor; the worst is {number(worst)}.", heights=(2.3,)
+    )
 
 
 @drawn_once
-def memory(arms: Mapping[str, Mapping[str, Doubles]], *, per: str) -> Plot:
-    """Growth of each arm's allocated and reserved memory [T] since its first sample, MiB."""
+def memory(arm: str, levels: Mapping[str, Doubles], *, per: str) -> Plot:
+    """Growth of the candidate's allocated and reserved memory [T] since its first sample, MiB."""
 
     def paint(axes: list[Axes]) -> None:
-        for place, (arm, levels) in enumerate(list(arms.items())[: len(SERIES)]):
-            for name, values in levels.items():
-                at, shown = decimate((values - values[0]) / 2**20)
-                allocated = name == "allocated"
-                # thinner from arm to arm, so that equal ones all show
-                width = max(1.0, 4.0 - 0.8 * place)
-                style: dict[str, Any] = {"lw": width, "label": label(arm, 30)} if allocated else {"lw": 1.0, "ls": "--"}
-                axes[0].plot(at, shown, color=SERIES[place], **style)
+        for name, values in levels.items():
+            at, shown = decimate((values - values[0]) / 2**20)
+            style = {**line_of(Role.CANDIDATE), "ls": "-" if name == "allocated" else ":"}
+            axes[0].plot(at, shown, label=f"{name_of(label(arm, 30), Role.CANDIDATE)}, {name}", **style)
         axes[0].set(xlabel=per, ylabel="growth, MiB")
         _ticks(axes[0])
-        axes[0].legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, borderaxespad=0.2)
+        reads_as(axes[0], "whole")
+        legend(axes[0])
 
-    ends = "; ".join(
-        f"{label(arm)}: allocated {number((levels['allocated'][-1] - levels['allocated'][0]) / 2**20)} MiB"
-        for arm, levels in arms.items()
-    )
-    text = f"Growth of device memory by {per} since the first sample, allocated solid and reserved dashed. {ends}."
-    return draw(paint, alt=text, heights=(2.0,))
+    grown = ", ".join(f"{name} {number((values[-1] - values[0]) / 2**20)} MiB" for name, values in levels.items())
+    text = f"Growth of device memory by {per} since the first sample. {label(arm)}: {grown}."
+    return draw(paint, alt=text, heights=(1.8,))
 
 
 def _whole_numbers(axis: Axes) -> None:
@@ -160,21 +174,22 @@ def _decades(axis: Axes, bottom: float, top: float) -> None:
     axis.axhspan(bottom - 0.35, bottom + 0.25, color=GRID, lw=0, zorder=0)
     axis.xaxis.set_major_formatter(plain)
     axis.tick_params(axis="y", colors=MUTED, labelcolor=INK)
+    reads_as(axis, "whole", zero=bottom)
 
 
 def _course(curve: Curve) -> str:
-    if not len(curve.loss):
-        return f"{label(curve.name)}: no steps"
-    first, last = number(float(curve.loss[0])), number(float(curve.loss[-1]))
-    return f"{label(curve.name)}: {first} at step 0, {last} at step {len(curve.loss) - 1}"
+    if not len(curve.values):
+        return f"{curve.label}: no steps"
+    first, last = number(float(curve.values[0])), number(float(curve.values[-1]))
+    return f"{curve.label}: {first} at step 0, {last} at step {len(curve.values) - 1}"
 
 
 def _difference_words(
-    values: Doubles, tolerance: float | None, floor: float | None, first: int | None, name: str
+    values: Doubles, tolerances: Sequence[float], floor: float | None, first: int | None, name: str
 ) -> str:
     finite = values[np.isfinite(values)]
     largest = number(float(finite.max())) if len(finite) else "not finite"
-    text = f"Absolute loss difference by step, {label(name, 80)}: largest {largest}"
-    text += f", tolerance {tolerance:g}" if tolerance is not None else ""
+    text = f"Absolute difference by step, {label(name, 80)}: largest {largest}"
+    text += "".join(f", tolerance {tolerance:g}" for tolerance in tolerances)
     text += f", noise floor {number(floor)}" if floor is not None else ""
     return text + (f"; first differing step {first}." if first is not None else "; no step differs.")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.report.decimate import Doubles, decimate
-from harness.report.svg import SERIES, Plot, draw, drawn_once, plain
+from harness.report.plots_roles import Role, line_of
+from harness.report.svg import SERIES, Plot, draw, drawn_once, legend, plain, reads_as
 from harness.report.text import number
 
 if TYPE_CHECKING:
@@ -21,20 +22,26 @@ def long_replay(steps: Doubles, seconds: Doubles, yardstick: Doubles, memory: Ma
     scaled = yardstick / np.nanmedian(yardstick) * np.nanmedian(seconds)
 
     def paint(axes: list[Axes]) -> None:
-        for place, (name, values) in enumerate((("a step", seconds), ("yardstick", scaled))):
+        looks = {
+            "a step (candidate)": line_of(Role.CANDIDATE),
+            "yardstick": {"color": SERIES[0], "lw": 1.2, "ls": "--"},
+        }
+        for (name, look), values in zip(looks.items(), (seconds, scaled), strict=True):
             at, shown = decimate(1e3 * values)
-            axes[0].plot(steps[at.astype(int)], shown, color=SERIES[place], lw=1.2, ls=("-", "--")[place], label=name)
+            axes[0].plot(steps[at.astype(int)], shown, label=name, **look)
         axes[0].set(ylabel="ms")
         axes[0].set_ylim(bottom=0)
-        for place, (name, levels) in enumerate(memory.items()):
+        for name, levels in memory.items():
             at, shown = decimate((levels - levels[0]) / 2**20)
-            axes[1].plot(steps[at.astype(int)], shown, color=SERIES[place], ls=("-", "--")[place], lw=1.2, label=name)
+            look = {**line_of(Role.CANDIDATE), "ls": "-" if name == "allocated" else ":"}
+            axes[1].plot(steps[at.astype(int)], shown, label=f"{name} (candidate)", **look)
             axes[1].set(ylabel="growth, MiB")
         axes[-1].set(xlabel="step")
         for axis in axes:
             axis.xaxis.set_major_formatter(plain)
             axis.yaxis.set_major_formatter(plain)
-            axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.2)
+            reads_as(axis, "whole")
+            legend(axis)
 
     text = (
         f"Milliseconds a step over {len(steps)} blocks: {number(float(1e3 * seconds[0]))} in the first, "

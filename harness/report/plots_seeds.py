@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from harness.report.svg import INK, LIMIT, MUTED, SERIES, Plot, draw, drawn_once, plain
+from harness.report.svg import CANDIDATE, LIMIT, MUTED, Plot, draw, drawn_once, legend, plain, reads_as
 from harness.report.text import label, number
 
 if TYPE_CHECKING:
@@ -26,15 +26,16 @@ def differences(
 
     def paint(axes: list[Axes]) -> None:
         axis, places = axes[0], range(len(seeds))
-        axis.axhspan(*interval, color=SERIES[0], alpha=0.18, lw=0, label="interval of the mean")
-        axis.axhline(mean, color=SERIES[0], lw=1.3, label=f"mean {number(mean)}")
-        axis.axhline(0.0, color=MUTED, lw=0.8)
-        axis.plot(places, worse, "o", color=INK, ms=4.0, label="a seed")
+        axis.axhspan(*interval, fc=(CANDIDATE, 0.18), ec=CANDIDATE, lw=0.6, label="interval of the mean")
+        axis.axhline(mean, color=CANDIDATE, lw=1.3, label=f"mean {number(mean)}")
+        axis.axhline(0.0, color=MUTED, lw=0.8, label="0: no difference")
+        axis.plot(places, worse, "o", color=CANDIDATE, ms=4.0, label="a seed")
         axis.plot(places, margins, "_", color=LIMIT, ms=14.0, mew=1.6, label="margin")
         axis.set_xticks(list(places), [str(seed) for seed in seeds])
         axis.yaxis.set_major_formatter(plain)
         axis.set(xlabel="seed", ylabel="worse by")
-        axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, borderaxespad=0.2)
+        reads_as(axis, "named")
+        legend(axis, columns=3)
 
     values = ", ".join(f"{seed}: {number(value)}" for seed, value in zip(seeds, worse, strict=True))
     low, high = map(number, interval)

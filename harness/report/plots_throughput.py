@@ -7,14 +7,34 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from harness.evidence.run_records import TelemetrySample
-from harness.report.svg import GRID, INK, LIMIT, MUTED, SERIES, Plot, draw, drawn_once, plain
+from harness.report.compact import ALONG
+from harness.report.decimate import decimate
+from harness.report.plots_roles import BROAD, COLOURS, Role
+from harness.report.svg import (
+    BASELINE,
+    CANDIDATE,
+    GRID,
+    INK,
+    LIMIT,
+    MUTED,
+    SERIES,
+    Plot,
+    draw,
+    drawn_once,
+    legend,
+    named,
+    plain,
+)
 from harness.report.text import label
 from harness.report.time_axis import ProcessTiming
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+SAMPLES = 160  # of a reading that are drawn, of all processes together
 Reading = Callable[[TelemetrySample], float | None]
 READINGS: dict[str, Reading] = {
     "SM clock, MHz": lambda sample: sample.sm_clock_mhz,
@@ -67,42 +87,41 @@ def _ratios(
 ) -> None:
     if interval is not None:
         low, high = interval[0], interval[1] if math.isfinite(interval[1]) else max(interval[0], demanded)
-        axis.axhspan(low, high, color=SERIES[0], alpha=0.18, lw=0, label="interval of the mean")
-    _spans(axis, [(item.start, item.end, item.ratio) for item in processes], SERIES[0], 3.0, "candidate : baseline")
+        axis.axhspan(low, high, fc=(CANDIDATE, 0.18), ec=CANDIDATE, lw=0.6, label="interval of the mean")
+    _spans(axis, [(item.start, item.end, item.ratio) for item in processes], CANDIDATE, 3.0, "candidate : baseline")
     middles = [(item.start + item.end) / 2 for item in processes]
     axis.axhline(demanded, color=LIMIT, lw=1.3, ls="--", label=f"demanded {demanded:g}")
-    axis.axhline(1.0, color=MUTED, lw=0.8)
+    axis.axhline(1.0, color=MUTED, lw=0.8, label="1: equally fast")
     axis.set_ylabel("speed ratio")
     axis.yaxis.set_major_formatter(plain)
     axis.margins(y=0.2)  # the processes' numbers stand below everything
     for item, middle in zip(processes, middles, strict=True):
-        axis.annotate(
-            str(item.process), (middle, 0.01), xycoords=("data", "axes fraction"), ha="center", va="bottom", color=MUTED
-        )
-    axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.2)
+        at = axis.get_xaxis_transform()
+        axis.text(middle, 0.01, str(item.process), transform=at, ha="center", va="bottom", color=MUTED, gid=ALONG)
+    legend(axis)
 
 
 def _selves(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
     """Each arm against itself, on a scale of its own: beside a large ratio nothing would be seen of it."""
     middles = [(item.start + item.end) / 2 for item in processes]
-    axis.plot(middles, [item.candidate_aa for item in processes], "^", color=SERIES[0], ms=4, label="A/A candidate")
-    axis.plot(middles, [item.baseline_aa for item in processes], "v", color=SERIES[1], ms=4, label="A/A baseline")
-    axis.axhline(1.0, color=MUTED, lw=0.8)
-    axis.margins(y=0.15)
-    axis.set_title("an arm against itself", loc="left", fontsize=8.5)
+    # the baseline's marks are broad and below, as its lines are
+    axis.plot(middles, [item.baseline_aa for item in processes], "v", color=BASELINE, ms=8, label="A/A baseline")
+    axis.plot(middles, [item.candidate_aa for item in processes], "^", color=CANDIDATE, ms=4, label="A/A candidate")
+    axis.axhline(1.0, color=MUTED, lw=0.8, label="1: as fast as itself")
+    axis.margins(y=0.2)
     axis.yaxis.set_major_formatter(plain)
-    axis.legend(loc="lower right", bbox_to_anchor=(1, 0.95), ncols=2, borderaxespad=0)
+    legend(axis, columns=3)
 
 
 def _blocks(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
     """Every block as long as it ran, at its milliseconds a step."""
-    for place, arm in enumerate(("candidate", "baseline")):
-        blocks = [block for item in processes for block in item.blocks if block.arm == arm]
-        _spans(axis, [(block.start, block.end, block.step_ms) for block in blocks], SERIES[place], 2.2, arm)
+    for role, width in ((Role.BASELINE, BROAD), (Role.CANDIDATE, 1.8)):
+        blocks = [block for item in processes for block in item.blocks if block.arm == role]
+        spans = [(block.start, block.end, block.step_ms) for block in blocks]
+        _spans(axis, spans, COLOURS[role], width, f"{role}, ms a step")
     axis.set_ylim(bottom=0)
-    axis.set_title("ms a step", loc="left", fontsize=8.5)
     axis.yaxis.set_major_formatter(plain)
-    axis.legend(loc="lower right", bbox_to_anchor=(1, 0.95), ncols=2, borderaxespad=0)
+    legend(axis)
 
 
 def _reading(axis: Axes, processes: Sequence[ProcessTiming], name: str) -> None:
@@ -110,11 +129,12 @@ def _reading(axis: Axes, processes: Sequence[ProcessTiming], name: str) -> None:
     values: list[float] = []
     for item in processes:
         seen = [(at, value) for at, sample in item.samples if (value := READINGS[name](sample)) is not None]
-        moments.extend([*(at for at, _ in seen), math.nan])  # no line from one process to the next
-        values.extend([*(value for _, value in seen), math.nan])
-    axis.plot(moments, values, color=SERIES[0], lw=1.1)
-    axis.set_title(name, loc="left", fontsize=8.5)
+        places, shown = decimate(np.array([value for _, value in seen], dtype=np.float64), SAMPLES // len(processes))
+        moments.extend([*(seen[int(place)][0] for place in places), math.nan])  # no line from one process to the next
+        values.extend([*shown.tolist(), math.nan])
+    axis.plot(moments, values, color=SERIES[0], lw=1.1, label=name)
     axis.yaxis.set_major_formatter(plain)
+    legend(axis)
 
 
 def _throttled(axis: Axes, processes: Sequence[ProcessTiming], reasons: Sequence[str]) -> None:
@@ -122,8 +142,12 @@ def _throttled(axis: Axes, processes: Sequence[ProcessTiming], reasons: Sequence
     for lane, reason in enumerate(reasons):
         least = 0.006 * processes[-1].end  # a single sample must be seen too
         spans = [(start, end, float(lane)) for item in processes for start, end in _stretches(item, reason, least)]
-        _spans(axis, spans, LIMIT, 7.0, reason)
-    axis.set_title(f"throttled{'' if reasons else ': never'}", loc="left", fontsize=8.5)
+        _spans(axis, spans, LIMIT, 7.0, "_" if lane else "throttled")
+        named(axis.lines[-1], "throttled")
+    if reasons:
+        legend(axis)
+    else:
+        axis.set_title("throttled: never", loc="left", fontsize=8.5)
     axis.set_yticks(range(len(reasons)), [label(reason, 20) for reason in reasons], color=INK)
     axis.set_ylim(-0.6, max(len(reasons), 1) - 0.4)
 

@@ -15,6 +15,7 @@ from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.context import situation_of
 from harness.judge.verdict import Status, Verdict, count
+from harness.kinds import kind_of
 from harness.numbers import counted
 from harness.report.text import line
 from harness.run_directory.bundle import Header, WaiverRecord
@@ -234,6 +235,19 @@ class ReportView:
             ]
             rows.append((verdict, [part.resolved(situation) for part, situation in situated], runs))
         return rows
+
+    def units_judged_by(self, run_id: str, section: str, candidate: str = "") -> frozenset[tuple[str, str, str]]:
+        """Units (contract, claim, workload) of kinds that show this section in their cards, judged on the run.
+
+        candidate: only claims about this arm; empty for all.
+        """
+        return frozenset(
+            (verdict.contract, verdict.claim, verdict.workload)
+            for verdict, parts, runs in self.judged()
+            for part in parts
+            if section in kind_of(part.kind).card and any(run.run_id == run_id for run in runs)
+            if candidate in ("", part.arms().get("candidate"))
+        )
 
     def count_line(self) -> str:
         """The count line; waived units are counted apart, at its end."""

@@ -40,7 +40,7 @@ CONTRACT: dict[str, Any] = {
             "baseline": "ungraphed",
             "max_abs_difference": 0.1,
             "equality": "bitwise",
-            "guards": {"steps": 100},
+            "guards": {"steps": 100, "training_effect": {"control": "untrained", "last": 20, "at_least": 0.2}},
             "judged_on": ["tiny", "qwen2-1.5b"],
             "why": "0.1 is upstream's number. Bitwise is ours: the same kernels run in the same order.",
             "if_fails": "A batch that was rebound instead of copied, or a learning rate frozen in the graph.",

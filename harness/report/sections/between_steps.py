@@ -8,8 +8,9 @@ from harness.evidence.run_evidence import RunEvidence
 from harness.judge.context import end_of
 from harness.judge.resume import Halves, halves_of
 from harness.report import plots
-from harness.report.blocks import Part, Section, Table, table
+from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
 from harness.report.decimate import absolute_difference, first_differing
+from harness.report.plots_roles import Role
 from harness.report.text import line
 from harness.report.view import ReportView
 
@@ -21,12 +22,13 @@ def sections(view: ReportView) -> list[Section]:
     resumed, evaluated = [], []
     for verdict, parts, runs in view.judged():
         title = f"{verdict.contract} · {verdict.workload}"
+        units = frozenset({(verdict.contract, verdict.claim, verdict.workload)})
         for part in parts:
             for run in runs:
                 if isinstance(part, Resume):
-                    resumed += _resumed(f"{title} · {part.candidate}", part, run)
+                    resumed += _resumed(f"{title} · {part.candidate}", part, run, units)
                 elif isinstance(part, Evaluation):
-                    evaluated += _evaluated(f"{title} · {part.candidate}", part, run)
+                    evaluated += _evaluated(f"{title} · {part.candidate}", part, run, units)
     going_on = (
         "An arm is trained and saved, and its process ends; a new process opens the arm, loads and goes on. Its losses "
         "are those of both, one after the other, beside the uninterrupted arm's."
@@ -43,25 +45,29 @@ def sections(view: ReportView) -> list[Section]:
     return found
 
 
-def _resumed(title: str, part: Resume, run: RunEvidence) -> list[Part]:
+def _resumed(title: str, part: Resume, run: RunEvidence, units: frozenset[Unit]) -> list[Part]:
     found = halves_of(part, run)
     if found is None:
         return []
     halves, other = found
     saved, loaded = halves.saved, halves.loaded
     ours, theirs = f"{part.candidate}, resumed", f"{part.baseline or part.candidate}, uninterrupted"
-    images = [plots.trajectories([plots.Curve(theirs, other.series.loss), plots.Curve(ours, halves.whole.series.loss)])]
-    values = absolute_difference(halves.whole.series.loss, other.series.loss)
-    first = first_differing(halves.whole.series.loss, other.series.loss)
-    if len(values):
+    whole = halves.whole.series.loss
+    curves = [plots.Curve(theirs, Role.BASELINE, other.series.loss), plots.Curve(ours, Role.CANDIDATE, whole)]
+    images = [plots.trajectories(curves)]
+    values = absolute_difference(whole, other.series.loss)
+    first = first_differing(whole, other.series.loss)
+    if len(values) and first is not None:
+        bounds = [part.max_abs_difference] if part.max_abs_difference is not None else []
         name = f"{ours} against {theirs}"
-        images.append(plots.difference(values, tolerance=part.max_abs_difference, floor=None, first=first, name=name))
+        images.append(plots.difference(values, tolerances=bounds, floor=None, first=first, name=name))
     processes = (
         f"Saved after {saved.steps} steps by process {saved.process}, {saved.bytes:,} bytes in {saved.files} files; "
         f"loaded by process {loaded.process} after {loaded.steps_before} steps of its own."
     )
     text = [processes, _equal(len(values), first)]
-    return [Part(title, text, images, [_restored(halves)], [run.run_id])]
+    judged = [JudgedPlot(image, units) for image in images]
+    return [Part(title, text, tables=[_restored(halves)], runs=[run.run_id], judged=judged)]
 
 
 def _restored(halves: Halves) -> Table:
@@ -82,7 +88,7 @@ def _equal(steps: int, differing: int | None) -> str:
     return f"The first of {steps:,} steps that differs is step {differing}."
 
 
-def _evaluated(title: str, part: Evaluation, run: RunEvidence) -> list[Part]:
+def _evaluated(title: str, part: Evaluation, run: RunEvidence, units: frozenset[Unit]) -> list[Part]:
     executions = run.arms.get(part.candidate, [])
     if len(executions) < 2 or not executions[1].evaluations:
         return []
@@ -98,10 +104,12 @@ def _evaluated(title: str, part: Evaluation, run: RunEvidence) -> list[Part]:
     columns = ["after steps", *(line(name, 40) for name in values), "state changed"]
     rows = [_row(each, values) for each in found]
     numbers = table("Evaluations", columns, rows, folded=len(rows) > SHOWN, shown=SHOWN)
-    names = ("without", "with")
-    curves = [plots.Curve(name, each.series.loss) for name, each in zip(names, executions, strict=False)]
-    images = [plots.trajectories(curves)] if all(len(each.loss) for each in curves) else []
-    return [Part(title, text, images, [numbers], [run.run_id])]
+    names = {"without evaluations": Role.BASELINE, "with evaluations": Role.CANDIDATE}
+    curves = [
+        plots.Curve(name, role, each.series.loss) for (name, role), each in zip(names.items(), executions, strict=False)
+    ]
+    judged = [JudgedPlot(plots.trajectories(curves), units)] if all(len(each.values) for each in curves) else []
+    return [Part(title, text, tables=[numbers], runs=[run.run_id], judged=judged)]
 
 
 def _row(each: Evaluated, names: list[str]) -> list[object]:

@@ -8,9 +8,8 @@ import numpy as np
 
 from harness.evidence.arm_records import CaptureEvidence, GraphNodes, HostSyncEvidence, MemoryEvidence
 from harness.evidence.run_evidence import ArmEvidence
-from harness.kinds import kind_of
 from harness.report import plots
-from harness.report.blocks import Part, Section, table
+from harness.report.blocks import JudgedPlot, Part, Section, table
 from harness.report.decimate import Doubles
 from harness.report.text import line, size
 from harness.report.view import ReportView
@@ -120,8 +119,6 @@ def _syncs(title: str, run_id: str, seen: HostSyncEvidence) -> Part:
 
 def _memory(view: ReportView) -> Iterator[Part]:
     """A part for each run whose memory a claim judged, all arms in one plot; one table for all other runs."""
-    asked = [runs for _, parts, runs in view.judged() if any("memory" in kind_of(part.kind).card for part in parts)]
-    judged = {run.run_id for runs in asked for run in runs}
     others: list[list[object]] = []
     columns = ["arm", "memory", "samples", "first", "last", "most", "growth"]
     for run_id, run in view.evidence.items():
@@ -130,9 +127,14 @@ def _memory(view: ReportView) -> Iterator[Part]:
         for per in dict.fromkeys(record.per for record in seen.values()):
             arms = {arm: _levels(record) for arm, record in seen.items() if record.per == per}
             rows = [[arm, *row] for arm, levels in arms.items() for row in _level_rows(levels)]
-            if run_id in judged:
+            judged = [
+                JudgedPlot(plots.memory(arm, levels, per=per), units)
+                for arm, levels in arms.items()
+                if (units := view.units_judged_by(run_id, "memory", arm))
+            ]
+            if judged or view.units_judged_by(run_id, "memory"):
                 tables = [table(f"Memory by {per}", columns, rows)]
-                yield Part(view.title_of(run_id), [], [plots.memory(arms, per=per)], tables, [run_id])
+                yield Part(view.title_of(run_id), tables=tables, runs=[run_id], judged=judged)
             else:
                 others.extend([f"{view.title_of(run_id)} · {row[0]}", *row[1:]] for row in rows)
     if others:

@@ -10,7 +10,7 @@ from harness.contract.kinds.training import GradientMatch
 from harness.evidence.arm_records import Gradients
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.report import plots
-from harness.report.blocks import Part, Section, Table, table
+from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
 from harness.report.view import ReportView
 
 SHOWN = 12  # rows of a table; the run directory holds all
@@ -20,12 +20,19 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.(\d{1,4})\.(.+)$")
 def section(view: ReportView) -> Section | None:
     """A part for each arm of a run whose gradients a claim judged."""
     claims: dict[tuple[str, str], tuple[str, GradientMatch | Accumulation]] = {}
+    units: dict[tuple[str, str], set[Unit]] = {}
     for verdict, parts, runs in view.judged():
         for part in parts:
             if isinstance(part, GradientMatch | Accumulation):
                 title = f"{verdict.contract} · {verdict.workload} · {part.candidate}"
                 claims.update({(run.run_id, part.candidate): (title, part) for run in runs})
-    shown = [_part(title, view.evidence[run], arm, claim) for (run, arm), (title, claim) in claims.items()]
+                for run in runs:
+                    unit = (verdict.contract, verdict.claim, verdict.workload)
+                    units.setdefault((run.run_id, part.candidate), set()).add(unit)
+    shown = [
+        _part(title, view.evidence[run], arm, claim, frozenset(units[run, arm]))
+        for (run, arm), (title, claim) in claims.items()
+    ]
     kept = [part for part in shown if part is not None]
     lead = (
         "Gradients of every trainable tensor after clipping, reduced on the device and compared with the baseline arm "
@@ -34,7 +41,9 @@ def section(view: ReportView) -> Section | None:
     return Section("gradients", "Gradients", lead, kept) if kept else None
 
 
-def _part(title: str, run: RunEvidence, arm: str, claim: GradientMatch | Accumulation) -> Part | None:
+def _part(
+    title: str, run: RunEvidence, arm: str, claim: GradientMatch | Accumulation, units: frozenset[Unit]
+) -> Part | None:
     records = [record for item in run.arms.get(arm, [])[:1] for record in item.gradients]
     if not records:
         return None
@@ -58,9 +67,9 @@ def _part(title: str, run: RunEvidence, arm: str, claim: GradientMatch | Accumul
         steps = ", ".join(str(step) for step in sorted({row[1] for row in compared})[:20])
         part.text.append(f"{equal} of {len(compared)} compared tensors are equal in every bit, at steps {steps}.")
         points = _points([(name, value) for name, _, value, _, _ in compared])
-        part.plots.append(
-            plots.gradients(points, claim.max_abs_difference if isinstance(claim, GradientMatch) else None)
-        )
+        if equal < len(compared):  # of what is equal in bits a plot shows nothing
+            bound = claim.max_abs_difference if isinstance(claim, GradientMatch) else None
+            part.judged.append(JudgedPlot(plots.gradients(points, bound), units))
         # A difference that is not a number is the worst there is.
         worst = sorted(compared, key=lambda row: -row[2] if math.isfinite(row[2]) else -math.inf)
         columns = ["tensor", "step", "largest difference", "equal bits", "largest gradient"]

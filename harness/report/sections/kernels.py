@@ -15,7 +15,7 @@ from harness.evidence.run_records import (
     PrewarmEvidence,
 )
 from harness.report import plots_machine
-from harness.report.blocks import Part, Section, Table, table
+from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
 from harness.report.text import size
 from harness.report.view import ReportView
 
@@ -26,7 +26,9 @@ def sections(view: ReportView) -> list[Section]:
     matches: list[Part] = []
     for run_id, run in view.evidence.items():
         title = view.title_of(run_id)
-        prewarms.extend(_prewarm(run_id, f"{title} · {arm}", seen) for arm, seen in run.prewarm.items())
+        for arm, seen in run.prewarm.items():
+            units = view.units_judged_by(run_id, "jit", arm)
+            prewarms.append(_prewarm(run_id, f"{title} · {arm}", seen, units))
         matches.extend(_match(run_id, f"{title} · {arm}", seen) for arm, seen in run.kernel_match.items())
     all_sections = [
         Section(
@@ -43,9 +45,13 @@ def sections(view: ReportView) -> list[Section]:
     return [section for section in all_sections if section.parts]
 
 
-def _prewarm(run_id: str, title: str, seen: PrewarmEvidence) -> Part:
+def _prewarm(run_id: str, title: str, seen: PrewarmEvidence, units: frozenset[Unit]) -> Part:
     part = Part(title, runs=[run_id])
-    part.plots.append(plots_machine.timeline(seen.events, seen.phases, seen.handles))
+    drawn = plots_machine.timeline(seen.events, seen.phases, seen.handles)
+    if units:
+        part.judged.append(JudgedPlot(drawn, units))
+    else:
+        part.plots.append(drawn)
     counts: Counter[tuple[str, str]] = Counter((event.phase, event.event) for event in seen.events)
     order = dict(seen.phases)
     phases = sorted({*order, *(phase for phase, _ in counts)}, key=lambda phase: float(order.get(phase, math.inf)))

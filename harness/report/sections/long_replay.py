@@ -11,7 +11,7 @@ from harness.evidence.arm_records import LongReplayEvidence
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Verdict
 from harness.report import plots_long
-from harness.report.blocks import Part, Section, table
+from harness.report.blocks import JudgedPlot, Part, Section, table
 from harness.report.decimate import Doubles
 from harness.report.text import size
 from harness.report.view import ReportView
@@ -49,7 +49,8 @@ def _part(verdict: Verdict, claim: LongReplay, seen: Mapping[str, LongReplayEvid
     candidate = seen.get(claim.candidate)
     if candidate is not None:
         steps, times, yardstick = _times(candidate)
-        part.plots.append(plots_long.long_replay(steps, times, yardstick, _memory(candidate)))
+        drawn = plots_long.long_replay(steps, times, yardstick, _memory(candidate))
+        part.judged.append(JudgedPlot(drawn, frozenset({(verdict.contract, verdict.claim, verdict.workload)})))
     columns = ["arm", "blocks", "steps", "distinct batches", "first ms a step", "last ms a step", "held first", "last"]
     part.tables.append(table("Blocks", columns, [_row(arm, replay) for arm, replay in seen.items()]))
     return part

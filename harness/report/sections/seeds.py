@@ -9,7 +9,7 @@ from harness.judge.not_worse import pairs_of
 from harness.judge.sheet import Settled
 from harness.judge.statistics import trimmed
 from harness.report import plots_seeds
-from harness.report.blocks import Part, Section, table
+from harness.report.blocks import JudgedPlot, Part, Section, Unit, table
 from harness.report.view import ReportView
 
 LOSS = "loss"
@@ -21,7 +21,10 @@ def section(view: ReportView) -> Section | None:
     for verdict, parts, runs in view.judged():
         claims = [part for part in parts if isinstance(part, NotWorse)]
         title = f"{verdict.contract} · {verdict.claim} · {verdict.workload}"
-        kept += [_part(title, run, claim) for claim in claims for run in runs if run.probe == claim.chosen_probe()]
+        unit = (verdict.contract, verdict.claim, verdict.workload)
+        kept += [
+            _part(title, run, claim, unit) for claim in claims for run in runs if run.probe == claim.chosen_probe()
+        ]
     shown = [part for part in kept if part is not None]
     lead = (
         "With each seed both arms train from one start on the same batches; the difference of their values is oriented "
@@ -30,7 +33,7 @@ def section(view: ReportView) -> Section | None:
     return Section("seeds", "Several seeds", lead, shown) if shown else None
 
 
-def _part(title: str, run: RunEvidence, claim: NotWorse) -> Part | None:
+def _part(title: str, run: RunEvidence, claim: NotWorse, unit: Unit) -> Part | None:
     """None where an arm did not come to the end of every seed, or does not report the metric."""
     try:
         whole, _ = joined(claim, run)
@@ -61,4 +64,5 @@ def _part(title: str, run: RunEvidence, claim: NotWorse) -> Part | None:
         interval=(mean - reach, mean + reach),
         metric=claim.metric,
     )
-    return Part(title, plots=[plot], tables=[table(f"{claim.metric}, {what}", columns, rows)], runs=[run.run_id])
+    tables = [table(f"{claim.metric}, {what}", columns, rows)]
+    return Part(title, tables=tables, runs=[run.run_id], judged=[JudgedPlot(plot, frozenset({unit}))])

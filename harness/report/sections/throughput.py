@@ -10,7 +10,7 @@ from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Telemetry
 from harness.judge.verdict import Verdict
 from harness.report import plots_throughput
-from harness.report.blocks import Part, Section, Table, table
+from harness.report.blocks import JudgedPlot, Part, Section, Table, table
 from harness.report.time_axis import ProcessTiming, side_by_side
 from harness.report.view import ReportView
 
@@ -53,7 +53,7 @@ def _part(verdict: Verdict, claim: ThroughputRatio, runs: list[RunEvidence]) -> 
         plot = plots_throughput.timing(
             processes, demanded=claim.at_least, interval=_interval(verdict), shares_clock=clocked
         )
-        part.plots.append(plot)
+        part.judged.append(JudgedPlot(plot, frozenset({(verdict.contract, verdict.claim, verdict.workload)})))
         if any(item.disturbed for item in processes):
             part.text.append(DISTURBED)
         columns = [

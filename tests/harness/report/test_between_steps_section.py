@@ -46,7 +46,7 @@ def test_a_resumed_training_shows_its_processes_and_what_was_not_restored() -> N
         ["optimizer", "1", "0"],
         ["generators", "1", "1"],
     ]
-    assert len(part.plots) == 2
+    assert len(part.judged) == 2
 
 
 def test_half_a_resumed_training_shows_nothing() -> None:

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from harness.report.blocks import Part, Section, Table
-from harness.report.budget import NOT_DRAWN, ROWS, page_within
+from harness.report.blocks import JudgedPlot, Part, Section, Table
+from harness.report.budget import FRAME, NOT_DRAWN, ROWS, page_within
 from harness.report.svg import Plot
 
 ROW = 100  # bytes of a table's row on the pages made here
 
 
 def plot(size: int) -> Plot:
-    return Plot("0 0 1 1", "p" * size, {}, "", 1, 1)
+    """So many bytes of a page, with the frame."""
+    return Plot("0 0 1 1", "p" * (size - FRAME), {}, "", 1, 1)
 
 
 def table(rows: int, *, folded: bool) -> Table:
@@ -37,10 +38,11 @@ class Pages:
         self.shown, self.brief = sections, brief
         parts = [part for section in sections for part in section.parts]
         rows = sum(len(table.rows) for part in parts for table in part.tables)
-        return "x" * (rows * ROW + sum(len(plot.body) for part in parts for plot in part.plots))
+        plots = [plot for part in parts for plot in (*part.plots, *(each.plot for each in part.judged))]
+        return "x" * (rows * ROW + sum(FRAME + len(plot.body) for plot in plots))
 
     def drawn(self) -> list[str]:
-        return [part.title for section in self.shown for part in section.parts if part.plots]
+        return [part.title for section in self.shown for part in section.parts if part.plots or part.judged]
 
 
 def section(anchor: str, *parts: Part) -> Section:
@@ -104,3 +106,20 @@ def test_every_section_with_plots_can_lose_them(anchor: str) -> None:
     pages = Pages()
     page_within(1000, [section("throughput", part("last", 900)), section(anchor, part("first", 900))], set(), pages)
     assert pages.drawn() == ["last"]
+
+
+def test_other_tables_of_what_held_go_before_any_plot_and_the_largest_first() -> None:
+    pages = Pages()
+    held, small = part("held", 1000, rows=20, folded=False), part("small", rows=3, folded=False)
+    sections = [section("memory", held, small, part("failed", rows=30, folded=False))]
+    page_within(5700, sections, {"run of failed"}, pages)
+    assert [len(shown.tables[0].rows) for shown in pages.shown[0].parts] == [0, 3, 30]
+    assert pages.drawn() == ["held"]
+
+
+def test_a_plot_of_a_card_goes_as_one_of_a_section_does() -> None:
+    pages = Pages()
+    judged = Part("judged", runs=["run"], judged=[JudgedPlot(plot(2000), frozenset({("c", "claim", "w")}))])
+    page_within(1500, [section("memory", judged), section("throughput", part("kept", 1000))], set(), pages)
+    assert pages.drawn() == ["kept"]
+    assert pages.shown[0].parts[0].text == [NOT_DRAWN]

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from harness.report.compact import ID, UNITS, compact
+from harness.report.compact import ID, UNITS, Scale, compact
 
 LINE = "fill: none; stroke: #010201; stroke-width: 1.5; stroke-linecap: square"
 MARK = "fill: #010202; stroke: #010202"
@@ -109,3 +109,24 @@ def test_what_is_clipped_stays_clipped() -> None:
 
 def test_the_date_goes() -> None:
     assert "2026" not in compact(image(path("M 0 0 L 3 0")))[1]
+
+
+def test_what_a_script_reads_stays_by_its_name() -> None:
+    quoted = '<g id="series:a &quot;b&quot; &lt;c&gt; it&apos;s"><path d="M 0 0 L 3 6" style="fill: none"/></g>'
+    bound = '<g id="mark:bound"><path d="M 0 3 L 3 3" style="fill: none"/></g>'
+    tick = '<g id="xtick_1"><g id="text_1"><text style="font-size: 9px" x="3" y="3">7</text></g></g>'
+    drawn = body(quoted + bound + tick)
+    assert re.search(r"data-s='a \"b\" &lt;c&gt; it&#39;s' [^>]*d='M0 0l8 16'", drawn)
+    assert re.search(r"data-n='bound' [^>]*d='M0 8l8 0'", drawn)
+    assert re.search(r"<text data-t='' [^>]*>7</text>", drawn)
+    assert drawn.count("data-t") == 1
+
+
+def test_the_scale_of_axes_stands_on_the_nearest_clipping_rectangle() -> None:
+    clips = '<clipPath id="p1"><rect x="3" y="3" width="9" height="6"/></clipPath>'
+    clips += '<clipPath id="p2"><rect x="3" y="12" width="9" height="6"/></clipPath>'
+    below = path("M 0 0 L 3 0").replace("#p1", "#p2")
+    scales = [Scale(3.1, 11.9, {"data-x": "0 9", "data-l": "it's"}), Scale(3.0, 3.0, {"data-x": "0 5"})]
+    defined = compact(image(path("M 0 0 L 3 0") + below, clips), scales)[1]
+    assert re.findall(r"y='(\d+)'[^>]* data-x='([^']*)'", defined) == [("8", "0 5"), ("32", "0 9")]
+    assert "data-l='it&#39;s'" in defined

@@ -78,7 +78,7 @@ def test_seconds_by_kind_with_what_they_took_of_gpus() -> None:
 def test_bars_are_as_long_as_the_seconds_and_filled_with_those_of_gpus() -> None:
     [plot] = shown(cost_of(trained(10.0), trained(6.0, gpu=None))).parts[0].plots
     lengths, filled = (
-        [float(width) for width in re.findall(rf'<rect class="{name}" [^>]*width="([0-9.]+)"', plot.body)]
+        [float(width) for width in re.findall(rf'<rect class="{name}" data-n="[^>]*width="([0-9.]+)"', plot.body)]
         for name in ("cost", "cost-gpu")
     )
     assert lengths == pytest.approx([285 * share for share in (4 / 16, 1, 2 / 16)], abs=0.1)

@@ -70,7 +70,8 @@ def growing(per_sample: int) -> MemoryEvidence:
 def test_memory_that_a_claim_judges_is_drawn_as_growth() -> None:
     view = of(run_with(memory=[growing(2)]), contracts=[contract(claims=[STEADY])])
     [part] = the(capture.sections(view), "memory")
-    assert "graphed: allocated 8 MiB." in part.plots[0].alt
+    [drawn] = part.judged
+    assert "graphed: allocated 8 MiB, reserved 0 MiB." in drawn.plot.alt
     assert part.tables[0].rows == [
         ["graphed", "allocated", "5", "100 MiB", "108 MiB", "108 MiB", "+8 %"],
         ["graphed", "reserved", "5", "200 MiB", "200 MiB", "200 MiB", "+0 %"],
@@ -79,7 +80,7 @@ def test_memory_that_a_claim_judges_is_drawn_as_growth() -> None:
 
 def test_memory_that_no_claim_judges_is_a_row_of_a_table() -> None:
     [part] = the(capture.sections(of(run_with(memory=[growing(0)]))), "memory")
-    assert part.plots == []
+    assert (part.plots, part.judged) == ([], [])
     assert part.tables[0].rows[0][:2] == [f"{CONTRACT['id']} · tiny · graphed", "allocated"]
 
 
@@ -186,7 +187,8 @@ def test_equal_trajectories_are_said_to_be_equal() -> None:
     section = trajectories.section(small_view())
     assert section is not None
     assert "graphed against ungraphed: equal in every bit at all 100 steps." in section.parts[0].text
-    assert len(section.parts[0].plots) == 2
+    [losses] = section.parts[0].judged
+    assert losses.plot.alt.startswith("Loss by training step. ")
 
 
 ACCUMULATION = STEADY | {

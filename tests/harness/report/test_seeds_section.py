@@ -54,8 +54,8 @@ def test_a_row_for_each_seed_and_one_plot() -> None:
         ["0", "1.75", "2", "-0.25", "1"],
         ["5", "2.5", "2", "0.5", "1"],
     ]
-    [plot] = part.plots
-    assert "3: 0.25, 1: 0.5, 4: 0, 0: -0.25, 5: 0.5. Mean 0.2, -0.11" in plot.alt
+    [drawn] = part.judged
+    assert "3: 0.25, 1: 0.5, 4: 0, 0: -0.25, 5: 0.5. Mean 0.2, -0.11" in drawn.plot.alt
 
 
 def test_a_margin_that_is_a_part_is_shown_as_it_is_with_each_seed() -> None:

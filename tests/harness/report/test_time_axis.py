@@ -110,7 +110,15 @@ def test_everything_is_drawn_over_one_axis() -> None:
     words, alt = drawn([replace(slow_run(process), telemetry=Telemetry(samples=throttled)) for process in (0, 1)])
     for word in ("candidate : baseline", "interval of the mean", "demanded 1.1", "A/A candidate", "A/A baseline"):
         assert word in words
-    for word in ("ms a step", "SM clock, MHz", "power, W", "temperature, °C", "throttled", "sw_power_cap"):
+    for word in (
+        "baseline, ms a step",
+        "candidate, ms a step",
+        "SM clock, MHz",
+        "power, W",
+        "temperature, °C",
+        "throttled",
+        "sw_power_cap",
+    ):
         assert word in words
     assert [word for word in words if "seconds" in word] == [
         "seconds of timed blocks, end to end; processes side by side"
