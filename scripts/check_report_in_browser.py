@@ -50,7 +50,7 @@ PROBE = """(() => {
   const missing = [...document.images].filter(image => !image.complete || image.naturalWidth === 0).length
     + [...document.querySelectorAll('svg')]
       .filter(image => !image.closest('[hidden]') && image.getBBox().width === 0).length;
-  const folded = [...document.querySelectorAll('details > :not(summary)')];
+  const folded = [...document.querySelectorAll('details:not(.tool) > :not(summary)')];
   return {
     overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
     wide: [...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, pre, .hidden, .skip')

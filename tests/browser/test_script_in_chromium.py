@@ -213,7 +213,7 @@ def test_cards_and_rows_are_filtered_alike(opened: Browser, label: str, value: s
 
 def test_a_link_to_what_is_filtered_out_shows_it(opened: Browser) -> None:
     choose(opened, "Verdict", "violated")
-    target = opened.evaluate("document.querySelector('article.card[hidden]').id")
+    target = opened.evaluate("[...document.querySelectorAll('article.card.held[hidden]')].at(-1).id")
     opened.evaluate(
         f"new Promise(done => {{ addEventListener('hashchange', () => done()); location.hash = '{target}'; }})"
     )
