@@ -11,7 +11,7 @@ from harness.attestation.envelope import sign
 from harness.attestation.statement import Statement, statement_of, statement_text
 from harness.attestation.verify import verify as verify_statement
 from harness.errors import ExitCode, UsageError
-from harness.evidence.files import write_text
+from harness.named_file import write_named
 from harness.standard_streams import print_error, print_line
 
 SUFFIX = ".intoto.json"
@@ -41,7 +41,7 @@ def attest(
         raise typer.Exit(check(run_directory, place, key))
     statement, _ = statement_of(run_directory)
     text, signer = (statement_text(statement), "nobody") if key is None else sign(statement_text(statement), key)
-    write_text(place, text)
+    write_named(place, text)
     print_line(f"{place}: {summary(statement)}, signed by {signer}")
 
 

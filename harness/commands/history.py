@@ -11,8 +11,8 @@ import typer
 
 from harness.errors import HarnessError, UsageError
 from harness.evidence import layout
-from harness.evidence.files import write_text
 from harness.existing_paths import require_existing
+from harness.named_file import write_named
 from harness.numbers import counted
 from harness.rejudge import judged
 from harness.report.history import render_history
@@ -38,7 +38,7 @@ def write_history(reports: Path, out: Path) -> str:
             print_error(f"left out: {reports / run.name} {run.left_out}")
     if all(run.left_out for run in runs):
         raise UsageError("a history needs run directories", where=str(reports), got="no finished one")
-    write_text(out, render_history(runs))
+    write_named(out, render_history(runs))
     left_out = sum(bool(run.left_out) for run in runs)
     drawn = counted(len(runs) - left_out, "run")
     return f"{drawn}{f', {left_out} left out' if left_out else ''}: {out}"

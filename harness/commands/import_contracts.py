@@ -16,7 +16,7 @@ from harness.contract.upstream.items import Item, LeftOut, reasons
 from harness.contract.upstream.sections import NOT_NAMED
 from harness.contract.upstream.written import contract_text
 from harness.errors import ContractError, ExitCode, UsageError
-from harness.evidence.files import write_text
+from harness.named_file import write_named
 from harness.numbers import counted, dump_json
 from harness.standard_streams import print_json, print_line, print_lines
 
@@ -40,7 +40,7 @@ def import_contracts(
     if errors:
         raise typer.Exit(ExitCode.INVALID_CONTRACT)
     if write is not None:
-        write_text(write, contract_text(imported, write))
+        write_named(write, contract_text(imported, write))
         if not json:
             print_line(f"written: {write}")
 

@@ -16,6 +16,7 @@ from harness.errors import ExitCode, UsageError
 from harness.evidence import layout
 from harness.evidence.files import write_text
 from harness.github_actions import append_step_summary
+from harness.named_file import write_named
 from harness.rejudge import judged, refuse_others, rejudged, replaced, rewritten
 from harness.report.badge import render_badge
 from harness.run_directory.bundle import read_bundle
@@ -78,7 +79,7 @@ def print_verdicts(
         judgement = write_shared(out, judgement, bundles)
         append_step_summary(judgement.view)
     if badge is not None:
-        write_text(badge, render_badge(judgement.view))
+        write_named(badge, render_badge(judgement.view))
     print_judgement(judgement, as_json=as_json)
     if out is not None and not as_json:
         print_line(f"report: {out / layout.PAGE}")
