@@ -89,6 +89,9 @@ for (const plot of all('svg.plot')) {
     const around = axes.find(({clip}) => clip === marked.getAttribute('clip-path'));
     return {leaf, around, name: marked.dataset.s, parts: pieces(path.getAttribute('d'))};
   }));
+  const known = drawn.filter(({name}) => name).flatMap(({parts}) => parts.flatMap(({points}) => points.map(([x]) => x)));
+  if (!known[0]) continue;
+  const [first, last] = [Math.min(...known), Math.max(...known)];
   const ticks = all('text[data-t], [data-t] text', plot).map(text => ({text, at: +text.getAttribute('x')}));
   const cursor = document.createElementNS(plot.namespaceURI, 'path');
   cursor.setAttribute('class', 'cursor');
@@ -96,8 +99,11 @@ for (const plot of all('svg.plot')) {
   let [from, to] = [left, left + width];
 
   const valueAt = x => xs[0] + (x - left) * step;
-  const written = x => valueAt(x).toFixed(whole ? 0 : decimals(step));
-  const snapped = x => whole ? left + (Math.round(valueAt(x)) - xs[0]) / step : x;
+  const written = x => whole ? Math.round(valueAt(x)) + 0 : valueAt(x).toFixed(decimals(step));
+  const snapped = x => {
+    const within = Math.min(Math.max(x, first), last);
+    return whole ? left + (Math.round(valueAt(within)) - xs[0]) / step : within;
+  };
   const zoomed = x => Math.round(left + (x - from) / (to - from) * width);
   // Where a line is at x, or a mark near by.
   const heightAt = (parts, x) => {
@@ -129,15 +135,15 @@ for (const plot of all('svg.plot')) {
 
   const output = make('output');
   const slider = make('input', {type: 'range', ariaLabel: `Place in the plot: ${label}`, oninput: () => point(+slider.value)});
-  const mark = (first, last) => cursor.setAttribute('d', `M${zoomed(first)} ${axes[0].box[1]}H${zoomed(last)}V${lowest + height}H${zoomed(first)}z`);
+  const mark = (a, b) => cursor.setAttribute('d', `M${zoomed(a)} ${axes[0].box[1]}H${zoomed(b)}V${lowest + height}H${zoomed(a)}z`);
   const point = x => {
     slider.value = x;
     slider.ariaValueText = output.textContent = values(snapped(x));
     mark(snapped(x), snapped(x));
   };
-  const show = (first, last) => {
-    if (last - first < (whole ? 2 / step : width / 100)) return;
-    [from, to] = [Math.max(first, left), Math.min(last, left + width)];
+  const show = (start, end) => {
+    if (end - start < (whole ? 2 / step : width / 100)) return;
+    [from, to] = [Math.max(start, left), Math.min(end, left + width)];
     for (const each of drawn) {
       if (each.leaf.matches('use')) {
         const path = document.createElementNS(plot.namespaceURI, 'path');
@@ -156,7 +162,7 @@ for (const plot of all('svg.plot')) {
     }
     range();
     cursor.setAttribute('d', '');
-    output.textContent = to - from < width ? `Shown: ${label} ${written(from)} to ${written(to)}` : '';
+    output.textContent = to - from < width ? `Shown: ${label} ${written(snapped(from))} to ${written(snapped(to))}` : '';
   };
   const range = () => Object.assign(slider, {min: snapped(from), max: snapped(to), step: whole ? 1 / step : width / 200});
   const closer = () => {
