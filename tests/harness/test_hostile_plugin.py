@@ -28,7 +28,7 @@ def printed(done: pytest.RunResult) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join([*done.outlines, *done.errlines]))
 
 
-@pytest.mark.parametrize("options", [["-v"], ["-rA", "--contract-gate"], ["-vv", "--color=yes", "--tb=long"]])
+@pytest.mark.parametrize("options", [["-v", "-rx"], ["-rA", "--contract-gate"], ["-vv", "--color=yes", "--tb=long"]])
 def test_verdicts_failures_and_reasons(pytester: pytest.Pytester, contracts: Path, options: list[str]) -> None:
     (contracts / "c.yaml").write_text(hostile_contract(HOSTILE, *BEHAVIOURS))
     (contracts / "waivers.yaml").write_text(
@@ -38,7 +38,7 @@ def test_verdicts_failures_and_reasons(pytester: pytest.Pytester, contracts: Pat
     done = pytester.runpytest_inprocess(*options)
     assert done.ret == 12
     assert obeyed(printed(done)) == []
-    assert "set-output" in printed(done)
+    assert r"a\n::error::b" in printed(done)
 
 
 def test_an_error_in_a_contract(pytester: pytest.Pytester, contracts: Path) -> None:

@@ -323,13 +323,14 @@ def test_a_whole_directory_a_stranger_and_one_without_a_journal_are_refused(play
     session.verify(CONTRACTS, session.VerifyOptions(name="whole"))
     refused.append((Path("harness-reports/whole"), "found one that is complete; `harness judge` reads it"))
     refused.append((Path("contracts"), "found no run directory"))
-    refused.append((Path("nowhere"), "found no run directory"))
     (DIRECTORY / "journal.json").unlink()
     refused.append((DIRECTORY, "nothing says which of its runs came to their end"))
     for directory, found in refused:
         with pytest.raises(UsageError, match="only a run directory that was interrupted is gone on with") as error:
             resumed(resume=directory)
         assert found in str(error.value)
+    with pytest.raises(UsageError, match="nowhere: a path that is named must exist"):
+        resumed(resume=Path("nowhere"))
 
 
 def test_two_at_once_are_refused_and_so_is_another_name(player: Player) -> None:

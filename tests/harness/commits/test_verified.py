@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -134,13 +135,14 @@ def test_a_run_of_another_commit_contradicts_the_header(equal: Compared) -> None
     assert f"arms.main.commit: 'c0ffee' in the contract, {head!r} in the evidence" in verdict.message
 
 
-def test_shards_of_other_commits_are_no_gate(equal: Compared) -> None:
-    bundle = read_bundle(equal.directory)
+def test_shards_of_other_commits_are_no_gate(equal: Compared, tmp_path: Path) -> None:
+    copy = shutil.copytree(equal.directory, tmp_path / "copy")
+    bundle = read_bundle(copy)
     header = bundle.header.model_copy(update={"commits": None})
     object.__setattr__(bundle, "header", header)
     with pytest.raises(EvidenceError, match="shards compare the same commits"):
         session.judge_bundles([read_bundle(equal.directory), bundle], load_contracts([equal.repository.root]))
-    assert judged([equal.directory, equal.directory])[1].verdicts
+    assert judged([equal.directory, copy])[1].verdicts
 
 
 def test_nothing_of_the_worktree_is_left(equal: Compared) -> None:

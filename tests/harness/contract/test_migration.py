@@ -218,7 +218,7 @@ def test_a_file_is_rewritten_where_it_must_be(call: Call) -> None:
             'old.yaml:18:15: `off` -> `"off"`',
             "old.yaml:20:25: `1e-3` -> `1.0e-3`",
             'old.yaml:22:5: `"on"` -> `judged_on`',
-            "1 of 1 contract files rewritten as contract/v2",
+            "1 of 1 contract file rewritten as contract/v2",
         ],
     )
     edits = {"contract/v1": "contract/v2", "010": "10", "flag: no": 'flag: "no"', "1e-3": "1.0e-3"}
@@ -235,14 +235,14 @@ def test_a_file_is_rewritten_where_it_must_be(call: Call) -> None:
 def test_a_second_time_changes_nothing(call: Call) -> None:
     call("old.yaml")
     text = Path("old.yaml").read_bytes()
-    assert call("old.yaml") == (0, ["0 of 1 contract files rewritten as contract/v2"])
+    assert call("old.yaml") == (0, ["0 of 1 contract file rewritten as contract/v2"])
     assert Path("old.yaml").read_bytes() == text
     assert call("--check", "old.yaml")[0] == 0
 
 
 def test_check_writes_nothing(call: Call) -> None:
     code, lines = call("--check", ".")
-    assert (code, lines[-1]) == (1, "1 of 1 contract files to be rewritten as contract/v2")
+    assert (code, lines[-1]) == (1, "1 of 1 contract file to be rewritten as contract/v2")
     assert Path("old.yaml").read_text() == OLD
 
 

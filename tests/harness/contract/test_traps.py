@@ -13,7 +13,7 @@ from harness.commands.check import print_findings
 from harness.commands.explain import explanation_of
 from harness.contract.load import load_contract, load_contracts
 from harness.contract.waivers import load_waivers
-from harness.errors import ContractError, ContractErrors
+from harness.errors import ContractError, ContractErrors, UsageError
 
 TODAY = datetime.now(tz=UTC).date()
 CONTRACT = """\
@@ -97,15 +97,14 @@ def test_a_waiver_file_that_is_a_link_to_itself(folder: Path, name: str, capsys:
 
 
 @pytest.mark.parametrize("with_errors", [False, True])
-def test_a_missing_waiver_file_is_a_finding_in_json_too(
+def test_a_waiver_file_that_is_missing_is_usage_whatever_the_contracts_are(
     folder: Path, capsys: pytest.CaptureFixture[str], *, with_errors: bool
 ) -> None:
     if with_errors:
         (folder / "one.yaml").write_text("[]")
-    assert print_findings([folder], waivers=Path("none.yaml"), as_json=True) == 11
-    *others, last = json.loads(capsys.readouterr().out)["findings"]
-    assert last == {"level": "error", "where": "none.yaml", "message": "no such file; check the path"}
-    assert [one["where"] for one in others] == (["contracts/one.yaml:1:1"] if with_errors else [])
+    with pytest.raises(UsageError, match=r"none\.yaml: a path that is named must exist"):
+        print_findings([folder], waivers=Path("none.yaml"), as_json=True)
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

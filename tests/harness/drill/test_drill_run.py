@@ -80,7 +80,7 @@ def test_the_directory_holds_record_report_and_the_mark_of_a_drill(outcome: fire
     directory = outcome.run_directory
     assert directory is not None
     assert read_record(directory / FILE) == outcome.record
-    assert "Kill matrix" in (directory / "report.html").read_text(encoding="utf-8")
+    assert "Faults by claims" in (directory / "report.html").read_text(encoding="utf-8")
     bundle = read_bundle(directory)
     assert bundle.complete
     with pytest.raises(EvidenceError, match="plants no fault"):
@@ -102,7 +102,7 @@ def test_a_drill_directory_is_judged_the_same_again_and_its_page_says_what_it_sh
     assert "5 faults planted, 0 survived; the units are the controls, run without a fault." in page
     assert "All 5 planted faults were killed." in page
     assert "was planted in this run on purpose" not in page
-    assert "5 planted faults, 5 killed, 0 survived." in page
+    assert "5 of 5 planned faults killed" in page
     assert "the units are the controls" in (directory / "summary.md").read_text(encoding="utf-8")
 
 

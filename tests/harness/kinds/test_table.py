@@ -20,7 +20,7 @@ from harness.kinds import BUILT_IN, Kind, resolve
 from harness.system.protocol import CAPABILITIES
 
 SECTIONS = Path(__file__).parents[3] / "harness" / "report" / "sections"
-ANCHOR = re.compile(r"\bSection\(\s*\"(\w+)\"")
+ANCHOR = re.compile(r"(?:\bSection\(\s*|\bANCHOR = )\"(\w+)\"")
 FIELDS = [field.name for field in fields(Kind)]
 EMPTY: dict[str, Any] = {
     "name": "",
