@@ -55,7 +55,9 @@ def _train(part: str, directory: str) -> None:
 def fork_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Train parts in a fork of a process that has done nothing yet: starting an interpreter takes seconds."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.optim", "harness.runners.checkpoints", "harness.runners.opening"])
+    context.set_forkserver_preload(
+        ["torch", "torch.optim", "torch._dynamo", "harness.runners.checkpoints", "harness.runners.opening"]
+    )
 
     def train_elsewhere(part: TrainingPart, recorder: Recorder) -> ArmFailed | None:
         process = context.Process(target=_train, args=(part.model_dump_json(), str(recorder.directory)))
