@@ -89,9 +89,9 @@ def _write(bundle: Bundle, folder: Path, replaces: str | None) -> None:
     beside = [*_BESIDE, *([layout.DRILL] if (derived / layout.DRILL).exists() else [])]
     for name in beside:
         (folder / name).write_bytes((derived / name).read_bytes())
-    seen = manifest_of(root, only=is_seen)
-    names = [*(file.path for file in seen.files), *seen.folders]
-    write_archive(root, names, folder / layout.ARCHIVE, {layout.MANIFEST: manifest_text(seen)})
+    seen = manifest_of(root, only=is_seen, before=bundle.seal.within)
+    texts = {layout.MANIFEST: manifest_text(seen)}
+    write_archive(root, [file.path for file in seen.files], seen.folders, folder / layout.ARCHIVE, texts)
     changes = {"seen": seen.seen, "replaces": replaces}
     write_manifest(folder, manifest_of(folder).model_copy(update=changes))
 

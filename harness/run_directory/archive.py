@@ -13,7 +13,7 @@ import shutil
 import tarfile
 import unicodedata
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, NoReturn, Protocol
@@ -60,8 +60,10 @@ def is_archive(path: Path) -> bool:
     return path.name.lower().endswith(SUFFIXES)
 
 
-def write_archive(root: Path, names: Iterable[str], archive: Path, texts: Mapping[str, str]) -> None:
-    """Write these files and folders of `root`, and these texts by their names, as a `.tar.xz`.
+def write_archive(
+    root: Path, files: Iterable[str], folders: Collection[str], archive: Path, texts: Mapping[str, str]
+) -> None:
+    """Write these files of `root`, these folders, and these texts by their names, as a `.tar.xz`.
 
     The same names and contents give the same bytes.
     """
@@ -69,13 +71,13 @@ def write_archive(root: Path, names: Iterable[str], archive: Path, texts: Mappin
         lzma.open(archive, "xb", preset=9 | lzma.PRESET_EXTREME) as compressed,
         tarfile.open(fileobj=compressed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
     ):
-        for name in sorted([*names, *texts]):
+        for name in sorted([*files, *folders, *texts]):
             source, member = root / name, tarfile.TarInfo(f"{TOP}/{name}")
             if name in texts:
                 data = texts[name].encode()
                 member.size, member.mode = len(data), 0o644
                 tar.addfile(member, io.BytesIO(data))
-            elif source.is_dir():
+            elif name in folders:
                 member.type, member.mode = tarfile.DIRTYPE, 0o755
                 tar.addfile(member)
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from harness.errors import EvidenceError
 from harness.evidence import layout
@@ -84,11 +84,14 @@ def seal_of(place: Place, *, before_manifests: bool) -> Seal:
 
 
 def differences(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Everything in a folder that is not as its manifest lists it, by name. Only what has the listed size is hashed."""
+    """Everything in a folder that is not as its manifest lists it, by name. Only what has the listed size is hashed.
+
+    A listed folder without a file may be gone: it says nothing, and artifacts of CI systems do not keep it.
+    """
     found = listing(folder, leave_out=(layout.MANIFEST,))
     yield from ((shown(name), what) for name, what in sorted(found.unfit.items()))
     listed, folders = manifest.by_path(), set(manifest.folders)
-    for name in sorted({*listed, *folders}):
+    for name in sorted({*listed, *folders} - (empty_folders(manifest) - set(found.files))):
         if not _is_below(name, found.unfit) and (what := _difference(folder, name, listed.get(name), found)):
             yield shown(name), what
     for name in sorted({*found.files, *found.folders} - {*listed, *folders}):
@@ -115,8 +118,18 @@ def _difference(folder: Path, name: str, listed: ListedFile | None, found: Listi
         return f"cannot be read: {error.strerror}"
 
 
-def manifest_of(folder: Path, only: Callable[[str], bool] = lambda _name: True) -> Manifest:
+def empty_folders(manifest: Manifest) -> set[str]:
+    """The folders that a manifest lists, and no file in them."""
+    above = {str(folder) for file in manifest.files for folder in PurePosixPath(file.path).parents}
+    return set(manifest.folders) - above
+
+
+def manifest_of(
+    folder: Path, only: Callable[[str], bool] = lambda _name: True, before: Manifest | None = None
+) -> Manifest:
     """The manifest of a folder as it is now, of the paths that `only` lets through.
+
+    before: the one that it had; empty folders of it are listed on, whether they came along or not.
 
     Raises EvidenceError for what no run directory holds.
     """
@@ -126,7 +139,8 @@ def manifest_of(folder: Path, only: Callable[[str], bool] = lambda _name: True) 
         got = f"{shown(name)}: {what}"
         raise EvidenceError("a run directory holds plain files and folders", where=str(folder), got=got)
     files = [listed_file(folder, name) for name in sorted(found.files) if only(name)]
-    folders = sorted(name for name in found.folders if only(name))
+    still_listed = empty_folders(before) - set(files) if before is not None else set()
+    folders = sorted(name for name in found.folders | still_listed if only(name))
     return Manifest(files=files, folders=folders, seen=seen_digest(files, folders))
 
 
@@ -143,10 +157,10 @@ def seal_anew(place: Place, seal: Seal) -> None:
     Raises EvidenceError where the evidence is another than before.
     """
     folder = place.writable()
-    today = manifest_of(folder)
-    if place.published:
-        today = today.model_copy(update={"seen": manifest_of(place.root, only=is_seen).seen})
     before = seal.manifest
+    today = manifest_of(folder, before=before)
+    if place.published:
+        today = today.model_copy(update={"seen": manifest_of(place.root, only=is_seen, before=seal.within).seen})
     if before is not None and before.seen != today.seen:
         raise EvidenceError("evidence is never rewritten", where=str(place.named), got="other evidence than was sealed")
     if before is None or today != before.model_copy(update={"replaces": None}):

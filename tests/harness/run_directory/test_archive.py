@@ -195,9 +195,9 @@ def test_equal_runs_are_packed_into_equal_bytes(tmp_path: Path) -> None:
         (tmp_path / name / "evidence" / "empty").mkdir(parents=True)
         (tmp_path / name / "run.json").write_text("{}")
         (tmp_path / name / "run.json").chmod(mode)
-        names = ["run.json", "evidence", "evidence/empty"]
-        given = names if mode == 0o600 else names[::-1]
-        write_archive(tmp_path / name, given, tmp_path / f"{name}.tar.xz", {"a.json": "é"})
+        folders = ["evidence", "evidence/empty"]
+        given = folders if mode == 0o600 else folders[::-1]
+        write_archive(tmp_path / name, ["run.json"], given, tmp_path / f"{name}.tar.xz", {"a.json": "é"})
         archives.append((tmp_path / f"{name}.tar.xz").read_bytes())
     assert archives[0] == archives[1]
     (tmp_path / "unpacked").mkdir()
