@@ -43,7 +43,7 @@ def keep(draft: Draft, folder: Path, *, force: bool) -> list[Path]:
 
 
 def kept_files(draft: Draft, folder: Path) -> list[Path]:
-    """Where they are written: the adapter beside the project's modules, the contract of single steps in `contracts/`, and
+    """Where they are written: the adapter beside the project's modules, one contract in `contracts/`, and
     that of a long run in `contracts-long/`."""
     return [
         folder / draft.adapter_name,

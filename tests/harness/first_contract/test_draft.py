@@ -48,7 +48,9 @@ def test_the_adapter_calls_the_function_with_what_it_takes(project: Path) -> Non
 def test_the_adapter_of_a_script_in_a_folder_finds_it_there(project: Path) -> None:
     (project / "scripts").mkdir()
     (project / "scripts" / "run.py").write_text(STEP)
-    adapter, _, _ = keep(Draft(find_step_source("scripts/run.py:make_step"), 40, Arms(False, False)), project, force=False)
+    adapter, _, _ = keep(
+        Draft(find_step_source("scripts/run.py:make_step"), 40, Arms(False, False)), project, force=False
+    )
     assert "sys.path.insert(0, str(Path(__file__).parent / 'scripts'))\n" in adapter.read_text()
 
 
