@@ -18,6 +18,8 @@ QUESTIONS = {
     "REPEATS": "repeats itself",
     "CAPTURES": "is captured",
     "SAME": "captured, trains the same",
+    "GRADIENTS": "leaves the same gradients",
+    "WITHIN": "optimized, trains the same",
     "FASTER": "captured, is not slower",
     "SYNCS": "never waits for the device",
     "COMPILED": "compiled, trains the same",

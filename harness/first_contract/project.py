@@ -28,13 +28,13 @@ def arms_here(*, compiled: bool) -> Arms:
 
 
 def keep(draft: Draft, folder: Path, *, force: bool) -> list[Path]:
-    """Write the adapter and the contract into a project; the files.
+    """Write the adapter and the contracts into a project; the files.
 
     Raises UsageError where one exists, unless `force` says that it is to be replaced.
     """
     paths = kept_files(draft, folder)
     require_free(paths, force=force)
-    texts = (draft.adapter(folder), draft.contract())
+    texts = (draft.adapter(folder), draft.contract(), draft.long_contract())
     for path, text in zip(paths, texts, strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w" if force else "x", encoding="utf-8") as file:
@@ -43,8 +43,13 @@ def keep(draft: Draft, folder: Path, *, force: bool) -> list[Path]:
 
 
 def kept_files(draft: Draft, folder: Path) -> list[Path]:
-    """Where they are written: the adapter beside the project's modules, the contract in `contracts/`."""
-    return [folder / draft.adapter_name, folder / "contracts" / draft.contract_name]
+    """Where they are written: the adapter beside the project's modules, one contract in `contracts/`, and
+    that of a long run in `contracts-long/`."""
+    return [
+        folder / draft.adapter_name,
+        folder / "contracts" / draft.contract_name,
+        folder / "contracts-long" / draft.long_contract_name,
+    ]
 
 
 def require_free(paths: Sequence[Path], *, force: bool) -> None:

@@ -26,6 +26,8 @@ GIVEN = {
     "seed": "workload.seed",
     "batch_size": "workload.batch_size",
     "seq_len": "workload.seq_len",
+    "captured": 'arm.capture != "none"',
+    "optimized": 'bool(arm.settings().get("optimized"))',
 }
 """Arguments that the harness gives by their name, and what it gives."""
 PAGE = "docs/plugging-in-a-trainer.md"
@@ -69,6 +71,13 @@ def find_step_source(asked: str) -> StepSource:
     _require_returns(function, file)
     told = None if folder == Path.cwd() else folder
     given = tuple(argument for argument in GIVEN if argument in arguments)
+    if {"captured", "optimized"} <= {*given}:
+        raise UsageError(
+            f"`{name}` takes `captured`, for a step that captures itself, or `optimized`, for any other optimization",
+            where=f"{_shown(file)}:{function.lineno}",
+            got="both",
+            remedy="name two functions, one for each",
+        )
     whole = {key: value for key in given if type(value := arguments[key]) is int and value > 0}
     return StepSource(asked, module, name, told, file, function.lineno, given, whole)
 

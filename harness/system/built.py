@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.system.adapter_checks import AdapterError, describe_value, require_callable_with
-from harness.system.protocol import Expectation, FaultDescription
+from harness.system.protocol import CaptureRecord, Expectation, FaultDescription, NotAvailable
 from harness.system.users_code import definition, return_place
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ class StepFunction:
     evaluate: evaluates the model between two steps, and returns a number, or several by name (kind `evaluation`).
     save, load: write the training to a path, and go on from it, in another process (kind `resume`).
     after: what the host does after each step, which no capture holds: a scheduler's step. It must not wait either.
+    captured: for a step that captures itself: the record of it, read after each step (kind `capture`). The harness then
+        captures nothing.
     metrics: numbers of the last step beside its loss, by name, each a tensor of one number that the step itself keeps
         (`self.accuracy = …`); it names them and computes none, since a replay executes no Python.
     """
@@ -42,16 +44,15 @@ class StepFunction:
     load: Callable[[Path], object] | None = None
     after: Callable[[], object] = lambda: None
     metrics: Callable[[], Mapping[str, Tensor]] = dict
+    captured: Callable[[], CaptureRecord] | None = None
 
     def given(self, name: str) -> Callable[..., Any]:
-        """The optional function of that name. Raises `AdapterError` where there is none."""
+        """The optional function of that name. Raises `NotAvailable` where there is none."""
         function: Callable[..., Any] | None = getattr(self, name)
         if function is None:
-            raise AdapterError(
-                f"a claim of kind `{_NEEDED_BY[name]}` needs `{name}` of what build returns",
-                where=definition(self.step),
-                got=f"no `{name}`",
-                remedy=f"return StepFunction(…, {name}={name})",
+            raise NotAvailable(
+                f"{definition(self.step)}: the step lacks the capability `{_NEEDED_BY[name]}`: build returns no "
+                f"`{name}`; return StepFunction(…, {name}={name})"
             )
         return function
 
@@ -86,8 +87,9 @@ _CALLS: dict[str, dict[str, Any]] = {
     "load": {"path": Path()},
     "after": {},
     "metrics": {},
+    "captured": {},
 }
-_NEEDED_BY = {"evaluate": "evaluation", "save": "resume", "load": "resume"}
+_NEEDED_BY = {"evaluate": "evaluate", "save": "resume", "load": "resume", "captured": "capture"}  # capabilities
 
 
 def as_step_function(returned: object, build: Callable[..., Any], name: str = "build") -> StepFunction:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from harness.system.adapter_checks import require_loss
@@ -89,6 +89,17 @@ class _SecondCapture(AskedRun):
         return super().step(index)
 
 
+class _OtherGradients(AskedRun):
+    """Gradients that are read are so many times what the step left."""
+
+    def __init__(self, opened: StepFunctionRun, arm: Arm, factor: float) -> None:
+        super().__init__(opened, arm)
+        self._factor = factor
+
+    def gradients(self) -> Mapping[str, Tensor]:
+        return {name: gradient * self._factor for name, gradient in super().gradients().items()}
+
+
 class _SkippedUpdate(AskedRun):
     def skipped_steps(self) -> int:
         return 1
@@ -107,6 +118,18 @@ FAULTS = {
         "candidate",
         dict.fromkeys(("repeatability", "throughput_ratio"), Expectation("FAIL", "differs")),
     ),
+    "other_gradients": FaultDescription(
+        "other_gradients",
+        "each gradient that is read is a millionth larger than what the step left",
+        "candidate",
+        {"gradient_match": Expectation("FAIL", "differs")},
+    ),
+    "doubled_gradients": FaultDescription(
+        "doubled_gradients",
+        "each gradient that is read is twice what the step left",
+        "candidate",
+        {"gradient_match": Expectation("FAIL", "exceeds_tolerance")},
+    ),
     "second_capture": FaultDescription(
         "second_capture",
         f"the capture is dropped before step {FAULTY_STEP}, which captures anew",
@@ -122,9 +145,14 @@ FAULTS = {
 }
 
 
+_FACTORS = {"other_gradients": 1 + 1e-6, "doubled_gradients": 2.0}
+
+
 def with_fault(opened: StepFunctionRun, arm: Arm, fault: str, steps: int) -> StepFunctionRun:
     """The run with one of `FAULTS` planted; `steps` is how many it will make."""
     if fault == "stopped_training":
         return UndoneRun(opened, arm, first=steps // 2)
+    if fault in _FACTORS:
+        return _OtherGradients(opened, arm, _FACTORS[fault])
     planted = {"other_losses": _OtherLosses, "second_capture": _SecondCapture, "skipped_update": _SkippedUpdate}
     return planted[fault](opened, arm)

@@ -18,10 +18,13 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from harness.system.adapter_checks import AdapterError
+from harness.system.built import StepFunction
 from harness.system.made_runs import FAULTS, AskedRun, UndoneRun, WaitingRun, with_fault
 from harness.system.protocol import Scalar, SystemDescription
 from harness.system.step_function import StepFunctionSystem
 from harness.system.step_function_run import StepFunctionRun
+from harness.system.users_code import definition
 
 if TYPE_CHECKING:
     from harness.contract.schema import Arm, Workload
@@ -31,17 +34,31 @@ class MadeStepSystem(StepFunctionSystem):
     """Subclass, and define `build`.
 
     Arm options: `trains: false` undoes every update, for a control; `waits: true` reads one value from the device in
-    place of a step, for a control of host syncs; `compile: true` puts the step through torch.compile.
+    place of a step, for a control of host syncs; `compile: true` puts the step through torch.compile; `optimized` is
+    for `build` to read.
     """
 
     summary = "a step that a function of the project makes"
     arm_options: Mapping[str, Sequence[Scalar] | type] = MappingProxyType(
-        {"trains": bool, "waits": bool, "compile": bool}
+        {"trains": bool, "waits": bool, "compile": bool, "optimized": bool}
     )
+
+    captures_itself = False  # whether `build` makes a step that captures itself where the arm asks for a capture
 
     def describe(self) -> SystemDescription:
         described = super().describe()
         return replace(described, faults={**FAULTS, **described.faults})
+
+    def _built(self, workload: Workload, arm: Arm, fault: str | None) -> StepFunction:
+        function = super()._built(workload, arm, fault)
+        if self.captures_itself and function.captured is None:
+            raise AdapterError(
+                "a function that takes `captured` says what its step captured",
+                where=definition(function.step),
+                got="no `captured` in what it returns",
+                remedy="return StepFunction(…, captured=…), a function that returns the CaptureRecord",
+            )
+        return function
 
     def open(
         self,

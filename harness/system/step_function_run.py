@@ -45,6 +45,8 @@ class StepFunctionRun:
 
     def __init__(self, function: StepFunction, *, capture: str, layers: int) -> None:
         self._requested, self._layers = capture != "none", layers
+        self._loose: set[str] | None = None  # tensors that were found when the state was read first, before a step
+        self._captures_itself = function.captured is not None
         self._shapes: dict[tuple[object, ...], _Shape] = {}
         self._metrics_are_kept = False
         self._failure: str | None = None
@@ -71,7 +73,8 @@ class StepFunctionRun:
             source = batch[name]
             on_host = self._device.type == "cuda" and source.device.type == "cpu"
             buffer.copy_(source.pin_memory() if on_host else source, non_blocking=True)
-        if self._requested and self._failure is None and self._current.captured is None:
+        ours = self._requested and not self._captures_itself
+        if ours and self._failure is None and self._current.captured is None:
             self._capture(self._current)
         if self._current.captured is None:
             self._uncaptured += 1
@@ -144,7 +147,11 @@ class StepFunctionRun:
         found = reach(self._function.step, self._function.parameters, self._function.after)
         found.generators |= reach(self._function.batch).generators
         state = state_of(found, self._parameters)
-        return {**state, "tensors": {**state["tensors"], **self._named_state()}}
+        loose = state["tensors"]
+        if self._captures_itself:  # what came with its first step may be buffers of the capture, that no plain step has
+            self._loose = set(loose) if self._loose is None else self._loose
+            loose = {name: tensor for name, tensor in loose.items() if name in self._loose}
+        return {**state, "tensors": {**loose, **self._named_state()}}
 
     def gradients(self) -> Mapping[str, Tensor]:
         """As the last step left them in `.grad`; a traced replay computes them into tensors of its own."""
@@ -168,6 +175,9 @@ class StepFunctionRun:
             shape.captured, shape.gradients = None, {}
 
     def capture_record(self) -> CaptureRecord:
+        if self._captures_itself:
+            record: CaptureRecord = self._function.given("captured")()
+            return record
         captured = self._current.captured
         steps = [shape.captured for shape in self._shapes.values() if shape.captured is not None]
         mechanism: Literal["cuda_graph", "traced"] = "cuda_graph" if self._device.type == "cuda" else "traced"

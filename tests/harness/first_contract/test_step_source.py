@@ -67,7 +67,10 @@ LOOP = """def main():
 
 
 MAKES = ": `main` makes a step and leaves the loop to its caller: it returns step, batch, model; found "
-TAKES = ": `main` takes no arguments but workload, arm, seed, batch_size, seq_len; others have a default; found "
+TAKES = (
+    ": `main` takes no arguments but workload, arm, seed, batch_size, seq_len, captured, optimized; "
+    "others have a default; found "
+)
 WRITTEN = ": `main` is written with `def` in the file that is named; found an import; name where it is written: "
 TRAINER = "    trainer = Trainer()\n    trainer.train()\n"
 

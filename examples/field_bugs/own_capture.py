@@ -1,0 +1,135 @@
+"""A capture of a trainer's own, for the entries here: a CUDA graph on a GPU, recorded operations on a CPU.
+
+static = {name: tensor.clone() for name, tensor in batch.items()}
+warm_up(body, 3)                          # executes, and undoes nothing: that is the trainer's affair
+graph = OwnGraph(body, static, parameters)
+graph.replay()                            # reads `static`, writes `graph.result` and gradients in place
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.system.protocol import CaptureRecord
+from harness.system.replay.graph import CudaGraph
+from harness.system.replay.graph import warm_up as warm_up_on
+from harness.system.replay.traced import TracedStep
+
+Body = Callable[[], Tensor]
+
+
+def warm_up(body: Body, times: int = 3) -> None:
+    """Execute it so many times, on a side stream where there is a GPU; what it changed stays changed."""
+    if torch.cuda.is_available():
+        warm_up_on(torch.cuda.Stream(), body, times)
+        return
+    for _ in range(times):
+        body()
+
+
+class OwnGraph:
+    """`body`, which returns a tensor, captured once: capturing executes nothing, and each replay executes it.
+
+    As with a CUDA graph, what is static stays where it is on a CPU, too: `result`, and the gradient of each of
+    `parameters` that the body allocates. `static` are the tensors that the body reads of a batch. Python that the body
+    runs is run while capturing alone; numbers that it reads then are constants.
+    Raises `HarnessError` where the body cannot be captured.
+    """
+
+    def __init__(self, body: Body, static: Mapping[str, Tensor], parameters: Iterable[Tensor] = ()) -> None:
+        self._static, self._parameters = dict(static), list(parameters)
+        self._gradients: dict[str, Tensor] = {}  # on a CPU: where replays write them
+        self._allocated: set[str] = set()
+        self.addresses = self.addresses_now()
+        self._replayed: CudaGraph | TracedStep = self._captured(body)
+
+    def replay(self) -> Tensor:
+        """Execute the body; the tensor it returns, which the next replay overwrites."""
+        if isinstance(self._replayed, CudaGraph):
+            self._replayed.replay()
+            return self.result
+        self.result.copy_(self._replayed.replay())
+        for name in self._allocated:
+            self._gradients[name].copy_(self._replayed.outputs[name])
+        return self.result
+
+    def addresses_now(self) -> dict[str, int]:
+        return {name: tensor.data_ptr() for name, tensor in self._static.items()}
+
+    @property
+    def operations(self) -> int:
+        return self._replayed.operations if isinstance(self._replayed, TracedStep) else 0
+
+    def raw(self) -> int | None:
+        """The raw handle of a CUDA graph."""
+        return self._replayed.raw() if isinstance(self._replayed, CudaGraph) else None
+
+    def _captured(self, body: Body) -> CudaGraph | TracedStep:
+        if torch.cuda.is_available():
+            graph = CudaGraph()
+            with graph.capturing():
+                self.result = body().detach()
+            return graph
+        before = {str(index): each.grad for index, each in enumerate(self._parameters)}
+        empty: dict[str, Tensor] = {}
+
+        def outputs() -> dict[str, Tensor]:
+            found = {name: each.grad for name, each in zip(before, self._parameters, strict=True)}
+            given = {name: grad for name, grad in found.items() if grad is not None}
+            self._allocated = {name for name, grad in given.items() if grad is not before[name]}
+            return given
+
+        def body_and_shape() -> Tensor:
+            result = body()
+            empty["result"] = result
+            return result
+
+        traced = TracedStep(body_and_shape, dict, outputs, roots=[body])
+        traced.record()
+        self.result = torch.zeros(empty["result"].shape, dtype=empty.pop("result").dtype)
+        for name in self._allocated:
+            parameter = self._parameters[int(name)]
+            self._gradients[name] = parameter.grad = torch.zeros_like(parameter)
+        return traced
+
+
+@dataclass
+class OwnCaptures:
+    """What a trainer keeps of its captures, and says of them: `captured=captures.record` of a StepFunction.
+
+    requested: whether a capture was asked for. graphs: by shape, or whatever the trainer keeps them under.
+    """
+
+    requested: bool
+    graphs: dict[Any, OwnGraph] = field(default_factory=dict)
+    captures: int = 0
+    warmup_steps: int = 0
+    replays: int = 0
+    uncaptured: int = 0
+    failure: str | None = None
+
+    def record(self) -> CaptureRecord:
+        graphs = list(self.graphs.values())
+        last = graphs[-1] if graphs else None
+        named = {f"{number}.step": graph.raw() for number, graph in enumerate(graphs)}
+        cuda = torch.cuda.is_available()
+        return CaptureRecord(
+            mechanism=None if not self.requested else "cuda_graph" if cuda else "traced",
+            requested=self.requested,
+            captured=bool(graphs),
+            failure=self.failure,
+            captures=self.captures,
+            warmup_steps=self.warmup_steps,
+            replays=self.replays,
+            uncaptured_steps=self.uncaptured,
+            recorded_operations=last.operations if last is not None else 0,
+            fake_pass_clean=None if cuda or last is None else True,
+            graphs={name: handle for name, handle in named.items() if handle is not None},
+            static_buffers=last.addresses_now() if last is not None else {},
+            captured_addresses=last.addresses if last is not None else {},
+        )
