@@ -199,6 +199,7 @@ class StepFunctionRun:
             },
             static_buffers={} if captured is None else captured.buffers.seen(),
             captured_addresses={} if captured is None else captured.buffers.captured,
+            host_changes=[] if captured is None else captured.host_changes,
         )
 
     def __enter__(self) -> Self:
