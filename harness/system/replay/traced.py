@@ -40,7 +40,7 @@ class HostSyncError(HarnessError):
             "a captured step must not wait for the device",
             where=f"{file}:{line}",
             got=f"host sync by {operation}{called}",
-            remedy="keep the value on the device, or read it after the step",
+            remedy="keep the value on the device (no `.item()`, `float()` or `if` on it), or read it after the step",
         )
 
 
