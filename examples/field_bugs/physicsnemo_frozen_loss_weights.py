@@ -1,7 +1,7 @@
-"""A physics-informed network for a damped motion, whose weights of losses stay as they were at step 20.
+"""A physics-informed network for a damped motion, whose weights of losses stay as they were at the capture.
 
-How it came about: the trainer makes its first 20 steps plainly, captures the next one, and replays it from then on. It
-hands the number of the step to the weighting of its losses as an `int`, which the graph holds as it was at the capture.
+How it came about: the trainer captures a step and replays it from then on. It hands the number of the step to the
+weighting of its losses as an `int`, which the graph holds as it was. (There the 20 steps before were made plainly.)
 """
 
 import torch
@@ -9,8 +9,6 @@ from torch import nn
 
 from examples.field_bugs.own_capture import OwnCaptures, OwnGraph
 from harness.system.step_function import StepFunction
-
-PLAIN_STEPS = 20
 
 
 def make_step(seed, captured, number_of):
@@ -45,7 +43,7 @@ def make_step(seed, captured, number_of):
             static.setdefault(name, tensor.clone()).copy_(tensor)
         made = captures.uncaptured + captures.replays
         number = number_of(made, on_device)
-        if not captured or made < PLAIN_STEPS:
+        if not captured:
             captures.uncaptured += 1
             return update(number)
         if not captures.graphs:
