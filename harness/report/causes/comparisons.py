@@ -45,10 +45,13 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     ),
     "evaluation_changed_state": (
         (
-            "An evaluation draws from training's generators, updates running statistics, or leaves the model in "
-            "another mode."
+            "An evaluation draws from training's generators, updates running statistics, leaves the model in another "
+            "mode, or replays what was captured in training."
         ),
-        "evaluate in `eval()` and without gradients, with a generator of its own, and put back what the figures name",
+        (
+            "evaluate in `eval()` and without gradients, with a generator of its own (and a graph of its own, where it "
+            "is captured), and put back what the figures name"
+        ),
     ),
     "losses_equal": (
         "The setting that the arms differ in does nothing: it is not read, or is overwritten.",
