@@ -50,7 +50,7 @@ def test_before_scrolling_it_says_what_came_of_what_and_where(browser: Browser, 
         "reference_impl.system:QLoRASystem",
         "commit 35efb8309b56, changed since",
         "NVIDIA H200",
-        "late steps",
+        "F-GRAPH-BWD-003-canary",
     ):
         assert told in seen
 
