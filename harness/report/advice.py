@@ -131,7 +131,7 @@ def _counted_otherwise(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEv
         if their.get(name, value) != value
     ]
     if apart:
-        yield f"{arms['candidate']} ends with other numbers than {arms['baseline']}: {some(apart)}"
+        yield f"{arms['candidate']} ended with other numbers than {arms['baseline']}: {some(apart)}"
 
 
 def _never_changed(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEvidence) -> Iterator[str]:

@@ -149,7 +149,7 @@ def test_counters_that_end_otherwise_are_told_with_their_values() -> None:
     run = paired(ours, *theirs, untrained())
     seen = judge_unit(contract, contract.claims[0], "w", [run])
     assert labelled(advice_of(seen, contract.claims[0], [run], ASKED), "what differs") == [
-        "graphed ends with other numbers than ungraphed: buffers norm.batches 13, not 10"
+        "graphed ended with other numbers than ungraphed: buffers norm.batches 13, not 10"
     ]
 
 
