@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, part_names, parts_of
@@ -134,6 +134,9 @@ def _apart(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]
         one, other = _end(ours), _end(theirs)
         if one is not None and other is not None:
             yield from _named("at the end", [str(each) for each in differing(one, other) if not each.only_one_has_it])
+    if verdict.reason in {*_ENDS_APART, "end_differs"}:
+        yield from _counted_otherwise(arms, ours, theirs)
+        yield from _never_changed(arms, ours, theirs)
 
 
 def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
@@ -150,6 +153,41 @@ def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[Ru
 def _named(when: str, names: Sequence[str]) -> Iterator[str]:
     if names:
         yield f"{when} {counted(len(names), 'tensor')}: {some(list(names))}"
+
+
+def _counted_otherwise(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEvidence) -> Iterator[str]:
+    """Numbers of the state, such as counters, that end with other values: by how much tells of steps too many."""
+    one, other = _end(ours), _end(theirs)
+    mine, their = (one.numbers if one else None) or {}, (other.numbers if other else None) or {}
+    apart = [
+        f"{name} {value:.12g}, not {their[name]:.12g}"
+        for name, value in mine.items()
+        if their.get(name, value) != value
+    ]
+    if apart:
+        yield f"{arms['candidate']} ended with other numbers than {arms['baseline']}: {some(apart)}"
+
+
+def _never_changed(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEvidence) -> Iterator[str]:
+    """State that the candidate left as it began, where the baseline's training changed it."""
+    mine, other = _changed(ours), _changed(theirs)
+    still = [name for name, changed in other.items() if changed and mine.get(name) is False]
+    if still:
+        left = counted(len(still), "tensor")
+        yield f"{arms['candidate']} left {left} as they began that {arms['baseline']} changed: {some(still)}"
+
+
+def _changed(execution: ArmEvidence) -> dict[str, bool]:
+    """Of each tensor of the state that is there at the start and at the end, whether it ended as another."""
+    start, end = execution.start.state, _end(execution)
+    if start is None or end is None:
+        return {}
+    return {
+        f"{category} {name}": end.digests[category][name] != digest
+        for category, named in sorted(start.digests.items())
+        for name, digest in sorted(named.items())
+        if name in end.digests.get(category, {})
+    }
 
 
 def _first(runs: Sequence[RunEvidence], arm: str) -> ArmEvidence | None:
