@@ -1,4 +1,4 @@
-"""Liger's cross entropy on log-probabilities that are also regularized by their entropy."""
+"""Liger's cross entropy writes its gradient over the log-probabilities it is given, which their softmax has kept."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Liger's fused linear cross entropy with a weight for each token, beside torch's linear and cross entropy."""
+"""Liger's fused linear cross entropy gives the gradients of all tokens the weight of the first."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""An optimizer and its schedule set up by Lightning's Fabric, saved and loaded by `fabric.save` and `fabric.load`."""
+"""Fabric's wrapper of an optimizer is left behind by a load, and a schedule on it changes nothing any more."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A frozen body with BatchNorm in eval mode, and a validation by Lightning's Trainer between the steps."""
+"""A validation by Lightning's Trainer sets a frozen body, in eval mode on purpose, to training."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""pytorch-optimizer's Lookahead around a fused AdamW, saved and loaded by its own `state_dict`."""
+"""pytorch-optimizer's Lookahead saves the state of the optimizer that it wraps, and not its slow weights."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Activation checkpointing over BatchNorm: torch's, and that of pytorch-pfn-extras, which knows of BatchNorm."""
+"""Activation checkpointing runs BatchNorm twice a step, which moves its running statistics both times."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""A model with dropout that is evaluated over a DataLoader which does not shuffle."""
+"""A pass over a validation loader draws from the process's generator, and so changes the dropout of training."""
 
 import torch
 from torch import nn

@@ -1,6 +1,8 @@
-"""A model with dropout through torch.compile, with a budget for what its backward may keep in memory."""
+"""A compiled backward with a memory budget recomputes dropout with another mask than the forward's."""
 
 import torch
+import torch._functorch.config as functorch_config
+import torch._inductor.config as inductor_config
 from torch import nn
 
 from harness.system.step_function import StepFunction
@@ -15,8 +17,8 @@ def mended(seed, optimized):
 
 
 def make_step(seed, optimized, budget):
-    torch._functorch.config.activation_memory_budget = budget
-    torch._inductor.config.fallback_random = True  # the compiled step draws the plain one's numbers
+    functorch_config.activation_memory_budget = budget
+    inductor_config.fallback_random = True  # the compiled step draws the plain one's numbers
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Dropout(0.5), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

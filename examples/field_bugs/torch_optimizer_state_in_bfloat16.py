@@ -1,4 +1,4 @@
-"""Weights in bfloat16 and transformers' Adafactor, which keeps its state in float32, saved and loaded."""
+"""A load casts the float32 state of an optimizer over bfloat16 weights to bfloat16."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A warm-up and a cosine in torch's SequentialLR, made anew for a training that goes on from a checkpoint."""
+"""Schedules that are made after the optimizer was restored set its learning rate back."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A loop over epochs of torchdata's StatefulDataLoader, with a schedule by epochs, saved where an epoch has ended."""
+"""A schedule by epochs of torchdata's StatefulDataLoader: a load where an epoch has ended gives an empty epoch."""
 
 import torch
 from torch import nn
@@ -20,29 +20,27 @@ def mended(seed, optimized):
 
 
 class Epochs:
-    """The batches of epoch after epoch, each followed by a step of the schedule; batch `index` is read once."""
+    """What a loop over epochs and their batches does; `index` is the next batch, which is read once."""
 
     def __init__(self, loader, schedule):
-        self.loader, self.schedule, self.read, self.batches = loader, schedule, {}, None
-        self.next_index = 0
+        self.loader, self.schedule, self.index, self.batches, self.held = loader, schedule, 0, None, None
 
     def batch(self, index):
-        while index not in self.read:
-            self.batches = iter(self.loader) if self.batches is None else self.batches
-            for x in self.batches:
-                self.read[self.next_index] = x
-                self.next_index += 1
-                break
-            else:
+        if self.held is None or self.held[0] != index:
+            self.batches = self.batches or iter(self.loader)
+            x = next(self.batches, None)
+            if x is None:  # the epoch was empty
                 self.end_epoch()
-        return {"x": self.read[index]}
+                return self.batch(index)
+            self.held, self.index = (index, {"x": x}), self.index + 1
+        return self.held[1]
 
     def end_epoch(self):
         self.batches = None
         self.schedule.step()
 
     def after(self):
-        if self.next_index % EPOCH == 0 and next(self.batches, None) is None:
+        if self.index % EPOCH == 0 and next(self.batches, None) is None:
             self.end_epoch()
 
 
@@ -55,6 +53,7 @@ def make_step(seed, optimized):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=optimized)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
     epochs = Epochs(StatefulDataLoader(data, batch_size=16, shuffle=True), schedule)
+    parts = {"model": model, "optimizer": optimizer, "schedule": schedule, "loader": epochs.loader}
 
     def step(batch):
         optimizer.zero_grad()
@@ -63,15 +62,15 @@ def make_step(seed, optimized):
         optimizer.step()
         return loss.detach()
 
-    parts = {"model": model, "optimizer": optimizer, "schedule": schedule, "loader": epochs.loader}
-
     def save(path):
-        torch.save({name: part.state_dict() for name, part in parts.items()} | {"index": epochs.next_index}, path)
+        saved = {name: part.state_dict() for name, part in parts.items()}
+        torch.save(saved | {"index": epochs.index, "generator": torch.get_rng_state()}, path)
 
     def load(path):
         saved = torch.load(path, weights_only=False)
         for name, part in parts.items():
             part.load_state_dict(saved[name])
-        epochs.next_index, epochs.batches = saved["index"], None
+        epochs.index, epochs.held, epochs.batches = saved["index"], None, iter(epochs.loader)
+        torch.set_rng_state(saved["generator"])
 
     return StepFunction(step, epochs.batch, model, save=save, load=load, after=epochs.after)

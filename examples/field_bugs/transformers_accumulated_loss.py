@@ -1,4 +1,4 @@
-"""transformers' Trainer on a batch at once, and on its rows as micro-batches of unequally many labels."""
+"""transformers' Trainer averages the means of micro-batches that have unequally many labels."""
 
 import tempfile
 
