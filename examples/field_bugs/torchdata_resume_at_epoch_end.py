@@ -70,7 +70,7 @@ def make_step(seed, optimized):
         saved = torch.load(path, weights_only=False)
         for name, part in parts.items():
             part.load_state_dict(saved[name])
-        epochs.index, epochs.held, epochs.batches = saved["index"], None, iter(epochs.loader)
+        epochs.index, epochs.held, epochs.batches = saved["index"], None, None
         torch.set_rng_state(saved["generator"])
 
     return StepFunction(step, epochs.batch, model, save=save, load=load, after=epochs.after)
