@@ -6,7 +6,7 @@ The accessors settle the judgement when evidence is missing, so a judge that get
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.contract.claims import AnyClaim, AnyPart
 from harness.contract.conditions import Situation, capability_of
@@ -32,6 +32,16 @@ class Context:
     runs: Sequence[RunEvidence]
     workload: str
     gpu: GpuFacts
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks the run with most has evidence of."""
+        return max((1 + len(run.ranks) for run in self.runs), default=1)
+
+    def at_rank(self, rank: int) -> Context:
+        """The same unit by what one rank saw; a run of fewer is the first one's."""
+        runs = [run.ranks[rank - 1] if 0 < rank <= len(run.ranks) else run for run in self.runs]
+        return replace(self, runs=runs)
 
     def resolved(self, part: AnyPart) -> AnyPart:
         """A judgement of the contract with the bounds that this unit is judged by."""

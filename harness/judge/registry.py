@@ -69,7 +69,25 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
         judge = judge_of(part.kind)
     except KindError as error:  # of a package: other kinds are judged all the same
         return Sheet(mechanism).conclude(reasons.JUDGE_MISSING, f"no judge for `{part.kind}` is installed: {error}")
-    return concluded(lambda sheet: judge(_by_its_bounds(part, context, sheet), context, sheet), mechanism)
+
+    def at(rank: int) -> Judgement:
+        seen = context.at_rank(rank)
+        return concluded(lambda sheet: judge(_by_its_bounds(part, seen, sheet), seen, sheet), mechanism)
+
+    return _worst_rank([at(rank) for rank in range(context.ranks if part.rank_by_rank else 1)])
+
+
+def _worst_rank(judged: Sequence[Judgement]) -> Judgement:
+    """As good as the worst rank, whose number it names; of one rank its own."""
+    if len(judged) == 1:
+        return judged[0]
+    rank = min(range(len(judged)), key=lambda each: WORST_FIRST.index(judged[each].status))
+    worst = judged[rank]
+    if worst.status is Status.PASS:
+        added, message = {"ranks": Figure(value=len(judged))}, f"at each of {len(judged)} ranks: {worst.message}"
+    else:
+        added, message = {"rank": Figure(value=rank)}, f"rank {rank} of {len(judged)}: {worst.message}"
+    return worst.model_copy(update={"message": message, "figures": {**worst.figures, **added}})
 
 
 def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:

@@ -96,8 +96,8 @@ def _other_gpu(workload: Workload, machine: Machine) -> Obstacle | None:
         return None
     gpu, needs = machine.gpus[0], workload.needs
     capability = capability_of(gpu.architecture)
-    if needs.gpus() and not any(is_gpu(gpu.name, name) for name in needs.gpus()):
-        message = f"needs a GPU named {' or '.join(needs.gpus())}: this machine has {gpu.name}"
+    if needs.gpu_names() and not any(is_gpu(gpu.name, name) for name in needs.gpu_names()):
+        message = f"needs a GPU named {' or '.join(needs.gpu_names())}: this machine has {gpu.name}"
     elif needs.capability_at_least is not None and not reaches(capability, needs.capability_at_least):
         there = f"{gpu.name} has {capability or 'none that is known'}"
         message = f"needs compute capability {needs.capability_at_least} or more: {there}"

@@ -31,6 +31,7 @@ from harness.runners.interpreters import Interpreter, Interpreters
 from harness.runners.output import OutputPump
 from harness.runners.own_folder import put_back, write_death
 from harness.runners.process_times import write_process_times
+from harness.runners.rank_marks import MARKS
 from harness.runners.recorder import HEARTBEAT
 from harness.runners.remaining import without_the_arm, write_run
 from harness.runners.telemetry import Sampler
@@ -99,8 +100,9 @@ def execute(
             death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company)
     if death is not None:
         write_death(death, directory)
-    for name in (HEARTBEAT, STACKS):
-        (directory / name).unlink(missing_ok=True)
+    for folder in (directory, *directory.glob(f"{layout.RANK}*")):
+        for path in (folder / HEARTBEAT, folder / STACKS, *folder.glob(f"{MARKS}.*")):
+            path.unlink(missing_ok=True)
     return death
 
 
