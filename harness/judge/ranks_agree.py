@@ -18,6 +18,7 @@ from harness.judge.verdict import Judgement
 
 REPLICATED = ("parameters", "optimizer")  # state that every replica has alike; buffers may be a rank's own
 COLLECTIVE_KERNELS = ("nccl",)  # in the names of the kernels that a graph holds
+SETTLING_STEPS = 2  # DistributedDataParallel regroups gradients behind its first step, by collectives of its own
 
 
 def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
@@ -109,7 +110,7 @@ def _require_collectives(
     in_graph = dict.fromkeys(executions, 0)
     for rank, execution in executions.items() if captured else ():
         in_graph[rank] = _in_graphs(capture_of(part.candidate, execution, context.mechanism(part), sheet))
-    replayed = {rank: _after_captures(noted, executions[rank].capture) for rank, noted in steps.items()}
+    replayed = {rank: _settled(noted, executions[rank].capture) for rank, noted in steps.items()}
     by_host = {rank: max(noted.collectives, default=0) for rank, noted in steps.items()}
     sheet.figure("collectives_per_step", max(by_host.values()), "collectives")
     sheet.figure("collectives_in_graph", min(in_graph.values()), "collectives")
@@ -151,10 +152,10 @@ def _in_graphs(capture: CaptureEvidence) -> int:
     )
 
 
-def _after_captures(noted: RankSteps, capture: CaptureEvidence | None) -> Sequence[int]:
-    """Collectives of each step, without as many of those with most as captures were made: those run the step itself."""
+def _settled(noted: RankSteps, capture: CaptureEvidence | None) -> Sequence[int]:
+    """Collectives of each step behind the first ones, in which captures are made and gradients are grouped."""
     captures = capture.captures if capture is not None and capture.captured else 0
-    return sorted(noted.collectives, reverse=True)[captures:]
+    return noted.collectives[max(captures, SETTLING_STEPS) :]
 
 
 def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> None:

@@ -68,7 +68,7 @@ def _names_of_last(number: int) -> dict[str, int]:
         return {}
     try:
         entries = json.loads(_flight_recorder())["entries"]
-        names = [str(entry["profiling_name"]) for entry in sorted(entries, key=lambda entry: int(entry["id"]))]
+        names = [str(entry["profiling_name"]) for entry in sorted(entries, key=lambda entry: int(entry["record_id"]))]
     except Exception:  # another release of torch's; the count is known without it
         return {}
     return dict(Counter(names[-number:]))

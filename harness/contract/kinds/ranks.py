@@ -29,8 +29,8 @@ class RanksAgree(OverRanks):
     steps: Count
     """Steps that must have been compared."""
     host_collectives_at_most: Annotated[int, Field(ge=0)] | None = None
-    """Collectives that the host may begin in one step, of a captured arm in those that only replay: 0 says that all
-    are inside the graph."""
+    """Collectives that the host may begin in a step behind the second, and behind the captures: of a captured arm 0 says
+    that all are inside the graph. In its first steps DistributedDataParallel groups gradients by some of its own."""
     graph_collectives_at_least: Count | None = None
     """Collectives that the captured graph must hold: its NCCL kernels. Needs CUDA."""
 
