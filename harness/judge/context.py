@@ -33,15 +33,9 @@ class Context:
     workload: str
     gpu: GpuFacts
 
-    @property
-    def ranks(self) -> int:
-        """How many ranks the run with most has evidence of."""
-        return max((1 + len(run.ranks) for run in self.runs), default=1)
-
     def at_rank(self, rank: int) -> Context:
-        """The same unit by what one rank saw; a run of fewer is the first one's."""
-        runs = [run.ranks[rank - 1] if 0 < rank <= len(run.ranks) else run for run in self.runs]
-        return replace(self, runs=runs)
+        """The same unit by what one rank saw: by the runs that have as many."""
+        return replace(self, runs=[run.ranks[rank - 1] for run in self.runs if rank <= len(run.ranks)])
 
     def resolved(self, part: AnyPart) -> AnyPart:
         """A judgement of the contract with the bounds that this unit is judged by."""

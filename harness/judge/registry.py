@@ -71,10 +71,17 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
         return Sheet(mechanism).conclude(reasons.JUDGE_MISSING, f"no judge for `{part.kind}` is installed: {error}")
 
     def at(rank: int) -> Judgement:
-        seen = context.at_rank(rank)
+        seen = context.at_rank(rank) if rank else context
         return concluded(lambda sheet: judge(_by_its_bounds(part, seen, sheet), seen, sheet), mechanism)
 
-    return _worst_rank([at(rank) for rank in range(context.ranks if part.rank_by_rank else 1)])
+    return _worst_rank([at(rank) for rank in range(_ranks(part, context))])
+
+
+def _ranks(part: AnyPart, context: Context) -> int:
+    """How often the part is judged: at each rank of its arms, or once."""
+    if part.judged_at != "each rank":
+        return 1
+    return max(context.contract.arms[arm].ranks for arm in part.arms().values())
 
 
 def _worst_rank(judged: Sequence[Judgement]) -> Judgement:

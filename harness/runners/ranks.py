@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from harness.evidence.base import Cause, Obstacle
+from harness.evidence.environment import usable_cores
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Raised
 from harness.python_path import child_command
@@ -157,9 +158,16 @@ def _seat(ranks: Sequence[_Rank], recorder: Recorder, threads: int | None) -> No
         if rank.line.receive(None) != IMPORTED:
             cause, how = rank.ending()
             raise RankEnded(cause, f"rank {rank.number} of {len(ranks)} {how}", rank.stack())
-        job = RankJob(folder=folder, rank=rank.number, port=store.port, threads=threads)
+        job = RankJob(folder=folder, rank=rank.number, port=store.port, threads=_threads(threads, len(ranks)))
         rank.line.send(job.model_dump_json())
     _keep.append(store)
+
+
+def _threads(threads: int | None, ranks: int) -> int | None:
+    """Of the host for each rank: equal parts of what this process was given; a user's own number stands."""
+    if threads is None and "OMP_NUM_THREADS" in os.environ:
+        return None
+    return max(1, (threads or usable_cores()) // ranks)
 
 
 _keep: list[object] = []  # the store lives as long as this process

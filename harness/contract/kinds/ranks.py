@@ -13,7 +13,7 @@ from harness.contract.base import Count, Demand, Judged, Name, Positive, Problem
 class OverRanks(Judged):
     """Judged from what all ranks saw, not rank by rank."""
 
-    rank_by_rank: ClassVar[bool] = False
+    judged_at: ClassVar = "all ranks"
 
     def recorded_of(self) -> dict[str, dict[str, int | str]]:
         return {arm: {"watch_ranks": True} for arm in self.arms().values()}
@@ -29,8 +29,8 @@ class RanksAgree(OverRanks):
     steps: Count
     """Steps that must have been compared."""
     host_collectives_at_most: Annotated[int, Field(ge=0)] | None = None
-    """Collectives that the host may begin in a step behind the second, and behind the captures: of a captured arm 0 says
-    that all are inside the graph. In its first steps DistributedDataParallel groups gradients by some of its own."""
+    """Collectives that the host may begin in a step behind the second, and behind the captures: of a captured arm 0
+    says that all are inside the graph. In its first steps DistributedDataParallel groups gradients by its own."""
     graph_collectives_at_least: Count | None = None
     """Collectives that the captured graph must hold: its NCCL kernels. Needs CUDA."""
 
