@@ -1,4 +1,4 @@
-"""Train a small classifier with DistributedDataParallel: `python train.py`, or `torchrun --nproc-per-node 2 train.py`."""
+"""Train a classifier with DistributedDataParallel: `python train.py`, or `torchrun --nproc-per-node 2 train.py`."""
 
 import os
 
