@@ -11,7 +11,7 @@ class DdpLoop(StepFunctionSystem):
     def build(self, workload, arm):
         import torch
 
-        from examples.ddp_loop import train
+        from examples.ranks.ddp_loop import train
 
         settings = {"learning_rate": 1e-2, **arm.settings()}
         device = "cuda" if torch.cuda.is_available() else "cpu"
