@@ -78,7 +78,7 @@ def signalled(number: signal.Signals, contract: str, workload: str, reports: Pat
         time.sleep(0.01)
     else:
         process.kill()
-        print(f"{number.name}: no rank began a step within {STARTS_WITHIN_S:g} s")
+        print(f"{number.name}: the run ended, or {STARTS_WITHIN_S:g} s were over, before a rank had begun its steps")
         return False
     os.kill(ranks[-1], number)
     sent = time.monotonic()

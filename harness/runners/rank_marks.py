@@ -42,10 +42,10 @@ class Marks:
         """It is over: what the rank does now, it does for itself alone."""
         self._write(accountable=False)
 
-    def phase(self, *, accountable: bool) -> None:
-        """A phase of the arm begins; not `accountable` is one in which this rank waits for the harness."""
-        self._phases += 1
-        self._write(accountable=accountable)
+    def phase(self, *, waits: bool) -> None:
+        """A phase of the arm begins. waits: for the harness, as only this rank does; the phase behind it is no new one."""
+        self._phases += self.read()[1] and not waits
+        self._write(accountable=not waits)
 
     def step(self) -> None:
         """A step of the arm begins."""

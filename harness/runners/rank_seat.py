@@ -91,10 +91,10 @@ def agreed(found: bool) -> bool:
     return bool(seat.store.add(f"{key} found", 0))
 
 
-def note_phase(*, accountable: bool) -> None:
-    """A phase of the run begins in this process."""
+def note_phase(*, waits: bool) -> None:
+    """A phase of the run begins in this process; see `Marks.phase`."""
     if _seat is not None and _seat.opened:
-        _seat.marks.phase(accountable=accountable)
+        _seat.marks.phase(waits=waits)
 
 
 def note_step() -> None:

@@ -70,7 +70,7 @@ class _Rank:
             command = child_command("harness.runners.rank")
             self.process = subprocess.Popen(command, stdin=theirs.fileno(), env=environment)
         self.answer: RankAnswer | None = None
-        self.stands_still = self.is_stopped = 0.0  # seconds
+        self.awaited = self.is_stopped = 0.0  # seconds in which it stood still and others waited; was stopped
         self.position = Position()
 
     @property
@@ -90,11 +90,11 @@ class _Rank:
             elif said != IMPORTED:
                 self.answer = RankAnswer.model_validate_json(said)
 
-    def look(self, seconds: float) -> None:
-        """Note how long it has stood where it is, and how long it has been stopped."""
+    def look(self, seconds: float, farthest: Position) -> None:
+        """Note how long others have waited for it, and how long it has been stopped."""
         position, accountable = self.marks.read()
-        still = accountable and position == self.position and not self.complete
-        self.stands_still = self.stands_still + seconds if still else 0.0
+        behind = accountable and position < farthest and not self.complete
+        self.awaited = self.awaited + seconds if behind and position == self.position else 0.0
         self.position = position
         self.is_stopped = self.is_stopped + seconds if _state(self.process.pid) == "T" else 0.0
 
@@ -180,9 +180,9 @@ def _watch(ranks: Sequence[_Rank], recorder: Recorder) -> None:
         time.sleep(POLL_S)
         for rank in ranks:
             rank.listen(recorder)
-        now = time.monotonic()
+        now, farthest = time.monotonic(), max(rank.marks.read()[0] for rank in ranks)
         for rank in ranks:
-            rank.look(min(now - looked, LONGEST_LOOK_S))
+            rank.look(min(now - looked, LONGEST_LOOK_S), farthest)
         looked = now
         if any(rank.ended_badly for rank in ranks):
             _raise_first(ranks, recorder)
@@ -216,7 +216,7 @@ def _require_moving(ranks: Sequence[_Rank]) -> None:
         if rank.is_stopped > STOPPED_S:
             rank.process.send_signal(signal.SIGCONT)
             raise RankEnded("heartbeat", f"{name} was stopped (SIGSTOP), and the others were not", _stack_of(rank))
-        if rank.stands_still > LAG_S and rank.position < farthest.position:
+        if rank.awaited > LAG_S:
             where = f"it stands at {_said(rank.position)}, rank {farthest.number} at {_said(farthest.position)}"
             raise RankEnded("heartbeat", f"others wait for {name} since {LAG_S:g} s: {where}", _stack_of(rank))
 

@@ -131,7 +131,7 @@ class Recorder:
 
     def _enter(self, name: str) -> None:
         self.current_phase = name
-        note_phase(accountable=not name.endswith(WAITS))
+        note_phase(waits=name.endswith(WAITS))
         # the supervisor reads the phase from this small file while the run is under way; what is there is written over,
         # not emptied first: on a full disk the phase before stays
         with self._heartbeat.open("r+b") as file:
