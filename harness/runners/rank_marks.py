@@ -43,7 +43,7 @@ class Marks:
         self._write(accountable=False)
 
     def phase(self, *, waits: bool) -> None:
-        """A phase of the arm begins. waits: for the harness, as only this rank does; the phase behind it is no new one."""
+        """A phase of the arm begins. waits: for the harness, as only this rank does; what follows is no new phase."""
         self._phases += self.read()[1] and not waits
         self._write(accountable=not waits)
 
