@@ -85,8 +85,9 @@ def _ranks(part: AnyPart, context: Context) -> int:
 
 
 def _worst_rank(judged: Sequence[Judgement]) -> Judgement:
-    """As good as the worst rank, whose number it names; of one rank its own."""
-    if len(judged) == 1:
+    """As good as the worst rank, whose number it names; of one rank its own. The first speaks for the run: where that
+    broke, it says itself in which rank."""
+    if len(judged) == 1 or judged[0].status is Status.ERROR:
         return judged[0]
     rank = min(range(len(judged)), key=lambda each: WORST_FIRST.index(judged[each].status))
     worst = judged[rank]
