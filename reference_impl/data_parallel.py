@@ -19,19 +19,26 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from harness.system.ranks import rank, share, world_size
+
 
 class Ranks:
     """This process's place among the ranks of one training: those of torch's default process group."""
 
     def __init__(self) -> None:
-        self.rank, self.count = dist.get_rank(), dist.get_world_size()
+        self.rank, self.count = rank(), world_size()
         self._group = dist.group.WORLD.group_name  # type: ignore[union-attr]
+
+    @classmethod
+    def of_this_process(cls) -> Ranks | None:
+        """None where this process trains alone."""
+        return cls() if world_size() > 1 else None
 
     def rows(self, batch: Tensor) -> Tensor:
         """This rank's rows of a whole batch [B, S]: [B / ranks, S]; rank 0 has the first ones."""
-        return batch.chunk(self.count)[self.rank]
+        return batch[share(batch.shape[0])]
 
     def sum_(self, tensor: Tensor) -> None:
-        """Replace ``tensor`` by its sum over all ranks; the current stream waits for it, the host does not."""
+        """Replace ``tensor`` by its sum over all ranks; the current stream waits for it, on a GPU the host does not."""
         functional = torch.ops._c10d_functional
         functional.wait_tensor(functional.all_reduce_(tensor, "sum", self._group))

@@ -1,4 +1,4 @@
-"""Faults of ranks that train together: what each reads, sums and updates, and where the sum is begun.
+"""Faults of ranks that train together: what each sums and updates, and where the sum is begun.
 
 A rank that left a collective out would make the others wait for ever; so all take part in every sum, and what is wrong
 is what they put in or take out. Planted in an arm of one rank they change nothing. Importable without torch.
@@ -81,21 +81,6 @@ def missed_update(trainer: Trainer) -> None:
             tensor.copy_(torch.where(missed, old, tensor))
 
     optimizer.update_ = update_but_once  # type: ignore[method-assign]
-
-
-@fault(
-    STEP,
-    "the last rank reads the rows of rank 0",
-    {
-        "ranks_agree": Expectation("FAIL", "ranks_read_alike"),
-        "ranks_match": Expectation("FAIL", "unequal_batches"),
-        **trajectory("unequal_batches", 0),
-    },
-)
-def rows_of_rank_0(trainer: Trainer) -> None:
-    ranks = trainer.ranks
-    if ranks is not None:
-        ranks.rows = lambda batch: batch.chunk(ranks.count)[0]  # type: ignore[method-assign]
 
 
 @fault(

@@ -73,7 +73,8 @@ RUNS: dict[str, Callable[[Ranks], Seen]] = {
 def _train(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
-    ranks = Ranks()
+    ranks = Ranks.of_this_process()
+    assert ranks is not None
     torch.save({name: run(ranks) for name, run in RUNS.items()}, Path(folder) / f"{rank}.pt")
     dist.destroy_process_group()
 
