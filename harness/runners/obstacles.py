@@ -17,7 +17,7 @@ from harness.runners.folders import without_folders
 from harness.system.protocol import SystemDescription
 
 # What the extra `run` installs; cuda-bindings exist for Linux alone (pyproject.toml).
-OF_RANKS = ("paired", "throughput")  # probes that every rank of an arm goes through alike
+OF_RANKS = ("paired", "throughput", "peak_memory")  # probes that every rank of an arm goes through alike
 RUN_MODULES = ("torch", "filelock", "pynvml", *(("cuda.bindings",) if sys.platform == "linux" else ()))
 
 

@@ -56,6 +56,11 @@ def is_here(ranks: int) -> bool:
     return _seat is None or _seat.rank < ranks
 
 
+def number() -> int | None:
+    """This process's number among ranks, also outside of their arms; None for a process that is no rank."""
+    return None if _seat is None else _seat.rank
+
+
 @contextmanager
 def together(run: Run, arm: str) -> Iterator[None]:
     """Within the block the ranks of `arm` are one process group; with one rank there is none.
