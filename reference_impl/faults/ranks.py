@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from reference_impl.trainer import Trainer
 
 WRONG_STEP = 5
+# The first rank is judged first, and no loss of its own can tell before it has summed a gradient of the one that differs.
+SEEN_BY_FIRST = trajectory("differs", WRONG_STEP + 2)
 
 
 def _is_last(ranks: Ranks | None) -> bool:
@@ -43,7 +45,7 @@ def _at(trainer: Trainer, step: int) -> Tensor:
 @fault(
     STEP,
     "the last rank leaves the result of step 5's sum unused, and trains on its own gradients",
-    {"ranks_agree": Expectation("FAIL", "ranks_differ", {"first_differing_step": 5}), **trajectory("differs", 6)},
+    {"ranks_agree": Expectation("FAIL", "ranks_differ", {"first_differing_step": WRONG_STEP}), **SEEN_BY_FIRST},
 )
 def unused_sum(trainer: Trainer) -> None:
     import torch
@@ -64,7 +66,7 @@ def unused_sum(trainer: Trainer) -> None:
 @fault(
     STEP,
     "the last rank misses the update of step 5, and trains on with parameters that are a step old",
-    {"ranks_agree": Expectation("FAIL", "ranks_differ", {"first_differing_step": 5}), **trajectory("differs", 6)},
+    {"ranks_agree": Expectation("FAIL", "ranks_differ", {"first_differing_step": WRONG_STEP}), **SEEN_BY_FIRST},
 )
 def missed_update(trainer: Trainer) -> None:
     import torch
