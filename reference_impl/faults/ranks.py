@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reference_impl.trainer import Trainer
 
 WRONG_STEP = 5
-# The first rank is judged first, and no loss of its own can tell before it has summed a gradient of the one that differs.
+# The first rank is judged first: its own loss tells once it has summed a gradient of the one that differs.
 SEEN_BY_FIRST = trajectory("differs", WRONG_STEP + 2)
 
 
