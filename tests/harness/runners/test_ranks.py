@@ -40,6 +40,7 @@ RESUME = {
     "equality": "bitwise",
     "max_abs_difference": 0.1,
 }
+PEAK = {"id": "P", "kind": "peak_memory", "candidate": "two", "baseline": "two", "at_most_gib": 1.0, "trajectory": "T"}
 TWO_GPUS = dataclasses.replace(H200, gpus=(*H200.gpus, dataclasses.replace(H200.gpus[0], uuid="GPU-1")))
 DESCRIBED = SystemDescription("s", "", [], {}, {}, capabilities=frozenset({"parameters", "inputs", "resume"}))
 
@@ -72,6 +73,7 @@ def test_a_probe_that_starts_processes_of_its_own_is_for_one_rank() -> None:
         "one_rank_only",
         "resume is judged of arms with one rank: its probe `resume` starts no others",
     )
+    assert obstacle(PEAK, here(TWO_GPUS), device="cuda") is None
 
 
 def test_ranks_use_a_gpu_each_and_all_are_locked_in_one_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
