@@ -87,6 +87,8 @@ def test_a_session_that_is_stopped_leaves_no_rank(tmp_path: Path) -> None:
 
     def stop_in_the_steps(progress: Progress) -> None:
         if progress.phase == "hangs.0: steps":
+            while len((tmp_path / "note").read_text().split()) < 2:
+                stop.wait(0.05)
             stop.set()
 
     with pytest.raises(Stopped):
