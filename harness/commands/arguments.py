@@ -92,5 +92,5 @@ def shared_out(on: str | None, gpus: str | None, options: Mapping[str, object]) 
         return False
     for name, value in options.items():
         if value:
-            raise UsageError(f"{asked} shares out whole contracts", got=name, remedy=f"leave out {asked} or {name}")
+            raise UsageError(f"{asked} is for whole contracts", got=name, remedy=f"leave out {asked} or {name}")
     return True

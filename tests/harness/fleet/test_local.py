@@ -268,5 +268,5 @@ def test_whole_contracts_are_shared_out(asked: str, option: str) -> None:
     name = asked.partition(" ")[0]
     assert (done.returncode, done.stderr) == (
         2,
-        f"error: {name} shares out whole contracts; found {option}; leave out {name} or {option}\n",
+        f"error: {name} is for whole contracts; found {option}; leave out {name} or {option}\n",
     )
