@@ -174,7 +174,12 @@ def _slurm(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         got = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise HarnessError("Slurm answers its commands", where=command[0], got=got, remedy="is this machine a client of a Slurm that is up?")
+        raise HarnessError(
+            "Slurm answers its commands",
+            where=command[0],
+            got=got,
+            remedy="is this machine a client of a Slurm that is up?",
+        )
     return done.stdout
 
 

@@ -60,7 +60,9 @@ def test_commands_that_are_missing_are_named(commands: Path) -> None:
 
 def test_a_cluster_that_does_not_answer_is_an_error(commands: Path) -> None:
     write(commands / "sinfo", "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1")
-    with pytest.raises(HarnessError, match="sinfo: Slurm answers its commands; found slurm_load_partitions: Unable to contact slurm"):
+    with pytest.raises(
+        HarnessError, match="sinfo: Slurm answers its commands; found slurm_load_partitions: Unable to contact slurm"
+    ):
         engine("slurm")
 
 

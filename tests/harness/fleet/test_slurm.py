@@ -1,6 +1,6 @@
 """A gate as jobs of a real Slurm with two nodes: what becomes of a job changes no verdict; each claim has one machine.
 
-The controller and both daemons are this machine's own (`tests/support/slurm_cluster.py`).
+The controller and both daemons are this machine's own (`scripts/slurm_cluster.py`).
 """
 
 from __future__ import annotations
@@ -82,12 +82,6 @@ def has_ended(shard: str) -> bool:
     return any(json.loads(path.read_text())["ended"] for path in journals)
 
 
-def preempt(cluster: slurm_cluster.Cluster, node: str) -> None:
-    """A job that goes before the node's present one, and ends at once."""
-    node_alone = [f"--nodelist={node}", f"--cpus-per-task={slurm_cluster.CORES}"]
-    cluster.ask("sbatch", "--partition=urgent", *node_alone, "--output=/dev/null", "--wrap=true")
-
-
 def test_a_preempted_job_and_a_lost_node_change_no_verdict(folder: Path, cluster: slurm_cluster.Cluster) -> None:
     options = ["--on", ON, "--gate", "--json", "--reports", str(GATE.parent), "--name", GATE.name]
     variables = {**os.environ, **cluster.variables}
@@ -97,7 +91,7 @@ def test_a_preempted_job_and_a_lost_node_change_no_verdict(folder: Path, cluster
         try:
             cluster.until(lambda: has_ended("one") and has_ended("two"), "a claim of each shard has ended")
             nodes = {shard: header(next(GATE.glob(f"{shard}*/")).name).environment.job.node for shard in ("one", "two")}
-            preempt(cluster, str(nodes["one"]))  # it begins again there, on the only node that is free
+            cluster.preempt(str(nodes["one"]))  # it begins again there, on the only node that is free
             cluster.until(lambda: any(header(path.name).resumed for path in GATE.glob("one*/")), "one goes on")
             cluster.lose(str(nodes["two"]))
             cluster.ask("scontrol", "update", f"nodename={nodes['two']}", "state=down", "reason=lost")
