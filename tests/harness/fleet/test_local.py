@@ -18,7 +18,7 @@ from harness.errors import EvidenceError, UsageError
 from harness.evidence.cuda_driver import Devices, Gpu
 from harness.fleet import engines, gate
 from harness.fleet.engines import Local
-from harness.fleet.job import Outcome
+from harness.fleet.job import Outcome, ShardJob
 from harness.fleet.shards import MOST_FAULTS, Shard, drill_shards, gate_shards
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.journal import is_free
@@ -212,7 +212,7 @@ LOCAL = ["verify", "one.yaml", "--on", "local", "--gate", "--json", "--reports",
 
 
 def test_a_job_that_is_put_back_goes_on_where_it_was(waiting: Path) -> None:
-    """As Slurm does it before a time limit: submitit hears a signal, and the job begins again."""
+    """As before a time limit of Slurm: submitit hears a signal, and the job begins again."""
     with subprocess.Popen(harness(*LOCAL), stdout=subprocess.PIPE, text=True) as process:
         begun(waiting, "one")
         [submitted] = waiting.glob(".jobs/*_submitted.pkl")
@@ -233,6 +233,12 @@ def test_a_job_that_is_put_back_goes_on_where_it_was(waiting: Path) -> None:
     assert [path.name for path in waiting.glob("*") if path.is_dir() and path.name != ".jobs"] == ["one"]
     [resumption] = read_bundle(waiting / "one").header.resumed
     assert resumption.executed == ["one+waits+paired"]
+
+
+def test_a_job_whose_time_is_over_is_put_back_as_it_was(tmp_path: Path) -> None:
+    """submitit asks for this before a time limit; what has none is not put back."""
+    job = ShardJob(shard("one"), ("harness",), tmp_path, ("--redact",), {"A": "b"}, owned=True)
+    assert job.checkpoint().function == job
 
 
 def test_shards_end_with_a_gate_that_is_killed(waiting: Path) -> None:
