@@ -1,6 +1,6 @@
 """A real Slurm on this machine: a controller and a daemon for each node, under names and ports of their own.
 
-A node is lost as machines are: its daemon, and all that came of it, is killed at once and tells nobody.
+A node is lost with its daemon, and all that came of it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,11 @@ class Cluster:
         self._daemons[name] = self._daemon("slurmd", "-D", "-N", name)
 
     def lose(self, name: str) -> None:
-        """The node's daemon and its jobs' processes are gone at once; the controller finds out by itself."""
+        """The node is down, and its daemon and its jobs' processes are killed.
+
+        The controller hears of it first: of processes that die one after the other the last may report a job's end.
+        """
+        self.ask("scontrol", "update", f"nodename={name}", "state=down", "reason=lost")
         self._daemons.pop(name).kill()
 
     def stop(self) -> None:

@@ -94,7 +94,6 @@ def test_a_preempted_job_and_a_lost_node_change_no_verdict(folder: Path, cluster
             cluster.preempt(str(nodes["one"]))  # it begins again there, on the only node that is free
             cluster.until(lambda: any(header(path.name).resumed for path in GATE.glob("one*/")), "one goes on")
             cluster.lose(str(nodes["two"]))
-            cluster.ask("scontrol", "update", f"nodename={nodes['two']}", "state=down", "reason=lost")
             cluster.until(lambda: "PENDING" in str(cluster.jobs()), "the lost job waits")
             Path("go").touch()
             printed, _ = process.communicate(timeout=300)
