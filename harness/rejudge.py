@@ -69,7 +69,7 @@ def shown_together(runs: Sequence[Path]) -> tuple[list[Bundle], session.Judgemen
 
 
 def _judged(bundles: Sequence[Bundle], contracts: Path | None = None, *, gate: bool = False) -> session.Judgement:
-    loaded = load_contracts([contracts]) if contracts is not None else _copies(bundles)
+    loaded = load_contracts([contracts]) if contracts is not None else copies(bundles)
     judgement = session.judge_bundles(bundles, loaded, gate=gate)
     view = judgement.view if contracts is not None else _with_contradictions(judgement.view, bundles)
     return replace(judgement, view=replace(view, drill=_drill_record(bundles[0])))
@@ -165,7 +165,7 @@ def _drill_record(bundle: Bundle) -> DrillRecord | None:
     return read_record(bundle.place.derived / layout.DRILL, shown=bundle.path / layout.DRILL)
 
 
-def _copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
+def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
     """The contracts that the runs carry, each once; shards are checked for equal digests when joined."""
     paths: dict[str, Path] = {}
     for bundle in bundles:

@@ -34,6 +34,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "machines": (sys.executable, "scripts/strange_machines.py"),
     "reference": (sys.executable, "scripts/reference_step.py"),
     "examples": (sys.executable, "scripts/verify_examples.py"),
+    "fleet": (sys.executable, "scripts/fleet_gate.py"),
     "rehearsals": (sys.executable, "scripts/rehearse_all.py"),
     "mutation": (sys.executable, "scripts/mutation_run.py"),
 }

@@ -55,9 +55,17 @@ Redact = Annotated[
         "--redact/--no-redact", help="Leave out names of host, user and folders, by default in CI; evidence keeps none."
     ),
 ]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="local|slurm[:KEY=VALUE,...]",
+        help="Share the contracts out: over this machine, or as jobs of a Slurm cluster, with these options of sbatch.",
+    ),
+]
 Gpus = Annotated[
     str | None,
-    typer.Option("--gpus", metavar="all|GPU,...", help="Share the contracts out over these GPUs: indices or UUIDs."),
+    typer.Option("--gpus", metavar="all|GPU,...", help="Share the contracts out over these GPUs of this machine."),
 ]
 
 
@@ -74,8 +82,15 @@ def redact_words(redact: bool | None) -> list[str]:
     return [] if redact is None else ["--redact" if redact else "--no-redact"]
 
 
-def refuse_with_gpus(options: Mapping[str, object]) -> None:
-    """Raise UsageError when one of these options, by name, was given beside `--gpus`."""
+def shared_out(on: str | None, gpus: str | None, options: Mapping[str, object]) -> bool:
+    """Whether `--on` or `--gpus` asks for the contracts to be shared out. `options`: others of the command, by name.
+
+    Raises UsageError where one of those was given beside them.
+    """
+    asked = "--on" if on else "--gpus"
+    if not on and not gpus:
+        return False
     for name, value in options.items():
         if value:
-            raise UsageError("--gpus shares out whole contracts", got=name, remedy=f"leave out --gpus or {name}")
+            raise UsageError(f"{asked} is for whole contracts", got=name, remedy=f"leave out {asked} or {name}")
+    return True

@@ -14,6 +14,7 @@ from harness.commands.arguments import (
     Gpus,
     Json,
     Name,
+    On,
     Paths,
     PlanOnly,
     Redact,
@@ -22,15 +23,16 @@ from harness.commands.arguments import (
     Tags,
     redact_words,
     refuse_plan_of_resumed,
-    refuse_with_gpus,
+    shared_out,
 )
 from harness.commands.interruption import LONG_GRACE_S, interruptible
 from harness.commands.printing import print_forecast, print_shard, recorded_in
 from harness.contract.load import load_contracts
 from harness.drill import drill as fire_drill
 from harness.drill import matrix
-from harness.gpu_pool import pool
-from harness.gpu_pool.shards import drill_shards
+from harness.fleet import gate as fleet
+from harness.fleet.engines import engine
+from harness.fleet.shards import drill_shards
 from harness.report.progress import Progress
 from harness.standard_streams import print_json, print_lines
 
@@ -45,15 +47,15 @@ def drill(
     reports: Reports = Path("harness-reports"),
     name: Name = None,
     redact: Redact = None,
+    on: On = None,
     gpus: Gpus = None,
     resume: Resume = None,
 ) -> None:
     """Plant every fault that the claims name, and see that each is caught for the declared reason."""
-    if gpus:
-        given = {"--claim": claim, "--tag": tag, "--fault": fault, "--json": json, "--plan": plan, "--resume": resume}
-        refuse_with_gpus(given)
+    given = {"--claim": claim, "--tag": tag, "--fault": fault, "--json": json, "--plan": plan, "--resume": resume}
+    if shared_out(on, gpus, given):
         with interruptible(LONG_GRACE_S):
-            raise typer.Exit(drill_on_gpus(paths, gpus, pool.new_directory(reports, name), redact=redact))
+            raise typer.Exit(drill_on(on, gpus, paths, fleet.new_directory(reports, name), redact=redact))
     options = fire_drill.DrillOptions(
         claims=tuple(claim or ()),
         tags=tuple(tag or ()),
@@ -80,7 +82,7 @@ def drill(
     raise typer.Exit(result.exit_code)
 
 
-def drill_on_gpus(paths: Sequence[Path], gpus: str, directory: Path, *, redact: bool | None) -> int:
-    """Every fault of the contracts over these GPUs; the worst exit code of a shard."""
-    names, shards = pool.gpu_names(gpus), drill_shards(load_contracts(paths))
-    return pool.worst(pool.run_shards(shards, names, directory, print_shard, redact_words(redact)).values())
+def drill_on(on: str | None, gpus: str | None, paths: Sequence[Path], directory: Path, *, redact: bool | None) -> int:
+    """Every fault of the contracts as jobs of an engine; the worst exit code of a shard."""
+    jobs_of, shards = engine(on, gpus), drill_shards(load_contracts(paths))
+    return fleet.worst(fleet.run_shards(shards, jobs_of, directory, print_shard, redact_words(redact)).values())

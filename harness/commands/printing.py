@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from harness import session
 from harness.evidence import environment
 from harness.github_actions import annotate
-from harness.gpu_pool.shards import Shard
-from harness.numbers import dump_json
+from harness.numbers import counted, dump_json
 from harness.standard_streams import print_error, print_json, print_line, print_lines, print_workflow_command
 
 if TYPE_CHECKING:
     from harness.evidence.plan_records import Run
+    from harness.fleet.job import Outcome
+    from harness.fleet.shards import Shard
     from harness.forecast.records import Forecast
 
 
@@ -69,6 +70,11 @@ def recorded_in(reports: Path) -> Callable[[Sequence[Run]], dict[str, float]]:
     return seconds
 
 
-def print_shard(shard: Shard, gpu: str, code: int) -> None:
+def print_shard(shard: Shard, place: str, outcome: Outcome | None) -> None:
     """One line on stderr for a shard that ended."""
-    print_error(f"{shard.name} on {gpu}: exit code {code}")
+    if outcome is None:
+        print_error(f"{shard.name}{f' on {place}' if place else ''}: its job ended without a result")
+        return
+    again = f", begun again {counted(outcome.restarts, 'time')}" if outcome.restarts else ""
+    where = place or outcome.node
+    print_error(f"{shard.name}{f' on {where}' if where else ''}: exit code {outcome.code}{again}")

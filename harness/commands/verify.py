@@ -21,6 +21,7 @@ from harness.commands.arguments import (
     Json,
     Model,
     Name,
+    On,
     Paths,
     PlanOnly,
     Redact,
@@ -31,16 +32,17 @@ from harness.commands.arguments import (
     Workloads,
     redact_words,
     refuse_plan_of_resumed,
-    refuse_with_gpus,
+    shared_out,
 )
 from harness.commands.interruption import GRACE_S, LONG_GRACE_S, interruptible
 from harness.commands.printing import print_costs, print_forecast, print_judgement, print_shard, recorded_in
 from harness.contract.load import folders_read, load_contracts
 from harness.contract.waivers import expired_on, find_waivers
 from harness.evidence import environment
+from harness.fleet import gate as fleet
+from harness.fleet.engines import engine
+from harness.fleet.shards import gate_shards
 from harness.github_actions import append_step_summary
-from harness.gpu_pool import pool
-from harness.gpu_pool.shards import gate_shards
 from harness.rejudge import judged
 from harness.report.progress import Progress
 from harness.standard_streams import print_lines
@@ -65,6 +67,7 @@ def verify(
         float | None, typer.Option("--wall-limit", min=1.0, metavar="SECONDS", help="End each run's worker after this.")
     ] = None,
     redact: Redact = None,
+    on: On = None,
     gpus: Gpus = None,
     resume: Resume = None,
 ) -> None:
@@ -86,9 +89,8 @@ def verify(
         resume=resume,
         command=("harness", *sys.argv[1:]),
     )
-    if gpus:
-        narrowing = {"--claim": claim, "--tag": tag, "--workload": workload, "--fault": fault}
-        refuse_with_gpus({**narrowing, "--plan": plan, "--resume": resume})
+    narrowing = {"--claim": claim, "--tag": tag, "--workload": workload, "--fault": fault}
+    shared = shared_out(on, gpus, {**narrowing, "--plan": plan, "--resume": resume})
     refuse_plan_of_resumed(resume, plan=plan)
     print_lines(folders_read(paths), sys.stderr)
     if plan:
@@ -99,8 +101,8 @@ def verify(
         return
     late = expired_on(datetime.now(tz=UTC).date(), find_waivers(paths, waivers))
     print_lines((f"{where}: warning: {message}" for where, message in late), sys.stderr)
-    with interruptible(LONG_GRACE_S if gpus else GRACE_S):
-        judgement = verify_on_gpus(paths, options, gpus) if gpus else verify_here(paths, options)
+    with interruptible(LONG_GRACE_S if shared else GRACE_S):
+        judgement = verify_on(on, gpus, paths, options) if shared else verify_here(paths, options)
     print_judgement(judgement, as_json=json)
     if not json:
         print_costs(judgement)
@@ -119,10 +121,12 @@ def verify_here(paths: Sequence[Path], options: session.VerifyOptions) -> sessio
             return session.verify(paths, options, watch, interpreters)
 
 
-def verify_on_gpus(paths: Sequence[Path], options: session.VerifyOptions, gpus: str) -> session.Judgement:
-    """Every claim of the contracts over these GPUs, then all run directories judged together."""
-    names, shards = pool.gpu_names(gpus), gate_shards(load_contracts(paths))
-    directory = pool.new_directory(options.reports, options.name)
+def verify_on(
+    on: str | None, gpus: str | None, paths: Sequence[Path], options: session.VerifyOptions
+) -> session.Judgement:
+    """Every claim of the contracts as jobs of an engine, then all run directories judged together."""
+    jobs_of, shards = engine(on, gpus), gate_shards(load_contracts(paths))
+    directory = fleet.new_directory(options.reports, options.name)
     given = {
         "--baseline": options.baseline,
         "--data": options.data,
@@ -131,5 +135,5 @@ def verify_on_gpus(paths: Sequence[Path], options: session.VerifyOptions, gpus: 
         "--wall-limit": options.wall_limit_s,
     }
     passed_on = [word for name, value in given.items() if value is not None for word in (name, str(value))]
-    pool.run_shards(shards, names, directory, print_shard, [*passed_on, *redact_words(options.redact)])
-    return judged(pool.run_directories(shards, directory), gate=options.gate)[1]
+    fleet.run_shards(shards, jobs_of, directory, print_shard, [*passed_on, *redact_words(options.redact)])
+    return judged(fleet.run_directories(shards, directory), gate=options.gate)[1]

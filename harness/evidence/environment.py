@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harness.errors import HarnessError
 from harness.evidence.cuda_driver import Devices, Gpu, devices
-from harness.evidence.environment_records import CHANGES, CpuFacts, Environment, GitFacts, GpuFacts
+from harness.evidence.environment_records import CHANGES, CpuFacts, Environment, GitFacts, GpuFacts, JobFacts
 from harness.evidence.git import git
 
 PACKAGES = ("torch", "triton", "numpy", "cuda-bindings", "pydantic", "transformers", "peft", "bitsandbytes")
@@ -110,6 +110,7 @@ def collect(systems: Iterable[str] = ()) -> Environment:
         gpu=gpu_facts(),
         cpu=CpuFacts(model=cpu_model(), cores=os.cpu_count() or 1, usable_cores=usable_cores()),
         host_memory_gib=round(host_memory_gib(), 1),
+        job=job_facts(),
         variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
     )
 
@@ -128,6 +129,19 @@ def gpu_facts() -> GpuFacts:
         count=len(answer.gpus),
         driver=answer.driver_version,
         driver_cuda=answer.cuda_version,
+    )
+
+
+def job_facts() -> JobFacts:
+    """The job of Slurm that this process is part of; nothing known outside of one."""
+    if "SLURM_JOB_ID" not in os.environ:
+        return JobFacts()
+    restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
+    return JobFacts(
+        engine="slurm",
+        number=os.environ["SLURM_JOB_ID"],
+        node=os.environ.get("SLURMD_NODENAME"),
+        restarts=int(restarts) if restarts.isdecimal() else None,
     )
 
 

@@ -47,6 +47,15 @@ class GpuFacts(Facts):
     uuid: str | None = None
 
 
+class JobFacts(Facts):
+    """The job of an engine that the run was made in: its number, its node, and how often it had begun anew."""
+
+    engine: str | None = None
+    number: str | None = None
+    node: str | None = None
+    restarts: int | None = None
+
+
 class Environment(Facts):
     """`versions` are of Python, of CUDA as torch is built for it, and of each installed package that matters."""
 
@@ -54,6 +63,7 @@ class Environment(Facts):
     git: GitFacts = GitFacts()
     gpu: GpuFacts = GpuFacts()
     host_memory_gib: Real | None = None
+    job: JobFacts = JobFacts()
     platform: str | None = None
     redacted: str | None = None  # what was left out of header and evidence
     trainers: dict[str, GitFacts] = Field(default_factory=dict)  # by `module:attribute`; of its own repository

@@ -100,7 +100,8 @@ def of_this_machine(kept: Collection[str] = ()) -> Redaction:
     users = {os.environ.get("USER", ""), os.environ.get("LOGNAME", ""), os.path.expanduser("~").rpartition("/")[2]}  # noqa: PTH111 - where there is no home it raises nothing
     with suppress(KeyError, OSError):  # a user id without a name, as in a container
         users.add(getpass.getuser())
-    return Redaction(_names({host, host.partition(".")[0]}, kept), _names(users, kept), frozenset(kept))
+    hosts = {host, host.partition(".")[0], os.environ.get("SLURMD_NODENAME", "")}
+    return Redaction(_names(hosts, kept), _names(users, kept), frozenset(kept))
 
 
 def _names(names: Collection[str], kept: Collection[str]) -> frozenset[str]:

@@ -28,7 +28,7 @@ def attempts_before(header: Header, reports: Path, environment: Mapping[str, str
     Counted is every run of the folder, whatever came of it, of equal sources, an equal contract and an equal baseline's
     commit, that planned to time the unit and was no drill; directories whose `run.json` cannot be read are not runs.
     """
-    return Attempts(timings=_together(_timings(header), _same_sources(header, reports)), ci=_of_ci(environment))
+    return Attempts(timings=_together(timings(header), _same_sources(header, reports)), ci=_of_ci(environment))
 
 
 def joined_attempts(headers: Mapping[str, Header]) -> Attempts:
@@ -37,7 +37,7 @@ def joined_attempts(headers: Mapping[str, Header]) -> Attempts:
     A unit is judged by its earliest attempt, which is not counted among the others.
     """
     by_start = sorted(headers, key=lambda name: (headers[name].started_at, name))
-    timed = {name: _timings(headers[name]) for name in by_start}
+    timed = {name: timings(headers[name]) for name in by_start}
     found = []
     for unit in dict.fromkeys(unit for units in timed.values() for unit in units):
         first, *others = [name for name in by_start if unit in timed[name]]
@@ -48,7 +48,7 @@ def joined_attempts(headers: Mapping[str, Header]) -> Attempts:
     return Attempts(timings=found, ci=max(numbers, default=None))
 
 
-def _timings(header: Header) -> dict[_Timing, str]:
+def timings(header: Header) -> dict[_Timing, str]:
     """The units that are timed, with the digests of their contracts."""
     return {
         (unit.contract, unit.claim, unit.workload): header.digests.contracts.get(unit.contract, "")
@@ -76,7 +76,7 @@ def _sources(header: Header) -> tuple[str, str | None]:
 
 
 def _together(wanted: Mapping[_Timing, str], others: Mapping[str, Header]) -> list[TimedBefore]:
-    timed = {name: _timings(header) for name, header in others.items()}
+    timed = {name: timings(header) for name, header in others.items()}
     found = ((unit, [name for name in timed if timed[name].get(unit) == digest]) for unit, digest in wanted.items())
     return [_timed_before(unit, names) for unit, names in found if names]
 

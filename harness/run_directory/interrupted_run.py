@@ -16,9 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.errors import EvidenceError, UsageError
-from harness.evidence import layout
+from harness.evidence import environment, layout
 from harness.evidence.files import Damaged
 from harness.evidence.plan_records import Run
+from harness.evidence.redaction import of_this_machine
 from harness.existing_paths import require_existing
 from harness.run_directory.bundle import Bundle, Header, LoadedContract, Resumption, altered, read_bundle
 from harness.run_directory.journal import (
@@ -30,7 +31,7 @@ from harness.run_directory.journal import (
     read_journal,
 )
 from harness.run_directory.manifest import digest_of
-from harness.run_directory.same_run import another_header, another_plan
+from harness.run_directory.same_run import another_header, another_machine, another_plan
 from harness.run_directory.writer import UNFINISHED_NAME, BundleWriter, header_text
 
 ANEW = "run it anew, without --resume"
@@ -79,10 +80,10 @@ def _new(described: Described, final: Path, *, named: bool) -> Iterator[tuple[Bu
 
 @contextmanager
 def _interrupted(described: Described, directory: Path) -> Iterator[tuple[BundleWriter, Journal]]:
-    bundle = _unfinished(directory)
+    _unfinished(directory)
     with alone_in(directory):
-        journal = _as_begun(bundle, described)
-        _refuse_changed(directory, journal)
+        bundle, journal = as_left(directory)
+        _refuse_another(bundle, journal, described)
         again = {name: runs for name, runs in described.work.items() if not journal.ended.keys() >= _ids(runs)}
         cut_off = [name for name in again if _had_begun(directory / layout.EVIDENCE / name)]
         for runs in again.values():
@@ -122,8 +123,26 @@ def _unfinished(directory: Path) -> Bundle:
     return read_bundle(directory)
 
 
-def _as_begun(bundle: Bundle, described: Described) -> JournalFile:
-    """The journal, once the directory is as it was left, and is gone on with as it was begun."""
+def left_unfinished(final: Path) -> Path | None:
+    """The interrupted run directory that was to be `final` and can be gone on with; None where there is none."""
+    unfinished = [final] if (final / layout.INCOMPLETE).exists() else []
+    unfinished += final.parent.glob(f"{final.name}{UNFINISHED_NAME}*")
+    journals = [path / layout.JOURNAL for path in unfinished if (path / layout.JOURNAL).exists()]
+    return max(journals, key=lambda path: path.stat().st_mtime).parent if journals else None
+
+
+def is_made_elsewhere(directory: Path) -> bool:
+    """Whether this machine is another one than that of the interrupted directory."""
+    begun = _unfinished(directory).header.environment
+    now = environment.collect()
+    if begun.redacted is not None:
+        now = of_this_machine().model(now.model_copy(update={"redacted": begun.redacted}))
+    return another_machine(begun, now) is not None
+
+
+def as_left(directory: Path) -> tuple[Bundle, JournalFile]:
+    """An interrupted directory and its journal. Raises EvidenceError where it is not as it was left."""
+    bundle = _unfinished(directory)
     try:
         journal = read_journal(bundle.path)
     except Damaged as damage:
@@ -132,12 +151,16 @@ def _as_begun(bundle: Bundle, described: Described) -> JournalFile:
         raise _changed(bundle.path, [f"{layout.HEADER}: changed"])
     if lines := altered(bundle):
         raise _changed(bundle.path, lines)
+    _refuse_changed(directory, journal)
+    return bundle, journal
+
+
+def _refuse_another(bundle: Bundle, journal: JournalFile, described: Described) -> None:
     difference = another_header(bundle.header, described.header) or another_plan(journal, described.journal())
     if difference is not None:
         raise EvidenceError(
             "an interrupted run is gone on with as it was begun", where=str(bundle.path), got=difference, remedy=ANEW
         )
-    return journal
 
 
 def _refuse_changed(directory: Path, journal: JournalFile) -> None:

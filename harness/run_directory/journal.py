@@ -6,6 +6,7 @@ run. It goes away when the directory is sealed: from then on the manifest has th
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -104,6 +105,23 @@ def alone_in(directory: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def is_free(lock: Path) -> bool:
+    """Whether nobody holds a lock as `alone_in` takes it, or the file is not there; it is neither made nor taken."""
+    import fcntl
+
+    try:
+        descriptor = os.open(lock, os.O_RDWR)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def digest_of_each(values: Mapping[str, object]) -> dict[str, str]:

@@ -16,6 +16,11 @@ def another_header(begun: Header, now: Header) -> str | None:
     return next(_differences(begun, now), None)
 
 
+def another_machine(begun: Environment, now: Environment) -> str | None:
+    """None where a run is begun and gone on with on one machine, with equal packages and sources."""
+    return next(_environment(begun, now), None)
+
+
 def another_plan(begun: JournalFile, now: JournalFile) -> str | None:
     """Options that neither header nor contracts have, then whatever else is executed otherwise."""
     for name, digest in now.options.items():
@@ -67,6 +72,8 @@ def _environment(begun: Environment, now: Environment) -> Iterator[str]:
     for field in _MACHINE:
         if (there := getattr(begun, field)) != (here := getattr(now, field)):
             yield f"another machine: {field} {_shown(here)}, it was begun with {_shown(there)}"
+    if (there := begun.job.node) != (here := now.job.node):
+        yield f"another node: {_shown(here)}, it was begun on {_shown(there)}"
     for package in sorted({*begun.versions, *now.versions}):
         if (there := begun.versions.get(package)) != (here := now.versions.get(package)):
             yield f"{package} {here}, it was begun with {package} {there}"

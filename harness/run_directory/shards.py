@@ -17,7 +17,8 @@ from harness.evidence.base import Obstacle
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Verdict
-from harness.run_directory.bundle import Bundle
+from harness.run_directory.attempts import timings
+from harness.run_directory.bundle import Bundle, Header
 
 NOT_IN_ANY_SHARD = Obstacle(reason="not_planned", message="no shard of this gate planned this unit")
 NOT_IN_THIS_RUN = Obstacle(reason="not_planned", message="the contract has this unit, and the run did not plan it")
@@ -146,7 +147,7 @@ def refuse_unfit(bundles: Sequence[Bundle]) -> None:
 
 def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
     """Why these runs are not the shards of one gate: an error for each that is of other sources, commits or contracts
-    than one before it."""
+    than one before it, or that timed a claim of it on another kind of machine."""
     first = bundles[0]
     contracts: dict[str, tuple[str, Bundle]] = {}
     for bundle in bundles:
@@ -174,3 +175,28 @@ def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
                     got=f"contract {name} with digest {digest[:12]}, {other.path} has {known[:12]}",
                     remedy="run the shards again with one version of the contract",
                 )
+    yield from _timed_apart(bundles)
+
+
+def _timed_apart(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
+    """Claims of which one workload was timed on another kind of machine than the one before it."""
+    deciding: dict[tuple[str, str, str], Bundle] = {}
+    for bundle in sorted(bundles, key=lambda each: (each.header.started_at, each.path.name)):
+        for unit in timings(bundle.header):
+            deciding.setdefault(unit, bundle)  # a repeat decides nothing
+    first: dict[tuple[str, str], Bundle] = {}
+    for (contract, claim, _), bundle in deciding.items():
+        other = first.setdefault((contract, claim), bundle)
+        kinds = _machine(other.header), _machine(bundle.header)
+        if kinds[0] != kinds[1]:
+            yield EvidenceError(
+                "one claim is timed on machines of one kind, since others differ in speed",
+                where=str(bundle.path),
+                got=f"{claim} on {kinds[1]}, {other.path} has {kinds[0]}",
+                remedy="run the claim again, all of it on machines of one kind",
+            )
+
+
+def _machine(header: Header) -> str:
+    """The kind of machine, as far as it decides how fast a step is: its GPU's, else its processor's."""
+    return header.environment.gpu.name or header.environment.cpu.model or "unknown"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from import_statements import ROOT
 
-FOLDERS = ("commands", "drill", "forecast", "gpu_pool", "pytest_plugin")
+FOLDERS = ("commands", "drill", "forecast", "fleet", "pytest_plugin")
 FILES = ("headline", "view", "annotations", "markdown", "terminal", "progress", "time_to_go", "advice", "compare")
 SOURCES = sorted(
     [path for folder in FOLDERS for path in (ROOT / "harness" / folder).glob("*.py")]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness import session
-from harness.commands.drill import drill_on_gpus
+from harness.commands.drill import drill_on
 from harness.commands.pack import published
 from harness.drill import drill as fire_drill
 from harness.errors import EvidenceError, ExitCode
@@ -237,6 +237,6 @@ def test_the_shards_of_a_drill_leave_names_out_as_it_does(
         passed.append(list(given[4]))  # type: ignore[call-overload]
         return {}
 
-    monkeypatch.setattr("harness.gpu_pool.pool.run_shards", run_shards)
-    assert drill_on_gpus([contracts], "0", contracts / "out", redact=redact) == ExitCode.HELD
+    monkeypatch.setattr("harness.fleet.gate.run_shards", run_shards)
+    assert drill_on("local", "0", [contracts], contracts / "out", redact=redact) == ExitCode.HELD
     assert passed == [word]

@@ -1,34 +1,39 @@
-"""What each GPU takes in turn: a part of a gate or of a drill, as one command. Timings first: they take longest."""
+"""The parts of a gate or of a drill that are a job each, as one command. Timings first: they take longest.
+
+No shard waits for another: what shares runs lies in one, and a claim is never divided, so that one machine decides it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.contract.claims import AnyClaim, parts_of
 from harness.contract.load import LoadedContract
-from harness.python_path import child_command
 
 MOST_FAULTS = 16  # of a drill's shard: an untimed fault took about twelve seconds on an H200
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One call of `harness verify`, or, with `drill`, of `harness drill`; `faults` empty: all."""
+    """One call of `harness verify`, or, with `drill`, of `harness drill`; `faults` empty: all.
+
+    on_gpu: some unit of it needs one.
+    """
 
     name: str
     contract: Path
     claims: tuple[str, ...]
     faults: tuple[str, ...] = ()
     drill: bool = False
+    on_gpu: bool = False
 
-    def command(self, reports: Path, passed_on: Sequence[str] = ()) -> list[str]:
-        """The process to start; its run directory will be `reports/name`. `passed_on`: further options."""
-        narrowed = [word for claim in self.claims for word in ("--claim", claim)]
+    def words(self, but: Collection[str] = ()) -> list[str]:
+        """What follows `harness` on the command line, but for options; `but`: claims that are left out."""
+        narrowed = [word for claim in self.claims if claim not in but for word in ("--claim", claim)]
         narrowed += [word for fault in self.faults for word in ("--fault", fault)]
-        call = ["drill" if self.drill else "verify", str(self.contract), *narrowed, *passed_on]
-        return [*child_command("harness"), *call, "--reports", str(reports), "--name", self.name]
+        return ["drill" if self.drill else "verify", str(self.contract), *narrowed]
 
 
 def gate_shards(contracts: Sequence[LoadedContract]) -> list[Shard]:
@@ -38,11 +43,11 @@ def gate_shards(contracts: Sequence[LoadedContract]) -> list[Shard]:
         rest = []
         for claim in loaded.contract.claims:
             if _is_timed(claim):
-                timed.append(Shard(claim.id, loaded.path, (claim.id,)))
+                timed.append(_shard(claim.id, loaded, (claim.id,)))
             else:
                 rest.append(claim.id)
         if rest:
-            others.append(Shard(loaded.contract.id, loaded.path, tuple(rest)))
+            others.append(_shard(loaded.contract.id, loaded, tuple(rest)))
     return timed + sorted(others, key=lambda shard: -len(shard.claims))
 
 
@@ -56,15 +61,24 @@ def drill_shards(contracts: Sequence[LoadedContract]) -> list[Shard]:
                 untimed.append(claim)
                 continue
             timed += [
-                Shard(f"{claim.id}-{fault}", loaded.path, (claim.id,), (fault,), drill=True)
-                for fault in claim.falsified_by
+                _shard(f"{claim.id}-{fault}", loaded, (claim.id,), (fault,), drill=True) for fault in claim.falsified_by
             ]
         name = loaded.contract.id
         others += [
-            Shard(f"{name}-{number}", loaded.path, claims, drill=True)
-            for number, claims in enumerate(_in_groups(untimed))
+            _shard(f"{name}-{number}", loaded, claims, drill=True) for number, claims in enumerate(_in_groups(untimed))
         ]
     return timed + others
+
+
+def _shard(
+    name: str, loaded: LoadedContract, claims: tuple[str, ...], faults: tuple[str, ...] = (), *, drill: bool = False
+) -> Shard:
+    contract = loaded.contract
+    needs = [
+        contract.workloads[name].needs for claim in contract.claims if claim.id in claims for name in claim.judged_on
+    ]
+    on_gpu = any(need.device == "cuda" or need.asks_for_gpu for need in needs)
+    return Shard(name, loaded.path, claims, faults, drill, on_gpu)
 
 
 def _in_groups(claims: Sequence[AnyClaim]) -> list[tuple[str, ...]]:

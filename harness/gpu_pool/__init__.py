@@ -1,1 +1,0 @@
-"""A gate or a fire drill over several GPUs of one machine, in shards."""

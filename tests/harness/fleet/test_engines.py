@@ -1,0 +1,109 @@
+"""What `--on` names, and what is said where it names nothing that is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import HarnessError, UsageError
+from harness.fleet import engines
+from harness.fleet.engines import COMMANDS, Slurm, engine
+from harness.fleet.job import ShardJob
+from harness.fleet.shards import Shard
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is all of PATH, with a stand-in for each of Slurm's commands, which answers nothing."""
+    for name in COMMANDS:
+        write(tmp_path / name, "exit 0")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def write(path: Path, script: str) -> None:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("on", "message"),
+    [
+        ("kubernetes", r"--on takes local, slurm or slurm:KEY=VALUE,…; found 'kubernetes'"),
+        ("local:2", "found 'local:2'; --gpus names GPUs of this machine"),
+        ("slurm:gpu", r"KEY=VALUE, with commas between them; found 'gpu'; such as `slurm:partition=gpu,time=30`"),
+        ("slurm:time=30,par tition=x", "found 'par tition=x'"),
+    ],
+)
+def test_what_names_no_engine_is_refused(on: str, message: str, commands: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        engine(on)
+
+
+def test_gpus_of_this_machine_are_none_of_a_cluster() -> None:
+    with pytest.raises(UsageError, match="--gpus names GPUs of this machine; found --on slurm; leave out one of them"):
+        engine("slurm", "all")
+
+
+def test_without_submitit_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "find_spec", lambda _: None)
+    with pytest.raises(UsageError, match=r"found no such package; pip install 'contract-harness\[run,fleet\]'"):
+        engine("local")
+
+
+def test_commands_that_are_missing_are_named(commands: Path) -> None:
+    (commands / "sbatch").unlink()
+    with pytest.raises(UsageError, match="needs Slurm's commands; found no sbatch on PATH"):
+        engine("slurm")
+
+
+def test_a_cluster_that_does_not_answer_is_an_error(commands: Path) -> None:
+    write(commands / "sinfo", "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1")
+    with pytest.raises(
+        HarnessError, match="sinfo: Slurm answers its commands; found slurm_load_partitions: Unable to contact slurm"
+    ):
+        engine("slurm")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "on_gpu", "options", "asked"),
+    [
+        ("gpu:h200:8", True, {}, "#SBATCH --gpus-per-node=1"),
+        ("gpu:h200:8", True, {"gpus-per-node": "2"}, "#SBATCH --gpus-per-node=2"),
+        ("gpu:h200:8", False, {}, None),
+        ("(null)", True, {}, None),
+    ],
+)
+def test_a_shard_asks_for_a_gpu_where_it_needs_one_and_the_cluster_has_one(
+    commands: Path, tmp_path: Path, gpus: str, options: dict[str, str], asked: str | None, *, on_gpu: bool
+) -> None:
+    write(commands / "sinfo", f"echo '{gpus}'")
+    write(commands / "sbatch", "echo Submitted batch job 5")
+    shard = Shard("one", Path("a.yaml"), ("A-001",), on_gpu=on_gpu)
+    job = Slurm(options).submit(ShardJob(shard, ("harness",), tmp_path, (), {}), tmp_path / ".jobs")
+    script = job.paths.submission_file.read_text().splitlines()
+    assert [line for line in script if "gpus" in line] == ([asked] if asked else [])
+    assert {"#SBATCH --requeue", "#SBATCH --job-name=harness-one"} <= set(script)
+
+
+def test_options_of_sbatch_are_passed_on(commands: Path, tmp_path: Path) -> None:
+    write(commands / "sbatch", "echo Submitted batch job 5")
+    slurm = engine("slurm:partition=gpu,cpus-per-task=8,time=30")
+    job = slurm.submit(ShardJob(Shard("one", Path("a.yaml"), ()), ("harness",), tmp_path, (), {}), tmp_path / ".jobs")
+    script = job.paths.submission_file.read_text()
+    for line in ("--partition=gpu", "--cpus-per-task=8", "--time=30"):
+        assert script.count(f"#SBATCH {line}\n") == 1
+
+
+def test_a_job_is_under_way_while_it_is_queued_and_has_no_result(commands: Path, tmp_path: Path) -> None:
+    write(commands / "sbatch", "echo Submitted batch job $$")
+    slurm = Slurm({})
+    shard_job = ShardJob(Shard("one", Path("a.yaml"), ()), ("harness",), tmp_path, (), {})
+    jobs = [slurm.submit(shard_job, tmp_path / ".jobs") for _ in range(3)]
+    queued, ended, gone = jobs
+    ended.paths.result_pickle.touch()
+    write(commands / "squeue", f"echo {queued.job_id}; echo {ended.job_id}")
+    seen = slurm.under_way(jobs)
+    write(commands / "squeue", "exit 1")
+    assert (seen, slurm.under_way(jobs)) == ({queued.job_id}, {queued.job_id, gone.job_id})

@@ -1,0 +1,278 @@
+"""The shards of a gate and of a drill as jobs of this machine: every one runs once, also when one of them fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.contract.load import load_contracts
+from harness.errors import EvidenceError, UsageError
+from harness.evidence.cuda_driver import Devices, Gpu
+from harness.fleet import engines, gate
+from harness.fleet.engines import Local
+from harness.fleet.job import Outcome, ShardJob
+from harness.fleet.shards import MOST_FAULTS, Shard, drill_shards, gate_shards
+from harness.run_directory.bundle import read_bundle
+from harness.run_directory.journal import is_free
+
+ROOT = Path(__file__).parents[3]
+CONTRACTS = ROOT / "contracts"
+ASKED = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: (print('asked', flush=True), sys.exit(143)))\n"
+WAITS = f"{ASKED}import time; print('up', flush=True); time.sleep(60)"
+JOB = "int(open(f'/proc/{os.getppid()}/stat').read().split()[3])"  # the process above the shard's keeper
+Write = Callable[..., object]
+
+
+def shard(name: str) -> Shard:
+    return Shard(name, Path("a.yaml"), ("A-001",))
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Says what shards execute in the place of `harness`, by their names."""
+    monkeypatch.chdir(tmp_path)
+    stand_in = [sys.executable, str(ROOT / "tests" / "support" / "programs.py")]
+    monkeypatch.setattr(gate, "child_command", lambda _: stand_in)
+    return lambda **written: Path("programs.json").write_text(json.dumps(written))
+
+
+def test_every_claim_is_in_one_shard_and_timings_come_first() -> None:
+    contracts = load_contracts([CONTRACTS])
+    planned = gate_shards(contracts)
+    demanded = [claim.id for loaded in contracts for claim in loaded.contract.claims]
+    assert sorted(claim for shard in planned for claim in shard.claims) == sorted(demanded)
+    timings = {"F-GRAPH-BWD-003", "F-GRAPH-BWD-003-canary", "F-GRAPH-BWD-003-512", "F-CGT-001"}
+    assert {shard.name for shard in planned[:4]} == timings
+    assert len({shard.name for shard in planned}) == len(planned)
+
+
+def test_a_shard_names_its_contract_and_claims() -> None:
+    """The contract as it was given: a run directory does not tell where the checkout lies."""
+    one = Shard("one", Path("contracts/a.yaml"), ("A-001", "A-002"))
+    assert one.words() == ["verify", "contracts/a.yaml", "--claim", "A-001", "--claim", "A-002"]
+    assert one.words(but={"A-001"}) == ["verify", "contracts/a.yaml", "--claim", "A-002"]
+
+
+def test_shards_say_whether_they_need_a_gpu() -> None:
+    needs = {shard.name: shard.on_gpu for shard in gate_shards(load_contracts([CONTRACTS]))}
+    assert (needs["F-GRAPH-BWD-003"], needs["traced-step-v1"], needs["ptx-target-parity-v1"]) == (True, False, True)
+
+
+def test_a_drill_plants_every_fault_of_every_claim_once() -> None:
+    contracts = load_contracts([CONTRACTS])
+    planned = drill_shards(contracts)
+    named = {claim.id: claim.falsified_by for loaded in contracts for claim in loaded.contract.claims}
+    demanded = [(claim, fault) for claim, faults in named.items() for fault in faults]
+    planted = [(claim, fault) for shard in planned for claim in shard.claims for fault in shard.faults or named[claim]]
+    assert sorted(planted) == sorted(demanded)
+    assert len({shard.name for shard in planned}) == len(planned)
+    assert all(shard.claims and shard.drill for shard in planned)
+    untimed = [[len(named[claim]) for claim in shard.claims] for shard in planned if not shard.faults]
+    # a claim is not divided, so one that names more faults than that has a shard of its own
+    assert max(sum(numbers) for numbers in untimed if len(numbers) > 1) <= MOST_FAULTS
+
+
+def test_a_shard_of_a_drill_names_its_fault() -> None:
+    words = Shard("one", Path("a.yaml"), ("A-001",), ("stale_batch",), drill=True).words()
+    assert words == ["drill", "a.yaml", "--claim", "A-001", "--fault", "stale_batch"]
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"), [([0, 0], 0), ([0, 10], 10), ([10, 1, 0], 1), ([1, 12], 12), ([0, -9], 12), ([], 0)]
+)
+def test_the_worst_shard_decides_a_drill(codes: list[int], code: int) -> None:
+    assert gate.worst(codes) == code
+
+
+def test_gpus_are_all_or_those_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "devices", lambda: Devices((Gpu("NVIDIA H200", "GPU-a", "sm_90", 139.8),)))
+    assert (engines.gpu_names("all"), engines.gpu_names("0, GPU-b")) == (["GPU-a"], ["0", "GPU-b"])
+    monkeypatch.setattr(engines, "devices", lambda: Devices(problem="no NVIDIA driver"))
+    with pytest.raises(UsageError, match="--gpus needs a CUDA device; found no NVIDIA driver"):
+        engines.gpu_names("all")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "places"), [([], [""]), ([Gpu("NVIDIA H200", name, "sm_90", 139.8) for name in "ab"], ["a", "b"])]
+)
+def test_this_machine_is_its_gpus_or_one_place_without(
+    gpus: list[Gpu], places: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "devices", lambda: Devices(tuple(gpus)))
+    assert engines.engine("local").places == places
+
+
+@pytest.mark.parametrize("gpus", [["0"], ["0", "1", "2"]])
+def test_each_shard_runs_once_whatever_becomes_of_another(gpus: list[str], programs: Write, tmp_path: Path) -> None:
+    programs(
+        broken="import sys; print('broken'); sys.exit(12)",
+        says="import os; print(os.environ['CUDA_VISIBLE_DEVICES'])",
+        ends_its_job=f"import os, signal; os.kill({JOB}, signal.SIGKILL); print('not seen')",
+    )
+    ended: list[tuple[str, str, Outcome | None]] = []
+    names = ["a", "broken", "says", "ends_its_job", "b"]
+    codes = gate.run_shards(
+        [shard(name) for name in names],
+        Local(gpus),
+        tmp_path / "out",
+        lambda shard, place, outcome: ended.append((shard.name, place, outcome)),
+    )
+    assert codes == {"a": 0, "broken": 12, "says": 0, "ends_its_job": 12, "b": 0}
+    assert sorted((name, outcome and outcome.code) for name, _, outcome in ended) == [
+        ("a", 0), ("b", 0), ("broken", 12), ("ends_its_job", None), ("says", 0)
+    ]  # fmt: skip
+    assert (tmp_path / "out" / "broken.txt").read_text() == "broken\n"
+    [place] = [place for name, place, _ in ended if name == "says"]
+    assert (tmp_path / "out" / "says.txt").read_text().strip() == place
+    assert not (tmp_path / "out" / ".submitter").exists()
+    with pytest.raises(UsageError, match="a folder of their own"):
+        gate.run_shards([], Local(gpus), tmp_path / "out", lambda *_: None)
+
+
+def test_a_shard_without_run_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "run.json").touch()
+    assert gate.run_directories([shard("one")], tmp_path) == [tmp_path / "one"]
+    with pytest.raises(EvidenceError, match=r"found none of two; see the output of each in NAME\.txt"):
+        gate.run_directories([shard("one"), shard("two")], tmp_path)
+
+
+def test_an_interruption_ends_what_runs_and_nothing_else_begins(
+    programs: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, log = tmp_path / "out", tmp_path / "out" / "waits.txt"
+    programs(waits=WAITS)
+    left, sleep = [1], time.sleep
+
+    def interrupting(seconds: float) -> None:
+        sleep(seconds)
+        if left[0] and log.exists() and log.read_text():
+            left[0] -= 1
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("harness.fleet.gate.time.sleep", interrupting)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        gate.run_shards([shard("waits"), shard("later")], Local(["0"]), directory, lambda *_: None)
+    assert caught.value.__notes__ == [f"what the shards saw is kept in {directory}"]
+    assert (log.read_text(), left) == ("up\nasked\n", [0])
+    assert not (directory / "later.txt").exists()
+
+
+def harness(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "harness", *map(str, arguments)]
+
+
+def test_a_terminated_gate_keeps_what_its_shards_saw(tmp_path: Path) -> None:
+    """The whole command, on this machine's CPU: a shard under way leaves its evidence, the others never begin."""
+    out = tmp_path / "out"
+    contracts = [CONTRACTS / "traced-step-v1.yaml", CONTRACTS / "repeatability-v1.yaml"]
+    command = harness("verify", *contracts, "--gpus", "0", "--reports", tmp_path, "--name", "out")
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=CONTRACTS.parent) as process:
+        until = time.monotonic() + 60
+        while not list(out.glob("*/evidence/*")) and time.monotonic() < until:
+            time.sleep(0.05)
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert errors == f"terminated\nwhat the shards saw is kept in {out}\n"
+    assert [path.name for path in out.glob("*.txt")] == ["traced-step-v1.txt"]
+    assert len(list(out.glob("traced-step-v1*/run.json"))) == 1
+
+
+def begun(out: Path, *names: str) -> None:
+    """Wait until the first run of each shard has ended."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        journals = [path for name in names for path in out.glob(f"{name}*/journal.json")]
+        if len(journals) == len(names) and all(json.loads(path.read_text())["ended"] for path in journals):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"not begun: {[path.name for path in out.glob('*')]}")
+
+
+@pytest.fixture
+def waiting(scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A contract of which one unit is decided at once, and one when the file `go` is there; where its shard goes."""
+    from scripted_system import contract_text
+
+    monkeypatch.chdir(tmp_path)
+    Path("one.yaml").write_text(contract_text("violated", "waits", identity="one"))
+    return tmp_path / "r" / "all"
+
+
+LOCAL = ["verify", "one.yaml", "--on", "local", "--gate", "--json", "--reports", "r", "--name", "all"]
+
+
+def test_a_job_that_is_put_back_goes_on_where_it_was(waiting: Path) -> None:
+    """As before a time limit of Slurm: submitit hears a signal, and the job begins again."""
+    with subprocess.Popen(harness(*LOCAL), stdout=subprocess.PIPE, text=True) as process:
+        begun(waiting, "one")
+        [submitted] = waiting.glob(".jobs/*_submitted.pkl")
+        controller = submitted.name.partition("_")[0]
+        [task] = Path(f"/proc/{controller}/task/{controller}/children").read_text().split()
+        os.kill(int(task), signal.SIGUSR2)
+        until = time.monotonic() + 120
+        while not any(read_bundle(path.parent).header.resumed for path in waiting.glob("one*/run.json")):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        Path("go").touch()
+        printed, _ = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert [(claim["workload"], claim["status"]) for claim in json.loads(printed)["claims"]] == [
+        ("violated", "FAIL"),
+        ("waits", "PASS"),
+    ]
+    assert [path.name for path in waiting.glob("*") if path.is_dir() and path.name != ".jobs"] == ["one"]
+    [resumption] = read_bundle(waiting / "one").header.resumed
+    assert resumption.executed == ["one+waits+paired"]
+
+
+def test_a_job_whose_time_is_over_is_put_back_as_it_was(tmp_path: Path) -> None:
+    """submitit asks for this before a time limit; what has none is not put back."""
+    job = ShardJob(shard("one"), ("harness",), tmp_path, ("--redact",), {"A": "b"}, owned=True)
+    assert job.checkpoint().function == job
+
+
+def test_shards_end_with_a_gate_that_is_killed(waiting: Path) -> None:
+    with subprocess.Popen(harness(*LOCAL), stdout=subprocess.DEVNULL) as process:
+        begun(waiting, "one")
+        process.kill()
+    until = time.monotonic() + 60
+    while not all(is_free(path) for path in waiting.glob("one*/journal.lock")):
+        assert time.monotonic() < until, "a shard is still at work"
+        time.sleep(0.1)
+    assert not (waiting / "one" / "manifest.json").exists()
+
+
+def test_shards_are_judged_together(scripted: Path, tmp_path: Path) -> None:
+    """Two contracts, a shard each: one count over both, and the gate's exit code."""
+    from scripted_system import contract_text
+
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text(contract_text("not_run").replace("scripted-v1", name))
+    command = harness("verify", tmp_path, "--gpus", "0,1", "--gate", "--json", "--reports", "r", "--name", "all")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 10, done.stderr
+    claims = json.loads(done.stdout)["claims"]
+    assert [(claim["contract"], claim["status"]) for claim in claims] == [("one", "NOT_RUN"), ("two", "NOT_RUN")]
+
+
+@pytest.mark.parametrize("option", ["--claim", "--workload", "--fault"])
+@pytest.mark.parametrize("asked", ["--gpus all", "--on local"])
+def test_whole_contracts_are_shared_out(asked: str, option: str) -> None:
+    done = subprocess.run(
+        harness("verify", CONTRACTS, *asked.split(), option, "x"), capture_output=True, text=True, check=False
+    )
+    name = asked.partition(" ")[0]
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"error: {name} is for whole contracts; found {option}; leave out {name} or {option}\n",
+    )

@@ -1,0 +1,54 @@
+"""One claim is timed on machines of one kind: shards that timed its workloads on others are no gate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bundle_builders import RUN_ID, finished, header
+
+from harness.evidence.environment_records import CpuFacts, GpuFacts
+from harness.evidence.plan_records import Unit
+from harness.run_directory.bundle import Header, read_bundle
+from harness.run_directory.shards import differences
+
+RULE = "one claim is timed on machines of one kind, since others differ in speed"
+
+
+def timed(workload: str, gpu: str | None, *, claim: str = "C", probe: str = "throughput", hour: int = 1) -> Header:
+    """The header of a run of one unit, on a machine with this GPU or none, begun at this hour."""
+    one = Unit(contract="c", claim=claim, workload=workload, runs=[RUN_ID])
+    described = header(one, started_at=f"2026-11-20T0{hour}:00:00Z")
+    environment = described.environment.model_copy(
+        update={"gpu": GpuFacts(name=gpu), "cpu": CpuFacts(model="a processor")}
+    )
+    return described.model_copy(update={"runs": {RUN_ID: probe}, "environment": environment})
+
+
+def rules(folder: Path, *headers: Header) -> list[str]:
+    for number, described in enumerate(headers):
+        finished(folder / str(number), described)
+    return [error.rule for error in differences([read_bundle(path) for path in sorted(folder.iterdir())])]
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        (timed("v", "H200"), []),
+        (timed("v", "A100"), [RULE]),
+        (timed("v", None), [RULE]),
+        (timed("v", "A100", claim="D"), []),
+        (timed("v", "A100", probe="paired"), []),
+        (timed("w", "A100", hour=2), []),
+    ],
+    ids=["the same kind", "another GPU", "no GPU", "another claim", "not timed", "a repeat, which decides nothing"],
+)
+def test_a_claim_has_one_kind_of_machine(tmp_path: Path, other: Header, found: list[str]) -> None:
+    assert rules(tmp_path, timed("w", "H200"), other) == found
+
+
+def test_both_machines_and_directories_are_named(tmp_path: Path) -> None:
+    for number, described in enumerate((timed("w", "H200"), timed("v", "A100", hour=2))):
+        finished(tmp_path / str(number), described)
+    [error] = differences([read_bundle(tmp_path / name) for name in "01"])
+    assert (error.where, error.got) == (str(tmp_path / "1"), f"C on A100, {tmp_path / '0'} has H200")
