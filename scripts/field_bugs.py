@@ -65,7 +65,7 @@ def facts_of(entry: Path) -> Mapping[str, Any]:
 
 
 def draft_of(entry: Path, form: str) -> Draft:
-    """As `harness init --no-compile` drafts for any step, on a machine without a GPU."""
+    """As `harness init --no-compile` drafts for any step of that name, on a machine without a GPU."""
     module = ".".join(entry.resolve().relative_to(ROOT).with_suffix("").parts)
     return Draft(find_step_source(f"{module}:{form}"), STEPS, Arms(compiled=False, timed=False))
 

@@ -6,6 +6,7 @@ a process of its own as there, and what a worker does is done in it; there is no
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -32,6 +33,7 @@ from harness.runners.plan import Plan, plan
 from harness.runners.raised import message_of, obstacle_of, stack_of
 from harness.runners.recorder import Recorder
 from harness.system.protocol import NotAvailable
+from harness.system.replay.traced import TracedStep
 from harness.system.resolve import resolve
 from harness.system.wrappers import HARNESS_FAULTS
 
@@ -44,6 +46,10 @@ def prepare() -> None:
     torch.set_num_threads(1)
     for module in AHEAD:
         importlib.import_module(module)
+    weight = torch.nn.Parameter(torch.ones(2))
+    TracedStep(lambda: weight.square().sum(), dict).record()  # what the first recording of a process builds
+    gc.collect()
+    gc.freeze()  # a fork's collector would look through all of it, again and again
 
 
 def planned(contracts: Sequence[LoadedContract], claims: Sequence[str] = ()) -> Plan:

@@ -1,7 +1,9 @@
 """`gradient_match`: every trainable tensor's gradients agree at the chosen steps, and clipped norms keep the threshold.
 
 Gradients were reduced on the device: digest, largest absolute value, largest absolute difference to the baseline's.
-A relative difference is that difference over the baseline tensor's largest absolute value.
+A relative difference is that difference over the baseline tensor's largest absolute value, or over `FLOOR` of the
+largest one of all tensors at that step where that is more: the gradient of a bias before a normalization is none but
+for rounding, and any other order of sums makes another of it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from harness.judge.guards import require_active_clip, require_trained
 from harness.judge.series import require_comparable, require_finite, require_same_parameters
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
+
+FLOOR = 1e-4  # float32 rounds to 6e-8: noise is a thousandth of this
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> li
 def compared_tensors(part: GradientMatch | Accumulation, records: list[Gradients]) -> Iterator[Compared]:
     """Each tensor at each step beside the baseline's; settles when one was not compared."""
     for record in records:
+        floor = FLOOR * max((tensor.baseline_max_abs or 0.0 for tensor in record.tensors), default=0.0)
         for tensor in record.tensors:
             absolute, scale = tensor.max_abs_difference, tensor.baseline_max_abs
             if absolute is None or tensor.baseline_digest is None or scale is None:
@@ -99,7 +104,7 @@ def compared_tensors(part: GradientMatch | Accumulation, records: list[Gradients
                     reasons.EVIDENCE_INCONSISTENT,
                     f"{tensor.name} at step {record.step} has equal digests and a difference of {number(absolute)}",
                 )
-            yield Compared(record.step, tensor.name, differs, absolute, _relative(absolute, scale))
+            yield Compared(record.step, tensor.name, differs, absolute, _relative(absolute, max(scale, floor)))
 
 
 def _relative(absolute: float, scale: float) -> float:

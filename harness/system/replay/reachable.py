@@ -101,7 +101,8 @@ class _Walk:
             return [("optimizer", value.optimizer)]
         if isinstance(value, torch.amp.GradScaler):
             found.scalers[_free(path, found.scalers)] = value
-            found.containers.append(vars(value))
+            stages = value._per_optimizer_states  # a step that a trial left half made would be refused the next time
+            found.containers += [vars(value), stages, *stages.values()]
             return []
         accessors = accessors_of(value)
         if accessors is not None:
