@@ -229,7 +229,7 @@ def actor_and_critic(seed: int) -> StepFunction:
         advantage = reward - critic(batch["x"])[:, 0]
         policy = -(chances.gather(1, chosen)[:, 0] * advantage.detach()).mean()
         entropy = -(chances.exp() * chances).sum(1).mean()
-        loss = policy + 0.5 * advantage.square().mean() - 0.01 * entropy
+        loss: Tensor = policy + 0.5 * advantage.square().mean() - 0.01 * entropy
         _backward(loss)
         optimizer.step()
         return loss.detach()
@@ -247,7 +247,7 @@ def variational_autoencoder(seed: int) -> StepFunction:
         mean, spread = encoder(batch["x"]).chunk(2, 1)
         drawn = mean + torch.randn_like(mean) * (spread / 2).exp()
         divergence = 0.5 * (mean.square() + spread.exp() - spread - 1).sum(1).mean()
-        loss = functional.mse_loss(decoder(drawn), batch["x"]) + 0.01 * divergence
+        loss: Tensor = functional.mse_loss(decoder(drawn), batch["x"]) + 0.01 * divergence
         _backward(loss)
         optimizer.step()
         return loss.detach()
