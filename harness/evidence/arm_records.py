@@ -196,6 +196,8 @@ class CaptureEvidence(Record):
     every_step: StepWatch | None = None  # None: the series was not watched step by step
     # a sync planted after the watched steps; None: no profiler, or recorded before it was shown one
     profiler_sees_planted: bool | None = None
+    # what the captured step changes on the host, which no replay does again, by its path; [] in older evidence
+    host_changes: list[str] = Field(default_factory=list)
 
 
 class SyncPlace(Record):

@@ -24,6 +24,7 @@ from harness.report.view import ReportView
 _UNKNOWN = Cause("", "", own=True)  # a code of an installed kind: its claims say what causes it
 # the judge stops at the loss; the evidence has the end of both arms, too
 _ENDS_APART = ("differs", "exceeds_tolerance", "worse")
+_TRAINED_APART = (*_ENDS_APART, "end_differs")
 _FLAGS = ("--gate", "--json", "--plan", "--redact", "--no-redact")
 _KEPT = ("--baseline", "--data", "--model", "--wall-limit")  # without them the unit would be another
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+),? in ([^\n]+)')
@@ -61,6 +62,7 @@ def advice_of(
         return []
     known = CAUSES.get(verdict.reason, _UNKNOWN)
     found = [Advice("what differs", text) for text in _apart(verdict, claim, runs)]
+    found += [Advice("what no replay does again", text) for text in left_to_the_host(verdict, claim, runs)]
     found += [Advice("in the system's own code", text) for text in _places(claim, runs, systems, verdict)]
     if known.cause:
         found.append(Advice("what usually causes this", known.cause))
@@ -111,6 +113,17 @@ def _apart(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]
         one, other = _end(ours), _end(theirs)
         if one is not None and other is not None:
             yield from _named("at the end", [str(each) for each in differing(one, other) if not each.only_one_has_it])
+
+
+def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
+    """What the captured steps of a claim change on the host, where an arm trains otherwise than another one."""
+    found = failing_part(verdict, claim)
+    if found is None or verdict.reason not in _TRAINED_APART:
+        return
+    for name in dict.fromkeys(found[1].arms().values()):
+        execution = _first(runs, name)
+        if execution is not None and execution.capture is not None and execution.capture.host_changes:
+            yield f"while it was captured, the step of {name} changed {some(execution.capture.host_changes, 5)}"
 
 
 def _named(when: str, names: Sequence[str]) -> Iterator[str]:

@@ -11,6 +11,8 @@ from harness.runners.device_work import device_work
 from harness.runners.profiling import Watched
 from harness.system.protocol import CaptureRecord, CountsClippedTensors, HasCapture, TrainingRun
 
+NAMED = 20  # changes on the host, at most
+
 
 def capture_evidence(
     training: TrainingRun,
@@ -45,6 +47,7 @@ def capture_evidence(
         device_work=device_work(watched.replays, watched.replayed_steps, nodes) if watched.replayed_steps else None,
         every_step=every_step,
         profiler_sees_planted=watched.sees_planted,
+        host_changes=[*record.host_changes][:NAMED],
     )
 
 

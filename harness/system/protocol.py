@@ -234,6 +234,7 @@ class CaptureRecord:
     graphs: Mapping[str, int] = field(default_factory=dict)
     static_buffers: Mapping[str, int] = field(default_factory=dict)  # name -> address now
     captured_addresses: Mapping[str, int] = field(default_factory=dict)  # name -> address at capture
+    host_changes: Sequence[str] = ()  # what the captured step changes on the host, which no replay does again
 
 
 @runtime_checkable

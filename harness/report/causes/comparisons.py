@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 TEXTS: Final[dict[str, tuple[str, str]]] = {
-    "differs": ("The arms compute other numbers from equal batches.", "look at the first step that differs"),
+    "differs": (
+        (
+            "The arms compute other numbers from equal batches. A captured step does where a warm-up is not undone, or "
+            "where the host changes what the graph holds as it was: a count, a rate, a drawn number, a tensor that is "
+            "bound anew."
+        ),
+        (
+            "look at the first step that differs: the first replay shows what was there at the capture, the one after "
+            "it what a replay does not change"
+        ),
+    ),
     "end_differs": (
         "Something that the recorded losses do not read differs: the last update, a moment, a buffer, a generator.",
         "look at how the named tensor is updated in both arms, in the last step above all",
@@ -35,10 +45,13 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     ),
     "evaluation_changed_state": (
         (
-            "An evaluation draws from training's generators, updates running statistics, or leaves the model in "
-            "another mode."
+            "An evaluation draws from training's generators, updates running statistics, leaves the model in another "
+            "mode, or replays what was captured in training."
         ),
-        "evaluate in `eval()` and without gradients, with a generator of its own, and put back what the figures name",
+        (
+            "evaluate in `eval()` and without gradients, with a generator of its own (and a graph of its own, where it "
+            "is captured), and put back what the figures name"
+        ),
     ),
     "losses_equal": (
         "The setting that the arms differ in does nothing: it is not read, or is overwritten.",

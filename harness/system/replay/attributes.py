@@ -5,6 +5,7 @@ A table built in the first forward pass is such an attribute. Left behind by a f
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from types import CellType
@@ -16,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from harness.system.replay.reachable import Container, reach, tensors_of
 
-_EMPTY = object()
+EMPTY = object()  # in a closure's cell
 
 
 class Attributes:
@@ -26,13 +27,14 @@ class Attributes:
         """`known`: identities of tensors that are there already."""
         self._before: dict[int, tuple[Container, Any]] = {}
         self._created: dict[int, tuple[Tensor, Tensor]] = {}
+        self._lengths: dict[int, int] = {}  # of lists, after the first execution
         self._known = set(known)
         self.add(containers)
 
     def add(self, containers: Iterable[Container]) -> None:
         """Remember more containers as they are now."""
         for container in containers:
-            self._before.setdefault(id(container), (container, _copied(container)))
+            self._before.setdefault(id(container), (container, copied(container)))
 
     def changed(self) -> bool:
         """Whether any container holds something else than it did."""
@@ -42,6 +44,7 @@ class Attributes:
         """Remember the value of every tensor that can be reached now; see `created_and_left_alone`."""
         with _disable_current_modes(), torch.no_grad():
             self._created = {id(tensor): (tensor, tensor.detach().clone()) for _, tensor in self._new_tensors(roots)}
+        self._lengths = {key: len(each) for key, (each, _) in self._before.items() if isinstance(each, list | deque)}
 
     def created_and_left_alone(self, roots: Sequence[object]) -> tuple[set[int], list[str]]:
         """Of the tensors noted, those still held: identities of the unchanged ones, paths of the changed ones."""
@@ -74,7 +77,9 @@ class Attributes:
             elif isinstance(container, CellType):
                 _restore_cell(container, before, kept)
             else:
-                added_items = [value for value in list(container)[len(before) :] if _is_made_of(value, kept)]
+                grew_once = len(container) == self._lengths.get(id(container))  # what grows each time is a log
+                added = list(container)[len(before) :] if grew_once else []
+                added_items = [value for value in added if _is_made_of(value, kept)]
                 container.clear()
                 container.extend([*before, *added_items])
 
@@ -91,29 +96,31 @@ class Attributes:
         return [(path, tensor) for path, tensor in all_of_them if id(tensor) not in self._known]
 
 
-def _copied(container: Container) -> Any:
+def copied(container: Container) -> Any:
+    """A shallow copy; of a closure's cell what it holds."""
     if isinstance(container, CellType):
-        return _contents(container)
+        return contents(container)
     return dict(container) if isinstance(container, dict) else list(container)
 
 
-def _contents(cell: CellType) -> Any:
+def contents(cell: CellType) -> Any:
+    """What a closure's cell holds, `EMPTY` where that is nothing."""
     try:
         return cell.cell_contents
     except ValueError:
-        return _EMPTY
+        return EMPTY
 
 
 def _holds_the_same(container: Container, before: Any) -> bool:
     if isinstance(container, CellType):
-        return _contents(container) is before
+        return contents(container) is before
     if isinstance(container, dict):
         return list(container) == list(before) and all(container[key] is value for key, value in before.items())
     return len(container) == len(before) and all(a is b for a, b in zip(container, before, strict=True))
 
 
 def _restore_cell(cell: CellType, before: Any, kept: AbstractSet[int]) -> None:
-    if before is _EMPTY:
+    if before is EMPTY:
         del cell.cell_contents
     elif not (before is None and _is_made_of(cell.cell_contents, kept)):
         cell.cell_contents = before

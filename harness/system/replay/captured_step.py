@@ -16,6 +16,7 @@ from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.attributes import Attributes
 from harness.system.replay.frames import called_at, of_traceback
 from harness.system.replay.graph import CaptureMode, CudaGraph, MemPoolId, graph_pool_handle, require_cuda, warm_up
+from harness.system.replay.host_changes import HostChanges
 from harness.system.replay.kept_tensors import KeptTensors
 from harness.system.replay.reachable import reach
 from harness.system.replay.state import State, StateGuard
@@ -70,6 +71,7 @@ class CapturedStep:
         self._loss: Tensor | None = None
         self.outputs: Mapping[str, Tensor] = {}
         self._kept: KeptTensors | None = None
+        self.host_changes: list[str] = []
 
     def capture(self) -> None:
         """Warm up, undo it, capture. Raises `CaptureFailedError`."""
@@ -83,12 +85,14 @@ class CapturedStep:
                 guard.restore()
                 raise CaptureFailedError("the warm-up before a capture", error) from error
         attributes, kept = Attributes(reach(*self._roots).containers), KeptTensors(self._roots)
+        changes = HostChanges(self._roots, draws_of_torch=True)
         try:
             # outside the guard's `with`: its optimizer hook would be recorded as part of the step
             self._capture_bodies()
             self.outputs = dict(self._read_outputs())
             kept.find(self.outputs)
             self._kept = kept
+            self.host_changes = changes.found(kept)
             attributes.restore()  # what the body keeps of one step lies in the graph's memory, which replays overwrite
         except Exception as error:
             self.release()

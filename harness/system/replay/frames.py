@@ -61,8 +61,12 @@ def _is_machinery(file: str) -> bool:
 
 
 def called_at(error: BaseException) -> str:
-    """Behind the place that an exception came from, where that lies in a library: the user's line that led there."""
+    """Behind the place that an exception came from: its line of code, or, where it lies in a library, the user's line
+    that led there.
+    """
     frame, place = innermost_frame(error), of_traceback(error.__traceback__)
-    if frame is None or (relative(frame.file), frame.line) == place:
+    if frame is None:
         return ""
+    if (relative(frame.file), frame.line) == place:
+        return str(frame).removeprefix(f"{place.file}:{place.line}")
     return f", called at {frame}"

@@ -35,6 +35,10 @@ class KeptTensors:
         ]
         self._before = {}
 
+    def binds(self, container: Container, key: Any) -> bool:
+        """Whether each replay puts a result there; `key` is None in a closure's cell."""
+        return any(container is place and key == own for place, own, _ in self._places)
+
     def bind(self, results: Mapping[str, Tensor]) -> None:
         """Put a replay's results where the execution left its own."""
         for container, key, name in self._places:

@@ -8,6 +8,7 @@ but for containers.
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,8 @@ _TRAINERS = ("pytorch_lightning.trainer", "lightning.pytorch.trainer")
 _ATOMS = (bool, int, float, complex, str, bytes, type, type(None), torch.dtype, torch.device)
 # What nn.Module keeps for itself; its hooks are functions of others.
 _OF_MODULES = frozenset(vars(nn.Module()))
+# What torch keeps of every optimizer: state and groups are found as such, its hooks are functions of others.
+_OF_OPTIMIZERS = re.compile(r"state|param_groups|defaults|_optimizer_.*")
 Container = dict[Any, Any] | list[Any] | deque[Any] | CellType
 
 
@@ -43,6 +46,11 @@ class Reachable:
     generators: dict[str, Accessors] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     containers: list[Container] = field(default_factory=list)
+    paths: dict[int, str] = field(default_factory=dict)  # to each container, by its identity
+
+    def hold(self, container: Container, path: str) -> None:
+        self.containers.append(container)
+        self.paths[id(container)] = path
 
 
 def reach(*roots: object) -> Reachable:
@@ -93,35 +101,39 @@ class _Walk:
             if inner is not None:
                 return [("", inner)]
             found.optimizers[_free(path, found.optimizers)] = value
-            found.containers += value.param_groups
-            return []
+            for number, group in enumerate(value.param_groups):
+                found.hold(group, _joined(path, f"group{number}"))
+            return [each for each in self._attributes(path, value) if not _OF_OPTIMIZERS.fullmatch(each[0])]
         if isinstance(value, LRScheduler):
             found.schedulers[_free(path, found.schedulers)] = value
-            found.containers.append(vars(value))
+            found.hold(vars(value), path or type(value).__name__)
             return [("optimizer", value.optimizer)]
         if isinstance(value, torch.amp.GradScaler):
             found.scalers[_free(path, found.scalers)] = value
+            found.hold(vars(value), path or type(value).__name__)
             stages = value._per_optimizer_states  # a step that a trial left half made would be refused the next time
-            found.containers += [vars(value), stages, *stages.values()]
+            found.containers += [stages, *stages.values()]
             return []
         accessors = accessors_of(value)
         if accessors is not None:
             found.generators[_free(path, found.generators)] = accessors
             return []
-        return self._of_python(value)
+        return self._of_python(path, value)
 
     def _module(self, path: str, module: nn.Module) -> list[tuple[str, Any]]:
         self.found.modules[_free(path, self.found.modules)] = module
         inside: list[tuple[str, Any]] = []
         for name, each in module.named_modules():
             self._seen[id(each)] = each
-            self.found.containers += [each._parameters, each._buffers, each._modules]
+            held = _joined(path, name) or type(each).__name__
+            for own in (each._parameters, each._buffers, each._modules):
+                self.found.hold(own, held)
             if _is_own(type(each)):
-                self.found.containers.append(vars(each))
+                self.found.hold(vars(each), held)
                 inside += [(_joined(name, key), own) for key, own in vars(each).items() if key not in _OF_MODULES]
         return inside
 
-    def _of_python(self, value: Any) -> list[tuple[str, Any]]:
+    def _of_python(self, path: str, value: Any) -> list[tuple[str, Any]]:
         if isinstance(value, FunctionType):
             return self._function(value) if _is_own(value) else []
         if isinstance(value, MethodType):
@@ -129,27 +141,27 @@ class _Walk:
         if isinstance(value, functools.partial):
             return [("", value.func), ("", value.args), ("", value.keywords)]
         if isinstance(value, CellType):
-            self.found.containers.append(value)
+            self.found.hold(value, path)
             return [("", value.cell_contents)] if _is_filled(value) else []
         if isinstance(value, dict):
-            self.found.containers.append(value)
+            self.found.hold(value, path)
             entries = [(str(key), each) for key, each in list(value.items())]
         elif isinstance(value, list | tuple | deque | set | frozenset):
             if isinstance(value, list | deque):
-                self.found.containers.append(value)
+                self.found.hold(value, path)
             entries = [(str(index), each) for index, each in enumerate(value)]
         else:
             entries = []
-        return entries + self._attributes(value)
+        return entries + self._attributes(path, value)
 
-    def _attributes(self, value: Any) -> list[tuple[str, Any]]:
+    def _attributes(self, path: str, value: Any) -> list[tuple[str, Any]]:
         if not _is_own(type(value)) or isinstance(value, ModuleType):
             return []
         slots = [name for kind in type(value).__mro__ for name in _slots(kind)]
         entries = [(name, getattr(value, name)) for name in slots if hasattr(value, name)]
         own = getattr(value, "__dict__", None)
         if isinstance(own, dict):
-            self.found.containers.append(own)
+            self.found.hold(own, path or type(value).__name__)
             entries += list(own.items())
         return entries
 

@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import (
 from harness.errors import HarnessError
 from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.frames import called_at, of_traceback
+from harness.system.replay.host_changes import HostChanges
 from harness.system.replay.kept_tensors import KeptTensors
 from harness.system.replay.operations import Operations, record
 from harness.system.replay.state import State, StateError, StateGuard
@@ -39,7 +40,7 @@ class HostSyncError(HarnessError):
             "a captured step must not wait for the device",
             where=f"{file}:{line}",
             got=f"host sync by {operation}{called}",
-            remedy="keep the value on the device, or read it after the step",
+            remedy="keep the value on the device (no `.item()`, `float()` or `if` on it), or read it after the step",
         )
 
 
@@ -72,6 +73,7 @@ class TracedStep:
         self._recorded: Operations | None = None
         self._output_names: list[str] = []
         self._kept: KeptTensors | None = None
+        self.host_changes: list[str] = []
         self.outputs: Mapping[str, Tensor] = {}
         self.fake_pass_clean: bool | None = None
         self.operations = 0
@@ -129,11 +131,12 @@ class TracedStep:
         return torch.clone(loss)
 
     def _body_and_outputs(self) -> list[Tensor]:
-        kept = KeptTensors(self._roots)
+        kept, changes = KeptTensors(self._roots), HostChanges(self._roots, draws_of_torch=False)
         loss = self._body()
         outputs = self._read_outputs()
         self._output_names = list(outputs)
         kept.find(outputs)
+        self.host_changes = changes.found(kept)
         self._kept = kept
         return [loss.detach(), *(tensor.detach() for tensor in outputs.values())]
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from evidence_builders import LOSSES, TRAJECTORY, contract_of, graphed, paired, twice, untrained
+from evidence_builders import LOSSES, TRAJECTORY, contract_of, cuda_graph, graphed, paired, twice, untrained
 from report_views import CONTRACT, contract, verdict, view_with
 
 from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence
@@ -122,6 +122,17 @@ def test_a_start_that_is_unequal_is_told_with_its_tensors() -> None:
 def test_equal_ends_name_nothing() -> None:
     _, found = judged(graphed(LOSSES + 1e-6))
     assert labelled(found, "what differs") == []
+
+
+def test_what_a_captured_step_changes_on_the_host_is_named_where_it_trains_otherwise() -> None:
+    changes = ["optimizer.updates (0, then 1)", *(f"moments.{index} (another Tensor)" for index in range(6))]
+    capture = cuda_graph(host_changes=changes)
+    _, found = judged(graphed(LOSSES + 1e-6, capture=capture))
+    [told_of] = labelled(found, "what no replay does again")
+    assert told_of.startswith("while it was captured, the step of graphed changed optimizer.updates (0, then 1), ")
+    assert told_of.endswith("moments.3 (another Tensor) and 2 more")
+    _, otherwise = judged(graphed(capture=capture, start="elsewhere"))
+    assert labelled(otherwise, "what no replay does again") == []
 
 
 HANGS = """Current thread 0x00007f (most recent call first):

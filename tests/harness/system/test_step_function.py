@@ -106,6 +106,34 @@ def test_a_plain_arm_has_requested_no_capture() -> None:
     assert (record.requested, record.captured, record.mechanism, record.uncaptured_steps) == (False, False, None, 3)
 
 
+class Classes(Example):
+    """Its step makes vectors of classes: of as many as it says, or of as many as the greatest one has."""
+
+    def __init__(self, classes: int) -> None:
+        self._classes = classes
+
+    def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+        step, _, parameters = super().build(workload, arm)
+
+        def of_classes(batch: dict[str, Tensor]) -> Tensor:
+            vectors = nn.functional.one_hot(batch["x"], self._classes).float()
+            loss: Tensor = step({"x": vectors})
+            return loss
+
+        return of_classes, lambda index: {"x": (torch.arange(8) + index) % 4}, parameters
+
+
+def test_classes_whose_number_is_given_are_captured_on_a_cpu_as_on_a_gpu() -> None:
+    plain, _ = losses_of(Classes(4), "none")
+    captured, run = losses_of(Classes(4), "step")
+    assert (captured, run.final[2].captured) == (plain, True)  # type: ignore[attr-defined]
+
+
+def test_classes_whose_number_is_read_from_them_are_not_captured() -> None:
+    _, run = losses_of(Classes(-1), "step", steps=2)
+    assert not run.final[2].captured  # type: ignore[attr-defined]
+
+
 def test_a_step_that_waits_goes_on_uncaptured_and_says_why() -> None:
     captured, run = losses_of(Waits(), "step")
     plain, _ = losses_of(Waits(), "none")

@@ -150,6 +150,7 @@ def test_a_host_sync_fails_the_fake_pass_with_its_place(sync: Callable[[Tensor],
     assert caught.value.operation == operation
     assert Path(caught.value.file).name == "test_traced.py"
     assert caught.value.line == inspect.getsourcelines(sync)[1]
+    assert f"in <lambda> `pytest.param({inspect.getsource(sync).strip()[13:40]}" in caught.value.got
 
 
 def test_a_sync_inside_a_backward_function_is_found() -> None:

@@ -1,0 +1,69 @@
+"""A perceptron under an optimizer whose numbers and whose state stay in the graph as they were.
+
+How it came about: the library's values never change, they are made anew. The count of updates, and the learning rate
+and bias corrections that follow from it, are numbers of the host. Each update returns new moments, which the host keeps
+in place of the old ones: every replay begins with those that were there at the capture.
+"""
+
+import torch
+from torch import nn
+
+from harness.system.step_function import StepFunction
+
+
+class Adam:
+    def __init__(self, parameters):
+        self.parameters, self.updates = list(parameters), 0
+        self.moments = [(torch.zeros_like(each), torch.zeros_like(each)) for each in self.parameters]
+
+    @torch.no_grad()
+    def step(self):
+        self.updates += 1
+        for index, parameter in enumerate(self.parameters):
+            mean, square = self.moments[index]
+            self.keep(index, 0.9 * mean + 0.1 * parameter.grad, 0.99 * square + 0.01 * parameter.grad**2)
+            mean, square = self.moments[index]
+            mean, square = mean / (1 - 0.9**self.updates), square / (1 - 0.99**self.updates)
+            rate = 1e-2 / (1 + 0.01 * self.updates)
+            parameter.sub_(rate * mean / (square.sqrt() + 1e-8))
+
+    def keep(self, index, mean, square):
+        self.moments[index] = mean, square
+
+
+class AdamInPlace(Adam):
+    def __init__(self, parameters):
+        super().__init__(parameters)
+        self.updates = torch.zeros((), device=self.parameters[0].device)
+
+    def keep(self, index, mean, square):
+        self.moments[index][0].copy_(mean)
+        self.moments[index][1].copy_(square)
+
+
+def make_step(seed, optimizer_class):
+    torch.manual_seed(seed)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)).to(device)
+    optimizer, teacher = optimizer_class(model.parameters()), torch.randn(8, 2)
+
+    def step(batch):
+        model.zero_grad()
+        loss = nn.functional.mse_loss(model(batch["x"]), batch["y"])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def batch(index):
+        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(20_000 * seed + index))
+        return {"x": x, "y": torch.tanh(x @ teacher)}
+
+    return StepFunction(step, batch, model)
+
+
+def buggy(seed):
+    return make_step(seed, Adam)
+
+
+def mended(seed):
+    return make_step(seed, AdamInPlace)

@@ -1,0 +1,66 @@
+"""A recurrence beside attention, whose captured optimizer counts zeros in a way that waits for the device.
+
+How it came about: the update is captured with the rest of the step, and the run logs how many elements of its gradients
+are zero. The optimizer sums them on the device and returns the sum by `.item()`.
+"""
+
+import torch
+from torch import nn
+
+from harness.system.step_function import StepFunction
+
+
+class Hybrid(nn.Module):
+    def __init__(self, width=16):
+        super().__init__()
+        self.inside, self.decay = nn.Linear(width, width), nn.Parameter(torch.ones(width))
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x):
+        states = [torch.zeros_like(x[:, 0])]
+        for position in self.inside(x).unbind(1):
+            states.append(self.decay.sigmoid() * states[-1] + position)
+        x = x + torch.stack(states[1:], 1)
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return x + self.out((q @ k.mT + torch.full_like(q @ k.mT, -1e9).triu(1)).softmax(-1) @ v)
+
+
+class Optimizer(torch.optim.SGD):
+    def __init__(self, parameters, log_zeros):
+        super().__init__(parameters, lr=0.3)
+        self.log_zeros, self.zeros = log_zeros, None
+
+    def step(self):
+        gradients = [each.grad for each in self.param_groups[0]["params"]]
+        if self.log_zeros:
+            self.zeros = sum((gradient == 0).sum() for gradient in gradients).item()
+        super().step()
+
+
+def make_step(seed, log_zeros):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Embedding(32, 16), Hybrid(), nn.Linear(16, 32))
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    optimizer = Optimizer(model.parameters(), log_zeros)
+
+    def step(batch):
+        tokens = batch["tokens"]
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def batch(index):
+        start = torch.randint(32, (4, 1), generator=torch.Generator().manual_seed(20_000 * seed + index))
+        return {"tokens": (start + 3 * torch.arange(6)) % 32}
+
+    return StepFunction(step, batch, model)
+
+
+def buggy(seed):
+    return make_step(seed, log_zeros=True)
+
+
+def mended(seed):
+    return make_step(seed, log_zeros=False)

@@ -1,0 +1,65 @@
+"""A dense and an expert optimizer that share a gradient norm, and branch on it while they are captured.
+
+How it came about: an update whose norm is above a threshold is left out. Nobody set one, so that it is infinite, and no
+norm is above it; but they are compared, and the norm is a tensor, for whose truth the host waits.
+"""
+
+import math
+
+import torch
+from torch import nn
+
+from harness.system.step_function import StepFunction
+
+
+class ChainedOptimizer:
+    def __init__(self, groups, skip_above=math.inf):
+        self.groups, self.skip_above = [list(group) for group in groups], skip_above
+        self.chained = [torch.optim.SGD(group, lr=0.3) for group in self.groups]
+
+    def step(self):
+        norm = nn.utils.clip_grad_norm_([each for group in self.groups for each in group], 1.0)
+        if self.is_left_out(norm):
+            return
+        for optimizer in self.chained:
+            optimizer.step()
+
+    def is_left_out(self, norm):
+        return norm > self.skip_above
+
+
+class CapturableChainedOptimizer(ChainedOptimizer):
+    def is_left_out(self, norm):
+        return math.isfinite(self.skip_above) and norm > self.skip_above
+
+
+def make_step(seed, optimizer_class):
+    torch.manual_seed(seed)
+    dense = nn.ModuleDict({"tokens": nn.Embedding(32, 16), "gate": nn.Linear(16, 2), "head": nn.Linear(16, 32)})
+    experts = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+    model = nn.ModuleList([dense, experts]).to("cuda" if torch.cuda.is_available() else "cpu")
+    optimizer = optimizer_class([dense.parameters(), experts.parameters()])
+
+    def step(batch):
+        hidden = dense["tokens"](batch["tokens"][:, :-1])
+        gates = dense["gate"](hidden).softmax(-1).split(1, -1)
+        hidden = hidden + sum(gate * expert(hidden).relu() for gate, expert in zip(gates, experts, strict=True))
+        loss = nn.functional.cross_entropy(dense["head"](hidden).flatten(0, 1), batch["tokens"][:, 1:].flatten())
+        model.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def batch(index):
+        start = torch.randint(32, (4, 1), generator=torch.Generator().manual_seed(20_000 * seed + index))
+        return {"tokens": (start + 3 * torch.arange(9)) % 32}
+
+    return StepFunction(step, batch, model)
+
+
+def buggy(seed):
+    return make_step(seed, ChainedOptimizer)
+
+
+def mended(seed):
+    return make_step(seed, CapturableChainedOptimizer)

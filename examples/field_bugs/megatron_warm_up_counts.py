@@ -1,0 +1,83 @@
+"""Experts in a latent space, whose router keeps what the warm-up before a capture counted.
+
+How it came about: before a layer is captured, forward and backward pass are executed a few times on zeros. What they do
+to gradients is undone, and what they do to buffers is not: in one of them the router counts the tokens of each expert,
+from which the bias of its choice is moved after every step.
+"""
+
+import torch
+from torch import nn
+
+from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
+from harness.system.step_function import StepFunction
+
+
+class LatentExperts(nn.Module):
+    def __init__(self, width=16, latent=8, experts=4):
+        super().__init__()
+        self.score, self.down, self.up = nn.Linear(width, experts), nn.Linear(width, latent), nn.Linear(latent, width)
+        self.experts = nn.Parameter(torch.randn(experts, latent, latent) / 2)
+        self.register_buffer("bias", torch.zeros(experts))
+        self.register_buffer("counts", torch.zeros(experts))
+
+    def forward(self, x):
+        scores = self.score(x).sigmoid()
+        chosen = nn.functional.one_hot((scores + self.bias).argmax(-1), len(self.bias))
+        self.counts += chosen.sum((0, 1))
+        each = torch.einsum("bsl,elm->bsem", self.down(x), self.experts).relu()
+        return x + self.up((each * (scores * chosen)[..., None]).sum(2))
+
+    @torch.no_grad()
+    def move_bias(self):
+        self.bias += 0.01 * (self.counts.mean() - self.counts).sign()
+        self.counts.zero_()
+
+
+def make_step(seed, captured, restored):
+    torch.manual_seed(seed)
+    layer = LatentExperts()
+    model = nn.Sequential(nn.Embedding(32, 16), layer, nn.Linear(16, 32))
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    captures, static = OwnCaptures(captured), {}
+
+    def forward_backward():
+        model.zero_grad()
+        logits = model(static["tokens"][:, :-1])
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), static["tokens"][:, 1:].flatten())
+        loss.backward()
+        return loss.detach()
+
+    def capture():
+        before = [(tensor, tensor.clone()) for tensor in restored(model)]
+        warm_up(forward_backward)
+        model.zero_grad()
+        for tensor, value in before:
+            tensor.copy_(value)
+        captures.graphs["all"] = OwnGraph(forward_backward, static, model.parameters())
+        captures.captures += 1
+
+    def step(batch):
+        static.setdefault("tokens", torch.zeros_like(batch["tokens"]))
+        if captured and not captures.graphs:
+            capture()
+        static["tokens"].copy_(batch["tokens"])
+        captures.replays += captured
+        loss = captures.graphs["all"].replay() if captured else forward_backward()
+        optimizer.step()
+        layer.move_bias()
+        return loss
+
+    def batch(index):
+        start = torch.randint(32, (4, 1), generator=torch.Generator().manual_seed(20_000 * seed + index))
+        return {"tokens": (start + 3 * torch.arange(9)) % 32}
+
+    return StepFunction(step, batch, model, captured=captures.record)
+
+
+def buggy(seed, captured):
+    return make_step(seed, captured, lambda _: [])
+
+
+def mended(seed, captured):
+    return make_step(seed, captured, lambda model: model.buffers())

@@ -1,0 +1,35 @@
+"""What torch looks up on a CPU and never on a GPU, so that a CPU, which stands in for one, need not wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+
+class WithoutCpuChecks(TorchFunctionMode):
+    """Within its block `one_hot` with a number of classes reads no value on the host, as on a GPU.
+
+    On a CPU torch reads the least and the greatest class first, to check them.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.nn.functional.one_hot:
+            return _one_hot(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    if num_classes < 0:  # as many as the greatest one says: a GPU waits for it, too
+        return torch.nn.functional.one_hot(tensor, num_classes)
+    return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).long()

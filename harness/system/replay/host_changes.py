@@ -1,0 +1,86 @@
+"""What one execution of a step changes on the host: numbers, tensors that are bound anew, generators of the host.
+
+A replay executes no Python, so it does none of that again: training that needs it goes wrong without an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import CellType
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from harness.system.replay import generators
+from harness.system.replay.attributes import EMPTY, contents, copied
+from harness.system.replay.kept_tensors import KeptTensors
+from harness.system.replay.reachable import Container, reach
+
+_PLAIN = (bool, int, float, str, type(None))
+_SHOWN = 40  # characters of a value
+_GONE = object()
+
+
+class HostChanges:
+    """Made before an execution of the step; `found` after it."""
+
+    def __init__(self, roots: Sequence[object], *, draws_of_torch: bool) -> None:
+        """draws_of_torch: whether torch's generators on the CPU are the host's, which recorded operators draw from."""
+        found = reach(*roots)
+        self._before = [(container, copied(container), found.paths[id(container)]) for container in found.containers]
+        self._generators = generators.global_generators() | found.generators
+        self._draws_of_torch = draws_of_torch
+        self._drawn_before = self._drawn()
+
+    def found(self, kept: KeptTensors) -> list[str]:
+        """What changed, each by its path and how; without what `kept` keeps up with replays."""
+        changes = [
+            f"{path} ({how})"
+            for container, before, held_at in self._before
+            for key, path, how in _differences(container, before, held_at)
+            if not kept.binds(container, key)
+        ]
+        now = self._drawn()
+        drawn = [f"{name} (numbers drawn on the host)" for name in now if now[name] != self._drawn_before.get(name)]
+        return list(dict.fromkeys([*changes, *drawn]))
+
+    def _drawn(self) -> dict[str, bytes | str]:
+        """The states of the host's generators, to be compared."""
+        with _disable_current_modes():
+            return {
+                name: state.cpu().numpy().tobytes() if isinstance(state, Tensor) else repr(state)
+                for name, state in generators.states(self._generators).items()
+                if not isinstance(state, Tensor) or (self._draws_of_torch and not name.startswith("torch.cuda"))
+            }
+
+
+def _differences(container: Container, before: Any, path: str) -> Iterator[tuple[Any, str, str]]:
+    """Key, path and manner of every entry that is another one."""
+    entries: Iterator[tuple[Any, str, Any, Any]]
+    if isinstance(container, CellType):
+        entries = iter([(None, path, before, contents(container))])
+    elif isinstance(container, dict):
+        keys = dict.fromkeys([*before, *container])
+        entries = ((key, f"{path}.{key}", before.get(key, _GONE), container.get(key, _GONE)) for key in keys)
+    elif len(container) != len(before):
+        yield None, path, f"{len(before)} entries, then {len(container)}"
+        return
+    else:
+        pairs = enumerate(zip(before, container, strict=True))
+        entries = ((index, f"{path}.{index}", was, now) for index, (was, now) in pairs)
+    for key, place, was, now in entries:
+        if was is not now and not (isinstance(was, _PLAIN) and type(was) is type(now) and was == now):
+            yield key, place, _manner(was, now)
+
+
+def _manner(was: Any, now: Any) -> str:
+    if type(was) is type(now) and not isinstance(now, _PLAIN):
+        return f"another {type(now).__name__}"
+    return f"{_shown(was)}, then {_shown(now)}"
+
+
+def _shown(value: Any) -> str:
+    if value is _GONE or value is EMPTY:
+        return "nothing"
+    return repr(value)[:_SHOWN] if isinstance(value, _PLAIN) else f"a {type(value).__name__}"

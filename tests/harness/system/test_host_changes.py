@@ -1,0 +1,132 @@
+"""What a step changes on the host, which no replay does again: named with its path, and nothing else is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from harness.system.replay.state import StateGuard
+from harness.system.replay.traced import TracedStep
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.weight = torch.ones(2)
+        self.count, self.rate, self.largest = 0, 0.5, None
+        self.log: list[Tensor] = []
+        self.moments = [torch.zeros(2)]
+        self.generator = random.Random(0)
+        self.draws = np.random.default_rng(0)
+
+    def step(self) -> Tensor:
+        self.weight.mul_(0.9)
+        return self.weight.sum()
+
+
+def counts(trainer: Trainer) -> None:
+    trainer.count += 1
+
+
+def binds_anew(trainer: Trainer) -> None:
+    trainer.moments[0] = trainer.moments[0] + 1
+    trainer.largest = trainer.weight.max()  # type: ignore[assignment]
+
+
+def logs(trainer: Trainer) -> None:
+    trainer.log.append(trainer.weight.sum())
+
+
+def draws(trainer: Trainer) -> None:
+    trainer.rate = 0.5 + 0 * trainer.generator.random() + 0 * trainer.draws.random()
+
+
+def changes_in_place(trainer: Trainer) -> None:
+    trainer.moments[0].add_(torch.rand(2))
+
+
+CHANGES: list[tuple[Callable[[Trainer], None], list[str]]] = [
+    (counts, ["Trainer.count (0, then 1)"]),
+    (binds_anew, ["Trainer.largest (None, then a Tensor)", "moments.0 (another Tensor)"]),
+    (logs, ["log (0 entries, then 1)"]),
+    (draws, ["generator (numbers drawn on the host)", "draws (numbers drawn on the host)"]),
+    (changes_in_place, []),
+]
+
+
+@pytest.mark.parametrize(("change", "named"), CHANGES)
+def test_each_change_on_the_host_is_named_and_undone(change: Callable[[Trainer], None], named: list[str]) -> None:
+    trainer = Trainer()
+
+    def body() -> Tensor:
+        change(trainer)
+        return trainer.step()
+
+    traced = TracedStep(body, dict, roots=[trainer, body])
+    traced.record()
+    assert traced.host_changes == named
+    assert (trainer.count, trainer.largest, trainer.log) == (0, None, [])
+
+
+def test_a_number_that_a_closure_counts_has_its_variables_name() -> None:
+    weight, steps = torch.ones(2), 0
+
+    def body() -> Tensor:
+        nonlocal steps
+        steps += 1
+        return weight.mul_(0.9).sum()
+
+    traced = TracedStep(body, dict, roots=[body])
+    traced.record()
+    assert traced.host_changes == ["steps (0, then 1)"]
+
+
+def test_what_replays_keep_up_is_no_change() -> None:
+    trainer = Trainer()
+
+    def body() -> Tensor:
+        trainer.largest = trainer.weight.max()  # type: ignore[assignment]
+        return trainer.step()
+
+    traced = TracedStep(body, dict, lambda: {"largest": trainer.largest}, roots=[body])  # type: ignore[dict-item]
+    traced.record()
+    assert traced.host_changes == []
+
+
+class CountingSGD(torch.optim.SGD):
+    """An optimizer of one's own, which counts its updates by a number."""
+
+    def __init__(self, parameters: list[Tensor]) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.updates = 0
+        self.mean = torch.zeros(2)
+
+    def step(self, closure: Any = None) -> None:
+        self.updates += 1
+        self.mean.add_(1.0)
+        super().step(closure)
+
+
+def test_a_trial_step_leaves_no_trace_in_an_optimizer_of_ones_own() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = CountingSGD([parameter])
+
+    def body() -> Tensor:
+        optimizer.zero_grad()
+        loss = parameter.square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.detach()
+
+    with StateGuard(dict, [body]) as guard:
+        body()
+        guard.restore()
+    assert (optimizer.updates, optimizer.mean.tolist()) == (0, [0.0, 0.0])
+    traced = TracedStep(body, dict, roots=[body])
+    traced.record()
+    assert traced.host_changes == ["optimizer.updates (0, then 1)"]
