@@ -52,6 +52,7 @@ class ArmEnd(Record):
     skipped_steps: Count
     steps_called: Count
     capture_attempts: Count | None = None  # that the harness saw begin in its steps; None: not watched
+    capture_errors: list[str] | None = None  # what ended those that failed, whoever caught it; None: not watched
     state: State | None = None  # as in the start
     differences: list[EndDifference] | None = None
     input_names: list[str] | None = None  # of what the last step read; None: not shown, or recorded before they were

@@ -27,8 +27,7 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
     counts = _node_counts(capture)
     nodes = sum(counts)
     _note(capture, nodes, sheet)
-    if not capture.captured or capture.failure or capture.captures == 0:
-        settle(reasons.NOT_CAPTURED, f"{part.candidate} was not captured: {capture.failure or 'it never began'}")
+    _require_captured(part.candidate, capture, execution)
     _require_contents(capture, nodes)
     if capture.captures != part.captures:
         settle(reasons.WRONG_CAPTURE_COUNT, f"{capture.captures} captures were made, {part.captures} are demanded")
@@ -52,6 +51,25 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
         f"{capture.captures} captures of {nodes} nodes were replayed {capture.replays} times, once a step, "
         f"and {capture.static_buffers} buffers kept their addresses"
     )
+
+
+def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence) -> None:
+    """A trainer that says nothing of a capture it was asked for is told what the harness saw of it."""
+    if capture.captured and not capture.failure and capture.captures:
+        return
+    end = end_of(execution)
+    silent = capture.requested and not capture.captured and not capture.failure
+    if silent and end.capture_attempts == 0:
+        settle(
+            reasons.CAPTURE_NOT_BEGUN,
+            f"{arm} asks for a capture, and in {end.steps_called} steps none was begun",
+        )
+    if silent and end.capture_errors:
+        settle(
+            reasons.NOT_CAPTURED,
+            f"{arm} was not captured: its capture failed, and it trained on uncaptured: {end.capture_errors[0]}",
+        )
+    settle(reasons.NOT_CAPTURED, f"{arm} was not captured: {capture.failure or 'it never began'}")
 
 
 def _captures(capture: CaptureEvidence) -> list[list[GraphNodes]]:

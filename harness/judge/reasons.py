@@ -143,6 +143,7 @@ VACUOUS_EVALUATIONS = _fails(
 
 # --- capture ---------------------------------------------------------------------------------------------------
 NOT_CAPTURED = _fails("not_captured", "The step was not captured, or a capture failed.")
+CAPTURE_NOT_BEGUN = _fails("capture_not_begun", "A capture was asked for, and none was begun.")
 EMPTY_CAPTURE = _fails("empty_capture", "A capture succeeded and holds no operation.")
 FORBIDDEN_NODE = _fails("forbidden_node", "The graph holds a host node, an allocation or a device-to-host copy.")
 SYNC_IN_CAPTURE = _fails("sync_in_capture", "The step waits for the device inside what was captured.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, part_names, parts_of
@@ -113,6 +113,8 @@ def _apart(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]
         one, other = _end(ours), _end(theirs)
         if one is not None and other is not None:
             yield from _named("at the end", [str(each) for each in differing(one, other) if not each.only_one_has_it])
+    if verdict.reason in {*_ENDS_APART, "end_differs"}:
+        yield from _never_changed(arms, ours, theirs)
 
 
 def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
@@ -129,6 +131,28 @@ def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[Ru
 def _named(when: str, names: Sequence[str]) -> Iterator[str]:
     if names:
         yield f"{when} {counted(len(names), 'tensor')}: {some(list(names))}"
+
+
+def _never_changed(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEvidence) -> Iterator[str]:
+    """State that the candidate left as it began, where the baseline's training changed it."""
+    mine, other = _changed(ours), _changed(theirs)
+    still = [name for name, changed in other.items() if changed and mine.get(name) is False]
+    if still:
+        left = counted(len(still), "tensor")
+        yield f"{arms['candidate']} left {left} as they began that {arms['baseline']} changed: {some(still)}"
+
+
+def _changed(execution: ArmEvidence) -> dict[str, bool]:
+    """Of each tensor of the state that is there at the start and at the end, whether it ended as another."""
+    start, end = execution.start.state, _end(execution)
+    if start is None or end is None:
+        return {}
+    return {
+        f"{category} {name}": end.digests[category][name] != digest
+        for category, named in sorted(start.digests.items())
+        for name, digest in sorted(named.items())
+        if name in end.digests.get(category, {})
+    }
 
 
 def _first(runs: Sequence[RunEvidence], arm: str) -> ArmEvidence | None:

@@ -147,7 +147,12 @@ class ArmExecution:
             watched = self._series(kept, every_step, keep=keep)
         self._phase("end")
         end = arm_end(self.training, self.arm, self.replica, self.steps_called, self.watch, self.ends)
-        changes = {"capture_attempts": attempts.count, "input_names": self.input_names, "updates": self.updates}
+        changes = {
+            "capture_attempts": attempts.count,
+            "capture_errors": attempts.errors,
+            "input_names": self.input_names,
+            "updates": self.updates,
+        }
         self.recorder.write(end.model_copy(update=changes))
         self._observe(watched, every_step)
 

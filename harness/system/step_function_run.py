@@ -194,7 +194,7 @@ class StepFunctionRun:
             warmup_steps=sum(getattr(step, "warmup_steps", 0) for step in steps),
             replays=self._replays,
             uncaptured_steps=self._uncaptured,
-            recorded_operations=getattr(captured, "operations", 0),
+            recorded_operations=sum(getattr(step, "operations", 0) for step in steps),
             fake_pass_clean=getattr(captured, "fake_pass_clean", None),
             graphs={
                 f"{number}.{label}": handle

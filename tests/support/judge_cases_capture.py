@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,6 +44,14 @@ def captured(claim: dict[str, Any] | None = None, execution: dict[str, Any] | No
     """The verdict on a captured CUDA graph with changes."""
     replayed = graphed(**{"capture": cuda_graph(**capture), **(execution or {})})
     return verdict_of(CAPTURE | (claim or {}), paired(replayed))
+
+
+def silent(attempts: int | None, errors: Sequence[str] = ()) -> Verdict:
+    """The verdict on an arm that asks for a capture, has none and says nothing; what the harness saw of captures."""
+    asked = graphed(capture=cuda_graph(captured=False, captures=0, replays=0, nodes=[], device_work=None))
+    assert asked.end is not None
+    seen = {"capture_attempts": attempts, "capture_errors": list(errors)}
+    return verdict_of(CAPTURE, paired(dataclasses.replace(asked, end=asked.end.model_copy(update=seen))))
 
 
 def nodes(**types: int) -> dict[str, Any]:
@@ -93,6 +102,9 @@ CAPTURE_CASES = [
     Case("failed", "not_captured", lambda: captured(captured=False, failure="a sync")),
     Case("failed at one shape", "not_captured", lambda: captured(failure="a sync")),
     Case("never began", "not_captured", lambda: captured(captures=0)),
+    Case("asked for and not begun", "capture_not_begun", lambda: silent(0)),
+    Case("given up without a word", "not_captured", lambda: silent(1, ["model.py:7: a sync", "model.py:9: another"])),
+    Case("silent, by an older version", "not_captured", lambda: silent(None)),
     Case("no node", "empty_capture", lambda: captured(nodes=[graph(by_type={})])),
     Case(
         "one empty graph of two",

@@ -9,6 +9,13 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "Something in the step cannot be recorded: it waits for the device, allocates, or runs on another stream.",
         "mend the line that the message names",
     ),
+    "capture_not_begun": (
+        (
+            "What asks for the capture does not reach the code that makes it: a step that overrides or copies another, "
+            "a setting that is read elsewhere, a condition that is never met."
+        ),
+        "follow the setting from the contract's arm to where the capture begins",
+    ),
     "empty_capture": (
         "The work ran on another stream than the captured one, or before the capture began.",
         "enqueue the step on the stream that is captured",

@@ -119,6 +119,17 @@ def test_a_start_that_is_unequal_is_told_with_its_tensors() -> None:
     ]
 
 
+def test_what_the_candidate_never_changed_is_told_beside_what_ends_apart() -> None:
+    """As where an update, or a statistic, reaches no replay."""
+    seen, found = judged(graphed(LOSSES + 1e-6, end="start"))
+    assert seen.reason == "differs"
+    named = "parameters p0, parameters p1, parameters p2 and 1 more"
+    assert labelled(found, "what differs") == [
+        f"at the end 4 tensors: {named}",
+        f"graphed left 4 tensors as they began that ungraphed changed: {named}",
+    ]
+
+
 def test_equal_ends_name_nothing() -> None:
     _, found = judged(graphed(LOSSES + 1e-6))
     assert labelled(found, "what differs") == []

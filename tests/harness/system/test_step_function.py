@@ -152,6 +152,10 @@ def test_every_shape_is_captured_once() -> None:
         assert run.capture_record().captures == 3
         assert run.capture_record().replays == 9
         assert run.inputs()["x"].shape == (24, 6)
+        recorded = run.capture_record().recorded_operations
+    with Regression().open(WORKLOAD, Arm(capture="step")) as run:
+        run.step(0)
+        assert recorded == 3 * run.capture_record().recorded_operations
 
 
 def test_the_run_offers_its_capabilities() -> None:

@@ -1,0 +1,85 @@
+"""A fused optimizer takes hold of the gradients when it is configured; a capture's backward pass writes others."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from examples.field_bugs.own_capture import OwnCaptures, OwnGraph
+from harness.system.step_function import StepFunction
+
+WORDS = 32
+
+
+def buggy(seed, captured):
+    return make_step(seed, captured, BoundAdam)
+
+
+def mended(seed, captured):
+    return make_step(seed, captured, Adam)
+
+
+class Adam:
+    def __init__(self, parameters):
+        self.parameters = list(parameters)
+        self.moments = [[torch.zeros_like(each) for each in self.parameters] for _ in range(2)]
+        self.counts = [torch.zeros((), device=each.device) for each in self.parameters]
+
+    def gradients(self):
+        return [each.grad for each in self.parameters]
+
+    @torch.no_grad()
+    def step(self):
+        torch._foreach_add_(self.counts, 1)
+        tensors = (self.parameters, self.gradients(), *self.moments, [], self.counts)
+        settings = {"lr": 1e-2, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "eps": 1e-8}
+        torch._fused_adam_(*tensors, **settings, amsgrad=False, maximize=False)
+
+
+class BoundAdam(Adam):
+    def __init__(self, parameters):
+        super().__init__(parameters)
+        self.bound = [each.grad for each in self.parameters]
+
+    def gradients(self):
+        return self.bound
+
+
+def allocate_gradients(model):
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+
+
+def make_step(seed, captured, optimizer_class):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Embedding(WORDS, 16), nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, WORDS))
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    allocate_gradients(model)
+    optimizer = optimizer_class(model.parameters())
+    captures, static = OwnCaptures(captured), {}
+
+    def passes():
+        torch._foreach_zero_([each.grad for each in model.parameters()])
+        logits = model(static["tokens"][:, :-1])
+        loss = functional.cross_entropy(logits.flatten(0, 1), static["tokens"][:, 1:].flatten())
+        loss.backward()
+        return loss.detach()
+
+    def step(batch):
+        static.setdefault("tokens", batch["tokens"].clone()).copy_(batch["tokens"])
+        if captured and not captures.graphs:
+            allocate_gradients(model)  # where replays write them
+            captures.graphs["step"] = OwnGraph(passes, static, model.parameters())
+            captures.captures += 1
+        captures.replays += captured
+        loss = captures.graphs["step"].replay() if captured else passes()
+        optimizer.step()
+        return loss.clone()
+
+    def batch(index):
+        """Words that follow each other by a rule; a tenth of them are others."""
+        generator = torch.Generator().manual_seed(100_000 * seed + index)
+        words = (torch.randint(WORDS, (8, 1), generator=generator) + 5 * torch.arange(9)) % WORDS
+        others = torch.randint(WORDS, words.shape, generator=generator)
+        return {"tokens": torch.where(torch.rand(words.shape, generator=generator) < 0.1, others, words)}
+
+    return StepFunction(step=step, batch=batch, parameters=model, captured=captures.record)

@@ -1,0 +1,98 @@
+"""A family of detectors has a training step of its own, which never asks for the replay that its library captures."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
+from harness.system.step_function import StepFunction
+
+
+def buggy(seed, captured):
+    return make_step(AveragingTrainer(seed, captured), seed)
+
+
+def mended(seed, captured):
+    return make_step(RoutedAveragingTrainer(seed, captured), seed)
+
+
+class Trainer:
+    """The library's: a step by a replay where one is asked for."""
+
+    def __init__(self, seed, captured):
+        torch.manual_seed(seed)
+        self.model = Detector().to("cuda" if torch.cuda.is_available() else "cpu")
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=torch.tensor(3e-3), fused=True)
+        self.captures, self.static = OwnCaptures(captured), {}
+
+    def step(self, batch):
+        self.fill(batch)
+        loss = self.passes()
+        self.optimizer.step()
+        return loss.clone()
+
+    def fill(self, batch):
+        for name, tensor in batch.items():
+            self.static.setdefault(name, tensor.clone()).copy_(tensor)
+
+    def passes(self):
+        if not self.captures.requested:
+            return self.eager_passes()
+        if not self.captures.graphs:
+            warm_up(self.eager_passes)
+            self.captures.graphs["step"] = OwnGraph(self.eager_passes, self.static, self.model.parameters())
+            self.captures.captures += 1
+        self.captures.replays += 1
+        return self.captures.graphs["step"].replay()
+
+    def eager_passes(self):
+        self.optimizer.zero_grad()
+        loss = functional.l1_loss(self.model(self.static["images"]), self.static["boxes"])
+        loss.backward()
+        return loss.detach()
+
+
+class AveragingTrainer(Trainer):
+    """The family's: its step keeps an average of the weights, too."""
+
+    own_passes = Trainer.eager_passes
+
+    def __init__(self, seed, captured):
+        super().__init__(seed, captured)
+        self.average = [each.detach().clone() for each in self.model.parameters()]
+
+    def step(self, batch):
+        self.fill(batch)
+        loss = self.own_passes()
+        self.optimizer.step()
+        torch._foreach_lerp_(self.average, [each.detach() for each in self.model.parameters()], 0.01)
+        return loss.clone()
+
+
+class RoutedAveragingTrainer(AveragingTrainer):
+    own_passes = Trainer.passes
+
+
+class Detector(nn.Module):
+    """Four queries look at the patches of an image, and give a box each."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.patches, self.places = nn.Conv2d(1, width, 4, 4), nn.Parameter(torch.randn(16, width))
+        self.queries, self.keys = nn.Parameter(torch.randn(4, width)), nn.Linear(width, width)
+        self.box = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, 4))
+
+    def forward(self, images):
+        seen = self.patches(images).flatten(2).mT + self.places
+        return self.box((self.queries @ self.keys(seen).mT).softmax(-1) @ seen)
+
+
+def make_step(trainer, seed):
+    def batch(index):
+        """A box is how bright the squares of an image's quarter are."""
+        generator = torch.Generator().manual_seed(100_000 * seed + index)
+        squares = torch.rand(8, 1, 4, 4, generator=generator)
+        images = functional.interpolate(squares, scale_factor=4) + 0.1 * torch.randn(8, 1, 16, 16, generator=generator)
+        return {"images": images, "boxes": functional.unfold(squares, 2, stride=2).mT.contiguous()}
+
+    return StepFunction(step=trainer.step, batch=batch, parameters=trainer.model, captured=trainer.captures.record)

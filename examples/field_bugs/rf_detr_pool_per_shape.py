@@ -1,0 +1,74 @@
+"""A detector trained on images of several sizes captures a graph for each, and each graph takes a pool of its own."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
+from harness.system.replay.graph import CudaGraph, graph_pool_handle
+from harness.system.step_function import StepFunction
+
+ON_GPU = torch.cuda.is_available()
+SIZES = [(64 if ON_GPU else 4) * number for number in range(2, 6)]
+
+
+def buggy(seed, captured):
+    return make_step(seed, captured, lambda: None)
+
+
+def mended(seed, captured):
+    shared = graph_pool_handle() if ON_GPU else None
+    return make_step(seed, captured, lambda: shared)
+
+
+class PooledGraph(OwnGraph):
+    def __init__(self, pool, *arguments):
+        self.pool = pool
+        super().__init__(*arguments)
+
+    def _captured(self, body):
+        if not ON_GPU:
+            return super()._captured(body)
+        graph = CudaGraph()
+        with graph.capturing(self.pool):
+            self.result = body().detach()
+        return graph
+
+
+def make_step(seed, captured, pool_of_next):
+    torch.manual_seed(seed)
+    layers = [nn.Sequential(nn.Conv2d(inputs, 16, 3, padding=1), nn.SiLU()) for inputs in (1, 16, 16)]
+    model = nn.Sequential(*layers, nn.Conv2d(16, 1, 1)).to("cuda" if ON_GPU else "cpu")
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(3e-3), fused=True)
+    captures, static = OwnCaptures(captured), {size: {} for size in SIZES}
+
+    def passes(size):
+        optimizer.zero_grad(set_to_none=False)
+        loss = functional.binary_cross_entropy_with_logits(model(static[size]["images"]), static[size]["there"])
+        loss.backward()
+        return loss.detach()
+
+    def step(batch):
+        size = batch["images"].shape[-1]
+        for name, tensor in batch.items():
+            static[size].setdefault(name, tensor.clone()).copy_(tensor)
+        if captured and size not in captures.graphs:
+            warm_up(lambda: passes(size))
+            captures.graphs[size] = PooledGraph(pool_of_next(), lambda: passes(size), static[size], model.parameters())
+            captures.captures += 1
+        captures.replays += captured
+        loss = captures.graphs[size].replay() if captured else passes(size)
+        optimizer.step()
+        return loss.clone()
+
+    def batch(index):
+        """Images of noise, brighter in a fifth of their squares."""
+        generator = torch.Generator().manual_seed(100_000 * seed + index)
+        size = SIZES[index % len(SIZES)]
+        there = (torch.rand(4, 1, 4, 4, generator=generator) < 0.2).float()
+        there = functional.interpolate(there, size=(size, size))
+        return {"images": there + torch.randn(there.shape, generator=generator), "there": there}
+
+    return StepFunction(step=step, batch=batch, parameters=model, captured=captures.record)
