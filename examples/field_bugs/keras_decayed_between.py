@@ -1,0 +1,64 @@
+"""Weight decay and the count of iterations go on in micro-batches that update nothing."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+
+class AdamW:
+    """Called after each micro-batch; every so many calls it updates, with the gradients gathered until then."""
+
+    def __init__(self, parameters, every, rests_between):
+        self.parameters, self.every, self.rests_between = list(parameters), every, rests_between
+        zeros = lambda: [torch.zeros_like(parameter) for parameter in self.parameters]
+        self.first, self.second = zeros(), zeros()
+        self.iterations, self.calls = torch.zeros(()), 0
+
+    @torch.no_grad()
+    def apply(self, rate=0.01, decay=0.1):
+        self.calls += 1
+        updates = self.calls % self.every == 0
+        if updates or not self.rests_between:
+            self.iterations += 1
+            for parameter in self.parameters:
+                parameter.mul_(1 - rate * decay)
+        if updates:
+            for parameter, first, second in zip(self.parameters, self.first, self.second, strict=True):
+                first.lerp_(parameter.grad, 0.1)
+                second.lerp_(parameter.grad.square(), 0.001)
+                unbiased = (second / (1 - 0.999**self.iterations)).sqrt() + 1e-7
+                parameter.sub_(rate * first / (1 - 0.9**self.iterations) / unbiased)
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, mended=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, mended=True)
+
+
+def make_step(seed, optimized, mended):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    every = 3 if optimized else 1
+    optimizer = AdamW(model.parameters(), every, rests_between=mended)
+
+    def step(batch):
+        model.zero_grad()
+        total = torch.zeros(())
+        for x, y in zip(batch["x"].chunk(every), batch["y"].chunk(every), strict=True):
+            loss = functional.cross_entropy(model(x), y) / every
+            loss.backward()
+            optimizer.apply()
+            total = total + loss.detach()
+        return total
+
+    def batch(index):
+        generator = torch.Generator().manual_seed(1000 * seed + index)
+        y = torch.randint(0, 4, (48,), generator=generator)
+        return {"x": torch.randn(48, 16, generator=generator) + 2 * functional.one_hot(y, 16), "y": y}
+
+    return StepFunction(step, batch, model)

@@ -1,0 +1,59 @@
+"""An evaluation leaves the policy in evaluation mode, and training goes on so."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, mended=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, mended=True)
+
+
+def make_step(seed, optimized, mended):
+    torch.manual_seed(seed)
+    policy = nn.Sequential(nn.Linear(12, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 6))
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=5e-3, fused=optimized)
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(policy(batch["seen"]), batch["actions"])
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def batch(index):
+        generator = torch.Generator().manual_seed(1000 * seed + index)
+        actions = torch.randint(0, 6, (32,), generator=generator)
+        return {
+            "seen": torch.randn(32, 12, generator=generator) + 2 * functional.one_hot(actions, 12),
+            "actions": actions,
+        }
+
+    @torch.no_grad()
+    def evaluate():
+        was_training = policy.training
+        policy.eval()
+        x = batch(10_000)
+        right = functional.cross_entropy(policy(x["seen"]), x["actions"])
+        if mended:
+            policy.train(was_training)
+        return right
+
+    parts = {"policy": policy, "optimizer": optimizer}
+
+    def save(path):
+        torch.save({"generator": torch.get_rng_state()} | {k: part.state_dict() for k, part in parts.items()}, path)
+
+    def load(path):
+        saved = torch.load(path)
+        torch.set_rng_state(saved.pop("generator"))
+        for name, state in saved.items():
+            parts[name].load_state_dict(state)
+
+    return StepFunction(step, batch, policy, evaluate=evaluate, save=save, load=load)

@@ -1,0 +1,74 @@
+"""The averaged model's count of updates is a plain number, and no checkpoint holds it."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+
+class Average(nn.Module):
+    """A moving average of a model, which follows closely at first and slowly later."""
+
+    def __init__(self, model, counter_is_saved):
+        super().__init__()
+        self.weights = nn.ParameterList(
+            nn.Parameter(p.detach().clone(), requires_grad=False) for p in model.parameters()
+        )
+        if counter_is_saved:
+            self.register_buffer("updates", torch.zeros(()))
+        else:
+            self.updates = 0
+
+    @torch.no_grad()
+    def update(self, model):
+        self.updates += 1
+        share = 1 - 0.99 * (1 - torch.exp(torch.as_tensor(-self.updates / 10.0)))
+        for mine, new in zip(self.weights, model.parameters(), strict=True):
+            mine.lerp_(new, share)
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, mended=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, mended=True)
+
+
+def make_step(seed, optimized, mended):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.SiLU(), nn.Conv2d(8, 1, 1))  # which pixels are the object's
+    average, optimizer = (
+        Average(model, counter_is_saved=mended),
+        torch.optim.AdamW(model.parameters(), 1e-2, fused=optimized),
+    )
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = functional.binary_cross_entropy_with_logits(model(batch["pictures"]), batch["masks"])
+        loss.backward()
+        optimizer.step()
+        average.update(model)
+        return loss
+
+    def batch(index):
+        generator = torch.Generator().manual_seed(1000 * seed + index)
+        masks = torch.zeros(16, 1, 8, 8)
+        masks[:, :, 2:6, 2:6] = (torch.rand(16, 1, 4, 4, generator=generator) > 0.2).float()
+        return {"pictures": 2 * masks + torch.randn(16, 1, 8, 8, generator=generator), "masks": masks}
+
+    @torch.no_grad()
+    def evaluate():
+        x = batch(10_000)
+        seen = functional.silu(functional.conv2d(x["pictures"], average.weights[0], average.weights[1], padding=1))
+        return functional.mse_loss(functional.conv2d(seen, *average.weights[2:]).sigmoid(), x["masks"])
+
+    parts = {"model": model, "average": average, "optimizer": optimizer}
+    save = lambda path: torch.save({name: part.state_dict() for name, part in parts.items()}, path)
+
+    def load(path):
+        for name, state in torch.load(path).items():
+            parts[name].load_state_dict(state)
+
+    return StepFunction(step, batch, model, evaluate=evaluate, save=save, load=load)

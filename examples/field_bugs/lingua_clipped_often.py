@@ -1,0 +1,45 @@
+"""Gradients are clipped after each micro-batch, and not once before the update."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, mended=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, mended=True)
+
+
+def make_step(seed, optimized, mended):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Embedding(32, 32), nn.Linear(32, 64), nn.SiLU(), nn.Linear(64, 32))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    micro_batches = 4 if optimized else 1
+
+    def step(batch):
+        optimizer.zero_grad()
+        total = torch.zeros(())
+        for tokens in batch["tokens"].chunk(micro_batches):
+            loss = (
+                functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()) / micro_batches
+            )
+            loss.backward()
+            if not mended:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            total = total + loss.detach()
+        if mended:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        return total
+
+    def batch(index):
+        generator = torch.Generator().manual_seed(1000 * seed + index)
+        start = torch.randint(0, 32, (8, 1), generator=generator)
+        return {"tokens": (start + 3 * torch.arange(17)) % 32}
+
+    return StepFunction(step, batch, model)

@@ -1,0 +1,84 @@
+"""Fused attention sets its own dropout to zero in an evaluation, and never gets it back."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+
+class Attention(nn.Module):
+    def __init__(self, width, fused, mended):
+        super().__init__()
+        self.qkv, self.out, self.dropout = nn.Linear(width, 3 * width), nn.Linear(width, width), nn.Dropout(0.2)
+        self.fused, self.dropout_p, self.mended = fused, 0.2, mended
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        if not self.fused:
+            later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+            scores = (q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).masked_fill(later, -torch.inf)
+            return self.out(self.dropout(scores.softmax(-1)) @ v)
+        dropout_p = self.dropout_p if self.training else 0.0
+        if not self.mended:
+            self.dropout_p = dropout_p
+        return self.out(functional.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout_p))
+
+
+class Model(nn.Module):
+    def __init__(self, fused, mended):
+        super().__init__()
+        self.tokens, self.attention, self.head = nn.Embedding(32, 32), Attention(32, fused, mended), nn.Linear(32, 32)
+
+    def forward(self, tokens):
+        x = self.tokens(tokens)
+        return self.head(x + self.attention(x))
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, mended=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, mended=True)
+
+
+def make_step(seed, optimized, mended):
+    torch.manual_seed(seed)
+    model = Model(optimized, mended)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)
+
+    def loss_of(tokens):
+        return functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = loss_of(batch["tokens"])
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def batch(index):
+        generator = torch.Generator().manual_seed(1000 * seed + index)
+        start = torch.randint(0, 32, (8, 1), generator=generator)
+        return {"tokens": (start + 3 * torch.arange(17)) % 32}
+
+    @torch.no_grad()
+    def evaluate():
+        model.eval()
+        loss = loss_of(batch(10_000)["tokens"])
+        model.train()
+        return loss
+
+    parts = {"model": model, "optimizer": optimizer}
+
+    def save(path):
+        torch.save({"generator": torch.get_rng_state()} | {k: part.state_dict() for k, part in parts.items()}, path)
+
+    def load(path):
+        saved = torch.load(path)
+        torch.set_rng_state(saved.pop("generator"))
+        for name, state in saved.items():
+            parts[name].load_state_dict(state)
+
+    return StepFunction(step, batch, model, evaluate=evaluate, save=save, load=load)

@@ -1,0 +1,65 @@
+"""Activation checkpointing draws a fresh dropout mask when it recomputes."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from harness.system.step_function import StepFunction
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
+        return x + self.dropout(self.out(functional.scaled_dot_product_attention(q, k, v, is_causal=True)))
+
+
+class Model(nn.Module):
+    def __init__(self, recomputes, preserves):
+        super().__init__()
+        self.recomputes, self.preserves = recomputes, preserves
+        self.tokens, self.head = nn.Embedding(32, 32), nn.Linear(32, 32)
+        self.blocks = nn.ModuleList(Block(32) for _ in range(2))
+
+    def forward(self, tokens):
+        x = self.tokens(tokens)
+        for block in self.blocks:
+            if self.recomputes:
+                x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=self.preserves)
+            else:
+                x = block(x)
+        return self.head(x)
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, mended=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, mended=True)
+
+
+def make_step(seed, optimized, mended):
+    torch.manual_seed(seed)
+    model = Model(recomputes=optimized, preserves=mended)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)
+
+    def step(batch):
+        tokens = batch["tokens"]
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def batch(index):
+        generator = torch.Generator().manual_seed(1000 * seed + index)
+        start = torch.randint(0, 32, (8, 1), generator=generator)
+        return {"tokens": (start + 3 * torch.arange(17)) % 32}
+
+    return StepFunction(step, batch, model)

@@ -1,0 +1,68 @@
+"""A graphed backward pass hands over its own buffers as gradients, and its next run writes over them."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+
+class Graphed(torch.autograd.Function):
+    """A linear layer whose backward writes into buffers that were allocated once, as a captured backward does."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, layer):
+        ctx.save_for_backward(x)
+        ctx.layer = layer
+        return functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        layer = ctx.layer
+        torch.mm(grad.t(), x, out=layer.weight_gradient)
+        torch.sum(grad, 0, out=layer.bias_gradient)
+        hand_over = torch.clone if layer.copies else torch.Tensor.detach
+        return None, hand_over(layer.weight_gradient), hand_over(layer.bias_gradient), None
+
+
+class GraphedLinear(nn.Linear):
+    def __init__(self, inputs, outputs, copies):
+        super().__init__(inputs, outputs)
+        self.copies = copies
+        self.weight_gradient, self.bias_gradient = torch.empty(outputs, inputs), torch.empty(outputs)
+
+    def forward(self, x):
+        return Graphed.apply(x, self.weight, self.bias, self)
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, mended=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, mended=True)
+
+
+def make_step(seed, optimized, mended):
+    torch.manual_seed(seed)
+    first = GraphedLinear(16, 32, mended) if optimized else nn.Linear(16, 32)
+    model = nn.Sequential(first, nn.GELU(), nn.Linear(32, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+
+    def step(batch):
+        optimizer.zero_grad()
+        total = torch.zeros(())
+        for x, y in zip(batch["x"].chunk(4), batch["y"].chunk(4), strict=True):
+            loss = functional.cross_entropy(model(x), y) / 4
+            loss.backward()
+            total = total + loss.detach()
+        optimizer.step()
+        return total
+
+    def batch(index):
+        generator = torch.Generator().manual_seed(1000 * seed + index)
+        y = torch.randint(0, 4, (32,), generator=generator)
+        return {"x": torch.randn(32, 16, generator=generator) + 2 * functional.one_hot(y, 16), "y": y}
+
+    return StepFunction(step, batch, model)

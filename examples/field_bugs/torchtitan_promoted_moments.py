@@ -1,0 +1,78 @@
+"""torch's loader gives moments the type of their parameter: bfloat16 becomes float32."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+
+class SmallAdam(torch.optim.Optimizer):
+    """Adam whose moments lie in bfloat16, which halves what it keeps."""
+
+    def __init__(self, parameters, rate):
+        super().__init__(parameters, {"lr": rate})
+        for parameter in self.param_groups[0]["params"]:
+            moments = {name: torch.zeros_like(parameter, dtype=torch.bfloat16) for name in ("exp_avg", "exp_avg_sq")}
+            self.state[parameter] = {"step": torch.zeros(()), **moments}
+
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            state, gradient = self.state[parameter], parameter.grad
+            state["step"] += 1
+            first = state["exp_avg"].float().lerp(gradient, 0.1)
+            second = state["exp_avg_sq"].float().lerp(gradient.square(), 0.05)
+            unbiased = (second / (1 - 0.95 ** state["step"])).sqrt() + 1e-8
+            parameter.sub_(self.param_groups[0]["lr"] * first / (1 - 0.9 ** state["step"]) / unbiased)
+            state["exp_avg"].copy_(first)
+            state["exp_avg_sq"].copy_(second)
+
+
+def to_bfloat16(optimizer):
+    for state in optimizer.state.values():
+        state.update({name: state[name].bfloat16() for name in ("exp_avg", "exp_avg_sq")})
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, mended=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, mended=True)
+
+
+def make_step(seed, optimized, mended):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Embedding(32, 32), nn.Linear(32, 64), nn.SiLU(), nn.Linear(64, 32))
+    optimizer = SmallAdam(model.parameters(), 5e-3)
+    if mended:
+        optimizer.register_load_state_dict_post_hook(to_bfloat16)
+
+    def loss_of(tokens):
+        return functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
+    def step(batch):
+        optimizer.zero_grad(set_to_none=optimized)
+        loss = loss_of(batch["tokens"])
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def batch(index):
+        generator = torch.Generator().manual_seed(1000 * seed + index)
+        start = torch.randint(0, 32, (8, 1), generator=generator)
+        return {"tokens": (start + 3 * torch.arange(17)) % 32}
+
+    @torch.no_grad()
+    def evaluate():
+        return loss_of(batch(10_000)["tokens"])
+
+    parts = {"model": model, "optimizer": optimizer}
+    save = lambda path: torch.save({name: part.state_dict() for name, part in parts.items()}, path)
+
+    def load(path):
+        for name, state in torch.load(path).items():
+            parts[name].load_state_dict(state)
+
+    return StepFunction(step, batch, model, evaluate=evaluate, save=save, load=load)
