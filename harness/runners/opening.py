@@ -19,8 +19,9 @@ from harness.system.wrappers import DECOY_GRAPH, HARNESS_FAULTS, SWAPPED_ARMS, w
 def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
     """The training run of `arm`, entered; released on exit, its memory returned to the device.
 
-    The process's generators start from the workload's seed in every arm: none draws on where another left them. A
-    fault that the system describes is the system's to plant; otherwise it must be one of the harness's own.
+    The process's generators start from the workload's seed in every arm: none draws on where another left them, nor
+    on what an import drew, which only the first of them makes. A fault that the system describes is the system's to
+    plant; otherwise it must be one of the harness's own.
     Raises `UsageError` for a fault that neither knows, and for an arm of another commit than this process's;
     `NotAvailable` as the system does.
     """
@@ -65,7 +66,9 @@ def _require_run(opened: object, system: TrainingSystem) -> None:
 
 def _seed_generators(seed: int) -> None:
     from harness.system.replay.generators import seed_all
+    from harness.system.replay.imports import keep_imports_undrawn
 
+    keep_imports_undrawn()
     seed_all(seed)
 
 

@@ -1,0 +1,48 @@
+"""Fabric's wrapper of an optimizer is left behind by a load, and a schedule on it changes nothing any more."""
+
+import torch
+from torch import nn
+
+from examples.field_bugs.packages import use_packages
+from harness.system.step_function import StepFunction
+
+
+def buggy(seed, optimized):
+    use_packages(__file__, "buggy")
+    return make_step(seed, optimized)
+
+
+def mended(seed, optimized):
+    use_packages(__file__, "mended")
+    return make_step(seed, optimized)
+
+
+def make_step(seed, optimized):
+    from lightning_fabric import Fabric
+
+    torch.manual_seed(seed)
+    fabric = Fabric(accelerator="cpu", devices=1)
+    network = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
+    model, optimizer = fabric.setup(network, torch.optim.AdamW(network.parameters(), lr=1e-2, fused=optimized))
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.97)
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = (model(batch["x"]) - batch["y"]).square().mean()
+        fabric.backward(loss)
+        optimizer.step()
+        return loss.detach()
+
+    def batch(index):
+        generator = torch.Generator().manual_seed(100_000 * seed + index)
+        x = torch.randn(16, 8, generator=generator)
+        return {"x": x, "y": x[:, :2].sin()}
+
+    def save(path):
+        fabric.save(path, {"model": model, "optimizer": optimizer, "schedule": schedule.state_dict()})
+
+    def load(path):
+        rest = fabric.load(path, {"model": model, "optimizer": optimizer})
+        schedule.load_state_dict(rest["schedule"])
+
+    return StepFunction(step=step, batch=batch, parameters=network, save=save, load=load, after=schedule.step)

@@ -1,0 +1,60 @@
+"""A validation by Lightning's Trainer sets a frozen body, in eval mode on purpose, to training."""
+
+import logging
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from examples.field_bugs.packages import use_packages
+from harness.system.step_function import StepFunction
+
+
+def buggy(seed, optimized):
+    use_packages(__file__, "buggy")
+    return make_step(seed, optimized)
+
+
+def mended(seed, optimized):
+    use_packages(__file__, "mended")
+    return make_step(seed, optimized)
+
+
+def make_step(seed, optimized):
+    import pytorch_lightning as lightning
+
+    class Tuned(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh())
+            self.body.requires_grad_(False).eval()
+            self.head = nn.Linear(16, 2)
+
+        def loss(self, x):
+            return (self.head(self.body(x)) - x[:, :2].sin()).square().mean()
+
+        def validation_step(self, x, _index):
+            self.log("loss", self.loss(x))
+
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    torch.manual_seed(seed)
+    module = Tuned()
+    optimizer = torch.optim.AdamW(module.head.parameters(), lr=1e-2, fused=optimized)
+    unseen = DataLoader(torch.randn(32, 8), batch_size=16, generator=torch.Generator())
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = lightning.Trainer(accelerator="cpu", **quiet)
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = module.loss(batch["x"])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def batch(index):
+        return {"x": torch.randn(16, 8, generator=torch.Generator().manual_seed(100_000 * seed + index))}
+
+    def evaluate():
+        return trainer.validate(module, unseen, verbose=False)[0]["loss"]
+
+    return StepFunction(step=step, batch=batch, parameters=module.head, evaluate=evaluate)

@@ -1,0 +1,60 @@
+"""Releases of other projects that entries try as they are: with the bug, and mended.
+
+Two releases of one package cannot be installed side by side. Each has a folder of its own below the environment, which
+`python scripts/install_field_bug_packages.py` fills; `[installed]` of an entry's facts lists them for each form.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+from harness.errors import HarnessError
+
+FOLDER = Path(sys.prefix) / "field-bug-packages"
+INSTALL = "python scripts/install_field_bug_packages.py"
+
+
+def installed_for(facts: Path) -> dict[str, list[str]]:
+    """`name==version` of each release that a form of an entry needs, first the one that it is about; by form."""
+    found: dict[str, list[str]] = tomllib.loads(facts.read_text(encoding="utf-8")).get("installed", {})
+    return found
+
+
+def folder_of(release: str) -> Path:
+    """Where a release lies, or would: `…/transformers-4.45.2` of `transformers==4.45.2`."""
+    return FOLDER / release.replace("==", "-")
+
+
+def use_packages(entry: str, form: str) -> None:
+    """Let this process import what the form of an entry (its `__file__`) needs, before the environment's own.
+
+    Raises `HarnessError` for a release that is not installed, and where this process has imported another one.
+    """
+    releases = installed_for(Path(entry).with_suffix(".toml"))[form]
+    for release in reversed(releases):
+        folder = folder_of(release)
+        if not folder.is_dir():
+            raise HarnessError(
+                "an entry runs with the releases that it lists",
+                where=f"{Path(entry).name}, {form}",
+                got=f"no {release} in {FOLDER}",
+                remedy=f"run `{INSTALL}`",
+            )
+        sys.path.insert(0, str(folder))
+    for release in releases:
+        _require_unimported(folder_of(release), release)
+
+
+def _require_unimported(folder: Path, release: str) -> None:
+    for path in folder.iterdir():
+        imported = sys.modules.get(path.stem) if path.name == path.stem or path.suffix == ".py" else None
+        place = str(getattr(imported, "__file__", None) or folder)
+        if not Path(place).is_relative_to(folder):
+            raise HarnessError(
+                "an entry imports its packages before anything else does",
+                where=release,
+                got=f"{path.stem} of {place}",
+                remedy="try it in a process of its own",
+            )

@@ -1,0 +1,54 @@
+"""Activation checkpointing runs BatchNorm twice a step, which moves its running statistics both times."""
+
+from functools import partial
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from examples.field_bugs.packages import use_packages
+from harness.system.step_function import StepFunction
+
+
+def buggy(seed, optimized):
+    return make_step(seed, partial(checkpoint, use_reentrant=False) if optimized else None)
+
+
+def mended(seed, optimized):
+    use_packages(__file__, "mended")
+    from pytorch_pfn_extras.utils.checkpoint import checkpoint as aware_checkpoint
+
+    return make_step(seed, aware_checkpoint if optimized else None)
+
+
+def make_step(seed, recompute):
+    torch.manual_seed(seed)
+    body = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh())
+    model = nn.Sequential(nn.Linear(8, 8), body, nn.Linear(16, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    unseen = torch.randn(64, 8) + 1
+
+    def predict(x):
+        hidden = model[0](x)
+        return model[2](recompute(body, hidden) if recompute else body(hidden))
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = (predict(batch["x"]) - batch["y"]).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def batch(index):
+        generator = torch.Generator().manual_seed(100_000 * seed + index)
+        x = torch.randn(16, 8, generator=generator) + 1
+        return {"x": x, "y": x[:, :2].sin()}
+
+    def evaluate():
+        model.eval()
+        with torch.no_grad():
+            loss = (model(unseen) - unseen[:, :2].sin()).square().mean()
+        model.train()
+        return loss
+
+    return StepFunction(step=step, batch=batch, parameters=model, evaluate=evaluate)

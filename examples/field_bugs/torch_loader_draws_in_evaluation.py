@@ -1,0 +1,44 @@
+"""A pass over a validation loader draws from the process's generator, and so changes the dropout of training."""
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from harness.system.step_function import StepFunction
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, generator=None)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, generator=torch.Generator())
+
+
+def make_step(seed, optimized, generator):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.1), nn.Linear(16, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=optimized)
+    unseen = DataLoader(torch.randn(32, 8), batch_size=16, shuffle=False, generator=generator)
+
+    def error(x):
+        return (model(x) - x[:, :2].sin()).square().mean()
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = error(batch["x"])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def batch(index):
+        return {"x": torch.randn(16, 8, generator=torch.Generator().manual_seed(100_000 * seed + index))}
+
+    def evaluate():
+        model.eval()
+        with torch.no_grad():
+            losses = [error(x) for x in unseen]
+        model.train()
+        return torch.stack(losses).mean()
+
+    return StepFunction(step=step, batch=batch, parameters=model, evaluate=evaluate)

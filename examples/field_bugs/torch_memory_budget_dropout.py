@@ -1,0 +1,39 @@
+"""A compiled backward with a memory budget recomputes dropout with another mask than the forward's."""
+
+import torch
+import torch._functorch.config as functorch_config
+import torch._inductor.config as inductor_config
+from torch import nn
+
+from harness.system.step_function import StepFunction
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, budget=0.2)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, budget=1.0)
+
+
+def make_step(seed, optimized, budget):
+    functorch_config.activation_memory_budget = budget
+    inductor_config.fallback_random = True  # the compiled step draws the plain one's numbers
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Dropout(0.5), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    forward = torch.compile(model) if optimized else model
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = (forward(batch["x"]) - batch["y"]).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def batch(index):
+        generator = torch.Generator().manual_seed(100_000 * seed + index)
+        x = torch.randn(32, 16, generator=generator)
+        return {"x": x, "y": x[:, :2].sin()}
+
+    return StepFunction(step=step, batch=batch, parameters=model)

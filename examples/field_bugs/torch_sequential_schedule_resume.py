@@ -1,0 +1,63 @@
+"""Schedules that are made after the optimizer was restored set its learning rate back."""
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
+
+from harness.system.step_function import StepFunction
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, schedule_first=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, schedule_first=True)
+
+
+class Training:
+    """Optimizer and schedule of a model."""
+
+    def __init__(self, model, optimized):
+        self.model = model
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=optimized)
+
+    def make_schedule(self):
+        parts = [LinearLR(self.optimizer, 0.1, 1.0, 10), CosineAnnealingLR(self.optimizer, 30)]
+        self.schedule = SequentialLR(self.optimizer, parts, milestones=[10])
+
+    def step(self, batch):
+        self.optimizer.zero_grad()
+        loss = (self.model(batch["x"]) - batch["y"]).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def after(self):
+        self.schedule.step()
+
+
+def make_step(seed, optimized, schedule_first):
+    torch.manual_seed(seed)
+    training = Training(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2)), optimized)
+    training.make_schedule()
+
+    def batch(index):
+        generator = torch.Generator().manual_seed(100_000 * seed + index)
+        x = torch.randn(16, 8, generator=generator)
+        return {"x": x, "y": x[:, :2].sin()}
+
+    def save(path):
+        torch.save([each.state_dict() for each in (training.model, training.optimizer, training.schedule)], path)
+
+    def load(path):
+        model, optimizer, schedule = torch.load(path)
+        training.model.load_state_dict(model)
+        if schedule_first:
+            training.make_schedule()
+        training.optimizer.load_state_dict(optimizer)
+        if not schedule_first:
+            training.make_schedule()
+        training.schedule.load_state_dict(schedule)
+
+    return StepFunction(training.step, batch, training.model, save=save, load=load, after=training.after)

@@ -1,0 +1,54 @@
+"""transformers' Trainer averages the means of micro-batches that have unequally many labels."""
+
+import tempfile
+
+import torch
+
+from examples.field_bugs.packages import use_packages
+from harness.system.step_function import StepFunction
+
+ROWS = 4
+
+
+def buggy(seed, optimized):
+    use_packages(__file__, "buggy")
+    return make_step(seed, optimized)
+
+
+def mended(seed, optimized):
+    use_packages(__file__, "mended")
+    return make_step(seed, optimized)
+
+
+def make_step(seed, optimized):
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+    parts = ROWS if optimized else 1
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=24, attn_implementation="eager", **sizes))
+    folder = tempfile.mkdtemp()
+    arguments = TrainingArguments(folder, gradient_accumulation_steps=parts, use_cpu=True, report_to=[])
+    trainer = Trainer(model, arguments)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step(batch):
+        optimizer.zero_grad()
+        chunks = {name: tensor.chunk(parts) for name, tensor in batch.items()}
+        micro = [{name: each[part] for name, each in chunks.items()} for part in range(parts)]
+        counted = ()
+        if hasattr(trainer, "get_batch_samples"):  # the mended release counts the labels of all micro-batches first
+            micro, items = trainer.get_batch_samples(iter(micro), parts)
+            counted = (items,)
+        loss = sum(trainer.training_step(model, each, *counted) for each in micro)
+        optimizer.step()
+        return loss.detach()
+
+    def batch(index):
+        generator = torch.Generator().manual_seed(100_000 * seed + index)
+        first = torch.randint(0, 24, (ROWS, 1), generator=generator)
+        tokens = (first + torch.arange(12)) % 24
+        labels = tokens.masked_fill(torch.arange(12) < 3 * torch.arange(ROWS)[:, None], -100)
+        return {"input_ids": tokens, "labels": labels}
+
+    return StepFunction(step=step, batch=batch, parameters=model)

@@ -1,0 +1,67 @@
+"""Install the releases that entries of examples/field_bugs try, a folder each; those that lie there stay.
+
+    python scripts/install_field_bug_packages.py
+
+Wheels alone, without what they depend on: an entry lists all that the environment lacks. The last line says how many
+megabytes there are, and how long it took.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections import defaultdict
+from itertools import zip_longest
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from examples.field_bugs.packages import FOLDER, folder_of, installed_for  # noqa: E402 - from the repository's root
+
+
+def releases() -> list[str]:
+    """Every release that some form of some entry needs."""
+    facts = sorted((ROOT / "examples" / "field_bugs").glob("*.toml"))
+    return sorted({release for path in facts for needed in installed_for(path).values() for release in needed})
+
+
+def rounds(wanted: list[str]) -> list[list[str]]:
+    """Split so that no round has two releases of one package, which pip refuses to download at once."""
+    by_name: dict[str, list[str]] = defaultdict(list)
+    for release in wanted:
+        by_name[release.partition("==")[0]].append(release)
+    return [[release for release in each if release is not None] for each in zip_longest(*by_name.values())]
+
+
+def install(wanted: list[str]) -> None:
+    """Each into a folder that has its name when it is whole. Raises `CalledProcessError` where pip could not."""
+    with tempfile.TemporaryDirectory(dir=FOLDER, prefix=".unfinished-") as name:
+        unfinished = Path(name)
+        options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
+        command = [sys.executable, "-m", "pip", "download", *options, "--dest", name, *wanted]
+        subprocess.run(command, check=True)
+        for wheel in sorted(unfinished.glob("*.whl")):
+            package, version = wheel.name.split("-")[:2]
+            target = unfinished / wheel.stem
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(target)
+            target.rename(folder_of(f"{package.replace('_', '-').lower()}=={version}"))
+
+
+def main() -> int:
+    began, needed = time.monotonic(), releases()
+    missing = [release for release in needed if not folder_of(release).is_dir()]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for wanted in rounds(missing):
+        install(wanted)
+    size = sum(path.stat().st_size for release in needed for path in folder_of(release).rglob("*") if path.is_file())
+    print(f"{len(needed)} releases, {len(missing)} new: {size / 1e6:.0f} MB, {time.monotonic() - began:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

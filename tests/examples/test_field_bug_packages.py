@@ -1,0 +1,70 @@
+"""Releases of other projects that entries of the museum try: how they are listed, found and imported."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from install_field_bug_packages import rounds
+
+from examples.field_bugs import packages
+from harness.errors import HarnessError
+
+ENTRIES = Path(__file__).parents[2] / "examples" / "field_bugs"
+PINNED = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*==[0-9]+(\.[0-9]+)*(\.post[0-9]+)?")
+LISTED = {
+    f"{facts.stem}, {form}": releases
+    for facts in sorted(ENTRIES.glob("*.toml"))
+    for form, releases in packages.installed_for(facts).items()
+}
+
+
+@pytest.mark.parametrize("releases", LISTED.values(), ids=LISTED)
+def test_an_entry_lists_releases_by_the_registrys_name_and_one_version(releases: list[str]) -> None:
+    assert [release for release in releases if not PINNED.fullmatch(release)] == []
+
+
+@pytest.fixture
+def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An entry that needs two releases, neither of which is installed."""
+    monkeypatch.setattr(packages, "FOLDER", tmp_path / "installed")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    facts = '[installed]\nbuggy = ["first-release==1.0", "second-release==2.0"]\n'
+    (tmp_path / "entry.toml").write_text(facts)
+    return tmp_path / "entry.py"
+
+
+def install(release: str, module: str) -> Path:
+    folder = packages.folder_of(release)
+    folder.mkdir(parents=True)
+    (folder / f"{module}.py").write_text("")
+    return folder
+
+
+def test_a_release_that_is_not_installed_is_named_with_the_command_that_installs_it(entry: Path) -> None:
+    install("first-release==1.0", "first_release")
+    with pytest.raises(HarnessError) as caught:
+        packages.use_packages(str(entry), "buggy")
+    assert str(caught.value) == (
+        f"entry.py, buggy: an entry runs with the releases that it lists; found no second-release==2.0 in "
+        f"{packages.FOLDER}; run `python scripts/install_field_bug_packages.py`"
+    )
+
+
+def test_what_is_listed_first_is_found_first_and_before_the_environments_own(entry: Path) -> None:
+    folders = [install("first-release==1.0", "first_release"), install("second-release==2.0", "second_release")]
+    packages.use_packages(str(entry), "buggy")
+    assert sys.path[:2] == [str(folder) for folder in folders]
+
+
+def test_a_process_that_has_imported_another_release_is_refused(entry: Path) -> None:
+    install("first-release==1.0", "first_release")
+    install("second-release==2.0", "json")
+    with pytest.raises(HarnessError, match="imports its packages before anything else does; found json of"):
+        packages.use_packages(str(entry), "buggy")
+
+
+def test_releases_of_one_package_are_downloaded_in_rounds() -> None:
+    assert rounds(["a==1", "a==2", "b==1"]) == [["a==1", "b==1"], ["a==2"]]

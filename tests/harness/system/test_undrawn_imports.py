@@ -1,0 +1,108 @@
+"""Imports that draw random numbers leave the process's generators as they were, wherever and however they are made."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from importlib.machinery import BuiltinImporter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from claims_in_process import verdict_on
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from harness.judge.verdict import Status
+from harness.system.replay.generators import as_tensor, global_generators, states
+from harness.system.replay.imports import UndrawnImports
+
+DRAWS = "import random, numpy, torch\nrandom.random(), numpy.random.rand(), torch.rand(1)\n"
+Written = Callable[..., None]
+
+
+def seen() -> dict[str, bytes]:
+    found = states(global_generators())
+    return {name: bytes(as_tensor(state).tolist()) for name, state in found.items()}
+
+
+@pytest.fixture
+def unwatched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
+    """Write modules; no `UndrawnImports` of an earlier test looks for them."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [each for each in sys.meta_path if not isinstance(each, UndrawnImports)])
+
+    def write(**sources: str) -> None:
+        for name, source in sources.items():
+            monkeypatch.delitem(sys.modules, name, raising=False)
+            (tmp_path / f"{name}.py").write_text(source)
+        importlib.invalidate_caches()
+
+    return write
+
+
+@pytest.fixture
+def written(unwatched: Written) -> Written:
+    """Write modules that an `UndrawnImports` looks for."""
+    sys.meta_path.insert(0, UndrawnImports())
+    return unwatched
+
+
+def test_what_a_module_draws_while_it_is_imported_is_put_back(written: Written) -> None:
+    written(drawing_module=DRAWS)
+    before = seen()
+    importlib.import_module("drawing_module")
+    assert seen() == before
+
+
+def test_what_a_module_draws_after_an_import_within_its_own_is_put_back(written: Written) -> None:
+    written(drawing_module=DRAWS, outer_module=f"import drawing_module\n{DRAWS}")
+    before = seen()
+    importlib.import_module("outer_module")
+    assert seen() == before
+
+
+def test_an_import_that_raises_is_put_back_as_is_the_next_one(written: Written) -> None:
+    written(raising_module=f"{DRAWS}raise OSError", drawing_module=DRAWS)
+    before = seen()
+    with pytest.raises(OSError):
+        importlib.import_module("raising_module")
+    importlib.import_module("drawing_module")
+    assert seen() == before
+
+
+def test_generators_are_put_back_within_a_pass_over_fake_tensors(written: Written) -> None:
+    written(drawing_module=DRAWS.replace(", torch.rand(1)", "").replace(", torch", ""))
+    before = seen()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        importlib.import_module("drawing_module")
+    assert seen() == before
+
+
+def test_the_loader_that_all_builtin_modules_share_stays_as_it_is(written: Written) -> None:
+    shared = vars(BuiltinImporter)["exec_module"]
+    found: Any = UndrawnImports().find_spec("sys")
+    assert found.loader is BuiltinImporter
+    assert vars(BuiltinImporter)["exec_module"] is shared
+
+
+def test_what_a_module_draws_when_it_is_called_stays_drawn(written: Written) -> None:
+    written(calm_module="import torch\ndef draw(): torch.rand(1)\n")
+    before = seen()
+    importlib.import_module("calm_module").draw()
+    assert seen()["torch.cpu"] != before["torch.cpu"]
+
+
+def test_arms_start_equal_where_the_first_imports_what_draws(tmp_path: Path, unwatched: Written) -> None:
+    unwatched(
+        drawing_module=DRAWS,
+        importing_system=(
+            "from step_function_systems import Regression\n\n\n"
+            "class Importing(Regression):\n"
+            "    def build(self, workload, arm):\n"
+            "        import drawing_module\n\n"
+            "        return super().build(workload, arm)\n"
+        ),
+    )
+    found = verdict_on("importing_system:Importing", tmp_path / "run")
+    assert (found.status, found.message) == (Status.PASS, found.message)
