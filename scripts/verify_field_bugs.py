@@ -27,14 +27,18 @@ from field_bugs import FORMS, LONG, Said
 LIMIT_S = 300.0  # of one run: the longest takes a tenth of it on a quiet machine
 
 
-def try_form(entry: Path, form: str, *, seed: int, long: bool, limit_s: float = LIMIT_S) -> list[Said]:
-    """What each claim says of one form, executed in forks of this process; without `long` the long run is left out."""
+def try_form(entry: Path, form: str, *, seed: int, long: bool = False, claims: Sequence[str] = ()) -> list[Said]:
+    """What each claim says of one form, executed in forks of this process; without `long` the long run is left out.
+
+    claims: those to try, by their names without the entry's; empty: all.
+    """
     draft = field_bugs.draft_of(entry, form)
     with tempfile.TemporaryDirectory(prefix="field-bug-") as name, field_bugs.first_on_path(Path(name)) as folder:
         contracts = field_bugs.write_contracts(draft, folder, seed=seed)
-        claims = [claim.id for loaded in contracts for claim in loaded.contract.claims]
-        work = forked_runs.planned(contracts, [each for each in claims if long or each != draft.claim_id(LONG)])
-        found = forked_runs.judged(contracts, work, folder / "evidence", limit_s)
+        known = [claim.id for loaded in contracts for claim in loaded.contract.claims]
+        wanted = [draft.claim_id(each) for each in claims] or known
+        work = forked_runs.planned(contracts, [each for each in wanted if long or each != draft.claim_id(LONG)])
+        found = forked_runs.judged(contracts, work, folder / "evidence", LIMIT_S)
         sys.modules.pop(draft.adapter_name.removesuffix(".py"), None)
         return [field_bugs.said_of(draft, verdict, seconds) for verdict, seconds in found]
 

@@ -11,6 +11,8 @@ from harness.judge import reasons
 from harness.judge.context import end_of
 from harness.judge.sheet import Sheet, number, settle, some
 
+_COUNT = "num_batches_tracked"  # ends the name of BatchNorm's counter
+
 # Made in the first step by some arms, and before it by others that had to capture.
 _MAY_COME_LATER = ("optimizer",)
 
@@ -116,6 +118,25 @@ def require_equal_ends(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, s
                 reasons.END_DIFFERS,
                 f"{name} and {reference_name} have equal losses and end apart in {len(apart)} tensors: {some(apart)}",
             )
+
+
+def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence) -> None:
+    """Settle FAIL where BatchNorm counted other numbers of batches: no rounding moves a count, whatever the bound."""
+    one, other = end_of(candidate).state, end_of(baseline).state
+    if one is None or other is None:
+        return
+    apart = [
+        str(entry)
+        for entry in differing(one, other)
+        if entry.category == "buffers" and entry.name.endswith(_COUNT) and not entry.only_one_has_it
+    ]
+    if apart:
+        settle(
+            reasons.END_DIFFERS,
+            f"{ours} and {theirs} have losses within the bound, and other numbers of batches in BatchNorm's counts, so "
+            "other running statistics: a forward pass ran more often in one of them, as one that is recomputed for "
+            f"the backward pass does; {some(apart)}",
+        )
 
 
 class Apart:

@@ -1,9 +1,9 @@
 """`gradient_match`: every trainable tensor's gradients agree at the chosen steps, and clipped norms keep the threshold.
 
 Gradients were reduced on the device: digest, largest absolute value, largest absolute difference to the baseline's.
-A relative difference is that difference over the baseline tensor's largest absolute value, or over `FLOOR` of the
-largest one of all tensors at that step where that is more: the gradient of a bias before a normalization is none but
-for rounding, and any other order of sums makes another of it.
+A relative difference is that difference over the baseline tensor's largest absolute value. Some gradients are zero but
+for rounding, as that of a bias before BatchNorm, or of attention's keys, is: what lies below `ROUNDING` of the step's
+largest gradient exceeds no relative bound, whatever it is relative to.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from harness.judge.series import require_comparable, require_finite, require_sam
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
 
-FLOOR = 1e-4  # float32 rounds to 6e-8: noise is a thousandth of this
+ROUNDING = 1e-6  # of a sum of float32 terms, relative to the largest gradient of the step: some times 2^-23
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One tensor at one step against the baseline's."""
+    """One tensor at one step against the baseline's. rounded: so little that nothing but rounding need have done it."""
 
     step: int
     tensor: str
     differs: bool
     absolute: float
     relative: float
+    rounded: bool
 
 
 def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
@@ -90,7 +91,7 @@ def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> li
 def compared_tensors(part: GradientMatch | Accumulation, records: list[Gradients]) -> Iterator[Compared]:
     """Each tensor at each step beside the baseline's; settles when one was not compared."""
     for record in records:
-        floor = FLOOR * max((tensor.baseline_max_abs or 0.0 for tensor in record.tensors), default=0.0)
+        rounding = ROUNDING * max((tensor.baseline_max_abs or 0.0 for tensor in record.tensors), default=0.0)
         for tensor in record.tensors:
             absolute, scale = tensor.max_abs_difference, tensor.baseline_max_abs
             if absolute is None or tensor.baseline_digest is None or scale is None:
@@ -104,7 +105,8 @@ def compared_tensors(part: GradientMatch | Accumulation, records: list[Gradients
                     reasons.EVIDENCE_INCONSISTENT,
                     f"{tensor.name} at step {record.step} has equal digests and a difference of {number(absolute)}",
                 )
-            yield Compared(record.step, tensor.name, differs, absolute, _relative(absolute, max(scale, floor)))
+            relative = _relative(absolute, scale)
+            yield Compared(record.step, tensor.name, differs, absolute, relative, rounded=absolute <= rounding)
 
 
 def _relative(absolute: float, scale: float) -> float:
@@ -163,7 +165,11 @@ def _require_agreement(part: GradientMatch, compared: list[Compared], sheet: She
     else:
         absolute = math.inf if part.max_abs_difference is None else part.max_abs_difference
         relative = math.inf if part.max_relative_difference is None else part.max_relative_difference
-        found = [entry for entry in compared if not (entry.absolute <= absolute and entry.relative <= relative)]
+        found = [
+            entry
+            for entry in compared
+            if not (entry.absolute <= absolute and (entry.rounded or entry.relative <= relative))
+        ]
         reason = reasons.EXCEEDS_TOLERANCE
         demand = f"by more than the bound ({number(absolute)} absolute, {number(relative)} relative)"
     if not found:

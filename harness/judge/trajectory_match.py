@@ -18,6 +18,7 @@ from harness.judge.end_state import (
     note_distance,
     note_watched,
     require_distance,
+    require_equal_counts,
     require_equal_ends,
     require_finite_end,
     require_recorded,
@@ -80,6 +81,8 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     require_finite_end(watched, sheet)
     if part.equality == "bitwise" and part.compare != "first":
         require_equal_ends({theirs: baseline, ours: candidate}, sheet, same_system=same_system)
+    elif part.compare == "every" and same_system:
+        require_equal_counts(ours, candidate, theirs, baseline)
     if any(each.first_exceeding is not None for each in repeats):
         settle(
             reasons.NOISE_ABOVE_TOLERANCE,

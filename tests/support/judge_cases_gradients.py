@@ -56,6 +56,7 @@ def norm(before: float, after: float) -> list[GroupNorm]:
 
 
 A = reduction("a")
+RELATIVELY = {"equality": "within", "max_abs_difference": None, "max_relative_difference": 1e-3}
 GRADIENT_CASES = [
     Case("equal in bits", "held", matched),
     Case("within the bound", "held", lambda: matched(A, unlike(5e-4), claim=GRADIENTS_WITHIN)),
@@ -75,6 +76,16 @@ GRADIENT_CASES = [
         lambda: matched(
             A, unlike(5e-4, baseline_max_abs=0.0), claim=GRADIENTS_WITHIN | {"max_relative_difference": 9.0}
         ),
+    ),
+    Case(
+        "zero but for rounding",
+        "held",
+        lambda: matched(reduction("a", baseline_max_abs=1.0), unlike(9e-7, baseline_max_abs=8e-7), claim=RELATIVELY),
+    ),
+    Case(
+        "zero, and by more than rounding",
+        "exceeds_tolerance",
+        lambda: matched(reduction("a", baseline_max_abs=1.0), unlike(2e-6, baseline_max_abs=8e-7), claim=RELATIVELY),
     ),
     Case("NaN", "non_finite", lambda: matched(A, unlike(math.nan, max_abs=math.nan))),
     Case("NaN norm", "non_finite", lambda: matched(groups=norm(math.nan, math.nan))),

@@ -269,7 +269,8 @@ class GradientMatch(Judged):
     max_abs_difference: Positive | None = None
     """Largest absolute difference of any element."""
     max_relative_difference: Positive | None = None
-    """Largest difference relative to the baseline tensor's largest element."""
+    """Largest difference relative to the baseline tensor's largest element. What is below 1e-6 of the step's largest
+    gradient is rounding, and exceeds none."""
     clipped_norm: ClippedNorm | None = None
     """The threshold that every group's norm keeps after clipping."""
     clip_active_steps: Annotated[int, Field(ge=0)] | None = None

@@ -92,6 +92,23 @@ def test_a_bound_is_met_by_exactly_the_bound() -> None:
     assert (verdict.reason, value(verdict, "first_exceeding_step")) == ("held", None)
 
 
+@pytest.mark.parametrize(
+    ("buffer", "reason"),
+    [("norm.num_batches_tracked", "end_differs"), ("norm.running_mean", "held"), ("norm.steps", "held")],
+)
+def test_batches_that_batchnorm_counted_are_equal_within_any_bound(buffer: str, reason: str) -> None:
+    ours, theirs = ({"buffers": {buffer: digest}} for digest in ("one", "other"))
+    baselines = [arm("ungraphed", LOSSES, replica=replica, end_state=theirs) for replica in (0, 1)]
+    verdict = trajectory(graphed(LOSSES, end_state=ours), *baselines, untrained(), claim={"equality": "within"})
+    assert verdict.reason == reason
+
+
+def test_a_counter_that_one_arm_alone_has_is_not_compared() -> None:
+    counted = {"buffers": {"norm.num_batches_tracked": "one"}}
+    verdict = trajectory(graphed(LOSSES, end_state=counted), claim={"equality": "within"})
+    assert verdict.reason == "held"
+
+
 def test_finite_losses_too_far_apart_for_a_double_exceed_every_bound() -> None:
     verdict = trajectory(
         graphed(changed(4, 1.7e308)), arm("ungraphed", changed(4, -1.7e308)), claim={"equality": "within"}
