@@ -78,10 +78,9 @@ class Attributes:
                 _restore_cell(container, before, kept)
             else:
                 grew_once = len(container) == self._lengths.get(id(container))  # what grows each time is a log
-                added = list(container)[len(before) :] if grew_once else []
-                added_items = [value for value in added if _is_made_of(value, kept)]
+                appended = list(container)[len(before) :] if grew_once else []
                 container.clear()
-                container.extend([*before, *added_items])
+                container.extend([*before, *(value for value in appended if _is_made_of(value, kept))])
 
     def _new_tensors(self, roots: Sequence[object]) -> list[tuple[str, Tensor]]:
         """Tensors that no container held before, by path."""

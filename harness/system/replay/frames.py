@@ -68,5 +68,5 @@ def called_at(error: BaseException) -> str:
     if frame is None:
         return ""
     if (relative(frame.file), frame.line) == place:
-        return str(frame).removeprefix(f"{place.file}:{place.line}")
+        return f",{str(frame).removeprefix(f'{place.file}:{place.line}')}"
     return f", called at {frame}"

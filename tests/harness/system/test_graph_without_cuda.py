@@ -41,5 +41,7 @@ def test_a_failed_capture_gives_its_reason_and_place() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         fails()
     error = CaptureFailedError("the capture", caught.value)
-    assert error.reason == "ZeroDivisionError: in the step"
+    assert error.reason == (
+        'ZeroDivisionError: in the step, in fails `raise ZeroDivisionError("in the step\\nand more")`'
+    )
     assert "test_graph_without_cuda.py:" in str(error)
