@@ -60,15 +60,10 @@ def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence
     end = end_of(execution)
     silent = capture.requested and not capture.captured and not capture.failure
     if silent and end.capture_attempts == 0:
-        settle(
-            reasons.CAPTURE_NOT_BEGUN,
-            f"{arm} asks for a capture, and in {end.steps_called} steps none was begun",
-        )
+        settle(reasons.CAPTURE_NOT_BEGUN, f"{arm} asks for a capture, and in {end.steps_called} steps none was begun")
     if silent and end.capture_errors:
-        settle(
-            reasons.NOT_CAPTURED,
-            f"{arm} was not captured: its capture failed, and it trained on uncaptured: {end.capture_errors[0]}",
-        )
+        why = f"its capture failed, and it trained on uncaptured: {end.capture_errors[0]}"
+        settle(reasons.NOT_CAPTURED, f"{arm} was not captured: {why}")
     settle(reasons.NOT_CAPTURED, f"{arm} was not captured: {capture.failure or 'it never began'}")
 
 

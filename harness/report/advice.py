@@ -114,6 +114,7 @@ def _apart(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]
         if one is not None and other is not None:
             yield from _named("at the end", [str(each) for each in differing(one, other) if not each.only_one_has_it])
     if verdict.reason in {*_ENDS_APART, "end_differs"}:
+        yield from _counted_otherwise(arms, ours, theirs)
         yield from _never_changed(arms, ours, theirs)
 
 
@@ -131,6 +132,19 @@ def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[Ru
 def _named(when: str, names: Sequence[str]) -> Iterator[str]:
     if names:
         yield f"{when} {counted(len(names), 'tensor')}: {some(list(names))}"
+
+
+def _counted_otherwise(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEvidence) -> Iterator[str]:
+    """Numbers of the state, such as counters, that end with other values: by how much tells of steps too many."""
+    one, other = _end(ours), _end(theirs)
+    mine, their = (one.numbers if one else None) or {}, (other.numbers if other else None) or {}
+    apart = [
+        f"{name} {value:.12g}, not {their[name]:.12g}"
+        for name, value in mine.items()
+        if their.get(name, value) != value
+    ]
+    if apart:
+        yield f"{arms['candidate']} ended with other numbers than {arms['baseline']}: {some(apart)}"
 
 
 def _never_changed(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEvidence) -> Iterator[str]:

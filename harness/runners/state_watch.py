@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -53,7 +54,8 @@ class StateWatch:
             for name, tensor in state.get(LOOSE, {}).items()
             if name in self._loose_at_start or (name in self._loose_later and self._loose_later[name]() is tensor)
         }
-        return _recorded({**state, LOOSE: kept})
+        kept_state = {**state, LOOSE: kept}
+        return _recorded(kept_state).model_copy(update={"numbers": _numbers(kept_state)})
 
 
 def watched_state(training: TrainingRun) -> StateByCategory:
@@ -85,6 +87,18 @@ def _found(training: TrainingRun, parameters: Mapping[str, Tensor]) -> Mapping[s
     frozen = training.frozen() if isinstance(training, HasParameters) else {}
     found = found_state(training, parameters={**parameters, **frozen})
     return {category: tensors for category, tensors in found.items() if category != LOOSE}
+
+
+def _numbers(state: StateByCategory) -> dict[str, float]:
+    """Finite values of tensors of one number: steps, batches that were counted, learning rates, a loss scale."""
+    found = {
+        f"{category} {name}": tensor.item()
+        for category, tensors in state.items()
+        if category not in {"parameters", "generators"}
+        for name, tensor in sorted(tensors.items())
+        if tensor.numel() == 1 and not tensor.is_complex()
+    }
+    return {name: float(value) for name, value in found.items() if math.isfinite(value)}
 
 
 def _recorded(state: StateByCategory) -> State:

@@ -130,6 +130,29 @@ def test_what_the_candidate_never_changed_is_told_beside_what_ends_apart() -> No
     ]
 
 
+def ending_with(execution: ArmEvidence, numbers: dict[str, float]) -> ArmEvidence:
+    """The execution, at the end of which the tensors of one number have these values."""
+    assert execution.end is not None
+    assert execution.end.state is not None
+    ended = execution.end.state.model_copy(update={"numbers": numbers})
+    return replace(execution, end=execution.end.model_copy(update={"state": ended}))
+
+
+def test_counters_that_end_otherwise_are_told_with_their_values() -> None:
+    """By how much tells of a warm-up that was counted. Equal ones, and what one arm alone has, are not told."""
+    contract = contract_of(TRAJECTORY)
+    candidate = graphed(LOSSES + 1e-6)
+    ours = ending_with(candidate, {"buffers norm.batches": 13.0, "optimizer p0.step": 10.0, "buffers own": 1.0})
+    theirs = [
+        ending_with(each, {"buffers norm.batches": 10.0, "optimizer p0.step": 10.0}) for each in twice("ungraphed")
+    ]
+    run = paired(ours, *theirs, untrained())
+    seen = judge_unit(contract, contract.claims[0], "w", [run])
+    assert labelled(advice_of(seen, contract.claims[0], [run], ASKED), "what differs") == [
+        "graphed ended with other numbers than ungraphed: buffers norm.batches 13, not 10"
+    ]
+
+
 def test_equal_ends_name_nothing() -> None:
     _, found = judged(graphed(LOSSES + 1e-6))
     assert labelled(found, "what differs") == []

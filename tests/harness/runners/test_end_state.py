@@ -72,6 +72,27 @@ def test_warm_ups_leave_no_trace_in_running_statistics(tmp_path: Path) -> None:
     assert batches["step"][0] == 5
 
 
+def test_values_of_counters_are_recorded_at_the_end(tmp_path: Path) -> None:
+    run = Run.model_validate(
+        {
+            "id": "r",
+            "contract": "c",
+            "probe": "paired",
+            "workload_name": "w",
+            "workload": Workload(model="any", batch_size=4, seq_len=4, steps=5),
+            "arms": {"plain": PlannedArm(arm=Arm(), system=name_of(Stateful))},
+        }
+    )
+    execution = executed(run, tmp_path / "run").arms["plain"][0]
+    assert execution.end is not None
+    assert execution.end.state is not None
+    numbers = execution.end.state.numbers
+    assert numbers is not None
+    assert {name: value for name, value in numbers.items() if name.endswith("batches_tracked")} == {
+        "buffers 1.num_batches_tracked": 5.0
+    }
+
+
 def test_the_verdict_says_what_was_watched(tmp_path: Path) -> None:
     verdict = verdict_on(name_of(stateful_systems.Averages), tmp_path)
     assert verdict.figures["watched"].value == "buffers, generators, optimizer, parameters, tensors"
