@@ -16,7 +16,7 @@ class Training:
         self.scaler = self.new_scaler() if mended else None
 
     def new_scaler(self):
-        return torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=20)
+        return torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=8)
 
     def step(self, batch):
         self.scaler = self.scaler or self.new_scaler()

@@ -19,18 +19,17 @@ class Graphed(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         (x,) = ctx.saved_tensors
-        layer = ctx.layer
-        torch.mm(grad.t(), x, out=layer.weight_gradient)
-        torch.sum(grad, 0, out=layer.bias_gradient)
-        hand_over = torch.clone if layer.copies else torch.Tensor.detach
-        return None, hand_over(layer.weight_gradient), hand_over(layer.bias_gradient), None
+        layer, hand_over = ctx.layer, torch.clone if ctx.layer.copies else torch.Tensor.detach
+        layer.gradients = layer.gradients or [torch.empty_like(layer.weight), torch.empty_like(layer.bias)]
+        torch.mm(grad.t(), x, out=layer.gradients[0])
+        torch.sum(grad, 0, out=layer.gradients[1])
+        return None, hand_over(layer.gradients[0]), hand_over(layer.gradients[1]), None
 
 
 class GraphedLinear(nn.Linear):
     def __init__(self, inputs, outputs, copies):
         super().__init__(inputs, outputs)
-        self.copies = copies
-        self.weight_gradient, self.bias_gradient = torch.empty(outputs, inputs), torch.empty(outputs)
+        self.copies, self.gradients = copies, []
 
     def forward(self, x):
         return Graphed.apply(x, self.weight, self.bias, self)

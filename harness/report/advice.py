@@ -18,6 +18,7 @@ from harness.judge.sheet import some
 from harness.judge.verdict import Figure, Status, Verdict
 from harness.numbers import counted
 from harness.report.causes.table import CAUSES, Cause
+from harness.report.first_difference import after_a_load, first_difference
 from harness.report.text import line
 from harness.report.view import ReportView
 
@@ -61,7 +62,8 @@ def advice_of(
     if verdict.status not in {Status.FAIL, Status.ERROR, Status.INCONCLUSIVE}:
         return []
     known = CAUSES.get(verdict.reason, _UNKNOWN)
-    found = [Advice("what differs", text) for text in _apart(verdict, claim, runs)]
+    found = [Advice("where it begins", text) for text in _begins(verdict, claim, runs)]
+    found += [Advice("what differs", text) for text in _apart(verdict, claim, runs)]
     found += [Advice("what no replay does again", text) for text in left_to_the_host(verdict, claim, runs)]
     found += [Advice("in the system's own code", text) for text in _places(claim, runs, systems, verdict)]
     if known.cause:
@@ -98,15 +100,34 @@ def telling_figures(verdict: Verdict, claim: AnyClaim | None) -> dict[str, Figur
     return {**own, **verdict.figures}
 
 
+def _compared(part: AnyPart, runs: Sequence[RunEvidence]) -> tuple[ArmEvidence, ArmEvidence] | None:
+    """The first executions of candidate and baseline; None where the part has no such two, or no evidence of them."""
+    arms = part.arms()
+    if not {"candidate", "baseline"} <= arms.keys():
+        return None
+    ours, theirs = (_first(runs, arms[path]) for path in ("candidate", "baseline"))
+    return None if ours is None or theirs is None else (ours, theirs)
+
+
+def _begins(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
+    found = failing_part(verdict, claim)
+    if found is None:
+        return
+    yield from after_a_load(verdict.reason, found[1])
+    if both := _compared(found[1], runs):
+        figures = {
+            name.removeprefix(f"{found[0]}."): figure for name, figure in telling_figures(verdict, claim).items()
+        }
+        yield from first_difference(verdict.reason, found[1], figures, *both)
+
+
 def _apart(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
     """The tensors or other state in which the arms differ, where the judge's message had none to name."""
     found = failing_part(verdict, claim)
-    arms = found[1].arms() if found is not None else {}
-    if not {"candidate", "baseline"} <= arms.keys():
+    both = None if found is None else _compared(found[1], runs)
+    if both is None:
         return
-    ours, theirs = (_first(runs, arms[path]) for path in ("candidate", "baseline"))
-    if ours is None or theirs is None:
-        return
+    ours, theirs = both
     if verdict.reason == "unequal_start":
         yield from _named("at the start", [str(each) for each in start_differences(ours, theirs)])
     elif verdict.reason in _ENDS_APART:

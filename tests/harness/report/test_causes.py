@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from evidence_builders import LOSSES, TRAJECTORY, contract_of, cuda_graph, graphed, paired, twice, untrained
+from judge_cases_between_steps import RESUME
 from report_views import CONTRACT, contract, verdict, view_with
 
 from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence
@@ -109,6 +110,29 @@ def test_losses_that_differ_are_told_with_the_state_that_ends_apart() -> None:
     seen, found = judged(graphed(LOSSES + 1e-6, end_state={"optimizer": {"p0.exp_avg": "another"}}))
     assert seen.reason == "differs"
     assert labelled(found, "what differs") == ["at the end 1 tensor: optimizer p0.exp_avg"]
+
+
+@pytest.mark.parametrize(
+    ("first", "factor", "where"),
+    [
+        (0, 4.0, "step 0, 12 beside 3, 4 times: nothing was updated before it, so look at the forward pass"),
+        (1, 1.01, "beside 2.89: the first forward pass agreed, so look at the gradients of step 0"),
+        (5, 1.01, "5 steps agreed, so look at what is not yet other in the first update"),
+    ],
+)
+def test_the_first_step_apart_tells_where_to_look(first: int, factor: float, where: str) -> None:
+    losses = LOSSES.copy()
+    losses[first:] *= factor
+    seen, found = judged(graphed(losses))
+    assert seen.reason == "differs"
+    assert where in labelled(found, "where it begins")[0]
+
+
+@pytest.mark.parametrize(("code", "lines"), [("differs", 1), ("end_differs", 1), ("not_restored", 0)])
+def test_a_resume_that_restored_all_it_found_is_told_to_look_for_plain_numbers(code: str, lines: int) -> None:
+    contract = contract_of({"id": "F-GRAPH-BWD-001", **RESUME})
+    found = advice_of(of_code(code), contract.claims[0], [], ASKED)
+    assert len(labelled(found, "where it begins")) == lines
 
 
 def test_a_start_that_is_unequal_is_told_with_its_tensors() -> None:

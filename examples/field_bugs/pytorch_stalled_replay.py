@@ -1,0 +1,69 @@
+"""After some thousand replays the host waits for one whose end is never seen."""
+
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from examples.field_bugs.own_capture import OwnCaptures, OwnGraph
+from harness.system.step_function import StepFunction
+
+SIGNALS = 4  # of a step: a signal for each of its segments
+
+
+class Signals:
+    """Ends of segments, counted by the device in a short number; the host waits until enough have been seen."""
+
+    def __init__(self, wraps):
+        self.seen, self.wanted, self.wraps = torch.zeros((), dtype=torch.int16), 0, wraps
+
+    def wait(self):
+        self.wanted += SIGNALS
+        missing = lambda: self.wanted - int(self.seen)
+        while (missing() + 2**15) % 2**16 - 2**15 > 0 if self.wraps else missing() > 0:
+            time.sleep(0.001)
+
+
+def buggy(seed, captured):
+    return make_step(seed, captured, mended=False)
+
+
+def mended(seed, captured):
+    return make_step(seed, captured, mended=True)
+
+
+def make_step(seed, captured, mended):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    captures, static, signals = OwnCaptures(captured), {}, []
+
+    def update():
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(static["x"]), static["y"])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def step(batch):
+        for name, tensor in batch.items():
+            static.setdefault(name, tensor.clone()).copy_(tensor)
+        if not captured:
+            return update()
+        if not captures.graphs:
+            captures.graphs["all"] = OwnGraph(update, static, model.parameters())
+            captures.captures += 1
+            signals.append(Signals(wraps=mended))
+        captures.replays += 1
+        loss = captures.graphs["all"].replay()
+        signals[0].seen += SIGNALS
+        signals[0].wait()
+        return loss
+
+    def batch(index):
+        generator = torch.Generator().manual_seed(1000 * seed + index)
+        y = torch.randint(0, 4, (16,), generator=generator)
+        return {"x": torch.randn(16, 8, generator=generator) + 2 * functional.one_hot(y, 8), "y": y}
+
+    return StepFunction(step, batch, model, captured=captures.record)

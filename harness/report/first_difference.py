@@ -1,0 +1,61 @@
+"""Where two trainings part, in words: by the first step that differs, forward and backward pass and update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from harness.contract.claims import AnyPart
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judge.sheet import number
+from harness.judge.verdict import Figure
+
+_DIFFER = ("differs", "exceeds_tolerance")
+
+
+def first_difference(
+    reason: str, part: AnyPart, figures: dict[str, Figure], candidate: ArmEvidence, baseline: ArmEvidence
+) -> Iterator[str]:
+    """At most one sentence: what was equal until then, and what is not. `figures` are the verdict's own."""
+    if reason not in _DIFFER or part.kind not in ("trajectory_match", "gradient_match"):
+        return
+    found = figures.get("first_exceeding_step", figures.get("first_differing_step"))
+    step = found.value if found is not None else None
+    losses = [execution.series.loss for execution in (candidate, baseline)]
+    if not isinstance(step, int) or any(step >= len(series) for series in losses):
+        return
+    ours, theirs = (float(series[step]) for series in losses)
+    if part.kind == "gradient_match":
+        if ours == theirs:
+            yield (
+                f"the losses of step {step} are equal in bits and its gradients are not: look at the backward pass, "
+                "and at what is done to gradients after it"
+            )
+    elif getattr(part, "metric", "loss") == "loss":
+        yield f"{_seen(step, ours, theirs)}: {_look_at(step)}"
+
+
+def after_a_load(reason: str, part: AnyPart) -> Iterator[str]:
+    """Of a resumed training that goes on otherwise, though all that was found of it had been restored."""
+    if part.kind == "resume" and reason in ("differs", "end_differs"):
+        yield (
+            "right after the load every tensor that is found was as it was saved: look for what training reads and no "
+            "checkpoint holds, such as a count that is a plain number on an attribute"
+        )
+
+
+def _seen(step: int, ours: float, theirs: float) -> str:
+    ratio = ours / theirs if theirs and math.isfinite(ours) else math.nan
+    times = f", {number(ratio)} times" if abs(ratio) >= 1.5 or abs(ratio) <= 1 / 1.5 else ""
+    return f"the first loss apart is that of step {step}, {number(ours)} beside {number(theirs)}{times}"
+
+
+def _look_at(step: int) -> str:
+    if step == 0:
+        return "nothing was updated before it, so look at the forward pass, and at what the loss is divided by"
+    if step == 1:
+        return "the first forward pass agreed, so look at the gradients of step 0, and at the first update"
+    return (
+        f"{step} steps agreed, so look at what is not yet other in the first update: a schedule, a count, an "
+        "average, gradients that are wrong by little"
+    )
