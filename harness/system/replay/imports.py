@@ -32,7 +32,8 @@ class UndrawnImports:
         """As the finders after this one, with a loader that puts the generators back."""
         if getattr(self._thread, "importing", False):
             return None
-        found = (each.find_spec(name, path, target) for each in sys.meta_path if each is not self)
+        others = [each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
+        found = (each.find_spec(name, path, target) for each in others)
         spec = next((each for each in found if each is not None), None)
         if spec is not None:
             self._look_after(spec.loader)
