@@ -45,9 +45,8 @@ class Bug:
 
     @property
     def found(self) -> list[Said]:
-        """The claims that found it, of the first seed recorded, in the order of the contracts."""
-        said = next(iter(self.records.values()))["buggy"] if self.records else (self.first or {}).get("buggy", [])
-        return [each for each in said if each.found]
+        """The claims that found it and hold of the mended form, of the first seed recorded, in the contracts' order."""
+        return _found(next(iter(self.records.values()), self.first or {}))
 
     @property
     def title(self) -> str:
@@ -56,6 +55,12 @@ class Bug:
     @property
     def anchor(self) -> str:
         return self.entry.stem.replace("_", "-")
+
+
+def _found(forms: Mapping[str, list[Said]]) -> list[Said]:
+    """What is said of the mended form too says nothing of the bug."""
+    also = {each.claim for each in forms.get("mended", []) if each.status not in field_bugs.GOOD}
+    return [each for each in forms.get("buggy", []) if each.found and each.claim not in also]
 
 
 def bugs() -> list[Bug]:
@@ -89,7 +94,7 @@ def facts_without_entry() -> list[Mapping[str, Any]]:
 
 
 def _counts(every: Sequence[Bug], found: Sequence[Bug], not_had: Sequence[object]) -> str:
-    first = sum(bug.first is not None and any(each.found for each in bug.first["buggy"]) for bug in every)
+    first = sum(bool(_found(bug.first or {})) for bug in every)
     real = sum("package" in bug.facts for bug in every)
     recorded = sum(bool(bug.records) for bug in every)
     return (
@@ -119,7 +124,7 @@ def _mended(bug: Bug) -> str:
 def _first(bug: Bug) -> str:
     if bug.first is None:
         return "not kept"
-    found = [each.claim for each in bug.first["buggy"] if each.found]
+    found = [each.claim for each in _found(bug.first)]
     wrong = [f"{each.claim} `{each.reason}`" for each in bug.first["mended"] if each.status not in field_bugs.GOOD]
     text = f"found by {found[0]}" if found else "not found"
     return f"{text}; mended form: {', '.join(wrong)}" if wrong else text
