@@ -125,9 +125,9 @@ def _apart(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]
     """The tensors or other state in which the arms differ, where the judge's message had none to name."""
     found = failing_part(verdict, claim)
     both = None if found is None else _compared(found[1], runs)
-    if both is None:
+    if found is None or both is None:
         return
-    ours, theirs = both
+    arms, (ours, theirs) = found[1].arms(), both
     if verdict.reason == "unequal_start":
         yield from _named("at the start", [str(each) for each in start_differences(ours, theirs)])
     elif verdict.reason in _ENDS_APART:
