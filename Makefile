@@ -9,7 +9,7 @@ JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || echo
 unexport PYTHONDONTWRITEBYTECODE
 
 # The run directories that are the gate of the shipped contracts, published on one page.
-GATE_PARTS := reports/gates/2026-11-22-h200-gate-124 reports/gates/2026-11-22-h200-any-optimization reports/accuracy/2026-11-22-h200-step-accuracy reports/gates/2026-11-22-h200-two-precisions
+GATE_PARTS := reports/gates/2026-11-23-h200-gate-one reports/gates/2026-11-23-h200-gate-two
 GATE_PAGE ?= harness-reports/gate
 
 .PHONY: install tools verify test test-contract lint types site judge-published gate-page clean

@@ -20,15 +20,18 @@ from reference_impl.model import Model
 
 
 class Accumulation:
-    """Forward and backward of ``parts`` micro-batches, one after the other."""
+    """Forward and backward of ``parts`` micro-batches, one after the other, in each of ``ranks`` processes."""
 
-    def __init__(self, model: Model, parts: int) -> None:
-        self.parts = parts
+    def __init__(self, model: Model, parts: int, ranks: int = 1) -> None:
+        self.parts, self.ranks = parts, ranks
         self.total = torch.zeros_like(model.trainable.gradient)
         self._model = model
 
     def gradients(self, tokens: Tensor, targets: Tensor, shape: StepShape) -> Tensor:
-        """tokens, targets int64 [k, B, S] -> mean loss over all their tokens (0-d); the gradient is in its buffer."""
+        """tokens, targets int64 [k, B, S] -> their part of the mean loss over the tokens of all ranks (0-d).
+
+        The gradient of that part is in its buffer.
+        """
         losses = []
         for number in range(self.parts):
             losses.append(self.micro_batch(tokens, targets, shape, number))
@@ -37,7 +40,8 @@ class Accumulation:
 
     def micro_batch(self, tokens: Tensor, targets: Tensor, shape: StepShape, number: int) -> Tensor:
         """Forward and backward of one micro-batch; its part of the mean loss."""
-        loss, context = self._model.forward(tokens[number], targets[number], shape, mean_over=tokens.numel())
+        mean_over = tokens.numel() * self.ranks
+        loss, context = self._model.forward(tokens[number], targets[number], shape, mean_over=mean_over)
         self._model.backward(context, shape, consume=True)
         return loss
 

@@ -59,7 +59,7 @@ class BetweenSteps:
     def evaluate(self) -> Tensor:
         """Mean loss [] of the batches that training reads last in its first pass over the text, in its own buffers."""
         trainer, shape = self.trainer, self.trainer.static.shape
-        last = trainer.data.distinct(shape.batch_size, shape.seq_len)
+        last = trainer.data.distinct(trainer.mean_over // shape.seq_len, shape.seq_len)
         losses = []
         for index in range(last - HELD_OUT_BATCHES, last):
             tokens, targets = (each.to(trainer.device) for each in trainer.batch(index))

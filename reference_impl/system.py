@@ -151,11 +151,11 @@ class QLoRASystem:
 
 
 def train_config(workload: Workload, arm: Arm, data: str | None, model_directory: str | None) -> TrainConfig:
-    """The trainer's configuration for one arm; the arm's settings win over the workload's options."""
+    """The trainer's configuration in each rank of one arm; the arm's settings win over the workload's options."""
     settings = {"seed": workload.seed} | _known(_trainer_settings(arm), ARM_OPTIONS, "arm setting")
     return TrainConfig.preset(
         model_directory or workload.model,
-        batch_size=workload.batch_size,
+        batch_size=workload.batch_size // arm.ranks,
         seq_len=_schedule(workload)[0],
         steps=workload.steps,
         data=data,
@@ -209,9 +209,10 @@ class QLoRARun:
     def _open_trainer(self, config: TrainConfig, capture: str) -> None:
         from reference_impl.between_steps import BetweenSteps
         from reference_impl.cuda_graph import CapturingTrainer
+        from reference_impl.data_parallel import Ranks
         from reference_impl.trainer import Trainer
 
-        self.trainer: Trainer = Trainer(config)
+        self.trainer: Trainer = Trainer(config, Ranks.of_this_process())
         # Made once by a fill on the device: a copy from the host at every step would wait for it.
         self._max_norm = self.trainer.clip.norms.new_full((), config.max_norm)
         self.capturing: CapturingTrainer = CapturingTrainer(self.trainer, capture)

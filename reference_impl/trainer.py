@@ -12,6 +12,7 @@ What a capture builds on:
 - `forward_body()` and `backward_body()` are the same step in two halves that meet in static activations, for capturing
   backward, clip and optimizer alone. Their first half must have run once, uncaptured, before the second is captured.
 - With micro-batches `body()` is forward and backward of each, one after the other, then clip and optimizer once.
+- With ranks each takes its rows of a batch, and `update()` begins with the sum of their gradients.
 - `state_tensors()` is all that `body()` changes, so that a warm-up or a recording can be undone.
 - `set_shape()` selects the static batch buffers of another shape; each shape keeps its own.
 """
@@ -31,6 +32,7 @@ from reference_impl.checkpoint import CheckpointWeights, RandomWeights, WeightSo
 from reference_impl.clip import GradientClip
 from reference_impl.config import MODEL_PRESETS, TINY_CHECKPOINT, ModelConfig, TrainConfig, learning_rate_at
 from reference_impl.data import TextBatches, read_text, tokenize
+from reference_impl.data_parallel import Ranks
 from reference_impl.errors import ReferenceImplError
 from reference_impl.model import Model, ModelContext
 from reference_impl.optimizer import FlatAdamW
@@ -79,10 +81,14 @@ def model_source(config: TrainConfig, device: torch.device) -> tuple[ModelConfig
 
 
 class Trainer:
-    """One QLoRA run. Two trainers of equal configuration are bitwise equal on one machine, at every step."""
+    """One QLoRA run. Two trainers of equal configuration are bitwise equal on one machine, at every step.
 
-    def __init__(self, config: TrainConfig) -> None:
+    As one of ``ranks`` it trains on ``config.batch_size`` sequences of a batch that all of them share.
+    """
+
+    def __init__(self, config: TrainConfig, ranks: Ranks | None = None) -> None:
         self.config = config
+        self.ranks = ranks
         self.device = resolve_device(config.device)
         default = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         self.dtype = default if config.dtype == "auto" else getattr(torch, config.dtype)
@@ -95,7 +101,7 @@ class Trainer:
         slots = self.trainable.slots
         self.clip = GradientClip([slot.size for slot in slots], [slot.layer for slot in slots], config, self.device)
         parts = config.micro_batches
-        self.accumulation = Accumulation(self.model, parts) if parts > 1 else None
+        self.accumulation = Accumulation(self.model, parts, 1 if ranks is None else ranks.count) if parts > 1 else None
         self.data = TextBatches(tokenize(read_text(config.data), tokenizer), self.model_config.vocab_size, config.seed)
         self._buffers: dict[tuple[int, int], StaticBuffers] = {}
         self.static = self.set_shape(config.seq_len)
@@ -122,11 +128,17 @@ class Trainer:
         return self.static
 
     def batch(self, index: int) -> tuple[Tensor, Tensor]:
-        """Tokens and targets of batch ``index`` in the current shape, int64 on the CPU, shaped as the static ones."""
+        """This rank's rows of batch ``index`` in the current shape: tokens and targets, int64 on the CPU."""
         static = self.static
-        sequences = static.tokens.numel() // static.shape.seq_len
-        tokens, targets = self.data.batch(index, sequences, static.shape.seq_len)
+        tokens, targets = self.data.batch(index, self.mean_over // static.shape.seq_len, static.shape.seq_len)
+        if self.ranks is not None:
+            tokens, targets = self.ranks.rows(tokens), self.ranks.rows(targets)
         return tokens.view(static.tokens.shape), targets.view(static.tokens.shape)
+
+    @property
+    def mean_over(self) -> int:
+        """Tokens of one update, of all micro-batches and ranks: losses and gradients are means over them."""
+        return self.static.tokens.numel() * (1 if self.ranks is None else self.ranks.count)
 
     def prepare(self, index: int) -> None:
         """Copy batch ``index`` and its learning rate into the static tensors, without waiting for the device."""
@@ -138,13 +150,18 @@ class Trainer:
     @torch.no_grad()
     def body(self) -> Tensor:
         """One whole step on the static tensors; the loss before the update, 0-d."""
+        loss = self.gradients_body()
+        self.update()
+        return loss
+
+    @torch.no_grad()
+    def gradients_body(self) -> Tensor:
+        """Forward and backward on the static tensors: the loss, and this rank's part of the gradient."""
         static = self.static
         if self.accumulation is not None:
-            loss = self.accumulation.gradients(static.tokens, static.targets, static.shape)
-            self.update()
-            return loss
-        loss, context = self.model.forward(static.tokens, static.targets, static.shape)
-        self._finish(context, consume=True)
+            return self._own_mean(self.accumulation.gradients(static.tokens, static.targets, static.shape))
+        loss, context = self._forward()
+        self.model.backward(context, static.shape, consume=True)
         return loss
 
     @torch.no_grad()
@@ -157,7 +174,7 @@ class Trainer:
         if self.accumulation is not None:
             found = f"{self.config.micro_batches} micro-batches in a step of two halves"
             raise ReferenceImplError("micro_batches", found, "capture the whole step, or nothing")
-        loss, context = self.model.forward(static.tokens, static.targets, static.shape)
+        loss, context = self._forward()
         if static.context is None:
             static.context = context
         else:
@@ -170,14 +187,22 @@ class Trainer:
         """The step's second half: backward, clip and optimizer, from the static activations."""
         if self.static.context is None:
             raise RuntimeError("backward_body() needs the activations of forward_body(): call it first")
-        self._finish(self.static.context, consume=False)
-
-    def _finish(self, context: ModelContext, *, consume: bool) -> None:
-        self.model.backward(context, self.static.shape, consume=consume)
+        self.model.backward(self.static.context, self.static.shape, consume=False)
         self.update()
 
+    def _forward(self) -> tuple[Tensor, ModelContext]:
+        static = self.static
+        loss, context = self.model.forward(static.tokens, static.targets, static.shape, mean_over=self.mean_over)
+        return self._own_mean(loss), context
+
+    def _own_mean(self, part: Tensor) -> Tensor:
+        """The mean loss over this rank's tokens, of its part of the mean over those of all ranks."""
+        return part if self.ranks is None else part * self.ranks.count
+
     def update(self) -> None:
-        """Clip the flat gradient, and one step of the optimizer."""
+        """Sum the flat gradient over ranks, clip it, and one step of the optimizer."""
+        if self.ranks is not None:
+            self.ranks.sum_(self.trainable.gradient)
         self.clip.apply_(self.trainable.gradient)
         self.optimizer.update_(self.trainable.flat, self.trainable.gradient, self.clip.norms)
 

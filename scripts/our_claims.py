@@ -13,6 +13,7 @@ from harness.contract.claims import AnyClaim, CompositeClaim, part_names, parts_
 from harness.contract.load import load_contracts
 from harness.drill.numbers import breaks, demanded
 from harness.drill.offered import offered_by
+from harness.evidence import layout
 from harness.system.described import describe
 from harness.system.protocol import FaultDescription
 
@@ -69,7 +70,9 @@ def place(name: str) -> str:
     """The page of a published run, as a page in docs/ links it; one that is not there, as of the folder of all runs."""
     folders = [folder for folder in (REPORTS, *(REPORTS / name for name in FOLDERS)) if (folder / name).is_dir()]
     folder = folders[0] if folders else REPORTS
-    return f"../{folder.relative_to(ROOT).as_posix()}/{name}/report.html"
+    # a part that the page of several runs shows has a summary alone
+    shown = layout.PAGE if not folders or (folder / name / layout.PAGE).is_file() else layout.SUMMARY
+    return f"../{folder.relative_to(ROOT).as_posix()}/{name}/{shown}"
 
 
 def _verdicts(contract: str, claim: str, runs: Sequence[Published]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +22,7 @@ from harness.run_directory.seal import manifest_of, write_manifest
 from harness.standard_streams import print_lines
 
 PUBLISHED = Path("reports")  # where published runs are looked for, in the working directory
-_BESIDE = (layout.PAGE, layout.SUMMARY, layout.VERDICTS)
+_BESIDE = (layout.PAGE, layout.SUMMARY, layout.VERDICTS)  # the page first: a part that another page shows needs none
 
 
 def pack(
@@ -32,12 +33,15 @@ def pack(
     redact: Annotated[
         bool, typer.Option("--redact", help="Leave out names of host, user and folders, in the evidence too.")
     ] = False,
+    page: Annotated[
+        bool, typer.Option("--page/--no-page", help="Leave out its own page, for a part that a page of several shows.")
+    ] = True,
 ) -> None:
     """Make the published form of a run: its page, summary and verdicts beside one archive; the source stays."""
-    print_lines(published(run_directory, out or PUBLISHED / run_directory.name, redact=redact))
+    print_lines(published(run_directory, out or PUBLISHED / run_directory.name, redact=redact, page=page))
 
 
-def published(run: Path, out: Path, *, redact: bool = False) -> tuple[str, str]:
+def published(run: Path, out: Path, *, redact: bool = False, page: bool = True) -> tuple[str, str]:
     """Make the published folder, judged again from its archive before it gets its name; two lines that say so.
 
     Raises UsageError when `out` exists, EvidenceError for a run that is not whole or not as it was recorded.
@@ -47,16 +51,16 @@ def published(run: Path, out: Path, *, redact: bool = False) -> tuple[str, str]:
     given = rejudged(run)
     _refuse_unfit(given)
     with without_names(given) if redact else nullcontext(given) as source:
-        _make(source, out, given.bundle.seal.digest)
+        _make(source, out, given.bundle.seal.digest, _BESIDE if page else _BESIDE[1:])
     size = sum(path.stat().st_size for path in out.iterdir())
     return f"{out}: {size} bytes, {given.judgement.counts.line()}", f"manifest: sha256:{read_manifest(out)[1]}"
 
 
-def _make(source: Rejudged, out: Path, replaces: str | None) -> None:
+def _make(source: Rejudged, out: Path, replaces: str | None, beside: Sequence[str]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
-        _write(source.bundle, temporary, replaces)
+        _write(source.bundle, temporary, replaces, beside)
         _refuse_other(source, rejudged(temporary), out)
         temporary.chmod(0o755)
         temporary.rename(out)
@@ -84,10 +88,9 @@ def _refuse_unfit(source: Rejudged) -> None:
         )
 
 
-def _write(bundle: Bundle, folder: Path, replaces: str | None) -> None:
+def _write(bundle: Bundle, folder: Path, replaces: str | None, beside: Sequence[str]) -> None:
     root, derived = bundle.root, bundle.place.derived
-    beside = [*_BESIDE, *([layout.DRILL] if (derived / layout.DRILL).exists() else [])]
-    for name in beside:
+    for name in [*beside, *([layout.DRILL] if (derived / layout.DRILL).exists() else [])]:
         (folder / name).write_bytes((derived / name).read_bytes())
     seen = manifest_of(root, only=is_seen, before=bundle.seal.within)
     texts = {layout.MANIFEST: manifest_text(seen)}

@@ -33,11 +33,13 @@ def _problems(contract: Contract, only_on: Mapping[int, Collection[str]]) -> Ite
         for number, part in enumerate(parts_of(claim)):
             path: Path = (*here, "parts", number) if composite else here
             yield from _arm_names(contract, part, path)
+            yield from _ranks(contract, part, path)
             for problem in (*part.contradictions(), *part.dangling_names(claim.judged_on, judgements)):
                 yield replace(problem, path=(*path, *problem.path))
             for name in claim.judged_on:
                 if name in contract.workloads and name in only_on.get(index, claim.judged_on):
                     yield from _on_workload(claim, part, path, name, contract.workloads[name])
+                    yield from _shares(contract, part, path, name)
 
 
 def _names_in_one_case(contract: Contract) -> Iterator[Problem]:
@@ -82,6 +84,32 @@ def _arm_names(contract: Contract, part: AnyPart, path: Path) -> Iterator[Proble
         place = (*path, *part.candidate_path.split("."))
         remedy = "give it `capture: step` or `capture: backward`"
         yield Problem(place, "the candidate of a captured claim captures", f"'{candidate}'", remedy)
+
+
+def _ranks(contract: Contract, part: AnyPart, path: Path) -> Iterator[Problem]:
+    """Arms that are compared rank by rank have as many ranks; what is about ranks names an arm that has some."""
+    named = {field: arm for field, arm in part.arms().items() if arm in contract.arms}
+    candidate = contract.arms[named[part.candidate_path]].ranks if part.candidate_path in named else 1
+    for field, arm in named.items():
+        ranks, place = contract.arms[arm].ranks, (*path, *field.split("."))
+        if part.judged_at != "all ranks" and ranks != candidate:
+            rule = "arms that are compared rank by rank have as many ranks"
+            yield Problem(place, rule, f"'{arm}' has {ranks}, the candidate {candidate}", "see the kind `ranks_match`")
+        elif part.judged_at == "all ranks" and field == part.candidate_path and ranks == 1:
+            yield Problem(place, "a claim about ranks is about an arm with several", f"'{arm}' has 1", "say `ranks: 2`")
+        elif part.judged_at == "all ranks" and field != part.candidate_path and ranks > 1:
+            yield Problem(place, "ranks are compared with one process", f"'{arm}' has {ranks}", "name an arm with one")
+
+
+def _shares(contract: Contract, part: AnyPart, path: Path, name: str) -> Iterator[Problem]:
+    """A workload's batch can be shared equally by the ranks of the arms that train on it."""
+    size = contract.workloads[name].batch_size
+    for field, arm in part.arms().items():
+        ranks = contract.arms[arm].ranks if arm in contract.arms else 1
+        if size % ranks:
+            rule = "ranks take equal shares of a batch"
+            got = f"'{arm}' has {ranks} ranks, and workload '{name}' batches of {size}"
+            yield Problem((*path, *field.split(".")), rule, got, "make `batch_size` a multiple of `ranks`")
 
 
 def _on_workload(claim: AnyClaim, part: AnyPart, path: Path, name: str, workload: Workload) -> Iterator[Problem]:

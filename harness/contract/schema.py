@@ -26,6 +26,8 @@ class Needs(Strict):
     """The device it runs on; left out, any."""
     memory_gib: Positive | None = None
     """Free memory of that device, in GiB."""
+    gpus: Count | None = None
+    """GPUs of this machine, one for each rank; left out, one where it runs on a GPU at all."""
     gpu: Text | Annotated[list[Text], Field(min_length=1)] | None = None
     """A word of the GPU's name, in any case, such as `H100`; of several any one."""
     capability_at_least: Capability | None = None
@@ -42,9 +44,9 @@ class Needs(Strict):
     @property
     def asks_for_gpu(self) -> bool:
         """Whether it asks for a GPU of some sort."""
-        return self.gpu is not None or self.capability_at_least is not None
+        return self.gpu is not None or self.capability_at_least is not None or self.gpus is not None
 
-    def gpus(self) -> list[str]:
+    def gpu_names(self) -> list[str]:
         """The GPUs that it asks for, of which one must be there; empty: any."""
         return [self.gpu] if isinstance(self.gpu, str) else self.gpu or []
 
@@ -78,9 +80,11 @@ class Arm(BaseModel):
     """What is captured: nothing, the whole step, or backward pass, clip and optimizer."""
     system: SystemName | None = None
     """`module:attribute` of this arm's own system; left out, the contract's."""
+    ranks: Annotated[int, Field(ge=1, le=64)] = 1
+    """Processes that train it together, as `torchrun` starts them; each takes an equal share of every batch."""
 
     def settings(self) -> dict[str, Scalar]:
-        """Everything but the harness's own keys `capture` and `system`."""
+        """Everything but the harness's own keys `capture`, `system` and `ranks`."""
         return dict(self.__pydantic_extra__ or {})
 
 

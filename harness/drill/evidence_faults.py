@@ -32,7 +32,7 @@ class EvidenceFault:
 def without_steps(evidence: RunEvidence) -> RunEvidence:
     """The run as if no arm had been asked for a step."""
     arms = {arm: [_emptied(each) for each in executions] for arm, executions in evidence.arms.items()}
-    return replace(evidence, arms=arms)
+    return replace(evidence, arms=arms, ranks=tuple(map(without_steps, evidence.ranks)))
 
 
 def _emptied(execution: ArmEvidence) -> ArmEvidence:
@@ -42,7 +42,10 @@ def _emptied(execution: ArmEvidence) -> ArmEvidence:
 
     series = Series(np.empty(0), [], np.empty(0, np.int64), np.empty(0, np.int64))
     end = None if execution.end is None else execution.end.model_copy(update={"steps_called": 0})
-    return replace(execution, series=series, end=end, compared_steps=[])
+    noted = execution.rank_steps
+    if noted is not None:
+        noted = noted.model_copy(update={"parameters": noted.parameters[:1], "rows": [], "collectives": []})
+    return replace(execution, series=series, end=end, compared_steps=[], rank_steps=noted)
 
 
 NO_STEPS = EvidenceFault(

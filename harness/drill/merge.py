@@ -25,11 +25,20 @@ def arms_to_execute(run: Run) -> set[str]:
     needed |= {candidate for candidate, baseline in run.baseline_of.items() if baseline in needed}
     pending = list(needed)
     while pending:
-        baseline = run.baseline_of.get(pending.pop())
-        if baseline is not None and baseline not in needed:
-            needed.add(baseline)
-            pending.append(baseline)
+        arm = pending.pop()
+        compared = {*_bounded_apart(run, arm), run.baseline_of.get(arm, arm)} - needed
+        needed |= compared
+        pending += compared
     return needed
+
+
+def _bounded_apart(run: Run, arm: str) -> set[str]:
+    """Arms from whose end that of `arm` may lie a bounded distance: where one of both has several ranks, and the other
+    a single one. Others end equal in bits, which their digests tell.
+    """
+    several = run.arms[arm].arm.ranks > 1
+    together = {other for arms in run.compared or [] if arm in arms for other in arms} & run.arms.keys()
+    return {other for other in together if (run.arms[other].arm.ranks > 1) is not several}
 
 
 def donor_for(run: Run, controls: Sequence[Run]) -> Run | None:
@@ -76,6 +85,18 @@ def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
     `run` may be the reduced one: it has every comparison that the fault can change. The control's arms that no claim
     of the run reads do no harm. The death of either is the death of both: half the evidence decides nothing.
     """
+    whole = _merged_at_one_rank(run, faulted, control)
+    number = max(len(faulted.ranks), len(control.ranks))
+    ranks = [_merged_at_one_rank(run, _at_rank(faulted, rank), _at_rank(control, rank)) for rank in range(number)]
+    return replace(whole, ranks=tuple(ranks))
+
+
+def _at_rank(seen: RunEvidence, other: int) -> RunEvidence:
+    """What one rank behind the first saw; of a run of fewer, whose arms are the first one's, what that one saw."""
+    return seen.ranks[other] if other < len(seen.ranks) else seen
+
+
+def _merged_at_one_rank(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
     changed = _changed(run)
     arms = {arm: executions for arm, executions in control.arms.items() if arm not in changed}
     arms |= {arm: executions for arm, executions in faulted.arms.items() if arm in changed}
@@ -87,4 +108,5 @@ def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
         failed=failed,
         death=faulted.death or control.death,
         obstacle=faulted.obstacle or control.obstacle,
+        ranks=(),
     )

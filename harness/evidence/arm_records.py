@@ -72,6 +72,18 @@ class MicroBatches(Record):
     digests: list[list[str]]
 
 
+class RankSteps(Record):
+    """What one rank did in every step of one execution: what data-parallel training is judged by."""
+
+    record: Literal["rank_steps"] = "rank_steps"
+    arm: str
+    replica: Count
+    parameters: list[str]  # digest of all trainable parameters before the first step, and after each
+    rows: list[list[str]]  # of each step: a digest of every row of the batch that it read, in their order
+    collectives: list[Count]  # of each step: that the host began, in all process groups
+    names: dict[str, Count]  # of the last step with any: which ones, by torch's flight recorder; empty: not known
+
+
 class TensorReduction(Record):
     """A gradient reduced on the device. `max_abs_difference` is against the baseline arm, if there is one."""
 
@@ -349,5 +361,6 @@ LaterArmRecord = (
     | MemoryEvidence
     | MicroBatches
     | PeakMemoryEvidence
+    | RankSteps
     | Saved
 )

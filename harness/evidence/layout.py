@@ -34,6 +34,7 @@ OUTPUT = "stderr.txt"  # what the worker printed, on both streams, up to a cap
 SHARED = "shared.json"  # in place of records: the run whose process executed this one's arms too
 CHECKPOINT = "checkpoint"  # a folder with what a run's system saved; gone with the run's end, however that came
 LANE = "lane."  # and a number: the folder of a process that executed a part of the run, with files as above
+RANK = "rank."  # and a number from 1: the folder of another rank than the first, with its records and series
 SERIES_COLUMNS = ("step", "loss", "batch_digest", "clip_active_groups", "tokens")  # then the metrics, by their names
 METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 
@@ -41,6 +42,11 @@ METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 def lane_name(number: int) -> str:
     """The folder of one lane of a run."""
     return f"{LANE}{number}"
+
+
+def rank_name(number: int) -> str:
+    """The folder of one rank of a run, beside the files of the first."""
+    return f"{RANK}{number}"
 
 
 def series_name(arm: str, replica: int) -> str:

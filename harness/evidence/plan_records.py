@@ -23,6 +23,7 @@ class PlannedArm(Record):
     watch_every_step: bool = False  # its host syncs are judged, so that each of its steps is watched
 
     micro_batches: int | None = None  # that its inputs are split into, a digest each; None: no claim reads them
+    watch_ranks: bool = False  # parameters after each step, rows that it read, and collectives that it began
     rounded_to: str | None = None  # data type that its first parameters are rounded to for a digest more
 
     def records_too(self, other: PlannedArm) -> bool:
@@ -30,6 +31,7 @@ class PlannedArm(Record):
         return (
             other.observe_syncs <= self.observe_syncs
             and other.watch_every_step <= self.watch_every_step
+            and other.watch_ranks <= self.watch_ranks
             and other.micro_batches in (None, self.micro_batches)
             and other.rounded_to in (None, self.rounded_to)
         )
@@ -73,6 +75,11 @@ class Run(Record):
     def executions(self) -> list[tuple[str, int]]:
         """Every execution that is planned, as arm and replica, in the order of execution."""
         return [(arm, replica) for arm, planned in self.arms.items() for replica in planned.indices]
+
+    @property
+    def ranks(self) -> int:
+        """Processes that execute it: as many as the arm with the most ranks has."""
+        return max((planned.arm.ranks for planned in self.arms.values()), default=1)
 
     @property
     def commits(self) -> set[str | None]:

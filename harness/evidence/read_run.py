@@ -24,6 +24,7 @@ from harness.evidence.arm_records import (
     MemoryEvidence,
     MicroBatches,
     PeakMemoryEvidence,
+    RankSteps,
     Saved,
 )
 from harness.evidence.files import Damaged, first_error, read_bytes, read_model
@@ -62,6 +63,7 @@ _SINGLE: dict[type[LaterArmRecord], str] = {
     CaptureEvidence: "capture",
     HostSyncEvidence: "syncs",
     PeakMemoryEvidence: "peak_memory",
+    RankSteps: "rank_steps",
     LongReplayEvidence: "long_replay",
     Saved: "saved",
     Loaded: "loaded",
@@ -103,7 +105,19 @@ def read_run(directory: Path) -> tuple[Run, RunEvidence]:
     if (directory / layout.SHARED).exists():
         return run, _of_host(run, directory)
     folders = lane_folders(directory)
-    return run, _of_lanes(run, directory, folders) if folders else _of_worker(run, directory)
+    if folders:
+        return run, _of_lanes(run, directory, folders)
+    first = _of_worker(run, directory)
+    return run, replace(first, ranks=tuple(_of_rank(run, directory, first, rank) for rank in range(1, run.ranks)))
+
+
+def _of_rank(run: Run, directory: Path, first: RunEvidence, rank: int) -> RunEvidence:
+    """What another rank than the first saw: of arms with as many ranks its own, of others the first one's."""
+    own = _of_worker(run, directory / layout.rank_name(rank))
+    its = {arm for arm, planned in run.arms.items() if planned.arm.ranks > rank}
+    seen = {arm: (own if arm in its else first).arms.get(arm) for arm in run.arms}
+    arms = {arm: executions for arm, executions in seen.items() if executions is not None}
+    return replace(own, arms=arms, failed=first.failed, telemetry=first.telemetry, obstacle=first.obstacle)
 
 
 def host_of(directory: Path) -> Path | None:
@@ -203,7 +217,7 @@ def death_from_records(records: list[AnyRecord], damage: str | None, phase: str 
     """How the worker ended, by its records alone; None when they are whole and complete."""
     raised = next((record for record in records if isinstance(record, Raised)), None)
     if raised is not None:
-        return Death(cause="exception", detail=raised.error, phase=phase, stack=raised.stack)
+        return Death(cause=raised.cause, detail=raised.error, phase=phase, stack=raised.stack)
     if damage is not None:
         return Death(cause="garbage", detail=damage, phase=phase, stack="")
     if not records or not isinstance(records[-1], Complete):

@@ -23,6 +23,7 @@ from harness.evidence.arm_records import (
     MemoryEvidence,
     MicroBatches,
     PeakMemoryEvidence,
+    RankSteps,
     Saved,
 )
 from harness.evidence.base import Cause, Obstacle, Probe, Record
@@ -75,6 +76,7 @@ class ArmEvidence:
     memory: list[MemoryEvidence] = field(default_factory=list)
     compared_steps: list[ComparedStep] = field(default_factory=list)
     micro_batches: list[MicroBatches] = field(default_factory=list)
+    rank_steps: RankSteps | None = None
     peak_memory: PeakMemoryEvidence | None = None
     long_replay: LongReplayEvidence | None = None
     saved: Saved | None = None
@@ -97,4 +99,6 @@ class RunEvidence:
     step_errors: list[StepErrors] = field(default_factory=list)
     failed: dict[str, ArmFailed] = field(default_factory=dict)  # by arm: what ended it; the others went on
     death: Death | None = None
+    # what every other rank than the first saw, in their order; arms of fewer ranks are the first one's
+    ranks: tuple[RunEvidence, ...] = ()
     obstacle: Obstacle | None = None  # the worker found that this machine cannot do it: NOT_RUN

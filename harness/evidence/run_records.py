@@ -19,6 +19,7 @@ from harness.evidence.arm_records import (
     MemoryEvidence,
     MicroBatches,
     PeakMemoryEvidence,
+    RankSteps,
     Saved,
 )
 from harness.evidence.base import Cause, Obstacle, Record
@@ -232,6 +233,7 @@ class Raised(Record):
     record: Literal["raised"] = "raised"
     error: str  # type and message
     stack: str
+    cause: Cause = "exception"  # of a rank's end, which the process that watches the ranks tells
 
 
 class Complete(Record):
@@ -254,6 +256,7 @@ AnyRecord = Annotated[
     | MemoryEvidence
     | MicroBatches
     | PeakMemoryEvidence
+    | RankSteps
     | Saved
     | Loaded
     | Evaluated

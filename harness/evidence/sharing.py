@@ -112,7 +112,8 @@ def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEviden
         for name, there in arms.items()
         if there in host.failed
     }
-    return replace(host, run_id=guest.id, arms=executed, failed=failed)
+    others = tuple(seen_by(guest, one, arms) for one in host.ranks[: guest.ranks - 1])
+    return replace(host, run_id=guest.id, arms=executed, failed=failed, ranks=others)
 
 
 def _renamed(seen: ArmEvidence, guest: Run, name: str, ours: Mapping[str, str]) -> ArmEvidence:
@@ -132,6 +133,7 @@ def _renamed(seen: ArmEvidence, guest: Run, name: str, ours: Mapping[str, str]) 
         syncs=seen.syncs.model_copy(update=own) if seen.syncs and guest.arms[name].observe_syncs else None,
         memory=[one.model_copy(update=own) for one in seen.memory],
         micro_batches=[one.model_copy(update=own) for one in seen.micro_batches],
+        rank_steps=None if seen.rank_steps is None else seen.rank_steps.model_copy(update=own),
     )
 
 

@@ -6,7 +6,7 @@ The accessors settle the judgement when evidence is missing, so a judge that get
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.contract.claims import AnyClaim, AnyPart
 from harness.contract.conditions import Situation, capability_of
@@ -32,6 +32,10 @@ class Context:
     runs: Sequence[RunEvidence]
     workload: str
     gpu: GpuFacts
+
+    def at_rank(self, rank: int) -> Context:
+        """The same unit by what one rank saw: by the runs that have as many."""
+        return replace(self, runs=[run.ranks[rank - 1] for run in self.runs if rank <= len(run.ranks)])
 
     def resolved(self, part: AnyPart) -> AnyPart:
         """A judgement of the contract with the bounds that this unit is judged by."""

@@ -13,6 +13,22 @@ from harness.judge.resume import Halves, in_processes, join, not_restored, note_
 from harness.judge.sheet import Sheet, settle
 
 
+def require_steps_after_load(part: NotWorse, run: RunEvidence, sheet: Sheet) -> None:
+    """Settle with FAIL where too few steps were trained after the load; nothing to do without `save_at`."""
+    if part.save_at is None:
+        return
+    executions = replicas(run, part.candidate, 2 * len(part.seeds))
+    needed = max(part.guards.steps, part.last) - part.save_at
+    for seed, first, second in zip(part.seeds, executions[::2], executions[1::2], strict=True):
+        before, after = (len(half.series.loss) for half in (first, second))
+        if after < needed:
+            sheet.figure("steps_run", before + after, "steps")
+            settle(
+                reasons.VACUOUS_STEPS,
+                f"{after} steps after the load were run with seed {seed}, {needed} are demanded",
+            )
+
+
 def joined(part: NotWorse, run: RunEvidence) -> tuple[RunEvidence, list[Halves]]:
     """The run as if the candidate had trained with each seed at once, and its halves by seed.
 

@@ -19,7 +19,7 @@ from harness.judge import paired_seeds, reasons
 from harness.judge.context import Context, replicas, require_captured, require_uncaptured
 from harness.judge.end_state import note_watched, require_finite_end, require_recorded
 from harness.judge.guards import require_guards, require_moving, with_control
-from harness.judge.interrupted_seeds import joined, note_halves, require_halves
+from harness.judge.interrupted_seeds import joined, note_halves, require_halves, require_steps_after_load
 from harness.judge.series import require_comparable, require_finite, values
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.statistics import Array, fewest_processes, trimmed
@@ -48,10 +48,12 @@ class Pairs:
 
 
 def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
-    """Order: capture, steps, finiteness, precisions, equal starts and batches of each seed, unequal seeds, a candidate
-    that is worse, guards, the ends, then whether anything was decided.
+    """Order: steps after a load, capture, steps, finiteness, precisions, equal starts and batches of each seed, unequal
+    seeds, a candidate that is worse, guards, the ends, then whether anything was decided.
     """
-    run, halves = joined(part, context.only_run(cast("Probe", part.chosen_probe())))
+    run = context.only_run(cast("Probe", part.chosen_probe()))
+    require_steps_after_load(part, run, sheet)
+    run, halves = joined(part, run)
     by_seed = _of_seeds(part, run)
     require_halves(part, context, halves, sheet)
     for executions in by_seed.values():

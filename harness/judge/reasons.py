@@ -189,6 +189,22 @@ VACUOUS_ONE_BATCH = _fails(
 )
 UPDATES_UNCOUNTED = _undecided("updates_uncounted", "No optimizer of the arm counts its updates.")
 
+# --- ranks that train together ---------------------------------------------------------------------------------
+RANKS_DIFFER = _fails("ranks_differ", "A rank's parameters differ from those of the other ranks after some step.")
+RANK_BATCHES_EQUAL = _fails("rank_batches_equal", "Two ranks read the same row of a batch in one step.")
+RANKS_END_APART = _fails(
+    "ranks_end_apart", "The ranks' parameters end farther from those of one process than the contract's bound."
+)
+COLLECTIVES_OUTSIDE_GRAPH = _fails(
+    "collectives_outside_graph", "The host begins more collectives in a step than the contract allows."
+)
+COLLECTIVES_MISSING_IN_GRAPH = _fails(
+    "collectives_missing_in_graph", "The captured graph holds fewer collectives than the contract demands."
+)
+VACUOUS_NO_COLLECTIVE = _fails(
+    "vacuous_no_collective", "A rank began no collective at all: what the ranks did was not one training."
+)
+
 # --- several seeds ---------------------------------------------------------------------------------------------
 WORSE = _fails("worse", "The candidate's metric is worse than the baseline's by more than the margin.")
 VACUOUS_SEEDS_ALIKE = _fails(
@@ -325,6 +341,7 @@ ONE_COMMIT_A_PROCESS = _not_run(
     "one_commit_a_process",
     "The claim's arms share a process, which cannot hold two commits.",
 )
+ONE_RANK_ONLY = _not_run("one_rank_only", "The claim cannot be judged of an arm with several ranks.")
 NEEDS_BASELINE = _not_run(
     "needs_baseline", "The claim's arms have equal settings: they differ by their commits, and no other was given."
 )

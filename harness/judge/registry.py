@@ -69,7 +69,33 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
         judge = judge_of(part.kind)
     except KindError as error:  # of a package: other kinds are judged all the same
         return Sheet(mechanism).conclude(reasons.JUDGE_MISSING, f"no judge for `{part.kind}` is installed: {error}")
-    return concluded(lambda sheet: judge(_by_its_bounds(part, context, sheet), context, sheet), mechanism)
+
+    def at(rank: int) -> Judgement:
+        seen = context.at_rank(rank) if rank else context
+        return concluded(lambda sheet: judge(_by_its_bounds(part, seen, sheet), seen, sheet), mechanism)
+
+    return _worst_rank([at(rank) for rank in range(_ranks(part, context))])
+
+
+def _ranks(part: AnyPart, context: Context) -> int:
+    """How often the part is judged: at each rank of its arms, or once."""
+    if part.judged_at != "each rank":
+        return 1
+    return max(context.contract.arms[arm].ranks for arm in part.arms().values())
+
+
+def _worst_rank(judged: Sequence[Judgement]) -> Judgement:
+    """As good as the worst rank, whose number it names; of one rank its own. The first speaks for the run: where that
+    broke, it says itself in which rank."""
+    if len(judged) == 1 or judged[0].status is Status.ERROR:
+        return judged[0]
+    rank = min(range(len(judged)), key=lambda each: WORST_FIRST.index(judged[each].status))
+    worst = judged[rank]
+    if worst.status is Status.PASS:
+        added, message = {"ranks": Figure(value=len(judged))}, f"at each of {len(judged)} ranks: {worst.message}"
+    else:
+        added, message = {"rank": Figure(value=rank)}, f"rank {rank} of {len(judged)}: {worst.message}"
+    return worst.model_copy(update={"message": message, "figures": {**worst.figures, **added}})
 
 
 def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:

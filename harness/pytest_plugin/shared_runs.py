@@ -63,7 +63,8 @@ class SharedRuns:
             if not done.exists():
                 shutil.rmtree(directory, ignore_errors=True)  # left by a process that was killed in the middle
                 gpus = environment.machine().gpus
-                supervisor.execute(run, directory, gpu_uuid=gpus[0].uuid if gpus else None)
+                uuids = [gpu.uuid for gpu in gpus[: run.ranks]]
+                supervisor.execute(run, directory, gpu_uuid=uuids[0] if uuids else None, rank_gpus=uuids[1:])
                 done.touch()
         return read_run(directory)
 

@@ -24,6 +24,13 @@ GLOSSARY: Mapping[str, str] = MappingProxyType(
         "the last drill of this contract.",
         "denominator": "How much a verdict rests on, such as steps compared; a verdict that rests on none never holds.",
         "waived": "Violated or undecided, and signed for by somebody until a date.",
+        # ranks
+        "rank": "One of several processes that train one model together, each on its share of every batch; a number "
+        "from 0.",
+        "replica": "The model as one rank holds it; under data-parallel training all are equal in every bit.",
+        "collective": "An operation in which all ranks take part, such as adding up their gradients.",
+        "collectives in graph": "How many collectives the recorded graph holds, which a replay executes by itself.",
+        "host collective": "A collective that the host begins in a step, outside of any recorded graph.",
         # series
         "max abs difference": "The largest absolute difference between the two arms at any place that was compared.",
         "max relative difference": "The largest difference between the two arms, divided by the baseline's own size "

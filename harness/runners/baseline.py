@@ -17,7 +17,7 @@ from harness.evidence.base import Obstacle
 from harness.evidence.commit_records import SHORT
 from harness.kinds import kind_of
 from harness.runners.folders import without_folders
-from harness.runners.obstacles import capabilities_needed
+from harness.runners.obstacles import capabilities_needed, ranks_of
 from harness.system.described import describe_all
 from harness.system.protocol import SystemDescription
 
@@ -87,7 +87,11 @@ def commit_obstacle(contract: Contract, claim: AnyClaim, baseline: Baseline) -> 
             if baseline.commit is None:
                 found = _with_itself(contract, part)
             else:
-                found = _one_process(part) or _unlike_there(contract, part, baseline, baseline.commit)
+                found = (
+                    _of_ranks(contract, part)
+                    or _one_process(part)
+                    or _unlike_there(contract, part, baseline, baseline.commit)
+                )
             if found is not None:
                 return found
     return None
@@ -103,6 +107,13 @@ def _with_itself(contract: Contract, part: AnyPart) -> Obstacle | None:
         f"arms {candidate} and {baseline} have the same settings: name a commit for {baseline} with --baseline REF"
     )
     return Obstacle(reason="needs_baseline", message=message)
+
+
+def _of_ranks(contract: Contract, part: AnyPart) -> Obstacle | None:
+    if ranks_of(contract, [part]) == 1:
+        return None
+    message = f"{part.kind} is judged of two commits where their arms have one rank"
+    return Obstacle(reason="one_rank_only", message=message)
 
 
 def _one_process(part: AnyPart) -> Obstacle | None:

@@ -11,6 +11,7 @@ from functools import cached_property
 from time import monotonic, sleep
 from typing import Any
 
+from harness.runners import rank_seat
 from harness.runners.peak_watch import Levels
 from harness.system.protocol import NotAvailable
 
@@ -19,7 +20,9 @@ SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 class CudaMemory:
-    """The current CUDA device, by torch and by NVML. Raises `NotAvailable` where there is none.
+    """The current CUDA device, or the one of this process's rank, by torch and by NVML.
+
+    Raises `NotAvailable` where there is none.
 
     It makes no context: a system may set torch's allocator up before the first use.
     """
@@ -38,7 +41,7 @@ class CudaMemory:
         """Once the device is used."""
         import torch
 
-        return f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
+        return f"GPU-{torch.cuda.get_device_properties(_device()).uuid}"
 
     def used(self) -> bool:
         import torch
@@ -48,20 +51,18 @@ class CudaMemory:
     def peaks(self) -> Levels:
         import torch
 
-        counted = torch.cuda.memory_stats_as_nested_dict()
+        counted = torch.cuda.memory_stats_as_nested_dict(_device())
         found = (counted[f"{name}_bytes"]["all"]["peak"] if counted else 0 for name in ("allocated", "reserved"))
         return Levels(*found)
 
     def reserved(self) -> int:
         import torch
 
-        return torch.cuda.memory_reserved()
+        return torch.cuda.memory_reserved(_device())
 
     def reset_peaks(self) -> None:
-        import torch
-
         if self.used():
-            self._reset_stats(torch.cuda.current_device())
+            self._reset_stats(_device())
 
     @contextmanager
     def watch_resets(self, around: Callable[[Callable[[], object]], object]) -> Iterator[None]:
@@ -102,6 +103,14 @@ class CudaMemory:
 
         settings = [f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ]
         return torch.cuda.get_allocator_backend(), " ".join(settings)
+
+
+def _device() -> int:
+    """A thread of its own, which samples, begins at device 0; a rank's device is the one of its number."""
+    import torch
+
+    number = rank_seat.number()
+    return torch.cuda.current_device() if number is None else number
 
 
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from harness.private_folder import private_folder, unusable
@@ -28,6 +28,15 @@ def gpu_lock(uuid: str, announce: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def gpu_locks(uuids: Iterable[str], announce: Callable[[str], None]) -> Iterator[None]:
+    """Hold the locks of several GPUs; always in one order, so that no two sessions wait for each other."""
+    with ExitStack() as held:
+        for uuid in sorted(set(uuids)):
+            held.enter_context(gpu_lock(uuid, announce))
+        yield
 
 
 def lock_path(uuid: str) -> Path:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from harness.evidence.cuda_driver import Gpu
 from harness.evidence.plan_records import Run
 
 ON_DEVICE = "device"  # a `target` of the probe `kernels`: the machine's own GPU
@@ -14,6 +17,11 @@ def needs_gpu(run: Run) -> bool:
     """
     compiled_elsewhere = run.probe == "kernels" and run.settings.get("target", ON_DEVICE) != ON_DEVICE
     return run.workload.needs.device != "cpu" and not compiled_elsewhere
+
+
+def gpus_of(run: Run, gpus: Sequence[Gpu]) -> list[str]:
+    """UUIDs of the GPUs that the run uses: the machine's first one, and one more for each further rank."""
+    return [gpu.uuid for gpu in gpus[: run.ranks]] if needs_gpu(run) else []
 
 
 def gpu_memory_gib(run: Run) -> float | None:

@@ -40,8 +40,8 @@ def lanes(run: Run) -> list[Run]:
     Together stay a candidate and its baseline, whose gradients and end states are compared on the device, and every
     repetition whose end state is read so (`Run.compared`). Every execution keeps its arm's name and its number.
     """
-    if run.probe != "paired" or run.compared is None or run.fault == SWAPPED_ARMS:
-        return [run]  # arms that change places are opened by one another's plan
+    if run.probe != "paired" or run.compared is None or run.fault == SWAPPED_ARMS or run.ranks > 1:
+        return [run]  # arms that change places are opened by one another's plan; ranks are processes enough
     parts = _on_gpu(run) if run.workload.needs.device == "cuda" else _on_processors(run)
     if len(run.commits) > 1:
         parts = _each_of_one_commit(run, parts or [run.executions()])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.conditions import capability_of, is_gpu, reaches
@@ -17,6 +17,7 @@ from harness.runners.folders import without_folders
 from harness.system.protocol import SystemDescription
 
 # What the extra `run` installs; cuda-bindings exist for Linux alone (pyproject.toml).
+OF_RANKS = ("paired", "throughput", "peak_memory")  # probes that every rank of an arm goes through alike
 RUN_MODULES = ("torch", "filelock", "pynvml", *(("cuda.bindings",) if sys.platform == "linux" else ()))
 
 
@@ -50,7 +51,9 @@ def find_obstacle(
         or _missing_module(workload, machine)
         or _missing_cuda(contract, claim, workload, machine)
         or _other_gpu(workload, machine)
+        or _missing_gpus(contract, claim, workload, machine)
         or _missing_memory(workload, machine)
+        or _one_rank_only(contract, claim)
         or _missing_capability(contract, claim, describe)
     )
 
@@ -96,14 +99,40 @@ def _other_gpu(workload: Workload, machine: Machine) -> Obstacle | None:
         return None
     gpu, needs = machine.gpus[0], workload.needs
     capability = capability_of(gpu.architecture)
-    if needs.gpus() and not any(is_gpu(gpu.name, name) for name in needs.gpus()):
-        message = f"needs a GPU named {' or '.join(needs.gpus())}: this machine has {gpu.name}"
+    if needs.gpu_names() and not any(is_gpu(gpu.name, name) for name in needs.gpu_names()):
+        message = f"needs a GPU named {' or '.join(needs.gpu_names())}: this machine has {gpu.name}"
     elif needs.capability_at_least is not None and not reaches(capability, needs.capability_at_least):
         there = f"{gpu.name} has {capability or 'none that is known'}"
         message = f"needs compute capability {needs.capability_at_least} or more: {there}"
     else:
         return None
     return Obstacle(reason="needs_gpu", message=message)
+
+
+def _missing_gpus(contract: Contract, claim: AnyClaim, workload: Workload, machine: Machine) -> Obstacle | None:
+    """Ranks have a GPU each, wherever their workload runs on one."""
+    if not machine.gpus or workload.needs.device == "cpu":
+        return None
+    needed = max(workload.needs.gpus or 1, ranks_of(contract, parts_of(claim)))
+    there = len(machine.gpus)
+    if there >= needed:
+        return None
+    return Obstacle(reason="needs_gpu", message=f"needs {needed} GPUs, one for each rank: this machine has {there}")
+
+
+def _one_rank_only(contract: Contract, claim: AnyClaim) -> Obstacle | None:
+    """Other probes start processes of their own, or count what one process does."""
+    for part in parts_of(claim):
+        probe = part.chosen_probe() or next(iter(kind_of(part.kind).probes))
+        if probe not in OF_RANKS and ranks_of(contract, [part]) > 1:
+            message = f"{part.kind} is judged of arms with one rank: its probe `{probe}` starts no others"
+            return Obstacle(reason="one_rank_only", message=message)
+    return None
+
+
+def ranks_of(contract: Contract, parts: Sequence[AnyPart]) -> int:
+    """The ranks of the arm with most that the judgements name."""
+    return max((contract.arms[arm].ranks for part in parts for arm in part.arms().values()), default=1)
 
 
 def _asks_of_replays(contract: Contract, part: AnyPart) -> bool:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from harness.commits.import_path import in_use
 from harness.errors import UsageError
 from harness.evidence.plan_records import PlannedArm, Run
+from harness.runners import rank_seat
 from harness.system.adapter_checks import AdapterError, describe_value, names
+from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import TrainingRun, TrainingSystem
 from harness.system.resolve import resolve
 from harness.system.users_code import return_place
 from harness.system.wrappers import DECOY_GRAPH, HARNESS_FAULTS, SWAPPED_ARMS, wrap
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @contextmanager
@@ -33,6 +39,11 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
         raise UsageError(rule, where=arm, got=planned.commit or "the working tree's")
     system = resolve(planned.system)
     fault = run.fault if arm in run.fault_arms else None
+    with rank_seat.together(run, arm):
+        yield from _opened_here(run, planned, system, fault)
+
+
+def _opened_here(run: Run, planned: PlannedArm, system: TrainingSystem, fault: str | None) -> Iterator[TrainingRun]:
     _seed_generators(run.workload.seed)
     own = fault is not None and _planted_by_harness(system, fault, planned.system)
     training = system.open(
@@ -45,12 +56,22 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
     _require_run(training, system)
     if own and fault is not None and fault != SWAPPED_ARMS:
         training = wrap(training, fault, steps=run.workload.steps)
+    if planned.arm.ranks > 1:
+        training = CountedSteps(training, run.workload.steps)
     with training as entered:
         yield entered
-        if at_commit is not None:
+        if (at_commit := in_use()) is not None:
             at_commit.require(planned.system)  # what was imported meanwhile, too
     del training, entered
     release_memory()
+
+
+class CountedSteps(FaultyRun):
+    """No fault: a run whose rank shows whoever watches it how many steps it has begun."""
+
+    def step(self, index: int) -> Tensor:
+        rank_seat.note_step()
+        return self._inner.step(index)
 
 
 def _require_run(opened: object, system: TrainingSystem) -> None:

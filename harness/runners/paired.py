@@ -27,6 +27,8 @@ from harness.runners.micro_batches import MicroBatchWatch
 from harness.runners.opening import opened, release_memory
 from harness.runners.profiling import Watched, graph_launches, in_step
 from harness.runners.raised import message_of, obstacle_of, stack_of
+from harness.runners.rank_seat import is_here
+from harness.runners.rank_watch import RankWatch
 from harness.runners.recorder import Recorder
 from harness.runners.reductions import digest_of_all, digest_of_rounded, reduce_gradients, reduce_groups
 from harness.runners.series_block import SeriesBlock
@@ -59,7 +61,7 @@ def execute(run: Run, recorder: Recorder) -> None:
     ends = Ends(_ends_elsewhere(run, Exchange(recorder.exchange)))
     failed = set(run.without)
     for arm in run.arms:
-        if arm not in run.needed(failed):
+        if arm not in run.needed(failed) or not is_here(run.arms[arm].arm.ranks):
             continue
         failure = failure_of(arm, recorder, partial(_execute_arm, run, arm, recorder, kept, ends))
         if failure is not None:
@@ -171,10 +173,7 @@ class ArmExecution:
 
     def _series(self, kept: KeptGradients, every_step: SeriesWatch | None, *, keep: bool) -> Watched:
         block = SeriesBlock(self.run, self.recorder, self.recorder.series(self.arm, self.replica), self.training)
-        parts, micro_batches = self.planned.micro_batches, None
-        if parts is not None:
-            steps = self.run.workload.steps
-            micro_batches = MicroBatchWatch(self.training, self.arm, self.replica, parts=parts, steps=steps)
+        watches = self._watches()
         watched = Watched()
         self._phase("steps")
         profiled = self._profiled_steps()
@@ -190,8 +189,8 @@ class ArmExecution:
                     loss = self.training.step(index)
                 self.steps_called += 1
                 block.add(index, loss)
-                if micro_batches is not None:
-                    micro_batches.add(index, self.recorder)
+                for watch in watches:
+                    watch.add(index, self.recorder)
                 if index in self.run.gradient_steps and self._gradients_are_read():
                     self._gradients(index, kept, keep=keep)
                 self._sample_memory(index)
@@ -200,11 +199,21 @@ class ArmExecution:
                 if profiled and index == last:
                     window.close()
         block.write()
-        if micro_batches is not None:
-            micro_batches.write(self.recorder)
-            self.updates = micro_batches.updates()
+        for watch in watches:
+            watch.write(self.recorder)
+            if isinstance(watch, MicroBatchWatch):
+                self.updates = watch.updates()
         self.input_names = block.input_names
         return watched
+
+    def _watches(self) -> list[MicroBatchWatch | RankWatch]:
+        """What a claim asks to see of every step."""
+        parts, steps, watches = self.planned.micro_batches, self.run.workload.steps, list[MicroBatchWatch | RankWatch]()
+        if parts is not None:
+            watches.append(MicroBatchWatch(self.training, self.arm, self.replica, parts=parts, steps=steps))
+        if self.planned.watch_ranks:
+            watches.append(RankWatch(self.training, self.run, self.arm, self.replica))
+        return watches
 
     def _profiled_steps(self) -> dict[int, tuple[int, bool]]:
         """First step of each profiled window -> its length, and whether its steps are to be replays.

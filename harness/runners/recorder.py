@@ -23,9 +23,11 @@ from harness.evidence.run_records import Complete, Phase
 from harness.numbers import dump_json, encode
 from harness.runners.line import ALONE, TOGETHER, Line
 from harness.runners.quiet import wait_for_quiet_device
+from harness.runners.rank_seat import note_phase
 
 HEARTBEAT = "heartbeat"
 TIMED_PHASE = "timed"  # a throughput probe enters it with its first timed block; telemetry is kept from it
+WAITS = ("wait to be alone", "wait to be together")  # for the supervisor, while other ranks wait for this one
 _DIGEST = re.compile(r"[0-9A-Za-z_.:-]*")
 
 
@@ -129,6 +131,7 @@ class Recorder:
 
     def _enter(self, name: str) -> None:
         self.current_phase = name
+        note_phase(waits=name.endswith(WAITS))
         # the supervisor reads the phase from this small file while the run is under way; what is there is written over,
         # not emptied first: on a full disk the phase before stays
         with self._heartbeat.open("r+b") as file:
@@ -160,23 +163,23 @@ class Recorder:
             yield
             return
         before = self.current_phase
-        self.phase(_within(before, "wait to be alone"))
-        self._ask(self._line, ALONE)
+        self.phase(_within(before, WAITS[0]))
+        self.ask(ALONE)
         wait_for_quiet_device()
         self._enter(before)
         try:
             yield
         finally:
             before = self.current_phase
-            self.phase(_within(before, "wait to be together"))
-            self._ask(self._line, TOGETHER)
+            self.phase(_within(before, WAITS[1]))
+            self.ask(TOGETHER)
             self._enter(before)
 
-    @staticmethod
-    def _ask(line: Line, what: str) -> None:
-        """Tell the supervisor, and wait for its answer."""
-        line.send(what)
-        line.receive(None)
+    def ask(self, what: str) -> None:
+        """Tell the supervisor, where there is one, and wait for its answer."""
+        if self._line is not None:
+            self._line.send(what)
+            self._line.receive(None)
 
     def close(self) -> None:
         self._records.close()

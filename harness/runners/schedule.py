@@ -20,8 +20,8 @@ from harness.evidence.environment import Machine, usable_cores
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
 from harness.runners import supervisor
-from harness.runners.gpu_lock import gpu_lock
-from harness.runners.gpu_needs import gpu_memory_gib, needs_gpu
+from harness.runners.gpu_lock import gpu_locks
+from harness.runners.gpu_needs import gpu_memory_gib, gpus_of, needs_gpu
 from harness.runners.interpreters import Interpreters
 from harness.runners.lanes import awaits
 from harness.runners.run_builder import PAIRED
@@ -208,4 +208,5 @@ class Schedule:
         on_gpu = [task for task in tasks if task.on_gpu]
         if not on_gpu or self._uuid is None:
             return nullcontext()
-        return gpu_lock(self._uuid, lambda waiting: on_gpu[0].tell(Progress(on_gpu[0].run.id, waiting, 0.0)))
+        uuids = [uuid for task in on_gpu for uuid in gpus_of(task.run, self._machine.gpus)]
+        return gpu_locks(uuids, lambda waiting: on_gpu[0].tell(Progress(on_gpu[0].run.id, waiting, 0.0)))

@@ -144,6 +144,7 @@ def _with_arm(host: Run, there: str, planned: PlannedArm, guest: Run, name: str,
                 "replicas": max(known.replicas, planned.replicas),
                 "observe_syncs": known.observe_syncs or planned.observe_syncs,
                 "watch_every_step": known.watch_every_step or planned.watch_every_step,
+                "watch_ranks": known.watch_ranks or planned.watch_ranks,
                 "micro_batches": known.micro_batches or planned.micro_batches,
                 "rounded_to": known.rounded_to or planned.rounded_to,
             }

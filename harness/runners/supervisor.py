@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,11 +26,12 @@ from harness.evidence.run_records import ArmFailed
 from harness.runners import interpreters
 from harness.runners.checkpoint_folder import remove_checkpoint
 from harness.runners.folders import without_folders
-from harness.runners.gpu_lock import gpu_lock
+from harness.runners.gpu_lock import gpu_locks
 from harness.runners.interpreters import Interpreter, Interpreters
 from harness.runners.output import OutputPump
 from harness.runners.own_folder import put_back, write_death
 from harness.runners.process_times import write_process_times
+from harness.runners.rank_marks import MARKS
 from harness.runners.recorder import HEARTBEAT
 from harness.runners.remaining import without_the_arm, write_run
 from harness.runners.telemetry import Sampler
@@ -68,6 +69,7 @@ def execute(
     on_progress: Callable[[Progress], None] | None = None,
     *,
     gpu_uuid: str | None = None,
+    rank_gpus: Sequence[str] = (),
     stop: threading.Event | None = None,
     variables: Mapping[str, str] = MappingProxyType({}),
     company: Company | None = None,
@@ -76,10 +78,11 @@ def execute(
 
     Returns None when the evidence is complete, else how the worker died (also written to `death.json`). A worker that
     died in one arm of a paired run is followed by another without that arm, as long as a judgement needs the rest. With
-    `gpu_uuid` that GPU is locked, and its telemetry sampled; a timing's is sampled on any machine. Whatever is
-    raised meanwhile (KeyboardInterrupt, say) kills the worker first. Signals reach the main thread alone: what it runs
-    in other threads it ends by setting `stop`, which raises `Stopped` there. `variables`
-    are set in the worker before it reads the run. `company`: the other runs of the session; None: there are none.
+    `gpu_uuid` that GPU is locked, and those of other ranks (`rank_gpus`), and its telemetry sampled; a timing's is
+    sampled on any machine. Whatever is raised meanwhile (KeyboardInterrupt, say) kills the worker first. Signals reach
+    the main thread alone: what it runs in other threads it ends by setting `stop`, which raises `Stopped` there.
+    `variables` are set in the worker before it reads the run. `company`: the other runs of the session; None: there
+    are none.
     """
     directory.mkdir(parents=True)
     write_run(run, directory)
@@ -89,7 +92,7 @@ def execute(
     asked = None  # a session that holds the lock has waited before its runs
     if gpu_uuid and not company.locked:
         asked = time.monotonic()
-        lock = gpu_lock(gpu_uuid, lambda waiting: tell(Progress(run.id, waiting, 0.0)))
+        lock = gpu_locks([gpu_uuid, *rank_gpus], lambda waiting: tell(Progress(run.id, waiting, 0.0)))
     with lock:
         death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company, asked)
         failed: dict[str, ArmFailed] = {}
@@ -99,8 +102,9 @@ def execute(
             death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company)
     if death is not None:
         write_death(death, directory)
-    for name in (HEARTBEAT, STACKS):
-        (directory / name).unlink(missing_ok=True)
+    for folder in (directory, *directory.glob(f"{layout.RANK}*")):
+        for path in (folder / HEARTBEAT, folder / STACKS, *folder.glob(f"{MARKS}.*")):
+            path.unlink(missing_ok=True)
     return death
 
 
@@ -172,7 +176,7 @@ def _death(run: Run, directory: Path, code: int, overrun: Overrun | None, phase:
         return Death(cause="signal", detail=_signal_name(-code), phase=phase, stack=_stack(directory))
     records, damage = read_records(directory)
     death = death_from_records(records, damage, phase)
-    if code > 0 and (death is None or death.cause != "exception"):
+    if code > 0 and (death is None or death.cause in ("incomplete", "garbage")):
         detail = f"exit status {code}{_last_words(directory / layout.OUTPUT)}"
         return Death(cause="exit_code", detail=detail, phase=phase, stack=_stack(directory))
     return death

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Block, TimingEvidence
+from harness.runners.rank_seat import agreed
 
 MOST_ROUNDS = 2  # times as many as are demanded: where something else works on the processor, for what that spoils
 PROFILED_PROCESS = 0  # of a claim's processes
@@ -23,7 +24,7 @@ def timed_rounds(run: Run, timed_block: TimedBlock, disturbed: Callable[[Block],
     while number < rounds or (undisturbed_rounds < rounds and number < MOST_ROUNDS * rounds):
         order = enumerate((candidate, baseline, baseline, candidate))
         blocks = [timed_block(arm, number, position, steps) for position, arm in order]
-        undisturbed_rounds += not any(disturbed(block) for block in blocks)
+        undisturbed_rounds += not agreed(any(disturbed(block) for block in blocks))
         timed += blocks
         number += 1
     return timed

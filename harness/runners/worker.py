@@ -33,6 +33,7 @@ RAISED_EXIT = 70  # EX_SOFTWARE of sysexits.h
 _IMPORTED_AHEAD = ("harness.runners.paired",)  # and with it torch; `throughput` looks for a device
 _TORCH_IMPORTS_LATER = "torch._dynamo"  # at the first dispatch mode or fake tensor
 _APART = "harness.runners.timed_apart"  # by name, as probes are: the process that people start imports this module
+_RANKS = "harness.runners.ranks"  # likewise
 _WATCH_STEPS = ("paired", "recapture", "seeds")  # a captured arm's, under such a mode
 
 
@@ -57,7 +58,7 @@ def main() -> int:
     faulthandler.register(signal.SIGTERM, stacks, chain=True)
     exchange = None if job.exchange is None else Path(job.exchange)
     with Recorder(directory, line, exchange) as recorder:
-        return _execute(directory, recorder, job.baseline)
+        return _execute(directory, recorder, job.baseline, job.threads)
 
 
 def _import_ahead() -> None:
@@ -82,10 +83,12 @@ def _use_threads(count: int) -> None:
         sys.modules["torch"].set_num_threads(count)
 
 
-def _execute(directory: Path, recorder: Recorder, baseline: ImportPath | None) -> int:
+def _execute(directory: Path, recorder: Recorder, baseline: ImportPath | None, threads: int | None) -> int:
     try:
         recorder.phase("start")
         run = Run.model_validate_json((directory / layout.RUN).read_bytes())
+        if run.ranks > 1:
+            return _watch_ranks(run, recorder, threads)
         if baseline is None or run.commits == {None}:
             _probe(run, recorder)
         elif len(run.commits) == 1:
@@ -97,6 +100,18 @@ def _execute(directory: Path, recorder: Recorder, baseline: ImportPath | None) -
         recorder.write(Unavailable(obstacle=obstacle_of(error)))
     except BaseException as error:  # a system may raise anything, SystemExit included
         recorder.write(Raised(error=message_of(error), stack=stack_of(error)))
+        return RAISED_EXIT
+    recorder.complete()
+    return 0
+
+
+def _watch_ranks(run: Run, recorder: Recorder, threads: int | None) -> int:
+    """Let a run's ranks execute it, each a process below this one."""
+    ranks = importlib.import_module(_RANKS)
+    try:
+        ranks.execute(run, recorder, threads)
+    except ranks.RankEnded as ended:
+        recorder.write(ended.record())
         return RAISED_EXIT
     recorder.complete()
     return 0

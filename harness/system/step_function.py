@@ -33,6 +33,7 @@ long as the module imports it inside `build`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harness.system.adapter_checks import AdapterError, require_callable_with
@@ -41,6 +42,7 @@ from harness.system.built import StepFunction as StepFunction  # noqa: PLC0414 -
 from harness.system.built import as_step_function
 from harness.system.protocol import Expectation as Expectation  # noqa: PLC0414 - likewise
 from harness.system.protocol import FaultDescription, Scalar, SystemDescription
+from harness.system.ranks import shared
 from harness.system.step_function_run import StepFunctionRun
 from harness.system.users_code import attribute_place, definition
 
@@ -118,6 +120,7 @@ class StepFunctionSystem:
             )
         require_callable_with(self.build, "build", {"workload": workload, "arm": arm})
         function = as_step_function(self.build(workload, arm), self.build)
+        function = replace(function, batch=shared(function.batch, workload.batch_size))
         if fault is None:
             return function
         plant = self.faults[fault].plant

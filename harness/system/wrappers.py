@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from harness.errors import UsageError
-from harness.system import between_faults
+from harness.system import between_faults, rank_faults
 from harness.system.end_faults import DrawnNumbers, DroppedLastUpdate, NanEndState, WipedMoments
 from harness.system.faulty_run import FAULTY_STEP, FaultyRun
 from harness.system.late_faults import LATE, SLOWING, LateDroppedUpdate, LateNan, LateStaleBatch, SlowingSteps
@@ -253,6 +253,7 @@ _WRAPPERS: dict[str, type[FaultyRun]] = {
     "late_nan": LateNan,
     "slowing_steps": SlowingSteps,
     **between_faults.WRAPPERS,
+    **rank_faults.WRAPPERS,
 }
 _SUMMARIES = {
     "nan_tail": f"every loss from step {FAULTY_STEP} on is NaN, in both arms",
@@ -292,6 +293,7 @@ _SUMMARIES = {
     "late_nan": f"the loss of the step at {LATE:.0%} of the run is NaN",
     "slowing_steps": f"steps take longer and longer, the last {1 + SLOWING:g} times its time",
     **between_faults.SUMMARIES,
+    **rank_faults.SUMMARIES,
 }
 
 
@@ -339,7 +341,10 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
             *("not_worse", "peak_memory", "long_replay"),
         )
     },
-    "dropped_last_update": {"trajectory_match": _fails("end_differs", final_parameters_equal=False, steps_differing=0)},
+    "dropped_last_update": {
+        "trajectory_match": _fails("end_differs", final_parameters_equal=False, steps_differing=0),
+        "ranks_match": _fails("ranks_end_apart"),
+    },
     "wiped_moments": {
         "trajectory_match": _fails("end_differs", final_parameters_equal=True, steps_differing=0),
         "gradient_match": _fails("end_differs"),
@@ -405,6 +410,7 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
     "late_nan": {"long_replay": _fails("non_finite")},
     "slowing_steps": {"long_replay": _fails("slows_down")},
     **between_faults.BREAKS,
+    **rank_faults.BREAKS,
 }
 _ON_CUDA = (
     DECOY_GRAPH,

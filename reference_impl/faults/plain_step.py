@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.system.protocol import Expectation
-from reference_impl.faults.expected import errs, single_steps
+from reference_impl.faults.expected import errs, single_evaluations, single_steps
 from reference_impl.faults.registry import STEP, fault
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 RESET_STEP = 50
 ZEROED_FROM, ZEROED = 20, "layers.1.lora_a_v"
-OTHER_BASE = 1e6  # that of Qwen2's larger models
+OTHER_BASE = 100.0  # times its own: as between Llama 2 and Qwen2
 
 
 @fault(
@@ -82,7 +82,7 @@ def zeroed_gradient(trainer: Trainer) -> None:
 @fault(
     STEP,
     "in both arms one weight has its neighbour's NF4 code",
-    single_steps("norms", 0),
+    single_evaluations(0),
     plant_in="both",
 )
 def wrong_nf4_value(trainer: Trainer) -> None:
@@ -115,6 +115,6 @@ def constant_learning_rate(trainer: Trainer) -> None:
 def wrong_rotary_base(trainer: Trainer) -> None:
     from dataclasses import replace
 
-    trainer.model_config = replace(trainer.model_config, rope_theta=OTHER_BASE)
+    trainer.model_config = replace(trainer.model_config, rope_theta=OTHER_BASE * trainer.model_config.rope_theta)
     trainer._buffers.clear()
     trainer.set_shape(trainer.config.seq_len)

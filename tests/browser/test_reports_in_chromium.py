@@ -35,9 +35,9 @@ def partly_decided() -> ReportView:
 
 PUBLISHED = {
     "cpu-run": "*-cpu-drill",
-    "gpu-run": "gates/*-gate-124",
+    "gpu-run": "gates/*-gate-one",
     "gpu-timing": "*-throughput-tiny",
-    "gpu-kinds": "gates/*-any-optimization",
+    "gpu-kinds": "gates/*-gate-two",
 }
 DRILLS = {"gpu-survivors": "*-h200-drill"}
 MADE: dict[str, Callable[[], ReportView]] = {

@@ -50,6 +50,8 @@ ARMS: dict[str, dict[str, Any]] = {
     "synchronizing": {"capture": "none", "clip_mode": "synchronizing"},
     "untrained": {"capture": "none", "learning_rate": 0},
     "other_system": {"capture": "none", "system": "elsewhere:System"},
+    "ranked": {"capture": "none", "ranks": 2},
+    "ranked_graph": {"capture": "step", "ranks": 2},
     "same_system": {"capture": "none", "system": "some.system:System"},
 }
 TEXT = {"title": "a title", "judged_on": ["w"], "why": "a reason", "if_fails": "a cause"}

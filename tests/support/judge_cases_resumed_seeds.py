@@ -18,6 +18,7 @@ from harness.judge.verdict import Verdict
 
 RESUMED = NOT_WORSE | {"save_at": SAVE_AT}
 Changes = Mapping[int, Mapping[str, Any]]
+NO_STEPS: Changes = {seed: {"losses": np.zeros(0), "batches": []} for seed in SEEDS}
 
 
 def halves(
@@ -75,6 +76,7 @@ RESUMED_SEED_CASES = [
         "evidence_inconsistent",
         lambda: resumed(halves(first={1: {"record": {"steps": 3}}})),
     ),
+    Case("resumed, no steps", "vacuous_steps", lambda: resumed(halves(first=NO_STEPS, second=NO_STEPS))),
     Case(
         "resumed, with another seed",
         "evidence_inconsistent",

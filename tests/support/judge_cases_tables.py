@@ -15,6 +15,8 @@ from judge_cases_launched import LAUNCHED
 from judge_cases_long_replay import LONG_CASES
 from judge_cases_mechanisms import MECHANISMS
 from judge_cases_peak_memory import PEAK_CASES
+from judge_cases_ranks import AGREE_CASES, AT_RANKS
+from judge_cases_ranks import MATCH_CASES as RANK_MATCH_CASES
 from judge_cases_ratios import RATIOS
 from judge_cases_resumed_seeds import RESUMED_SEED_CASES
 from judge_cases_roles import ROLES
@@ -26,7 +28,7 @@ from judge_cases_throughput import OTHER_CASES, THROUGHPUT_CASES
 from judge_cases_training import REPEATABILITY_CASES, TRAJECTORY_CASES
 
 ONE_WRONG_THING: dict[str, list[Case]] = {
-    "trajectory_match": TRAJECTORY_CASES,
+    "trajectory_match": TRAJECTORY_CASES + AT_RANKS,
     "repeatability": REPEATABILITY_CASES,
     "gradient_match": GRADIENT_CASES,
     "capture": CAPTURE_CASES,
@@ -46,6 +48,8 @@ ONE_WRONG_THING: dict[str, list[Case]] = {
     "long_replay": LONG_CASES,
     "resume": RESUME_CASES,
     "evaluation": EVALUATION_CASES,
+    "ranks_agree": AGREE_CASES,
+    "ranks_match": RANK_MATCH_CASES,
     "any": OTHER_CASES,
 }
 BESIDE = (BOUNDS, ROLES, MECHANISMS, ENDS, LAUNCHED, RATIOS)

@@ -76,6 +76,7 @@ class ThroughputRatio(Judged):
     limits: Limits = Limits()
     """Disturbances beyond which nothing is decided."""
 
+    judged_at: ClassVar = "first rank"  # the others wait for it in their collectives
     broken_by: ClassVar = {
         "at_least": Demand(("too_slow",)),
         "trajectory": Demand(("differs", "exceeds_tolerance")),

@@ -181,6 +181,7 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
 
 # Units that could not be run: their message says why, so they have what would decide them alone.
 REMEDIES_OF_NOT_RUN: Final[dict[str, str]] = {
+    "one_rank_only": "judge it of an arm with one rank, and the arm with several by `ranks_match`",
     "needs_cuda": "run it on a machine with a CUDA device",
     "needs_gpu": "run it on a machine with the GPU that its workload names",
     "needs_memory": "run it on a device with more free memory",

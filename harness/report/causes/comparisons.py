@@ -32,6 +32,29 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "The clip is missing from the step, or from the capture; or it scales by a norm of an earlier step.",
         "clip between backward and update, inside what is captured, with the norm of the same step",
     ),
+    "ranks_differ": (
+        (
+            "A rank's gradients were not reduced in that step, or it drew, skipped or read something that the other "
+            "ranks did not."
+        ),
+        "look at the step and the rank that the message names: what does this rank do there that no gradient holds",
+    ),
+    "rank_batches_equal": (
+        "The sampler is not told the rank, or every rank shuffles by a seed of its own.",
+        "take the rows of a batch by `harness.system.ranks.share`, or give the sampler rank and world size",
+    ),
+    "ranks_end_apart": (
+        "Gradients are summed and not averaged, clipped before they are reduced, or one update was left out.",
+        "see where the losses part: at step 1 it is the reduction, late it is rounding that the optimizer amplifies",
+    ),
+    "collectives_outside_graph": (
+        "A reduction is called behind the captured step: of the loss for a log, of a norm, or of the gradients.",
+        "move it into the captured step, or behind the training",
+    ),
+    "collectives_missing_in_graph": (
+        "The model was wrapped, or its reduction hooked, outside of what was captured.",
+        "build DistributedDataParallel inside the capture's stream, and reduce in the captured step",
+    ),
     "not_restored": (
         (
             "A checkpoint lacks something that training goes on from: moments, step counts, generators, the "

@@ -50,6 +50,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "What the claim compares is empty for this system or workload.",
         "see the denominator that is 0, and give the claim something of that to compare",
     ),
+    "vacuous_no_collective": (
+        "The model was not wrapped for several ranks, so that each trained by itself.",
+        "wrap it where the ranks are joined: `model = data_parallel(model)`",
+    ),
     "vacuous_parameters_unchanged": (
         "The optimizer has no parameters, its learning rate is 0, or it never steps.",
         "see that the update is part of the step, and that its learning rate is not 0",

@@ -15,8 +15,8 @@ from harness.system.wrappers import SWAPPED_ARMS
 WORKLOAD = Workload(model="m", batch_size=4, seq_len=16, steps=3)
 
 
-def planned(**fields: Any) -> PlannedArm:
-    return PlannedArm(arm=Arm(), system="a.b:C", **fields)
+def planned(ranks: int = 1, **fields: Any) -> PlannedArm:
+    return PlannedArm(arm=Arm(ranks=ranks), system="a.b:C", **fields)
 
 
 def make(arms: dict[str, PlannedArm] | None = None, **fields: Any) -> Run:
@@ -53,6 +53,14 @@ def test_a_chain_of_comparisons_executes_whole() -> None:
         "traced",
         "untrained",
     }
+
+
+def test_an_arm_of_ranks_executes_with_the_one_process_from_whose_end_it_may_lie_apart() -> None:
+    """And with no other: between arms of as many ranks digests tell."""
+    arms = {"plain": planned(2), "traced": planned(2), "one": planned(), "untrained": planned(2)}
+    compared = [["traced", "plain"], ["traced", "one"]]
+    assert arms_to_execute(make(arms, compared=compared, fault="f", fault_arms=["traced"])) == {"traced", "one"}
+    assert arms_to_execute(make(arms, compared=compared, fault="f", fault_arms=["plain"])) == {"plain"}
 
 
 def test_swapped_arms_and_other_probes_execute_whole() -> None:
@@ -99,6 +107,18 @@ def test_the_faulted_arm_comes_from_the_faulted_run_and_the_rest_from_the_contro
     assert found.arms["traced"][0] is faulted_arm
     assert found.arms["plain"] is control.arms["plain"]
     assert len(found.arms["plain"]) == 2
+
+
+def test_each_rank_has_the_evidence_that_it_had_in_either_run() -> None:
+    run = make(fault="f", fault_arms=["traced"])
+    first, second = arm("traced"), arm("traced")
+    faulted = paired(first, ranks=(paired(second),))
+    control = paired(arm("plain"), arm("traced"), ranks=(paired(arm("plain"), arm("traced")),))
+    found = merged(run, faulted, control)
+    assert found.arms["traced"][0] is first
+    (other,) = found.ranks
+    assert other.arms["traced"][0] is second
+    assert other.arms["plain"] is control.ranks[0].arms["plain"]
 
 
 def test_the_death_of_either_run_is_the_death_of_both() -> None:

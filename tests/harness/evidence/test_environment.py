@@ -214,3 +214,13 @@ def test_a_renamed_source_changes_the_digest(tmp_path: Path, monkeypatch: pytest
     before = source_digest(["renaming_package:System"])
     (package / "one.py").rename(package / "two.py")
     assert source_digest(["renaming_package:System"]) != before
+
+
+def test_a_module_is_found_below_folders_that_are_no_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nobodys" / "inner").mkdir(parents=True)
+    (tmp_path / "nobodys" / "inner" / "trainer.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = environment.module_spec("nobodys.inner.trainer")
+    assert spec is not None
+    assert spec.origin == str(tmp_path / "nobodys" / "inner" / "trainer.py")
+    assert environment.module_spec("nobodys.inner.missing") is None

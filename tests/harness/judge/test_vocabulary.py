@@ -50,7 +50,7 @@ STATUSES = {
         undecided_difference undecided_ratio undecided_slowdown unknown_node_type updates_uncounted""",
     Status.NOT_RUN: """capability_missing evidence_of_another_contract fault_not_offered judge_missing mechanism_missing
         module_missing needs_baseline needs_cuda needs_gpu needs_memory not_available not_in_contract not_planned
-        one_commit_a_process""",
+        one_commit_a_process one_rank_only""",
     Status.ERROR: """evidence_inconsistent evidence_missing judge_error system_not_described worker_exception
         worker_exit_code worker_garbage worker_heartbeat worker_incomplete worker_output_limit worker_signal
         worker_wall_limit""",

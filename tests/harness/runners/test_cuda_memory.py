@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.runners import cuda_memory
+from harness.runners import cuda_memory, rank_seat
 from harness.runners.cuda_memory import CudaMemory
 from harness.system.protocol import NotAvailable
 
@@ -33,6 +33,35 @@ def test_a_reset_by_either_name_is_told_and_done(name: str, monkeypatch: pytest.
         getattr(torch._C, name)(0)
     assert done == ["told", 0]
     assert getattr(torch._C, name) is original
+
+
+@pytest.mark.parametrize("rank", [None, 1])
+def test_a_rank_asks_about_its_own_device(rank: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is sampled by a thread, whose current device is the first one."""
+    asked: list[int] = []
+
+    def note(device: int) -> Any:
+        asked.append(device)
+        return SimpleNamespace(uuid=device)
+
+    def note_and_tell(device: int) -> dict[str, Any]:
+        asked.append(device)
+        return {}
+
+    seat = None if rank is None else rank_seat.Seat(rank, 0, object(), lambda _: None)  # type: ignore[arg-type]
+    monkeypatch.setattr(rank_seat, "_seat", seat)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", note)
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", note_and_tell)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", note)
+    memory = object.__new__(CudaMemory)
+    memory._reset_stats = note
+    memory.reserved()
+    memory.peaks()
+    memory.reset_peaks()
+    assert memory._uuid == f"GPU-{rank or 0}"
+    assert asked == [rank or 0] * 4
 
 
 class Nvml:

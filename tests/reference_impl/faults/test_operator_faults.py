@@ -74,10 +74,10 @@ def test_swapped_projections_keep_their_gradients_places() -> None:
     with opened("swapped_gate_and_up") as run:
         forward = run.trainer.model.forward
 
-        def within_the_step(*given: Any) -> Any:
+        def within_the_step(*given: Any, **named: Any) -> Any:
             value = both.detach()
             seen.extend((ops.swiglu_forward(value), ops.swiglu_backward(torch.ones(5, 4, dtype=value.dtype), value)))
-            return forward(*given)
+            return forward(*given, **named)
 
         run.trainer.model.forward = within_the_step  # type: ignore[method-assign, assignment]
         run.step(0)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
 import pytest
 import torch
 
 from harness.contract.schema import Needs
 from harness.system.protocol import Arm, Workload
+from reference_impl.config import MODEL_PRESETS
 from reference_impl.faults import FAULTS, plain_step
 from reference_impl.system import QLoRASystem
+
+if TYPE_CHECKING:
+    from reference_impl.trainer import Trainer
 
 SHOWN_FROM = {
     "labels_not_shifted": 0,
@@ -35,3 +43,13 @@ def test_both_arms_are_wrong_alike(fault: str, monkeypatch: pytest.MonkeyPatch) 
     assert [step for step in range(STEPS) if right[step] != wrong[step]] == [*range(SHOWN_FROM[fault], STEPS)]
     assert losses(Arm(capture="step"), fault) == wrong
     assert FAULTS[fault].description.plant == "both"
+
+
+@pytest.mark.parametrize("model", MODEL_PRESETS)
+def test_the_wrong_rotary_base_is_the_base_of_no_model(model: str) -> None:
+    right = MODEL_PRESETS[model]
+    trainer = SimpleNamespace(
+        model_config=right, config=SimpleNamespace(seq_len=8), _buffers={}, set_shape=lambda _length: None
+    )
+    plain_step.wrong_rotary_base(cast("Trainer", trainer))
+    assert trainer.model_config == replace(right, rope_theta=100 * right.rope_theta)

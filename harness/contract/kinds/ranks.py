@@ -1,0 +1,94 @@
+"""Kinds of judgement about ranks: processes that train one model together, each on its share of every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from harness.contract.base import Count, Demand, Judged, Name, Positive, Problem, refuse
+
+
+class OverRanks(Judged):
+    """Judged from what all ranks saw, not rank by rank."""
+
+    judged_at: ClassVar = "all ranks"
+
+    def recorded_of(self) -> dict[str, dict[str, int | str]]:
+        return {arm: {"watch_ranks": True} for arm in self.arms().values()}
+
+
+class RanksAgree(OverRanks):
+    """Replicas stay one model: every rank's parameters are equal in bits after every step, each on rows of its own."""
+
+    kind: Literal["ranks_agree"]
+    """Judges the ranks of one arm against each other."""
+    candidate: Name
+    """The arm; it has several ranks."""
+    steps: Count
+    """Steps that must have been compared."""
+    host_collectives_at_most: Annotated[int, Field(ge=0)] | None = None
+    """Collectives that the host may begin in a step behind the second, and behind the captures: of a captured arm 0
+    says that all are inside the graph. In its first steps DistributedDataParallel groups gradients by its own."""
+    graph_collectives_at_least: Count | None = None
+    """Collectives that the captured graph must hold: its NCCL kernels. Needs CUDA."""
+
+    broken_by: ClassVar = {
+        "steps": Demand(("vacuous_steps",)),
+        "host_collectives_at_most": Demand(("collectives_outside_graph",)),
+        "graph_collectives_at_least": Demand(("collectives_missing_in_graph",)),
+    }
+    no_demand: ClassVar = {"candidate": "names an arm"}
+
+    def step_counts(self) -> dict[str, int | None]:
+        return {"steps": self.steps}
+
+    def contradictions(self) -> Iterator[Problem]:
+        if self.graph_collectives_at_least is not None and self.mechanism == "traced":
+            yield Problem(("mechanism",), "a traced replay has no graph with collectives", "`traced`", "remove it")
+
+    def captures_candidate(self) -> bool:
+        return super().captures_candidate() or self.graph_collectives_at_least is not None
+
+    def asks_the_device_of_replays(self) -> bool:
+        return self.graph_collectives_at_least is not None
+
+    def candidate_capabilities(self) -> frozenset[str]:
+        return frozenset({"capture"} if self.graph_collectives_at_least is not None else ())
+
+
+class RanksMatch(OverRanks):
+    """Ranks train as one process does on their batches joined, within a bound: sums are added in another order."""
+
+    kind: Literal["ranks_match"]
+    """Judges an arm of several ranks against one of a single rank."""
+    candidate: Name
+    """The arm with several ranks."""
+    baseline: Name
+    """The arm with one rank, which reads the ranks' rows as one batch."""
+    steps: Count
+    """Steps that must have been compared."""
+    max_abs_difference: Positive | None = None
+    """Largest difference, at any step, between the mean of the ranks' losses and the baseline's loss."""
+    max_relative_difference: Positive | None = None
+    """The same relative to the baseline's loss at that step. Beside `max_abs_difference` both bounds hold."""
+    max_end_difference: Positive
+    """Largest absolute difference of any element of any trainable parameter after the last step."""
+
+    broken_by: ClassVar = {
+        "steps": Demand(("vacuous_steps",)),
+        "max_abs_difference": Demand(("exceeds_tolerance",)),
+        "max_relative_difference": Demand(("exceeds_tolerance",)),
+        "max_end_difference": Demand(("ranks_end_apart",)),
+    }
+    no_demand: ClassVar = {"candidate": "names an arm", "baseline": "names an arm"}
+
+    @model_validator(mode="after")
+    def _has_a_bound(self) -> RanksMatch:
+        if self.max_abs_difference is None and self.max_relative_difference is None:
+            refuse("say `max_abs_difference`, `max_relative_difference` or both", "kind")
+        return self
+
+    def step_counts(self) -> dict[str, int | None]:
+        return {"steps": self.steps}

@@ -1,0 +1,176 @@
+"""`ranks_agree`: the ranks of data-parallel training stay one model, in bits, and each reads rows of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from harness.contract.kinds.ranks import RanksAgree
+from harness.evidence.arm_records import CaptureEvidence, RankSteps
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judge import reasons
+from harness.judge.context import Context, capture_of, end_of, require_captured
+from harness.judge.end_state import differing, note_watched, require_finite_end, require_recorded
+from harness.judge.guards import require_trained
+from harness.judge.ranks import named, odd_one, of_ranks, rank_steps
+from harness.judge.series import require_finite
+from harness.judge.sheet import Sheet, settle, some
+from harness.judge.verdict import Judgement
+
+REPLICATED = ("parameters", "optimizer")  # state that every replica has alike; buffers may be a rank's own
+COLLECTIVE_KERNELS = ("nccl",)  # in the names of the kernels that a graph holds
+SETTLING_STEPS = 2  # DistributedDataParallel regroups gradients behind its first step, by collectives of its own
+
+
+def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
+    """Order: capture, finiteness, lengths, replicas, batches, collectives, what makes it a training, the ends."""
+    run = context.only_run("paired")
+    executions = of_ranks(run, part.candidate, context.contract.arms[part.candidate].ranks)
+    for execution in executions.values():
+        require_captured(context, part, part.candidate, execution, sheet)
+    by_name = named(executions)
+    sheet.count("ranks", len(executions))
+    note_watched(by_name, sheet)
+    require_finite(by_name, sheet)
+    _require_lengths(executions)
+    steps = rank_steps(executions)
+    made = len(executions[0].series.loss)
+    sheet.count("steps", made)
+    sheet.figure("steps_run", made, "steps")
+    if made < part.steps:
+        settle(reasons.VACUOUS_STEPS, f"{made} steps were compared, the claim demands {part.steps}")
+    _require_replicas(steps, sheet)
+    _require_own_rows(steps, sheet)
+    _require_collectives(part, context, executions, steps, sheet)
+    for name, execution in by_name.items():
+        require_trained(name, execution)
+    require_finite_end(by_name, sheet)
+    _require_equal_ends(executions, sheet)
+    require_recorded(by_name)
+    return sheet.held(
+        f"the parameters of {len(executions)} ranks are equal in bits after each of {made} steps, "
+        "each on rows of its own"
+    )
+
+
+def _require_lengths(executions: Mapping[int, ArmEvidence]) -> None:
+    first = len(executions[0].series.loss)
+    for rank, execution in executions.items():
+        made = len(execution.series.loss)
+        if made != first:
+            settle(reasons.UNEQUAL_LENGTHS, f"rank {rank} has {made} steps and rank 0 {first}")
+
+
+def _require_replicas(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
+    """Settle FAIL at the first step after which a rank's parameters differ."""
+    columns = list(zip(*(noted.parameters for noted in steps.values()), strict=True))
+    odd = [odd_one(column) for column in columns]
+    differ = [index for index, rank in enumerate(odd) if rank is not None]
+    sheet.figure("replicas_differing", len([index for index in differ if index]), "steps")
+    if not differ:
+        return
+    first = differ[0]
+    sheet.figure("rank", odd[first])
+    if first == 0:
+        settle(reasons.UNEQUAL_START, f"rank {odd[0]} starts from other parameters than the other ranks")
+    sheet.figure("first_differing_step", first - 1, "step")
+    settle(
+        reasons.RANKS_DIFFER,
+        f"the parameters of rank {odd[first]} differ from the others' after {len(differ)} of {len(columns) - 1} steps, "
+        f"first after step {first - 1}",
+    )
+
+
+def _require_own_rows(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
+    """Settle FAIL where a rank read a row that another one read in the same step."""
+    for step, rows in enumerate(zip(*(noted.rows for noted in steps.values()), strict=True)):
+        readers: dict[str, int] = {}
+        for rank, read in enumerate(rows):
+            if not read:
+                settle(reasons.CAPABILITY_MISSING, f"the inputs of rank {rank} have no rows")
+            for row in read:
+                if readers.setdefault(row, rank) != rank:
+                    sheet.figure("first_equal_step", step, "step")
+                    sheet.figure("rank", rank)
+                    settle(
+                        reasons.RANK_BATCHES_EQUAL,
+                        f"at step {step}, rank {rank} read a row that rank {readers[row]} read too",
+                    )
+
+
+def _require_collectives(
+    part: RanksAgree,
+    context: Context,
+    executions: Mapping[int, ArmEvidence],
+    steps: Mapping[int, RankSteps],
+    sheet: Sheet,
+) -> None:
+    """How many collectives the host began in a step, which ones, and how many the graph holds; settles where they are
+    none, fewer or more than demanded."""
+    captured = context.contract.arms[part.candidate].capture != "none"
+    in_graph = dict.fromkeys(executions, 0)
+    for rank, execution in executions.items() if captured else ():
+        in_graph[rank] = _in_graphs(capture_of(part.candidate, execution, context.mechanism(part), sheet))
+    replayed = {rank: _settled(noted, executions[rank].capture) for rank, noted in steps.items()}
+    by_host = {rank: max(noted.collectives, default=0) for rank, noted in steps.items()}
+    sheet.figure("collectives_per_step", max(by_host.values()), "collectives")
+    sheet.figure("collectives_in_graph", min(in_graph.values()), "collectives")
+    names = sorted({name for noted in steps.values() for name in noted.names})
+    if names:
+        sheet.figure("collectives", ", ".join(names))
+    silent = [rank for rank in executions if not by_host[rank] and not in_graph[rank]]
+    if silent:
+        sheet.figure("rank", silent[0])
+        settle(reasons.VACUOUS_NO_COLLECTIVE, f"rank {silent[0]} began no collective: nothing joins the ranks")
+    least, most = part.graph_collectives_at_least, part.host_collectives_at_most
+    if least is not None:
+        rank = min(in_graph, key=lambda each: in_graph[each])
+        if in_graph[rank] < least:
+            sheet.figure("rank", rank)
+            settle(
+                reasons.COLLECTIVES_MISSING_IN_GRAPH,
+                f"the graphs of rank {rank} hold {in_graph[rank]} collectives, {least} are demanded",
+            )
+    worst = max(replayed, key=lambda each: max(replayed[each], default=0))
+    found = max(replayed[worst], default=0)
+    sheet.figure("host_collectives_per_step", found, "collectives")
+    if most is not None and found > most:
+        sheet.figure("rank", worst)
+        which = some(list(steps[worst].names))
+        settle(
+            reasons.COLLECTIVES_OUTSIDE_GRAPH,
+            f"in a step of rank {worst} the host began {found} collectives, at most {most} are allowed: {which}",
+        )
+
+
+def _in_graphs(capture: CaptureEvidence) -> int:
+    """NCCL kernels of all graphs."""
+    return sum(
+        number
+        for graph in capture.nodes
+        for name, number in graph.kernels.items()
+        if any(word in name.lower() for word in COLLECTIVE_KERNELS)
+    )
+
+
+def _settled(noted: RankSteps, capture: CaptureEvidence | None) -> Sequence[int]:
+    """Collectives of each step behind the first ones, in which captures are made and gradients are grouped."""
+    captures = capture.captures if capture is not None and capture.captured else 0
+    return noted.collectives[max(captures, SETTLING_STEPS) :]
+
+
+def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> None:
+    """Settle FAIL where a rank's parameters or optimizer ended otherwise than the first rank's."""
+    reference = end_of(executions[0]).state
+    for rank, execution in executions.items():
+        ours = end_of(execution).state
+        if ours is None or reference is None:
+            continue  # told at the end
+        apart = [str(each) for each in differing(ours, reference) if each.category in REPLICATED]
+        if apart:
+            sheet.figure("rank", rank)
+            sheet.figure("state_differing", len(apart), "tensors")
+            sheet.figure("first_differing_tensor", apart[0])
+            settle(
+                reasons.END_DIFFERS,
+                f"rank {rank} and rank 0 end apart in {len(apart)} tensors: {some(apart)}",
+            )

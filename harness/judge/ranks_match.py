@@ -1,0 +1,109 @@
+"""`ranks_match`: several ranks train as one process does on their batches joined, within a bound."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from harness.contract.kinds.ranks import RanksMatch
+from harness.evidence.arm_records import RankSteps
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judge import reasons
+from harness.judge.context import Context, end_of, executed, require_captured
+from harness.judge.end_state import note_distance, note_watched, require_distance, require_finite_end, require_recorded
+from harness.judge.guards import require_trained
+from harness.judge.ranks import named, of_ranks, rank_steps
+from harness.judge.series import Bounds, difference, losses, note_difference, require_equal, require_finite
+from harness.judge.sheet import Sheet, number, settle
+from harness.judge.verdict import Judgement
+
+
+def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
+    """Order: capture, finiteness, equal start and batches, the losses, what makes it a training, the ends."""
+    run = context.only_run("paired")
+    executions = of_ranks(run, part.candidate, context.contract.arms[part.candidate].ranks)
+    baseline = executed(run, part.baseline)
+    for execution in executions.values():
+        require_captured(context, part, part.candidate, execution, sheet)
+    theirs = f"baseline {part.baseline}"
+    everything = {theirs: baseline, **named(executions)}
+    sheet.count("ranks", len(executions))
+    note_watched(everything, sheet)
+
+    bounds = Bounds(part.max_abs_difference, part.max_relative_difference)
+    shortest = min(len(execution.series.loss) for execution in everything.values())
+    mean = np.mean([losses(execution)[:shortest] for execution in executions.values()], axis=0)
+    found = difference(mean, losses(baseline), "every", bounds)
+    note_difference(sheet, found, "within", bounds)
+    note_distance(executions[0], baseline, sheet)
+
+    require_finite(everything, sheet)
+    _require_one_training(everything, theirs)
+    _require_joined(rank_steps(executions), rank_steps({0: baseline})[0], sheet)
+    sheet.figure("steps_run", shortest, "steps")
+    if shortest < part.steps:
+        settle(reasons.VACUOUS_STEPS, f"{shortest} steps were compared, the claim demands {part.steps}")
+    ours = f"the ranks of {part.candidate}"
+    require_equal(found, "within", bounds, f"{ours} (their mean) and {theirs}")
+    for name, execution in everything.items():
+        require_trained(name, execution)
+    require_finite_end(everything, sheet)
+    largest = _require_end(part, executions[0], sheet)
+    require_recorded(everything)
+    return sheet.held(
+        f"the mean loss of {len(executions)} ranks and the loss of {theirs} differ by at most "
+        f"{number(found.largest)} at all {found.steps} steps, on the same rows; "
+        f"their parameters end up to {number(largest)} apart"
+    )
+
+
+def _require_one_training(everything: Mapping[str, ArmEvidence], reference_name: str) -> None:
+    """Settle FAIL unless all start from equal parameters and make as many steps."""
+    reference = everything[reference_name]
+    for name, execution in everything.items():
+        if execution.start.trainable_digest != reference.start.trainable_digest:
+            settle(reasons.UNEQUAL_START, f"{name} and {reference_name} start from different trainable parameters")
+        ours, theirs = len(execution.series.loss), len(reference.series.loss)
+        if ours != theirs:
+            settle(reasons.UNEQUAL_LENGTHS, f"{name} has {ours} steps and {reference_name} {theirs}")
+
+
+def _require_joined(ranks: Mapping[int, RankSteps], one: RankSteps, sheet: Sheet) -> None:
+    """Settle FAIL at the first step in which the ranks' rows, joined, are not those of the one batch."""
+    for step, whole in enumerate(one.rows):
+        if not whole:
+            settle(reasons.CAPABILITY_MISSING, "the inputs of the baseline have no rows")
+        left = Counter(whole)
+        for rank, noted in ranks.items():
+            read = Counter(noted.rows[step])
+            if read - left:
+                _settle_unequal(
+                    sheet, step, rank, f"rank {rank} read rows that the baseline's batch has not, or not for it"
+                )
+            left -= read
+        if left:
+            _settle_unequal(sheet, step, None, f"no rank read {left.total()} of the baseline's {len(whole)} rows")
+
+
+def _settle_unequal(sheet: Sheet, step: int, rank: int | None, what: str) -> None:
+    sheet.figure("first_unequal_step", step, "step")
+    if rank is not None:
+        sheet.figure("rank", rank)
+    settle(reasons.UNEQUAL_BATCHES, f"at step {step}, {what}")
+
+
+def _require_end(part: RanksMatch, execution: ArmEvidence, sheet: Sheet) -> float:
+    """How far the parameters ended apart; settles FAIL where that is more than demanded."""
+    require_distance(part.candidate, execution, part.baseline)
+    [found] = [each for each in end_of(execution).differences or [] if each.arm == part.baseline]
+    largest = float(found.largest or 0.0)
+    sheet.figure("end_tolerance", part.max_end_difference, "parameter")
+    if not largest <= part.max_end_difference:
+        settle(
+            reasons.RANKS_END_APART,
+            f"parameter {found.tensor} ends up to {number(largest)} from the baseline's, "
+            f"{number(part.max_end_difference)} are allowed",
+        )
+    return largest

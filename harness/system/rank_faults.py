@@ -1,0 +1,131 @@
+"""Faults of ranks that train together, for any system: each rank's run is wrapped, and knows its number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from harness.system.faulty_run import FAULTY_STEP, FaultyRun
+from harness.system.protocol import Expectation, HasParameters
+from harness.system.ranks import rank, reading_for, world_size
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def _is_last() -> bool:
+    return rank() == world_size() - 1 > 0
+
+
+class MovedRanks(FaultyRun):
+    """Every rank moves one parameter alike: the replicas stay equal, and train something else."""
+
+    def step(self, index: int) -> Tensor:
+        loss = self._inner.step(index)
+        if index == self._faulty_step and self._moves():
+            self._move()
+        return loss
+
+    def _moves(self) -> bool:
+        return world_size() > 1
+
+    def _move(self) -> None:
+        import torch
+
+        if isinstance(self._inner, HasParameters):
+            with torch.no_grad():
+                next(iter(self._inner.parameters().values())).mul_(1.25).add_(0.25)
+
+
+class DivergingRank(MovedRanks):
+    def _moves(self) -> bool:
+        return _is_last()
+
+
+class StaleRank(FaultyRun):
+    def step(self, index: int) -> Tensor:
+        return self._inner.step(max(0, index - 1) if _is_last() else index)
+
+
+class TwinRank(FaultyRun):
+    def step(self, index: int) -> Tensor:
+        with reading_for(0) if _is_last() else nullcontext():
+            return self._inner.step(index)
+
+
+class SkippedReduction(FaultyRun):
+    def step(self, index: int) -> Tensor:
+        with _unreduced() if index == self._faulty_step else nullcontext():
+            return self._inner.step(index)
+
+
+class SecondReduction(FaultyRun):
+    def step(self, index: int) -> Tensor:
+        loss = self._inner.step(index)
+        if index == self._faulty_step and world_size() > 1:
+            import torch.distributed as dist
+
+            for _ in range(REDUCTIONS):
+                dist.all_reduce(loss.detach().clone())
+        return loss
+
+
+REDUCTIONS = 16
+
+
+@contextmanager
+def _unreduced() -> Iterator[None]:
+    """Within the block no DistributedDataParallel reduces gradients, nor does `torch.distributed.all_reduce`."""
+    import gc
+
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    modules = [each for each in gc.get_objects() if isinstance(each, DistributedDataParallel)]
+    distributed: Any = dist
+    reduce = distributed.all_reduce
+    for module in modules:
+        module.require_backward_grad_sync = False
+    distributed.all_reduce = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        distributed.all_reduce = reduce
+        for module in modules:
+            module.require_backward_grad_sync = True
+
+
+WRAPPERS: dict[str, type[FaultyRun]] = {
+    "moved_ranks": MovedRanks,
+    "diverging_rank": DivergingRank,
+    "stale_rank": StaleRank,
+    "twin_rank": TwinRank,
+    "skipped_reduction": SkippedReduction,
+    "second_reduction": SecondReduction,
+}
+SUMMARIES = {
+    "moved_ranks": f"after step {FAULTY_STEP} every rank moves its first parameter, all alike",
+    "diverging_rank": f"after step {FAULTY_STEP} the last rank moves its first parameter, and no other one does",
+    "stale_rank": "the last rank trains on the batch before its own",
+    "twin_rank": "the last rank reads the rows of the first",
+    "skipped_reduction": f"in step {FAULTY_STEP} no rank reduces its gradients",
+    "second_reduction": f"after step {FAULTY_STEP} the host begins {REDUCTIONS} more collectives",
+}
+
+
+def _fails(reason: str, **figures: float) -> Expectation:
+    return Expectation("FAIL", reason, figures)
+
+
+BREAKS: dict[str, dict[str, Expectation]] = {
+    "moved_ranks": {"ranks_match": _fails("exceeds_tolerance")},
+    "diverging_rank": {"ranks_agree": _fails("ranks_differ", first_differing_step=FAULTY_STEP)},
+    "stale_rank": {"ranks_match": _fails("unequal_batches", first_unequal_step=1)},
+    "twin_rank": {
+        "ranks_agree": _fails("rank_batches_equal", first_equal_step=0),
+        "ranks_match": _fails("unequal_batches", first_unequal_step=0),
+    },
+    "skipped_reduction": {"ranks_agree": _fails("ranks_differ", first_differing_step=FAULTY_STEP)},
+    "second_reduction": {"ranks_agree": _fails("collectives_outside_graph")},
+}

@@ -1,0 +1,89 @@
+"""Ranks: processes that train one model together, as a system sees them. Importing this needs no torch.
+
+The harness starts them, with the environment that `torchrun` gives its processes, and joins them in torch's default
+process group before it opens an arm with `ranks: N`. A step function needs one line: `model = data_parallel(model)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    Batch = Mapping[str, Tensor]
+
+_read_for: int | None = None  # the rank whose rows this one reads, where a fault says so
+
+
+def world_size() -> int:
+    """How many ranks train together; 1 outside an arm with several."""
+    group = _group()
+    return 1 if group is None else group.get_world_size()
+
+
+def rank() -> int:
+    """This process's number among them, from 0."""
+    group = _group()
+    return 0 if group is None else group.get_rank()
+
+
+def share(length: int) -> slice:
+    """This rank's rows of a batch of `length`: contiguous blocks in the order of ranks. Raises ValueError for a
+    batch that the ranks cannot share equally.
+    """
+    ranks = world_size()
+    if length % ranks:
+        raise ValueError(f"{ranks} ranks take equal shares of a batch, and {length} rows are no multiple of {ranks}")
+    rows, reader = length // ranks, rank() if _read_for is None else _read_for
+    return slice(reader * rows, (reader + 1) * rows)
+
+
+def data_parallel(model: nn.Module) -> nn.Module:
+    """The model under torch's DistributedDataParallel where there are several ranks, else the model itself."""
+    if world_size() == 1:
+        return model
+    from torch.nn.parallel import DistributedDataParallel
+
+    device = next(model.parameters()).device
+    return DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
+
+
+def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Batch]:
+    """The function that makes a batch, with this rank's rows of each: of tensors with `batch_size` rows, or, where
+    none has, of those with as many as the first one by name. What has other lengths is every rank's.
+    """
+    if world_size() == 1:
+        return batch
+
+    @wraps(batch)
+    def of_this_rank(index: int) -> Batch:
+        whole = batch(index)
+        lengths = {name: len(tensor) for name, tensor in sorted(whole.items()) if tensor.dim()}
+        rows = batch_size if batch_size in lengths.values() else next(iter(lengths.values()), 0)
+        return {name: each[share(rows)] if lengths.get(name) == rows else each for name, each in whole.items()}
+
+    return of_this_rank
+
+
+@contextmanager
+def reading_for(other: int) -> Iterator[None]:
+    """Within the block `share` gives the rows of another rank: a fault."""
+    global _read_for  # noqa: PLW0603 - a process has one rank
+    before, _read_for = _read_for, other
+    try:
+        yield
+    finally:
+        _read_for = before
+
+
+def _group() -> Any:
+    """torch's module of process groups, where it has a default group; torch is loaded by then."""
+    import sys
+
+    distributed: Any = sys.modules.get("torch.distributed")
+    known = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed if known else None

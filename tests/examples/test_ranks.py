@@ -1,0 +1,84 @@
+"""The example of several ranks: its script alone, its adapter's size, its claims as they stand, and under a fault."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from planning import NO_GPU
+
+from harness.contract.load import load_contract
+from harness.contract.schema import Contract
+from harness.evidence.read_run import read_run
+from harness.judge.registry import judge_unit
+from harness.judge.verdict import Verdict
+from harness.runners.plan import plan
+from harness.runners.supervisor import execute
+from harness.system.resolve import resolve
+from harness.system.wrappers import HARNESS_FAULTS
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "ranks" / "ddp_loop"
+STEPS = 12
+
+
+class Loaded:
+    def __init__(self, contract: Contract) -> None:
+        self.contract = contract
+
+
+def judged(folder: Path, fault: str | None = None, claims: tuple[str, ...] = ()) -> dict[str, Verdict]:
+    """Verdicts of a short run of two ranks, by claim."""
+    text = (EXAMPLE / "contract.yaml").read_text()
+    text = re.sub(r"\n +training_effect: .*", "", re.sub(r"(steps|distinct_batches): 40", rf"\1: {STEPS}", text))
+    (folder / "contract.yaml").write_text(text)
+    contract = load_contract(folder / "contract.yaml").contract
+    planned = plan(
+        [Loaded(contract)],
+        claims=claims,
+        workloads=["small"],
+        fault=fault,
+        machine=NO_GPU,
+        describe=lambda name: resolve(name).describe(),
+        harness_faults=HARNESS_FAULTS,
+    )
+    [run] = planned.runs
+    execute(run, folder / "run")
+    evidence = read_run(folder / "run")[1]
+    known = {claim.id: claim for claim in contract.claims}
+    return {unit.claim: judge_unit(contract, known[unit.claim], "small", [evidence]) for unit in planned.units}
+
+
+def test_the_script_trains_alone_and_the_adapter_has_at_most_30_lines() -> None:
+    command = [sys.executable, "-P", "-W", "ignore", str(EXAMPLE / "train.py")]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", printed)]
+    assert losses[-1] < 1.0  # untrained ln 8
+    assert len((EXAMPLE / "adapter.py").read_text().splitlines()) <= 30
+
+
+def test_two_ranks_are_one_model_and_train_as_one_process_does(tmp_path: Path) -> None:
+    verdicts = judged(tmp_path)
+    assert {claim: (verdict.reason, verdict.message) for claim, verdict in verdicts.items()} == {
+        claim: ("held", verdict.message) for claim, verdict in verdicts.items()
+    }
+    figures = {name: figure.value for name, figure in verdicts["DDP-REPLICAS"].figures.items()}
+    assert (figures["collectives"], figures["host_collectives_per_step"]) == ("gloo:all_reduce", 1)
+    assert verdicts["DDP-REPLICAS"].denominators["ranks"] == 2
+    ends = verdicts["DDP-ONE-RANK"].figures["end_max_abs_difference"].value
+    assert isinstance(ends, float)
+    assert 0 < ends < 1e-5  # another order of sums: equal bits would be one computation, made twice
+
+
+@pytest.mark.parametrize(
+    ("fault", "claim", "reason"),
+    [("skipped_reduction", "DDP-REPLICAS", "ranks_differ"), ("stale_rank", "DDP-ONE-RANK", "unequal_batches")],
+)
+def test_a_fault_is_told_by_its_step_and_rank(tmp_path: Path, fault: str, claim: str, reason: str) -> None:
+    verdict = judged(tmp_path, fault, (claim,))[claim]
+    assert verdict.reason == reason, verdict.message
+    assert verdict.figures["rank"].value == 1
+    expected = HARNESS_FAULTS[fault].breaks[{"DDP-REPLICAS": "ranks_agree", "DDP-ONE-RANK": "ranks_match"}[claim]]
+    assert {name: verdict.figures[name].value for name in expected.figures} == dict(expected.figures)

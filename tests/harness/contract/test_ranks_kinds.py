@@ -1,0 +1,66 @@
+"""What a contract may say of ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from run_builders import make_contract
+
+from harness.contract.references import problems
+
+AGREE = {"id": "A", "kind": "ranks_agree", "candidate": "two", "steps": 3}
+MATCH = {
+    "id": "M",
+    "kind": "ranks_match",
+    "candidate": "two",
+    "baseline": "one",
+    "steps": 3,
+    "max_abs_difference": 0.1,
+    "max_end_difference": 0.1,
+}
+EQUAL = {
+    "id": "E",
+    "kind": "trajectory_match",
+    "candidate": "two",
+    "baseline": "too",
+    "equality": "bitwise",
+    "max_abs_difference": 0.1,
+    "guards": {"steps": 3},
+}
+ARMS: dict[str, Any] = {"two": {"ranks": 2}, "too": {"ranks": 2}, "one": {}, "three": {"ranks": 3}}
+
+
+def rules(*claims: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(problem.rule, problem.got) for problem in problems(make_contract(*claims, arms=ARMS))]
+
+
+def test_claims_about_ranks_that_go_together_have_no_problem() -> None:
+    assert rules(AGREE, MATCH, EQUAL) == []
+
+
+@pytest.mark.parametrize(
+    ("claim", "rule", "got"),
+    [
+        (AGREE | {"candidate": "one"}, "a claim about ranks is about an arm with several", "'one' has 1"),
+        (MATCH | {"baseline": "too"}, "ranks are compared with one process", "'too' has 2"),
+        (
+            EQUAL | {"baseline": "one"},
+            "arms that are compared rank by rank have as many ranks",
+            "'one' has 1, the candidate 2",
+        ),
+        (
+            AGREE | {"candidate": "three"},
+            "ranks take equal shares of a batch",
+            "'three' has 3 ranks, and workload 'w' batches of 4",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_a_problem(claim: dict[str, Any], rule: str, got: str) -> None:
+    assert rules(claim) == [(rule, got)]
+
+
+def test_ranks_are_no_setting_of_the_system() -> None:
+    contract = make_contract(AGREE, arms=ARMS)
+    assert contract.arms["two"].ranks == 2
+    assert contract.arms["two"].settings() == {}

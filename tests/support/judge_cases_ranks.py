@@ -1,0 +1,250 @@
+"""Cases of ranks: evidence of two ranks that passes, with one thing changed in one of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from evidence_builders import LOSSES, STEPS, apart, arm, cuda_graph, paired, verdict_of
+from judge_cases import Case
+from judge_cases_end_state import INFINITE, NO_GENERATOR, old
+
+from harness.evidence.arm_records import GraphNodes, RankSteps
+from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence
+from harness.judge.verdict import Verdict
+
+AGREE: dict[str, Any] = {
+    "kind": "ranks_agree",
+    "candidate": "ranked",
+    "steps": STEPS,
+    "host_collectives_at_most": 1,
+}
+IN_GRAPH = {"candidate": "ranked_graph", "host_collectives_at_most": 0, "graph_collectives_at_least": 2}
+MATCH: dict[str, Any] = {
+    "kind": "ranks_match",
+    "candidate": "ranked",
+    "baseline": "ungraphed",
+    "steps": STEPS,
+    "max_abs_difference": 1e-3,
+    "max_end_difference": 1e-3,
+}
+PARAMETERS = [f"parameters{index}" for index in range(STEPS + 1)]
+KILLED = Death(cause="signal", detail="SIGKILL", phase=None, stack="")
+
+
+def rows_of(rank: int, step: int) -> list[str]:
+    return [f"row{2 * rank}.{step}", f"row{2 * rank + 1}.{step}"]
+
+
+def noted(
+    name: str,
+    rank: int,
+    *,
+    parameters: Sequence[str] = PARAMETERS,
+    rows: Sequence[Sequence[str]] | None = None,
+    collectives: Sequence[int] = (3, 2, *[1] * (STEPS - 2)),
+    names: dict[str, int] | None = None,
+) -> RankSteps:
+    """What a rank did; in its first two steps it groups gradients."""
+    read = [rows_of(rank, step) for step in range(STEPS)] if rows is None else rows
+    return RankSteps(
+        arm=name,
+        replica=0,
+        parameters=list(parameters),
+        rows=[list(each) for each in read],
+        collectives=list(collectives),
+        names={"nccl:all_reduce": 1} if names is None else names,
+    )
+
+
+def rank_of(number: int, losses: Any = LOSSES, *, name: str = "ranked", **changes: Any) -> ArmEvidence:
+    """One rank of an arm; `parameters`, `rows` and `collectives` are of its steps."""
+    of_steps = {key: changes.pop(key) for key in ("parameters", "rows", "collectives", "names") if key in changes}
+    return dataclasses.replace(arm(name, losses, **changes), rank_steps=noted(name, number, **of_steps))
+
+
+def run_of(*ranks: ArmEvidence, beside: Sequence[ArmEvidence] = (), **changes: Any) -> RunEvidence:
+    """A run of several ranks; the first one's has the other arms as well, which every view shows."""
+    first, *others = [paired(*beside, each) for each in ranks]
+    return dataclasses.replace(first, ranks=tuple(others), **changes)
+
+
+def agreeing(first: dict[str, Any] | None = None, last: dict[str, Any] | None = None, **claim: Any) -> Verdict:
+    return verdict_of(AGREE | claim, run_of(rank_of(0, **(first or {})), rank_of(1, **(last or {}))))
+
+
+def changed(values: Sequence[str], *indices: int) -> list[str]:
+    return [f"other {value}" if index in indices else value for index, value in enumerate(values)]
+
+
+def graph(kernels: dict[str, int]) -> Any:
+    return cuda_graph(nodes=[GraphNodes(label="step", by_type={"kernel": 5}, kernels=kernels, device_to_host_copies=0)])
+
+
+def in_graph(
+    kernels: dict[str, int] | None = None, collectives: Sequence[int] = (9, *[0] * (STEPS - 1)), **claim: Any
+) -> Verdict:
+    """Two ranks whose reductions are in their graphs; the last one's as given."""
+    reduced = {"name": "ranked_graph", "capture": graph({"ncclDevKernel_AllReduce_Sum_f32_RING_LL": 2, "adam": 3})}
+    other = {**reduced, **({} if kernels is None else {"capture": graph(kernels)})}
+    ranks = [rank_of(0, collectives=(9, *[0] * (STEPS - 1)), **reduced), rank_of(1, collectives=collectives, **other)]
+    return verdict_of(AGREE | IN_GRAPH | claim, run_of(*ranks))
+
+
+def one(losses: Any = LOSSES, **changes: Any) -> ArmEvidence:
+    """The baseline: both ranks' rows as one batch."""
+    rows = [[*rows_of(0, step), *rows_of(1, step)] for step in range(STEPS)]
+    of_steps = {"rows": rows, "collectives": [0] * STEPS, "names": {}}
+    return rank_of(0, losses, name="ungraphed", **{**of_steps, **changes})
+
+
+def matching(
+    first: dict[str, Any] | None = None,
+    last: dict[str, Any] | None = None,
+    baseline: ArmEvidence | None = None,
+    **claim: Any,
+) -> Verdict:
+    ranks = [
+        rank_of(0, **{"losses": LOSSES - 0.25, "end": "rounded", **(first or {})}),
+        rank_of(1, **{"losses": LOSSES + 0.25, "end": "rounded", **(last or {})}),
+    ]
+    return verdict_of(MATCH | claim, run_of(*ranks, beside=[baseline or one()]))
+
+
+def trajectory_at_ranks(last: Any = LOSSES, **changes: Any) -> Verdict:
+    """A claim of another kind, about arms of two ranks each: judged at both."""
+    claim = {
+        "kind": "trajectory_match",
+        "candidate": "ranked_graph",
+        "baseline": "ranked",
+        "equality": "bitwise",
+        "max_abs_difference": 0.1,
+        "guards": {"steps": STEPS},
+    }
+
+    def seen(losses: Any) -> RunEvidence:
+        ours = arm("ranked_graph", losses, capture=cuda_graph())
+        return paired(arm("ranked"), arm("ranked", replica=1), ours)
+
+    return verdict_of(claim, dataclasses.replace(seen(LOSSES), **{"ranks": (seen(last),), **changes}))
+
+
+CLOSE = {"differences": [apart(largest=1e-7)]}
+
+
+def shorter() -> Verdict:
+    """All make nine steps."""
+    nine = {"losses": LOSSES[:9], "parameters": PARAMETERS[:10], "collectives": [1] * 9}
+    rows = [[rows_of(rank, step) for step in range(9)] for rank in (0, 1)]
+    both = [[*one, *other] for one, other in zip(*rows, strict=True)]
+    return matching({**CLOSE, **nine, "rows": rows[0]}, {**nine, "rows": rows[1]}, one(**nine, rows=both))
+
+
+DIVERGED = {"parameters": changed(PARAMETERS, 6, 7, 8, 9, 10)}
+SHORT = {"losses": LOSSES[:9], "parameters": PARAMETERS[:10], "rows": [rows_of(1, step) for step in range(9)]}
+TWIN = {"rows": [rows_of(0 if step == 4 else 1, step) for step in range(STEPS)]}
+STALE = {"rows": [rows_of(1, max(0, step - 1)) for step in range(STEPS)]}
+NAN = {"losses": np.where(np.arange(STEPS) == 3, math.nan, LOSSES)}
+AGREE_CASES = [
+    Case("replicas", "held", agreeing),
+    Case("all in the graph", "held", in_graph),
+    Case("a rank diverges", "ranks_differ", lambda: agreeing(last=DIVERGED)),
+    Case("the first rank diverges", "ranks_differ", lambda: agreeing(first=DIVERGED)),
+    Case("another start", "unequal_start", lambda: agreeing(last={"parameters": changed(PARAMETERS, 0)})),
+    Case("two ranks on one row", "rank_batches_equal", lambda: agreeing(last=TWIN)),
+    Case("one collective more", "collectives_outside_graph", lambda: agreeing(last={"collectives": [1] * 9 + [2]})),
+    Case("a silent rank", "vacuous_no_collective", lambda: agreeing(last={"collectives": [0] * STEPS})),
+    Case("a reduction left out of a graph", "collectives_missing_in_graph", lambda: in_graph({"adam": 3})),
+    Case(
+        "a reduction outside a graph",
+        "collectives_outside_graph",
+        lambda: in_graph(collectives=(9, *[0] * 4, 1, *[0] * 4)),
+    ),
+    Case("a rank made fewer steps", "unequal_lengths", lambda: agreeing(last={**SHORT, "collectives": [1] * 9})),
+    Case(
+        "a step fewer than demanded",
+        "vacuous_steps",
+        lambda: agreeing(
+            {**SHORT, "rows": [rows_of(0, step) for step in range(9)], "collectives": [1] * 9},
+            {**SHORT, "collectives": [1] * 9},
+        ),
+    ),
+    Case("NaN in one rank", "non_finite", lambda: agreeing(last=NAN)),
+    Case("a rank that ends infinite", "non_finite_end", lambda: agreeing(INFINITE, INFINITE)),
+    Case("untrained", "vacuous_parameters_unchanged", lambda: agreeing({"end": "start"}, {"end": "start"})),
+    Case(
+        "another moment at the end",
+        "end_differs",
+        lambda: agreeing(last={"end_state": {"optimizer": {"p0.exp_avg": "other"}}}),
+    ),
+    Case("rows that nobody shows", "capability_missing", lambda: agreeing(last={"rows": [[]] * STEPS})),
+    Case("a rank without evidence", "evidence_missing", lambda: verdict_of(AGREE, run_of(rank_of(0)))),
+    Case(
+        "a rank that nobody watched",
+        "evidence_missing",
+        lambda: verdict_of(AGREE, run_of(rank_of(0), dataclasses.replace(rank_of(1), rank_steps=None))),
+    ),
+    Case("a step that was not noted", "evidence_inconsistent", lambda: agreeing(last={"parameters": PARAMETERS[:-1]})),
+    Case("tensors that nobody counted", "evidence_inconsistent", lambda: agreeing(NO_GENERATOR, NO_GENERATOR)),
+    Case(
+        "a rank cut off",
+        "worker_signal",
+        lambda: verdict_of(
+            AGREE,
+            dataclasses.replace(run_of(rank_of(0)), ranks=(dataclasses.replace(paired(rank_of(1)), death=KILLED),)),
+        ),
+    ),
+    Case(
+        "no recorded state",
+        "end_state_unrecorded",
+        lambda: verdict_of(AGREE, run_of(old(rank_of(0)), old(rank_of(1)))),
+    ),
+    Case(
+        "a graph that was never replayed",
+        "candidate_not_captured",
+        lambda: verdict_of(
+            AGREE | IN_GRAPH,
+            run_of(
+                *(rank_of(rank, name="ranked_graph", capture=cuda_graph(captured=False, replays=0)) for rank in (0, 1))
+            ),
+        ),
+    ),
+]
+MATCH_CASES = [
+    Case("joined", "held", lambda: matching(CLOSE)),
+    Case("a relative bound", "held", lambda: matching(CLOSE, max_abs_difference=None, max_relative_difference=1e-3)),
+    Case("losses apart", "exceeds_tolerance", lambda: matching({**CLOSE, "losses": LOSSES - 0.2})),
+    Case(
+        "losses apart, relatively",
+        "exceeds_tolerance",
+        lambda: matching({**CLOSE, "losses": LOSSES - 0.2}, max_abs_difference=None, max_relative_difference=1e-3),
+    ),
+    Case("ends apart", "ranks_end_apart", lambda: matching({"differences": [apart(largest=0.5)]})),
+    Case("a stale rank", "unequal_batches", lambda: matching(CLOSE, STALE)),
+    Case(
+        "a row that no rank read",
+        "unequal_batches",
+        lambda: matching(CLOSE, {"rows": [rows_of(1, step)[: 2 - (step == 2)] for step in range(STEPS)]}),
+    ),
+    Case("another start", "unequal_start", lambda: matching(CLOSE, {"start": "other"})),
+    Case("a rank made fewer steps", "unequal_lengths", lambda: matching(CLOSE, {**SHORT, "collectives": [1] * 9})),
+    Case("more steps demanded", "vacuous_steps", shorter),
+    Case("NaN in one rank", "non_finite", lambda: matching(CLOSE, NAN)),
+    Case("a rank that ends infinite", "non_finite_end", lambda: matching({**CLOSE, **INFINITE})),
+    Case("an untrained rank", "vacuous_parameters_unchanged", lambda: matching(CLOSE, {"end": "start"})),
+    Case("ends that were not compared", "end_state_unrecorded", lambda: matching({"differences": []})),
+    Case("rows that nobody shows", "capability_missing", lambda: matching(CLOSE, baseline=one(rows=[[]] * STEPS))),
+    Case(
+        "no baseline",
+        "evidence_missing",
+        lambda: verdict_of(MATCH, run_of(rank_of(0), rank_of(1))),
+    ),
+]
+AT_RANKS = [
+    Case("equal at both ranks", "held", trajectory_at_ranks),
+    Case("apart at the second rank", "differs", lambda: trajectory_at_ranks(LOSSES + 1e-9)),
+    Case("without the second rank", "evidence_missing", lambda: trajectory_at_ranks(ranks=())),
+]

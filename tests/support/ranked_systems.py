@@ -1,0 +1,61 @@
+"""A small system for several ranks, whose last rank comes to a bad end in its third step where an arm asks for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+from step_function_systems import Descending
+from torch import Tensor, nn
+
+from harness.contract.schema import Arm, Workload
+from harness.system.ranks import rank, world_size
+
+FAILING_STEP = 2
+
+
+def misbehave(how: str) -> None:
+    match how:
+        case "raises":
+            raise ValueError("this rank is broken")
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "hangs":
+            threading.Event().wait()  # the line at which it hangs: HANGS
+        case "leaves":
+            os._exit(0)
+
+
+class Ranked(Descending):
+    """`last_rank`: what it does. `note`: a file to which every rank adds its process id."""
+
+    name = "ranked"
+    arm_options = {"learning_rate": float, "last_rank": str, "note": str}  # noqa: RUF012 - as in adapters
+
+    def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+        settings = arm.settings()
+        trains, batch, parameters = super().build(workload, arm)
+        steps = iter(range(workload.steps))
+        if "note" in settings:
+            with Path(str(settings["note"])).open("a", encoding="utf-8") as note:
+                note.write(f"{os.getpid()}\n")
+
+        def step(batch: Any) -> Any:
+            if next(steps) == FAILING_STEP and rank() == world_size() - 1:
+                misbehave(str(settings.get("last_rank", "trains")))
+            return trains(batch)
+
+        return step, batch, parameters
+
+    def before_update(self, loss: Tensor, model: nn.Module) -> None:
+        """The mean of all ranks' gradients, by hand: DistributedDataParallel imports torch._dynamo."""
+        for parameter in model.parameters() if world_size() > 1 else ():
+            assert parameter.grad is not None
+            torch.distributed.all_reduce(parameter.grad)
+            parameter.grad.div_(world_size())
