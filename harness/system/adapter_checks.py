@@ -235,15 +235,17 @@ def _wrong_metrics(function: Callable[..., Any], found: str, remedy: str) -> Ada
 def _named_tensors(found: object, call: str, function: Callable[..., Any], example: str) -> dict[str, Tensor]:
     import torch
 
-    rule, where = f"{call} returns a dictionary of tensors by name", return_place(function)
+    def wrong(got: str, remedy: str) -> AdapterError:  # its place is read from the source: too long for each step
+        rule = f"{call} returns a dictionary of tensors by name"
+        return AdapterError(rule, where=return_place(function), got=got, remedy=remedy)
+
     if not isinstance(found, Mapping):
-        raise AdapterError(rule, where=where, got=describe_value(found), remedy=f"return {example}")
+        raise wrong(describe_value(found), f"return {example}")
     for name, tensor in found.items():
         if not isinstance(name, str):
-            raise AdapterError(rule, where=where, got=f"the name {name!r}", remedy="names are strings")
+            raise wrong(f"the name {name!r}", "names are strings")
         if not isinstance(tensor, torch.Tensor):
-            got = f"{describe_value(tensor)} under `{name}`"
-            raise AdapterError(rule, where=where, got=got, remedy=f"return {example}")
+            raise wrong(f"{describe_value(tensor)} under `{name}`", f"return {example}")
     return dict(found)
 
 

@@ -111,6 +111,9 @@ class _Walk:
         if isinstance(value, torch.amp.GradScaler):
             found.scalers[_free(path, found.scalers)] = value
             found.hold(vars(value), path or type(value).__name__)
+            stages = value._per_optimizer_states  # a step that a trial left half made would be refused the next time
+            for stage in (stages, *stages.values()):
+                found.hold(stage, path or type(value).__name__)
             return []
         accessors = accessors_of(value)
         if accessors is not None:

@@ -36,6 +36,36 @@ def test_lint_has_nothing_to_say_of_it(timed: bool, compiled: bool, project: Pat
     assert loaded.contract.workloads["small"].seq_len == 128
 
 
+@pytest.mark.parametrize(
+    ("argument", "short", "long", "arms"),
+    [
+        (
+            "captured",
+            ["REPEATS", "CAPTURES", "SAME", "GRADIENTS"],
+            ["EVALUATED", "RESUMES", "RESUMES-LATER", "LONG"],
+            {"captured": {"capture": "step"}, "plain": {"capture": "none"}},
+        ),
+        (
+            "optimized",
+            ["REPEATS", "WITHIN", "GRADIENTS"],
+            ["EVALUATED", "RESUMES", "RESUMES-LATER"],
+            {"optimized": {"capture": "none", "optimized": True}, "plain": {"capture": "none"}},
+        ),
+    ],
+)
+def test_a_step_with_an_optimization_of_its_own_has_its_own_template(
+    argument: str, short: list[str], long: list[str], arms: dict[str, dict[str, object]], project: Path
+) -> None:
+    (project / "my_train.py").write_text(STEP.replace("seq_len=128", argument))
+    keep(Draft(find_step_source("my_train.py:make_step"), 40, Arms(True, False)), project, force=False)
+    contracts, findings = findings_of([project / "contracts", project / "contracts-long"])
+    assert [str(finding) for finding in findings] == []
+    claims = [[claim.id.removeprefix("MY-TRAIN-") for claim in each.contract.claims] for each in contracts]
+    assert claims == [short, long]
+    found = {name: {"capture": arm.capture, **arm.settings()} for name, arm in contracts[0].contract.arms.items()}
+    assert found == arms
+
+
 def test_the_adapter_calls_the_function_with_what_it_takes(project: Path) -> None:
     adapter, contract, _ = keep(
         Draft(find_step_source("my_train.py:make_step"), 40, Arms(False, False)), project, force=False

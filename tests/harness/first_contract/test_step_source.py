@@ -91,6 +91,7 @@ TRAINER = "    trainer = Trainer()\n    trainer.train()\n"
         ("async def main():\n    return step, batch, model\n", "found a generator, or an async function"),
         ("def main(seed,\n         config):\n    return a, b, c\n", f"train.py:3{TAKES}`config`, which has none"),
         ("def main(seed, /):\n    return a, b, c\n", "found `seed`, which has none"),
+        ("def main(captured, optimized):\n    return a, b, c\n", "found both; name two functions, one for each"),
         ("from .steps import make as main\n", f"train.py:2{WRITTEN}`.steps:make`"),
         ("class main:\n    pass\n", "train.py:2: `main` is a function; found a class"),
         ("def mains():\n    pass\n", "found functions there: mains; did you mean 'mains'?"),

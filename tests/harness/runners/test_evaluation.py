@@ -51,18 +51,16 @@ def test_every_fault_of_an_evaluation_is_killed(tmp_path: Path, fault: str) -> N
     assert is_killed(BREAKS[fault]["evaluation"], verdict), (verdict.reason, verdict.message)
 
 
-@pytest.mark.parametrize(
-    ("system", "message"),
-    [
-        (
-            "ReturnsText",
-            r"evaluate\(\) returns a number, a tensor of one number, or several .* the str '\d\.\d{3}' under 'loss'",
-        ),
-        ("Without", "a claim of kind `evaluation` needs `evaluate` of what build returns; found no `evaluate`"),
-    ],
-)
-def test_what_is_no_evaluation_is_refused(tmp_path: Path, system: str, message: str) -> None:
+def test_what_is_no_evaluation_is_refused(tmp_path: Path) -> None:
     from harness.system.adapter_checks import AdapterError
 
+    message = r"evaluate\(\) returns a number, a tensor of one number, or several .* the str '\d\.\d{3}' under 'loss'"
     with pytest.raises(AdapterError, match=message):
-        evaluated(system, tmp_path)
+        evaluated("ReturnsText", tmp_path)
+
+
+def test_a_step_without_an_evaluation_lacks_the_capability(tmp_path: Path) -> None:
+    from harness.system.protocol import NotAvailable
+
+    with pytest.raises(NotAvailable, match="the step lacks the capability `evaluate`: build returns no `evaluate`"):
+        evaluated("Without", tmp_path)

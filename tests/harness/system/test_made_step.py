@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from torch import Tensor, nn
 from harness.contract.schema import Arm, Workload
 from harness.errors import HarnessError
 from harness.runners.sync_detectors import by_dispatch_mode
+from harness.system.built import StepFunction
 from harness.system.made_step import MadeStepSystem
+from harness.system.protocol import CaptureRecord
 from harness.system.step_function_run import StepFunctionRun
 
 STEPS = 12
@@ -102,6 +105,56 @@ def test_a_second_capture_and_a_skipped_update_are_told() -> None:
     assert losses(again) == losses(opened({"capture": "step"}))
     assert again.capture_record().captures == 2
     assert opened({}, "skipped_update").skipped_steps() == 1  # type: ignore[attr-defined]
+
+
+def test_gradients_are_read_a_millionth_larger_or_twice_as_large() -> None:
+    plain, other, twice = opened({}), opened({}, "other_gradients"), opened({}, "doubled_gradients")
+    for run in (plain, other, twice):
+        run.step(0)
+    right = plain.gradients()["weight"]
+    assert 0 < float((other.gradients()["weight"] / right - 1).abs().max()) < 2e-6
+    assert torch.equal(twice.gradients()["weight"], 2 * right)
+
+
+RECORD = CaptureRecord("traced", True, True, None, 1, 3, STEPS, 0)
+
+
+class CapturesItself(Made):
+    captures_itself = True
+    says: Callable[[], CaptureRecord] | None = staticmethod(lambda: RECORD)
+
+    def build(self, workload: Workload, arm: Arm) -> Any:
+        made = StepFunction(*super().build(workload, arm))
+        buffers: list[Tensor] = []
+
+        def step(batch: dict[str, Tensor]) -> Tensor:
+            if arm.capture != "none" and not buffers:
+                buffers.append(torch.zeros(3))
+            return made.step(batch)
+
+        return replace(made, step=step, captured=self.says)
+
+
+def test_what_captures_itself_is_captured_by_nobody_else_and_speaks_for_itself() -> None:
+    run = CapturesItself().open(WORKLOAD, Arm.model_validate({"capture": "step"}))
+    assert losses(run) == losses(opened({}))
+    assert run._captures == 0
+    assert run.capture_record() is RECORD
+
+
+def test_buffers_that_come_with_the_first_step_of_a_capture_are_no_state() -> None:
+    run = CapturesItself().open(WORKLOAD, Arm.model_validate({"capture": "step"}))
+    before = run.state()
+    run.step(0)
+    assert set(run.state()["tensors"]) == set(before["tensors"]) == set()
+
+
+def test_what_captures_itself_has_to_say_what_it_captured() -> None:
+    class Silent(CapturesItself):
+        says = None
+
+    with pytest.raises(HarnessError, match="a function that takes `captured` says what its step captured; found no"):
+        Silent().open(WORKLOAD, Arm.model_validate({"capture": "none"}))
 
 
 class Pair(MadeStepSystem):

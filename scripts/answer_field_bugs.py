@@ -1,0 +1,33 @@
+"""Say of each entry that is named on standard input what the claims say of a form of it: a line of JSON for each line.
+
+    python scripts/answer_field_bugs.py        # then lines of: PATH FORM [CLAIM ...]
+
+For tests: one process imports torch, and each run is a fork of it. Without claims, all but the long run are tried.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import field_bugs
+import forked_runs
+from verify_field_bugs import try_form
+
+
+def main() -> None:
+    sys.path.insert(0, str(field_bugs.ROOT))
+    forked_runs.prepare()
+    for line in sys.stdin:
+        path, form, *claims = line.split()
+        try:
+            said = [vars(each) for each in try_form(Path(path), form, seed=0, claims=claims)]
+            answer = json.dumps(said)
+        except Exception as error:  # the test that asked shows it
+            answer = json.dumps(f"{type(error).__name__}: {error}")
+        print(answer, flush=True)
+
+
+if __name__ == "__main__":
+    main()

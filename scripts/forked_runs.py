@@ -1,0 +1,156 @@
+"""Execute the runs of contracts in forks of a process that has imported torch, for small systems without a GPU.
+
+A worker of `harness verify` spends seconds on imports, and a run of a small system a fraction of one. Here each run has
+a process of its own as there, and what a worker does is done in it; there is no supervisor but a limit on time.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+
+from harness.contract.load import LoadedContract
+from harness.evidence import environment, layout
+from harness.evidence.plan_records import Run
+from harness.evidence.read_run import read_run
+from harness.evidence.run_evidence import Death, RunEvidence
+from harness.evidence.run_records import Raised, Unavailable
+from harness.judge.registry import judge_unit
+from harness.judge.verdict import Verdict
+from harness.numbers import dump_json
+from harness.runners import part_elsewhere, training_part
+from harness.runners.own_folder import write_death
+from harness.runners.plan import Plan, plan
+from harness.runners.raised import message_of, obstacle_of, stack_of
+from harness.runners.recorder import Recorder
+from harness.system.protocol import NotAvailable
+from harness.system.replay.traced import TracedStep
+from harness.system.resolve import resolve
+from harness.system.wrappers import HARNESS_FAULTS
+
+# What probes import late; without it each fork would.
+AHEAD = ("torch._dynamo", "harness.runners.paired", "harness.runners.evaluation", "harness.runners.long_replay")
+
+
+def prepare() -> None:
+    """Import what runs need, on one thread: more would not outlive a fork, and would add in another order."""
+    torch.set_num_threads(1)
+    for module in AHEAD:
+        importlib.import_module(module)
+    weight = torch.nn.Parameter(torch.ones(2))
+    TracedStep(lambda: weight.square().sum(), dict).record()  # what the first recording of a process builds
+    gc.collect()
+    gc.freeze()  # a fork's collector would look through all of it, again and again
+
+
+def planned(contracts: Sequence[LoadedContract], claims: Sequence[str] = ()) -> Plan:
+    """What `harness verify` would plan for a machine without a GPU, in this process."""
+    return plan(
+        contracts,
+        claims=list(claims),
+        machine=environment.machine(),
+        describe=lambda name: resolve(name).describe(),
+        harness_faults=HARNESS_FAULTS,
+    )
+
+
+def judged(
+    contracts: Sequence[LoadedContract], work: Plan, folder: Path, limit_s: float
+) -> list[tuple[Verdict, float]]:
+    """Each unit's verdict, and the seconds that the runs took which decided it."""
+    by_run: dict[str, tuple[RunEvidence, float]] = {}
+    for run in work.runs:
+        began = time.monotonic()
+        execute(run, folder / run.id, limit_s)
+        by_run[run.id] = read_run(folder / run.id)[1], time.monotonic() - began
+    by_id = {loaded.contract.id: loaded.contract for loaded in contracts}
+    found = []
+    for unit in work.units:
+        contract = by_id[unit.contract]
+        [claim] = [claim for claim in contract.claims if claim.id == unit.claim]
+        deciding = [by_run[name] for name in unit.runs if name in by_run]
+        verdict = judge_unit(contract, claim, unit.workload, [evidence for evidence, _ in deciding], unit.obstacle)
+        found.append((verdict, sum(seconds for _, seconds in deciding)))
+    return found
+
+
+def execute(run: Run, directory: Path, limit_s: float) -> None:
+    """One run in a fork, its evidence in `directory`; a process that the limit ended, or that ended itself, is dead."""
+    directory.mkdir(parents=True)
+    (directory / layout.RUN).write_text(dump_json(run.model_dump(), sort_keys=False), encoding="utf-8")
+    process = Fork(lambda: _work(run, directory))
+    ended = process.wait(limit_s)
+    if ended is None:
+        process.kill()
+        process.wait()
+        detail = f"still running after {limit_s:g} s"
+        write_death(Death(cause="wall_limit", detail=detail, phase=None, stack=""), directory)
+    elif ended < 0:
+        detail = signal.Signals(-ended).name
+        write_death(Death(cause="signal", detail=detail, phase=None, stack=""), directory)
+
+
+def _work(run: Run, directory: Path) -> None:
+    vars(part_elsewhere)["subprocess"] = SimpleNamespace(Popen=_OtherPart)
+    with Recorder(directory) as recorder:
+        try:
+            importlib.import_module(f"harness.runners.{run.probe}").execute(run, recorder)
+        except NotAvailable as error:
+            recorder.write(Unavailable(obstacle=obstacle_of(error)))
+        except BaseException as error:  # a system may raise anything, SystemExit included
+            recorder.write(Raised(error=message_of(error), stack=stack_of(error)))
+            return
+        recorder.complete()
+
+
+class Fork:
+    """A process that does some work and ends."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        sys.stdout.flush()
+        self.pid = os.fork()
+        self._ended: int | None = None
+        if self.pid == 0:
+            code = 1
+            try:
+                work()
+                code = 0
+            finally:
+                os._exit(code)
+
+    def wait(self, limit_s: float | None = None) -> int | None:
+        """Its exit code, negative for a signal; None where it still runs after so many seconds."""
+        until = None if limit_s is None else time.monotonic() + limit_s
+        while self._ended is None:
+            pid, status = os.waitpid(self.pid, 0 if until is None else os.WNOHANG)
+            if pid:
+                self._ended = os.waitstatus_to_exitcode(status)
+            elif until is not None and time.monotonic() > until:
+                return None
+            else:
+                time.sleep(0.01)
+        return self._ended
+
+    def kill(self) -> None:
+        if self._ended is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class _OtherPart(Fork):
+    """In the place of `subprocess.Popen`: a fork that trains a part, with the given file as its standard input."""
+
+    def __init__(self, command: Sequence[str], stdin: int) -> None:  # noqa: ARG002
+        def train() -> None:
+            os.dup2(stdin, 0)
+            training_part.main()
+
+        super().__init__(train)

@@ -1,0 +1,90 @@
+"""The museum of field bugs: each entry says what is recorded of it, and correct trainers hold the same contracts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import field_bugs
+import pytest
+import write_field_bugs_page
+from field_bugs import FORMS, LONG, ROOT, Said
+from public_trainers import TRAINERS
+
+TOY = ROOT / "tests" / "examples" / "field_bugs_toy" / "doubled_updates.py"
+PUBLIC = ROOT / "tests" / "support" / "public_trainers.py"
+# Releases that an entry needs are installed by scripts/install_field_bug_packages.py, and not for tests.
+RECORDED = [
+    entry
+    for entry in field_bugs.entries()
+    if "installed" not in field_bugs.facts_of(entry) and 0 in field_bugs.record_of(entry)
+]
+Ask = Callable[..., list[Said]]
+
+
+@pytest.fixture(scope="module")
+def ask() -> Iterator[Ask]:
+    """What the claims say of a form of an entry, tried in forks of one process for all tests."""
+    script = ROOT / "scripts" / "answer_field_bugs.py"
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        to, back = process.stdin, process.stdout
+
+        def asked(entry: Path, form: str, *claims: str) -> list[Said]:
+            to.write(" ".join([str(entry), form, *claims]) + "\n")
+            to.flush()
+            answer = json.loads(back.readline())
+            assert isinstance(answer, list), answer
+            return [Said(**each) for each in answer]
+
+        yield asked
+        to.close()
+
+
+def test_a_bug_is_found_at_its_step_and_its_mended_form_holds(ask: Ask) -> None:
+    buggy = ask(TOY, "buggy", "REPEATS", "SAME")
+    assert [(each.claim, each.reason, each.step) for each in buggy] == [
+        ("REPEATS", "held", None),
+        ("SAME", "differs", 0),
+    ]
+    mended = ask(TOY, "mended")
+    assert {each.status for each in mended} == {"PASS"}
+    assert len(mended) == 7
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("entry", RECORDED, ids=lambda entry: entry.stem)
+def test_an_entry_says_what_is_recorded_of_it(entry: Path, form: str, ask: Ask) -> None:
+    recorded = [each for each in field_bugs.record_of(entry)[0][form] if each.claim != LONG]
+    tried = [each.claim for each in recorded if each.status != "NOT_RUN"]
+    said = {each.claim: each for each in ask(entry, form, *tried)}
+    found = [(each.claim, each.status, each.reason) for each in said.values()]
+    assert found == [(each.claim, each.status, each.reason) for each in recorded if each.status != "NOT_RUN"], said
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_correct_trainer_holds_every_claim(trainer: str, ask: Ask) -> None:
+    said = ask(PUBLIC, trainer)
+    assert [each for each in said if each.status not in field_bugs.GOOD] == []
+    assert sum(each.status == "PASS" for each in said) >= 3
+    assert all("lacks the capability" in each.message for each in said if each.status == "NOT_RUN")
+
+
+def test_every_bug_is_found_or_says_what_would_find_it_and_mended_forms_hold_but_where_trouble_is_told() -> None:
+    for bug in write_field_bugs_page.bugs():
+        if not bug.records:
+            continue
+        assert (not bug.found) == ("missed" in bug.facts), bug.entry.stem
+        held = all(field_bugs.is_right("mended", forms["mended"]) for forms in bug.records.values())
+        assert held or "trouble" in bug.facts, bug.entry.stem
+
+
+def test_the_page_is_what_the_entries_and_their_records_say() -> None:
+    text = write_field_bugs_page.written(write_field_bugs_page.bugs(), write_field_bugs_page.facts_without_entry())
+    assert write_field_bugs_page.PAGE.read_text(encoding="utf-8") == text
