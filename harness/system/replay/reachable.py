@@ -111,8 +111,10 @@ class _Walk:
         if isinstance(value, torch.amp.GradScaler):
             found.scalers[_free(path, found.scalers)] = value
             found.hold(vars(value), path or type(value).__name__)
-            stages = value._per_optimizer_states  # a step that a trial left half made would be refused the next time
-            for stage in (stages, *stages.values()):
+            # a step that a trial left half made would be refused the next time
+            stages: dict[int, dict[str, Any]] = value._per_optimizer_states
+            found.hold(stages, path or type(value).__name__)
+            for stage in stages.values():
                 found.hold(stage, path or type(value).__name__)
             return []
         accessors = accessors_of(value)

@@ -79,7 +79,7 @@ def test_swapped_projections_keep_their_gradients_places() -> None:
             seen.extend((ops.swiglu_forward(value), ops.swiglu_backward(torch.ones(5, 4, dtype=value.dtype), value)))
             return forward(*given, **named)
 
-        run.trainer.model.forward = within_the_step  # type: ignore[method-assign, assignment]
+        run.trainer.model.forward = within_the_step  # type: ignore[method-assign]
         run.step(0)
     assert torch.allclose(seen[0], right.detach())
     assert torch.allclose(seen[1], expected)
@@ -97,7 +97,7 @@ def test_nobody_else_finds_the_changed_operators(fault: str) -> None:
 def test_operators_are_put_back_after_a_step_that_failed() -> None:
     before = dict(vars(ops))
     with opened("ignored_last_token") as run:
-        run.trainer.clip.apply_ = None  # type: ignore[method-assign, assignment]
+        run.trainer.clip.apply_ = None  # type: ignore[method-assign]
         with pytest.raises(TypeError):
             run.step(0)
         assert dict(vars(ops)) == before
