@@ -97,7 +97,7 @@ def test_nobody_else_finds_the_changed_operators(fault: str) -> None:
 def test_operators_are_put_back_after_a_step_that_failed() -> None:
     before = dict(vars(ops))
     with opened("ignored_last_token") as run:
-        run.trainer.clip.apply_ = None  # type: ignore[method-assign]
+        run.trainer.clip.apply_ = None  # type: ignore[method-assign, assignment]
         with pytest.raises(TypeError):
             run.step(0)
         assert dict(vars(ops)) == before
