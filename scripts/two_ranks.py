@@ -145,7 +145,7 @@ def _sums(step: Callable[[], object]) -> list[str]:
     """The kernels of NCCL that one step launches, by the profiler; of gloo the calls."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=list(ProfilerActivity) if _on_cuda() else [ProfilerActivity.CPU]) as profiled:
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if _on_cuda() else [])]) as profiled:
         step()
         _wait()
     names = [str(event.name) for event in profiled.events()]

@@ -65,6 +65,11 @@ def test_a_planted_sync_is_seen_and_left_out() -> None:
     assert busy_seconds(rest) == pytest.approx(35e-9)
 
 
+def test_a_kernel_that_waits_for_other_ranks_is_no_work_of_the_device() -> None:
+    waits = Event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 60, 1000, device="CUDA")
+    assert busy_seconds([*STEP, waits]) == busy_seconds(STEP)
+
+
 @pytest.mark.parametrize("gone", ["cudaStreamSynchronize", "CUDA", PLANTED])
 def test_a_planted_sync_without_its_wait_its_work_or_its_range_is_not_seen(gone: str) -> None:
     left = [event for event in SYNC if event.name() != gone and not event.device_type().endswith(gone)]
