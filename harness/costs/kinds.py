@@ -67,6 +67,7 @@ _OF_AN_ARM = {
 _OF_THE_WORKER = {
     "start": Kind.IMPORTS,
     "import ": Kind.IMPORTS,
+    "start the ranks": Kind.IMPORTS,
     "timed": Kind.TIMED_BLOCKS,
     "watch launches": Kind.DETECTORS,
     "wait to be ": Kind.WAITING,

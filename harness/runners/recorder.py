@@ -27,7 +27,8 @@ from harness.runners.rank_seat import note_phase
 
 HEARTBEAT = "heartbeat"
 TIMED_PHASE = "timed"  # a throughput probe enters it with its first timed block; telemetry is kept from it
-WAITS = ("wait to be alone", "wait to be together")  # for the supervisor, while other ranks wait for this one
+WAIT_ALONE, WAIT_TOGETHER = "wait to be alone", "wait to be together"
+WAITS = (WAIT_ALONE, WAIT_TOGETHER)  # for the supervisor, while other ranks wait for this one
 _DIGEST = re.compile(r"[0-9A-Za-z_.:-]*")
 
 
@@ -163,7 +164,7 @@ class Recorder:
             yield
             return
         before = self.current_phase
-        self.phase(_within(before, WAITS[0]))
+        self.phase(_within(before, WAIT_ALONE))
         self.ask(ALONE)
         wait_for_quiet_device()
         self._enter(before)
@@ -171,7 +172,7 @@ class Recorder:
             yield
         finally:
             before = self.current_phase
-            self.phase(_within(before, WAITS[1]))
+            self.phase(_within(before, WAIT_TOGETHER))
             self.ask(TOGETHER)
             self._enter(before)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -24,7 +25,8 @@ class StateWatch:
     """Looks at one execution before its first step, after it, and after its last.
 
     A loose tensor that came with the first step and is still the same object at the end is state, or a table; one
-    that every step binds anew is what the last step left behind, and is not watched.
+    that every step binds anew is what the last step left behind, and is not watched. Nor is an entry of a list that
+    has grown since, which is a log: no replay appends to it.
     """
 
     def __init__(self, training: TrainingRun) -> None:
@@ -49,13 +51,33 @@ class StateWatch:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         state = watched_state(self._training)
+        loose = state.get(LOOSE, {})
+        entries, at_first = _entries(loose), _entries(self._loose_later)
         kept = {
             name: tensor
-            for name, tensor in state.get(LOOSE, {}).items()
-            if name in self._loose_at_start or (name in self._loose_later and self._loose_later[name]() is tensor)
+            for name, tensor in loose.items()
+            if name in self._loose_at_start
+            or (
+                name in self._loose_later
+                and self._loose_later[name]() is tensor
+                and entries[_list_of(name)] == at_first[_list_of(name)]
+            )
         }
         kept_state = {**state, LOOSE: kept}
         return _recorded(kept_state).model_copy(update={"numbers": _numbers(kept_state)})
+
+
+def _list_of(name: str) -> str:
+    """`losses` of `losses.0`: the list that an entry is in; "" of all else."""
+    of, _, place = name.rpartition(".")
+    return of if place.isdecimal() else ""
+
+
+def _entries(names: Iterable[str]) -> Counter[str]:
+    """How many tensors each list holds."""
+    found = Counter(map(_list_of, names))
+    found[""] = 0
+    return found
 
 
 def watched_state(training: TrainingRun) -> StateByCategory:

@@ -146,7 +146,7 @@ PUBLISHED = {
         "no drill",
     ),
     "gates/*-gate-one": (
-        "HELD 129 of 130",
+        "129 of 130",
         "commit 35efb8309b56, changed since",
         "NVIDIA H200",
         "0 of 100 steps differ, none may",

@@ -130,12 +130,12 @@ def test_a_wide_matrix_scrolls_inside_and_keeps_its_faults_in_sight(browser: Bro
 
 def test_a_history_of_published_runs_shows_well_everywhere(browser: Browser, axe: str, tmp_path: Path) -> None:
     page = tmp_path / "history.html"
-    assert write_history(REPORTS / "gates", page) == f"8 runs: {page}"
+    assert write_history(REPORTS / "gates", page) == f"10 runs: {page}"
     assert page.stat().st_size < 400_000
     assert check(browser, page, [*VARIANTS]) == []
     assert check(browser, page, [LIGHT, SCREENS["phone-dark"]], axe, one_of_each=True) == []
     show(browser, page, LIGHT)
-    assert browser.evaluate("document.querySelector('.count').innerText") == "8 runs: 5 verified, 3 fire drills"
+    assert browser.evaluate("document.querySelector('.count').innerText") == "10 runs: 5 verified, 3 fire drills"
     assert browser.evaluate("document.querySelectorAll('.runs tbody tr').length") == 8
     links = browser.evaluate("[...document.querySelectorAll('.runs a')].map(link => link.href)")
     assert sorted(links) == sorted(path.as_uri() for path in (REPORTS / "gates").glob("*/report.html"))

@@ -21,16 +21,20 @@ from harness.system.replay.generators import global_generators, restore
 
 
 class UndrawnImports:
-    """A finder before all others, which finds what they find. An import within another one is that one's."""
+    """A finder before all others, which finds what they find. An import within another one is that one's.
+
+    Only imports of the thread that trains are looked after: what another one puts back would be the state of before.
+    """
 
     def __init__(self) -> None:
         self._thread = threading.local()
+        self.trains = threading.get_ident()  # the thread
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """As the finders after this one, with a loader that puts the generators back."""
-        if getattr(self._thread, "importing", False):
+        if getattr(self._thread, "importing", False) or not self._looks():
             return None
         others = [each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
         found = (each.find_spec(name, path, target) for each in others)
@@ -38,6 +42,9 @@ class UndrawnImports:
         if spec is not None:
             self._look_after(spec.loader)
         return spec
+
+    def _looks(self) -> bool:
+        return threading.get_ident() == self.trains
 
     def _look_after(self, loader: Any) -> None:
         """Classes that load, as for built-in modules, stay as they are: they belong to all. So does what takes none."""
@@ -47,7 +54,7 @@ class UndrawnImports:
 
         def exec_module(module: ModuleType) -> None:
             self._thread.importing, within = True, getattr(self._thread, "importing", False)
-            put_back = None if within else _generators_kept()
+            put_back = None if within or not self._looks() else _generators_kept()
             try:
                 execute(module)
             finally:
@@ -70,6 +77,7 @@ _UNDRAWN = UndrawnImports()
 
 
 def keep_imports_undrawn() -> None:
-    """From now on in this process."""
+    """From now on in this thread, and in no other of this process."""
+    _UNDRAWN.trains = threading.get_ident()
     if _UNDRAWN not in sys.meta_path:
         sys.meta_path.insert(0, _UNDRAWN)

@@ -18,7 +18,7 @@ Toy = Callable[..., Path]
 KINDS = (
     "trajectory_match, gradient_match, capture, capture_fallback, throughput_ratio, host_syncs, ptx_target, prewarm, "
     "kernel_match, step_match, repeatability, runs_differ, step_accuracy, accumulation, not_worse, memory_steady, "
-    "peak_memory, long_replay, resume, evaluation, composite"
+    "peak_memory, long_replay, resume, evaluation, ranks_agree, ranks_match, composite"
 )
 NAME = "'^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$'"
 BAD_VALUES = [

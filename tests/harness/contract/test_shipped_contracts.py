@@ -75,6 +75,7 @@ def test_upstreams_numbers_and_ours(claims: dict[str, AnyClaim]) -> None:
         "F-CGT-001": 3.0,
         "CGTS-BND-001": 10.0,
         "F-FP16-002": 1.3,
+        "RANKS-004": 1.1,
     }
     launches = parts["CGTS-BND-001"]
     assert isinstance(launches, ThroughputRatio)

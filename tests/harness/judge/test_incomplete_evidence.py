@@ -40,6 +40,7 @@ ABSENT = {
         "end.differences": "how far the ends lie apart: asked for by claims within a bound",
         "differences.largest": "likewise",
         "differences.tensor": "where, shown",
+        "rank_steps.names": "of the collectives of each step, whose number is judged",
         "targets": "PTX declarations, which ptx_target judges",
         "versions": "likewise",
         "entries": "entry names, shown",
@@ -72,6 +73,7 @@ ABSENT = {
         "kernels.graphed.used": "the planned ones remain",
     },
     "host_syncs": {"arms.synchronizing.syncs.every_step": "of the control, whose two steps show that syncs are seen"},
+    "ranks_match": {"ranks.arms.ungraphed": "of the baseline, which has one rank: its evidence lies with rank 0"},
     "long_replay": {
         "arms.ungraphed.long_replay.blocks.allocated_bytes": "of the baseline, shown",
         "arms.ungraphed.long_replay.blocks.reserved_bytes": "likewise",

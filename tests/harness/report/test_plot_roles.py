@@ -22,7 +22,7 @@ from harness.report.text import label
 from harness.report.view import ReportView
 
 PUBLISHED = sorted(
-    page.parent for page in REPORTS.rglob("report.html") if not {"statistics", "accuracy"} & set(page.parts)
+    archive.parent for archive in REPORTS.rglob("run.tar.xz") if not {"statistics", "accuracy"} & set(archive.parts)
 )
 MADE = {"every kind": full_view, "equal arms": small_view}
 RUNS = [*MADE, *(path.relative_to(REPORTS).as_posix() for path in PUBLISHED)]

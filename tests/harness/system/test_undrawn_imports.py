@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import random
 import sys
+import threading
 from collections.abc import Callable
 from importlib.machinery import BuiltinImporter
 from pathlib import Path
@@ -69,6 +72,28 @@ def test_an_import_that_raises_is_put_back_as_is_the_next_one(written: Written) 
         importlib.import_module("raising_module")
     importlib.import_module("drawing_module")
     assert seen() == before
+
+
+def test_an_import_of_another_thread_puts_nothing_back(written: Written) -> None:
+    """What it would put back is the state of before its import, whatever this thread has drawn or seeded since."""
+    begun, seeded = threading.Event(), threading.Event()
+
+    def find_slowly() -> None:
+        module = importlib.util.module_from_spec(spec)
+        module.__dict__.update(begun=begun, seeded=seeded)
+        assert spec.loader is not None
+        spec.loader.exec_module(module)
+
+    written(slow_module="begun.set()\nseeded.wait(10)\n")
+    other = threading.Thread(target=find_slowly)
+    spec = next(spec for spec in [importlib.util.find_spec("slow_module")] if spec is not None)
+    other.start()
+    assert begun.wait(10)
+    random.seed(5)
+    now = seen()
+    seeded.set()
+    other.join()
+    assert seen() == now
 
 
 def test_generators_are_put_back_within_a_pass_over_fake_tensors(written: Written) -> None:
