@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -83,6 +84,11 @@ def test_every_bug_is_found_or_says_what_would_find_it_and_mended_forms_hold_but
         assert (not bug.found) == ("missed" in bug.facts), bug.entry.stem
         held = all(field_bugs.is_right("mended", forms["mended"]) for forms in bug.records.values())
         assert held or "trouble" in bug.facts, bug.entry.stem
+
+
+def test_no_thread_is_counted_twice() -> None:
+    threads = [field_bugs.facts_of(entry)["thread"] for entry in field_bugs.entries()]
+    assert [thread for thread, times in Counter(threads).items() if times > 1] == []
 
 
 def test_the_page_is_what_the_entries_and_their_records_say() -> None:
