@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,7 +42,7 @@ def main() -> None:
     wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wakes[1], warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    print("ready", flush=True)
+    os.write(1, b"ready\n")
     asking: dict[int, socket.socket] = {}
     while True:
         ready, _, _ = select.select([listening, 0, wakes[0]], [], [])
@@ -82,10 +83,8 @@ def _take_leave(asking: dict[int, socket.socket]) -> None:
         if process == 0:
             return
         connection = asking.pop(process)
-        try:
+        with suppress(OSError):  # who asked may be no more
             connection.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
-        except OSError:
-            pass  # who asked is no more
         connection.close()
 
 
@@ -109,9 +108,9 @@ def _start(request: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     numbers = request["numbers"]
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, HIGH) for descriptor in descriptors]
-    for name in os.listdir("/dev/fd"):
-        if 2 < int(name) < HIGH:
-            _close(int(name))
+    for number in _open_descriptors():
+        if 2 < number < HIGH:
+            _close(number)
     for descriptor, number in zip(moved, numbers, strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)
@@ -132,14 +131,10 @@ def _start(request: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
 
 def become(command: Sequence[str]) -> NoReturn:
     """Go on as `python -P -m MODULE …` in the place of an `exec`: what is not inheritable is closed."""
-    for name in os.listdir("/dev/fd"):
-        number = int(name)
-        try:
-            closes = number > 2 and fcntl.fcntl(number, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
-        except OSError:
-            continue  # the listing's own
-        if closes:
-            _close(number)
+    for number in _open_descriptors():
+        with suppress(OSError):  # the listing's own
+            if number > 2 and fcntl.fcntl(number, fcntl.F_GETFD) & fcntl.FD_CLOEXEC:
+                os.close(number)
     for module in set(sys.modules) - _known:
         del sys.modules[module]
     sys.path[:] = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *_own_path]
@@ -168,11 +163,13 @@ def _end_with(work: Any) -> NoReturn:
         os._exit(code)
 
 
+def _open_descriptors() -> list[int]:
+    return [int(path.name) for path in Path("/dev/fd").iterdir()]
+
+
 def _close(number: int) -> None:
-    try:
+    with suppress(OSError):
         os.close(number)
-    except OSError:
-        pass
 
 
 _own_path = list(sys.path)

@@ -1,7 +1,7 @@
 """In the place of `subprocess.Popen`: a Python process that is forked from one that has imported torch (`warm_server`).
 
-The keeper and the worker under it are processes as they are elsewhere, with their own sessions, parents, descriptors and
-exit codes; only `exec` and the imports are left out. What an interpreter does at its start (hash seed, addresses,
+The keeper and the worker under it are processes as they are elsewhere, with their own sessions, parents, descriptors
+and exit codes; only `exec` and the imports are left out. What an interpreter does at its start (hash seed, addresses,
 /proc/PID/environ) is not tried under it. Under another warm process its children are forks of it, as ranks are.
 """
 
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 import warm_server
@@ -24,6 +25,12 @@ from harness.processes.kept import KEEPER
 SERVER = "WARM_SERVER"  # the variable with the server's address
 PASS_S = 0.01  # between two looks for an end
 WARM = ("harness.runners.worker", "harness.runners.rank", "harness.runners.training_part", "harness.system.describing")
+
+
+def path_of_commands(*more: str | Path) -> str:
+    """PYTHONPATH of a command whose workers are to be forks; under the fixture `warm`."""
+    here = Path(__file__).parent
+    return os.pathsep.join(map(str, (here / "site", here, *more)))
 
 
 def popen(command: Sequence[str], **options: Any) -> Any:
