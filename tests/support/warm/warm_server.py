@@ -45,13 +45,13 @@ def main() -> None:
     os.write(1, b"ready\n")
     asking: dict[int, socket.socket] = {}
     while True:
-        ready, _, _ = select.select([listening, 0, wakes[0]], [], [])
+        ready, _, _ = select.select([listening.fileno(), 0, wakes[0]], [], [])
         if 0 in ready:
             return
         if wakes[0] in ready:
             os.read(wakes[0], 4096)
             _take_leave(asking)
-        if listening in ready:
+        if listening.fileno() in ready:
             connection, _ = listening.accept()
             process = _serve(connection)
             asking[process] = connection
@@ -118,14 +118,11 @@ def _start(request: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
-    import warm_start
-
     from harness.processes import keeper
 
     command = request["command"]
-    os.execvp = lambda _file, command: become(command)  # type: ignore[assignment]
+    vars(os)["execvp"] = lambda _file, command: become(command)
     sys.argv = command[3:]
-    assert Path(sys.argv[0]) == warm_start.KEEPER
     _end_with(keeper.main)
 
 
