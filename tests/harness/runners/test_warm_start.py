@@ -68,6 +68,12 @@ def test_its_exit_code_and_its_signal_are_told(waiting: Interpreter) -> None:
     assert killed.process.returncode == -9
 
 
+def test_no_handler_of_its_keeper_takes_its_signals(waiting: Interpreter) -> None:
+    waiting.process.terminate()
+    assert waiting.process.wait() == -15
+    waiting.discard()
+
+
 def test_it_leaves_the_evidence_that_a_started_one_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = planned()
     assert execute(run, tmp_path / "forked") is None

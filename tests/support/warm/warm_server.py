@@ -6,6 +6,7 @@ the process id, and its exit code once it has ended. See `warm_start`.
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import gc
 import importlib
@@ -132,6 +133,7 @@ def become(command: Sequence[str]) -> NoReturn:
         with suppress(OSError):  # the listing's own
             if number > 2 and fcntl.fcntl(number, fcntl.F_GETFD) & fcntl.FD_CLOEXEC:
                 os.close(number)
+    _forget_handlers()
     for module in set(sys.modules) - _known:
         del sys.modules[module]
     sys.path[:] = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *_own_path]
@@ -158,6 +160,15 @@ def _end_with(work: Any) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _forget_handlers() -> None:
+    """As `exec` and a new interpreter leave them: what was ignored stays so."""
+    faulthandler.disable()
+    faulthandler.unregister(signal.SIGTERM)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def _open_descriptors() -> list[int]:
