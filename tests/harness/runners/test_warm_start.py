@@ -70,7 +70,7 @@ def test_its_exit_code_and_its_signal_are_told(waiting: Interpreter) -> None:
 
 def test_no_handler_of_its_keeper_takes_its_signals(waiting: Interpreter) -> None:
     waiting.process.terminate()
-    assert waiting.process.wait() == -15
+    assert waiting.process.wait(10) == -15
     waiting.discard()
 
 
