@@ -2,11 +2,14 @@
 
     python scripts/answer_field_bugs.py        # then lines of: PATH FORM [CLAIM ...]
 
-For tests: one process imports torch, and each run is a fork of it. Without claims, all but the long run are tried.
+For tests: one process imports torch and what entries import of transformers, and each run is a fork of it. Without
+claims, all but the long run are tried.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -15,6 +18,18 @@ import field_bugs
 import forked_runs
 from verify_field_bugs import try_form
 
+# Each fork imported it anew, for 3 s. Libraries of releases that an entry needs are not the ones installed for tests.
+LIBRARY = "transformers"
+
+
+def import_ahead(entry: Path) -> None:
+    """Import here, before any fork, what the entry imports of `LIBRARY` in any of its functions."""
+    for node in ast.walk(ast.parse(entry.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == LIBRARY:
+            module = importlib.import_module(LIBRARY)
+            for alias in node.names:
+                getattr(module, alias.name)  # its modules are imported as their names are asked for
+
 
 def main() -> None:
     sys.path.insert(0, str(field_bugs.ROOT))
@@ -22,6 +37,7 @@ def main() -> None:
     for line in sys.stdin:
         path, form, *claims = line.split()
         try:
+            import_ahead(Path(path))
             said = [vars(each) for each in try_form(Path(path), form, seed=0, claims=claims)]
             answer = json.dumps(said)
         except Exception as error:  # the test that asked shows it

@@ -5,8 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import sys
-from pathlib import PurePath
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path, PurePath
 from typing import Any
 
 import hypothesis
@@ -18,6 +21,8 @@ hypothesis.settings.register_profile("long", max_examples=5_000, deadline=None)
 hypothesis.settings.load_profile("short")
 
 pytest_plugins = ["pytester"]
+
+WARM = Path(__file__).parent / "support" / "warm"
 
 # Tests say themselves whether this is CI, where names are left out of evidence.
 os.environ.pop("CI", None)
@@ -85,6 +90,35 @@ def published_page(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
     from published_pages import drawn_once, shared_folder
 
     return drawn_once(shared_folder(tmp_path_factory, worker_id))
+
+
+@pytest.fixture(scope="session")
+def warm_server() -> Iterator[str]:
+    """The address of a process that has imported torch, of which workers are forked."""
+    with tempfile.TemporaryDirectory(prefix="warm-") as folder:
+        address = f"{folder}/socket"
+        environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        with subprocess.Popen(
+            [sys.executable, "-P", str(WARM / "warm_server.py"), address],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield address
+            process.communicate()
+
+
+@pytest.fixture(scope="module")
+def warm(warm_server: str) -> Iterator[None]:
+    """Workers that a module's tests start in this process are forks of one that has imported torch, for two seconds."""
+    import warm_start
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(warm_start.SERVER, warm_server)
+        patch.setattr("harness.processes.kept.subprocess", warm_start.Subprocess())
+        yield
 
 
 MANY_MODULES = 200

@@ -20,6 +20,8 @@ from harness.runners.supervisor import execute
 from harness.system.resolve import resolve
 from harness.system.wrappers import HARNESS_FAULTS
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ranks" / "ddp_loop"
 STEPS = 12
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from claims_in_process import judged
+from forked_part import train_part
 
 from harness.evidence.run_records import ArmFailed
 from harness.judge.verdict import Verdict
@@ -36,22 +37,6 @@ def evaluated(system: str, directory: Path, *, fault: str | None = None, **claim
     return judged(f"checkpoint_systems:{system}", directory, EVALUATION | claim, fault=fault)
 
 
-def _train(part: str, directory: str) -> None:
-    """What the other process does, in one that was forked from a process that has imported what it needs."""
-    import torch
-
-    from harness.evidence.plan_records import Run
-    from harness.runners.line import pair
-    from harness.runners.training_part import TrainingPart, train
-
-    torch.set_num_threads(1)
-    folder = Path(directory)
-    run = Run.model_validate_json((folder / "run.json").read_bytes())
-    line, _theirs = pair()
-    with Recorder(folder) as recorder:
-        train(run, TrainingPart.model_validate_json(part), recorder, line)
-
-
 def fork_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Train parts in a fork of a process that has done nothing yet: starting an interpreter takes seconds."""
     context = multiprocessing.get_context("forkserver")
@@ -60,7 +45,7 @@ def fork_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
     def train_elsewhere(part: TrainingPart, recorder: Recorder) -> ArmFailed | None:
-        process = context.Process(target=_train, args=(part.model_dump_json(), str(recorder.directory)))
+        process = context.Process(target=train_part, args=(part.model_dump_json(), str(recorder.directory)))
         process.start()
         process.join()
         assert process.exitcode == 0

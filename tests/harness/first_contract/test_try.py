@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from warm_start import path_of_commands
+
+pytestmark = pytest.mark.usefixtures("warm")
 
 ROOT = Path(__file__).parents[3]
 STEP = """
@@ -51,7 +54,7 @@ def written(project: Path, *, at_import: str = "", before: str = "", after: str 
 
 
 def command(project: Path, *arguments: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(project / "temporary")}
+    environment = os.environ | {"PYTHONPATH": path_of_commands(ROOT), "TMPDIR": str(project / "temporary")}
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "harness", *arguments],
         cwd=project,

@@ -21,6 +21,8 @@ from harness.runners.plan import plan
 from harness.runners.supervisor import execute
 from harness.system.resolve import resolve
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 SYSTEM = "failing_arms:FailingArms"
 STEPS = 3
 

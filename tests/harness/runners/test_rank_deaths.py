@@ -22,6 +22,8 @@ from harness.runners.supervisor import execute
 from harness.runners.watched_worker import Progress, Stopped
 from harness.system.resolve import resolve
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 SYSTEM = "ranked_systems:Ranked"
 WORKLOAD = {"model": "m", "batch_size": 4, "seq_len": 4, "steps": 5, "needs": {"device": "cpu"}}
 # how: reason, what the message says of it

@@ -23,6 +23,8 @@ from harness.runners.supervisor import execute
 from harness.runners.watched_worker import Progress, Stopped
 from harness.system.resolve import resolve
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 SYSTEM = "checkpoint_systems:Dying"
 
 
