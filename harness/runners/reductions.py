@@ -53,6 +53,12 @@ def dense(tensor: Tensor) -> Tensor:
     return plain.resolve_conj().resolve_neg()
 
 
+def real(tensor: Tensor) -> Tensor:
+    """Its numbers as real ones of one dense tensor: zeros that a sparse one leaves out, both parts of complex ones."""
+    plain = dense(tensor)
+    return torch.view_as_real(plain) if plain.is_complex() else plain
+
+
 def combine_on_device(tensors: Mapping[str, Tensor]) -> Tensor:
     """One 0-d int64 digest of several tensors in the order of their names. No host sync."""
     return _combined({name: digest_on_device(tensor).unsqueeze(0) for name, tensor in tensors.items()}).squeeze(0)
@@ -114,7 +120,7 @@ def not_finite(tensors: Mapping[str, Tensor]) -> set[str]:
     by_device: dict[torch.device, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if tensor.numel() and (tensor.is_floating_point() or tensor.is_complex()):
-            by_device.setdefault(tensor.device, {})[name] = _bad(dense(tensor))
+            by_device.setdefault(tensor.device, {})[name] = _bad(real(tensor))
     found: set[str] = set()
     for flags in by_device.values():
         values = torch.stack(list(flags.values())).tolist()
@@ -123,8 +129,6 @@ def not_finite(tensors: Mapping[str, Tensor]) -> set[str]:
 
 
 def _bad(tensor: Tensor) -> Tensor:
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
     if tensor.dtype.itemsize == 1:  # torch has no comparison of 8-bit floats
         tensor = tensor.float()
     lowest, highest = torch.aminmax(tensor)  # either is NaN where any element is
@@ -133,14 +137,12 @@ def _bad(tensor: Tensor) -> Tensor:
 
 def largest_difference(tensor: Tensor, other: Tensor) -> float:
     """Largest absolute difference of two tensors of one shape, in float64 on the first one's device; NaN if any is."""
-    ours, theirs = dense(tensor), dense(other).to(tensor.device)
-    if ours.is_complex():
-        ours, theirs = torch.view_as_real(ours), torch.view_as_real(theirs)
+    ours, theirs = real(tensor), real(other).to(tensor.device)
     if not ours.numel():
         return 0.0
     # equal infinities would subtract to NaN
     apart = torch.where(
-        ours == theirs, torch.zeros((), dtype=torch.float64, device=ours.device), _wide(ours) - _wide(theirs)
+        ours == theirs, torch.zeros((), dtype=torch.float64, device=ours.device), ours.double() - theirs.double()
     )
     return float(apart.abs().max())
 
@@ -153,7 +155,7 @@ def reduce_gradients(gradients: Mapping[str, Tensor], baseline: Mapping[str, Ten
     others = {name: _counterpart(name, tensor, baseline) for name, tensor in gradients.items()}
     present = {name: other for name, other in others.items() if other is not None}
     own, their = digests(gradients), digests(present)
-    largest = _largest({name: tensor.detach() for name, tensor in gradients.items()})
+    largest = _largest(gradients)
     their_largest = _largest(present)
     difference = _largest({name: _wide(gradients[name]) - _wide(other) for name, other in present.items()})
     return [
@@ -192,7 +194,7 @@ def _counterpart(name: str, tensor: Tensor, baseline: Mapping[str, Tensor] | Non
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    return tensor.detach().double()
+    return real(tensor).double()
 
 
 def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
@@ -200,7 +202,9 @@ def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
     if not tensors:
         return {}
     values = [
-        tensor.abs().max().double() if tensor.numel() else torch.zeros((), dtype=torch.float64, device=tensor.device)
+        real(tensor).abs().max().double()
+        if tensor.numel()
+        else torch.zeros((), dtype=torch.float64, device=tensor.device)
         for tensor in tensors.values()
     ]
     return dict(zip(tensors, torch.stack(values).tolist(), strict=True))

@@ -22,7 +22,7 @@ from harness.evidence.run_records import StepErrors, TensorErrors
 from harness.runners.opening import opened
 from harness.runners.paired import digests_of
 from harness.runners.recorder import Recorder
-from harness.runners.reductions import digest_of_all
+from harness.runners.reductions import digest_of_all, real
 from harness.runners.series_block import SeriesBlock, batch_digests
 from harness.runners.state_watch import StateWatch
 from harness.system.protocol import (
@@ -205,7 +205,7 @@ def step_errors(settings: Settings, seed: int, step: int, points: Mapping[str, P
 
 def _norm(tensor: Tensor, other: Tensor | None = None) -> Tensor:
     """L2 norm of a tensor, or of its difference from another one, in float64 on the tensor's device; 0-d."""
-    difference = tensor.double() if other is None else tensor.double() - other.double()
+    difference = real(tensor).double() if other is None else real(tensor).double() - real(other).double()
     norm: Tensor = torch.linalg.vector_norm(difference)
     return norm
 

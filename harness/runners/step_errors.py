@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from harness.evidence.arm_records import StepReading
+from harness.runners.reductions import real
 from harness.system.protocol import OptimizerState
 
 Quantity = Literal["loss", "norms", "gradients", "exp_avg", "exp_avg_sq", "parameters"]
@@ -77,7 +78,8 @@ def _relative(ours: Tensor | None, exact: Tensor) -> float:
     """|ours - exact| / |exact|, both in the L2 norm; infinite where there is nothing to compare, or over a zero."""
     if ours is None or ours.shape != exact.shape:
         return math.inf
-    apart, scale = float((ours.double() - exact.double()).norm()), float(exact.double().norm())
+    ours, exact = real(ours).double(), real(exact).double()
+    apart, scale = float((ours - exact).norm()), float(exact.norm())
     return 0.0 if apart == 0 else math.inf if scale == 0 else apart / scale
 
 
@@ -86,4 +88,5 @@ def _elementwise(ours: Tensor | None, exact: Tensor, scale: Tensor) -> float:
     if ours is None or ours.shape != exact.shape:
         return math.inf
     smallest = torch.finfo(ours.dtype).tiny
-    return float(((ours.double() - exact.double()).abs() / (scale.double().abs() + smallest)).max())
+    ours, exact, scale = (real(each).double() for each in (ours, exact, scale))
+    return float(((ours - exact).abs() / (scale.abs() + smallest)).max())

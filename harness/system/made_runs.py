@@ -51,7 +51,7 @@ class WaitingRun(AskedRun):
         first = next(iter(self._parameters.values()))
 
         def wait() -> Tensor:
-            total = first.detach().sum()
+            total = first.detach().abs().sum()  # a loss is real, also where parameters are complex
             total.item()
             return total
 

@@ -153,3 +153,30 @@ def test_group_norms_are_measured_in_float64() -> None:
     first, second = reduce_groups(gradients, groups, torch.tensor([50.0, 2.0]))
     assert (first.group, first.before, first.after) == ("layer.0", 50.0, 5.0)
     assert second.after == pytest.approx(np.sqrt(1000) * np.float64(np.float32(0.1)), rel=1e-14)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_sparse_gradients_are_those_that_their_zeros_complete() -> None:
+    full = torch.tensor([[0.0, -3.0], [0.0, 0.0], [2.0, 0.0]])
+    other = torch.tensor([[0.0, -3.0], [0.5, 0.0], [2.0, 0.0]])
+    (expected,) = reduce_gradients({"a": full}, {"a": other})
+    places, values = torch.tensor([[0, 0, 2], [1, 1, 0]]), torch.tensor([-1.0, -2.0, 2.0])  # one place twice
+    with torch.sparse.check_sparse_tensor_invariants(True):
+        twice = torch.sparse_coo_tensor(places, values, (3, 2))
+        for sparse in (full.to_sparse(), full.to_sparse_csr(), twice):
+            assert reduce_gradients({"a": sparse}, {"a": other}) == [expected]
+            assert reduce_gradients({"a": full}, {"a": other.to_sparse()}) == [expected]
+            (norm,) = reduce_groups({"a": sparse}, {"all": ["a"]}, torch.tensor([9.0]))
+            assert norm.after == math.sqrt(13)
+
+
+@pytest.mark.parametrize("conjugated", [False, True])
+def test_neither_part_of_complex_gradients_is_left_out(conjugated: bool) -> None:
+    own = torch.tensor([1 + 2j, 3 - 4j])
+    other = torch.tensor([1 + 2j, 3 - 6j])
+    if conjugated:
+        own, other = own.conj(), other.conj()
+    (reduced,) = reduce_gradients({"a": own}, {"a": other})
+    assert (reduced.max_abs, reduced.baseline_max_abs, reduced.max_abs_difference) == (4.0, 6.0, 2.0)
+    (norm,) = reduce_groups({"a": own}, {"all": ["a"]}, torch.tensor([9.0]))
+    assert norm.after == math.sqrt(30)
