@@ -82,6 +82,8 @@ class RankSteps(Record):
     rows: list[list[str]]  # of each step: a digest of every row of the batch that it read, in their order
     collectives: list[Count]  # of each step: that the host began, in all process groups
     names: dict[str, Count]  # of the last step with any: which ones, by torch's flight recorder; empty: not known
+    parts: Count = 0  # parameters whose elements here no other rank holds
+    held: dict[str, tuple[Count, Count]] = {}  # by category: elements of this rank's at the end, and of all ranks'
 
 
 class TensorReduction(Record):

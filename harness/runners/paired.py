@@ -44,6 +44,7 @@ from harness.system.protocol import (
     TrainingRun,
 )
 from harness.system.replay.found_state import plain_name
+from harness.system.shards import whole
 
 WATCHED_STEPS = 3  # on CUDA the first ones, capture included, and the last; a traced replay also after the series
 END = "end"  # the name of parameters at the end among what an arm leaves for another commit's
@@ -185,6 +186,9 @@ class ArmExecution:
                         solitude.enter_context(self.recorder.alone())
                     window.enter_context(graph_launches(watched, steps, replays=replays, over=solitude.close))
                     last = index + steps - 1
+                for watch in watches:
+                    if isinstance(watch, RankWatch):
+                        watch.before_step()
                 with every_step.step(index) if every_step is not None else nullcontext(), in_step(profiled):
                     loss = self.training.step(index)
                 self.steps_called += 1
@@ -238,7 +242,8 @@ class ArmExecution:
     def _gradients(self, index: int, kept: KeptGradients, *, keep: bool) -> None:
         if not isinstance(self.training, HasGradients):
             return
-        gradients = {plain_name(name): tensor for name, tensor in self.training.gradients().items()}
+        # gathered by every rank, also by those that compare none: the baseline may be known to the first one alone
+        gradients = {plain_name(name): whole(tensor) for name, tensor in self.training.gradients().items()}
         baseline = self.run.baseline_of.get(self.arm)
         other = None if baseline is None else kept.get((baseline, index), self._left(baseline, index, gradients))
         self.recorder.write(
