@@ -100,16 +100,14 @@ def _require_shares(
             reasons.VACUOUS_NO_REPLICA,
             f"none of {of} parameters is in every rank, so that no two can differ, and no `share_at_most` is demanded",
         )
-    shares = {
-        (held / whole, rank, category)
-        for rank, noted in steps.items()
-        for category, (held, whole) in noted.held.items()
-        if whole
-    }
     if most is not None:
-        if not all(noted.held for noted in steps.values()):
+        if any(noted.held.keys() != _CATEGORY.keys() for noted in steps.values()):
             settle(reasons.EVIDENCE_MISSING, "which share each rank holds was not recorded")
-        share, rank, category = max(shares)
+        share, rank, category = max(
+            (held / max(whole, 1), rank, category)
+            for rank, noted in steps.items()
+            for category, (held, whole) in noted.held.items()
+        )
         sheet.figure("largest_share", share)
         sheet.figure("demanded_share", most)
         if share > most:

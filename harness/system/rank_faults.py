@@ -110,8 +110,9 @@ REDUCTIONS = 16
 
 @contextmanager
 def _unreduced() -> Iterator[None]:
-    """Within the block no DistributedDataParallel reduces gradients, nor do `all_reduce` and `reduce_scatter_tensor`, by
-    which FSDP2 does: each rank keeps its own part of its own gradients."""
+    """Within the block no rank reduces gradients: no DistributedDataParallel does, nor do the functions by which FSDP2 and
+    loops of one's own do. Of a reduction that scatters each rank keeps its part of its own gradients.
+    """
     import gc
 
     import torch.distributed as dist
@@ -119,17 +120,26 @@ def _unreduced() -> Iterator[None]:
 
     modules = [each for each in gc.get_objects() if isinstance(each, DistributedDataParallel)]
     distributed: Any = dist
-    reduce, scatter = distributed.all_reduce, distributed.reduce_scatter_tensor
+    own = {"all_reduce": _leave_alone, **dict.fromkeys(_SCATTERING, _keep_own_part)}
+    originals = {name: getattr(distributed, name) for name in own if hasattr(distributed, name)}
     for module in modules:
         module.require_backward_grad_sync = False
-    distributed.all_reduce = lambda *_, **__: None
-    distributed.reduce_scatter_tensor = _keep_own_part
+    for name in originals:
+        setattr(distributed, name, own[name])
     try:
         yield
     finally:
-        distributed.all_reduce, distributed.reduce_scatter_tensor = reduce, scatter
+        for name, original in originals.items():
+            setattr(distributed, name, original)
         for module in modules:
             module.require_backward_grad_sync = True
+
+
+_SCATTERING = ("reduce_scatter_tensor", "reduce_scatter_single")  # the latter since torch 2.13
+
+
+def _leave_alone(*_: object, **__: object) -> None:
+    """Of an `all_reduce`: every rank keeps what it has."""
 
 
 def _keep_own_part(output: Tensor, input: Tensor, *_: object, **__: object) -> None:  # noqa: A002 - torch's names

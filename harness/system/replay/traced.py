@@ -107,8 +107,8 @@ class TracedStep:
 
     def _require_whole(self) -> None:
         """FSDP2 gathers into buffers of its own, which would be left without values by a pass on fake tensors."""
-        named = [*self._state().items(), *self._registered()]
-        spread = [name for name, tensor in named if is_distributed(tensor)]
+        named = {id(tensor): (name, tensor) for name, tensor in [*self._registered(), *self._state().items()]}
+        spread = [name for name, tensor in named.values() if is_distributed(tensor)]
         if spread:
             raise NotTraceableError(
                 "a recorded step works on tensors that one rank holds whole",
