@@ -83,7 +83,8 @@ class RankSteps(Record):
     collectives: list[Count]  # of each step: that the host began, in all process groups
     names: dict[str, Count]  # of the last step with any: which ones, by torch's flight recorder; empty: not known
     parts: Count = 0  # parameters whose elements here no other rank holds
-    held: dict[str, tuple[Count, Count]] = {}  # by category: elements of this rank's at the end, and of all ranks'
+    # by category: how many elements this rank held at the end, and how many there are
+    held: dict[str, tuple[Count, Count]] = Field(default_factory=dict)
 
 
 class TensorReduction(Record):

@@ -26,7 +26,7 @@ SETTLING_STEPS = 2  # DistributedDataParallel regroups gradients behind its firs
 
 
 def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
-    """Order: capture, finiteness, lengths, replicas, shares, batches, collectives, what makes it a training, the ends."""
+    """Order: capture, finiteness, lengths, replicas, shares, batches, collectives, that it trained, the ends."""
     run = context.only_run("paired")
     executions = of_ranks(run, part.candidate, context.contract.arms[part.candidate].ranks)
     for execution in executions.values():

@@ -6,7 +6,7 @@ reduced on the device; a baseline's are kept there for its candidates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -186,12 +186,8 @@ class ArmExecution:
                         solitude.enter_context(self.recorder.alone())
                     window.enter_context(graph_launches(watched, steps, replays=replays, over=solitude.close))
                     last = index + steps - 1
-                for watch in watches:
-                    if isinstance(watch, RankWatch):
-                        watch.before_step()
                 with every_step.step(index) if every_step is not None else nullcontext(), in_step(profiled):
-                    loss = self.training.step(index)
-                self.steps_called += 1
+                    loss = self._step(index, watches)
                 block.add(index, loss)
                 for watch in watches:
                     watch.add(index, self.recorder)
@@ -209,6 +205,14 @@ class ArmExecution:
                 self.updates = watch.updates()
         self.input_names = block.input_names
         return watched
+
+    def _step(self, index: int, watches: Sequence[MicroBatchWatch | RankWatch]) -> Tensor:
+        for watch in watches:
+            if isinstance(watch, RankWatch):
+                watch.before_step()
+        loss = self.training.step(index)
+        self.steps_called += 1
+        return loss
 
     def _watches(self) -> list[MicroBatchWatch | RankWatch]:
         """What a claim asks to see of every step."""

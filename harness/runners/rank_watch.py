@@ -1,7 +1,7 @@
 """What one rank did in every step: its parameters and the rows that it read, as digests, and its collectives.
 
-Digests stay on the device until the series is over: a step costs their operations, and no host sync. What ranks share is
-gathered for them, by collectives of the harness's own, which are not counted.
+Digests stay on the device until the series is over: a step costs their operations, and no host sync. What ranks share
+is gathered for them, by collectives of the harness's own, which are not counted.
 """
 
 from __future__ import annotations

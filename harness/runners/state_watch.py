@@ -170,6 +170,4 @@ class Ends:
         """Keep what the first execution of `arm` ended with."""
         if arm not in self._kept:
             parameters = named_parameters(training)
-            self._kept[arm] = {
-                name: whole(tensor).detach().to("cpu", copy=True) for name, tensor in parameters.items()
-            }
+            self._kept[arm] = {name: whole(tensor).detach().to("cpu", copy=True) for name, tensor in parameters.items()}

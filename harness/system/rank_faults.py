@@ -110,8 +110,8 @@ REDUCTIONS = 16
 
 @contextmanager
 def _unreduced() -> Iterator[None]:
-    """Within the block no rank reduces gradients: no DistributedDataParallel does, nor do the functions by which FSDP2 and
-    loops of one's own do. Of a reduction that scatters each rank keeps its part of its own gradients.
+    """Within the block no rank reduces gradients: no DistributedDataParallel does, nor do the functions by which FSDP2
+    and loops of one's own do. Of a reduction that scatters each rank keeps its part of its own gradients.
     """
     import gc
 

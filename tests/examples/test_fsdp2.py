@@ -1,4 +1,4 @@
-"""The example of FSDP2: its script alone, its claims in two processes with Gloo, under faults, and a capture refused."""
+"""The example of FSDP2: its script alone, its claims in two processes, under faults, and a capture refused."""
 
 from __future__ import annotations
 

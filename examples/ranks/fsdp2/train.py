@@ -24,7 +24,7 @@ class Shape:
     words: int
 
 
-SHAPES = {"tiny": Shape(width=32, heads=2, blocks=2, words=32), "wide": Shape(width=1024, heads=16, blocks=16, words=64)}
+SHAPES = {"tiny": Shape(width=32, heads=2, blocks=2, words=32), "wide": Shape(1024, heads=16, blocks=16, words=64)}
 MAX_NORM = 0.5
 
 
@@ -70,8 +70,8 @@ def make_model(shape, seed=0, device="cpu"):
 
 
 def compiled(model):
-    """Each block by `torch.compile`, before it is sharded, so that FSDP's hooks stay outside; a graph break is an error.
-    On a CPU without the compiler of C++, which takes longer than the training."""
+    """Each block by `torch.compile`, before it is sharded, so that FSDP's hooks stay outside; a graph break is an
+    error. On a CPU without the compiler of C++, which takes longer than the training."""
     backend = "inductor" if next(model.parameters()).is_cuda else "aot_eager"
     for number, block in enumerate(model.blocks):
         model.blocks[number] = torch.compile(block, fullgraph=True, backend=backend)
@@ -93,8 +93,8 @@ def replicated(model):
 
 
 def make_optimizer(model, learning_rate=3e-3):
-    """Made of the shards, so that its moments are shards, too. By its epsilon a gradient of 1e-6 is none: what the order
-    of sums leaves of a gradient that is zero moves no parameter."""
+    """Made of the shards, so that its moments are shards, too. By its epsilon a gradient of 1e-6 is next to none: what
+    the order of sums leaves of one that is zero moves no parameter."""
     on_cuda = next(model.parameters()).is_cuda
     return torch.optim.AdamW(model.parameters(), lr=learning_rate, eps=1e-3, fused=True, capturable=on_cuda)
 

@@ -1,6 +1,5 @@
 """The same system with faults of its own: two that only a sharded training can have."""
 
-import math
 from dataclasses import replace
 from functools import partial
 

@@ -154,8 +154,8 @@ def _put_back(tensor: Tensor, value: Tensor) -> None:
 
 
 def _saved(tensor: Tensor) -> Tensor:
-    """A copy on the host: it lives through warm-up and capture, when the device's memory is at its peak. Of a tensor that
-    ranks share, this rank's part."""
+    """A copy on the host: it lives through warm-up and capture, when the device's memory is at its peak. Of a tensor
+    that ranks share, this rank's part."""
     return local(tensor).detach().to("cpu", copy=True)
 
 

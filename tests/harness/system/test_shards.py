@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
@@ -36,7 +38,7 @@ def four_ranks() -> Iterator[None]:
 @pytest.fixture
 def alone() -> Iterator[DeviceMesh]:
     """The mesh of a group of one, in which gathering is real."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield init_device_mesh("cpu", (1,))
     dist.destroy_process_group()
 
@@ -96,7 +98,7 @@ def test_a_shard_that_moves_is_seen(alone: DeviceMesh) -> None:
 
 
 def test_what_a_trial_did_to_shards_is_undone(alone: DeviceMesh) -> None:
-    model = fully_shard(nn.Linear(4, 4), mesh=alone)
+    model: Any = fully_shard(nn.Linear(4, 4), mesh=alone)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
     def step() -> None:
@@ -116,12 +118,13 @@ def test_what_a_trial_did_to_shards_is_undone(alone: DeviceMesh) -> None:
 
 def test_a_step_on_shards_is_not_recorded_and_trains_on(alone: DeviceMesh) -> None:
     """A pass on tensors without values would leave FSDP2's own buffers without them."""
-    model = fully_shard(nn.Linear(4, 4), mesh=alone)
+    model: Any = fully_shard(nn.Linear(4, 4), mesh=alone)
 
     def step() -> Tensor:
-        loss: Tensor = model(torch.ones(2, 4)).sum()
+        loss = model(torch.ones(2, 4)).sum()
         loss.backward()
-        return loss.detach()
+        detached: Tensor = loss.detach()
+        return detached
 
     with pytest.raises(NotTraceableError, match=r"2 tensors that ranks share \(DTensor\)"):
         TracedStep(step, dict, roots=[step]).record()
