@@ -109,7 +109,7 @@ def _require_shares(
             for category, (held, whole) in noted.held.items()
         )
         sheet.figure("largest_share", share)
-        sheet.figure("demanded_share", most)
+        sheet.figure("demanded", most)
         if share > most:
             sheet.figure("rank", rank)
             settle(

@@ -107,7 +107,10 @@ def test_what_a_trial_did_to_shards_is_undone(alone: DeviceMesh) -> None:
         optimizer.step()
 
     step()
-    state = lambda: {**dict(model.named_parameters()), "moment": optimizer.state[model.weight]["exp_avg"]}
+
+    def state() -> dict[str, Tensor]:
+        return {**dict(model.named_parameters()), "moment": optimizer.state[model.weight]["exp_avg"]}
+
     before = digests(state())
     with StateGuard(dict, [step]) as guard:
         step()
