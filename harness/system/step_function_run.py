@@ -78,12 +78,21 @@ class StepFunctionRun:
             self._capture(self._current)
         if self._current.captured is None:
             self._uncaptured += 1
-            loss = self.step_body()().detach().clone()
+            loss = self._uncaptured_step()
         else:
             self._replays += 1
             loss = self._current.captured.replay()
         self._function.after()
         return loss
+
+    def _uncaptured_step(self) -> Tensor:
+        """A failed capture may leave a library's own state half made: what the step then raises tells of both."""
+        try:
+            return self.step_body()().detach().clone()
+        except Exception as error:
+            if self._failure is not None:
+                error.add_note(f"its capture had failed before: {self._failure}")
+            raise
 
     def save(self, path: Path) -> None:
         """By the function's own `save`. Raises `AdapterError` where it has none."""
