@@ -86,11 +86,12 @@ class StepFunctionRun:
         return loss
 
     def _uncaptured_step(self) -> Tensor:
-        """A failed capture may leave a library's own state half made: what the step then raises tells of both."""
+        """A failed capture may leave a library's own state half made: what the step then raises tells of both, unless
+        it is what the capture failed of."""
         try:
             return self.step_body()().detach().clone()
         except Exception as error:
-            if self._failure is not None:
+            if self._failure is not None and str(error).strip().partition("\n")[0] not in self._failure:
                 error.add_note(f"its capture had failed before: {self._failure}")
             raise
 
