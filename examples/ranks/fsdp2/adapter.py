@@ -16,8 +16,9 @@ class Fsdp2(StepFunctionSystem):
 
         from examples.ranks.fsdp2 import train
 
-        settings = {"learning_rate": 3e-3, "parallel": "sharded", "compile": False, **arm.settings()}
         shape, device = train.SHAPES[workload.model], "cuda" if torch.cuda.is_available() else "cpu"
+        given = {"learning_rate": shape.learning_rate, "parallel": "sharded", "compile": False}
+        settings = {**given, **arm.settings()}
         model = train.make_model(shape, workload.seed, device)
         model = train.compiled(model) if settings["compile"] else model
         trained = model

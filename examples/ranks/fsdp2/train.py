@@ -22,9 +22,13 @@ class Shape:
     heads: int
     blocks: int
     words: int
+    learning_rate: float
 
 
-SHAPES = {"tiny": Shape(width=32, heads=2, blocks=2, words=32), "wide": Shape(1024, heads=16, blocks=16, words=64)}
+SHAPES = {
+    "tiny": Shape(32, heads=2, blocks=2, words=32, learning_rate=3e-3),
+    "wide": Shape(1024, heads=16, blocks=16, words=64, learning_rate=1e-4),
+}
 MAX_NORM = 0.5
 
 
@@ -92,7 +96,7 @@ def replicated(model):
     return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
 
 
-def make_optimizer(model, learning_rate=3e-3):
+def make_optimizer(model, learning_rate):
     """Made of the shards, so that its moments are shards, too. By its epsilon a gradient of 1e-6 is next to none: what
     the order of sums leaves of one that is zero moves no parameter."""
     on_cuda = next(model.parameters()).is_cuda
@@ -123,7 +127,7 @@ if __name__ == "__main__":
     if ranks > 1:
         dist.init_process_group("gloo")
         model = sharded(model)
-    optimizer = make_optimizer(model)
+    optimizer = make_optimizer(model, shape.learning_rate)
     losses = []
     for index in range(60):
         rows = slice(rank * 16 // ranks, (rank + 1) * 16 // ranks)

@@ -24,13 +24,13 @@ def whole_in_every_rank(right):
     from examples.ranks.fsdp2 import train
 
     sharded, optimizer = right.step.args
-    width, words = sharded.embedding.embedding_dim, sharded.embedding.num_embeddings
-    shape = train.Shape(width, sharded.blocks[0].heads, len(sharded.blocks), words)
+    width, words, rate = *reversed(sharded.embedding.weight.shape), optimizer.param_groups[0]["lr"]
+    shape = train.Shape(width, sharded.blocks[0].heads, len(sharded.blocks), words, rate)
     model = train.make_model(shape, device=optimizer.param_groups[0]["params"][0].device)
     with torch.no_grad():
         for ours, theirs in zip(model.parameters(), sharded.parameters(), strict=True):
             ours.copy_(theirs.full_tensor())
-    again = train.make_optimizer(model, optimizer.param_groups[0]["lr"])
+    again = train.make_optimizer(model, rate)
     step = partial(train.train_step, train.replicated(model), again)
     return replace(right, step=step, parameters=lambda: dict(model.named_parameters()))
 
