@@ -98,7 +98,6 @@ def test_sharded_ranks_train_as_others_do_and_what_is_not_captured_is_said(tmp_p
     ("fault", "claim", "reason"),
     [
         ("skipped_reduction", "FSDP-ONE-RANK", "exceeds_tolerance"),
-        ("stale_parameters", "FSDP-ONE-RANK", "exceeds_tolerance"),
         ("whole_in_every_rank", "FSDP-HALVES", "share_exceeded"),
     ],
 )
