@@ -82,6 +82,9 @@ class RankSteps(Record):
     rows: list[list[str]]  # of each step: a digest of every row of the batch that it read, in their order
     collectives: list[Count]  # of each step: that the host began, in all process groups
     names: dict[str, Count]  # of the last step with any: which ones, by torch's flight recorder; empty: not known
+    parts: Count = 0  # parameters whose elements here no other rank holds
+    # by category: how many elements this rank held at the end, and how many there are
+    held: dict[str, tuple[Count, Count]] = Field(default_factory=dict)
 
 
 class TensorReduction(Record):

@@ -1,4 +1,7 @@
-"""`ranks_agree`: the ranks of data-parallel training stay one model, in bits, and each reads rows of its own."""
+"""`ranks_agree`: the ranks of data-parallel training stay one model, in bits, and each reads rows of its own.
+
+Parameters that ranks share were gathered before they were compared.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,17 @@ from harness.judge.end_state import differing, note_watched, require_finite_end,
 from harness.judge.guards import require_trained
 from harness.judge.ranks import named, odd_one, of_ranks, rank_steps
 from harness.judge.series import require_finite
-from harness.judge.sheet import Sheet, settle, some
+from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
 
 REPLICATED = ("parameters", "optimizer")  # state that every replica has alike; buffers may be a rank's own
 COLLECTIVE_KERNELS = ("nccl",)  # in the names of the kernels that a graph holds
+_CATEGORY = {"parameters": "parameters", "optimizer": "optimizer's tensors"}
 SETTLING_STEPS = 2  # DistributedDataParallel regroups gradients behind its first step, by collectives of its own
 
 
 def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
-    """Order: capture, finiteness, lengths, replicas, batches, collectives, what makes it a training, the ends."""
+    """Order: capture, finiteness, lengths, replicas, shares, batches, collectives, that it trained, the ends."""
     run = context.only_run("paired")
     executions = of_ranks(run, part.candidate, context.contract.arms[part.candidate].ranks)
     for execution in executions.values():
@@ -39,6 +43,7 @@ def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
     if made < part.steps:
         settle(reasons.VACUOUS_STEPS, f"{made} steps were compared, the claim demands {part.steps}")
     _require_replicas(steps, sheet)
+    parts = _require_shares(part, executions, steps, sheet)
     _require_own_rows(steps, sheet)
     _require_collectives(part, context, executions, steps, sheet)
     for name, execution in by_name.items():
@@ -48,7 +53,7 @@ def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
     require_recorded(by_name)
     return sheet.held(
         f"the parameters of {len(executions)} ranks are equal in bits after each of {made} steps, "
-        "each on rows of its own"
+        f"each on rows of its own{parts}"
     )
 
 
@@ -78,6 +83,41 @@ def _require_replicas(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
         f"the parameters of rank {odd[first]} differ from the others' after {len(differ)} of {len(columns) - 1} steps, "
         f"first after step {first - 1}",
     )
+
+
+def _require_shares(
+    part: RanksAgree, executions: Mapping[int, ArmEvidence], steps: Mapping[int, RankSteps], sheet: Sheet
+) -> str:
+    """How many parameters are in parts, as a sentence's tail; settles where a rank holds too much, and where none could
+    differ between ranks and nothing is demanded of their shares.
+    """
+    of, in_parts = executions[0].start.trainable_tensors, min(noted.parts for noted in steps.values())
+    if in_parts:
+        sheet.figure("parameters_in_parts", in_parts, "tensors")
+    most = part.share_at_most
+    if most is None and in_parts == of:
+        settle(
+            reasons.VACUOUS_NO_REPLICA,
+            f"none of {of} parameters is in every rank, so that no two can differ, and no `share_at_most` is demanded",
+        )
+    if most is not None:
+        if any(noted.held.keys() != _CATEGORY.keys() for noted in steps.values()):
+            settle(reasons.EVIDENCE_MISSING, "which share each rank holds was not recorded")
+        share, rank, category = max(
+            (held / max(whole, 1), rank, category)
+            for rank, noted in steps.items()
+            for category, (held, whole) in noted.held.items()
+        )
+        sheet.figure("largest_share", share)
+        sheet.figure("demanded", most)
+        if share > most:
+            sheet.figure("rank", rank)
+            settle(
+                reasons.SHARE_EXCEEDED,
+                f"rank {rank} holds {number(share)} of all elements of the {_CATEGORY[category]}, "
+                f"{number(most)} are allowed",
+            )
+    return f"; {in_parts} of {of} parameters were gathered from parts" if in_parts else ""
 
 
 def _require_own_rows(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:

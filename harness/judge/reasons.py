@@ -201,6 +201,12 @@ COLLECTIVES_OUTSIDE_GRAPH = _fails(
 COLLECTIVES_MISSING_IN_GRAPH = _fails(
     "collectives_missing_in_graph", "The captured graph holds fewer collectives than the contract demands."
 )
+SHARE_EXCEEDED = _fails(
+    "share_exceeded", "A rank holds a larger share of the parameters, or of the optimizer's tensors, than allowed."
+)
+VACUOUS_NO_REPLICA = _fails(
+    "vacuous_no_replica", "No parameter is in every rank, and the claim does not say which share a rank may hold."
+)
 VACUOUS_NO_COLLECTIVE = _fails(
     "vacuous_no_collective", "A rank began no collective at all: what the ranks did was not one training."
 )

@@ -355,6 +355,7 @@ _ROWS = (
             Deciding("replicas_differing", "none", "steps", of="steps", noun="steps leave replicas that differ"),
             Deciding("host_collectives_per_step", "at most", "host_collectives_at_most"),
             Deciding("collectives_in_graph", "at least", "graph_collectives_at_least"),
+            Deciding("largest_share", "at most", "share_at_most"),
             _STEPS_RUN,
         ),
         evidence_faults=(MISSING_RUN, NO_STEPS),

@@ -29,6 +29,8 @@ GLOSSARY: Mapping[str, str] = MappingProxyType(
         "from 0.",
         "replica": "The model as one rank holds it; under data-parallel training all are equal in every bit.",
         "collective": "An operation in which all ranks take part, such as adding up their gradients.",
+        "largest share": "The largest part of all parameters' elements, or of the optimizer's, that one rank holds.",
+        "in parts": "Divided among ranks, each of which holds what no other one does, and gathered to be compared.",
         "collectives in graph": "How many collectives the recorded graph holds, which a replay executes by itself.",
         "host collective": "A collective that the host begins in a step, outside of any recorded graph.",
         # series

@@ -6,7 +6,7 @@ reduced on the device; a baseline's are kept there for its candidates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,6 +44,7 @@ from harness.system.protocol import (
     TrainingRun,
 )
 from harness.system.replay.found_state import plain_name
+from harness.system.shards import whole
 
 WATCHED_STEPS = 3  # on CUDA the first ones, capture included, and the last; a traced replay also after the series
 END = "end"  # the name of parameters at the end among what an arm leaves for another commit's
@@ -186,8 +187,7 @@ class ArmExecution:
                     window.enter_context(graph_launches(watched, steps, replays=replays, over=solitude.close))
                     last = index + steps - 1
                 with every_step.step(index) if every_step is not None else nullcontext(), in_step(profiled):
-                    loss = self.training.step(index)
-                self.steps_called += 1
+                    loss = self._step(index, watches)
                 block.add(index, loss)
                 for watch in watches:
                     watch.add(index, self.recorder)
@@ -205,6 +205,14 @@ class ArmExecution:
                 self.updates = watch.updates()
         self.input_names = block.input_names
         return watched
+
+    def _step(self, index: int, watches: Sequence[MicroBatchWatch | RankWatch]) -> Tensor:
+        for watch in watches:
+            if isinstance(watch, RankWatch):
+                watch.before_step()
+        loss = self.training.step(index)
+        self.steps_called += 1
+        return loss
 
     def _watches(self) -> list[MicroBatchWatch | RankWatch]:
         """What a claim asks to see of every step."""
@@ -238,7 +246,8 @@ class ArmExecution:
     def _gradients(self, index: int, kept: KeptGradients, *, keep: bool) -> None:
         if not isinstance(self.training, HasGradients):
             return
-        gradients = {plain_name(name): tensor for name, tensor in self.training.gradients().items()}
+        # gathered by every rank, also by those that compare none: the baseline may be known to the first one alone
+        gradients = {plain_name(name): whole(tensor) for name, tensor in self.training.gradients().items()}
         baseline = self.run.baseline_of.get(self.arm)
         other = None if baseline is None else kept.get((baseline, index), self._left(baseline, index, gradients))
         self.recorder.write(

@@ -20,14 +20,20 @@ def message_of(error: BaseException) -> str:
     The place stands first, where nothing cuts it off. An error of the harness names its own.
     """
     if isinstance(error, HarnessError):
-        return _excerpt(str(error))
+        return _excerpt("; ".join([str(error), *_notes(error)]))
     frame = innermost_frame(error)
     return _excerpt(f"{frame}: {_named(error)}" if frame else _named(error))
 
 
 def _named(error: BaseException) -> str:
     text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    named = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return "; ".join([named, *_notes(error)])
+
+
+def _notes(error: BaseException) -> list[str]:
+    """What whoever let it pass has added."""
+    return list(map(str, getattr(error, "__notes__", [])))
 
 
 def stack_of(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """What one rank did in every step: its parameters and the rows that it read, as digests, and its collectives.
 
-Digests stay on the device until the series is over: a step costs their operations, and no host sync.
+Digests stay on the device until the series is over: a step costs their operations, and no host sync. What ranks share
+is gathered for them, by collectives of the harness's own, which are not counted.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from harness.runners.micro_batches import split
 from harness.runners.rank_seat import collectives_begun
 from harness.runners.recorder import Recorder
 from harness.runners.reductions import as_hex, combine_each, combine_on_device
-from harness.runners.state_watch import named_parameters
+from harness.runners.state_watch import named_parameters, watched_state
 from harness.system.protocol import HasInputs, TrainingRun
+from harness.system.shards import elements, is_replicated
 
 
 class RankWatch:
@@ -30,11 +32,16 @@ class RankWatch:
         self._rows_of_rank = run.workload.batch_size // run.arms[arm].arm.ranks
         self._parameters = [self._digest()]
         self._rows: list[Tensor] = []  # int64 [rows] each
-        self._begun = [collectives_begun()]
+        self._begun: list[tuple[int, int]] = []  # collectives before each step, and behind it
+        self._before = 0
+
+    def before_step(self) -> None:
+        """A step begins; what was begun until now is none of it."""
+        self._before = collectives_begun()
 
     def add(self, index: int, recorder: Recorder) -> None:  # noqa: ARG002 - as other watches are told
         """Note the step that was made last."""
-        self._begun.append(collectives_begun())
+        self._begun.append((self._before, collectives_begun()))
         self._parameters.append(self._digest())
         inputs = self._training.inputs() if isinstance(self._training, HasInputs) else {}
         rows = split(inputs, self._rows_of_rank)
@@ -46,32 +53,42 @@ class RankWatch:
         recorder.write(self._record())
 
     def _record(self) -> RankSteps:
-        collectives = [after - before for before, after in zip(self._begun, self._begun[1:], strict=False)]
-        last = next((number for number in reversed(collectives) if number), 0)
+        last = next((each for each in reversed(self._begun) if each[0] != each[1]), (0, 0))
         return RankSteps(
             arm=self._arm,
             replica=self._replica,
             parameters=[as_hex(value) for value in torch.stack(self._parameters).tolist()],
             rows=[[as_hex(value) for value in rows.tolist()] for rows in self._rows],
-            collectives=collectives,
-            names=_names_of_last(last),
+            collectives=[after - before for before, after in self._begun],
+            names=_names_between(*last),
+            parts=sum(not is_replicated(tensor) for tensor in named_parameters(self._training).values()),
+            held={category: elements(tensors) for category, tensors in self._trained().items()},
         )
+
+    def _trained(self) -> dict[str, list[Tensor]]:
+        """What grows with the model: parameters, and the optimizer's tensors but for counts and settings."""
+        optimizer = watched_state(self._training).get("optimizer", {}).values()
+        moments = [tensor for tensor in optimizer if tensor.dim() and tensor.is_floating_point()]
+        return {"parameters": list(named_parameters(self._training).values()), "optimizer": moments}
 
     def _digest(self) -> Tensor:
         parameters = named_parameters(self._training)
         return combine_on_device(parameters) if parameters else torch.zeros((), dtype=torch.int64)
 
 
-def _names_of_last(number: int) -> dict[str, int]:
-    """The last collectives by torch's flight recorder, each name with how often; nothing where it does not answer."""
-    if not number:
+def _names_between(before: int, after: int) -> dict[str, int]:
+    """The collectives that were begun between two counts, by torch's flight recorder, each name with how often; nothing
+    where it does not answer. It holds those of earlier groups as well, and counts backward from now."""
+    if before == after:
         return {}
+    now = collectives_begun()
     try:
         entries = json.loads(_flight_recorder())["entries"]
         names = [str(entry["profiling_name"]) for entry in sorted(entries, key=lambda entry: int(entry["record_id"]))]
     except Exception:  # another release of torch's; the count is known without it
         return {}
-    return dict(Counter(names[-number:]))
+    last = len(names) - (now - after)
+    return dict(Counter(names[max(0, last - (after - before)) : max(0, last)]))
 
 
 def _flight_recorder() -> Any:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from harness.evidence.arm_records import GroupNorm, TensorReduction
+from harness.system.shards import whole
 
 _CHUNK = 1 << 24  # words hashed at a time: 128 MiB of positions
 _KEEP = 1 << 16  # positions of at most so many words are cached: batches are hashed at every step
@@ -48,7 +49,8 @@ def _digest_of_each_row(tensor: Tensor) -> Tensor:
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """The elements as they are, of a sparse or conjugated tensor too."""
+    """The elements as they are, of a sparse or conjugated tensor too; of one that ranks share, gathered from them."""
+    tensor = whole(tensor)
     plain = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
     return plain.resolve_conj().resolve_neg()
 

@@ -17,6 +17,7 @@ from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import HasParameters, HasState, TrainingRun
 from harness.system.replay import generators
 from harness.system.replay.found_state import StateByCategory, found_state, plain_name
+from harness.system.shards import whole
 
 LOOSE = "tensors"
 
@@ -140,18 +141,21 @@ class Ends:
     _kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
     def differences(self, training: TrainingRun) -> list[EndDifference]:
-        """How far the parameters of `training` lie from each one kept; one tensor at a time is on the device twice."""
-        parameters = named_parameters(training)
+        """How far the parameters of `training` lie from each one kept; one tensor at a time is on the device twice.
+
+        Parts are gathered by every rank, also by one that has kept nothing: others wait for it.
+        """
+        compared: dict[str, dict[str, float]] = {arm: {} for arm in self._kept}
+        for name, tensor in named_parameters(training).items():
+            ours = whole(tensor)
+            for arm, kept in self._kept.items():
+                if name in kept and kept[name].shape == ours.shape:
+                    compared[arm][name] = largest_difference(ours, kept[name])
         found = []
-        for arm, kept in self._kept.items():
-            compared = {
-                name: largest_difference(tensor, kept[name])
-                for name, tensor in parameters.items()
-                if name in kept and kept[name].shape == tensor.shape
-            }
-            worst = max(compared, key=lambda name: (compared[name] != compared[name], compared[name]), default=None)
-            largest = None if worst is None else compared[worst]
-            found.append(EndDifference(arm=arm, replica=0, tensors=len(compared), largest=largest, tensor=worst))
+        for arm, apart in compared.items():
+            worst = max(apart, key=lambda name: (apart[name] != apart[name], apart[name]), default=None)
+            largest = None if worst is None else apart[worst]
+            found.append(EndDifference(arm=arm, replica=0, tensors=len(apart), largest=largest, tensor=worst))
         return found
 
     def kept(self, arm: str) -> Mapping[str, Tensor]:
@@ -166,4 +170,4 @@ class Ends:
         """Keep what the first execution of `arm` ended with."""
         if arm not in self._kept:
             parameters = named_parameters(training)
-            self._kept[arm] = {name: tensor.detach().to("cpu", copy=True) for name, tensor in parameters.items()}
+            self._kept[arm] = {name: whole(tensor).detach().to("cpu", copy=True) for name, tensor in parameters.items()}

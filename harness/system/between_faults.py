@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import Expectation, HasParameters, HasState
+from harness.system.shards import local
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,12 +44,12 @@ class CheckpointFault(FaultyRun):
 
     def _parameters(self) -> list[Tensor]:
         inner = self._inner
-        return list(inner.parameters().values()) if isinstance(inner, HasParameters) else []
+        return list(map(local, inner.parameters().values())) if isinstance(inner, HasParameters) else []
 
     def _optimizer(self, begins: tuple[str, ...]) -> list[Tensor]:
         """Tensors of the optimizer's state whose own names begin so."""
         state = self._inner.state().get("optimizer", {}) if isinstance(self._inner, HasState) else {}
-        return [tensor for name, tensor in state.items() if name.rpartition(".")[2].startswith(begins)]
+        return [local(tensor) for name, tensor in state.items() if name.rpartition(".")[2].startswith(begins)]
 
     def _save_others(self, path: Path, values: list[Tensor]) -> None:
         """Save with these values in the parameters' places."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import HasInputs, HasParameters, HasState
+from harness.system.shards import local
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +44,7 @@ class EndFault(FaultyRun):
 
     def _parameters(self) -> list[Tensor]:
         inner = self._inner
-        return list(inner.parameters().values()) if isinstance(inner, HasParameters) else []
+        return list(map(local, inner.parameters().values())) if isinstance(inner, HasParameters) else []
 
 
 class NanEndState(EndFault):
@@ -76,7 +77,7 @@ class WipedMoments(EndFault):
 
         optimizer = self._inner.state().get("optimizer", {}) if isinstance(self._inner, HasState) else {}
         moments = ("exp_avg", "momentum", "square_avg")
-        wiped = [tensor for name, tensor in optimizer.items() if name.rpartition(".")[2].startswith(moments)]
+        wiped = [local(tensor) for name, tensor in optimizer.items() if name.rpartition(".")[2].startswith(moments)]
         with torch.no_grad():
             torch._foreach_zero_(wiped)
 

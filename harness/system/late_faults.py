@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import HasParameters
+from harness.system.shards import local
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +41,7 @@ class LateDroppedUpdate(LateFault):
             return self._inner.step(index)
         import torch
 
-        parameters = [parameter.detach() for parameter in self._inner.parameters().values()]
+        parameters = [local(parameter).detach() for parameter in self._inner.parameters().values()]
         before = [parameter.clone() for parameter in parameters]
         loss = self._inner.step(index)
         torch._foreach_copy_(parameters, before)

@@ -9,13 +9,22 @@ from typing import TYPE_CHECKING, Any
 from harness.system.faulty_run import FAULTY_STEP, FaultyRun
 from harness.system.protocol import Expectation, HasParameters
 from harness.system.ranks import rank, reading_for, world_size
+from harness.system.shards import local
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from harness.system.protocol import TrainingRun
+
 
 def _is_last() -> bool:
     return rank() == world_size() - 1 > 0
+
+
+def _held(training: TrainingRun) -> list[Tensor]:
+    """What this rank holds of each parameter, but for those of which it holds nothing."""
+    parameters = training.parameters().values() if isinstance(training, HasParameters) else ()
+    return [part for part in map(local, parameters) if part.numel()]
 
 
 class MovedRanks(FaultyRun):
@@ -33,14 +42,39 @@ class MovedRanks(FaultyRun):
     def _move(self) -> None:
         import torch
 
-        if isinstance(self._inner, HasParameters):
+        held = _held(self._inner)
+        if held:
             with torch.no_grad():
-                next(iter(self._inner.parameters().values())).mul_(1.25).add_(0.25)
+                held[0].mul_(1.25).add_(0.25)
 
 
 class DivergingRank(MovedRanks):
     def _moves(self) -> bool:
         return _is_last()
+
+
+class StaleParameters(FaultyRun):
+    def step(self, index: int) -> Tensor:
+        import torch
+
+        held = _held(self._inner) if index == self._faulty_step and _is_last() else []
+        before = [part.detach().clone() for part in held]
+        loss = self._inner.step(index)
+        with torch.no_grad():
+            for part, value in zip(held, before, strict=True):
+                part.copy_(value)
+        return loss
+
+
+class RoundedParameters(FaultyRun):
+    def step(self, index: int) -> Tensor:
+        import torch
+
+        loss = self._inner.step(index)
+        with torch.no_grad():
+            for part in _held(self._inner):
+                part.copy_(part.bfloat16())
+        return loss
 
 
 class StaleRank(FaultyRun):
@@ -76,7 +110,9 @@ REDUCTIONS = 16
 
 @contextmanager
 def _unreduced() -> Iterator[None]:
-    """Within the block no DistributedDataParallel reduces gradients, nor does `torch.distributed.all_reduce`."""
+    """Within the block no rank reduces gradients: no DistributedDataParallel does, nor do the functions by which FSDP2
+    and loops of one's own do. Of a reduction that scatters each rank keeps its part of its own gradients.
+    """
     import gc
 
     import torch.distributed as dist
@@ -84,21 +120,37 @@ def _unreduced() -> Iterator[None]:
 
     modules = [each for each in gc.get_objects() if isinstance(each, DistributedDataParallel)]
     distributed: Any = dist
-    reduce = distributed.all_reduce
+    own = {"all_reduce": _leave_alone, **dict.fromkeys(_SCATTERING, _keep_own_part)}
+    originals = {name: getattr(distributed, name) for name in own if hasattr(distributed, name)}
     for module in modules:
         module.require_backward_grad_sync = False
-    distributed.all_reduce = lambda *_, **__: None
+    for name in originals:
+        setattr(distributed, name, own[name])
     try:
         yield
     finally:
-        distributed.all_reduce = reduce
+        for name, original in originals.items():
+            setattr(distributed, name, original)
         for module in modules:
             module.require_backward_grad_sync = True
+
+
+_SCATTERING = ("reduce_scatter_tensor", "reduce_scatter_single")  # the latter since torch 2.13
+
+
+def _leave_alone(*_: object, **__: object) -> None:
+    """Of an `all_reduce`: every rank keeps what it has."""
+
+
+def _keep_own_part(output: Tensor, input: Tensor, *_: object, **__: object) -> None:  # noqa: A002 - torch's names
+    output.copy_(input.view(world_size(), *output.shape)[rank()])
 
 
 WRAPPERS: dict[str, type[FaultyRun]] = {
     "moved_ranks": MovedRanks,
     "diverging_rank": DivergingRank,
+    "stale_parameters": StaleParameters,
+    "rounded_parameters": RoundedParameters,
     "stale_rank": StaleRank,
     "twin_rank": TwinRank,
     "skipped_reduction": SkippedReduction,
@@ -107,6 +159,8 @@ WRAPPERS: dict[str, type[FaultyRun]] = {
 SUMMARIES = {
     "moved_ranks": f"after step {FAULTY_STEP} every rank moves its first parameter, all alike",
     "diverging_rank": f"after step {FAULTY_STEP} the last rank moves its first parameter, and no other one does",
+    "stale_parameters": f"after step {FAULTY_STEP} the last rank takes its own update back",
+    "rounded_parameters": "after each step every rank rounds its parameters to bfloat16, as without float32 masters",
     "stale_rank": "the last rank trains on the batch before its own",
     "twin_rank": "the last rank reads the rows of the first",
     "skipped_reduction": f"in step {FAULTY_STEP} no rank reduces its gradients",
@@ -120,12 +174,23 @@ def _fails(reason: str, **figures: float) -> Expectation:
 
 BREAKS: dict[str, dict[str, Expectation]] = {
     "moved_ranks": {"ranks_match": _fails("exceeds_tolerance")},
-    "diverging_rank": {"ranks_agree": _fails("ranks_differ", first_differing_step=FAULTY_STEP)},
+    "diverging_rank": {
+        "ranks_agree": _fails("ranks_differ", first_differing_step=FAULTY_STEP),
+        "ranks_match": _fails("exceeds_tolerance"),
+    },
+    "stale_parameters": {
+        "ranks_agree": _fails("ranks_differ", first_differing_step=FAULTY_STEP),
+        "ranks_match": _fails("exceeds_tolerance"),
+    },
+    "rounded_parameters": {"ranks_match": _fails("exceeds_tolerance")},
     "stale_rank": {"ranks_match": _fails("unequal_batches", first_unequal_step=1)},
     "twin_rank": {
         "ranks_agree": _fails("rank_batches_equal", first_equal_step=0),
         "ranks_match": _fails("unequal_batches", first_unequal_step=0),
     },
-    "skipped_reduction": {"ranks_agree": _fails("ranks_differ", first_differing_step=FAULTY_STEP)},
+    "skipped_reduction": {
+        "ranks_agree": _fails("ranks_differ", first_differing_step=FAULTY_STEP),
+        "ranks_match": _fails("exceeds_tolerance"),
+    },
     "second_reduction": {"ranks_agree": _fails("collectives_outside_graph")},
 }

@@ -20,6 +20,7 @@ from harness.system.adapter_checks import (
 )
 from harness.system.built import Batch, StepFunction
 from harness.system.protocol import CaptureRecord, Scalar
+from harness.system.users_code import innermost_frame
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,12 +79,31 @@ class StepFunctionRun:
             self._capture(self._current)
         if self._current.captured is None:
             self._uncaptured += 1
-            loss = self.step_body()().detach().clone()
+            loss = self._uncaptured_step()
         else:
             self._replays += 1
             loss = self._current.captured.replay()
         self._function.after()
         return loss
+
+    def _uncaptured_step(self) -> Tensor:
+        """A failed capture may leave a library's own state half made: what the step then raises tells of both, unless
+        it is the step's own defect, which the capture failed of too.
+        """
+        try:
+            return self.step_body()().detach().clone()
+        except HarnessError:
+            raise
+        except Exception as error:
+            if self._failure is not None and not self._is_told_by(self._failure, error):
+                error.add_note(f"its capture had failed before: {self._failure}")
+            raise
+
+    def _is_told_by(self, failure: str, error: Exception) -> bool:
+        """Without a GPU a pass on tensors without values meets the same defect in other words, at the same line."""
+        frame = innermost_frame(error)
+        at_its_line = frame is not None and f"{Path(frame.file).name}:{frame.line}" in failure
+        return (at_its_line and self._device.type == "cpu") or str(error).strip().partition("\n")[0] in failure
 
     def save(self, path: Path) -> None:
         """By the function's own `save`. Raises `AdapterError` where it has none."""

@@ -32,6 +32,7 @@ MATCH: dict[str, Any] = {
     "max_end_difference": 1e-3,
 }
 PARAMETERS = [f"parameters{index}" for index in range(STEPS + 1)]
+OF_STEPS = ("parameters", "rows", "collectives", "names", "parts", "held")
 KILLED = Death(cause="signal", detail="SIGKILL", phase=None, stack="")
 
 
@@ -47,6 +48,8 @@ def noted(
     rows: Sequence[Sequence[str]] | None = None,
     collectives: Sequence[int] = (3, 2, *[1] * (STEPS - 2)),
     names: dict[str, int] | None = None,
+    parts: int = 0,
+    held: dict[str, tuple[int, int]] | None = None,
 ) -> RankSteps:
     """What a rank did; in its first two steps it groups gradients."""
     read = [rows_of(rank, step) for step in range(STEPS)] if rows is None else rows
@@ -57,12 +60,14 @@ def noted(
         rows=[list(each) for each in read],
         collectives=list(collectives),
         names={"nccl:all_reduce": 1} if names is None else names,
+        parts=parts,
+        held=held or {},
     )
 
 
 def rank_of(number: int, losses: Any = LOSSES, *, name: str = "ranked", **changes: Any) -> ArmEvidence:
-    """One rank of an arm; `parameters`, `rows` and `collectives` are of its steps."""
-    of_steps = {key: changes.pop(key) for key in ("parameters", "rows", "collectives", "names") if key in changes}
+    """One rank of an arm; what is named in OF_STEPS is of its steps."""
+    of_steps = {key: changes.pop(key) for key in OF_STEPS if key in changes}
     return dataclasses.replace(arm(name, losses, **changes), rank_steps=noted(name, number, **of_steps))
 
 
@@ -147,6 +152,11 @@ DIVERGED = {"parameters": changed(PARAMETERS, 6, 7, 8, 9, 10)}
 SHORT = {"losses": LOSSES[:9], "parameters": PARAMETERS[:10], "rows": [rows_of(1, step) for step in range(9)]}
 TWIN = {"rows": [rows_of(0 if step == 4 else 1, step) for step in range(STEPS)]}
 STALE = {"rows": [rows_of(1, max(0, step - 1)) for step in range(STEPS)]}
+TENSORS = arm("ranked").start.trainable_tensors
+HALVES: dict[str, Any] = {"parts": TENSORS, "held": {"parameters": (50, 100), "optimizer": (100, 200)}}
+PLAIN: dict[str, Any] = {"held": {"parameters": (50, 100), "optimizer": (0, 0)}}
+WHOLE_MOMENTS = {**HALVES, "held": {**HALVES["held"], "optimizer": (200, 200)}}
+WHOLE_PARAMETERS = {**HALVES, "held": {**HALVES["held"], "parameters": (51, 100)}}
 NAN = {"losses": np.where(np.arange(STEPS) == 3, math.nan, LOSSES)}
 AGREE_CASES = [
     Case("replicas", "held", agreeing),
@@ -180,6 +190,13 @@ AGREE_CASES = [
         "end_differs",
         lambda: agreeing(last={"end_state": {"optimizer": {"p0.exp_avg": "other"}}}),
     ),
+    Case("halves", "held", lambda: agreeing(HALVES, HALVES, share_at_most=0.5)),
+    Case("a share of an optimizer without tensors", "held", lambda: agreeing(PLAIN, PLAIN, share_at_most=0.5)),
+    Case("one parameter in every rank", "held", lambda: agreeing({"parts": TENSORS - 1}, {"parts": TENSORS - 1})),
+    Case("nothing in every rank, and nothing demanded", "vacuous_no_replica", lambda: agreeing(HALVES, HALVES)),
+    Case("more than half", "share_exceeded", lambda: agreeing(HALVES, WHOLE_PARAMETERS, share_at_most=0.5)),
+    Case("all moments", "share_exceeded", lambda: agreeing(WHOLE_MOMENTS, HALVES, share_at_most=0.5)),
+    Case("shares that nobody noted", "evidence_missing", lambda: agreeing(share_at_most=0.5)),
     Case("rows that nobody shows", "capability_missing", lambda: agreeing(last={"rows": [[]] * STEPS})),
     Case("a rank without evidence", "evidence_missing", lambda: verdict_of(AGREE, run_of(rank_of(0)))),
     Case(

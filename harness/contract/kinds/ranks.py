@@ -20,7 +20,11 @@ class OverRanks(Judged):
 
 
 class RanksAgree(OverRanks):
-    """Replicas stay one model: every rank's parameters are equal in bits after every step, each on rows of its own."""
+    """Ranks stay one model: every rank's parameters are equal in bits after every step, each on rows of its own.
+
+    Of parameters that ranks share (DTensor) the parts are gathered first. A part has no second copy: that what one rank
+    did to its own is right, only a comparison with other training can tell (`ranks_match`).
+    """
 
     kind: Literal["ranks_agree"]
     """Judges the ranks of one arm against each other."""
@@ -33,11 +37,15 @@ class RanksAgree(OverRanks):
     says that all are inside the graph. In its first steps DistributedDataParallel groups gradients by its own."""
     graph_collectives_at_least: Count | None = None
     """Collectives that the captured graph must hold: its NCCL kernels. Needs CUDA."""
+    share_at_most: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Largest share of all elements of the parameters, and of the optimizer's tensors, that one rank may hold: 0.5 of a
+    model that two ranks share equally. Must be said where no parameter is in every rank."""
 
     broken_by: ClassVar = {
         "steps": Demand(("vacuous_steps",)),
         "host_collectives_at_most": Demand(("collectives_outside_graph",)),
         "graph_collectives_at_least": Demand(("collectives_missing_in_graph",)),
+        "share_at_most": Demand(("share_exceeded",)),
     }
     no_demand: ClassVar = {"candidate": "names an arm"}
 

@@ -55,6 +55,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "The model was wrapped, or its reduction hooked, outside of what was captured.",
         "build DistributedDataParallel inside the capture's stream, and reduce in the captured step",
     ),
+    "share_exceeded": (
+        "The model was never sharded, or the optimizer was made before it was, of the whole parameters.",
+        "shard first (`fully_shard`), then make the optimizer of the sharded parameters",
+    ),
     "not_restored": (
         (
             "A checkpoint lacks something that training goes on from: moments, step counts, generators, the "

@@ -54,6 +54,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "The model was not wrapped for several ranks, so that each trained by itself.",
         "wrap it where the ranks are joined: `model = data_parallel(model)`",
     ),
+    "vacuous_no_replica": (
+        "The model is sharded: each rank holds parts that no other one has, so that no two could differ.",
+        "demand what sharding is for, `share_at_most`, and compare with one process by `ranks_match`",
+    ),
     "vacuous_parameters_unchanged": (
         "The optimizer has no parameters, its learning rate is 0, or it never steps.",
         "see that the update is part of the step, and that its learning rate is not 0",

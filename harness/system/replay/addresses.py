@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.system.replay.state import State
+from harness.system.shards import local
 
 MOVED = 0  # an address that no buffer has
 
@@ -30,4 +31,4 @@ class StaticAddresses:
         return {name: MOVED if name in self.moved else address for name, address in self._addresses().items()}
 
     def _addresses(self) -> dict[str, int]:
-        return {name: tensor.data_ptr() for name, tensor in self._static().items()}
+        return {name: local(tensor).data_ptr() for name, tensor in self._static().items()}

@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 
 from harness.system.replay import generators
 from harness.system.replay.reachable import Reachable, reach
+from harness.system.shards import local
 
 StateByCategory = dict[str, dict[str, Tensor]]
 _COMPILED = "_orig_mod."
@@ -87,6 +88,7 @@ def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCateg
 
 def same(tensor: Tensor) -> tuple[object, ...]:
     """Equal for a tensor and its views of the same elements, such as those of a `state_dict`."""
+    tensor = local(tensor)  # a DTensor has no address of its own
     if tensor.layout is not torch.strided or tensor.numel() == 0:
         return (id(tensor),)
     return tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()

@@ -131,7 +131,7 @@ class _Walk:
             held = _joined(path, name) or type(each).__name__
             for own in (each._parameters, each._buffers, each._modules):
                 self.found.hold(own, held)
-            if _is_own(type(each)):
+            if any(map(_is_own, type(each).__mro__)):  # FSDP2 makes a class of torch's of the user's
                 self.found.hold(vars(each), held)
                 inside += [(_joined(name, key), own) for key, own in vars(each).items() if key not in _OF_MODULES]
         return inside

@@ -19,6 +19,7 @@ from harness.errors import HarnessError
 from harness.system.replay import generators
 from harness.system.replay.attributes import Attributes
 from harness.system.replay.reachable import Reachable, reach, tensors_of
+from harness.system.shards import local
 
 State = Callable[[], Mapping[str, Tensor]]
 
@@ -87,7 +88,7 @@ class StateGuard:
             for tensor, gradient, gradient_value in self._grads.values():
                 tensor.grad = gradient
                 if gradient is not None and gradient_value is not None:
-                    gradient.copy_(gradient_value)
+                    local(gradient).copy_(gradient_value)
             for optimizer, known in self._optimizers.values():
                 _restore_optimizer(optimizer, known, keep_created=keep_created)
             generators.restore(generators.global_generators() | self._own_generators, self._generators)
@@ -146,14 +147,16 @@ def _tensors(found: Reachable) -> list[Tensor]:
 
 def _put_back(tensor: Tensor, value: Tensor) -> None:
     """Copy a saved value back. Nobody can write to an expanded tensor, whose elements share their memory."""
+    tensor = local(tensor)
     strided = tensor.layout is torch.strided
     if not strided or all(stride or size <= 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
         tensor.copy_(value)
 
 
 def _saved(tensor: Tensor) -> Tensor:
-    """A copy on the host: it lives through warm-up and capture, when the device's memory is at its peak."""
-    return tensor.detach().to("cpu", copy=True)
+    """A copy on the host: it lives through warm-up and capture, when the device's memory is at its peak. Of a tensor
+    that ranks share, this rank's part."""
+    return local(tensor).detach().to("cpu", copy=True)
 
 
 def _restore_optimizer(
@@ -165,7 +168,7 @@ def _restore_optimizer(
             if key in known.get(parameter, {}):
                 original, value = known[parameter][key]
                 if isinstance(original, Tensor):
-                    original.copy_(value)
+                    local(original).copy_(value)
                 entry[key] = original
             elif keep_created:
                 _rewind_to_zero(optimizer, entry, key)
@@ -186,4 +189,4 @@ def _rewind_to_zero(optimizer: Optimizer, entry: dict[str, Any], key: str) -> No
             remedy="create the optimizer's state when building the trainer",
         )
     if value is not None:
-        value.zero_()
+        local(value).zero_()

@@ -25,7 +25,9 @@ from harness.system.replay.frames import called_at, of_traceback
 from harness.system.replay.host_changes import HostChanges
 from harness.system.replay.kept_tensors import KeptTensors
 from harness.system.replay.operations import Operations, record
+from harness.system.replay.reachable import reach
 from harness.system.replay.state import State, StateError, StateGuard
+from harness.system.shards import is_distributed
 
 Body = Callable[[], Tensor]
 Result = TypeVar("Result")
@@ -81,6 +83,7 @@ class TracedStep:
 
     def record(self) -> None:
         """Fake pass, then recording. Raises `HostSyncError` or `NotTraceableError`; the state is then as before."""
+        self._require_whole()
         self.fake_pass_clean = False
         created_state = self._created_in_fake_pass()
         self.fake_pass_clean = True
@@ -101,6 +104,22 @@ class TracedStep:
             raise NotTraceableError("the step must do some work", got="a recording without an operation")
         self._recorded = recorded
         self.buffers.remember()
+
+    def _require_whole(self) -> None:
+        """FSDP2 gathers into buffers of its own, which would be left without values by a pass on fake tensors."""
+        named = {id(tensor): (name, tensor) for name, tensor in [*self._registered(), *self._state().items()]}
+        spread = [name for name, tensor in named.values() if is_distributed(tensor)]
+        if spread:
+            raise NotTraceableError(
+                "a recorded step works on tensors that one rank holds whole",
+                where=spread[0],
+                got=f"{len(spread)} tensors that ranks share (DTensor)",
+                remedy="leave it uncaptured here: what it is gathered into is nothing that a recording sees",
+            )
+
+    def _registered(self) -> list[tuple[str, Tensor]]:
+        modules = reach(*self._roots).modules.values()
+        return [each for module in modules for each in module.named_parameters()]
 
     def _created_in_fake_pass(self) -> bool:
         try:

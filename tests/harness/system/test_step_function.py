@@ -10,6 +10,7 @@ from step_function_systems import Regression, Waits
 from torch import Tensor, nn
 
 from harness.contract.schema import Arm, Workload
+from harness.runners.raised import message_of
 from harness.system.protocol import (
     HasCapture,
     HasGradients,
@@ -142,6 +143,29 @@ def test_a_step_that_waits_goes_on_uncaptured_and_says_why() -> None:
     assert (record.captured, record.captures, record.uncaptured_steps) == (False, 0, 12)
     assert "step_function_systems.py" in record.failure
     assert "aten._local_scalar_dense" in record.failure
+
+
+class LeftHalfMade(Waits):
+    """What a trial execution leaves behind, as a library may, lets no step be made any more."""
+
+    def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+        step, batch, parameters = super().build(workload, arm)
+        made = iter(range(workload.steps))
+
+        def once(read: dict[str, Tensor]) -> Tensor:
+            if next(made):
+                raise RuntimeError("half made")
+            return step(read)  # type: ignore[no-any-return]
+
+        return once, batch, parameters
+
+
+def test_what_a_step_raises_after_its_capture_failed_tells_of_both() -> None:
+    with LeftHalfMade().open(WORKLOAD, Arm(capture="step")) as run, pytest.raises(RuntimeError) as raised:
+        run.step(0)
+    told = message_of(raised.value)
+    assert "RuntimeError: half made; its capture had failed before: " in told
+    assert "aten._local_scalar_dense" in told
 
 
 def test_every_shape_is_captured_once() -> None:

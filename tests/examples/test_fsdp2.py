@@ -1,0 +1,108 @@
+"""The example of FSDP2: its script alone, its claims in two processes, under faults, and a capture refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from planning import NO_GPU
+
+from harness.contract.load import load_contract
+from harness.contract.schema import Contract
+from harness.evidence.read_run import read_run
+from harness.judge.registry import judge_unit
+from harness.judge.verdict import Verdict
+from harness.runners.plan import plan
+from harness.runners.supervisor import execute
+from harness.system.resolve import resolve
+from harness.system.wrappers import HARNESS_FAULTS
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "ranks" / "fsdp2"
+STEPS = 8
+CAPTURED = """
+  - id: FSDP-CAPTURED
+    title: The step is captured
+    kind: capture
+    candidate: captured
+    captures: 1
+    judged_on: [tiny]
+    why: It is asked for where it cannot be had.
+    if_fails: As it does.
+    falsified_by: [decoy_graph]
+"""
+
+
+class Loaded:
+    def __init__(self, contract: Contract) -> None:
+        self.contract = contract
+
+
+def judged(
+    folder: Path, *, fault: str | None = None, claims: tuple[str, ...] = (), also: str = ""
+) -> dict[str, Verdict]:
+    """Verdicts of a short run of two ranks, by claim."""
+    text = (EXAMPLE / "contract.yaml").read_text() + also
+    text = re.sub(r"\n +training_effect: .*", "", re.sub(r"(steps|distinct_batches): 20", rf"\1: {STEPS}", text))
+    text = text.replace("\nclaims:", "  captured: {capture: step, ranks: 2}\n\nclaims:") if also else text
+    text = re.sub(r"\n  untrained: .*", "", text)
+    (folder / "contract.yaml").write_text(text)
+    contract = load_contract(folder / "contract.yaml").contract
+    planned = plan(
+        [Loaded(contract)],
+        claims=claims,
+        workloads=["tiny"],
+        fault=fault,
+        machine=NO_GPU,
+        describe=lambda name: resolve(name).describe(),
+        harness_faults=HARNESS_FAULTS,
+    )
+    [run] = planned.runs
+    execute(run, folder / "run")
+    evidence = read_run(folder / "run")[1]
+    known = {claim.id: claim for claim in contract.claims}
+    units = [unit for unit in planned.units if unit.obstacle is None]
+    return {unit.claim: judge_unit(contract, known[unit.claim], "tiny", [evidence]) for unit in units}
+
+
+def test_the_script_trains_alone_and_the_adapter_has_at_most_30_lines() -> None:
+    command = [sys.executable, "-P", "-W", "ignore", str(EXAMPLE / "train.py")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", printed)]
+    assert losses[-1] < 1.0  # untrained ln 32
+    assert len((EXAMPLE / "adapter.py").read_text().splitlines()) <= 30
+
+
+def test_sharded_ranks_train_as_others_do_and_what_is_not_captured_is_said(tmp_path: Path) -> None:
+    verdicts = judged(tmp_path, also=CAPTURED)
+    refused = verdicts.pop("FSDP-CAPTURED")
+    assert refused.reason == "not_captured"
+    assert "found 28 tensors that ranks share (DTensor)" in refused.message
+    assert {claim: (verdict.reason, verdict.message) for claim, verdict in verdicts.items()} == {
+        claim: ("held", verdict.message) for claim, verdict in verdicts.items()
+    }
+    assert set(verdicts) == {"FSDP-ONE-RANK", "FSDP-HALVES", "FSDP-REPLICATED", "FSDP-COMPILED"}
+    figures = {name: figure.value for name, figure in verdicts["FSDP-HALVES"].figures.items()}
+    assert (figures["largest_share"], figures["parameters_in_parts"]) == (0.5, 28)
+    assert figures["host_collectives_per_step"] in (9, 10)  # the harness's own gathering of 28 tensors is none of them
+    apart = verdicts["FSDP-ONE-RANK"].figures["end_max_abs_difference"].value
+    assert isinstance(apart, float)
+    assert 0 < apart < 1e-5  # another order of sums: equal bits would be one computation, made twice
+
+
+@pytest.mark.parametrize(
+    ("fault", "claim", "reason"),
+    [
+        ("skipped_reduction", "FSDP-ONE-RANK", "exceeds_tolerance"),
+        ("whole_in_every_rank", "FSDP-HALVES", "share_exceeded"),
+    ],
+)
+def test_a_fault_of_one_rank_or_of_its_share_is_told(tmp_path: Path, fault: str, claim: str, reason: str) -> None:
+    verdict = judged(tmp_path, fault=fault, claims=(claim,))[claim]
+    assert verdict.reason == reason, verdict.message
+    if reason == "exceeds_tolerance":
+        assert verdict.figures["first_exceeding_step"].value in (5, 6)

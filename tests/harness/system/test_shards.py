@@ -1,0 +1,144 @@
+"""Tensors that ranks share, in one process: what is a part, what is whole, and what the harness does to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from harness.runners.reductions import digest_of_all, digests, largest_difference, not_finite
+from harness.system import shards
+from harness.system.replay.addresses import StaticAddresses
+from harness.system.replay.found_state import same
+from harness.system.replay.reachable import reach
+from harness.system.replay.state import StateGuard
+from harness.system.replay.traced import NotTraceableError, TracedStep
+
+EIGHT = torch.arange(8, dtype=torch.float32)
+
+
+@pytest.fixture
+def four_ranks() -> Iterator[None]:
+    """A group of four, of which this process is the first and no other is there: nothing may be communicated."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def alone() -> Iterator[DeviceMesh]:
+    """The mesh of a group of one, in which gathering is real."""
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def spread(tensor: Tensor, mesh: DeviceMesh, *placements: Placement) -> DTensor:
+    return DTensor.from_local(tensor, mesh, placements, run_check=False)
+
+
+@pytest.mark.parametrize(
+    ("placements", "replicated"),
+    [
+        ((Shard(0), Shard(0)), False),
+        ((Shard(0), Partial()), False),
+        ((Replicate(), Shard(0)), True),  # HSDP
+        ((Replicate(), Replicate()), True),
+    ],
+)
+@pytest.mark.usefixtures("four_ranks")
+def test_a_tensor_is_replicated_where_another_rank_holds_the_same(
+    placements: tuple[Placement, Placement], *, replicated: bool
+) -> None:
+    mesh = init_device_mesh("cpu", (2, 2))
+    assert shards.is_replicated(spread(EIGHT, mesh, *placements)) is replicated
+    assert shards.is_replicated(EIGHT)
+
+
+@pytest.mark.usefixtures("four_ranks")
+def test_elements_are_counted_here_and_in_all_ranks() -> None:
+    mesh = init_device_mesh("cpu", (4,))
+    tensors = [spread(EIGHT, mesh, Shard(0)), spread(EIGHT, mesh, Replicate()), EIGHT]
+    assert shards.elements(tensors) == (24, 48)
+
+
+def test_what_is_gathered_has_the_digest_of_the_whole(alone: DeviceMesh) -> None:
+    ours, bad = spread(EIGHT, alone, Shard(0)), spread(EIGHT / 0, alone, Shard(0))
+    assert digests({"p": ours}) == digests({"p": EIGHT})
+    assert digest_of_all({"p": ours}) == digest_of_all({"p": EIGHT})
+    assert not_finite({"p": ours, "bad": bad}) == {"bad"}
+    assert largest_difference(ours, EIGHT + 1) == largest_difference(EIGHT + 1, ours) == 1.0
+
+
+def test_two_sharded_tensors_of_a_shape_are_two(alone: DeviceMesh) -> None:
+    one, other = (spread(EIGHT.clone(), alone, Shard(0)) for _ in range(2))
+    assert same(one) == same(one.detach())
+    assert same(one) != same(other)
+
+
+def test_a_shard_that_moves_is_seen(alone: DeviceMesh) -> None:
+    held = {"p": spread(EIGHT.clone(), alone, Shard(0))}
+    addresses = StaticAddresses(lambda: held)
+    addresses.remember()
+    addresses.check()
+    assert not addresses.moved
+    held["p"] = spread(EIGHT.clone(), alone, Shard(0))
+    addresses.check()
+    assert addresses.moved == {"p"}
+
+
+def test_what_a_trial_did_to_shards_is_undone(alone: DeviceMesh) -> None:
+    model: Any = fully_shard(nn.Linear(4, 4), mesh=alone)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+    step()
+
+    def state() -> dict[str, Tensor]:
+        return {**dict(model.named_parameters()), "moment": optimizer.state[model.weight]["exp_avg"]}
+
+    before = digests(state())
+    with StateGuard(dict, [step]) as guard:
+        step()
+        assert digests(state()) != before
+        guard.restore()
+    assert digests(state()) == before
+
+
+def test_a_step_on_shards_is_not_recorded_and_trains_on(alone: DeviceMesh) -> None:
+    """A pass on tensors without values would leave FSDP2's own buffers without them."""
+    model: Any = fully_shard(nn.Linear(4, 4), mesh=alone)
+
+    def step() -> Tensor:
+        loss = model(torch.ones(2, 4)).sum()
+        loss.backward()
+        detached: Tensor = loss.detach()
+        return detached
+
+    with pytest.raises(NotTraceableError, match=r"2 tensors that ranks share \(DTensor\)"):
+        TracedStep(step, dict, roots=[step]).record()
+    assert type(step()) is Tensor
+
+
+def test_what_a_users_module_keeps_is_found_after_it_is_sharded(alone: DeviceMesh) -> None:
+    class Averaging(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 4)
+            self.average = torch.zeros(4)
+
+    sharded = fully_shard(Averaging(), mesh=alone)
+    assert list(reach(sharded).tensors) == ["average"]
