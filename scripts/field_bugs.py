@@ -65,9 +65,9 @@ def facts_of(entry: Path) -> Mapping[str, Any]:
 
 
 def draft_of(entry: Path, form: str) -> Draft:
-    """As `harness init --no-compile` drafts for any step of that name, on a machine without a GPU."""
+    """As `harness init --no-compile` drafts for any step of that name, on a machine with a GPU, but for the timing."""
     module = ".".join(entry.resolve().relative_to(ROOT).with_suffix("").parts)
-    return Draft(find_step_source(f"{module}:{form}"), STEPS, Arms(compiled=False, timed=False))
+    return Draft(find_step_source(f"{module}:{form}"), STEPS, Arms(compiled=False, timed=False, memory=True))
 
 
 def write_contracts(draft: Draft, folder: Path, *, seed: int) -> list[LoadedContract]:

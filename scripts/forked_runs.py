@@ -43,6 +43,8 @@ AHEAD = ("torch._dynamo", "harness.runners.paired", "harness.runners.evaluation"
 
 def prepare() -> None:
     """Import what runs need, on one thread: more would not outlive a fork, and would add in another order."""
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported, which the following does
     torch.set_num_threads(1)
     for module in AHEAD:
         importlib.import_module(module)
