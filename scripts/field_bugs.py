@@ -141,10 +141,11 @@ def keep_record(entry: Path, records: Records) -> None:
 
 
 def _listed(said: Mapping[str, Sequence[Said]]) -> dict[str, list[dict[str, Any]]]:
-    return {form: [_fields(each) for each in found] for form, found in said.items()}
+    return {form: [fields_of(each) for each in found] for form, found in said.items()}
 
 
-def _fields(said: Said) -> dict[str, Any]:
+def fields_of(said: Said) -> dict[str, Any]:
+    """What is kept of it."""
     return {name: value for name, value in vars(said).items() if value is not None}
 
 
