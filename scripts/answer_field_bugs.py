@@ -1,6 +1,6 @@
 """Say of each entry that is named on standard input what the claims say of a form of it: a line of JSON for each line.
 
-    python scripts/answer_field_bugs.py        # then lines of: [drill] PATH FORM [CLAIM ...]
+    python scripts/answer_field_bugs.py        # then lines of: [drill] PATH FORM [CLAIM ...], or example NAME
 
 For tests: one process imports torch, and each run is a fork of it. Without claims, all but the long run are tried. Of
 a line that begins with `drill`: what did not hold without a fault, and each fault that was planted, with its row.
@@ -14,11 +14,14 @@ from pathlib import Path
 
 import field_bugs
 import forked_runs
+from correct_trainers import try_example
 from verify_field_bugs import drill_form, try_form
 
 
 def answered(*words: str) -> list[dict[str, object]]:
     """What is said of one line."""
+    if words[0] == "example":
+        return [vars(each) for each in try_example(words[1])]
     if words[0] != "drill":
         path, form, *claims = words
         return [vars(each) for each in try_form(Path(path), form, seed=0, claims=claims)]

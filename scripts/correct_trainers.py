@@ -14,40 +14,26 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import field_bugs
 import forked_runs
-from field_bugs import LONG, ROOT, STEPS, Said
+from field_bugs import LONG, ROOT, SHIPPED, STEPS, Said
 from verify_field_bugs import LIMIT_S, try_form
 
 from harness.contract.load import LoadedContract, load_contract, load_contracts
 from harness.contract.schema import Arm
-from harness.evidence.files import write_text
 from harness.first_contract.draft import Arms, Draft
 from harness.first_contract.step_source import StepSource
 
 PUBLIC = ROOT / "tests" / "support" / "public_trainers.py"
-KEPT = field_bugs.ENTRIES / "correct_trainers.json"
-# Each shipped example: two arms of its contract, and the template. Where the optimized arm alone has a capturable
-# optimizer or a compiled step it rounds otherwise: a step that is optimized, within a bound.
-EXAMPLES = {
-    "accelerate_loop": ("captured", "constant-momentum", "optimized"),
-    "compiled_model": ("compiled", "plain", "optimized"),
-    "lightning_module": ("captured", "steps", "captured"),
-    "peft_lora": ("captured", "plain", "optimized"),
-    "plain_loop": ("captured", "update", "captured"),
-    "transformers_trainer": ("captured", "steps", "captured"),
-    "trl_sft": ("captured", "steps", "captured"),
-}
 NOT_OURS = "SYNCS"  # its control is an arm that `harness.system.made_step` gives to a step that a function makes
 
 
 def try_example(name: str) -> list[Said]:
     """What the claims of its template say of a shipped example."""
     adapter = ROOT / "examples" / name / "adapter.py"
-    takes = ("seed", "optimized") if EXAMPLES[name][2] == "optimized" else ("seed",)
+    takes = ("seed", "optimized") if SHIPPED[name][2] == "optimized" else ("seed",)
     source = StepSource(name, name, "step", None, adapter, 1, takes, {})
     draft = Draft(source, STEPS, Arms(compiled=False, timed=False, memory=True))
     with tempfile.TemporaryDirectory(prefix="correct-trainer-") as folder:
@@ -62,7 +48,7 @@ def try_example(name: str) -> list[Said]:
 def write_templates(draft: Draft, name: str, folder: Path) -> list[LoadedContract]:
     """The templates' contracts, with the system of an example, its small workload and its two arms in their lines."""
     shipped = load_contract(ROOT / "examples" / name / "contract.yaml").contract
-    ours, plain, form = EXAMPLES[name]
+    ours, plain, form = SHIPPED[name]
     small = shipped.workloads["small"]
     lines = {
         r"system: .*": f"system: {shipped.system}",
@@ -86,33 +72,20 @@ def _settings(arm: Arm) -> str:
     return json.dumps({"capture": arm.capture, **arm.settings()})
 
 
-def kept() -> dict[str, list[Said]]:
-    """What was said when they were tried last, by name."""
-    found = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
-    return {name: [Said(**each) for each in said] for name, said in found.items()}
-
-
-def keep(found: Mapping[str, Sequence[Said]]) -> None:
-    """Write it, the examples first."""
-    order = sorted(found, key=lambda name: (name not in EXAMPLES, name))
-    listed = {name: [field_bugs.fields_of(each) for each in found[name]] for name in order}
-    write_text(KEPT, json.dumps(listed, indent=1, ensure_ascii=False) + "\n")
-
-
 def main() -> int:
     sys.path[:0] = [str(ROOT), str(PUBLIC.parent)]
     forked_runs.prepare()
     from public_trainers import TRAINERS
 
-    wrong, found = [], kept()
-    for name in sys.argv[1:] or [*EXAMPLES, *TRAINERS]:
-        found[name] = try_example(name) if name in EXAMPLES else try_form(PUBLIC, name, seed=0)
+    wrong, found = [], field_bugs.correct_trainers()
+    for name in sys.argv[1:] or [*SHIPPED, *TRAINERS]:
+        found[name] = try_example(name) if name in SHIPPED else try_form(PUBLIC, name, seed=0)
         right = field_bugs.is_right("mended", found[name])
         print(f"== {name}: {'as it should be' if right else 'NOT as it should be'}")
         for each in found[name]:
             print(f"   {each.status} {each.reason}  {each.claim}: {each.message}", flush=True)
         wrong += [] if right else [name]
-        keep(found)
+        field_bugs.keep_correct_trainers(found)
     return 1 if wrong else 0
 
 

@@ -15,7 +15,7 @@ from harness.drill.execution import evidence_of, runs_of
 from harness.drill.expectations import is_killed
 from harness.drill.plan import Case, plan_drill
 from harness.drill.rows import sources_of
-from harness.evidence import environment, layout
+from harness.evidence import layout
 from harness.evidence.plan_records import Unit
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import RunEvidence
@@ -61,7 +61,7 @@ def drilled(contracts: Sequence[LoadedContract], claims: Sequence[str], folder: 
     planned = plan_drill(
         contracts,
         claims=list(claims),
-        machine=environment.machine(),
+        machine=forked_runs.machine(),
         describe=lambda name: resolve(name).describe(),
     )
     for run in runs_of(planned):

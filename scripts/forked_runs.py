@@ -1,7 +1,10 @@
-"""Execute the runs of contracts in forks of a process that has imported torch, for small systems without a GPU.
+"""Execute the runs of contracts in forks of a process that has imported torch, for small systems.
 
 A worker of `harness verify` spends seconds on imports, and a run of a small system a fraction of one. Here each run has
 a process of its own as there, and what a worker does is done in it; there is no supervisor but a limit on time.
+
+A fork cannot use a GPU that its parent has asked for anything. With PYTORCH_NVML_BASED_CUDA_CHECK=1 torch does not ask
+the driver whether there is one; what the harness asks of it is asked in another process.
 """
 
 from __future__ import annotations
@@ -13,6 +16,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +26,7 @@ import torch
 
 from harness.contract.load import LoadedContract
 from harness.evidence import environment, layout
+from harness.evidence.environment import Machine
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import Death, RunEvidence
@@ -48,18 +55,28 @@ def prepare() -> None:
     torch.set_num_threads(1)
     for module in AHEAD:
         importlib.import_module(module)
-    weight = torch.nn.Parameter(torch.ones(2))
-    TracedStep(lambda: weight.square().sum(), dict).record()  # what the first recording of a process builds
+    if not torch.cuda.is_available():
+        weight = torch.nn.Parameter(torch.ones(2))
+        TracedStep(lambda: weight.square().sum(), dict).record()  # what the first recording of a process builds
     gc.collect()
     gc.freeze()  # a fork's collector would look through all of it, again and again
 
 
+@cache
+def machine() -> Machine:
+    """What a plan depends on; where there is a GPU, as another process finds it."""
+    if not torch.cuda.is_available():
+        return environment.machine()
+    with ProcessPoolExecutor(1, get_context("spawn")) as other:
+        return other.submit(environment.machine).result()
+
+
 def planned(contracts: Sequence[LoadedContract], claims: Sequence[str] = ()) -> Plan:
-    """What `harness verify` would plan for a machine without a GPU, in this process."""
+    """What `harness verify` would plan here."""
     return plan(
         contracts,
         claims=list(claims),
-        machine=environment.machine(),
+        machine=machine(),
         describe=lambda name: resolve(name).describe(),
         harness_faults=HARNESS_FAULTS,
     )

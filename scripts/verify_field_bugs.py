@@ -32,14 +32,24 @@ from harness.first_contract.draft import Draft
 LIMIT_S = 300.0  # of one run: the longest takes a tenth of it on a quiet machine
 
 
-def try_form(entry: Path, form: str, *, seed: int, long: bool = False, claims: Sequence[str] = ()) -> list[Said]:
+def try_form(
+    entry: Path,
+    form: str,
+    *,
+    seed: int,
+    long: bool = False,
+    claims: Sequence[str] = (),
+    without: Sequence[str] = (),
+    limit_s: float = LIMIT_S,
+) -> list[Said]:
     """What each claim says of one form, executed in forks of this process; without `long` the long run is left out.
 
-    claims: those to try, by their names without the entry's; empty: all.
+    claims: those to try, by their names without the entry's; empty: all but those in `without`. limit_s: of one run.
     """
     with drafted(entry, form, seed) as (draft, folder, contracts):
-        work = forked_runs.planned(contracts, wanted_of(draft, contracts, claims, long=long))
-        found = forked_runs.judged(contracts, work, folder / "evidence", LIMIT_S)
+        left_out = {draft.claim_id(each) for each in without}
+        wanted = [each for each in wanted_of(draft, contracts, claims, long=long) if each not in left_out]
+        found = forked_runs.judged(contracts, forked_runs.planned(contracts, wanted), folder / "evidence", limit_s)
         return [field_bugs.said_of(draft, verdict, seconds) for verdict, seconds in found]
 
 

@@ -29,6 +29,10 @@ class Server:
         """What these claims, or all but the long run, say of a form of an entry."""
         return [Said(**each) for each in self._answer(entry, form, *claims)]
 
+    def example(self, name: str) -> list[Said]:
+        """What the templates say of a shipped example."""
+        return [Said(**each) for each in self._answer("example", name)]
+
     def drill(self, entry: Path, form: str) -> tuple[list[str], list[dict[str, Any]]]:
         """What did not hold without a fault; and each fault that was planted, with what was said of it."""
         first, *planted = self._answer("drill", entry, form)
