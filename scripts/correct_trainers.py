@@ -18,12 +18,12 @@ from pathlib import Path
 
 import field_bugs
 import forked_runs
-from field_bugs import LONG, ROOT, SHIPPED, STEPS, Said
+from field_bugs import LONG, ROOT, SHIPPED, Said
 from verify_field_bugs import LIMIT_S, try_form
 
 from harness.contract.load import LoadedContract, load_contract, load_contracts
 from harness.contract.schema import Arm
-from harness.first_contract.draft import Arms, Draft
+from harness.first_contract.draft import STEPS, Arms, Draft
 from harness.first_contract.step_source import StepSource
 
 PUBLIC = ROOT / "tests" / "support" / "public_trainers.py"

@@ -64,11 +64,11 @@ def try_entries(names: Sequence[str], folder: Path, until: float, *, memory: boo
             print(f"{name}: not tried, the time was over", flush=True)
             continue
         entry = field_bugs.ENTRIES / f"{name}.py"
-        chosen = {"claims": [MEMORY]} if memory else {"without": [MEMORY]}
         if memory and MEMORY not in claims_of(entry):
             continue
         for form in FORMS:
-            said = verify_field_bugs.try_form(entry, form, seed=0, limit_s=LIMIT_S, **chosen)
+            claims, without = ([MEMORY], []) if memory else ([], [MEMORY])
+            said = verify_field_bugs.try_form(entry, form, seed=0, claims=claims, without=without, limit_s=LIMIT_S)
             add(folder, name, form, said)
 
 

@@ -19,9 +19,9 @@ from field_bugs import ENTRIES, ROOT, Said
 from harness.evidence.files import write_text
 
 PAGE = ROOT / "docs" / "field-bugs.md"
-CORRECT = """The other side: correct trainers of others under the same templates. The shipped examples bring a system of their
-own, with two arms; the others are steps in the style of public trainers (`tests/support/public_trainers.py`). A claim
-is not run where the step lacks a capability, or the machine a GPU."""
+CORRECT = """The other side: correct trainers of others under the same templates. The shipped examples bring a system
+of their own, with two arms; the others are steps in the style of public trainers (`tests/support/public_trainers.py`).
+A claim is not run where the step lacks a capability, or the machine a GPU."""
 HEAD = ("bug", "thread", "found by", "after steps", "seconds", "mended", "on an H200", "first try", "changed since")
 INTRODUCTION = """<!-- written by scripts/write_field_bugs_page.py -->
 # Field bugs
