@@ -34,6 +34,7 @@ from harness.evidence.run_records import Raised, Unavailable
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict
 from harness.numbers import dump_json
+from harness.python_path import child_path
 from harness.runners import part_elsewhere, training_part
 from harness.runners.own_folder import write_death
 from harness.runners.plan import Plan, plan
@@ -119,7 +120,10 @@ def execute(run: Run, directory: Path, limit_s: float) -> None:
 
 
 def _work(run: Run, directory: Path) -> None:
-    vars(part_elsewhere)["subprocess"] = SimpleNamespace(Popen=_OtherPart)
+    if torch.cuda.is_available():  # a fork of this process could not use the device, once this one has
+        os.environ["PYTHONPATH"] = child_path()
+    else:
+        vars(part_elsewhere)["subprocess"] = SimpleNamespace(Popen=_OtherPart)
     with Recorder(directory) as recorder:
         try:
             importlib.import_module(f"harness.runners.{run.probe}").execute(run, recorder)
