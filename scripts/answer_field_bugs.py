@@ -1,9 +1,10 @@
 """Say of each entry that is named on standard input what the claims say of a form of it: a line of JSON for each line.
 
-    python scripts/answer_field_bugs.py        # then lines of: PATH FORM [CLAIM ...]
+    python scripts/answer_field_bugs.py        # then lines of: [drill] PATH FORM [CLAIM ...], or example NAME
 
 For tests: one process imports torch and what entries import of transformers, and each run is a fork of it. Without
-claims, all but the long run are tried.
+claims, all but the long run are tried. Of a line that begins with `drill`: what did not hold without a fault, and each
+fault that was planted, with its row.
 """
 
 from __future__ import annotations
@@ -16,7 +17,22 @@ from pathlib import Path
 
 import field_bugs
 import forked_runs
-from verify_field_bugs import try_form
+from correct_trainers import try_example
+from verify_field_bugs import drill_form, try_form
+
+
+def answered(*words: str) -> list[dict[str, object]]:
+    """What is said of one line."""
+    if words[0] == "example":
+        return [vars(each) for each in try_example(words[1])]
+    if words[0] != "drill":
+        path, form, *claims = words
+        import_ahead(Path(path))
+        return [vars(each) for each in try_form(Path(path), form, seed=0, claims=claims)]
+    _, path, form, *claims = words
+    found = drill_form(Path(path), form, claims)
+    return [{"not_held": found.not_held}, *map(vars, found.planted)]
+
 
 # Each fork imported it anew, for 3 s. Libraries of releases that an entry needs are not the ones installed for tests.
 LIBRARY = "transformers"
@@ -35,11 +51,8 @@ def main() -> None:
     sys.path.insert(0, str(field_bugs.ROOT))
     forked_runs.prepare()
     for line in sys.stdin:
-        path, form, *claims = line.split()
         try:
-            import_ahead(Path(path))
-            said = [vars(each) for each in try_form(Path(path), form, seed=0, claims=claims)]
-            answer = json.dumps(said)
+            answer = json.dumps(answered(*line.split()))
         except Exception as error:  # the test that asked shows it
             answer = json.dumps(f"{type(error).__name__}: {error}")
         print(answer, flush=True)

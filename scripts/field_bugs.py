@@ -25,6 +25,18 @@ FOUND, GOOD = ("FAIL", "ERROR"), ("PASS", "NOT_RUN")
 WHEN = ("first_exceeding_step", "first_differing_step", "first_non_finite_step", "first_unequal_step")
 BLOCK = "first_differing_block"  # of a long run: its first step
 LONG = "LONG"
+CORRECT = ENTRIES / "correct_trainers.json"
+# Each shipped example: two arms of its contract, and the template. Where the optimized arm alone has a capturable
+# optimizer or a compiled step it rounds otherwise: a step that is optimized, within a bound.
+SHIPPED = {
+    "accelerate_loop": ("captured", "constant-momentum", "optimized"),
+    "compiled_model": ("compiled", "plain", "optimized"),
+    "lightning_module": ("captured", "steps", "optimized"),
+    "peft_lora": ("captured", "plain", "optimized"),
+    "plain_loop": ("captured", "update", "captured"),
+    "transformers_trainer": ("captured", "steps", "captured"),
+    "trl_sft": ("steps", "train", "optimized"),  # its step reads metrics on the host
+}
 
 
 @dataclass(frozen=True)
@@ -65,9 +77,9 @@ def facts_of(entry: Path) -> Mapping[str, Any]:
 
 
 def draft_of(entry: Path, form: str) -> Draft:
-    """As `harness init --no-compile` drafts for any step of that name, on a machine without a GPU."""
+    """As `harness init --no-compile` drafts for any step of that name, on a machine with a GPU, but for the timing."""
     module = ".".join(entry.resolve().relative_to(ROOT).with_suffix("").parts)
-    return Draft(find_step_source(f"{module}:{form}"), STEPS, Arms(compiled=False, timed=False))
+    return Draft(find_step_source(f"{module}:{form}"), STEPS, Arms(compiled=False, timed=False, memory=True))
 
 
 def write_contracts(draft: Draft, folder: Path, *, seed: int) -> list[LoadedContract]:
@@ -129,8 +141,11 @@ Records = dict[int, dict[str, list[Said]]]  # by seed and form
 def record_of(entry: Path) -> Records:
     """What the claims said when it was tried last, or nothing."""
     path = entry.with_suffix(".tried.json")
-    if not path.exists():
-        return {}
+    return records_in(path) if path.exists() else {}
+
+
+def records_in(path: Path) -> Records:
+    """What a file of records holds."""
     kept = json.loads(path.read_text(encoding="utf-8"))
     return {int(seed): {form: [_read(each) for each in forms[form]] for form in FORMS} for seed, forms in kept.items()}
 
@@ -140,11 +155,24 @@ def keep_record(entry: Path, records: Records) -> None:
     _write(entry.with_suffix(".tried.json"), {str(seed): _listed(forms) for seed, forms in sorted(records.items())})
 
 
+def correct_trainers() -> dict[str, list[Said]]:
+    """What was said of correct trainers when they were tried last, by name."""
+    found = json.loads(CORRECT.read_text(encoding="utf-8")) if CORRECT.exists() else {}
+    return {name: [_read(each) for each in said] for name, said in found.items()}
+
+
+def keep_correct_trainers(found: Mapping[str, Sequence[Said]]) -> None:
+    """Write it, shipped examples first."""
+    order = sorted(found, key=lambda name: (name not in SHIPPED, name))
+    _write(CORRECT, {name: [fields_of(each) for each in found[name]] for name in order})
+
+
 def _listed(said: Mapping[str, Sequence[Said]]) -> dict[str, list[dict[str, Any]]]:
-    return {form: [_fields(each) for each in found] for form, found in said.items()}
+    return {form: [fields_of(each) for each in found] for form, found in said.items()}
 
 
-def _fields(said: Said) -> dict[str, Any]:
+def fields_of(said: Said) -> dict[str, Any]:
+    """What is kept of it."""
     return {name: value for name, value in vars(said).items() if value is not None}
 
 

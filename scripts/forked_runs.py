@@ -1,7 +1,10 @@
-"""Execute the runs of contracts in forks of a process that has imported torch, for small systems without a GPU.
+"""Execute the runs of contracts in forks of a process that has imported torch, for small systems.
 
 A worker of `harness verify` spends seconds on imports, and a run of a small system a fraction of one. Here each run has
 a process of its own as there, and what a worker does is done in it; there is no supervisor but a limit on time.
+
+A fork cannot use a GPU that its parent has asked for anything. With PYTORCH_NVML_BASED_CUDA_CHECK=1 torch does not ask
+the driver whether there is one; what the harness asks of it is asked in another process.
 """
 
 from __future__ import annotations
@@ -13,6 +16,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +26,7 @@ import torch
 
 from harness.contract.load import LoadedContract
 from harness.evidence import environment, layout
+from harness.evidence.environment import Machine
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import Death, RunEvidence
@@ -27,6 +34,7 @@ from harness.evidence.run_records import Raised, Unavailable
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict
 from harness.numbers import dump_json
+from harness.python_path import child_path
 from harness.runners import part_elsewhere, training_part
 from harness.runners.own_folder import write_death
 from harness.runners.plan import Plan, plan
@@ -43,21 +51,33 @@ AHEAD = ("torch._dynamo", "harness.runners.paired", "harness.runners.evaluation"
 
 def prepare() -> None:
     """Import what runs need, on one thread: more would not outlive a fork, and would add in another order."""
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported, which the following does
     torch.set_num_threads(1)
     for module in AHEAD:
         importlib.import_module(module)
-    weight = torch.nn.Parameter(torch.ones(2))
-    TracedStep(lambda: weight.square().sum(), dict).record()  # what the first recording of a process builds
+    if not torch.cuda.is_available():
+        weight = torch.nn.Parameter(torch.ones(2))
+        TracedStep(lambda: weight.square().sum(), dict).record()  # what the first recording of a process builds
     gc.collect()
     gc.freeze()  # a fork's collector would look through all of it, again and again
 
 
+@cache
+def machine() -> Machine:
+    """What a plan depends on; where there is a GPU, as another process finds it."""
+    if not torch.cuda.is_available():
+        return environment.machine()
+    with ProcessPoolExecutor(1, get_context("spawn")) as other:
+        return other.submit(environment.machine).result()
+
+
 def planned(contracts: Sequence[LoadedContract], claims: Sequence[str] = ()) -> Plan:
-    """What `harness verify` would plan for a machine without a GPU, in this process."""
+    """What `harness verify` would plan here."""
     return plan(
         contracts,
         claims=list(claims),
-        machine=environment.machine(),
+        machine=machine(),
         describe=lambda name: resolve(name).describe(),
         harness_faults=HARNESS_FAULTS,
     )
@@ -100,7 +120,10 @@ def execute(run: Run, directory: Path, limit_s: float) -> None:
 
 
 def _work(run: Run, directory: Path) -> None:
-    vars(part_elsewhere)["subprocess"] = SimpleNamespace(Popen=_OtherPart)
+    if torch.cuda.is_available():  # a fork of this process could not use the device, once this one has
+        os.environ["PYTHONPATH"] = child_path()
+    else:
+        vars(part_elsewhere)["subprocess"] = SimpleNamespace(Popen=_OtherPart)
     with Recorder(directory) as recorder:
         try:
             importlib.import_module(f"harness.runners.{run.probe}").execute(run, recorder)

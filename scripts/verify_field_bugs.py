@@ -17,30 +17,64 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import field_bugs
 import forked_runs
 from field_bugs import FORMS, LONG, Said
+from forked_drill import Drilled, drilled
+
+from harness.contract.load import LoadedContract
+from harness.first_contract.draft import Draft
 
 LIMIT_S = 300.0  # of one run: the longest takes a tenth of it on a quiet machine
 
 
-def try_form(entry: Path, form: str, *, seed: int, long: bool = False, claims: Sequence[str] = ()) -> list[Said]:
+def try_form(
+    entry: Path,
+    form: str,
+    *,
+    seed: int,
+    long: bool = False,
+    claims: Sequence[str] = (),
+    without: Sequence[str] = (),
+    limit_s: float = LIMIT_S,
+) -> list[Said]:
     """What each claim says of one form, executed in forks of this process; without `long` the long run is left out.
 
-    claims: those to try, by their names without the entry's; empty: all.
+    claims: those to try, by their names without the entry's; empty: all but those in `without`. limit_s: of one run.
     """
+    with drafted(entry, form, seed) as (draft, folder, contracts):
+        left_out = {draft.claim_id(each) for each in without}
+        wanted = [each for each in wanted_of(draft, contracts, claims, long=long) if each not in left_out]
+        found = forked_runs.judged(contracts, forked_runs.planned(contracts, wanted), folder / "evidence", limit_s)
+        return [field_bugs.said_of(draft, verdict, seconds) for verdict, seconds in found]
+
+
+def drill_form(entry: Path, form: str, claims: Sequence[str]) -> Drilled:
+    """Plant every fault that the claims of one form name; without any claims, of all but the long run."""
+    with drafted(entry, form, seed=0) as (draft, folder, contracts):
+        return drilled(contracts, wanted_of(draft, contracts, claims, long=False), folder, LIMIT_S)
+
+
+@contextmanager
+def drafted(entry: Path, form: str, seed: int) -> Iterator[tuple[Draft, Path, list[LoadedContract]]]:
+    """The draft of a form, and its contracts in a folder where modules are found."""
     draft = field_bugs.draft_of(entry, form)
     with tempfile.TemporaryDirectory(prefix="field-bug-") as name, field_bugs.first_on_path(Path(name)) as folder:
-        contracts = field_bugs.write_contracts(draft, folder, seed=seed)
-        known = [claim.id for loaded in contracts for claim in loaded.contract.claims]
-        wanted = [draft.claim_id(each) for each in claims] or known
-        work = forked_runs.planned(contracts, [each for each in wanted if long or each != draft.claim_id(LONG)])
-        found = forked_runs.judged(contracts, work, folder / "evidence", LIMIT_S)
-        sys.modules.pop(draft.adapter_name.removesuffix(".py"), None)
-        return [field_bugs.said_of(draft, verdict, seconds) for verdict, seconds in found]
+        try:
+            yield draft, folder, field_bugs.write_contracts(draft, folder, seed=seed)
+        finally:
+            sys.modules.pop(draft.adapter_name.removesuffix(".py"), None)
+
+
+def wanted_of(draft: Draft, contracts: Sequence[LoadedContract], claims: Sequence[str], *, long: bool) -> list[str]:
+    """The claims to try, by their whole names."""
+    known = [claim.id for loaded in contracts for claim in loaded.contract.claims]
+    wanted = [draft.claim_id(each) for each in claims] or known
+    return [each for each in wanted if long or each != draft.claim_id(LONG)]
 
 
 def try_entry(entry: Path, seeds: Sequence[int], *, long: bool) -> field_bugs.Records:

@@ -10,23 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from harness.system.protocol import CaptureRecord
-from harness.system.replay.graph import CudaGraph
+from harness.system.replay.graph import CudaGraph, MemPoolId
 from harness.system.replay.graph import warm_up as warm_up_on
 from harness.system.replay.traced import TracedStep
 
 Body = Callable[[], Tensor]
 
 
+@cache
+def _side_stream() -> torch.cuda.Stream:
+    """The stream of all warm-ups and captures: libraries take memory for each."""
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+
 def warm_up(body: Body, times: int = 3) -> None:
     """Execute it so many times, on a side stream where there is a GPU; what it changed stays changed."""
     if torch.cuda.is_available():
-        warm_up_on(torch.cuda.Stream(), body, times)
+        warm_up_on(_side_stream(), body, times)
         return
     for _ in range(times):
         body()
@@ -37,12 +44,14 @@ class OwnGraph:
 
     As with a CUDA graph, what is static stays where it is on a CPU, too: `result`, and the gradient of each of
     `parameters` that the body allocates. `static` are the tensors that the body reads of a batch. Python that the body
-    runs is run while capturing alone; numbers that it reads then are constants.
+    runs is run while capturing alone; numbers that it reads then are constants. `pool`: one that graphs share.
     Raises `HarnessError` where the body cannot be captured.
     """
 
-    def __init__(self, body: Body, static: Mapping[str, Tensor], parameters: Iterable[Tensor] = ()) -> None:
-        self._static, self._parameters = dict(static), list(parameters)
+    def __init__(
+        self, body: Body, static: Mapping[str, Tensor], parameters: Iterable[Tensor] = (), pool: MemPoolId | None = None
+    ) -> None:
+        self._static, self._parameters, self._pool = dict(static), list(parameters), pool
         self._gradients: dict[str, Tensor] = {}  # on a CPU: where replays write them
         self._allocated: set[str] = set()
         self.addresses = self.addresses_now()
@@ -71,8 +80,8 @@ class OwnGraph:
 
     def _captured(self, body: Body) -> CudaGraph | TracedStep:
         if torch.cuda.is_available():
-            graph = CudaGraph()
-            with graph.capturing():
+            graph = CudaGraph(_side_stream())
+            with graph.capturing(self._pool):
                 self.result = body().detach()
             return graph
         before = {str(index): each.grad for index, each in enumerate(self._parameters)}
@@ -115,7 +124,6 @@ class OwnCaptures:
 
     def record(self) -> CaptureRecord:
         graphs = list(self.graphs.values())
-        last = graphs[-1] if graphs else None
         named = {f"{number}.step": graph.raw() for number, graph in enumerate(graphs)}
         cuda = torch.cuda.is_available()
         return CaptureRecord(
@@ -127,9 +135,14 @@ class OwnCaptures:
             warmup_steps=self.warmup_steps,
             replays=self.replays,
             uncaptured_steps=self.uncaptured,
-            recorded_operations=last.operations if last is not None else 0,
-            fake_pass_clean=None if cuda or last is None else True,
+            recorded_operations=sum(graph.operations for graph in graphs),
+            fake_pass_clean=None if cuda or not graphs else True,
             graphs={name: handle for name, handle in named.items() if handle is not None},
-            static_buffers=last.addresses_now() if last is not None else {},
-            captured_addresses=last.addresses if last is not None else {},
+            static_buffers=_of_each(graph.addresses_now() for graph in graphs),
+            captured_addresses=_of_each(graph.addresses for graph in graphs),
         )
+
+
+def _of_each(addresses: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Those of all graphs, by the graph's number and their name."""
+    return {f"{number}.{name}": place for number, graph in enumerate(addresses) for name, place in graph.items()}

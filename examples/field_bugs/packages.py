@@ -48,7 +48,10 @@ def use_packages(entry: str, form: str) -> None:
 
 
 def _require_unimported(folder: Path, release: str) -> None:
+    """Of what a release has for itself, a leading underscore, Python may have taken the environment's as it started."""
     for path in folder.iterdir():
+        if path.name.startswith("_"):
+            continue
         imported = sys.modules.get(path.stem) if path.name == path.stem or path.suffix == ".py" else None
         place = str(getattr(imported, "__file__", None) or folder)
         if not Path(place).is_relative_to(folder):

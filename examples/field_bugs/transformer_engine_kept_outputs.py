@@ -10,8 +10,8 @@ from examples.field_bugs.own_capture import OwnCaptures, OwnGraph, warm_up
 from harness.system.step_function import StepFunction
 
 ON_GPU = torch.cuda.is_available()
-LAYERS, MICRO_BATCHES = 4, 8
-ROWS, WIDTH = (8192, 256) if ON_GPU else (8, 16)
+LAYERS, MICRO_BATCHES = (20, 20) if ON_GPU else (4, 8)
+ROWS, WIDTH = (2048, 256) if ON_GPU else (8, 16)
 
 
 def buggy(seed, captured):

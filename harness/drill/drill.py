@@ -15,7 +15,7 @@ from harness.drill import interrupted
 from harness.drill.execution import runs_of
 from harness.drill.matrix import headline_of
 from harness.drill.plan import Case, DrillPlan, plan_drill
-from harness.drill.rows import controls_of, row_of
+from harness.drill.rows import controls_of, row_of, sources_of
 from harness.early_verdicts import AsTheyEnd
 from harness.errors import ExitCode
 from harness.evidence import environment, layout
@@ -31,7 +31,6 @@ from harness.run_directory.drill_record import (
     DrillRecord,
     NotDrilled,
     Row,
-    Source,
     record_text,
 )
 from harness.run_directory.interrupted_run import Described, made_directory
@@ -144,7 +143,7 @@ def _judge(
     contracts: Sequence[LoadedContract], planned: DrillPlan, bundle: Bundle, machine: Machine, started: datetime
 ) -> DrillRecord:
     """Controls and rows from the evidence on disk alone."""
-    models, sources = [loaded.contract for loaded in contracts], _sources(planned)
+    models, sources = [loaded.contract for loaded in contracts], sources_of(planned)
     controls = controls_of(session.judge_bundles([bundle], contracts).verdicts)
     rows = [row_of(case, models, sources, bundle) for case in planned.cases]
     return _record(contracts, planned, controls, rows, machine, started)
@@ -153,7 +152,7 @@ def _judge(
 def _rows_as_they_end(
     planned: DrillPlan, contracts: Sequence[LoadedContract], bundle: Bundle, tell: Callable[[Row], None]
 ) -> AsTheyEnd:
-    models, sources = [loaded.contract for loaded in contracts], _sources(planned)
+    models, sources = [loaded.contract for loaded in contracts], sources_of(planned)
 
     def drilled(case: Case) -> None:
         tell(row_of(case, models, sources, bundle))
@@ -179,20 +178,8 @@ def _record(
         controls=controls,
         rows=rows,
         not_run=[NotDrilled(**vars(item)) for item in planned.not_run],
-        sources=_sources(planned),
+        sources=sources_of(planned),
     )
-
-
-def _sources(planned: DrillPlan) -> dict[str, Source]:
-    return {
-        name: Source(
-            probe=faulted.planned.probe,
-            executed_arms=list(faulted.executed.arms) if faulted.executed is not None else [],
-            faulted_arms=faulted.planned.fault_arms,
-            donor=faulted.donor,
-        )
-        for name, faulted in planned.faulted.items()
-    }
 
 
 def _write(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from harness.contract.schema import Contract
 from harness.drill.execution import evidence_of
 from harness.drill.expectations import is_killed, seen_figures, upstream_alone_passes
-from harness.drill.plan import Case
+from harness.drill.plan import Case, DrillPlan
 from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict
 from harness.run_directory.bundle import Bundle
@@ -49,3 +49,16 @@ def row_of(case: Case, contracts: Sequence[Contract], sources: Mapping[str, Sour
         message=verdict.message,
         runs=unit.runs,
     )
+
+
+def sources_of(planned: DrillPlan) -> dict[str, Source]:
+    """Where the evidence of each faulted run comes from, by the run's name."""
+    return {
+        name: Source(
+            probe=faulted.planned.probe,
+            executed_arms=list(faulted.executed.arms) if faulted.executed is not None else [],
+            faulted_arms=faulted.planned.fault_arms,
+            donor=faulted.donor,
+        )
+        for name, faulted in planned.faulted.items()
+    }

@@ -22,13 +22,17 @@ class State(Record):
 
 
 class EndDifference(Record):
-    """How far the trained parameters lie from those that an earlier execution of the same run ended with."""
+    """How far parameters and buffers lie from those that an earlier execution of the same run ended with."""
 
     arm: str
     replica: Count
-    tensors: Count  # compared: of one name and shape
+    tensors: Count  # parameters compared: of one name and shape
     largest: Amount | None  # largest absolute difference; None where nothing could be compared
     tensor: str | None  # where it is
+    buffers: Count | None = None  # floating-point ones compared, likewise; None: not recorded
+    # largest difference of one, over its largest element in that execution; None where nothing could be compared
+    buffers_relative: Amount | None = None
+    buffer: str | None = None  # where it is
 
 
 class ArmStart(Record):
@@ -58,6 +62,7 @@ class ArmEnd(Record):
     state: State | None = None  # as in the start
     differences: list[EndDifference] | None = None
     input_names: list[str] | None = None  # of what the last step read; None: not shown, or recorded before they were
+    input_shapes: Count | None = None  # how many different shapes and types the steps' inputs had; None: likewise
     # by how much optimizers' own counters went up, each number once; None: nobody looked
     updates: list[Count] | None = None
 

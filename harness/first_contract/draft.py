@@ -22,6 +22,18 @@ WHY_TOLERANCE = (
     "that, more as training goes on. Half precision needs more: change the number, and say here why."
 )
 
+OUTSIDE_SHARE = 0.5
+WHY_OUTSIDE = (
+    "What is left outside is the trainer's choice, an optimizer say. Half of the device's time is the most, as half of "
+    "the operations is without a GPU: beyond that the graph is the smaller part of the step. Put a smaller share, once "
+    "it is known what is left outside."
+)
+MEMORY_RATIO = "3.0"
+WHY_MEMORY = (
+    "A graph keeps a pool of its own, beside what the warm-up before it took: a plain step's memory twice. The third "
+    "is for what libraries take for each stream, which is most of a small step. Demand less, once it is known."
+)
+
 
 @dataclass(frozen=True)
 class Arms:
@@ -29,6 +41,7 @@ class Arms:
 
     compiled: bool  # torch.compile: there is a C++ compiler
     timed: bool  # there is a CUDA device
+    memory: bool  # there is a CUDA device, whose memory is counted
 
 
 @dataclass(frozen=True)
@@ -94,6 +107,8 @@ class Draft:
             claims += [self._within(), self._gradients("within")]
         else:
             claims += [self._captures(), self._same(), self._gradients("bitwise"), *self._of_plain_steps()]
+        if self.arms.memory and not self.optimizes:
+            claims.append(self._memory())
         if self.arms.timed:
             claims.append(self._faster("FASTER", self._candidate, "WITHIN" if self.optimizes else "SAME"))
         if self.arms.timed and self._compiles:
@@ -189,14 +204,30 @@ class Draft:
         )
 
     def _captures(self) -> str:
+        itself = "captured" in self.source.arguments
         return self._claim(
             "CAPTURES",
-            "The whole step is captured, and replayed once a step",
+            f"{'Most of the step' if itself else 'The whole step'} is captured, and replayed once a step",
             "capture",
-            "    candidate: captured\n    captures: 1\n",
-            "Every batch has the same shapes: one capture serves them all.",
+            "    candidate: captured\n    captures: 1\n    per_shape: true\n"
+            + (f"    outside_share_at_most: {OUTSIDE_SHARE}\n" if itself else ""),
+            f"One capture serves all batches of one shape.{f' {WHY_OUTSIDE}' if itself else ''}",
             "Something in the step waits for the device, or needs a value on the host: the message names its line.",
-            "doubled_step, dropped_step, second_capture, skipped_update",
+            f"doubled_step, dropped_step, second_capture, capture_each_step, {'decoy_graph, ' if itself else ''}"
+            "skipped_update",
+        )
+
+    def _memory(self) -> str:
+        return self._claim(
+            "MEMORY",
+            f"The captured step takes at most {MEMORY_RATIO} times the plain one's memory",
+            "peak_memory",
+            f"    candidate: captured\n    baseline: plain\n    at_most_ratio: {MEMORY_RATIO}\n    of: reserved\n"
+            f"    trajectory: {self.claim_id('SAME')}\n",
+            WHY_MEMORY,
+            "Each shape is captured into a pool of its own (name one pool for all, and capture the largest shape "
+            "first), or outputs of the warm-up are kept after their last use.",
+            "retained_tensors, hidden_memory, doubled_step",
         )
 
     def _same(self) -> str:
@@ -218,8 +249,9 @@ class Draft:
             "trajectory_match",
             f"    candidate: optimized\n    baseline: plain\n{self._equality('within')}",
             WHY_TOLERANCE,
-            "The optimization left out a term, an update or a scale, or kept a value that has changed since.",
-            "unsteady_loss, one_batch, nan_tail, no_steps",
+            "The optimization left out a term, an update or a scale, or kept a value that has changed since. Counts "
+            "that end apart: running statistics are updated twice where a block is recomputed.",
+            "unsteady_loss, statistics_updated_twice, one_batch, nan_tail, no_steps",
         )
 
     def _gradients(self, equality: str) -> str:
@@ -257,7 +289,7 @@ class Draft:
             f"torch.compile fuses operations, and so rounds otherwise than the plain step. {WHY_TOLERANCE}",
             "A graph was compiled for a value that has changed since, or the step branches on what the compiler took "
             "for constant.",
-            "unsteady_loss, one_batch, nan_tail, no_steps",
+            "unsteady_loss, statistics_updated_twice, one_batch, nan_tail, no_steps",
         )
 
     def _faster(self, claim: str, arm: str, trajectory: str) -> str:

@@ -24,7 +24,8 @@ def compiler_missing() -> str:
 
 def arms_here(*, compiled: bool) -> Arms:
     """What this machine allows."""
-    return Arms(compiled=compiled and not compiler_missing(), timed=environment.machine().cuda)
+    cuda = environment.machine().cuda
+    return Arms(compiled=compiled and not compiler_missing(), timed=cuda, memory=cuda)
 
 
 def keep(draft: Draft, folder: Path, *, force: bool) -> list[Path]:

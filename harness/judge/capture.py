@@ -29,8 +29,7 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
     _note(capture, nodes, sheet)
     _require_captured(part.candidate, capture, execution)
     _require_contents(capture, nodes)
-    if capture.captures != part.captures:
-        settle(reasons.WRONG_CAPTURE_COUNT, f"{capture.captures} captures were made, {part.captures} are demanded")
+    _require_number(part, capture, execution, sheet)
     _require_census(capture)
     _require_every_step(capture, execution, sheet)
     _require_launches(capture, sheet)
@@ -65,6 +64,29 @@ def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence
         why = f"its capture failed, and it trained on uncaptured: {end.capture_errors[0]}"
         settle(reasons.NOT_CAPTURED, f"{arm} was not captured: {why}")
     settle(reasons.NOT_CAPTURED, f"{arm} was not captured: {capture.failure or 'it never began'}")
+
+
+def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
+    """As many captures as demanded; for each shape at most as many, and not one in every step."""
+    if not part.per_shape:
+        if capture.captures != part.captures:
+            settle(reasons.WRONG_CAPTURE_COUNT, f"{capture.captures} captures were made, {part.captures} are demanded")
+        return
+    end = end_of(execution)
+    if end.input_shapes is None:
+        settle(reasons.EVIDENCE_MISSING, f"how many shapes the batches of {part.candidate} had was not recorded")
+    sheet.count("shapes", end.input_shapes)
+    if capture.captures > part.captures * end.input_shapes:
+        settle(
+            reasons.WRONG_CAPTURE_COUNT,
+            f"{capture.captures} captures were made; of {end.input_shapes} shapes of batches {part.captures} each, at "
+            "most, are demanded",
+        )
+    if capture.captures >= end.steps_called > 1:
+        settle(
+            reasons.WRONG_CAPTURE_COUNT,
+            f"{capture.captures} captures were made in {end.steps_called} steps: no capture served a second one",
+        )
 
 
 def _captures(capture: CaptureEvidence) -> list[list[GraphNodes]]:

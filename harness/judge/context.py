@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.contract.claims import AnyClaim, AnyPart
+from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.conditions import Situation, capability_of
+from harness.contract.kinds.replay import Capture
 from harness.contract.schema import Contract
 from harness.evidence.arm_records import ArmEnd, CaptureEvidence
 from harness.evidence.base import Obstacle, Probe
 from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
-from harness.judge.launched import uncounted
+from harness.judge.launched import DEFAULT, Bounds, uncounted
 from harness.judge.sheet import Sheet, settle
 from harness.judge.verdict import Status
 
@@ -44,6 +45,17 @@ class Context:
     def situation(self, part: AnyPart) -> Situation:
         """What the part's bounds may depend on."""
         return situation_of(part, self.workload, self.gpu, self.runs)
+
+    def outside_bounds(self, arm: str) -> Bounds:
+        """What a step of the arm may do outside its graphs: what the strictest claim of kind `capture` about it
+        allows; what every arm may where the contract has none."""
+        parts = [each for claim in self.contract.claims for each in parts_of(claim) if isinstance(each, Capture)]
+        judged = [self.resolved(each) for each in parts if each.candidate == arm]
+        found = [each for each in judged if isinstance(each, Capture)]
+        if not found:
+            return DEFAULT
+        shares = [each.outside_share_at_most for each in found]
+        return Bounds(min(shares), min(each.outside_operations_at_most for each in found))
 
     def mechanism(self, part: AnyPart) -> str | None:
         """The replay mechanism that the part, or else its claim, is about; None when it names none."""
@@ -190,7 +202,8 @@ def require_captured(
             f"arm {arm} never replayed a capture, so nothing about a captured step was measured{why}",
         )
     # a traced replay that did too much or too little shows in what it trained; its number is the capture claim's
-    found = uncounted(arm, capture) if watched and capture.mechanism == "cuda_graph" else None
+    counted = watched and capture.mechanism == "cuda_graph"
+    found = uncounted(arm, capture, context.outside_bounds(arm)) if counted else None
     if found is not None:
         known = reasons.REASONS[found.reason].status is Status.INCONCLUSIVE
         settle(found.reason if known else reasons.CANDIDATE_NOT_CAPTURED, found.message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from harness.evidence.arm_records import NOT_FINITE, State
+from harness.evidence.arm_records import NOT_FINITE, EndDifference, State
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import end_of
@@ -120,23 +120,42 @@ def require_equal_ends(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, s
             )
 
 
-def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence) -> None:
-    """Settle FAIL where BatchNorm counted other numbers of batches: no rounding moves a count, whatever the bound."""
+def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, bound: float) -> None:
+    """Settle FAIL where BatchNorm counted other numbers of batches, and a buffer ends further apart than so many times
+    the baseline's largest element of it; where that was not recorded, counts alone decide.
+
+    Counts tell from rounding: a bias before a norm drifts under Adam, and the running mean with it, and no prediction
+    changes. Buffers tell from a recomputation that makes its two updates come to one.
+    """
+    apart = counts_apart(candidate, baseline)
+    if not apart:
+        return
+    found = _difference_from(candidate, baseline.start.arm)
+    largest = None if found is None else found.buffers_relative
+    if found is None or largest is None:
+        statistics = "so other running statistics"
+    elif largest <= bound:
+        return
+    else:
+        statistics = f"and buffer {found.buffer} ends {number(largest)} times its largest element apart"
+    settle(
+        reasons.END_DIFFERS,
+        f"{ours} and {theirs} have losses within the bound, and other numbers of batches in BatchNorm's counts, "
+        f"{statistics}: a forward pass ran more often in one of them, as one that is recomputed for the backward pass "
+        f"does; {some(apart)}",
+    )
+
+
+def counts_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> list[str]:
+    """BatchNorm's counts that both have and that ended at other numbers; none where ends were not recorded."""
     one, other = end_of(candidate).state, end_of(baseline).state
     if one is None or other is None:
-        return
-    apart = [
+        return []
+    return [
         str(entry)
         for entry in differing(one, other)
         if entry.category == "buffers" and entry.name.endswith(_COUNT) and not entry.only_one_has_it
     ]
-    if apart:
-        settle(
-            reasons.END_DIFFERS,
-            f"{ours} and {theirs} have losses within the bound, and other numbers of batches in BatchNorm's counts, so "
-            "other running statistics: a forward pass ran more often in one of them, as one that is recomputed for "
-            f"the backward pass does; {some(apart)}",
-        )
 
 
 class Apart:
@@ -162,26 +181,33 @@ def differing(ours: State, theirs: State) -> list[Apart]:
 
 
 def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """How far the candidate's parameters ended from the baseline's, as far as the run recorded it."""
-    found = [each for each in end_of(candidate).differences or [] if each.arm == baseline.start.arm]
-    largest = found[0].largest if found else None
-    if not found and end_of(candidate).trainable_digest == end_of(baseline).trainable_digest:
+    """How far the candidate's parameters and buffers ended from the baseline's, as far as the run recorded it."""
+    found = _difference_from(candidate, baseline.start.arm)
+    largest = None if found is None else found.largest
+    if found is None and end_of(candidate).trainable_digest == end_of(baseline).trainable_digest:
         largest = 0.0  # executed in two processes, with equal bits
     sheet.figure("end_max_abs_difference", largest, "parameter")
-    if found and found[0].tensor is not None:
-        sheet.figure("end_max_abs_difference_tensor", found[0].tensor)
+    if found is not None and found.tensor is not None:
+        sheet.figure("end_max_abs_difference_tensor", found.tensor)
+    if found is not None and found.buffers:
+        sheet.figure("end_buffers_max_relative_difference", found.buffers_relative, "of a buffer's largest element")
+        sheet.figure("end_buffers_max_relative_difference_tensor", found.buffer)
 
 
 def require_distance(name: str, candidate: ArmEvidence, baseline: str) -> None:
     """Settle unless a claim within a bound can say how far apart the ends lie; for a NaN see `require_finite_end`."""
-    found = [each for each in end_of(candidate).differences or [] if each.arm == baseline]
-    if not found or found[0].largest is None or not math.isfinite(found[0].largest):
+    found = _difference_from(candidate, baseline)
+    if found is None or found.largest is None or not math.isfinite(found.largest):
         settle(reasons.END_STATE_UNRECORDED, f"how far {name} ended from {baseline} was not recorded")
 
 
 def distance(candidate: ArmEvidence, baseline: str) -> str:
     """For a claim within a bound: the largest difference of parameters at the end, as a sentence's tail."""
-    found = [each for each in end_of(candidate).differences or [] if each.arm == baseline]
-    if not found or found[0].largest is None:
+    found = _difference_from(candidate, baseline)
+    if found is None or found.largest is None:
         return ""
-    return f"; their parameters end up to {number(found[0].largest)} apart"
+    return f"; their parameters end up to {number(found.largest)} apart"
+
+
+def _difference_from(candidate: ArmEvidence, baseline: str) -> EndDifference | None:
+    return next((each for each in end_of(candidate).differences or [] if each.arm == baseline), None)

@@ -59,6 +59,8 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
     require_finite_gradients(records, sheet)
     same_system = part.baseline is None or context.same_system(part.candidate, part.baseline)
     require_comparable(named, sheet, frozen=same_system)
+    if part.baseline is not None:
+        _require_some_left(candidate, baseline)
     _require_agreement(part, compared, sheet)
     if part.clipped_norm is not None:
         _require_same_groups(records)
@@ -69,6 +71,17 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
         require_equal_ends(named, sheet, same_system=same_system)
     require_recorded(named)
     return sheet.held(_sentence(part, records, compared))
+
+
+def _require_some_left(candidate: ArmEvidence, baseline: ArmEvidence) -> None:
+    """Settle NOT_RUN where neither arm leaves any: a loop that ends with `optimizer.zero_grad()` has none to read."""
+    records = [*candidate.gradients, *baseline.gradients]
+    if baseline.gradients and not any(record.tensors for record in records):
+        settle(
+            reasons.CAPABILITY_MISSING,
+            f"no step of {candidate.start.arm} or {baseline.start.arm} leaves a gradient to read: each sets them to "
+            "none at its end; `zero_grad` at the beginning of a step leaves those of the last one",
+        )
 
 
 def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> list[Gradients]:

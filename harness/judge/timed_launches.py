@@ -15,7 +15,7 @@ from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.evidence.run_records import TimingEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, executed
-from harness.judge.launched import Bounds, graphs_per_step, uncounted
+from harness.judge.launched import graphs_per_step, uncounted
 from harness.judge.sheet import Sheet, settle
 
 
@@ -68,7 +68,8 @@ def require_launches(
                 reasons.LAUNCHES_DIFFER,
                 f"{process.name} saw {look.launches} graph launches in {look.steps} {where}, which need {needed}",
             )
-    found = uncounted(part.candidate, capture, Bounds(operations=None)) if process.profiled else None
+    bounds = context.outside_bounds(part.candidate)._replace(operations=None)
+    found = uncounted(part.candidate, capture, bounds) if process.profiled else None
     if found is not None:
         settle(found.reason, f"{process.name}: {found.message}")
 

@@ -82,7 +82,7 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     if part.equality == "bitwise" and part.compare != "first":
         require_equal_ends({theirs: baseline, ours: candidate}, sheet, same_system=same_system)
     elif part.compare == "every" and same_system:
-        require_equal_counts(ours, candidate, theirs, baseline)
+        require_equal_counts(ours, candidate, theirs, baseline, part.max_relative_difference or 0.0)
     if any(each.first_exceeding is not None for each in repeats):
         settle(
             reasons.NOISE_ABOVE_TOLERANCE,

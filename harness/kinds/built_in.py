@@ -69,7 +69,8 @@ _ROWS = (
         judges_unreadable_device=False,
         card=("graph", "syncs"),
         deciding=(
-            Deciding("captures", "exactly", "captures"),
+            Deciding("captures", "exactly", "captures", when=("per_shape", False)),
+            Deciding("captures", "at most", "captures", of_demand="a shape", when=("per_shape", True)),
             Deciding("kernels_per_layer", "at least", "kernels_per_layer_at_least"),
             Deciding("kernels_in_every_layer", "at least", "kernels_in_every_layer"),
             Deciding("clipped_tensors", "exactly", "clipped_tensors_per_layer", of_demand="a layer"),

@@ -84,8 +84,9 @@ def _begun_in(name: str, events: Sequence[Any]) -> list[Any]:
 
 
 def _on_device(event: Any) -> bool:
-    """An activity of the device; the profiler shows a host's range there, too, which is none."""
-    return str(event.device_type()).endswith("CUDA") and event.name() not in (STEP, PLANTED)
+    """An activity of the device; the profiler shows ranges of the host there, too, which are none: ours, and those that
+    a library records, such as `Optimizer.step#AdamW.step`, which lasts as long as the update's kernels once more."""
+    return str(event.device_type()).endswith("CUDA") and not event.is_user_annotation()
 
 
 def _seconds(events: Iterable[Any]) -> float:

@@ -138,6 +138,7 @@ class ArmExecution:
     memory: list[MemorySample] = field(default_factory=list)
     steps_called: int = 0
     input_names: list[str] | None = None
+    input_shapes: int | None = None
     updates: list[int] | None = None
 
     def execute(self, kept: KeptGradients, *, keep: bool) -> None:
@@ -154,6 +155,7 @@ class ArmExecution:
             "capture_attempts": attempts.count,
             "capture_errors": attempts.errors,
             "input_names": self.input_names,
+            "input_shapes": self.input_shapes,
             "updates": self.updates,
         }
         self.recorder.write(end.model_copy(update=changes))
@@ -203,7 +205,7 @@ class ArmExecution:
             watch.write(self.recorder)
             if isinstance(watch, MicroBatchWatch):
                 self.updates = watch.updates()
-        self.input_names = block.input_names
+        self.input_names, self.input_shapes = block.input_names, block.input_shapes
         return watched
 
     def _step(self, index: int, watches: Sequence[MicroBatchWatch | RankWatch]) -> Tensor:
@@ -345,8 +347,9 @@ def arm_end(training: TrainingRun, arm: str, replica: int, steps: int, watch: St
     """Digests of what the arm has become, and how far it lies from what other arms of this run have become."""
     state = watch.at_end()
     trainable, frozen = digests_of(training)
-    differences = ends.differences(training)
-    ends.keep(training, arm)
+    ended = {**named_parameters(training), **watch.end_buffers}
+    differences = ends.differences(ended)
+    ends.keep(ended, arm)
     return ArmEnd(
         arm=arm,
         replica=replica,

@@ -6,7 +6,7 @@ once a block, of all its steps together, and fetched in a few transfers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from time import monotonic  # bound before a system is imported, which could replace it
 from typing import Protocol
 
@@ -52,6 +52,11 @@ class SeriesBlock:
         self._metrics = _KeptMetrics(training) if isinstance(training, HasMetrics) else None
         self.input_names: list[str] | None = None  # of the last step
         self._clear()
+
+    @property
+    def input_shapes(self) -> int | None:
+        """How many different shapes and types the inputs of all steps so far had; None where they are not shown."""
+        return len(self._inputs.shapes) if self._shows_inputs is not None else None
 
     def _clear(self) -> None:
         self._steps: list[int] = []
@@ -109,9 +114,14 @@ class _KeptInputs:
     """
 
     def __init__(self) -> None:
-        self._rows: dict[Shapes, dict[str, Tensor]] = {}  # [rows, ...] by name
+        self._rows: dict[Shapes, dict[str, Tensor]] = {}  # [rows, ...] by name, for every shape that there was
         self._filled: dict[Shapes, list[int]] = {}  # the places of its steps in the block
         self._steps = 0
+
+    @property
+    def shapes(self) -> Collection[Shapes]:
+        """Every one that some step's inputs had."""
+        return self._rows.keys()
 
     def keep(self, inputs: Mapping[str, Tensor]) -> bool:
         """Copy what a step read; whether there is no room for another one of its shape."""

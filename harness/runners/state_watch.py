@@ -20,6 +20,8 @@ from harness.system.replay.found_state import StateByCategory, found_state, plai
 from harness.system.shards import whole
 
 LOOSE = "tensors"
+BUFFER = "buffer "  # begins the name of a buffer among the tensors that an execution ended with
+ROUNDING = 1e-6  # a difference of so little of the largest buffer's elements is rounding: of a mean that is 0, say
 
 
 class StateWatch:
@@ -34,6 +36,7 @@ class StateWatch:
         self._training = training
         self._loose_at_start: frozenset[str] = frozenset()
         self._loose_later: dict[str, weakref.ref[Tensor]] = {}
+        self.end_buffers: dict[str, Tensor] = {}  # the floating-point ones at the end, by BUFFER and their name
 
     def at_start(self) -> State:
         """Before the first step."""
@@ -63,6 +66,9 @@ class StateWatch:
                 and self._loose_later[name]() is tensor
                 and entries[_list_of(name)] == at_first[_list_of(name)]
             )
+        }
+        self.end_buffers = {
+            f"{BUFFER}{name}": tensor for name, tensor in state["buffers"].items() if tensor.is_floating_point()
         }
         kept_state = {**state, LOOSE: kept}
         return _recorded(kept_state).model_copy(update={"numbers": _numbers(kept_state)})
@@ -136,27 +142,22 @@ def _recorded(state: StateByCategory) -> State:
 
 @dataclass
 class Ends:
-    """Parameters that executions of one run ended with: the first of each arm, kept in the host's memory."""
+    """Parameters and buffers that executions of one run ended with: the first of each arm, in the host's memory."""
 
     _kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
-    def differences(self, training: TrainingRun) -> list[EndDifference]:
-        """How far the parameters of `training` lie from each one kept; one tensor at a time is on the device twice.
+    def differences(self, ended: Mapping[str, Tensor]) -> list[EndDifference]:
+        """How far what a training ended with lies from each one kept; one tensor at a time is on the device twice.
 
         Parts are gathered by every rank, also by one that has kept nothing: others wait for it.
         """
-        compared: dict[str, dict[str, float]] = {arm: {} for arm in self._kept}
-        for name, tensor in named_parameters(training).items():
+        apart: dict[str, dict[str, float]] = {arm: {} for arm in self._kept}
+        for name, tensor in ended.items():
             ours = whole(tensor)
             for arm, kept in self._kept.items():
                 if name in kept and kept[name].shape == ours.shape:
-                    compared[arm][name] = largest_difference(ours, kept[name])
-        found = []
-        for arm, apart in compared.items():
-            worst = max(apart, key=lambda name: (apart[name] != apart[name], apart[name]), default=None)
-            largest = None if worst is None else apart[worst]
-            found.append(EndDifference(arm=arm, replica=0, tensors=len(apart), largest=largest, tensor=worst))
-        return found
+                    apart[arm][name] = largest_difference(ours, kept[name])
+        return [_difference(arm, apart[arm], kept) for arm, kept in self._kept.items()]
 
     def kept(self, arm: str) -> Mapping[str, Tensor]:
         """What the first execution of `arm` ended with; nothing of one that is not known."""
@@ -166,8 +167,39 @@ class Ends:
         """Of an arm that failed nothing is compared."""
         self._kept.pop(arm, None)
 
-    def keep(self, training: TrainingRun, arm: str) -> None:
+    def keep(self, ended: Mapping[str, Tensor], arm: str) -> None:
         """Keep what the first execution of `arm` ended with."""
         if arm not in self._kept:
-            parameters = named_parameters(training)
-            self._kept[arm] = {name: whole(tensor).detach().to("cpu", copy=True) for name, tensor in parameters.items()}
+            self._kept[arm] = {name: whole(tensor).detach().to("cpu", copy=True) for name, tensor in ended.items()}
+
+
+def _difference(arm: str, apart: Mapping[str, float], kept: Mapping[str, Tensor]) -> EndDifference:
+    compared = {name: size for name, size in apart.items() if not name.startswith(BUFFER)}
+    largest = {
+        name: largest_difference(kept[name], torch.zeros_like(kept[name])) for name in apart.keys() - compared.keys()
+    }
+    rounding = ROUNDING * max((size for size in largest.values() if math.isfinite(size)), default=0.0)
+    buffers = {name: _relative(apart[name], largest[name], rounding) for name in largest}
+    worst, moved = _worst(compared), _worst(buffers)
+    return EndDifference(
+        arm=arm,
+        replica=0,
+        tensors=len(compared),
+        largest=None if worst is None else compared[worst],
+        tensor=worst,
+        buffers=len(buffers),
+        buffers_relative=None if moved is None else buffers[moved],
+        buffer=None if moved is None else moved.removeprefix(BUFFER),
+    )
+
+
+def _worst(sizes: Mapping[str, float]) -> str | None:
+    """The name of the largest, or of a NaN; None of none."""
+    return max(sorted(sizes), key=lambda name: (sizes[name] != sizes[name], sizes[name]), default=None)
+
+
+def _relative(apart: float, largest: float, rounding: float) -> float:
+    """A difference over the largest element; 0 where it is rounding alone, infinite over a 0."""
+    if apart <= rounding:
+        return 0.0
+    return apart / largest if largest else math.inf

@@ -75,7 +75,8 @@ class SeriesWatch:
     def _keep(self, index: int, seen: _Seen) -> None:
         operations = seen.operations or 0
         fewest = operations if self._fewest is None else self._fewest
-        if any(seen.syncs.values()) or operations > fewest:
+        # the first that is watched may capture the second shape; of later ones only those that do more than a replay
+        if self._fewest is None or any(seen.syncs.values()) or operations > fewest:
             before, self._known_captures = self._known_captures, self.captures()
             if self._known_captures > before:
                 return

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harness.system.adapter_checks import require_loss
 from harness.system.built import StepFunction
 from harness.system.faulty_run import FAULTY_STEP
-from harness.system.protocol import Expectation, FaultDescription
+from harness.system.protocol import CaptureRecord, Expectation, FaultDescription
 from harness.system.step_function_run import StepFunctionRun
 
 if TYPE_CHECKING:
@@ -88,6 +89,45 @@ class _SecondCapture(AskedRun):
             self.forget_captures()
         return super().step(index)
 
+    def capture_record(self) -> CaptureRecord:
+        """Captures of the step's own nobody can drop: it says that it made another one."""
+        record = super().capture_record()
+        return replace(record, captures=record.captures + 1) if self._captures_itself else record
+
+
+class _CaptureEachStep(AskedRun):
+    def step(self, index: int) -> Tensor:
+        self.forget_captures()
+        return super().step(index)
+
+    def capture_record(self) -> CaptureRecord:
+        record = super().capture_record()
+        return replace(record, captures=record.replays) if self._captures_itself else record
+
+
+class _StatisticsUpdatedTwice(AskedRun):
+    """Keeps a running mean of its losses, and a count of them, in buffers, as BatchNorm does of its inputs."""
+
+    def __init__(self, opened: StepFunctionRun, arm: Arm) -> None:
+        import torch
+
+        super().__init__(opened, arm)
+        self._times = 1 + (arm.capture != "none" or self._compiles or bool(arm.settings().get("optimized")))
+        self._statistics = {"running_mean": torch.zeros(()), "num_batches_tracked": torch.zeros((), dtype=torch.int64)}
+        self._statistics = {name: tensor.to(self._device) for name, tensor in self._statistics.items()}
+
+    def step(self, index: int) -> Tensor:
+        loss = super().step(index)
+        for _ in range(self._times):
+            self._statistics["running_mean"].lerp_(loss.detach().reshape(()).float(), MOMENTUM)
+            self._statistics["num_batches_tracked"] += 1
+        return loss
+
+    def state(self) -> Mapping[str, Mapping[str, Tensor]]:
+        found = super().state()
+        planted = {f"planted.{name}": tensor for name, tensor in self._statistics.items()}
+        return {**found, "buffers": {**found.get("buffers", {}), **planted}}
+
 
 class _OtherGradients(AskedRun):
     """Gradients that are read are so many times what the step left."""
@@ -104,6 +144,8 @@ class _SkippedUpdate(AskedRun):
     def skipped_steps(self) -> int:
         return 1
 
+
+MOMENTUM = 0.1  # torch's default for BatchNorm
 
 FAULTS = {
     "stopped_training": FaultDescription(
@@ -136,6 +178,18 @@ FAULTS = {
         "candidate",
         {"capture": Expectation("FAIL", "wrong_capture_count")},
     ),
+    "capture_each_step": FaultDescription(
+        "capture_each_step",
+        "the capture is dropped before each step, which captures anew",
+        "candidate",
+        {"capture": Expectation("FAIL", "wrong_capture_count")},
+    ),
+    "statistics_updated_twice": FaultDescription(
+        "statistics_updated_twice",
+        "both arms keep a running mean and a count of losses in buffers; the optimized one updates them twice a step",
+        "both",
+        {"trajectory_match": Expectation("FAIL", "end_differs")},
+    ),
     "skipped_update": FaultDescription(
         "skipped_update",
         "the run says that it left one update out",
@@ -145,6 +199,13 @@ FAULTS = {
 }
 
 
+_PLANTED: dict[str, type[AskedRun]] = {
+    "other_losses": _OtherLosses,
+    "second_capture": _SecondCapture,
+    "capture_each_step": _CaptureEachStep,
+    "statistics_updated_twice": _StatisticsUpdatedTwice,
+    "skipped_update": _SkippedUpdate,
+}
 _FACTORS = {"other_gradients": 1 + 1e-6, "doubled_gradients": 2.0}
 
 
@@ -154,5 +215,4 @@ def with_fault(opened: StepFunctionRun, arm: Arm, fault: str, steps: int) -> Ste
         return UndoneRun(opened, arm, first=steps // 2)
     if fault in _FACTORS:
         return _OtherGradients(opened, arm, _FACTORS[fault])
-    planted = {"other_losses": _OtherLosses, "second_capture": _SecondCapture, "skipped_update": _SkippedUpdate}
-    return planted[fault](opened, arm)
+    return _PLANTED[fault](opened, arm)

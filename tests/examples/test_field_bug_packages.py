@@ -1,4 +1,4 @@
-"""Releases of other projects that entries of the museum try: how they are listed, found and imported."""
+"""Releases of other projects that entries of the museum try: how they are listed, found, imported, and tried."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import re
 import sys
 from pathlib import Path
 
+import field_bugs
 import pytest
+import write_field_bugs_page
+from field_bug_server import Ask
 from install_field_bug_packages import rounds
 
 from examples.field_bugs import packages
@@ -68,3 +71,20 @@ def test_a_process_that_has_imported_another_release_is_refused(entry: Path) -> 
 
 def test_releases_of_one_package_are_downloaded_in_rounds() -> None:
     assert rounds(["a==1", "a==2", "b==1"]) == [["a==1", "b==1"], ["a==2"]]
+
+
+INSTALLED = {bug.entry.stem: bug for bug in write_field_bugs_page.bugs() if "installed" in bug.facts and bug.records}
+
+
+@pytest.mark.parametrize("form", field_bugs.FORMS)
+@pytest.mark.parametrize("name", INSTALLED)
+def test_a_release_says_what_is_recorded_of_it(name: str, form: str, ask: Ask) -> None:
+    """By the claim that found the bug; those of an entry that a wheel holds are tried where it is installed."""
+    bug = INSTALLED[name]
+    missing = [release for release in bug.facts["installed"].get(form, []) if not packages.folder_of(release).is_dir()]
+    if missing:
+        pytest.skip(f"no {', '.join(missing)}: {packages.INSTALL}")
+    claim = bug.found[0].claim
+    recorded = [each for each in bug.records[0][form] if each.claim == claim]
+    said = ask(bug.entry, form, claim)
+    assert [(each.status, each.reason) for each in said] == [(each.status, each.reason) for each in recorded], said

@@ -75,6 +75,14 @@ def last_shape(**changes: Any) -> dict[str, Any]:
     return THREE_SHAPES | {"nodes": [graph(label="a"), graph(label="b"), graph(label="c", **changes)]}
 
 
+def shaped(shapes: int | None, **capture: Any) -> Verdict:
+    """Three captures, and so many shapes of batches, of each of which one is allowed."""
+    asked = graphed(capture=cuda_graph(**(THREE_SHAPES | capture)))
+    assert asked.end is not None
+    end = asked.end.model_copy(update={"input_shapes": shapes})
+    return verdict_of(CAPTURE | {"per_shape": True}, paired(dataclasses.replace(asked, end=end)))
+
+
 CAPTURE_CASES = [
     Case("three shapes", "held", lambda: captured({"captures": 3}, **THREE_SHAPES)),
     Case("three traced shapes", "held", lambda: retraced({"captures": 3}, captures=3, recorded_operations=120)),
@@ -130,6 +138,15 @@ CAPTURE_CASES = [
         "evidence_inconsistent",
         lambda: captured({"captures": 2}, captures=2, nodes=[graph(), graph(), graph()]),
     ),
+    Case("a capture for each shape", "held", lambda: shaped(3)),
+    Case("fewer captures than shapes", "held", lambda: shaped(4)),
+    Case("more captures than shapes", "wrong_capture_count", lambda: shaped(2)),
+    Case(
+        "a capture in every step, all of other shapes",
+        "wrong_capture_count",
+        lambda: shaped(STEPS, captures=STEPS, nodes=[graph()] * STEPS),
+    ),
+    Case("shapes unrecorded", "evidence_missing", lambda: shaped(None)),
     Case("a step outside", "uncaptured_steps", lambda: captured(uncaptured_steps=1, replays=STEPS - 1)),
     Case("a lost step", "lost_step", lambda: captured(replays=STEPS - 1)),
     Case("a step twice", "extra_step", lambda: captured(replays=STEPS + 1)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -83,6 +84,18 @@ def effect(ours: Any, theirs: Any, **claim: Any) -> Verdict:
     return verdict_of(TRAJECTORY | {"guards": guards} | claim, run)
 
 
+COUNTED: dict[str, Any] = {"end_state": {"buffers": {"mean": "b", "norm.num_batches_tracked": "twice"}}}
+ONCE: dict[str, Any] = {"end_state": {"buffers": {"mean": "b", "norm.num_batches_tracked": "once"}}}
+
+
+def counted_twice(apart_by: float | None, ours: dict[str, Any] = COUNTED) -> Verdict:
+    """Of a claim within a hundredth; the candidate's buffer `mean` ends so many times its largest element apart."""
+    found = apart().model_copy(update={"buffers": 1, "buffers_relative": apart_by, "buffer": "mean"})
+    baselines = [arm("ungraphed", replica=replica, **ONCE) for replica in (0, 1)]
+    run = trajectory_run(graphed(differences=[found], **ours), baselines[0], repetition=baselines[1])
+    return verdict_of(TRAJECTORY | WITHIN | {"max_relative_difference": 0.01}, run)
+
+
 NOISE = np.array([2.5, 3.6, 2.8, 3.9, 2.6, 3.2, 3.7, 2.9, 3.4, 3.1, 3.8, 2.7])
 LEARNED = np.linspace(0.0, 0.6, 12)
 TRAJECTORY_ENDS = [
@@ -127,6 +140,11 @@ TRAJECTORY_ENDS = [
         "held",
         lambda: trajectory(graphed(end="near", differences=[apart(largest=0.5)]), claim=WITHIN),
     ),
+    Case("batches counted twice and statistics alike", "held", lambda: counted_twice(0.01)),
+    Case("batches counted twice, and statistics apart", "end_differs", lambda: counted_twice(0.011)),
+    Case("batches counted twice, and statistics NaN", "end_differs", lambda: counted_twice(math.nan)),
+    Case("batches counted twice, and no distance of statistics", "end_differs", lambda: counted_twice(None)),
+    Case("statistics apart, and batches counted alike", "held", lambda: counted_twice(0.5, ONCE)),
     Case("no distance of the ends", "end_state_unrecorded", lambda: trajectory(graphed(differences=[]), claim=WITHIN)),
     Case(
         "a distance to another arm",

@@ -55,6 +55,16 @@ def norm(before: float, after: float) -> list[GroupNorm]:
     return [GroupNorm(group="layer0", before=before, after=after)]
 
 
+BOTH = [gradients(step) for step in (0, 5)]
+NONE_LEFT = [each.model_copy(update={"tensors": []}) for each in BOTH]
+
+
+def none_left(baseline: ArmEvidence) -> Verdict:
+    """A candidate whose steps leave no gradient."""
+    run = paired(baseline, arm("synchronizing"), graphed(gradients=NONE_LEFT))
+    return verdict_of(GRADIENTS | {"clipped_norm": None, "clip_active_steps": None}, run)
+
+
 A = reduction("a")
 RELATIVELY = {"equality": "within", "max_abs_difference": None, "max_relative_difference": 1e-3}
 GRADIENT_CASES = [
@@ -107,6 +117,9 @@ GRADIENT_CASES = [
     ),
     Case("no group at one step", "evidence_missing", lambda: matched(groups=[])),
     Case("a tensor without gradient", "tensors_missing", lambda: matched(A)),
+    Case("no gradient in the candidate alone", "tensors_missing", lambda: none_left(arm("ungraphed", gradients=BOTH))),
+    Case("no gradient in either", "capability_missing", lambda: none_left(arm("ungraphed", gradients=NONE_LEFT))),
+    Case("no gradient, and none known of the baseline", "tensors_missing", lambda: none_left(arm("ungraphed"))),
     Case(
         "all zero",
         "vacuous_gradients_zero",

@@ -83,6 +83,14 @@ def trajectory(**capture: Any) -> Verdict:
     return verdict_of(TRAJECTORY | {"mechanism": "cuda_graph"}, trajectory_run(graphed(capture=cuda_graph(**capture))))
 
 
+def in_a_contract(share: float, claim: dict[str, Any], seconds: float = 0.02) -> Verdict:
+    """Of a trajectory with so many seconds outside 30 ms of graphs, where claims of its contract allow a share."""
+    declared = [{"kind": "capture", "candidate": "graphed", "outside_share_at_most": each} for each in (share, 0.9)]
+    beside = [{"id": f"CAPTURE-{number}"} | each for number, each in enumerate(declared)]
+    run = trajectory_run(graphed(capture=cuda_graph(device_work=eager(seconds))))
+    return verdict_of(TRAJECTORY | {"mechanism": "cuda_graph"} | claim, run, beside=beside)
+
+
 def timed_with(**capture: Any) -> Verdict:
     return timed(ours=graphed(LOSSES, capture=cuda_graph(**capture)))
 
@@ -202,6 +210,12 @@ LAUNCHED: dict[str, list[Case]] = {
     ],
     "trajectory_match": [
         Case("an eager training beside it", "candidate_not_captured", lambda: trajectory(device_work=eager(0.03))),
+        Case("as much outside as the contract allows", "held", lambda: in_a_contract(0.4, {})),
+        Case(
+            "more outside than the strictest of its claims allows",
+            "candidate_not_captured",
+            lambda: in_a_contract(0.39, {}),
+        ),
         Case(
             "another kernel launched",
             "candidate_not_captured",

@@ -18,7 +18,10 @@ class Capture(Judged):
     candidate: Name
     """The captured arm."""
     captures: Count = 1
-    """Exact number of captures: one for each shape."""
+    """Exact number of captures."""
+    per_shape: bool = False
+    """`captures` is for each shape of batch that the run read, as the harness saw them, and is then the most: a step
+    that pads its batches needs fewer. A run that captures in every step never replayed, whatever its shapes."""
     nodes_at_least: Count = 1
     """Fewest nodes of a graph."""
     nodes_at_most: Count | None = None
@@ -47,7 +50,7 @@ class Capture(Judged):
         "outside_share_at_most": Demand(("work_outside_graphs",)),
         "outside_operations_at_most": Demand(("work_outside_graphs",)),
     }
-    no_demand: ClassVar = {"candidate": "names an arm"}
+    no_demand: ClassVar = {"candidate": "names an arm", "per_shape": "the unit of the number of captures"}
 
     def asks_the_device(self) -> bool:
         """Kernels and clipped tensors are counted in a CUDA graph."""

@@ -46,7 +46,7 @@ def tried(*verdicts: Any) -> Tried:
     }
     run = RunEvidence("train-v1+small+paired", "paired", arms)
     view = replace(view_with(*verdicts), evidence={run.run_id: run})
-    draft = Draft(find_step_source("train.py:make_step"), 40, Arms(compiled=False, timed=True))
+    draft = Draft(find_step_source("train.py:make_step"), 40, Arms(compiled=False, timed=True, memory=True))
     return Tried(draft, session.Judgement(view), None)
 
 

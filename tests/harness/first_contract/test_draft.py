@@ -26,12 +26,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_lint_has_nothing_to_say_of_it(timed: bool, compiled: bool, project: Path) -> None:
-    draft = Draft(find_step_source("my_train.py:make_step"), 40, Arms(compiled, timed))
+    draft = Draft(find_step_source("my_train.py:make_step"), 40, Arms(compiled, timed, memory=timed))
     keep(draft, project, force=False)
     [loaded, _], findings = findings_of([project / "contracts", project / "contracts-long"])
     assert [str(finding) for finding in findings] == []
     ids = [claim.id.removeprefix("MY-TRAIN-") for claim in loaded.contract.claims]
-    expected = ["REPEATS", "CAPTURES", "SAME", "GRADIENTS", "SYNCS", *["COMPILED"] * compiled, *["FASTER"] * timed]
+    expected = ["REPEATS", "CAPTURES", "SAME", "GRADIENTS", "SYNCS", *["COMPILED"] * compiled]
+    expected += ["MEMORY", "FASTER"] if timed else []
     assert ids == [*expected, *["COMPILED-FASTER"] * (timed and compiled)]
     assert loaded.contract.workloads["small"].seq_len == 128
 
@@ -57,7 +58,7 @@ def test_a_step_with_an_optimization_of_its_own_has_its_own_template(
     argument: str, short: list[str], long: list[str], arms: dict[str, dict[str, object]], project: Path
 ) -> None:
     (project / "my_train.py").write_text(STEP.replace("seq_len=128", argument))
-    keep(Draft(find_step_source("my_train.py:make_step"), 40, Arms(True, False)), project, force=False)
+    keep(Draft(find_step_source("my_train.py:make_step"), 40, Arms(True, False, memory=False)), project, force=False)
     contracts, findings = findings_of([project / "contracts", project / "contracts-long"])
     assert [str(finding) for finding in findings] == []
     claims = [[claim.id.removeprefix("MY-TRAIN-") for claim in each.contract.claims] for each in contracts]
@@ -68,7 +69,7 @@ def test_a_step_with_an_optimization_of_its_own_has_its_own_template(
 
 def test_the_adapter_calls_the_function_with_what_it_takes(project: Path) -> None:
     adapter, contract, _ = keep(
-        Draft(find_step_source("my_train.py:make_step"), 40, Arms(False, False)), project, force=False
+        Draft(find_step_source("my_train.py:make_step"), 40, Arms(False, False, memory=False)), project, force=False
     )
     assert (adapter.name, contract.name) == ("my_train_harness.py", "my-train-v1.yaml")
     assert "        return make_step(seed=workload.seed, seq_len=workload.seq_len)\n" in adapter.read_text()
@@ -79,13 +80,13 @@ def test_the_adapter_of_a_script_in_a_folder_finds_it_there(project: Path) -> No
     (project / "scripts").mkdir()
     (project / "scripts" / "run.py").write_text(STEP)
     adapter, _, _ = keep(
-        Draft(find_step_source("scripts/run.py:make_step"), 40, Arms(False, False)), project, force=False
+        Draft(find_step_source("scripts/run.py:make_step"), 40, Arms(False, False, memory=False)), project, force=False
     )
     assert "sys.path.insert(0, str(Path(__file__).parent / 'scripts'))\n" in adapter.read_text()
 
 
 def test_no_file_is_replaced_unasked(project: Path) -> None:
-    draft = Draft(find_step_source("my_train.py:make_step"), 40, Arms(False, False))
+    draft = Draft(find_step_source("my_train.py:make_step"), 40, Arms(False, False, memory=False))
     (project / "contracts").mkdir()
     (project / "contracts" / "my-train-v1.yaml").write_text("mine")
     with pytest.raises(UsageError, match=r"contracts/my-train-v1\.yaml exists"):

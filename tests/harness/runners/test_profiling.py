@@ -11,15 +11,18 @@ import pytest
 import torch
 
 from harness.runners import profiling
-from harness.runners.device_work import PLANTED, busy_seconds, launches_in, sees_sync, without_planted
+from harness.runners.device_work import PLANTED, busy_seconds, device_work, launches_in, sees_sync, without_planted
 from harness.runners.profiling import Watched, graph_launches
 
 
 class Event:
     """A raw event of Kineto, as far as it is read."""
 
-    def __init__(self, name: str, start: int, duration: int, number: int = 0, *, device: str = "CPU") -> None:
+    def __init__(
+        self, name: str, start: int, duration: int, number: int = 0, *, device: str = "CPU", is_range: bool = False
+    ) -> None:
         self._name, self._start, self._duration, self._number, self._device = name, start, duration, number, device
+        self._range = is_range
 
     def name(self) -> str:
         return self._name
@@ -36,6 +39,9 @@ class Event:
     def device_type(self) -> str:
         return f"DeviceType.{self._device}"
 
+    def is_user_annotation(self) -> bool:
+        return self._range
+
 
 STEP = [
     Event("cudaGraphLaunch", 10, 5, number=1),
@@ -43,14 +49,14 @@ STEP = [
     Event("add", 55, 5, number=104, device="CUDA"),  # an operator of the planted range has its number
 ]
 SYNC = [
-    Event(PLANTED, 100, 100),
+    Event(PLANTED, 100, 100, is_range=True),
     Event("aten::sum", 105, 20, number=104),
     Event("cudaLaunchKernel", 110, 5, number=7),
     Event("sum", 120, 10, number=7, device="CUDA"),
     Event("cudaMemcpyAsync", 130, 5, number=8),
     Event("Memcpy DtoH (Device -> Pageable)", 140, 5, number=8, device="CUDA"),
     Event("cudaStreamSynchronize", 150, 5, number=9),
-    Event(PLANTED, 120, 25, device="CUDA"),
+    Event(PLANTED, 120, 25, device="CUDA", is_range=True),
 ]
 
 
@@ -63,6 +69,19 @@ def test_a_planted_sync_is_seen_and_left_out() -> None:
     ]
     assert launches_in(rest) == 1
     assert busy_seconds(rest) == pytest.approx(35e-9)
+
+
+def test_a_range_that_a_library_records_is_no_kernel() -> None:
+    step = [
+        Event("harness.step", 0, 100, is_range=True),
+        Event("Optimizer.step#AdamW.step", 60, 30, number=2, is_range=True),
+        Event("cudaLaunchKernel", 65, 5, number=3),
+        Event("adam", 70, 10, number=3, device="CUDA"),
+        Event("Optimizer.step#AdamW.step", 70, 10, number=2, device="CUDA", is_range=True),
+    ]
+    work = device_work([*STEP, *step], 1, [])
+    assert work.outside_kernel_seconds == pytest.approx(10e-9)
+    assert [each.name for each in work.outside] == ["adam"]
 
 
 def test_a_kernel_that_waits_for_other_ranks_is_no_work_of_the_device() -> None:

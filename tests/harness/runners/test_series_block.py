@@ -93,6 +93,17 @@ def test_large_inputs_make_short_blocks(tmp_path: Path, monkeypatch: pytest.Monk
     assert written(tmp_path, 9) == at_once(9)
 
 
+def test_shapes_of_inputs_are_counted_over_all_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series_block, "BLOCK_STEPS", 2)
+    training, counts = Training(), []
+    with Recorder(tmp_path) as recorder:
+        block = SeriesBlock(RUN, recorder, recorder.series("only", 0), training)  # type: ignore[arg-type]
+        for index in range(5):
+            block.add(index, training.step(index))
+            counts.append(block.input_shapes)
+    assert counts == [1, 2, 2, 2, 2]
+
+
 def test_batches_of_a_timed_block_have_their_own_digests() -> None:
     training, batches = Training(), []
     for index in range(5):

@@ -44,6 +44,20 @@ def test_a_step_that_captured_is_left_out() -> None:
     assert (operations.steps, operations.most_operations) == (2, 2)
 
 
+def test_the_first_watched_step_is_left_out_where_it_captures_a_second_shape() -> None:
+    captures = [1]
+    watch = SeriesWatch("cpu", captured=True, unwatched=1, captures=lambda: captures[0])
+    for index in range(4):
+        with watch.step(index):
+            torch.ones(3).sum()
+            if index == 1:
+                captures[0] = 2
+                torch.ones(3).sum()
+    operations = watch.operations()
+    assert operations is not None
+    assert (operations.steps, operations.fewest_operations, operations.most_operations) == (2, 2, 2)
+
+
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Something that waits, in place of torch's calls."""

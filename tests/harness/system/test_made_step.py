@@ -107,6 +107,21 @@ def test_a_second_capture_and_a_skipped_update_are_told() -> None:
     assert opened({}, "skipped_update").skipped_steps() == 1  # type: ignore[attr-defined]
 
 
+def test_a_capture_in_each_step_is_told() -> None:
+    again = opened({"capture": "step"}, "capture_each_step")
+    assert losses(again) == losses(opened({"capture": "step"}))
+    assert again.capture_record().captures == STEPS
+
+
+@pytest.mark.parametrize(("settings", "counted"), [({}, 1), ({"optimized": True}, 2), ({"capture": "step"}, 2)])
+def test_an_optimized_arm_updates_planted_statistics_twice(settings: dict[str, Any], counted: int) -> None:
+    run = opened(settings, "statistics_updated_twice")
+    assert losses(run) == losses(opened(settings))
+    buffers = run.state()["buffers"]
+    assert int(buffers["planted.num_batches_tracked"]) == counted * STEPS
+    assert float(buffers["planted.running_mean"]) != 0
+
+
 def test_gradients_are_read_a_millionth_larger_or_twice_as_large() -> None:
     plain, other, twice = opened({}), opened({}, "other_gradients"), opened({}, "doubled_gradients")
     for run in (plain, other, twice):
@@ -140,6 +155,13 @@ def test_what_captures_itself_is_captured_by_nobody_else_and_speaks_for_itself()
     assert losses(run) == losses(opened({}))
     assert run._captures == 0
     assert run.capture_record() is RECORD
+
+
+@pytest.mark.parametrize(("fault", "captures"), [("second_capture", 2), ("capture_each_step", STEPS)])
+def test_of_captures_of_its_own_more_are_told(fault: str, captures: int) -> None:
+    run = CapturesItself().open(WORKLOAD, Arm.model_validate({"capture": "step"}), fault=fault)
+    losses(run)
+    assert run.capture_record() == replace(RECORD, captures=captures)
 
 
 def test_buffers_that_come_with_the_first_step_of_a_capture_are_no_state() -> None:

@@ -1,0 +1,93 @@
+"""Try correct trainers of others under the templates that `harness init` writes: the shipped examples, and public ones.
+
+    python scripts/correct_trainers.py [NAME ...]
+
+NAME is an example's folder or a function of tests/support/public_trainers.py; without any, all of them. What each claim
+said is printed, and kept in examples/field_bugs/correct_trainers.json, from which docs/field-bugs.md is written. Of an
+example nothing but system, model, sizes and the settings of its two arms stands in the template. Exit code 1 where a
+claim is violated, undecided or an error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import field_bugs
+import forked_runs
+from field_bugs import LONG, ROOT, SHIPPED, Said
+from verify_field_bugs import LIMIT_S, try_form
+
+from harness.contract.load import LoadedContract, load_contract, load_contracts
+from harness.contract.schema import Arm
+from harness.first_contract.draft import STEPS, Arms, Draft
+from harness.first_contract.step_source import StepSource
+
+PUBLIC = ROOT / "tests" / "support" / "public_trainers.py"
+NOT_OURS = "SYNCS"  # its control is an arm that `harness.system.made_step` gives to a step that a function makes
+
+
+def try_example(name: str) -> list[Said]:
+    """What the claims of its template say of a shipped example."""
+    adapter = ROOT / "examples" / name / "adapter.py"
+    takes = ("seed", "optimized") if SHIPPED[name][2] == "optimized" else ("seed",)
+    source = StepSource(name, name, "step", None, adapter, 1, takes, {})
+    draft = Draft(source, STEPS, Arms(compiled=False, timed=False, memory=True))
+    with tempfile.TemporaryDirectory(prefix="correct-trainer-") as folder:
+        contracts = write_templates(draft, name, Path(folder))
+        known = [claim.id for loaded in contracts for claim in loaded.contract.claims]
+        left_out = {draft.claim_id(each) for each in (LONG, NOT_OURS)}
+        work = forked_runs.planned(contracts, [each for each in known if each not in left_out])
+        found = forked_runs.judged(contracts, work, Path(folder) / "evidence", LIMIT_S)
+        return [field_bugs.said_of(draft, verdict, seconds) for verdict, seconds in found]
+
+
+def write_templates(draft: Draft, name: str, folder: Path) -> list[LoadedContract]:
+    """The templates' contracts, with the system of an example, its small workload and its two arms in their lines."""
+    shipped = load_contract(ROOT / "examples" / name / "contract.yaml").contract
+    ours, plain, form = SHIPPED[name]
+    small = shipped.workloads["small"]
+    lines = {
+        r"system: .*": f"system: {shipped.system}",
+        r"(  \w+: \{)model: \w+, batch_size: 1, seq_len: 1": rf"\1model: {small.model}, batch_size: "
+        f"{small.batch_size}, seq_len: {small.seq_len}",
+        rf"  {form}: .*": f"  {form}: {_settings(shipped.arms[ours])}",
+        r"  plain: .*": f"  plain: {_settings(shipped.arms[plain])}",
+    }
+    for file, text in (
+        (draft.contract_name, draft.contract()),
+        (draft.long_contract_name, draft.long_contract()),
+    ):
+        written = text
+        for pattern, line in lines.items():
+            written = re.sub(rf"(?m)^{pattern}", line, written)
+        (folder / file).write_text(written, encoding="utf-8")
+    return load_contracts([folder / draft.contract_name, folder / draft.long_contract_name])
+
+
+def _settings(arm: Arm) -> str:
+    return json.dumps({"capture": arm.capture, **arm.settings()})
+
+
+def main() -> int:
+    sys.path[:0] = [str(ROOT), str(PUBLIC.parent)]
+    forked_runs.prepare()
+    from public_trainers import TRAINERS
+
+    wrong, found = [], field_bugs.correct_trainers()
+    for name in sys.argv[1:] or [*SHIPPED, *TRAINERS]:
+        found[name] = try_example(name) if name in SHIPPED else try_form(PUBLIC, name, seed=0)
+        right = field_bugs.is_right("mended", found[name])
+        print(f"== {name}: {'as it should be' if right else 'NOT as it should be'}")
+        for each in found[name]:
+            print(f"   {each.status} {each.reason}  {each.claim}: {each.message}", flush=True)
+        wrong += [] if right else [name]
+        field_bugs.keep_correct_trainers(found)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""How far two executions ended apart: parameters by their largest difference, buffers over their largest element."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.evidence.arm_records import EndDifference
+from harness.runners.state_watch import BUFFER, Ends
+
+
+def difference(ended: dict[str, list[float]], kept: dict[str, list[float]]) -> EndDifference:
+    ends = Ends()
+    ends.keep(tensors(kept), "plain")
+    [found] = ends.differences(tensors(ended))
+    return found
+
+
+def tensors(values: dict[str, list[float]]) -> dict[str, Tensor]:
+    return {name: torch.tensor(each) for name, each in values.items()}
+
+
+def test_parameters_and_buffers_are_told_apart() -> None:
+    kept = {"weight": [1.0, 2.0], f"{BUFFER}mean": [4.0, -8.0], f"{BUFFER}variance": [2.0], f"{BUFFER}other": [1.0]}
+    ended = {"weight": [1.0, 2.5], f"{BUFFER}mean": [4.0, -6.0], f"{BUFFER}variance": [2.25], f"{BUFFER}mine": [9.0]}
+    found = difference(ended, kept)
+    assert (found.tensors, found.largest, found.tensor) == (1, 0.5, "weight")
+    assert (found.buffers, found.buffers_relative, found.buffer) == (2, 0.25, "mean")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "relative"),
+    [
+        ([1e-7], [0.0], 0.0),  # rounding, beside a buffer of 4
+        ([1e-3], [0.0], math.inf),
+        ([math.inf], [math.inf], 0.0),
+        ([math.nan], [1.0], math.nan),
+    ],
+)
+def test_rounding_is_none_and_what_is_not_finite_is_seen(
+    ours: list[float], theirs: list[float], relative: float
+) -> None:
+    large = {f"{BUFFER}large": [4.0]}
+    found = difference({f"{BUFFER}mean": ours} | large, {f"{BUFFER}mean": theirs} | large)
+    assert found.buffers_relative == pytest.approx(relative, nan_ok=True)
+
+
+def test_without_buffers_there_is_no_distance_of_any() -> None:
+    found = difference({"weight": [1.0]}, {"weight": [1.0]})
+    assert (found.buffers, found.buffers_relative, found.buffer) == (0, None, None)

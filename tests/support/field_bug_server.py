@@ -1,0 +1,59 @@
+"""What the claims say of forms of entries of the museum, tried in forks of one process for all tests that ask."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from field_bugs import ROOT, Said
+
+SCRIPT = ROOT / "scripts" / "answer_field_bugs.py"
+Ask = Callable[..., list[Said]]
+Drill = Callable[[Path, str], tuple[list[str], list[dict[str, Any]]]]
+
+
+class Server:
+    """A process that has imported torch, and answers a line for each line."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._to, self._back = process.stdin, process.stdout
+
+    def ask(self, entry: Path, form: str, *claims: str) -> list[Said]:
+        """What these claims, or all but the long run, say of a form of an entry."""
+        return [Said(**each) for each in self._answer(entry, form, *claims)]
+
+    def example(self, name: str) -> list[Said]:
+        """What the templates say of a shipped example."""
+        return [Said(**each) for each in self._answer("example", name)]
+
+    def drill(self, entry: Path, form: str) -> tuple[list[str], list[dict[str, Any]]]:
+        """What did not hold without a fault; and each fault that was planted, with what was said of it."""
+        first, *planted = self._answer("drill", entry, form)
+        return first["not_held"], planted
+
+    def end(self) -> None:
+        self._to.close()
+
+    def _answer(self, *words: object) -> list[dict[str, Any]]:
+        self._to.write(" ".join(map(str, words)) + "\n")
+        self._to.flush()
+        answer = json.loads(self._back.readline())
+        assert isinstance(answer, list), answer
+        return answer
+
+
+@contextmanager
+def server() -> Iterator[Server]:
+    """One that ends with the block."""
+    command = [sys.executable, str(SCRIPT)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        opened = Server(process)
+        yield opened
+        opened.end()
