@@ -40,6 +40,7 @@ class GraphKey(NamedTuple):
     clip_mode: str
     clip_scope: str
     weights: str
+    precision: str
 
 
 def scope_from_environment() -> str:
@@ -121,6 +122,7 @@ class CapturingTrainer:
             config.clip_mode,
             config.clip_scope,
             config.weights,
+            config.precision,
         )
 
     def prepare(self, index: int) -> CapturedStep | TracedReplay | None:

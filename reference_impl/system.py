@@ -39,6 +39,7 @@ ARM_OPTIONS: dict[str, Sequence[Scalar] | type] = {
     "weights": ("nf4", "full"),
     "dtype": ("auto", "bfloat16", "float32"),
     "gemm": ("cublas", "tiled", "fp16", "bf16"),
+    "precision": ("dtype", "fp8"),
     "adapters": (True, False),
     "seed": int,
     "micro_batches": int,
