@@ -75,21 +75,26 @@ class Results:
 
 
 def time_us(call: Callable[[], object], device: torch.device) -> float:
-    """Median time of a call in microseconds, after two that do not count."""
+    """Time of one of `REPEATS` calls in a graph, microseconds; the median of three replays."""
     if device.type != "cuda":
         began = time.perf_counter()
         call()
         return (time.perf_counter() - began) * 1e6
     for _ in range(2):
         call()
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(REPEATS + 1)]
-    for event in events[:-1]:
-        event.record()  # type: ignore[no-untyped-call]
-        call()
-    events[-1].record()  # type: ignore[no-untyped-call]
-    torch.cuda.synchronize()
-    pairs = zip(events[:-1], events[1:], strict=True)
-    return statistics.median(first.elapsed_time(second) * 1e3 for first, second in pairs)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(REPEATS):
+            call()
+    times = []
+    for _ in range(3):
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()  # type: ignore[no-untyped-call]
+        graph.replay()
+        last.record()  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+        times.append(first.elapsed_time(last) * 1e3 / REPEATS)
+    return statistics.median(times)
 
 
 def differing(found: Any, twin: Any) -> list[int]:
@@ -201,8 +206,7 @@ def products(config: ModelConfig, tokens: int) -> dict[str, Any]:
             row = {"bfloat16": time_us(partial(torch.mm, a, b.t()), torch.device("cuda"))}
             for scales, pair in (("row", (left, right)), ("tensor", tensors)):
                 for fast in (True, False):
-                    fp8.FAST_ACCUMULATION = fast
-                    call = partial(fp8.Fp8Products(torch.bfloat16).multiply, *pair)
+                    call = partial(fp8.Fp8Products(torch.bfloat16, k if fast else 0).multiply, *pair)
                     row[f"{scales}{' fast' if fast else ''}"] = time_us(call, torch.device("cuda"))
                     if scales == "row":
                         exact = fp8._twin(left, right, None, torch.float32, None)
@@ -212,22 +216,19 @@ def products(config: ModelConfig, tokens: int) -> dict[str, Any]:
             repeats = [fp8.Fp8Products(torch.bfloat16).multiply(left, right) for _ in range(20)]
             row["repeats_equal"] = all(torch.equal(same, other) for other in repeats)
             found[f"{name} {way}"] = row
-    fp8.FAST_ACCUMULATION = False
     return found
 
 
 class Arm:
     """One captured trainer."""
 
-    def __init__(self, config: TrainConfig, *, fast: bool) -> None:
-        self.fast, self.index = fast, 0
-        self.before = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+    def __init__(self, config: TrainConfig) -> None:
+        self.index = 0
         self.trainer = Trainer(config)
         self.capturing = CapturingTrainer(self.trainer, "step")
 
     def prepare(self, seq_len: int) -> dict[str, Any]:
         """Capture a shape; peak memory above what was there before this arm and its earlier shapes, GiB."""
-        fp8.FAST_ACCUMULATION = self.fast
         on_gpu = self.trainer.device.type == "cuda"
         if on_gpu:
             torch.cuda.synchronize()
@@ -239,7 +240,6 @@ class Arm:
         losses = [float(self.step()) for _ in range(3)]
         record = self.capturing.record()
         peak = (torch.cuda.max_memory_allocated() - others) / 2**30 if on_gpu else None
-        fp8.FAST_ACCUMULATION = False
         return {"captured": record.captured, "failure": record.failure, "peak_gib": peak, "losses": losses}
 
     @property
@@ -309,13 +309,11 @@ def errors(arms: dict[str, Arm], config: TrainConfig, seq_len: int) -> dict[str,
     grown: dict[str, dict[str, Tensor]] = {}
     found: dict[str, Any] = {"losses": {}}
     for name, trainer in {"reference": reference, **{name: arm.trainer for name, arm in arms.items()}}.items():
-        fp8.FAST_ACCUMULATION = name.endswith("fast")
         trainer.set_shape(seq_len)
         trainer.trainable.flat.copy_(start)
         trainer.prepare(7)
         found["losses"][name] = float(trainer.gradients_body())
         grown[name] = {key: value.clone() for key, value in trainer.gradients().items()}
-    fp8.FAST_ACCUMULATION = False
     exact = grown.pop("reference")
     for name, gradients in grown.items():
         relative = {key: float((gradients[key] - exact[key]).norm() / exact[key].norm()) for key in exact}
@@ -347,10 +345,11 @@ def main() -> None:
         for tokens in (BATCH * 512, BATCH * 2048):
             results.section(f"products {tokens}", partial(products, shape, tokens))
     arms = {
-        "bfloat16": Arm(config, fast=False),
-        "fp8": Arm(replace(config, precision="fp8"), fast=False),
-        "fp8_fast": Arm(replace(config, precision="fp8"), fast=True),
+        "bfloat16": Arm(config),
+        "fp8": Arm(replace(config, precision="fp8")),
+        "fp8_exact": Arm(replace(config, precision="fp8")),
     }
+    arms["fp8_exact"].trainer.model.products.most_terms_fast = 0
     results.section("steps", partial(steps, arms, shape, arguments.seq_lens, results))
     results.section("equality", partial(equality, replace(config, precision="fp8"), arguments.seq_lens[-1]))
     results.section("errors", partial(errors, arms, config, arguments.seq_lens[-1]))
