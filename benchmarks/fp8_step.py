@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import time
 import traceback
@@ -317,7 +318,7 @@ def errors(arms: dict[str, Arm], config: TrainConfig, seq_len: int) -> dict[str,
     exact = grown.pop("reference")
     for name, gradients in grown.items():
         relative = {key: float((gradients[key] - exact[key]).norm() / exact[key].norm()) for key in exact}
-        values = sorted(value for value in relative.values() if value == value)
+        values = sorted(value for value in relative.values() if math.isfinite(value))
         found[name] = {
             "median": statistics.median(values),
             "largest": max(values),

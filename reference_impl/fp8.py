@@ -69,9 +69,7 @@ class Fp8Matrix:
     def rows(self) -> ScaledRows:
         """[outputs, inputs]: for x @ W^T."""
         source = self.source
-        return ScaledRows(
-            ops.fp8_from_nf4(source.codes, source.absmax, self.row_inverse, source.cols), self.row_scale
-        )
+        return ScaledRows(ops.fp8_from_nf4(source.codes, source.absmax, self.row_inverse, source.cols), self.row_scale)
 
     def transposed(self) -> ScaledRows:
         """[inputs, outputs]: for grad @ W."""

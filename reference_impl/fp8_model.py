@@ -1,7 +1,7 @@
 """The decoder whose products with frozen weights run in FP8: those of the blocks, and the head's.
 
-T tokens, H hidden, V vocabulary. The head is kept in FP8 beside the embedding, as it is and transposed (2 * V * H bytes):
-it is not NF4, and one scale serves all of it.
+T tokens, H hidden, V vocabulary. The head is kept in FP8 beside the embedding, as it is and transposed (2 * V * H
+bytes): it is not NF4, and one scale serves all of it.
 """
 
 from __future__ import annotations
@@ -63,13 +63,11 @@ class Fp8Model(Model):
         """As `Model.forward`."""
         self.trainable.refresh_compute_copies()
         residual, branch, contexts = self._forward_fp8(tokens, shape)
-        hidden, _, data, scale, rstd_out = ops.fp8_norm_add_forward(
-            branch, residual, self.final_gain, self.config.rms_norm_eps, keep=False
-        )
-        loss, grad_final = self._loss_fp8(ScaledRows(data, scale), targets.view(-1), mean_over or targets.numel())
+        hidden, final, rstd_out = self._final_norm(residual, branch)
+        loss, grad_final = self._loss_fp8(final, targets.view(-1), mean_over or targets.numel())
         return loss, ModelContext(list[BlockContext](contexts), hidden, rstd_out, grad_final)
 
-    def _forward_fp8(self, tokens: Tensor, shape: StepShape) -> tuple[Tensor, Tensor, list[BlockContext]]:
+    def _forward_fp8(self, tokens: Tensor, shape: StepShape) -> tuple[Tensor, Tensor | None, list[BlockContext]]:
         residual = torch.nn.functional.embedding(tokens.view(-1), self.embedding)
         branch: Tensor | None = None
         contexts: list[BlockContext] = []
@@ -77,8 +75,14 @@ class Fp8Model(Model):
         for block in self.blocks:
             residual, branch, context = block.forward_fp8(residual, branch, shape, weights)
             contexts.append(context)
-        assert branch is not None  # a model has a layer
         return residual, branch, contexts
+
+    def _final_norm(self, residual: Tensor, branch: Tensor | None) -> tuple[Tensor, ScaledRows, Tensor]:
+        """-> the residual stream [T, H] after all blocks, its norm in FP8, and the norm's rstd [T]."""
+        first, added = (residual, None) if branch is None else (branch, residual)
+        eps = self.config.rms_norm_eps
+        hidden, _, data, scale, rstd = ops.fp8_norm_add_forward(first, added, self.final_gain, eps, keep=False)
+        return hidden, ScaledRows(data, scale), rstd
 
     def _loss_fp8(self, final: ScaledRows, targets: Tensor, mean_over: int) -> tuple[Tensor, Tensor]:
         """As `Model._loss`, of the final norm's output in FP8; the gradient [T, H] is new memory."""
@@ -121,7 +125,5 @@ class Fp8Model(Model):
         """As `Model.logits`."""
         self.trainable.refresh_compute_copies()
         residual, branch, _ = self._forward_fp8(tokens, shape)
-        _, _, data, scale, _ = ops.fp8_norm_add_forward(
-            branch, residual, self.final_gain, self.config.rms_norm_eps, keep=False
-        )
-        return self.products.multiply(ScaledRows(data, scale), self.fp8_head.rows).view(*tokens.shape, -1)
+        _, final, _ = self._final_norm(residual, branch)
+        return self.products.multiply(final, self.fp8_head.rows).view(*tokens.shape, -1)

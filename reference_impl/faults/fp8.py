@@ -94,16 +94,11 @@ def fp8_inverse_scale(table: KernelTable) -> None:
 
 @fault(
     KERNELS,
-    "values are rounded to FP8 without a scale, so that those beyond 448 are NaN",
+    "scales are kept in half precision, which is infinite beyond 65504",
     {"kernel_match": Expectation("FAIL", "non_finite")},
 )
-def fp8_without_scale(table: KernelTable) -> None:
-    def unscaled(x: Tensor) -> tuple[Tensor, Tensor]:
-        import torch
-
-        return x.float().to(torch.float8_e4m3fn), torch.ones(x.shape[0], device=x.device)
-
-    table.fp8_quantize_rows = unscaled
+def fp8_scale_in_fp16(table: KernelTable) -> None:
+    _with_scales(table, lambda scale: scale.half().float())
 
 
 @fault(KERNELS, "scales are four times too small, so that large values saturate", _WRONG)

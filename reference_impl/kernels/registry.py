@@ -164,7 +164,7 @@ def _read_loop_bounds_of_one_element() -> None:
 @functools.cache
 def _round_to_fp8_as_a_gpu() -> None:
     """Let an interpreted kernel round fp32 to FP8 as `cvt.rn.satfinite` does: Triton's interpreter cuts bits off."""
-    import numpy
+    import numpy as np
     from triton.runtime import interpreter
 
     types = {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
@@ -174,7 +174,7 @@ def _round_to_fp8_as_a_gpu() -> None:
         if source.name != "fp32" or target.name not in types:
             return convert(values, source, target, rounding)
         largest = torch.finfo(types[target.name]).max
-        wide = torch.from_numpy(numpy.ascontiguousarray(values)).clamp(-largest, largest)
+        wide = torch.from_numpy(np.ascontiguousarray(values)).clamp(-largest, largest)
         return wide.to(types[target.name]).view(torch.uint8).numpy()
 
     interpreter._convert_float = converted

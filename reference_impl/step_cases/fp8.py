@@ -27,6 +27,7 @@ WEIGHTS = ((200, 128), (7, 192), (1, 64))  # a tile of the transposed weight has
 LOGITS = ((4, 300), (3, 37))
 _SHARE = 2.0**-13
 _SHARE_OF_LOSS = 2.0**-27
+_APART = 10.0
 Rows = tuple[Tensor, Tensor]
 
 
@@ -222,11 +223,11 @@ def _weight(setting: Setting, count: int, cols: int, *, turned: bool) -> KernelC
 
 
 def loss(setting: Setting) -> Iterator[KernelComparison]:
-    """The gradient of the logits; of the magnitude is what they lie apart, up to 30."""
+    """The gradient of logits that lie so far apart that probabilities reach from 1 to 2^-40 and less."""
     for tokens, vocabulary in ((4, setting.model.vocab_size), *LOGITS):
         shape = f"T{tokens} V{vocabulary}"
         inputs = setting.inputs("fp8.loss", shape)
-        logits = inputs.normal(tokens, vocabulary, scale=min(setting.magnitude, 10.0))
+        logits = inputs.normal(tokens, vocabulary, scale=_APART * setting.magnitude)
         targets = inputs.integers(tokens, below=vocabulary, dtype=torch.int64)
         yield _loss(setting, shape, logits, targets)
 

@@ -2,8 +2,8 @@
 
     loss = logsumexp(logits) - logits[target],  gradient = round(2^15 * (softmax(logits) - onehot(target)))     e5m2
 
-As `kernels/cross_entropy`, one program a row and two passes; the gradient has memory of its own. Why e5m2 and a constant
-scale is said in `naive.py`.
+As `kernels/cross_entropy`, one program a row and two passes; the gradient has memory of its own. `naive.py` says why
+e5m2 and a constant scale.
 """
 
 from __future__ import annotations

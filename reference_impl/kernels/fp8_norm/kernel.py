@@ -1,7 +1,7 @@
 """RMSNorm whose result is in FP8, with the residual addition before it and after its backward.
 
-Legend: T tokens, H hidden, P stage-1 programs of the backward. Formulas, rounding and reduction of the gain are those of
-`kernels/rms_norm`; a program holds a whole row, and finds the scale of its FP8 copy (`kernels/fp8_rows`) there.
+Legend: T tokens, H hidden, P stage-1 programs of the backward. Formulas, rounding and reduction of the gain are those
+of `kernels/rms_norm`; a program holds a whole row, and finds the scale of its FP8 copy (`kernels/fp8_rows`) there.
 """
 
 from __future__ import annotations

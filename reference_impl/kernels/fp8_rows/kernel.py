@@ -31,9 +31,7 @@ def row_scale(amax: tl.tensor) -> tl.tensor:
 
 
 @kernel("scale")
-def _quantize_kernel(
-    x: tl.tensor, data: tl.tensor, scale: tl.tensor, C: tl.constexpr, BLOCK: tl.constexpr
-) -> None:
+def _quantize_kernel(x: tl.tensor, data: tl.tensor, scale: tl.tensor, C: tl.constexpr, BLOCK: tl.constexpr) -> None:
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < C
