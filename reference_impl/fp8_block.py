@@ -8,6 +8,7 @@ attention, norms and the residual stream stay in the compute dtype; the context 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from torch import Tensor
 
@@ -59,7 +60,7 @@ class Fp8Block(Block):
             first, added, trainable.input_norm, eps, keep=True
         )
         qkv = multiply(ScaledRows(data, scale), weights.take(), self.weights.qkv_bias)
-        low_rank = normed @ trainable.scaled_a.t()
+        low_rank = cast("Tensor", normed) @ trainable.scaled_a.t()  # it was to be kept
         weights.ahead(4)
         if self.adapters:
             attention.add_rotate_(qkv, low_rank, trainable.b, shape, config)

@@ -13,11 +13,12 @@ from reference_impl.cuda_graph import CapturingTrainer
 from reference_impl.errors import ReferenceImplError
 from reference_impl.faults import FAULTS, STEP, plant
 from reference_impl.fp8 import Fp8Matrix, Fp8Products, ScaledRows
+from reference_impl.fp8_model import Fp8Model
 from reference_impl.fp8_record import FP8_NAME, precision_facts
 from reference_impl.kernels.fp8_loss import naive as loss
 from reference_impl.kernels.fp8_rows import naive as rows
 from reference_impl.nf4 import FullMatrix, QuantizedMatrix
-from reference_impl.trainer import Trainer
+from reference_impl.trainer import Trainer, model_source
 
 E4M3_ROUNDOFF = 2.0**-4
 TINY = TrainConfig.preset("tiny", device="cpu", dtype="float32", precision="fp8", steps=8)
@@ -131,16 +132,9 @@ def test_a_way_round_fp8_shows_in_the_facts(fault: str) -> None:
 
 
 def test_fp8_on_cuda_is_bfloat16_outside_of_products() -> None:
-    from reference_impl.fp8_model import Fp8Model
-
+    shape, source, _ = model_source(TINY, torch.device("cpu"))
     with pytest.raises(ReferenceImplError, match="choose it"):
-        Fp8Model(
-            Trainer(TINY).model_config,
-            TINY,
-            None,  # type: ignore[arg-type] - refused before any weight is read
-            torch.device("cuda"),
-            torch.float32,
-        )
+        Fp8Model(shape, TINY, source, torch.device("cuda"), torch.float32)
 
 
 def test_a_recorded_step_trains_as_the_plain_one() -> None:
