@@ -43,11 +43,10 @@ def _comparison(
     kernel: Callable[[], Rows],
     twin: Callable[[], Rows],
     exact: Callable[[], Tensor],
-    share: float = _SHARE,
 ) -> KernelComparison:
     def terms() -> dict[str, Tensor]:
         size = exact().abs()
-        return {"value": size + share * size.amax(dim=1, keepdim=True) + torch.finfo(torch.float32).tiny}
+        return {"value": size + _SHARE * size.amax(dim=1, keepdim=True) + torch.finfo(torch.float32).tiny}
 
     return KernelComparison(
         operation=operation,
@@ -235,16 +234,28 @@ def loss(setting: Setting) -> Iterator[KernelComparison]:
 def _loss(setting: Setting, shape: str, logits: Tensor, targets: Tensor) -> KernelComparison:
     scale = torch.full((len(targets),), 1 / loss_twin.FACTOR, device=logits.device)
 
-    def exact() -> Tensor:
-        onehot = functional.one_hot(targets, logits.shape[1])
-        return functional.softmax(logits.double(), dim=1) - onehot
+    def found(losses: Tensor, gradient: Tensor) -> dict[str, Tensor]:
+        return {**_value((gradient, scale)), "losses": losses}
 
-    return _comparison(
-        setting,
-        "fp8.loss",
-        shape,
-        lambda: (setting.table.fp8_loss(logits, targets)[1], scale),
-        lambda: (loss_twin.forward_backward(logits, targets)[1], scale),
-        exact,
-        _SHARE_OF_LOSS,
+    def exact() -> dict[str, Tensor]:
+        onehot = functional.one_hot(targets, logits.shape[1])
+        value = functional.softmax(logits.double(), dim=1) - onehot
+        return {"value": value, "losses": functional.cross_entropy(logits.double(), targets, reduction="none")}
+
+    def terms() -> dict[str, Tensor]:
+        size, losses = (each.abs() for each in exact().values())
+        return {"value": size + _SHARE_OF_LOSS * size.amax(dim=1, keepdim=True), "losses": losses + 1}
+
+    return KernelComparison(
+        operation="fp8.loss",
+        dtype=setting.dtype_name,
+        shape=shape,
+        magnitude=setting.magnitude,
+        written={name: torch.empty(each.shape, device=setting.device) for name, each in exact().items()},
+        updated={},
+        kernel=lambda _outputs: found(*setting.table.fp8_loss(logits, targets)),
+        naive=lambda _outputs: found(*loss_twin.forward_backward(logits, targets)),
+        reference=exact,
+        terms=terms,
+        peer=None,
     )

@@ -96,7 +96,7 @@ def _spec(
         pointers=(
             Pointer("words", "i32"),
             Pointer("absmax", "fp32"),
-            Pointer("inverse", "fp32", aligned=False),
+            Pointer("inverse", "fp32"),
             Pointer("out", "fp8e4nv"),
         ),
         constexprs=constexprs,
