@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.fp8_step import Arm, Results, products, steps, time_us
+from benchmarks.fp8_kernels import products, time_us
+from benchmarks.fp8_step import Arm, Results, steps
 from reference_impl import cuda_graph
 from reference_impl.config import MODEL_PRESETS, TrainConfig
 from reference_impl.kernels import registry
