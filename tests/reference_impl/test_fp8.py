@@ -68,7 +68,7 @@ def test_a_weight_from_nf4_errs_by_one_rounding_in_both_forms() -> None:
     for value, exact in ((dense(fp8.rows()), weight), (dense(fp8.transposed()), weight.t())):
         floor = exact.abs().amax(dim=1, keepdim=True) * 2.0**-12  # a column's bound is its blocks' largest absmax
         assert ((value - exact).abs() <= E4M3_ROUNDOFF * (exact.abs() + floor)).all()
-        # Beside NF4's own error, a tenth of the weights': what a product with these weights gains by it.
+        # Beside NF4's own error, which is 9 % of the weights.
         assert 0.02 < ((value - exact).norm() / exact.norm()).item() < 0.03
 
 
