@@ -23,8 +23,8 @@ from reference_impl.nf4 import FrozenMatrix, QuantizedMatrix
 
 # Hopper's tensor cores add FP8 products with about 14 bits; without fast accumulation the library moves these sums into
 # fp32 every 128 products. Against exact sums of the same operands a block's products err by 0.2 % so, at 17,920 terms
-# by 0.4 %, where rounding the operands errs by 3.7 %: the blocks' products, up to 17,920 terms, are accumulated fast (an
-# eighth of their time). The head's input gradient sums 151,936 terms, and is not.
+# by 0.4 %, where rounding the operands errs by 3.7 %: the blocks' products, of at most 17,920 terms, are accumulated
+# fast (an eighth of their time). The head's input gradient sums 151,936 terms, and is not.
 MOST_TERMS_FAST = 32768
 
 
