@@ -2,7 +2,8 @@
 
     python -m benchmarks.fp8_accuracy --out reports/<date>-<gpu>-fp8 [--model qwen2-1.5b] [--seq-len 512]
 
-Curves: each arm trains by itself from one start, on the same batches. Gradients: bfloat16 and float32 are evaluated at
+Curves: each arm trains by itself from one start, on the same batches; a second one in bfloat16, which rounds elsewhere,
+shows how far trainings of one precision end apart. Gradients: bfloat16 and float32 are evaluated at
 the parameters that FP8 has reached, on its batch, after clipping; of each trained tensor the L2 norm of the difference
 from float32's over the norm of that, the root mean square over seeds and steps (docs/step-accuracy.md). Writes
 accuracy.json after every seed, and at the end curves.csv and curves.svg; `complete` is true when all seeds are in.
@@ -32,6 +33,7 @@ LAST = 20  # steps whose mean is the end of a training, as in FP8-NOT-WORSE-001
 GRADIENT_STEPS = (1, 10, 49)  # those of REF-STEP-GPU-001
 GRADIENT_SEEDS = 3
 ARMS = ("fp8", "bfloat16")
+OTHER = "bfloat16_other"  # the loss in chunks of half the size: the same precision, other roundings
 
 
 @dataclass
@@ -46,10 +48,12 @@ class Found:
             arm: {seed: statistics.fmean(each[-LAST:]) for seed, each in seeds.items()}
             for arm, seeds in self.losses.items()
         }
-        gaps = {seed: end - ends["bfloat16"][seed] for seed, end in ends["fp8"].items()}
+        plain = ends["bfloat16"]
+        gaps = {seed: end - plain[seed] for seed, end in ends["fp8"].items()}
         return {
             "end_losses": ends,
             "fp8_minus_bfloat16": gaps,
+            "other_minus_bfloat16": {seed: end - plain[seed] for seed, end in ends[OTHER].items()},
             "mean_gap": statistics.fmean(gaps.values()),
             "largest_gap": max(gaps.values()),
             "gradient_errors": self._errors(),
@@ -97,6 +101,8 @@ def compare_gradients(config: TrainConfig, points: dict[int, Tensor], found: Fou
 
 
 def of_arm(config: TrainConfig, arm: str) -> TrainConfig:
+    if arm == OTHER:
+        return replace(config, loss_chunk=config.loss_chunk // 2)
     return replace(config, precision="fp8" if arm == "fp8" else "dtype")
 
 
@@ -154,6 +160,7 @@ def main() -> None:
         config = replace(base, seed=seed)
         points = train(config, "fp8", found)
         train(config, "bfloat16", found)
+        train(config, OTHER, found)
         if seed < GRADIENT_SEEDS:
             compare_gradients(config, points, found)
         complete = seed + 1 == arguments.seeds

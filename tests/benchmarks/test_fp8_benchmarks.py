@@ -23,7 +23,7 @@ def test_accuracy_writes_curves_gaps_and_gradient_errors(tmp_path: Path, monkeyp
     assert 0.02 < content["gradient_errors"]["median_fp8"] < 0.3
     assert "median_ratio" not in content["gradient_errors"]
     rows = (tmp_path / "curves.csv").read_text().splitlines()
-    assert rows[0] == "step,fp8.0,bfloat16.0"
+    assert rows[0] == "step,fp8.0,bfloat16.0,bfloat16_other.0"
     assert len(rows) == 1 + 3
     assert (tmp_path / "curves.svg").is_file()
 

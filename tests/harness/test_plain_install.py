@@ -27,7 +27,7 @@ def harness(*arguments: str | Path, system: str = "posix") -> subprocess.Complet
 @pytest.mark.parametrize(
     ("command", "shown"),
     [
-        (["check", "contracts"], "18 contracts · 108 claims · 0 errors · "),
+        (["check", "contracts"], "18 contracts · 109 claims · 0 errors · "),
         (["judge", "--check", PUBLISHED], "same     "),
         (["judge", PUBLISHED], "1 planned · 1 held"),
         (["compare", PUBLISHED, PUBLISHED], "the same"),
