@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 # The first pattern that is found decides, so the specific ones stand above the general ones.
 _KINDS: tuple[tuple[str, str], ...] = (
+    ("to FP8", r"fp8_rows"),
     ("copy", r"^memcpy|^memset|direct_copy|catarray|copy_device|copy_kernel"),
     ("dequantize + GEMM", r"nf4.*(gemm|matmul|linear|mm_)|dequant.*(gemm|matmul)|gemm_4bit|gemv_4bit"),
     ("dequantize", r"dequant|nf4"),
     ("attention", r"fmha|flash|sdpa|attention|\bmha"),
-    ("cross-entropy", r"cross_entropy|nll_loss|softmax"),
+    ("cross-entropy", r"cross_entropy|nll_loss|softmax|fp8_loss"),
     ("clip + Adam", r"adam|clip_|l2norm|lpnorm|multi_tensor"),
     ("norm", r"rms_?norm|layer_?norm|_norm_"),
     ("RoPE", r"rope|rotary"),

@@ -16,14 +16,14 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.kernel_kinds import KINDS, kind_of, name_kernels_by_operation
 from benchmarks.measure import environment, synchronize, time_steps
-from reference_impl.config import TrainConfig
+from reference_impl.config import Precision, TrainConfig
 from reference_impl.cuda_graph import CapturingTrainer
 from reference_impl.trainer import Trainer
 
@@ -135,12 +135,14 @@ def main() -> None:
     parser.add_argument("--model", default="qwen2-1.5b")
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--seq-lens", type=int, nargs="+", default=[128, 512])
+    parser.add_argument("--precision", choices=get_args(Precision), default="dtype", help="of products with weights")
     parser.add_argument("--out", type=Path, help="also write the tables to this file")
     arguments = parser.parse_args()
     if torch.cuda.is_available():
         os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(prefix="profile-triton-")
         name_kernels_by_operation()
-    config = TrainConfig.preset(arguments.model, batch_size=arguments.batch_size, seq_len=arguments.seq_lens[0])
+    sizes = {"batch_size": arguments.batch_size, "seq_len": arguments.seq_lens[0]}
+    config = TrainConfig.preset(arguments.model, **sizes, precision=arguments.precision)
     trainer = Trainer(config)
     tables = [str(environment())]
     print(tables[0], flush=True)

@@ -18,6 +18,7 @@ ClipMode = Literal["fused", "synchronizing"]
 WeightFormat = Literal["nf4", "full"]
 DtypeName = Literal["auto", "bfloat16", "float32"]
 GemmPath = Literal["cublas", "tiled", "fp16", "bf16"]
+Precision = Literal["dtype", "fp8"]
 
 TINY_CHECKPOINT = Path(__file__).parent / "checkpoints" / "tiny"
 
@@ -141,6 +142,7 @@ class TrainConfig:
     ``micro_batches`` is the number of equal parts that a batch is taken in, one after the other, for one update.
     ``loss_chunk`` is the number of tokens whose logits exist at one time.
     ``gemm`` is the path of the backward products, see `reference_impl.gemm`.
+    ``precision`` is that of the products with frozen weights: ``dtype``, or FP8 (`reference_impl.fp8`).
     Without ``adapters`` the forward pass leaves LoRA out; its factors stay in place, so that parameters start alike.
     """
 
@@ -166,6 +168,7 @@ class TrainConfig:
     data: str | None = None
     loss_chunk: int = 512
     gemm: GemmPath = "cublas"
+    precision: Precision = "dtype"
     adapters: bool = True
     micro_batches: int = 1
 
@@ -192,6 +195,7 @@ class TrainConfig:
         _require_choice(self, "weights", get_args(WeightFormat))
         _require_choice(self, "dtype", get_args(DtypeName))
         _require_choice(self, "gemm", get_args(GemmPath))
+        _require_choice(self, "precision", get_args(Precision))
         for name in ("learning_rate", "weight_decay", "warmup_steps", "seed"):
             value = getattr(self, name)
             ok = math.isfinite(value) and value >= 0

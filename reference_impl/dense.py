@@ -7,15 +7,19 @@ made beside the main line where it has a second stream.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from reference_impl.kernels.nf4.naive import BLOCK
 from reference_impl.nf4 import FrozenMatrix, QuantizedMatrix
-from reference_impl.streams import Beside, StepStreams
+from reference_impl.streams import StepStreams
+
+Value = TypeVar("Value")
 
 # Elements: the scales of so many are 16 bytes, the alignment that the kernel asks of every matrix of a group.
 _ALIGNED_ELEMENTS = 4 * BLOCK
@@ -55,20 +59,24 @@ class MatrixGroup:
         return tuple(part.view(shape) for part, shape in zip(parts, shapes, strict=True))
 
 
-class DenseWeights:
-    """The dense matrices of a pass over the model, group after group."""
+class Ahead(Generic[Value]):
+    """What a pass uses one after the other, made when it is taken, or earlier beside the main line."""
 
-    def __init__(self, groups: Iterable[MatrixGroup], dtype: torch.dtype, streams: StepStreams) -> None:
-        def stage(group: MatrixGroup) -> Beside[tuple[Tensor, ...]]:
-            return streams.beside(lambda: group.dense(dtype))
-
-        self._stages = deque(stage(group) for group in groups)
+    def __init__(self, makers: Iterable[Callable[[], Value]], streams: StepStreams) -> None:
+        self._stages = deque(streams.beside(make) for make in makers)
 
     def ahead(self, count: int) -> None:
-        """Start making the next ``count`` groups beside the main line."""
+        """Start making the next ``count`` values beside the main line."""
         for stage in islice(self._stages, count):
             stage.start()
 
-    def take(self) -> tuple[Tensor, ...]:
-        """The next group's matrices; they live as long as the caller keeps them."""
+    def take(self) -> Value:
+        """The next value; it lives as long as the caller keeps it."""
         return self._stages.popleft().take()
+
+
+class DenseWeights(Ahead[tuple[Tensor, ...]]):
+    """The dense matrices of a pass over the model, group after group."""
+
+    def __init__(self, groups: Iterable[MatrixGroup], dtype: torch.dtype, streams: StepStreams) -> None:
+        super().__init__((partial(group.dense, dtype) for group in groups), streams)

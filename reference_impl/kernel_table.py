@@ -43,6 +43,14 @@ class KernelTable:
     cross_entropy_forward_backward_: Callable[[Tensor, Tensor, Tensor | float], Tensor]
     nf4_dequantize: Callable[..., Tensor]
     adamw: Callable[[Tensor, TrainConfig], FlatAdamW]
+    fp8_quantize_rows: Callable[[Tensor], tuple[Tensor, Tensor]]
+    fp8_norm_add_forward: Callable[..., tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]]
+    fp8_norm_backward_to_partials: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    fp8_swiglu_forward: Callable[[Tensor], tuple[Tensor, Tensor]]
+    fp8_swiglu_backward: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    fp8_from_nf4: Callable[[Tensor, Tensor, Tensor, int], Tensor]
+    fp8_from_nf4_transposed: Callable[[Tensor, Tensor, Tensor, int], Tensor]
+    fp8_loss: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def interpret_kernels() -> None:
@@ -63,6 +71,7 @@ def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
         interpret_kernels()
     clip, rms_norm = registry.load("clip"), registry.load("rms_norm")
     attention, swiglu = registry.load("attention"), registry.load("swiglu")
+    fp8_norm, fp8_swiglu, fp8_nf4 = registry.load("fp8_norm"), registry.load("fp8_swiglu"), registry.load("fp8_nf4")
     backward_a, backward_b = _products(path)
     return KernelTable(
         backward_a,
@@ -84,6 +93,14 @@ def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
         registry.load("cross_entropy").forward_backward_,
         registry.load("nf4").dequantize,
         FlatAdamW,
+        registry.load("fp8_rows").quantize,
+        fp8_norm.add_forward,
+        fp8_norm.backward_to_partials,
+        fp8_swiglu.forward,
+        fp8_swiglu.backward,
+        fp8_nf4.rows,
+        fp8_nf4.transposed,
+        registry.load("fp8_loss").forward_backward,
     )
 
 
@@ -129,4 +146,12 @@ def trainer_table(path: GemmPath) -> KernelTable:
         ops.cross_entropy_forward_backward_,
         ops.nf4_dequantize,
         FlatAdamW,
+        ops.fp8_quantize_rows,
+        ops.fp8_norm_add_forward,
+        ops.fp8_norm_backward_to_partials,
+        ops.fp8_swiglu_forward,
+        ops.fp8_swiglu_backward,
+        ops.fp8_from_nf4,
+        ops.fp8_from_nf4_transposed,
+        ops.fp8_loss_forward_backward,
     )

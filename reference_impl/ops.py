@@ -142,3 +142,49 @@ def clip_scale_reduce(
 
 def clip_scale_apply_(flat: Tensor, scales: Tensor, starts: Tensor, counts: Tensor, groups: Tensor) -> None:
     _pick("clip", flat).scale_apply_(flat, scales, starts, counts, groups)
+
+
+def fp8_quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    result: tuple[Tensor, Tensor] = _pick("fp8_rows", x).quantize(x)
+    return result
+
+
+def fp8_norm_add_forward(
+    x: Tensor, residual: Tensor | None, gain: Tensor, eps: float, *, keep: bool
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
+    result: tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]
+    result = _pick("fp8_norm", x).add_forward(x, residual, gain, eps, keep=keep)
+    return result
+
+
+def fp8_norm_backward_to_partials(
+    grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    result: tuple[Tensor, Tensor, Tensor]
+    result = _pick("fp8_norm", x).backward_to_partials(grad_y, x, gain, rstd, partials, grad_residual)
+    return result
+
+
+def fp8_swiglu_forward(gate_up: Tensor) -> tuple[Tensor, Tensor]:
+    result: tuple[Tensor, Tensor] = _pick("fp8_swiglu", gate_up).forward(gate_up)
+    return result
+
+
+def fp8_swiglu_backward(grad_act: Tensor, gate_up: Tensor) -> tuple[Tensor, Tensor]:
+    result: tuple[Tensor, Tensor] = _pick("fp8_swiglu", gate_up).backward(grad_act, gate_up)
+    return result
+
+
+def fp8_from_nf4(codes: Tensor, absmax: Tensor, inverse: Tensor, columns: int) -> Tensor:
+    data: Tensor = _pick("fp8_nf4", codes).rows(codes, absmax, inverse, columns)
+    return data
+
+
+def fp8_from_nf4_transposed(codes: Tensor, absmax: Tensor, inverse: Tensor, row_count: int) -> Tensor:
+    data: Tensor = _pick("fp8_nf4", codes).transposed(codes, absmax, inverse, row_count)
+    return data
+
+
+def fp8_loss_forward_backward(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    result: tuple[Tensor, Tensor] = _pick("fp8_loss", logits).forward_backward(logits, targets)
+    return result

@@ -31,6 +31,8 @@ CUBLAS = "cublas"
 _HANDLE_SIZE = 16
 # Matrices are dequantized together if each has a multiple of so many elements: 16 bytes of scales.
 _JOINED_ELEMENTS = 4 * NF4_BLOCK
+# Modules of SwiGLU and of the loss, by `TrainConfig.precision`.
+_ROW_KERNELS = {"dtype": ("swiglu", "cross_entropy"), "fp8": ("fp8_swiglu", "fp8_loss")}
 
 
 def plan(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> list[KernelSpec]:
@@ -52,6 +54,9 @@ def _frozen_matrices(model: ModelConfig, config: TrainConfig, dtype: str) -> Ite
     """Dequantization of a layer's matrices; full-precision weights need none."""
     if config.weights != "nf4":
         return
+    if config.precision == "fp8":
+        yield from _fp8_matrices(model)
+        return
     hidden = model.hidden_size
     attention = [(model.qkv_dim, hidden), (hidden, model.query_dim)]
     if all(rows * cols % _JOINED_ELEMENTS == 0 for rows, cols in attention):
@@ -61,12 +66,16 @@ def _frozen_matrices(model: ModelConfig, config: TrainConfig, dtype: str) -> Ite
         yield from registry.load("nf4").specializations(rows=rows, cols=cols, dtype=dtype)
 
 
+def _fp8_matrices(model: ModelConfig) -> Iterator[KernelSpec]:
+    """Each matrix of a layer by itself, as it is and transposed."""
+    hidden, wide = model.hidden_size, model.intermediate_size
+    for rows, cols in ((model.qkv_dim, hidden), (hidden, model.query_dim), (2 * wide, hidden), (hidden, wide)):
+        yield from registry.load("fp8_nf4").specializations(rows=rows, cols=cols)
+
+
 def _activations(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: int) -> Iterator[KernelSpec]:
     """Norms with their gain reduction, rotary embedding, attention, SwiGLU and the loss: in every mode."""
     tokens = config.micro_batch_size * seq_len
-    yield from registry.load("rms_norm").specializations(
-        tokens=tokens, hidden=model.hidden_size, eps=model.rms_norm_eps, dtype=dtype
-    )
     rotated = model.num_heads + model.num_kv_heads
     yield registry.load("rope").add_rotate_spec(
         tokens, model.qkv_dim, 2 * config.rank, seq_len, rotated, model.head_dim, dtype
@@ -79,10 +88,24 @@ def _activations(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: i
         head_dim=model.head_dim,
         dtype=dtype,
     )
-    yield from registry.load("swiglu").specializations(tokens=tokens, intermediate=model.intermediate_size, dtype=dtype)
-    yield from registry.load("cross_entropy").specializations(
+    yield from _norms(model, config, dtype, tokens)
+    swiglu, loss = _ROW_KERNELS[config.precision]
+    yield from registry.load(swiglu).specializations(tokens=tokens, intermediate=model.intermediate_size, dtype=dtype)
+    yield from registry.load(loss).specializations(
         tokens=tokens, vocabulary=model.vocab_size, chunk=config.loss_chunk, dtype=dtype
     )
+
+
+def _norms(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
+    """Norms; of a step in FP8 what is read once more for its copy, too, and one reduction: the final gain has none."""
+    sizes = {"tokens": tokens, "hidden": model.hidden_size, "eps": model.rms_norm_eps, "dtype": dtype}
+    if config.precision != "fp8":
+        yield from registry.load("rms_norm").specializations(**sizes)
+        return
+    yield from registry.load("fp8_norm").specializations(**sizes, blocks=model.num_layers)
+    for cols in {model.query_dim, model.qkv_dim}:
+        yield from registry.load("fp8_rows").specializations(rows=tokens, cols=cols, dtype=dtype)
+    yield registry.load("rms_norm").reduce_gain_spec(tokens, model.hidden_size, 2)
 
 
 def _lora_products(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: int) -> Iterator[KernelSpec]:

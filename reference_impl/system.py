@@ -39,6 +39,7 @@ ARM_OPTIONS: dict[str, Sequence[Scalar] | type] = {
     "weights": ("nf4", "full"),
     "dtype": ("auto", "bfloat16", "float32"),
     "gemm": ("cublas", "tiled", "fp16", "bf16"),
+    "precision": ("dtype", "fp8"),
     "adapters": (True, False),
     "seed": int,
     "micro_batches": int,
@@ -195,6 +196,7 @@ class QLoRARun:
         from reference_impl.prewarm import RunKernels
 
         self.schedule = tuple(schedule)
+        self._counted: Mapping[str, Scalar] | None = None
         self.kernels: RunKernels = RunKernels(config, self.schedule)
         plant(fault, PLAN, self.kernels)
         try:
@@ -236,7 +238,7 @@ class QLoRARun:
         model = trainer.model_config
         return {
             "device": str(trainer.device),
-            "dtype": str(trainer.dtype).removeprefix("torch."),
+            **self._precision(),
             "layers": model.num_layers,
             "hidden_size": model.hidden_size,
             "vocab_size": model.vocab_size,
@@ -248,6 +250,14 @@ class QLoRARun:
             "learning_rate": trainer.config.learning_rate,
             "rank": trainer.config.rank,
         }
+
+    def _precision(self) -> Mapping[str, Scalar]:
+        """Counted once: of 28 layers that takes a second."""
+        if self._counted is None:
+            from reference_impl.fp8_record import precision_facts
+
+            self._counted = precision_facts(self.trainer)
+        return self._counted
 
     def inputs(self) -> Mapping[str, Tensor]:
         return {"tokens": self.trainer.static.tokens, "targets": self.trainer.static.targets}

@@ -34,6 +34,7 @@ from reference_impl.config import MODEL_PRESETS, TINY_CHECKPOINT, ModelConfig, T
 from reference_impl.data import TextBatches, read_text, tokenize
 from reference_impl.data_parallel import Ranks
 from reference_impl.errors import ReferenceImplError
+from reference_impl.fp8_model import Fp8Model
 from reference_impl.model import Model, ModelContext
 from reference_impl.optimizer import FlatAdamW
 
@@ -94,7 +95,8 @@ class Trainer:
         self.dtype = default if config.dtype == "auto" else getattr(torch, config.dtype)
         self.model_config, source, tokenizer = model_source(config, self.device)
         with torch.no_grad():
-            self.model = Model(self.model_config, config, source, self.device, self.dtype)
+            model = Fp8Model if config.precision == "fp8" else Model
+            self.model = model(self.model_config, config, source, self.device, self.dtype)
         gemm.install(self.model.blocks, config.gemm)
         self.trainable = self.model.trainable
         self.optimizer = FlatAdamW(self.trainable.flat, config)

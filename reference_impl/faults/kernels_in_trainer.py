@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _OPERATORS = {
     "backward_to_partials": "rms_norm_backward_to_partials",
     "reduce_gains": "rms_norm_reduce_gains",
+    "fp8_loss": "fp8_loss_forward_backward",
     **{
         name: name
         for name in (
@@ -33,6 +34,13 @@ _OPERATORS = {
             "swiglu_backward",
             "cross_entropy_forward_backward_",
             "nf4_dequantize",
+            "fp8_quantize_rows",
+            "fp8_norm_add_forward",
+            "fp8_norm_backward_to_partials",
+            "fp8_swiglu_forward",
+            "fp8_swiglu_backward",
+            "fp8_from_nf4",
+            "fp8_from_nf4_transposed",
         )
     },
 }

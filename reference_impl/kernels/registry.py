@@ -32,7 +32,10 @@ Launcher = Callable[["KernelSpec", tuple[Tensor, ...]], None]
 
 KERNELS: dict[str, str] = {
     op: f"reference_impl.kernels.{op}.kernel"
-    for op in ("nf4", "rms_norm", "rope", "attention", "swiglu", "cross_entropy", "softmax", "clip", "gemm")
+    for op in (
+        *("nf4", "rms_norm", "rope", "attention", "swiglu", "cross_entropy", "softmax", "clip", "gemm"),
+        *("fp8_rows", "fp8_norm", "fp8_swiglu", "fp8_nf4", "fp8_loss"),
+    )
 }
 """Kernel module of each operation: `load(op)` imports it; each offers `specializations(...) -> list[KernelSpec]`."""
 
@@ -46,6 +49,8 @@ _DTYPE_NAMES: dict[torch.dtype, str] = {
     torch.int64: "i64",
     torch.int32: "i32",
     torch.uint8: "u8",
+    torch.float8_e4m3fn: "fp8e4nv",
+    torch.float8_e5m2: "fp8e5",
 }
 _DTYPES: dict[str, torch.dtype] = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
 
@@ -156,12 +161,32 @@ def _read_loop_bounds_of_one_element() -> None:
     interpreter._patch_lang_tensor = patch_tensor
 
 
+@functools.cache
+def _round_to_fp8_as_a_gpu() -> None:
+    """Let an interpreted kernel round fp32 to FP8 as `cvt.rn.satfinite` does: Triton's interpreter cuts bits off."""
+    import numpy as np
+    from triton.runtime import interpreter
+
+    types = {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
+    convert = interpreter._convert_float
+
+    def converted(values: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if source.name != "fp32" or target.name not in types:
+            return convert(values, source, target, rounding)
+        largest = torch.finfo(types[target.name]).max
+        wide = torch.from_numpy(np.ascontiguousarray(values)).clamp(-largest, largest)
+        return wide.to(types[target.name]).view(torch.uint8).numpy()
+
+    interpreter._convert_float = converted
+
+
 def kernel(*unaligned: str) -> Callable[[Callable[..., Any]], Any]:
     """`triton.jit` for a kernel; `unaligned` names the pointers whose alignment must not select another variant."""
     import triton
 
     if os.environ.get("TRITON_INTERPRET") == "1":
         _read_loop_bounds_of_one_element()
+        _round_to_fp8_as_a_gpu()
 
     def decorate(function: Callable[..., Any]) -> Any:
         return triton.jit(function, do_not_specialize_on_alignment=unaligned)

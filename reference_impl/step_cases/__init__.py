@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from harness.system.protocol import KernelComparison
-from reference_impl.step_cases import adamw, attention, cross_entropy, nf4, norms, rotation, swiglu
+from reference_impl.step_cases import adamw, attention, cross_entropy, fp8, nf4, norms, rotation, swiglu
 from reference_impl.step_cases.inputs import Setting
 
 STEP_OPERATIONS: dict[str, Callable[[Setting], Iterator[KernelComparison]]] = {
@@ -21,6 +21,13 @@ STEP_OPERATIONS: dict[str, Callable[[Setting], Iterator[KernelComparison]]] = {
     "cross_entropy.forward_backward": cross_entropy.forward_backward,
     "nf4.dequantize": nf4.dequantize,
     "adamw.update": adamw.update,
+    "fp8.rows": fp8.rows,
+    "fp8.norm": fp8.norm,
+    "fp8.norm_backward": fp8.norm_backward,
+    "fp8.swiglu": fp8.swiglu,
+    "fp8.swiglu_backward": fp8.swiglu_backward,
+    "fp8.weight": fp8.weight,
+    "fp8.loss": fp8.loss,
 }
 """Every comparison of an operation in one data type at one magnitude: the model's shape first, then ragged ones."""
 

@@ -13,6 +13,7 @@ from reference_impl.kernels import registry
 from reference_impl.kernels.registry import KernelSpec
 
 TARGETS = (80, 90, 100, 120)
+FP8_TARGETS = (90, 100, 120)  # e4m3 came with 8.9
 
 
 @pytest.fixture(autouse=True)
@@ -54,13 +55,29 @@ def ptx_of(spec: KernelSpec, sm: int) -> str:
     return text
 
 
-def in_turn(specs: list[KernelSpec]) -> list[Any]:
+def fp8_specs() -> list[KernelSpec]:
+    """Those of a step whose products are FP8."""
+    load = registry.load
+    return [
+        *load("fp8_rows").specializations(rows=2048, cols=2048, dtype="bf16"),
+        *load("fp8_norm").specializations(tokens=2048, hidden=1536, eps=1e-6, dtype="bf16", blocks=28),
+        *load("fp8_swiglu").specializations(tokens=2048, intermediate=8960, dtype="bf16"),
+        *load("fp8_nf4").specializations(rows=17920, cols=1536),
+        *load("fp8_loss").specializations(tokens=2048, vocabulary=151936, chunk=512, dtype="bf16"),
+    ]
+
+
+def in_turn(specs: list[KernelSpec], targets: tuple[int, ...] = TARGETS) -> list[Any]:
     """Each kernel for one target, the next for the next; for all four in `.ci/long fuzz`. One command compiles all."""
-    pairs = [(spec, sm) for place, spec in enumerate(specs) for sm in (TARGETS if is_long() else [TARGETS[place % 4]])]
+    pairs = [
+        (spec, sm)
+        for place, spec in enumerate(specs)
+        for sm in (sorted(set(targets)) if is_long() else [targets[place % len(targets)]])
+    ]
     return [pytest.param(spec, sm, id=f"{spec.key}-{sm}") for spec, sm in pairs]
 
 
-@pytest.mark.parametrize(("spec", "sm"), in_turn(qwen2_specs()))
+@pytest.mark.parametrize(("spec", "sm"), [*in_turn(qwen2_specs()), *in_turn(fp8_specs(), FP8_TARGETS)])
 def test_ptx_targets_the_named_architecture_and_is_deterministic(spec: KernelSpec, sm: int) -> None:
     ptx = ptx_of(spec, sm)
     assert re.findall(r"^\.target sm_(\d+)[af]?$", ptx, re.MULTILINE) == [str(sm)]
@@ -115,3 +132,10 @@ def test_bf16_data_moves_in_16_byte_vectors() -> None:
     for spec in specs:
         widths = set(re.findall(r"(?:ld|st)\.global\.(v\d\.b\d+)", ptx_of(spec, 90)))
         assert widths == {"v4.b32"}, spec.key
+
+
+def test_fp8_is_rounded_to_nearest_by_one_instruction_a_pair() -> None:
+    for spec in fp8_specs():
+        ptx, kind = ptx_of(spec, 90), "e5m2x2" if spec.op.startswith("fp8_loss") else "e4m3x2"
+        conversions = set(re.findall(r"cvt\.\S*e[45]m[23]x2\S*", ptx))
+        assert conversions == {f"cvt.rn.satfinite.{kind}.f32"}, spec.key

@@ -42,6 +42,11 @@ def planned_specs(dtype: str = "bf16", tokens: int = 6) -> list[KernelSpec]:
         *load("clip").specializations(partials=3, groups=2, max_norm=1.0, eps=1e-6),
         *load("gemm").specializations(m=tokens, k=16, n=32, grad_dtype=dtype, weight_dtype="fp16"),
         *load("gemm").specializations(m=tokens, k=16, n=32, grad_dtype=dtype, accumulate=True),
+        *load("fp8_rows").specializations(rows=tokens, cols=64, dtype=dtype),
+        *load("fp8_norm").specializations(tokens=tokens, hidden=64, eps=1e-6, dtype=dtype, blocks=2),
+        *load("fp8_swiglu").specializations(tokens=tokens, intermediate=48, dtype=dtype),
+        *load("fp8_nf4").specializations(rows=8, cols=64),
+        *load("fp8_loss").specializations(tokens=tokens, vocabulary=40, chunk=4, dtype=dtype),
     ]
 
 
@@ -80,6 +85,27 @@ def call_every_wrapper(dtype: torch.dtype, tokens: int) -> None:
     load("gemm").backward_b(a, grad_c)
     load("gemm").backward_a(grad_c, torch.zeros(16, 32), out=a, accumulate=True)
     load("gemm").backward_b(a, grad_c, out=torch.zeros(16, 32, dtype=dtype), accumulate=True)
+    call_every_fp8_wrapper(dtype, tokens)
+
+
+def call_every_fp8_wrapper(dtype: torch.dtype, tokens: int) -> None:
+    load = registry.load
+    x, gain, rstd = torch.zeros(tokens, 64, dtype=dtype), torch.zeros(64), torch.zeros(tokens)
+    load("fp8_rows").quantize(x)
+    load("fp8_norm").add_forward(x, None, gain, 1e-6, keep=True)
+    for keep in (True, False):
+        load("fp8_norm").add_forward(x, x, gain, 1e-6, keep=keep)
+    partials = load("rms_norm").gain_partials(x, 1)[0]
+    for residual in (None, x):
+        load("fp8_norm").backward_to_partials(x, x, gain, rstd, partials, residual)
+    gate_up = torch.zeros(tokens, 96, dtype=dtype)
+    load("fp8_swiglu").forward(gate_up)
+    load("fp8_swiglu").backward(torch.zeros(tokens, 48, dtype=dtype), gate_up)
+    codes, absmax = torch.zeros(256, dtype=torch.uint8), torch.zeros(8)
+    load("fp8_nf4").rows(codes, absmax, torch.zeros(8), 64)
+    load("fp8_nf4").transposed(codes, absmax, torch.zeros(64), 8)
+    for rows in (4, tokens - 4):
+        load("fp8_loss").forward_backward(torch.zeros(rows, 40, dtype=dtype), torch.zeros(rows, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])

@@ -34,6 +34,9 @@ MODES: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
     "llama": (LLAMA, {}),
     "ragged": (RAGGED, {"weights": "full", "gemm": "tiled"}),
     "28-layers": (QWEN, {}),
+    "fp8": (TINY, {"precision": "fp8"}),
+    "fp8-one-layer": (ONE_LAYER, {"precision": "fp8", "loss_chunk": 96, "batch_size": 3}),
+    "fp8-28-layers": (QWEN, {"precision": "fp8"}),
 }
 
 

@@ -18,7 +18,7 @@ class Buffer:
 
 
 def test_the_key_forgets_the_shape_and_nothing_else() -> None:
-    key = GraphKey(4, 64, 16, "torch.bfloat16", "fused", "per_layer", "nf4")
+    key = GraphKey(4, 64, 16, "torch.bfloat16", "fused", "per_layer", "nf4", "dtype")
     capturing = cast("Any", SimpleNamespace(key=lambda: key))
     plant("wrong_batch_graph", REPLAY, capturing)
     assert capturing.key() == key._replace(batch_size=0, seq_len=0)

@@ -1,0 +1,173 @@
+"""Faults of products in FP8: scales, formats, and a way round them that nobody asked for. Importable without torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.system.protocol import Expectation
+from reference_impl.faults.registry import KERNELS, STEP, fault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from reference_impl.fp8 import Fp8Products, ScaledRows
+    from reference_impl.kernel_table import KernelTable
+    from reference_impl.trainer import Trainer
+
+_UNHEEDED = {"not_worse": Expectation("FAIL", "vacuous_precision")}
+_WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
+
+SATURATING = 4.0  # scales so many times too small: a row's largest values lie beyond 448
+E4M3_LARGEST = 448.0
+
+
+def _products(trainer: Trainer) -> Fp8Products:
+    from reference_impl.fp8_model import Fp8Model
+
+    if not isinstance(trainer.model, Fp8Model):
+        raise TypeError("this fault is one of a step in FP8")
+    return trainer.model.products
+
+
+def _dense(rows: ScaledRows) -> Tensor:
+    scale = rows.scale if rows.scale.dim() == 0 else rows.scale[:, None]
+    return rows.data.float() * scale
+
+
+def _uncounted(products: Fp8Products) -> None:
+    def multiply(a: ScaledRows, b: ScaledRows, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+        result = (_dense(a).to(products.dtype) @ _dense(b).to(products.dtype).t()).to(products.dtype)
+        if bias is not None:
+            result = result + bias
+        return result if out is None else out.copy_(result)
+
+    products.multiply = multiply  # type: ignore[method-assign]
+
+
+@fault(STEP, "no product runs in FP8, and nothing says so", _UNHEEDED)
+def silent_fallback_from_fp8(trainer: Trainer) -> None:
+    _uncounted(_products(trainer))
+
+
+@fault(STEP, "the last block's products run in the compute dtype, and nothing says so", _UNHEEDED)
+def one_block_not_in_fp8(trainer: Trainer) -> None:
+    from reference_impl.fp8 import Fp8Products
+    from reference_impl.fp8_block import Fp8Block
+
+    products = Fp8Products(_products(trainer).dtype)
+    _uncounted(products)
+    block = trainer.model.blocks[-1]
+    if isinstance(block, Fp8Block):
+        block.products = products
+
+
+@fault(STEP, "the setting for FP8 is not heeded", _UNHEEDED)
+def unheeded_precision(trainer: Trainer) -> None:
+    from dataclasses import replace
+
+    type(trainer).__init__(trainer, replace(trainer.config, precision="dtype"))
+
+
+@fault(KERNELS, "every row of a matrix is scaled by the scale of the row before", _WRONG)
+def fp8_scale_of_another_row(table: KernelTable) -> None:
+    _with_scales(table, lambda scale: scale.roll(1))
+
+
+@fault(KERNELS, "scales are those of the last call: a quantization reads what an earlier one has found", _WRONG)
+def fp8_stale_scale(table: KernelTable) -> None:
+    earlier: dict[int, Tensor] = {}
+
+    def stale(scale: Tensor) -> Tensor:
+        found = earlier.get(scale.numel(), scale * 0 + 1)
+        earlier[scale.numel()] = scale
+        return found
+
+    _with_scales(table, stale)
+
+
+@fault(KERNELS, "scales are the inverse of what they have to be", _WRONG)
+def fp8_inverse_scale(table: KernelTable) -> None:
+    _with_scales(table, lambda scale: scale.reciprocal())
+
+
+@fault(
+    KERNELS,
+    "scales are kept in half precision, which is infinite beyond 65504",
+    {"kernel_match": Expectation("FAIL", "non_finite")},
+)
+def fp8_scale_in_fp16(table: KernelTable) -> None:
+    _with_scales(table, lambda scale: scale.half().float())
+
+
+@fault(KERNELS, "scales are four times too small, so that large values saturate", _WRONG)
+def fp8_saturated_values(table: KernelTable) -> None:
+    def saturated(data: Tensor) -> Tensor:
+        return (data.float() * SATURATING).clamp(-E4M3_LARGEST, E4M3_LARGEST).to(data.dtype)
+
+    _with_data(table, saturated)
+    _with_scales(table, lambda scale: scale / SATURATING)
+
+
+@fault(KERNELS, "e5m2's two bits of fraction where e4m3's three are promised", _WRONG)
+def fp8_coarser_format(table: KernelTable) -> None:
+    import torch
+
+    _with_data(table, lambda data: data.to(torch.float32).to(torch.float8_e5m2).to(torch.float32).to(data.dtype))
+
+
+@fault(KERNELS, "the logits' gradient is rounded to e4m3, which loses small probabilities", _WRONG)
+def fp8_loss_in_e4m3(table: KernelTable) -> None:
+    forward_backward = table.fp8_loss
+
+    def narrow(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        import torch
+
+        losses, gradient = forward_backward(logits, targets)
+        down = 2.0**-7  # from 2^15 to 2^8, which e4m3 holds
+        return losses, ((gradient.float() * down).to(torch.float8_e4m3fn).float() / down).to(gradient.dtype)
+
+    table.fp8_loss = narrow
+
+
+@fault(KERNELS, "the transposed weight is the weight itself, in the other shape", _WRONG)
+def fp8_weight_not_transposed(table: KernelTable) -> None:
+    transposed = table.fp8_from_nf4_transposed
+
+    def wrong(codes: Tensor, absmax: Tensor, inverse: Tensor, row_count: int) -> Tensor:
+        data = transposed(codes, absmax, inverse, row_count)
+        return data.t().contiguous().view(data.shape)
+
+    table.fp8_from_nf4_transposed = wrong
+
+
+_QUANTIZING = ("fp8_quantize_rows", "fp8_swiglu_forward", "fp8_swiglu_backward")
+
+
+def _with_scales(table: KernelTable, change: Callable[[Tensor], Tensor]) -> None:
+    """Let `change` have the scales of every kernel that gives FP8 data and its scale alone."""
+
+    def changed(own: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
+        def with_scale(*arguments: Tensor) -> tuple[Tensor, Tensor]:
+            data, scale = own(*arguments)
+            return data, change(scale)
+
+        return with_scale
+
+    for name in _QUANTIZING:
+        setattr(table, name, changed(getattr(table, name)))
+
+
+def _with_data(table: KernelTable, change: Callable[[Tensor], Tensor]) -> None:
+    """The same of the data."""
+
+    def changed(own: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
+        def with_data(*arguments: Tensor) -> tuple[Tensor, Tensor]:
+            data, scale = own(*arguments)
+            return change(data), scale
+
+        return with_data
+
+    for name in _QUANTIZING:
+        setattr(table, name, changed(getattr(table, name)))

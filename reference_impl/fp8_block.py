@@ -1,0 +1,120 @@
+"""A decoder block whose products with frozen weights run in FP8, forward and input gradient.
+
+T tokens, H hidden, I intermediate, r rank. What produces an operand writes it in FP8: norms, SwiGLU and their backward.
+Attention's output and gradient are read once more for it, since a program of attention does not see whole rows. LoRA,
+attention, norms and the residual stream stay in the compute dtype; the context is `reference_impl.block`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from torch import Tensor
+
+from reference_impl import attention, ops
+from reference_impl.attention import StepShape
+from reference_impl.block import Block, BlockContext, BlockWeights
+from reference_impl.config import ModelConfig
+from reference_impl.dense import Ahead
+from reference_impl.fp8 import Fp8Matrix, Fp8Products, ScaledRows
+from reference_impl.lora import LayerTrainable
+from reference_impl.streams import Beside, StepStreams
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient [T, H] of the residual stream, in the compute dtype and in FP8."""
+
+    value: Tensor
+    rows: ScaledRows
+
+
+class Fp8Block(Block):
+    """A `Block` for `reference_impl.fp8_model`."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: BlockWeights,
+        trainable: LayerTrainable,
+        products: Fp8Products,
+        *,
+        adapters: bool,
+    ) -> None:
+        super().__init__(config, weights, trainable, adapters=adapters)
+        self.products = products
+        matrices = [Fp8Matrix.of(each) for each in (weights.qkv, weights.output, weights.gate_up, weights.down)]
+        self.in_forward = [matrix.rows for matrix in matrices]
+        qkv, output, gate_up, down = matrices
+        self.in_backward = [matrix.transposed for matrix in (down, gate_up, output, qkv)]
+
+    def forward_fp8(
+        self, residual: Tensor, branch: Tensor | None, shape: StepShape, weights: Ahead[ScaledRows]
+    ) -> tuple[Tensor, Tensor, BlockContext]:
+        """As `Block.forward`; ``weights`` yields what `in_forward` makes next."""
+        config, trainable, multiply = self.config, self.trainable, self.products.multiply
+        eps = config.rms_norm_eps
+        first, added = (residual, None) if branch is None else (branch, residual)
+        residual_in, normed, data, scale, rstd_in = ops.fp8_norm_add_forward(
+            first, added, trainable.input_norm, eps, keep=True
+        )
+        qkv = multiply(ScaledRows(data, scale), weights.take(), self.weights.qkv_bias)
+        low_rank = cast("Tensor", normed) @ trainable.scaled_a.t()  # it was to be kept
+        weights.ahead(4)
+        if self.adapters:
+            attention.add_rotate_(qkv, low_rank, trainable.b, shape, config)
+        else:
+            attention.rotate_(qkv, shape, config)
+        attended, log_sum_exp = attention.forward(qkv, shape, config)
+        residual_mid, _, data, scale, rstd_mid = ops.fp8_norm_add_forward(
+            multiply(ScaledRows.of(attended), weights.take()), residual_in, trainable.post_attn_norm, eps, keep=False
+        )
+        gate_up = multiply(ScaledRows(data, scale), weights.take())
+        branch_out = multiply(ScaledRows(*ops.fp8_swiglu_forward(gate_up)), weights.take())
+        context = BlockContext(
+            residual_in, rstd_in, low_rank, qkv, attended, log_sum_exp, residual_mid, rstd_mid, gate_up
+        )
+        return residual_mid, branch_out, context
+
+    def backward_fp8(
+        self,
+        grad: Gradient,
+        context: BlockContext,
+        shape: StepShape,
+        weights: Ahead[ScaledRows],
+        streams: StepStreams,
+    ) -> tuple[Gradient, Beside[None]]:
+        """As `Block.backward`; ``weights`` yields what `in_backward` makes next."""
+        trainable, multiply = self.trainable, self.products.multiply
+        grad_act = multiply(grad.rows, weights.take())
+        grad_gate_up = ScaledRows(*ops.fp8_swiglu_backward(grad_act, context.gate_up))
+        del grad_act
+        gain_partials = ops.rms_norm_gain_partials(grad.value, 2)
+        grad_mid, data, scale = ops.fp8_norm_backward_to_partials(
+            multiply(grad_gate_up, weights.take()),
+            context.residual_mid,
+            trainable.post_attn_norm,
+            context.rstd_mid,
+            gain_partials[1],
+            grad_residual=grad.value,
+        )
+        del grad_gate_up
+        grad_attended = multiply(ScaledRows(data, scale), weights.take())
+        weights.ahead(4)
+        grad_qkv = attention.backward(
+            grad_attended, context.qkv, context.attended, context.log_sum_exp, shape, self.config
+        )
+        grad_low_rank = grad_qkv @ trainable.b
+        grad_normed = multiply(ScaledRows.of(grad_qkv), weights.take())
+        value, data, scale = ops.fp8_norm_backward_to_partials(
+            grad_normed.addmm_(grad_low_rank, trainable.scaled_a),
+            context.residual_in,
+            trainable.input_norm,
+            context.rstd_in,
+            gain_partials[0],
+            grad_residual=grad_mid,
+        )
+        read = (grad_qkv, grad_low_rank, context.low_rank, context.rstd_in, context.residual_in)
+        beside = streams.branch(lambda: self._trainable_gradients(*read, gain_partials))
+        return Gradient(value, ScaledRows(data, scale)), beside

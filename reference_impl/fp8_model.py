@@ -1,0 +1,129 @@
+"""The decoder whose products with frozen weights run in FP8: those of the blocks, and the head's.
+
+T tokens, H hidden, V vocabulary. The head is kept in FP8 beside the embedding, as it is and transposed (2 * V * H
+bytes): it is not NF4, and one scale serves all of it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from reference_impl import ops
+from reference_impl.attention import StepShape
+from reference_impl.block import BlockContext
+from reference_impl.checkpoint import WeightSource
+from reference_impl.config import ModelConfig, TrainConfig
+from reference_impl.dense import Ahead
+from reference_impl.errors import ReferenceImplError
+from reference_impl.fp8 import Fp8Products, ScaledRows
+from reference_impl.fp8_block import Fp8Block, Gradient
+from reference_impl.kernels.fp8_loss.naive import FACTOR
+from reference_impl.kernels.fp8_rows.naive import power_of_two_scale
+from reference_impl.model import Model, ModelContext
+from reference_impl.streams import Beside
+
+
+class Fp8Head:
+    """The head [V, H] in e4m3, both ways, with one scale."""
+
+    def __init__(self, head: Tensor) -> None:
+        scale, inverse = power_of_two_scale(head.abs().amax().float())
+        data = (head * inverse.to(head.dtype)).to(torch.float8_e4m3fn)
+        self.rows = ScaledRows(data, scale.expand(head.shape[0]).contiguous())
+        self.transposed = ScaledRows(data.t().contiguous(), scale)
+
+
+class Fp8Model(Model):
+    """A `Model` of `Fp8Block`s; `TrainConfig.precision` chooses it."""
+
+    blocks: list[Fp8Block]  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        model_config: ModelConfig,
+        config: TrainConfig,
+        source: WeightSource,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        if device.type == "cuda" and dtype != torch.bfloat16:
+            raise ReferenceImplError("precision", f"fp8 with {dtype} on CUDA", "row scales give bfloat16: choose it")
+        super().__init__(model_config, config, source, device, dtype)
+        self.products = Fp8Products(dtype)
+        self.blocks = [
+            Fp8Block(model_config, block.weights, block.trainable, self.products, adapters=block.adapters)
+            for block in self.blocks
+        ]
+        self.fp8_head = Fp8Head(self.head)
+
+    def forward(
+        self, tokens: Tensor, targets: Tensor, shape: StepShape, *, mean_over: int | None = None
+    ) -> tuple[Tensor, ModelContext]:
+        """As `Model.forward`."""
+        self.trainable.refresh_compute_copies()
+        residual, branch, contexts = self._forward_fp8(tokens, shape)
+        hidden, final, rstd_out = self._final_norm(residual, branch)
+        loss, grad_final = self._loss_fp8(final, targets.view(-1), mean_over or targets.numel())
+        return loss, ModelContext(list[BlockContext](contexts), hidden, rstd_out, grad_final)
+
+    def _forward_fp8(self, tokens: Tensor, shape: StepShape) -> tuple[Tensor, Tensor | None, list[BlockContext]]:
+        residual = torch.nn.functional.embedding(tokens.view(-1), self.embedding)
+        branch: Tensor | None = None
+        contexts: list[BlockContext] = []
+        weights = Ahead([make for block in self.blocks for make in block.in_forward], self.streams)
+        for block in self.blocks:
+            residual, branch, context = block.forward_fp8(residual, branch, shape, weights)
+            contexts.append(context)
+        return residual, branch, contexts
+
+    def _final_norm(self, residual: Tensor, branch: Tensor | None) -> tuple[Tensor, ScaledRows, Tensor]:
+        """-> the residual stream [T, H] after all blocks, its norm in FP8, and the norm's rstd [T]."""
+        first, added = (residual, None) if branch is None else (branch, residual)
+        eps = self.config.rms_norm_eps
+        hidden, _, data, scale, rstd = ops.fp8_norm_add_forward(first, added, self.final_gain, eps, keep=False)
+        return hidden, ScaledRows(data, scale), rstd
+
+    def _loss_fp8(self, final: ScaledRows, targets: Tensor, mean_over: int) -> tuple[Tensor, Tensor]:
+        """As `Model._loss`, of the final norm's output in FP8; the gradient [T, H] is new memory."""
+        tokens, multiply = targets.numel(), self.products.multiply
+        device = targets.device
+        scale = torch.full((), 1.0 / mean_over, dtype=torch.float32, device=device)
+        gradient_scale = torch.full((), 1.0 / (mean_over * FACTOR), dtype=torch.float32, device=device)
+        grad_final = torch.empty(tokens, self.config.hidden_size, dtype=self.dtype, device=device)
+        buffer = torch.empty(min(self._chunk, tokens), self.head.shape[0], dtype=self.dtype, device=device)
+        losses: list[Tensor] = []
+        for start in range(0, tokens, self._chunk):
+            chunk = slice(start, min(start + self._chunk, tokens))
+            part = ScaledRows(final.data[chunk], final.scale[chunk])
+            logits = multiply(part, self.fp8_head.rows, out=buffer[: chunk.stop - start])
+            loss, gradient = ops.fp8_loss_forward_backward(logits, targets[chunk])
+            losses.append(loss)
+            multiply(ScaledRows(gradient, gradient_scale), self.fp8_head.transposed, out=grad_final[chunk])
+        return torch.cat(losses).sum() * scale, grad_final
+
+    def backward(self, context: ModelContext, shape: StepShape, *, consume: bool) -> None:
+        """As `Model.backward`."""
+        partials = ops.rms_norm_gain_partials(context.residual_out, 1)
+        value, data, scale = ops.fp8_norm_backward_to_partials(
+            context.grad_final, context.residual_out, self.final_gain, context.rstd_out, partials[0]
+        )
+        grad = Gradient(value, ScaledRows(data, scale))
+        remaining = context.blocks if consume else list(context.blocks)
+        weights = Ahead([make for block in reversed(self.blocks) for make in block.in_backward], self.streams)
+        writing: Beside[None] | None = None
+        for block in reversed(self.blocks):
+            before = writing
+            grad, writing = block.backward_fp8(grad, remaining.pop(), shape, weights, self.streams)
+            if before is not None:
+                before.take()
+        if writing is not None:
+            writing.take()
+        self.trainable.finish_gradients()
+
+    def logits(self, tokens: Tensor, shape: StepShape) -> Tensor:
+        """As `Model.logits`."""
+        self.trainable.refresh_compute_copies()
+        residual, branch, _ = self._forward_fp8(tokens, shape)
+        _, final, _ = self._final_norm(residual, branch)
+        return self.products.multiply(final, self.fp8_head.rows).view(*tokens.shape, -1)

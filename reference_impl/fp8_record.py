@@ -1,0 +1,51 @@
+"""Which products of a step run in FP8, counted where they are multiplied and not where they are asked for."""
+
+from __future__ import annotations
+
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from reference_impl.fp8_model import Fp8Model
+from reference_impl.kernels import registry
+from reference_impl.kernels.registry import KernelSpec
+from reference_impl.trainer import Trainer
+
+FP8_NAME = "float8_e4m3fn"
+PRODUCTS_A_BLOCK = 8  # qkv, output, gate and up, down: forward and input gradient
+PRODUCTS_A_CHUNK = 2  # the head's, for each chunk of tokens whose logits exist at one time
+
+
+def products_expected(trainer: Trainer) -> int:
+    """Products with frozen weights in one step of the current shape."""
+    config, shape = trainer.config, trainer.static.shape
+    chunks = -(-shape.tokens // config.loss_chunk)
+    blocks = PRODUCTS_A_BLOCK * trainer.model_config.num_layers
+    return config.micro_batches * (blocks + PRODUCTS_A_CHUNK * chunks)
+
+
+def products_counted(trainer: Trainer) -> int:
+    """Products that forward and backward multiply in FP8, seen on fake tensors: nothing is computed or changed."""
+    model = trainer.model
+    if not isinstance(model, Fp8Model):
+        return 0
+    before = model.products.count
+    with FakeTensorMode(allow_non_fake_inputs=True), registry.launching_by(_launch_nothing):
+        trainer.gradients_body()
+    counted = model.products.count - before
+    model.products.count = before
+    return counted
+
+
+def _launch_nothing(_spec: KernelSpec, _arguments: tuple[object, ...]) -> None:
+    """A launcher that leaves the outputs as they are."""
+
+
+def precision_facts(trainer: Trainer) -> dict[str, int | str]:
+    """``dtype`` is FP8's where every product that has to be runs in it, else the compute dtype; and the two counts."""
+    counted, expected = products_counted(trainer), products_expected(trainer)
+    compute = str(trainer.dtype).removeprefix("torch.")
+    return {
+        "dtype": FP8_NAME if counted == expected else compute,
+        "compute_dtype": compute,
+        "fp8_products": counted,
+        "frozen_products": expected,
+    }

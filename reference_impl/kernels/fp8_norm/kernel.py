@@ -1,0 +1,207 @@
+"""RMSNorm whose result is in FP8, with the residual addition before it and after its backward.
+
+Legend: T tokens, H hidden, P stage-1 programs of the backward. Formulas, rounding and reduction of the gain are those
+of `kernels/rms_norm`; a program holds a whole row, and finds the scale of its FP8 copy (`kernels/fp8_rows`) there.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from reference_impl.kernels.fp8_rows.kernel import empty_rows, row_scale, row_warps
+from reference_impl.kernels.registry import KernelSpec, Pointer, dtype_name, kernel, launch, require_shape
+from reference_impl.kernels.rms_norm.kernel import _backward_rows
+
+
+@kernel("scale", "rstd")
+def _forward_kernel(
+    x: tl.tensor,
+    residual: tl.tensor,
+    gain: tl.tensor,
+    total: tl.tensor,
+    y: tl.tensor,
+    data: tl.tensor,
+    scale: tl.tensor,
+    rstd: tl.tensor,
+    H: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EPS: tl.constexpr,
+    ADD: tl.constexpr,
+    KEEP: tl.constexpr,
+) -> None:
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < H
+    offset = row.to(tl.int64) * H + column
+    value = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32)
+    g = tl.load(gain + column, mask=inside, other=0.0)
+    if ADD:
+        # The norm sees the sum as the next layer will: rounded to the data's dtype.
+        rounded = (value + tl.load(residual + offset, mask=inside, other=0.0).to(tl.float32)).to(x.dtype.element_ty)
+        tl.store(total + offset, rounded, mask=inside)
+        value = rounded.to(tl.float32)
+    inverse_rms = 1.0 / tl.sqrt_rn(tl.sum(value * value) / H + EPS)
+    result = value * inverse_rms * g
+    if KEEP:
+        tl.store(y + offset, result.to(y.dtype.element_ty), mask=inside)
+    s, inverse = row_scale(tl.max(tl.abs(result), axis=0))
+    tl.store(data + offset, (result * inverse).to(data.dtype.element_ty), mask=inside)
+    tl.store(scale + row, s)
+    tl.store(rstd + row, inverse_rms)
+
+
+@kernel("scale", "rstd")
+def _backward_kernel(
+    grad_y: tl.tensor,
+    x: tl.tensor,
+    gain: tl.tensor,
+    rstd: tl.tensor,
+    grad_residual: tl.tensor,
+    grad_x: tl.tensor,
+    data: tl.tensor,
+    scale: tl.tensor,
+    partials: tl.tensor,
+    T: tl.constexpr,
+    H: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    ADD_RESIDUAL: tl.constexpr,
+) -> None:
+    program = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    g = tl.load(gain + column, mask=column < H, other=0.0)
+    grad_gain = tl.zeros([BLOCK], tl.float32)
+    for i in range(ROWS):
+        row = program * ROWS + i
+        inside = (column < H) & (row < T)
+        offset = row.to(tl.int64) * H + column
+        dy = tl.load(grad_y + offset, mask=inside, other=0.0).to(tl.float32)
+        value = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32)
+        inverse_rms = tl.load(rstd + row, mask=row < T, other=0.0)
+        normed = value * inverse_rms
+        grad_normed = dy * g
+        result = inverse_rms * (grad_normed - normed * (tl.sum(grad_normed * normed) / H))
+        if ADD_RESIDUAL:
+            result += tl.load(grad_residual + offset, mask=inside, other=0.0).to(tl.float32)
+        # FP8 of what the other readers of this gradient see.
+        rounded = result.to(grad_x.dtype.element_ty)
+        tl.store(grad_x + offset, rounded, mask=inside)
+        wide = rounded.to(tl.float32)
+        s, inverse = row_scale(tl.max(tl.abs(wide), axis=0))
+        tl.store(data + offset, (wide * inverse).to(data.dtype.element_ty), mask=inside)
+        tl.store(scale + row, s, mask=row < T)
+        grad_gain += dy * normed
+    tl.store(partials + program * H + column, grad_gain, mask=column < H)
+
+
+@functools.cache
+def forward_spec(tokens: int, hidden: int, eps: float, dtype: str, *, add: bool, keep: bool) -> KernelSpec:
+    """Kernel of `add_forward` for x [tokens, hidden] of `dtype`."""
+    block = triton.next_power_of_2(hidden)
+    return KernelSpec(
+        op="fp8_norm.forward",
+        shape=(tokens, hidden),
+        dtype=dtype,
+        constants=(("eps", eps), ("add", add), ("keep", keep)),
+        num_warps=row_warps(block),
+        num_stages=1,
+        function=_forward_kernel,
+        pointers=(
+            Pointer("x", dtype),
+            Pointer("residual", dtype),
+            Pointer("gain", "fp32"),
+            Pointer("total", dtype),
+            Pointer("y", dtype),
+            Pointer("data", "fp8e4nv"),
+            Pointer("scale", "fp32", aligned=False),
+            Pointer("rstd", "fp32", aligned=False),
+        ),
+        constexprs={"H": hidden, "BLOCK": block, "EPS": eps, "ADD": add, "KEEP": keep},
+        grid=(tokens,),
+    )
+
+
+@functools.cache
+def backward_spec(tokens: int, hidden: int, dtype: str, *, add_residual: bool) -> KernelSpec:
+    """Kernel of `backward_to_partials`: grad_x twice, and the gain's partial sums [ceil(tokens / rows), hidden]."""
+    block = triton.next_power_of_2(hidden)
+    rows = _backward_rows(tokens)
+    return KernelSpec(
+        op="fp8_norm.backward",
+        shape=(tokens, hidden),
+        dtype=dtype,
+        constants=(("add_residual", add_residual),),
+        num_warps=row_warps(block),
+        num_stages=1,
+        function=_backward_kernel,
+        pointers=(
+            Pointer("grad_y", dtype),
+            Pointer("x", dtype),
+            Pointer("gain", "fp32"),
+            Pointer("rstd", "fp32", aligned=False),
+            Pointer("grad_residual", dtype),
+            Pointer("grad_x", dtype),
+            Pointer("data", "fp8e4nv"),
+            Pointer("scale", "fp32", aligned=False),
+            Pointer("partials", "fp32"),
+        ),
+        constexprs={"T": tokens, "H": hidden, "BLOCK": block, "ROWS": rows, "ADD_RESIDUAL": add_residual},
+        grid=(-(-tokens // rows),),
+    )
+
+
+def specializations(*, tokens: int, hidden: int, eps: float, dtype: str, blocks: int) -> list[KernelSpec]:
+    """Every kernel that norms of [tokens, hidden] activations of `dtype` launch in a step whose products are FP8."""
+    later_inputs = [forward_spec(tokens, hidden, eps, dtype, add=True, keep=True)] if blocks > 1 else []
+    return [
+        forward_spec(tokens, hidden, eps, dtype, add=False, keep=True),  # the first block's input
+        *later_inputs,
+        forward_spec(tokens, hidden, eps, dtype, add=True, keep=False),
+        backward_spec(tokens, hidden, dtype, add_residual=False),  # the final norm
+        backward_spec(tokens, hidden, dtype, add_residual=True),
+    ]
+
+
+def add_forward(
+    x: Tensor, residual: Tensor | None, gain: Tensor, eps: float, *, keep: bool
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
+    """x [T, H] (+ residual [T, H]) -> their sum, its norm y in x's dtype if `keep`, y as FP8 data and scale, rstd."""
+    tokens, hidden = x.shape
+    dtype = dtype_name("fp8_norm.forward", "x", x.dtype)
+    spec = forward_spec(tokens, hidden, eps, dtype, add=residual is not None, keep=keep)
+    require_shape(spec.op, "gain", gain, (hidden,))
+    if residual is not None:
+        require_shape(spec.op, "residual", residual, (tokens, hidden))
+    total = x if residual is None else torch.empty_like(x)
+    y = torch.empty_like(x) if keep else None
+    data, scale = empty_rows(tokens, hidden, x)
+    rstd = torch.empty(tokens, dtype=torch.float32, device=x.device)
+    # A kernel argument has to be some tensor: x stands for what is not read or not written.
+    read, written = x if residual is None else residual, x if y is None else y
+    launch(spec, x, read, gain, total, written, data, scale, rstd)
+    return total, y, data, scale, rstd
+
+
+def backward_to_partials(
+    grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """grad_x [T, H] (+ grad_residual) of x's dtype, and as FP8 data and scale; writes the partials, f32 [P, H]."""
+    tokens, hidden = x.shape
+    dtype = dtype_name("fp8_norm.backward", "x", x.dtype)
+    spec = backward_spec(tokens, hidden, dtype, add_residual=grad_residual is not None)
+    require_shape(spec.op, "grad_y", grad_y, (tokens, hidden))
+    require_shape(spec.op, "gain", gain, (hidden,))
+    require_shape(spec.op, "rstd", rstd, (tokens,))
+    if grad_residual is None:
+        grad_residual = grad_y  # not read
+    require_shape(spec.op, "grad_residual", grad_residual, (tokens, hidden))
+    require_shape(spec.op, "partials", partials, (spec.grid[0], hidden))
+    grad_x = torch.empty_like(x)
+    data, scale = empty_rows(tokens, hidden, x)
+    launch(spec, grad_y, x, gain, rstd, grad_residual, grad_x, data, scale, partials)
+    return grad_x, data, scale

@@ -1,0 +1,170 @@
+"""SwiGLU whose results are in FP8, forward and backward. Legend: T tokens, I intermediate.
+
+Formulas are those of `kernels/swiglu`, in fp32, rounded once: to FP8 with a scale a row (`kernels/fp8_rows`). A program
+holds a whole row in registers, as a piece of a power of two and a shorter second one, so that it reads the row once: of
+8960 columns 8192 and 1024, where one power of two would leave 7424 lanes idle.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from reference_impl.kernels.fp8_rows.kernel import empty_rows, row_scale
+from reference_impl.kernels.registry import (
+    KernelSpec,
+    Pointer,
+    device_function,
+    dtype_name,
+    kernel,
+    launch,
+    require_shape,
+)
+
+# Elements of one operand a thread holds: the backward keeps two results of each in registers.
+_ELEMENTS_PER_THREAD = 32
+_MAX_WARPS = 16
+
+
+@device_function
+def _activation(gate_up: tl.tensor, row: tl.tensor, column: tl.tensor, WIDTH: tl.constexpr) -> tl.tensor:
+    offset = row * (2 * WIDTH) + column
+    inside = column < WIDTH
+    gate = tl.load(gate_up + offset, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + offset + WIDTH, mask=inside, other=0.0).to(tl.float32)
+    return gate * tl.sigmoid(gate) * up
+
+
+@device_function
+def _gradients(
+    grad_act: tl.tensor, gate_up: tl.tensor, row: tl.tensor, column: tl.tensor, WIDTH: tl.constexpr
+) -> tl.tensor:
+    offset = row * (2 * WIDTH) + column
+    inside = column < WIDTH
+    grad = tl.load(grad_act + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+    gate = tl.load(gate_up + offset, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + offset + WIDTH, mask=inside, other=0.0).to(tl.float32)
+    s = tl.sigmoid(gate)
+    return grad * up * s * (1.0 + gate * (1.0 - s)), grad * gate * s
+
+
+@device_function
+def _largest(value: tl.tensor) -> tl.tensor:
+    return tl.max(tl.abs(value), axis=0)
+
+
+@device_function
+def _store(data: tl.tensor, column: tl.tensor, value: tl.tensor, inverse: tl.tensor, WIDTH: tl.constexpr) -> None:
+    tl.store(data + column, (value * inverse).to(data.dtype.element_ty), mask=column < WIDTH)
+
+
+@kernel("scale")
+def _forward_kernel(
+    gate_up: tl.tensor,
+    data: tl.tensor,
+    scale: tl.tensor,
+    WIDTH: tl.constexpr,
+    FIRST: tl.constexpr,
+    SECOND: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, FIRST)
+    rest = FIRST + tl.arange(0, SECOND)
+    act = _activation(gate_up, row, column, WIDTH)
+    act_rest = _activation(gate_up, row, rest, WIDTH)
+    s, inverse = row_scale(tl.maximum(_largest(act), _largest(act_rest)))
+    _store(data + row * WIDTH, column, act, inverse, WIDTH)
+    _store(data + row * WIDTH, rest, act_rest, inverse, WIDTH)
+    tl.store(scale + row, s)
+
+
+@kernel("scale")
+def _backward_kernel(
+    grad_act: tl.tensor,
+    gate_up: tl.tensor,
+    data: tl.tensor,
+    scale: tl.tensor,
+    WIDTH: tl.constexpr,
+    FIRST: tl.constexpr,
+    SECOND: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, FIRST)
+    rest = FIRST + tl.arange(0, SECOND)
+    gate, up = _gradients(grad_act, gate_up, row, column, WIDTH)
+    gate_rest, up_rest = _gradients(grad_act, gate_up, row, rest, WIDTH)
+    largest = tl.maximum(_largest(gate), _largest(up))
+    s, inverse = row_scale(tl.maximum(largest, tl.maximum(_largest(gate_rest), _largest(up_rest))))
+    out = data + row * (2 * WIDTH)
+    _store(out, column, gate, inverse, WIDTH)
+    _store(out, rest, gate_rest, inverse, WIDTH)
+    _store(out + WIDTH, column, up, inverse, WIDTH)
+    _store(out + WIDTH, rest, up_rest, inverse, WIDTH)
+    tl.store(scale + row, s)
+
+
+def _pieces(width: int) -> tuple[int, int]:
+    """Two powers of two that cover `width` columns, the first one below it."""
+    first: int = triton.next_power_of_2(width) // 2 if width > 1 else 1
+    rest: int = triton.next_power_of_2(max(1, width - first))
+    return first, rest
+
+
+def _spec(op: str, function: Any, names: tuple[str, ...], tokens: int, intermediate: int, dtype: str) -> KernelSpec:
+    first, second = _pieces(intermediate)
+    return KernelSpec(
+        op=op,
+        shape=(tokens, intermediate),
+        dtype=dtype,
+        constants=(),
+        num_warps=max(1, min(_MAX_WARPS, first // (32 * _ELEMENTS_PER_THREAD))),
+        num_stages=1,
+        function=function,
+        pointers=(
+            *(Pointer(name, dtype) for name in names),
+            Pointer("data", "fp8e4nv"),
+            Pointer("scale", "fp32", aligned=False),
+        ),
+        constexprs={"WIDTH": intermediate, "FIRST": first, "SECOND": second},
+        grid=(tokens,),
+    )
+
+
+@functools.cache
+def forward_spec(tokens: int, intermediate: int, dtype: str) -> KernelSpec:
+    """Kernel of `forward` for gate_up [tokens, 2 * intermediate] of `dtype`."""
+    return _spec("fp8_swiglu.forward", _forward_kernel, ("gate_up",), tokens, intermediate, dtype)
+
+
+@functools.cache
+def backward_spec(tokens: int, intermediate: int, dtype: str) -> KernelSpec:
+    """Kernel of `backward` for gate_up [tokens, 2 * intermediate] of `dtype`."""
+    return _spec("fp8_swiglu.backward", _backward_kernel, ("grad_act", "gate_up"), tokens, intermediate, dtype)
+
+
+def specializations(*, tokens: int, intermediate: int, dtype: str) -> list[KernelSpec]:
+    """Forward and backward on [tokens, intermediate] of `dtype`."""
+    return [forward_spec(tokens, intermediate, dtype), backward_spec(tokens, intermediate, dtype)]
+
+
+def forward(gate_up: Tensor) -> tuple[Tensor, Tensor]:
+    """gate_up [T, 2I] -> silu(gate) * up as FP8 data [T, I] and scale f32 [T]; gate is the first I columns."""
+    tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
+    spec = forward_spec(tokens, width, dtype_name("fp8_swiglu.forward", "gate_up", gate_up.dtype))
+    data, scale = empty_rows(tokens, width, gate_up)
+    launch(spec, gate_up, data, scale)
+    return data, scale
+
+
+def backward(grad_act: Tensor, gate_up: Tensor) -> tuple[Tensor, Tensor]:
+    """grad_act [T, I], gate_up [T, 2I] -> grad_gate_up as FP8 data [T, 2I] and scale f32 [T]."""
+    tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
+    spec = backward_spec(tokens, width, dtype_name("fp8_swiglu.backward", "gate_up", gate_up.dtype))
+    require_shape(spec.op, "grad_act", grad_act, (tokens, width))
+    data, scale = empty_rows(tokens, 2 * width, gate_up)
+    launch(spec, grad_act, gate_up, data, scale)
+    return data, scale

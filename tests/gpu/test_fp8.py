@@ -1,0 +1,84 @@
+"""FP8 on a GPU: products beside their twin, kernels beside theirs, a captured step beside the plain one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impl.config import TrainConfig
+from reference_impl.cuda_graph import CapturingTrainer
+from reference_impl.fp8 import Fp8Products, ScaledRows, _twin
+from reference_impl.fp8_record import FP8_NAME, precision_facts
+from reference_impl.kernels import registry
+from reference_impl.kernels.fp8_rows import naive as rows_twin
+from reference_impl.kernels.fp8_swiglu import naive as swiglu_twin
+from reference_impl.trainer import Trainer
+
+BFLOAT16_ROUNDOFF = 2.0**-8
+TINY = TrainConfig.preset("tiny", precision="fp8", steps=8)
+
+
+def _has_row_scales() -> bool:
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not _has_row_scales(), reason="row scales need compute capability 9.0"),
+]
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator("cuda").manual_seed(seed)
+    return torch.randn(shape, generator=generator, device="cuda").bfloat16()
+
+
+@pytest.mark.parametrize("terms", [64, 1536, 17920])
+@pytest.mark.parametrize("most_terms_fast", [0, 32768], ids=["exact", "fast"])
+def test_a_product_is_its_twins_within_its_last_rounding(terms: int, most_terms_fast: int) -> None:
+    a, b = ScaledRows.of(random(96, terms)), ScaledRows.of(random(128, terms, seed=1))
+    bias = random(128, seed=2)
+    product = Fp8Products(torch.bfloat16, most_terms_fast).multiply(a, b, bias)
+    exact = _twin(a, b, bias, torch.float32, None)
+    bound = BFLOAT16_ROUNDOFF * (2 if most_terms_fast else 1)
+    assert ((product.float() - exact).norm() / exact.norm()).item() < bound
+
+
+def test_a_product_repeats_its_bits() -> None:
+    a, b = ScaledRows.of(random(512, 8960)), ScaledRows.of(random(1536, 8960, seed=1))
+    products = Fp8Products(torch.bfloat16)
+    first = products.multiply(a, b)
+    assert all(torch.equal(first, products.multiply(a, b)) for _ in range(100))
+
+
+def test_rows_are_those_of_the_twin_in_bits() -> None:
+    x = random(300, 2048) * torch.logspace(-6, 6, 300, device="cuda")[:, None].bfloat16()
+    for found, twin in zip(registry.load("fp8_rows").quantize(x), rows_twin.quantize(x), strict=True):
+        assert torch.equal(found.view(torch.uint8), twin.view(torch.uint8))
+
+
+def test_swiglu_differs_from_its_twin_where_fp32_rounds_apart_alone() -> None:
+    gate_up = random(64, 2 * 8960)
+    data, scale = registry.load("fp8_swiglu").forward(gate_up)
+    twin, twin_scale = swiglu_twin.forward(gate_up)
+    assert torch.equal(scale, twin_scale)
+    assert (data.float() != twin.float()).float().mean().item() < 1e-4
+
+
+def test_what_ran_in_fp8_is_counted_on_the_device_too() -> None:
+    facts = precision_facts(Trainer(TINY))
+    assert (facts["dtype"], facts["fp8_products"]) == (FP8_NAME, 8 * 4 + 2)
+    assert facts["compute_dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize("scope", ["step", "backward"])
+def test_a_captured_step_is_the_plain_one_in_bits(scope: str) -> None:
+    ends: list[Tensor] = []
+    for each in ("none", scope):
+        capturing = CapturingTrainer(Trainer(TINY), each)
+        losses = torch.stack([capturing.step(index) for index in range(8)])
+        assert capturing.record().failure is None
+        ends.append(torch.cat((losses, capturing.trainer.trainable.flat)))
+        capturing.close()
+    assert torch.equal(*ends)
