@@ -1,25 +1,35 @@
 """The floor of a training step: its large GEMMs alone, captured, on random bf16 matrices.
 
-    python -m benchmarks.floor [--model qwen2-1.5b] [--batch-size 4] [--seq-lens 128 512]
+    python -m benchmarks.floor [--model qwen2-1.5b] [--batch-size 4] [--seq-lens 128 512 2048]
 
-Forward products and input-gradient products of every projection, one by one as transformers runs them (q, k, v, o,
-gate, up, down), and of the head. No dequantization, no LoRA, no attention, nothing elementwise: what remains when all
-else is free. Every layer has weights of its own, so that they come from memory and not from the cache.
+Forward products and input-gradient products of every projection and of the head. No dequantization, no LoRA, no
+attention, nothing elementwise: what remains when all else is free. Every layer has weights of its own, so that they
+come from memory and not from the cache. Two floors: the products one by one as transformers runs them (q, k, v, o,
+gate, up, down), and fused, as the reference step runs them (q, k, v together; gate and up together). A step that fuses
+is measured against the first, as others are, and can be faster than that allows for: the second stands beside it.
+
+The captured step and both floors are timed in one process, round by round, because a GPU at its power cap runs the
+same kernels faster or slower from minute to minute; the clock of the multiprocessors stands beside each.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 from torch import Tensor
 
-from benchmarks.measure import time_steps
-from reference_impl.config import MODEL_PRESETS, ModelConfig
+from benchmarks.measure import clock_mhz, time_steps
+from reference_impl.config import MODEL_PRESETS, ModelConfig, TrainConfig
+from reference_impl.cuda_graph import CapturingTrainer
+from reference_impl.trainer import Trainer
 
 WARMUP_STEPS = 3
-TIMED_STEPS = 50
+ROUNDS = 5
+STEPS_A_ROUND = 10
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,12 @@ def projection_shapes(config: ModelConfig) -> list[tuple[int, int]]:
     ]
 
 
+def fused_projection_shapes(config: ModelConfig) -> list[tuple[int, int]]:
+    """As `projection_shapes`, with q, k and v in one product and gate and up in one."""
+    hidden, wide = config.hidden_size, config.intermediate_size
+    return [(config.qkv_dim, hidden), (hidden, config.query_dim), (2 * wide, hidden), (hidden, wide)]
+
+
 def floating_point_operations(config: ModelConfig, tokens: int) -> int:
     """Multiplications and additions of the step: 2 * T * outputs * inputs a product, forward and backward."""
     layer = sum(outputs * inputs for outputs, inputs in projection_shapes(config))
@@ -55,14 +71,18 @@ def floating_point_operations(config: ModelConfig, tokens: int) -> int:
 class GemmFloor:
     """The products of one step; `step` replays them from a CUDA graph, or runs them one by one without CUDA."""
 
-    def __init__(self, config: ModelConfig, tokens: int, device: torch.device) -> None:
-        self._products = self._make(config, tokens, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
+    def __init__(self, config: ModelConfig, tokens: int, device: torch.device, *, fused: bool = False) -> None:
+        shapes = (fused_projection_shapes if fused else projection_shapes)(config) * config.num_layers
+        shapes.append((config.vocab_size, config.hidden_size))
+        self._products = self._make(shapes, tokens, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
         self._graph: torch.cuda.CUDAGraph | None = None
         if device.type == "cuda":
             self._capture()
 
     @staticmethod
-    def _make(config: ModelConfig, tokens: int, device: torch.device, dtype: torch.dtype) -> list[Product]:
+    def _make(
+        shapes: list[tuple[int, int]], tokens: int, device: torch.device, dtype: torch.dtype
+    ) -> list[Product]:
         buffers: dict[tuple[str, int], Tensor] = {}
 
         def buffer(role: str, width: int) -> Tensor:
@@ -71,7 +91,6 @@ class GemmFloor:
                 buffers[role, width] = torch.randn(tokens, width, device=device, dtype=dtype)
             return buffers[role, width]
 
-        shapes = projection_shapes(config) * config.num_layers + [(config.vocab_size, config.hidden_size)]
         return [
             Product(
                 torch.randn(outputs, inputs, device=device, dtype=dtype).mul_(0.02),
@@ -107,24 +126,83 @@ class GemmFloor:
             self._graph.replay()
 
 
+@dataclass(frozen=True)
+class Interleaved:
+    """One arm of an interleaved measurement: single steps, and the multiprocessors' clock after each round."""
+
+    milliseconds: tuple[float, ...]
+    clocks_mhz: tuple[int, ...]  # empty where no clock can be read
+
+    @property
+    def median_ms(self) -> float:
+        return float(median(self.milliseconds))
+
+    def described(self) -> dict[str, float | None]:
+        """As JSON: the median step in ms and the median clock in MHz."""
+        return {"median_ms": self.median_ms, "clock_mhz": float(median(self.clocks_mhz)) if self.clocks_mhz else None}
+
+
+def interleaved(arms: dict[str, Callable[[int], object]], device: torch.device) -> dict[str, Interleaved]:
+    """Time each arm's step in `ROUNDS` rounds of `STEPS_A_ROUND`, taking turns; two more a round bring up the clocks."""
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    clocks: dict[str, list[int]] = {name: [] for name in arms}
+    index = 0
+    for _ in range(ROUNDS):
+        for name, step in arms.items():
+            for _ in range(2):
+                step(index)
+            times[name] += time_steps(step, index, STEPS_A_ROUND, device).milliseconds
+            index += 2 * STEPS_A_ROUND
+            step(index)  # under way while the clock is read
+            if (clock := clock_mhz(device)) is not None:
+                clocks[name].append(clock)
+    return {name: Interleaved(tuple(times[name]), tuple(clocks[name])) for name in arms}
+
+
+def step_and_floors(config: TrainConfig) -> dict[str, Interleaved]:
+    """The captured step of ``config``, the unfused floor and the fused one: ``step``, ``floor``, ``fused_floor``.
+
+    RuntimeError if the step was not captured.
+    """
+    trainer = Trainer(config)
+    capturing = CapturingTrainer(trainer, "step")
+    try:
+        capturing.step(0)
+        if (failure := capturing.record().failure) is not None:
+            raise RuntimeError(f"the step was not captured: {failure}")
+        tokens = config.batch_size * config.seq_len
+        floors = {
+            name: GemmFloor(trainer.model_config, tokens, trainer.device, fused=fused)
+            for name, fused in (("floor", False), ("fused_floor", True))
+        }
+        arms = {"step": capturing.step} | {name: floor.step for name, floor in floors.items()}
+        return interleaved(arms, trainer.device)
+    finally:
+        capturing.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(MODEL_PRESETS), default="qwen2-1.5b")
     parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--seq-lens", type=int, nargs="+", default=[128, 512])
+    parser.add_argument("--seq-lens", type=int, nargs="+", default=[128, 512, 2048])
     arguments = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = MODEL_PRESETS[arguments.model]
     for seq_len in arguments.seq_lens:
-        tokens = arguments.batch_size * seq_len
-        floor = GemmFloor(config, tokens, device)
-        times = time_steps(floor.step, 0, TIMED_STEPS, device)
-        rate = floating_point_operations(config, tokens) / times.median_ms / 1e9
-        how = "captured" if floor.captured else "not captured: no CUDA device"
-        print(
-            f"batch {arguments.batch_size} seq {seq_len}: median {times.median_ms:.2f} ms, "
-            f"in a block {times.block_ms:.2f} ms, {rate:.1f} TFLOP/s ({how})"
-        )
+        settings = TrainConfig.preset(arguments.model, batch_size=arguments.batch_size, seq_len=seq_len)
+        found = step_and_floors(settings)
+        print(f"batch {arguments.batch_size} seq {seq_len}")
+        for name, arm in found.items():
+            line = f"  {name:<12} median {arm.median_ms:8.2f} ms"
+            if arm.clocks_mhz:
+                line += f", clock {median(arm.clocks_mhz):.0f} MHz"
+            if name == "step":
+                floors = (found[floor].median_ms for floor in ("floor", "fused_floor"))
+                line += ", {:.3f} times the floor, {:.3f} the fused one".format(*(arm.median_ms / ms for ms in floors))
+            else:
+                operations = floating_point_operations(config, arguments.batch_size * seq_len)
+                line += f", {operations / arm.median_ms / 1e9:.1f} TFLOP/s"
+            print(line)
 
 
 if __name__ == "__main__":

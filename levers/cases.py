@@ -135,17 +135,11 @@ def attention_variants() -> list[Variant]:
 
             return make
 
-        plain = [
-            (64, 64, 4, 2), (64, 64, 4, 3), (64, 128, 4, 2), (128, 64, 8, 2), (128, 64, 8, 3), (128, 64, 8, 4),
-            (128, 128, 8, 2), (128, 128, 8, 3), (128, 32, 8, 3),
-        ]  # fmt: skip
+        plain = [(64, 64, 4, 3), (64, 64, 4, 4), (64, 32, 4, 4)]
         for shape in plain:
-            if s >= 128:
-                add("forward", f"split {shape}", forward_case(*shape, tma=False, ws=False), 2)
-        for shape in [(64, 64, 4, 2), (64, 64, 4, 3), (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2)]:
+            add("forward", f"split {shape}", forward_case(*shape, tma=False, ws=False), 2)
+        for shape in [(64, 64, 4, 3), (64, 64, 4, 4), (64, 32, 4, 4), (128, 64, 8, 4), (64, 128, 4, 2), (64, 32, 4, 5)]:
             add("forward", f"tma {shape}", forward_case(*shape, tma=True, ws=False), 2)
-        for shape in [(128, 128, 4, 2), (128, 64, 4, 3), (128, 64, 4, 2)]:
-            add("forward", f"specialized {shape}", forward_case(*shape, tma=True, ws=True), 2)
 
         def today_backward(batch: int = batch, s: int = s, sizes: Any = sizes) -> Any:
             data = attention_inputs(batch, s)
@@ -162,67 +156,87 @@ def attention_variants() -> list[Variant]:
 
         add("backward", "today", today_backward, 5)
 
-        def backward_case(how: str, kv: Any, q: Any, batch: int = batch, s: int = s, c: Any = constants) -> Any:
-            """The whole backward: delta, dK and dV by `kv` (BQ, BK, warps, stages), dQ by `q` (BM, BN, …), reduction."""
+        def backward_case(how: str, kv: Any, q: Any, tma: bool, batch: int = batch, s: int = s, c: Any = constants) -> Any:
+            """The whole backward: delta, dK and dV by `kv` (BQ, BK, warps, stages), dQ by `q` (BM, BN, …), reduction.
+
+            `how` "only kv", "only q", "only kept", "only from kept": that kernel alone.
+            """
 
             def make() -> Any:
                 data = attention_inputs(batch, s)
                 module = registry.load("attention")
                 grad_qkv, grad_key = torch.empty_like(data["qkv"]), torch.empty_like(data["out"])
                 grad_value = torch.empty_like(grad_key)
+                for tensor in (grad_qkv, grad_key, grad_value):
+                    tensor.fill_(float("nan"))
                 delta = torch.empty_like(data["lse"])
+                delta.copy_(data["delta"])
                 bq, bk, kv_warps, kv_stages = kv
                 bm, bn, q_warps, q_stages = q
-                kept = (
-                    torch.empty(batch * HEADS * s * s, device="cuda", dtype=torch.bfloat16) if how == "kept" else grad_key
-                )
+                keep = "kept" in how
+                kept = torch.zeros(batch * HEADS * s * s, device="cuda", dtype=torch.bfloat16) if keep else grad_key
                 delta_spec = module.delta_spec(batch, s, HEADS, D, "bf16")
                 reduce_spec = module.reduce_spec(batch, s, HEADS, KV_HEADS, D, "bf16")
-                saved = (data["grad"], data["qkv"], data["lse"], delta)
+                saved = (data["qkv"], data["lse"], delta)
                 grid = batch * HEADS
+                qkv, grad = data["qkv"], data["grad"]
+                query_ref, grad_ref = (descriptor(qkv, bq, D), descriptor(grad, bq, D)) if tma else (qkv, grad)
+                key_ref = descriptor(qkv, bn, D) if tma else qkv
+                kept_ref = descriptor(kept.view(-1, bm), bn, bm) if tma and keep else kept
 
                 def call() -> None:
-                    registry.launch(delta_spec, data["grad"], data["out"], delta)
+                    if "only" not in how:
+                        registry.launch(delta_spec, data["grad"], data["out"], delta)
                     if how == "both":
                         kernels.both_kernel[(grid, 2 * (s // bm))](
-                            *saved, data["cos"], data["sin"], grad_qkv, grad_key, grad_value, **c,
-                            BM=bm, BN=bn, BK=bk, BQ=bq, num_warps=kv_warps, num_stages=kv_stages,
+                            query_ref, grad_ref, grad, *saved, data["cos"], data["sin"], grad_qkv, grad_key, grad_value,
+                            **c, BM=bm, BN=bn, BK=bk, BQ=bq, TMA=tma, num_warps=kv_warps, num_stages=kv_stages,
                         )  # fmt: skip
-                    else:
+                    elif how not in ("only q", "only from kept"):
                         kernels.key_value_kernel[(grid, s // bk)](
-                            *saved, grad_key, grad_value, kept, **c, BQ=bq, BK=bk, KEEP=s if how == "kept" else 0,
-                            num_warps=kv_warps, num_stages=kv_stages,
+                            query_ref, grad_ref, *saved, grad_key, grad_value, kept, **c, BQ=bq, BK=bk,
+                            KEEP=s if keep else 0, TMA=tma, num_warps=kv_warps, num_stages=kv_stages,
                         )  # fmt: skip
-                    if how == "kept":
+                    if how in ("kept", "only from kept"):
                         kernels.query_from_kept_kernel[(grid, s // bm)](
-                            data["qkv"], kept, data["cos"], data["sin"], grad_qkv, **c, BM=bm, BN=bn,
+                            key_ref, kept_ref, qkv, kept, data["cos"], data["sin"], grad_qkv, **c, BM=bm, BN=bn,
+                            TMA=tma, num_warps=q_warps, num_stages=q_stages,
+                        )  # fmt: skip
+                    elif how in ("two", "only q"):
+                        kernels.query_kernel[(grid, s // bm)](
+                            key_ref, grad, *saved, data["cos"], data["sin"], grad_qkv, **c, BM=bm, BN=bn, TMA=tma,
                             num_warps=q_warps, num_stages=q_stages,
                         )  # fmt: skip
-                    elif how == "two":
-                        kernels.query_kernel[(grid, s // bm)](
-                            *saved, data["cos"], data["sin"], grad_qkv, **c, BM=bm, BN=bn, num_warps=q_warps,
-                            num_stages=q_stages,
-                        )  # fmt: skip
-                    registry.launch(reduce_spec, grad_key, grad_value, data["cos"], data["sin"], grad_qkv)
+                    if "only" not in how:
+                        registry.launch(reduce_spec, grad_key, grad_value, data["cos"], data["sin"], grad_qkv)
 
                 return call, lambda: [grad_qkv]
 
             return make
 
-        for kv in [(64, 64, 4, 2), (64, 64, 4, 1), (64, 64, 4, 3), (64, 128, 8, 2), (64, 128, 8, 3), (32, 128, 8, 3)]:
-            add("backward", f"two kv{kv} q(64, 64, 4, 2)", backward_case("two", kv, (64, 64, 4, 2)), 5)
-        for q in [(64, 64, 4, 3), (64, 128, 4, 2), (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2)]:
-            add("backward", f"two kv(64, 128, 8, 2) q{q}", backward_case("two", (64, 128, 8, 2), q), 5)
-        for kv, q in [
-            ((64, 64, 4, 2), (64, 64, 4, 2)), ((64, 128, 8, 2), (128, 64, 8, 2)), ((64, 128, 8, 3), (128, 64, 8, 3)),
-            ((64, 64, 4, 3), (64, 64, 4, 3)),
-        ]:  # fmt: skip
-            add("backward", f"both kv{kv} q{q}", backward_case("both", kv, q), 5)
-        for kv, q in [
-            ((64, 64, 4, 2), (64, 64, 4, 3)), ((64, 128, 8, 2), (64, 128, 4, 3)), ((64, 128, 8, 2), (64, 128, 4, 2)),
-            ((64, 128, 8, 3), (64, 128, 4, 4)),
-        ]:  # fmt: skip
-            add("backward", f"kept kv{kv} q{q}", backward_case("kept", kv, q), 5)
+        none = (64, 64, 4, 2)
+        for tma in (False, True):
+            mark = " tma" if tma else ""
+            for kv in [
+                (64, 64, 4, 2), (64, 64, 4, 3), (64, 128, 8, 2), (64, 128, 8, 3), (32, 128, 8, 3), (32, 64, 4, 3),
+                (128, 64, 8, 2), (32, 64, 4, 4),
+            ]:  # fmt: skip
+                add("dK and dV", f"kv{kv}{mark}", backward_case("only kv", kv, none, tma), 4)
+            for q in [(64, 64, 4, 2), (64, 64, 4, 3), (128, 64, 8, 2), (128, 64, 8, 3), (64, 32, 4, 3), (128, 128, 8, 2)]:
+                add("dQ", f"q{q}{mark}", backward_case("only q", none, q, tma), 3)
+            for kv in [(64, 64, 4, 2), (64, 128, 8, 2)]:
+                add("dK, dV and dS", f"kv{kv}{mark}", backward_case("only kept", kv, none, tma), 4)
+            for q in [(64, 64, 4, 3), (64, 128, 4, 2), (64, 128, 4, 3), (64, 64, 4, 4)]:
+                add("dQ from dS", f"q{q}{mark}", backward_case("only from kept", (64, q[1], 4, 2), q, tma), 1)
+            for kv, q in [
+                ((64, 64, 4, 2), (64, 64, 4, 2)), ((64, 64, 4, 2), (64, 64, 4, 3)), ((64, 128, 8, 2), (128, 64, 8, 2)),
+                ((64, 128, 8, 2), (64, 64, 4, 3)),
+            ]:  # fmt: skip
+                add("backward", f"two kv{kv} q{q}{mark}", backward_case("two", kv, q, tma), 5)
+            for kv, q in [((64, 64, 4, 2), (64, 64, 4, 2)), ((64, 128, 8, 2), (128, 64, 8, 2))]:
+                add("backward", f"both kv{kv} q{q}{mark}", backward_case("both", kv, q, tma), 5)
+            for kv, q in [((64, 64, 4, 2), (64, 64, 4, 3)), ((64, 128, 8, 2), (64, 128, 4, 3))]:
+                add("backward", f"kept kv{kv} q{q}{mark}", backward_case("kept", kv, q, tma), 5)
 
         def helper(which: str, batch: int = batch, s: int = s) -> Any:
             def make() -> Any:
@@ -264,26 +278,25 @@ def product_inputs(t: int) -> dict[str, Tensor]:
 
 
 def _tiles(mode: int) -> list[tuple[Any, ...]]:
-    """(kind, BM, BN, BK, warps, stages, store by TMA) — kind: pointers, tma, flat, specialized."""
-    if mode == 1:
+    """(kind, BM, BN, BK, warps, stages, store by TMA) — kind: pointers, tma, flat."""
+    if mode == 5:
         return [
-            ("pointers", 128, 64, 64, 4, 3, False), ("pointers", 128, 128, 64, 8, 3, False),
-            ("tma", 128, 64, 64, 4, 3, False), ("tma", 128, 128, 64, 8, 3, False), ("tma", 128, 128, 64, 8, 3, True),
-            ("tma", 128, 128, 64, 8, 4, False),
-            ("flat", 128, 128, 64, 8, 3, False), ("flat", 128, 128, 64, 8, 3, True),
-            ("specialized", 128, 64, 64, 4, 3, False), ("specialized", 128, 64, 64, 4, 4, False),
-            ("specialized", 128, 64, 64, 4, 4, True),
+            ("tma", 128, 128, 64, 8, 3, False), ("tma", 128, 128, 64, 8, 3, True), ("tma", 128, 128, 64, 4, 3, False),
+            ("tma", 128, 128, 64, 4, 3, True), ("flat", 128, 256, 64, 8, 3, False), ("flat", 128, 256, 64, 8, 3, True),
+            ("flat", 128, 256, 64, 8, 4, True), ("flat", 256, 128, 64, 8, 3, True), ("tma", 128, 256, 64, 8, 4, True),
+            ("tma", 128, 128, 128, 8, 2, True), ("pointers", 128, 128, 64, 8, 3, False),
         ]  # fmt: skip
-    wide = [
-        ("pointers", 128, 64, 64, 4, 3, False), ("pointers", 128, 128, 64, 8, 3, False),
-        ("tma", 128, 128, 64, 4, 3, False), ("tma", 128, 128, 64, 8, 3, False), ("tma", 128, 128, 64, 8, 3, True),
-        ("tma", 128, 64, 64, 4, 4, False), ("tma", 128, 256, 64, 8, 3, False),
-        ("flat", 128, 128, 64, 8, 3, False), ("flat", 128, 128, 64, 8, 3, True), ("flat", 128, 256, 64, 8, 3, False),
-        ("specialized", 128, 128, 64, 4, 3, False), ("specialized", 128, 128, 64, 4, 4, False),
-        ("specialized", 128, 128, 64, 4, 3, True), ("specialized", 128, 256, 64, 4, 3, False),
-        ("specialized", 256, 128, 64, 4, 3, False),
+    if mode == 3:
+        return [
+            ("tma", 128, 128, 64, 8, 3, False), ("tma", 128, 128, 64, 8, 3, True), ("tma", 128, 128, 64, 8, 2, True),
+            ("tma", 128, 64, 64, 4, 4, False), ("tma", 128, 64, 64, 4, 3, True), ("tma", 128, 128, 32, 8, 5, True),
+            ("tma", 128, 64, 64, 8, 3, True), ("tma", 128, 256, 64, 8, 3, True), ("flat", 128, 128, 64, 8, 3, True),
+            ("flat", 128, 256, 64, 8, 3, True), ("tma", 64, 128, 64, 4, 4, True), ("tma", 128, 128, 64, 4, 3, True),
+        ]  # fmt: skip
+    return [
+        ("tma", 128, 128, 64, 8, 3, False), ("tma", 128, 128, 64, 8, 3, True), ("flat", 128, 256, 64, 8, 3, False),
+        ("flat", 128, 256, 64, 8, 3, True), ("tma", 128, 256, 64, 8, 3, True),
     ]  # fmt: skip
-    return wide
 
 
 def product_variants() -> list[Variant]:
@@ -291,7 +304,7 @@ def product_variants() -> list[Variant]:
 
     found: list[Variant] = []
     for t in (8192, 2048, 512):
-        operations = {1: 2.0 * t * H * 2 * I, 3: 2.0 * t * H * I, 0: 2.0 * t * H * 2 * I}
+        operations = {5: 2.0 * t * H * 2 * I, 2: 2.0 * t * H * I, 1: 2.0 * t * H * 2 * I, 3: 2.0 * t * H * I, 0: 2.0 * t * H * 2 * I}
 
         def case(mode: int, tile: Any, t: int = t) -> Any:
             kind, bm, bn, bk, warps, stages, store = tile
@@ -299,21 +312,23 @@ def product_variants() -> list[Variant]:
             def make() -> Any:
                 data = product_inputs(t)
                 swiglu = registry.load("swiglu")
-                n = 2 * I if mode == 0 else I
-                a, w = (data["grad"], data["down"]) if mode == 3 else (data["x"], data["gate_up"])
-                out = torch.empty(t, 2 * I, device="cuda", dtype=torch.bfloat16)
-                act = torch.empty(t, I, device="cuda", dtype=torch.bfloat16)
+                n = 2 * I if mode in (0, 5) else I
+                a, w = (data["grad"], data["down"]) if mode in (2, 3) else (data["x"], data["gate_up"])
+                out = torch.full((t, I if mode == 2 else 2 * I), float("nan"), device="cuda", dtype=torch.bfloat16)
+                act = torch.full((t, I), float("nan"), device="cuda", dtype=torch.bfloat16)
                 extra = data["middle"] if mode == 3 else act
-                kept: list[Tensor] = [out, act] if mode == 1 else [out]
+                kept: list[Tensor] = [out, act] if mode == 5 else [out]
                 if kind == "cublas":
 
                     def today() -> None:
-                        if mode == 1:
+                        if mode == 5:
                             torch.mm(a, w.t(), out=out)
                             kept[1] = swiglu.forward(out)
                         elif mode == 3:
                             torch.mm(a, w, out=act)
                             swiglu.backward(act, data["middle"], out)
+                        elif mode == 2:
+                            torch.mm(a, w, out=out)
                         else:
                             torch.mm(a, w.t(), out=out)
 
@@ -325,12 +340,16 @@ def product_variants() -> list[Variant]:
 
                     return alone, lambda: [act if mode == 3 else out]
                 tma = kind != "pointers"
+                if mode == 5:  # blocks of rows, gate and up in turns
+                    half = bn // 2
+                    w = w.view(2, I // half, half, H).transpose(0, 1).reshape(2 * I, H).contiguous()
                 left, right, target, third = a, w, out, extra
                 if tma:
                     left = descriptor(a, bm, bk)
-                    right = descriptor(w, bk, bn) if mode == 3 else descriptor(w, bn, bk)
+                    right = descriptor(w, bk, bn) if mode in (2, 3) else descriptor(w, bn, bk)
                 if store:
-                    target, third = descriptor(out, bm, bn), descriptor(extra, bm, bn)
+                    wide = bn // 2 if mode == 5 else bn
+                    target, third = descriptor(out, bm, wide), descriptor(extra, bm, wide)
                 sizes = {"M": t, "N": n, "K": H, "BM": bm, "BN": bn, "BK": bk, "GROUP": 8, "MODE": mode}
                 options = {"num_warps": warps, "num_stages": stages}
                 tiles = (t // bm) * (n // bn)
@@ -351,11 +370,11 @@ def product_variants() -> list[Variant]:
 
             return make
 
-        names = {1: "gate-up and SwiGLU", 3: "down's gradient and SwiGLU's", 0: "gate-up alone"}
-        for mode in (1, 3, 0):
+        names = {5: "gate-up and SwiGLU", 3: "down's gradient and SwiGLU's", 0: "gate-up alone", 2: "down's gradient"}
+        for mode in (5, 3, 0, 2):
             group = f"{names[mode]} T={t}"
             found.append(Variant("products", group, "today", case(mode, ("cublas", *[0] * 6)), operations[mode]))
-            if mode:
+            if mode in (3, 5):
                 alone = case(mode, ("cublas alone", *[0] * 6))
                 found.append(Variant("products", f"{group} (product alone)", "cublas", alone, operations[mode]))
             for tile in _tiles(mode):
@@ -449,7 +468,6 @@ def row_variants() -> list[Variant]:
         found.append(Variant("rows", "head and loss", f"loss w{warps} x{each}", head_case(f"loss {warps} {each}"), work))
     for tile in [
         (128, 128, 64, 8, 3, "tma", 16, 8192), (128, 128, 64, 8, 3, "tma", 32, 16384),
-        (128, 128, 64, 4, 3, "specialized", 16, 8192), (128, 128, 64, 8, 3, "flat", 16, 8192),
     ]:  # fmt: skip
         found.append(Variant("rows", "head and loss", f"known {tile}", head_case("known", tile), work))
 
@@ -501,58 +519,36 @@ def row_variants() -> list[Variant]:
 
     for t in (8192, 2048, 512):
         found.append(Variant("rows", f"add and norm T={t}", "today", forward_case(t, None)))
-        for warps in (1, 2, 8):
+        for warps in (2, 8):
             found.append(Variant("rows", f"add and norm T={t}", f"w{warps}", forward_case(t, warps)))
         found.append(Variant("rows", f"norm backward T={t}", "today", backward_case(t, None, None, low="")))
-        for count, warps in [(1, 4), (2, 4), (4, 4), (8, 4), (4, 8), (8, 8), (4, 2)]:
+        for count, warps in [(8, 4), (8, 8)]:
             case = backward_case(t, count, warps, low="")
             found.append(Variant("rows", f"norm backward T={t}", f"rows {count} w{warps}", case))
         found.append(Variant("rows", f"low rank and norm T={t}", "today", backward_case(t, None, None, low="added")))
-        for chunk, warps in [(512, 8), (512, 16), (256, 8), (256, 4)]:
+        for chunk, warps in [(512, 8), (512, 16), (256, 8)]:
             case = backward_case(t, chunk, warps, low="fused")
             found.append(Variant("rows", f"low rank and norm T={t}", f"fused {chunk} w{warps}", case))
     return found
 
 
-# What is tried at the other shapes: enough to choose tiles there, few enough to compile.
-_ELSEWHERE = (
-    "today", "library", "cublas", "split (64, 64, 4, 2)", "split (128, 64, 8, 2)", "split (128, 64, 8, 3)",
-    "split (128, 128, 8, 2)", "tma (128, 64, 8, 3)", "specialized (128, 128, 4, 2)", "specialized (128, 64, 4, 3)",
-    "two kv(64, 128, 8, 2) q(128, 64, 8, 2)", "two kv(64, 64, 4, 2) q(64, 64, 4, 2)",
-    "both kv(64, 64, 4, 2) q(64, 64, 4, 2)", "both kv(64, 128, 8, 2) q(128, 64, 8, 2)",
-    "kept kv(64, 128, 8, 2) q(64, 128, 4, 3)", "kept kv(64, 64, 4, 2) q(64, 64, 4, 3)",
-    "pointers 128 64 64 4 3 False", "tma 128 128 64 8 3 False", "tma 128 128 64 8 3 True",
-    "specialized 128 64 64 4 4 False", "specialized 128 128 64 4 4 False", "flat 128 128 64 8 3 True",
-    "rows 2 w4", "rows 4 w4", "rows 1 w4", "fused 512 w8", "w2", "w8",
-)  # fmt: skip
-
-
 def _wanted(variant: Variant) -> bool:
-    if "T=8192" in variant.group or "4x2048" in variant.group:
-        return "gate-up alone" not in variant.group or variant.name in _PLAIN
-    if "helper" in variant.group:
-        return "1x8192" not in variant.group
-    if "gate-up alone" in variant.group:
+    """All at the largest step; a few at the others."""
+    name, group = variant.name, variant.group
+    if name.startswith("library") and "both" in group:
         return False
-    if "1x8192" in variant.group or "4x128" in variant.group:
-        return variant.name in _FEW or variant.name.startswith("library")
+    if "T=8192" in group or "4x2048" in group or "head" in group:
+        return True
     if variant.section == "products":
-        return variant.name in _FEW
-    return "head" in variant.group or variant.name.startswith("library") or variant.name in _ELSEWHERE
-
-
-_FEW = (
-    "today", "cublas", "split (128, 128, 8, 2)", "split (64, 64, 4, 2)", "specialized (128, 128, 4, 2)",
-    "both kv(64, 128, 8, 2) q(128, 64, 8, 2)", "both kv(64, 64, 4, 2) q(64, 64, 4, 2)",
-    "kept kv(64, 128, 8, 2) q(64, 128, 4, 3)", "tma 128 128 64 8 3 False", "specialized 128 64 64 4 4 False",
-    "specialized 128 128 64 4 4 False",
-)  # fmt: skip
-_PLAIN = (
-    "today", "pointers 128 128 64 8 3 False", "tma 128 128 64 8 3 False", "tma 128 128 64 4 3 False",
-    "tma 128 256 64 8 3 False", "flat 128 128 64 8 3 True", "flat 128 256 64 8 3 False",
-    "specialized 128 128 64 4 4 False", "specialized 128 256 64 4 3 False", "specialized 256 128 64 4 3 False",
-)  # fmt: skip
+        return name in ("today", "cublas") or "128 128 64 8 3" in name
+    if "1x8192" in group:
+        return False
+    if variant.section == "attention":
+        return name in ("today",) or "library CUDNN" in name or "tma" in name and "(64, 64, 4" in name and "128" not in name
+    return name in ("today", "fused 512 w8", "w2", "w8")
 
 
 def variants() -> list[Variant]:
-    return [v for v in (*attention_variants(), *product_variants(), *row_variants()) if _wanted(v)]
+    # The products' few first: they decide most.
+    found = [*product_variants(), *attention_variants(), *row_variants()]
+    return [v for v in found if _wanted(v)]

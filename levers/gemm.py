@@ -55,7 +55,25 @@ def _finish(
 ):  # fmt: skip
     rows = (row + tl.arange(0, BM)).to(tl.int64)
     columns = column + tl.arange(0, BN)
-    if MODE == 1:
+    if MODE == 5:
+        # weights in blocks of BN / 2 rows, gate and up in turns: columns c and c + BN / 2 of a tile belong together
+        HALF: tl.constexpr = BN // 2
+        gate_sum, up_sum = tl.split(tl.permute(tl.reshape(first, (BM, 2, HALF)), (0, 2, 1)))
+        kind = tl.bfloat16 if STORE_TMA else out.dtype.element_ty
+        gate, up = gate_sum.to(kind), up_sum.to(kind)
+        wide = gate.to(tl.float32)
+        act = (wide * _sigmoid(wide) * up.to(tl.float32)).to(kind)
+        place = column // 2
+        if STORE_TMA:
+            out.store([row, place], gate)
+            out.store([row, N // 2 + place], up)
+            extra.store([row, place], act)
+        else:
+            half = place + tl.arange(0, HALF)
+            tl.store(out + rows[:, None] * N + half[None, :], gate)
+            tl.store(out + rows[:, None] * N + (N // 2 + half)[None, :], up)
+            tl.store(extra + rows[:, None] * (N // 2) + half[None, :], act)
+    elif MODE == 1:
         # gate_up [M, 2N] is `out`, act [M, N] is `extra`; as the unfused kernel reads them, gate and up are rounded
         if STORE_TMA:
             kind = tl.bfloat16
