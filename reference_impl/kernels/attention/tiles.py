@@ -28,6 +28,76 @@ def load_rows(  # type: ignore[no-untyped-def]  # noqa: ANN201
 
 
 @device_function
+def load_tile(  # type: ignore[no-untyped-def]  # noqa: ANN201
+    packed: tl.tensor,
+    token: tl.tensor,
+    first: tl.tensor,
+    head: tl.tensor,
+    S: tl.constexpr,
+    WIDTH: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TILED: tl.constexpr,
+):
+    """Rows `first` … of a sequence that begins at row `token` of packed [T, WIDTH], and the columns of one head.
+
+    TILED: packed is a descriptor of such tiles, and no tile reaches past the end of its sequence.
+    """
+    if TILED:
+        tile = packed.load([(token + first).to(tl.int32), head * 2 * HALF])
+    else:
+        column, inside = columns(HALF, HALF_BLOCK)
+        position = first + tl.arange(0, BLOCK)
+        tile = load_rows(packed + token * WIDTH + head * 2 * HALF, position, column, inside, S, WIDTH)
+    return tile
+
+
+@device_function
+def attend(  # type: ignore[no-untyped-def]  # noqa: ANN201
+    packed: tl.tensor,
+    query: tl.tensor,
+    row: tl.tensor,
+    token: tl.tensor,
+    key_head: tl.tensor,
+    value_head: tl.tensor,
+    low: tl.tensor,
+    high: tl.tensor,
+    maximum: tl.tensor,
+    total: tl.tensor,
+    summed: tl.tensor,
+    S: tl.constexpr,
+    WIDTH: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SCALE: tl.constexpr,
+    TILED: tl.constexpr,
+    DIAGONAL: tl.constexpr,
+):
+    """Key blocks `low` to `high` for one block of queries: running maximum (base 2), sum, and weighted values.
+
+    Only the block on the diagonal has keys after a query, or rows after the sequence's end.
+    """
+    LOG2: tl.constexpr = SCALE * 1.4426950408889634
+    for other in range(low, high):
+        first = other * BLOCK
+        keys = load_tile(packed, token, first, key_head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
+        values = load_tile(packed, token, first, value_head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
+        scores = tl.dot(query, tl.trans(keys), input_precision="ieee")
+        if DIAGONAL:
+            position = first + tl.arange(0, BLOCK)
+            scores = tl.where(position[None, :] <= row[:, None], scores, float("-inf"))
+        higher = tl.maximum(maximum, tl.max(scores, axis=1) * LOG2)
+        shrink = tl.exp2(maximum - higher)
+        weights = tl.exp2(scores * LOG2 - higher[:, None])
+        total = total * shrink + tl.sum(weights, axis=1)
+        summed = tl.dot(weights.to(values.dtype), values, summed * shrink[:, None], input_precision="ieee")
+        maximum = higher
+    return maximum, total, summed
+
+
+@device_function
 def query_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
     query_head: tl.tensor,
     key_head: tl.tensor,
