@@ -1,6 +1,6 @@
 """The floor of a training step: its large GEMMs alone, captured, on random bf16 matrices.
 
-    python -m benchmarks.floor [--model qwen2-1.5b] [--batch-size 4] [--seq-lens 128 512 2048]
+    python -m benchmarks.floor [--model qwen2-1.5b] [--batch-size 4] [--seq-lens 128 512 2048] [--out FILE]
 
 Forward products and input-gradient products of every projection and of the head. No dequantization, no LoRA, no
 attention, nothing elementwise: what remains when all else is free. Every layer has weights of its own, so that they
@@ -15,14 +15,24 @@ same kernels faster or slower from minute to minute; the clock of the multiproce
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.measure import clock_mhz, time_steps
+from benchmarks.measure import (
+    clock_mhz,
+    environment,
+    peak_memory_gib,
+    reset_peak_memory,
+    synchronize,
+    time_steps,
+)
 from reference_impl.config import MODEL_PRESETS, ModelConfig, TrainConfig
 from reference_impl.cuda_graph import CapturingTrainer
 from reference_impl.trainer import Trainer
@@ -80,9 +90,7 @@ class GemmFloor:
             self._capture()
 
     @staticmethod
-    def _make(
-        shapes: list[tuple[int, int]], tokens: int, device: torch.device, dtype: torch.dtype
-    ) -> list[Product]:
+    def _make(shapes: list[tuple[int, int]], tokens: int, device: torch.device, dtype: torch.dtype) -> list[Product]:
         buffers: dict[tuple[str, int], Tensor] = {}
 
         def buffer(role: str, width: int) -> Tensor:
@@ -143,7 +151,7 @@ class Interleaved:
 
 
 def interleaved(arms: dict[str, Callable[[int], object]], device: torch.device) -> dict[str, Interleaved]:
-    """Time each arm's step in `ROUNDS` rounds of `STEPS_A_ROUND`, taking turns; two more a round bring up the clocks."""
+    """Time each arm's step in `ROUNDS` rounds of `STEPS_A_ROUND`, in turns; two more a round bring up the clocks."""
     times: dict[str, list[float]] = {name: [] for name in arms}
     clocks: dict[str, list[int]] = {name: [] for name in arms}
     index = 0
@@ -159,24 +167,38 @@ def interleaved(arms: dict[str, Callable[[int], object]], device: torch.device) 
     return {name: Interleaved(tuple(times[name]), tuple(clocks[name])) for name in arms}
 
 
-def step_and_floors(config: TrainConfig) -> dict[str, Interleaved]:
-    """The captured step of ``config``, the unfused floor and the fused one: ``step``, ``floor``, ``fused_floor``.
+@dataclass(frozen=True)
+class StepAndFloors:
+    """The captured step between both floors, and the peak of its memory (from before the capture on; None on a CPU)."""
 
-    RuntimeError if the step was not captured.
-    """
+    step: Interleaved
+    floor: Interleaved
+    fused_floor: Interleaved
+    peak_gib: float | None
+
+    def described(self) -> dict[str, Any]:
+        """As JSON; ``times_floor`` and ``times_fused_floor`` are ratios of medians."""
+        arms = {name: getattr(self, name) for name in ("step", "floor", "fused_floor")}
+        ratios = {f"times_{name}": self.step.median_ms / arms[name].median_ms for name in ("floor", "fused_floor")}
+        return {name: arm.described() for name, arm in arms.items()} | ratios | {"peak_gib": self.peak_gib}
+
+
+def step_and_floors(config: TrainConfig) -> StepAndFloors:
+    """Measure the captured step of ``config`` and both floors in turns. RuntimeError if the step was not captured."""
     trainer = Trainer(config)
     capturing = CapturingTrainer(trainer, "step")
     try:
+        reset_peak_memory(trainer.device)
         capturing.step(0)
         if (failure := capturing.record().failure) is not None:
             raise RuntimeError(f"the step was not captured: {failure}")
+        capturing.step(1)
+        synchronize(trainer.device)
+        peak, _ = peak_memory_gib(trainer.device)
         tokens = config.batch_size * config.seq_len
-        floors = {
-            name: GemmFloor(trainer.model_config, tokens, trainer.device, fused=fused)
-            for name, fused in (("floor", False), ("fused_floor", True))
-        }
-        arms = {"step": capturing.step} | {name: floor.step for name, floor in floors.items()}
-        return interleaved(arms, trainer.device)
+        floors = [GemmFloor(trainer.model_config, tokens, trainer.device, fused=fused) for fused in (False, True)]
+        arms = {"step": capturing.step, "floor": floors[0].step, "fused_floor": floors[1].step}
+        return StepAndFloors(**interleaved(arms, trainer.device), peak_gib=peak)
     finally:
         capturing.close()
 
@@ -186,23 +208,29 @@ def main() -> None:
     parser.add_argument("--model", choices=sorted(MODEL_PRESETS), default="qwen2-1.5b")
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--seq-lens", type=int, nargs="+", default=[128, 512, 2048])
+    parser.add_argument("--out", type=Path, help="also write the figures to this file, as JSON")
     arguments = parser.parse_args()
-    config = MODEL_PRESETS[arguments.model]
+    found = []
     for seq_len in arguments.seq_lens:
-        settings = TrainConfig.preset(arguments.model, batch_size=arguments.batch_size, seq_len=seq_len)
-        found = step_and_floors(settings)
-        print(f"batch {arguments.batch_size} seq {seq_len}")
-        for name, arm in found.items():
-            line = f"  {name:<12} median {arm.median_ms:8.2f} ms"
-            if arm.clocks_mhz:
-                line += f", clock {median(arm.clocks_mhz):.0f} MHz"
-            if name == "step":
-                floors = (found[floor].median_ms for floor in ("floor", "fused_floor"))
-                line += ", {:.3f} times the floor, {:.3f} the fused one".format(*(arm.median_ms / ms for ms in floors))
-            else:
-                operations = floating_point_operations(config, arguments.batch_size * seq_len)
-                line += f", {operations / arm.median_ms / 1e9:.1f} TFLOP/s"
-            print(line)
+        config = TrainConfig.preset(arguments.model, batch_size=arguments.batch_size, seq_len=seq_len)
+        figures = step_and_floors(config)
+        found.append({"batch_size": config.batch_size, "seq_len": seq_len, **figures.described()})
+        operations = floating_point_operations(MODEL_PRESETS[arguments.model], config.batch_size * seq_len)
+        print(_lines(f"batch {config.batch_size} seq {seq_len}", figures, operations), flush=True)
+        if arguments.out:
+            arguments.out.write_text(json.dumps({"environment": environment(), "figures": found}, indent=2) + "\n")
+
+
+def _lines(title: str, figures: StepAndFloors, operations: int) -> str:
+    described = figures.described()
+    peak = "" if figures.peak_gib is None else f", peak {figures.peak_gib:.2f} GiB"
+    lines = [f"{title}: {described['times_floor']:.3f} of the floor, {described['times_fused_floor']:.3f} of the fused"]
+    for name in ("step", "floor", "fused_floor"):
+        arm = described[name]
+        clock = "" if arm["clock_mhz"] is None else f" at {arm['clock_mhz']:.0f} MHz"
+        rate = peak if name == "step" else f", {operations / arm['median_ms'] / 1e9:.1f} TFLOP/s"
+        lines.append(f"  {name:<12}{arm['median_ms']:9.2f} ms{clock}{rate}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

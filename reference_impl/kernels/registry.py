@@ -119,7 +119,9 @@ class KernelSpec:
     def signature(self) -> dict[str, str]:
         """Argument types as `triton.compiler.ASTSource` takes them, in the kernel's argument order."""
         pointers = {
-            pointer.name: f"*{pointer.dtype}" if pointer.tile is None else f"tensordesc<{pointer.dtype}{[*pointer.tile]}>"
+            pointer.name: f"*{pointer.dtype}"
+            if pointer.tile is None
+            else f"tensordesc<{pointer.dtype}{[*pointer.tile]}>"
             for pointer in self.pointers
         }
         return pointers | dict.fromkeys(self.constexprs, "constexpr")
