@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -150,7 +150,7 @@ class Interleaved:
         return {"median_ms": self.median_ms, "clock_mhz": float(median(self.clocks_mhz)) if self.clocks_mhz else None}
 
 
-def interleaved(arms: dict[str, Callable[[int], object]], device: torch.device) -> dict[str, Interleaved]:
+def interleaved(arms: Mapping[str, Callable[[int], object]], device: torch.device) -> dict[str, Interleaved]:
     """Time each arm's step in `ROUNDS` rounds of `STEPS_A_ROUND`, in turns; two more a round bring up the clocks."""
     times: dict[str, list[float]] = {name: [] for name in arms}
     clocks: dict[str, list[int]] = {name: [] for name in arms}

@@ -40,7 +40,7 @@ def open_axolotl(job: Job) -> OpenedArm:
         layer.self_attn.apply_qkv = MethodType(kernels.apply_lora_qkv, layer.self_attn)
         layer.self_attn.forward = MethodType(_attention, layer.self_attn)
         layer.mlp.forward = MethodType(kernels.apply_lora_mlp_swiglu, layer.mlp)
-    decoder = torch.compile(causal.model, dynamic=False)
+    decoder: Any = torch.compile(causal.model, dynamic=False)
 
     def forward(input_ids: Tensor, labels: Tensor) -> SimpleNamespace:
         hidden = decoder(input_ids=input_ids).last_hidden_state

@@ -189,7 +189,8 @@ def shared_memory_bytes() -> int:
     """What one block may have of shared memory: of the current CUDA device; without one, of Hopper (227 KiB)."""
     if not torch.cuda.is_available():
         return 227 * 1024
-    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).shared_memory_per_block_optin)
+    properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return int(properties.shared_memory_per_block_optin)
 
 
 def dtype_name(op: str, argument: str, dtype: torch.dtype) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -54,9 +55,11 @@ def test_the_fused_floor_multiplies_as_much_in_fewer_products() -> None:
 
 def test_arms_take_turns_and_none_is_timed_more_often() -> None:
     order: list[str] = []
-    found = interleaved(
-        {name: lambda _index, name=name: order.append(name) for name in ("a", "b")}, torch.device("cpu")
-    )
+
+    def arm(name: str) -> Callable[[int], None]:
+        return lambda _index: order.append(name)
+
+    found = interleaved({name: arm(name) for name in ("a", "b")}, torch.device("cpu"))
     turns = [name for place, name in enumerate(order) if place == 0 or order[place - 1] != name]
     assert turns == ["a", "b"] * ROUNDS
     assert {name: len(arm.milliseconds) for name, arm in found.items()} == dict.fromkeys("ab", ROUNDS * STEPS_A_ROUND)
