@@ -29,17 +29,20 @@ def open_liger(job: Job) -> OpenedArm:
 def open_axolotl(job: Job) -> OpenedArm:
     """Axolotl's LoRA kernels for qkv and the MLP, Apple's cut cross-entropy, the rest under `torch.compile`.
 
+    Dynamo cannot trace these kernels' autograd functions (an intermediate that aliases an input): it breaks its graph
+    around them, twice a layer.
     Axolotl puts its kernels in by rewriting the source of `Qwen2Attention.forward`, from a package that needs the whole
     trainer; `_attention` is that method with its `apply_qkv`.
     """
     kernels = import_module("axolotl.kernels.lora")
     cut_loss = import_module("cut_cross_entropy").linear_cross_entropy
     model = peft_model(job)
+    qkv, mlp = (torch.compiler.disable(f) for f in (kernels.apply_lora_qkv, kernels.apply_lora_mlp_swiglu))
     causal = model.base_model.model
     for layer in causal.model.layers:
-        layer.self_attn.apply_qkv = MethodType(kernels.apply_lora_qkv, layer.self_attn)
+        layer.self_attn.apply_qkv = MethodType(qkv, layer.self_attn)
         layer.self_attn.forward = MethodType(_attention, layer.self_attn)
-        layer.mlp.forward = MethodType(kernels.apply_lora_mlp_swiglu, layer.mlp)
+        layer.mlp.forward = MethodType(mlp, layer.mlp)
     decoder: Any = torch.compile(causal.model, dynamic=False)
 
     def forward(input_ids: Tensor, labels: Tensor) -> SimpleNamespace:

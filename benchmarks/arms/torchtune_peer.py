@@ -5,6 +5,7 @@ Its NF4 is torchao's, which quantizes the absmax of 256 blocks to 8 bits by a ru
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +24,7 @@ _IGNORED = -100
 
 def open_torchtune(job: Job) -> OpenedArm:
     """The arm ``torchtune_compiled``."""
+    _prefer_own_torchao()
     model = _model(job)
     for layer in model.layers:
         layer.compile(dynamic=False)
@@ -38,6 +40,15 @@ def open_torchtune(job: Job) -> OpenedArm:
     opened = open_model(job, model, forward)
     opened.facts["quantization"] = "NF4, double-quantized absmax"
     return replace(opened, after_first_step=compile_facts)
+
+
+def _prefer_own_torchao() -> None:
+    """Where `scripts/pack_peers.sh` packed them: torchtune, and the last torchao that it can be imported with."""
+    for entry in sys.path:
+        packed = Path(entry) / "torchtune_peer"
+        if packed.is_dir():
+            sys.path.insert(0, str(packed))
+            return
 
 
 def _model(job: Job) -> Any:
