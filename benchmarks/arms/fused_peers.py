@@ -37,7 +37,8 @@ def open_axolotl(job: Job) -> OpenedArm:
     kernels = import_module("axolotl.kernels.lora")
     cut_loss = import_module("cut_cross_entropy").linear_cross_entropy
     model = peft_model(job)
-    qkv, mlp = (torch.compiler.disable(f) for f in (kernels.apply_lora_qkv, kernels.apply_lora_mlp_swiglu))
+    untraced: Any = torch.compiler.disable
+    qkv, mlp = untraced(kernels.apply_lora_qkv), untraced(kernels.apply_lora_mlp_swiglu)
     causal = model.base_model.model
     for layer in causal.model.layers:
         layer.self_attn.apply_qkv = MethodType(qkv, layer.self_attn)
