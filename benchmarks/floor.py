@@ -1,25 +1,45 @@
 """The floor of a training step: its large GEMMs alone, captured, on random bf16 matrices.
 
-    python -m benchmarks.floor [--model qwen2-1.5b] [--batch-size 4] [--seq-lens 128 512]
+    python -m benchmarks.floor [--model qwen2-1.5b] [--batch-size 4] [--seq-lens 128 512 2048] [--out FILE]
 
-Forward products and input-gradient products of every projection, one by one as transformers runs them (q, k, v, o,
-gate, up, down), and of the head. No dequantization, no LoRA, no attention, nothing elementwise: what remains when all
-else is free. Every layer has weights of its own, so that they come from memory and not from the cache.
+Forward products and input-gradient products of every projection and of the head. No dequantization, no LoRA, no
+attention, nothing elementwise: what remains when all else is free. Every layer has weights of its own, so that they
+come from memory and not from the cache. Two floors: the products one by one as transformers runs them (q, k, v, o,
+gate, up, down), and fused, as the reference step runs them (q, k, v together; gate and up together). A step that fuses
+is measured against the first, as others are, and can be faster than that allows for: the second stands beside it.
+
+The captured step and both floors are timed in one process, round by round, because a GPU at its power cap runs the
+same kernels faster or slower from minute to minute; the clock of the multiprocessors stands beside each.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.measure import time_steps
-from reference_impl.config import MODEL_PRESETS, ModelConfig
+from benchmarks.measure import (
+    clock_mhz,
+    environment,
+    peak_memory_gib,
+    reset_peak_memory,
+    synchronize,
+    time_steps,
+)
+from reference_impl.config import MODEL_PRESETS, ModelConfig, TrainConfig
+from reference_impl.cuda_graph import CapturingTrainer
+from reference_impl.trainer import Trainer
 
 WARMUP_STEPS = 3
-TIMED_STEPS = 50
+ROUNDS = 5
+STEPS_A_ROUND = 10
 
 
 @dataclass(frozen=True)
@@ -46,6 +66,12 @@ def projection_shapes(config: ModelConfig) -> list[tuple[int, int]]:
     ]
 
 
+def fused_projection_shapes(config: ModelConfig) -> list[tuple[int, int]]:
+    """As `projection_shapes`, with q, k and v in one product and gate and up in one."""
+    hidden, wide = config.hidden_size, config.intermediate_size
+    return [(config.qkv_dim, hidden), (hidden, config.query_dim), (2 * wide, hidden), (hidden, wide)]
+
+
 def floating_point_operations(config: ModelConfig, tokens: int) -> int:
     """Multiplications and additions of the step: 2 * T * outputs * inputs a product, forward and backward."""
     layer = sum(outputs * inputs for outputs, inputs in projection_shapes(config))
@@ -55,14 +81,16 @@ def floating_point_operations(config: ModelConfig, tokens: int) -> int:
 class GemmFloor:
     """The products of one step; `step` replays them from a CUDA graph, or runs them one by one without CUDA."""
 
-    def __init__(self, config: ModelConfig, tokens: int, device: torch.device) -> None:
-        self._products = self._make(config, tokens, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
+    def __init__(self, config: ModelConfig, tokens: int, device: torch.device, *, fused: bool = False) -> None:
+        shapes = (fused_projection_shapes if fused else projection_shapes)(config) * config.num_layers
+        shapes.append((config.vocab_size, config.hidden_size))
+        self._products = self._make(shapes, tokens, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
         self._graph: torch.cuda.CUDAGraph | None = None
         if device.type == "cuda":
             self._capture()
 
     @staticmethod
-    def _make(config: ModelConfig, tokens: int, device: torch.device, dtype: torch.dtype) -> list[Product]:
+    def _make(shapes: list[tuple[int, int]], tokens: int, device: torch.device, dtype: torch.dtype) -> list[Product]:
         buffers: dict[tuple[str, int], Tensor] = {}
 
         def buffer(role: str, width: int) -> Tensor:
@@ -71,7 +99,6 @@ class GemmFloor:
                 buffers[role, width] = torch.randn(tokens, width, device=device, dtype=dtype)
             return buffers[role, width]
 
-        shapes = projection_shapes(config) * config.num_layers + [(config.vocab_size, config.hidden_size)]
         return [
             Product(
                 torch.randn(outputs, inputs, device=device, dtype=dtype).mul_(0.02),
@@ -107,24 +134,103 @@ class GemmFloor:
             self._graph.replay()
 
 
+@dataclass(frozen=True)
+class Interleaved:
+    """One arm of an interleaved measurement: single steps, and the multiprocessors' clock after each round."""
+
+    milliseconds: tuple[float, ...]
+    clocks_mhz: tuple[int, ...]  # empty where no clock can be read
+
+    @property
+    def median_ms(self) -> float:
+        return float(median(self.milliseconds))
+
+    def described(self) -> dict[str, float | None]:
+        """As JSON: the median step in ms and the median clock in MHz."""
+        return {"median_ms": self.median_ms, "clock_mhz": float(median(self.clocks_mhz)) if self.clocks_mhz else None}
+
+
+def interleaved(arms: Mapping[str, Callable[[int], object]], device: torch.device) -> dict[str, Interleaved]:
+    """Time each arm's step in `ROUNDS` rounds of `STEPS_A_ROUND`, in turns; two more a round bring up the clocks."""
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    clocks: dict[str, list[int]] = {name: [] for name in arms}
+    index = 0
+    for _ in range(ROUNDS):
+        for name, step in arms.items():
+            for _ in range(2):
+                step(index)
+            times[name] += time_steps(step, index, STEPS_A_ROUND, device).milliseconds
+            index += 2 * STEPS_A_ROUND
+            step(index)  # under way while the clock is read
+            if (clock := clock_mhz(device)) is not None:
+                clocks[name].append(clock)
+    return {name: Interleaved(tuple(times[name]), tuple(clocks[name])) for name in arms}
+
+
+@dataclass(frozen=True)
+class StepAndFloors:
+    """The captured step between both floors, and the peak of its memory (from before the capture on; None on a CPU)."""
+
+    step: Interleaved
+    floor: Interleaved
+    fused_floor: Interleaved
+    peak_gib: float | None
+
+    def described(self) -> dict[str, Any]:
+        """As JSON; ``times_floor`` and ``times_fused_floor`` are ratios of medians."""
+        arms = {name: getattr(self, name) for name in ("step", "floor", "fused_floor")}
+        ratios = {f"times_{name}": self.step.median_ms / arms[name].median_ms for name in ("floor", "fused_floor")}
+        return {name: arm.described() for name, arm in arms.items()} | ratios | {"peak_gib": self.peak_gib}
+
+
+def step_and_floors(config: TrainConfig) -> StepAndFloors:
+    """Measure the captured step of ``config`` and both floors in turns. RuntimeError if the step was not captured."""
+    trainer = Trainer(config)
+    capturing = CapturingTrainer(trainer, "step")
+    try:
+        reset_peak_memory(trainer.device)
+        capturing.step(0)
+        if (failure := capturing.record().failure) is not None:
+            raise RuntimeError(f"the step was not captured: {failure}")
+        capturing.step(1)
+        synchronize(trainer.device)
+        peak, _ = peak_memory_gib(trainer.device)
+        tokens = config.batch_size * config.seq_len
+        floors = [GemmFloor(trainer.model_config, tokens, trainer.device, fused=fused) for fused in (False, True)]
+        arms = {"step": capturing.step, "floor": floors[0].step, "fused_floor": floors[1].step}
+        return StepAndFloors(**interleaved(arms, trainer.device), peak_gib=peak)
+    finally:
+        capturing.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(MODEL_PRESETS), default="qwen2-1.5b")
     parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--seq-lens", type=int, nargs="+", default=[128, 512])
+    parser.add_argument("--seq-lens", type=int, nargs="+", default=[128, 512, 2048])
+    parser.add_argument("--out", type=Path, help="also write the figures to this file, as JSON")
     arguments = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    config = MODEL_PRESETS[arguments.model]
+    found = []
     for seq_len in arguments.seq_lens:
-        tokens = arguments.batch_size * seq_len
-        floor = GemmFloor(config, tokens, device)
-        times = time_steps(floor.step, 0, TIMED_STEPS, device)
-        rate = floating_point_operations(config, tokens) / times.median_ms / 1e9
-        how = "captured" if floor.captured else "not captured: no CUDA device"
-        print(
-            f"batch {arguments.batch_size} seq {seq_len}: median {times.median_ms:.2f} ms, "
-            f"in a block {times.block_ms:.2f} ms, {rate:.1f} TFLOP/s ({how})"
-        )
+        config = TrainConfig.preset(arguments.model, batch_size=arguments.batch_size, seq_len=seq_len)
+        figures = step_and_floors(config)
+        found.append({"batch_size": config.batch_size, "seq_len": seq_len, **figures.described()})
+        operations = floating_point_operations(MODEL_PRESETS[arguments.model], config.batch_size * seq_len)
+        print(_lines(f"batch {config.batch_size} seq {seq_len}", figures, operations), flush=True)
+        if arguments.out:
+            arguments.out.write_text(json.dumps({"environment": environment(), "figures": found}, indent=2) + "\n")
+
+
+def _lines(title: str, figures: StepAndFloors, operations: int) -> str:
+    described = figures.described()
+    peak = "" if figures.peak_gib is None else f", peak {figures.peak_gib:.2f} GiB"
+    lines = [f"{title}: {described['times_floor']:.3f} of the floor, {described['times_fused_floor']:.3f} of the fused"]
+    for name in ("step", "floor", "fused_floor"):
+        arm = described[name]
+        clock = "" if arm["clock_mhz"] is None else f" at {arm['clock_mhz']:.0f} MHz"
+        rate = peak if name == "step" else f", {operations / arm['median_ms'] / 1e9:.1f} TFLOP/s"
+        lines.append(f"  {name:<12}{arm['median_ms']:9.2f} ms{clock}{rate}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,16 @@ def time_steps(step: Callable[[int], object], first: int, count: int, device: to
     return StepTimes(tuple(milliseconds), (time.perf_counter() - began) * 1e3 / count)
 
 
+def clock_mhz(device: torch.device) -> int | None:
+    """The present clock of the multiprocessors in MHz; None without CUDA, or where NVML cannot be asked."""
+    if device.type != "cuda":
+        return None
+    try:
+        return torch.cuda.clock_rate(device)
+    except (ModuleNotFoundError, RuntimeError):  # pynvml is not installed, or the driver refuses
+        return None
+
+
 def reset_peak_memory(device: torch.device) -> None:
     """Forget earlier peaks, so that the next reading is that of the steps in between."""
     if device.type == "cuda":

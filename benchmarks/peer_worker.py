@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.arms.job import OURS, Job, OpenedArm
 from benchmarks.measure import peak_memory_gib, reset_peak_memory, synchronize, time_steps
-from reference_impl.config import MODEL_PRESETS
+from reference_impl.config import MODEL_PRESETS, TrainConfig
 
 # Beside the first: the compiled arm records its graphs in its second and third step.
 WARMUP_STEPS = 5
@@ -39,9 +39,23 @@ def open_arm(job: Job) -> OpenedArm:
 
         floor = GemmFloor(job.config, job.batch_size * job.seq_len, torch.device(job.device))
         return OpenedArm(floor.step, {"mechanism": "cuda_graph" if floor.captured else None})
+    match job.arm:
+        case "hf_liger_compiled":
+            from benchmarks.arms.fused_peers import open_liger
+
+            return open_liger(job)
+        case "axolotl_compiled":
+            from benchmarks.arms.fused_peers import open_axolotl
+
+            return open_axolotl(job)
+        case "torchtune_compiled":
+            from benchmarks.arms.torchtune_peer import open_torchtune
+
+            return open_torchtune(job)
     from benchmarks.arms import huggingface
 
-    return huggingface.open_unsloth(job) if job.arm == "unsloth" else huggingface.open_huggingface(job)
+    unsloth = job.arm.startswith("unsloth")
+    return huggingface.open_unsloth(job) if unsloth else huggingface.open_huggingface(job)
 
 
 class ArmProcess:
@@ -108,6 +122,14 @@ def answers(requests: TextIO) -> Iterator[dict[str, Any]]:
                 from benchmarks.peer_checkpoint import reference_losses
 
                 yield {"losses": reference_losses([Job(**job) for job in request["jobs"]])}
+            case "floors":
+                from benchmarks.floor import step_and_floors
+
+                job = Job(**request["job"])
+                config = TrainConfig.preset(
+                    job.model, batch_size=job.batch_size, seq_len=job.seq_len, device=job.device
+                )
+                yield step_and_floors(config).described()
             case "open":
                 arm = ArmProcess(Job(**request["job"]))
                 yield arm.ready

@@ -15,7 +15,7 @@ from reference_impl.errors import ReferenceImplError
 
 ClipScope = Literal["per_layer", "global"]
 ClipMode = Literal["fused", "synchronizing"]
-WeightFormat = Literal["nf4", "full"]
+WeightFormat = Literal["nf4", "nf4_dense", "full"]
 DtypeName = Literal["auto", "bfloat16", "float32"]
 GemmPath = Literal["cublas", "tiled", "fp16", "bf16"]
 Precision = Literal["dtype", "fp8"]
@@ -141,6 +141,8 @@ class TrainConfig:
     ``data`` is a text file or folder; None is the text of CPython's `pydoc_data.topics`.
     ``micro_batches`` is the number of equal parts that a batch is taken in, one after the other, for one update.
     ``loss_chunk`` is the number of tokens whose logits exist at one time.
+    ``weights`` "nf4" makes the frozen matrices dense anew for each product; "nf4_dense" makes the same values once and
+    keeps them, in four times the memory; "full" keeps the weights as they were read.
     ``gemm`` is the path of the backward products, see `reference_impl.gemm`.
     ``precision`` is that of the products with frozen weights: ``dtype``, or FP8 (`reference_impl.fp8`).
     Without ``adapters`` the forward pass leaves LoRA out; its factors stay in place, so that parameters start alike.

@@ -37,7 +37,13 @@ class ModelContext:
 
 def _matrix(parts: list[Tensor], weight_format: WeightFormat, dtype: torch.dtype) -> FrozenMatrix:
     weight = torch.cat(parts) if len(parts) > 1 else parts[0]
-    return QuantizedMatrix.from_dense(weight) if weight_format == "nf4" else FullMatrix(weight.to(dtype))
+    match weight_format:
+        case "nf4":
+            return QuantizedMatrix.from_dense(weight)
+        case "nf4_dense":
+            return FullMatrix.of_nf4(weight, dtype)
+        case "full":
+            return FullMatrix(weight.to(dtype))
 
 
 def _block_weights(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from reference_impl import ops
 from reference_impl.errors import ReferenceImplError
+from reference_impl.kernels.nf4 import naive
 from reference_impl.kernels.nf4.naive import BLOCK, CODEBOOK
 
 # Halfway between neighbouring codes, rounded as the sum in float32: bitsandbytes decides ties the same way.
@@ -89,6 +90,15 @@ class FullMatrix:
     """A weight kept dense in the compute dtype."""
 
     weight: Tensor
+
+    @classmethod
+    def of_nf4(cls, weight: Tensor, dtype: torch.dtype) -> FullMatrix:
+        """The values that NF4 leaves of ``weight`` [rows, cols], as `QuantizedMatrix.dense` gives them, bit for bit.
+
+        In plain torch: it runs once, before training, and no kernel has to be planned for it.
+        """
+        codes, absmax = quantize(weight)
+        return cls(naive.dequantize(codes, absmax, weight.shape[0], weight.shape[1], dtype))
 
     def dense(self, dtype: torch.dtype) -> Tensor:
         return self.weight.to(dtype)

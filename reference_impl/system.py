@@ -36,7 +36,7 @@ ARM_OPTIONS: dict[str, Sequence[Scalar] | type] = {
     "clip_mode": ("fused", "synchronizing"),
     "clip_scope": ("per_layer", "global"),
     "max_norm": float,
-    "weights": ("nf4", "full"),
+    "weights": ("nf4", "nf4_dense", "full"),
     "dtype": ("auto", "bfloat16", "float32"),
     "gemm": ("cublas", "tiled", "fp16", "bf16"),
     "precision": ("dtype", "fp8"),

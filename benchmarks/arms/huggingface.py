@@ -16,8 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.arms.job import (
+    ALL_LINEAR,
     ALPHA,
     LEARNING_RATE,
     LORA_TARGETS,
@@ -31,16 +33,24 @@ from benchmarks.arms.job import (
 
 
 def open_huggingface(job: Job) -> OpenedArm:
-    """The arms ``hf_eager`` and ``hf_reduce_overhead``."""
-    model = _peft_model(job)
+    """The arms ``hf_eager``, ``hf_cudnn`` and ``hf_reduce_overhead``."""
+    model = peft_model(job)
+    if job.arm == "hf_cudnn":
+        on_gpu = torch.device(job.device).type == "cuda"
+        # A backward is that of its forward: the choice holds for both.
+        return open_model(job, model, model, context=_cudnn_attention if on_gpu else nullcontext)
     if job.arm == "hf_eager":
-        return _open(job, model, model)
+        return open_model(job, model, model)
     compiled = torch.compile(model, mode="reduce-overhead", dynamic=False)
-    opened = _open(job, model, compiled, before_step=torch.compiler.cudagraph_mark_step_begin)
-    return replace(opened, after_first_step=_compile_facts)
+    opened = open_model(job, model, compiled, before_step=torch.compiler.cudagraph_mark_step_begin)
+    return replace(opened, after_first_step=compile_facts)
 
 
-def _compile_facts() -> dict[str, Any]:
+def _cudnn_attention() -> AbstractContextManager[object]:
+    return sdpa_kernel(SDPBackend.CUDNN_ATTENTION)
+
+
+def compile_facts() -> dict[str, Any]:
     """Whether the compiler did what the arm's name says: skipped CUDA graphs or graph breaks would slow it."""
     from torch._dynamo.utils import counters
 
@@ -48,7 +58,7 @@ def _compile_facts() -> dict[str, Any]:
     return {"cudagraph_skips": skips, "graph_breaks": sum(counters["graph_break"].values())}
 
 
-def _peft_model(job: Job) -> Any:
+def peft_model(job: Job) -> Any:
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
@@ -73,7 +83,12 @@ def _peft_model(job: Job) -> Any:
 
 
 def open_unsloth(job: Job) -> OpenedArm:
-    """Unsloth's own loader, kernels and loss. It patches the other libraries, so nothing may import them before it."""
+    """Unsloth's own loader, kernels and loss. It patches the other libraries, so nothing may import them before it.
+
+    ``unsloth_all_linear`` trains LoRA on every projection, as its documentation tunes it: its fused LoRA kernels serve
+    an attention or an MLP only where all of its projections have LoRA.
+    """
+    everywhere = job.arm == "unsloth_all_linear"
     os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")
     unsloth = import_module("unsloth")
     loader = unsloth.FastLanguageModel
@@ -92,7 +107,7 @@ def open_unsloth(job: Job) -> OpenedArm:
         lora_alpha=ALPHA,
         lora_dropout=0.0,
         bias="none",
-        target_modules=LORA_TARGETS,
+        target_modules=ALL_LINEAR if everywhere else LORA_TARGETS,
         use_gradient_checkpointing=False,
         random_state=SEED,
     )
@@ -102,8 +117,10 @@ def open_unsloth(job: Job) -> OpenedArm:
         """Its kernels cast the fp32 LoRA factors by autocast, as its trainer sets it up."""
         return torch.autocast("cuda", dtype=dtype) if on_gpu else nullcontext()
 
-    opened = _open(job, model, model, context=mixed_precision)
+    opened = open_model(job, model, model, context=mixed_precision)
     opened.facts.update(quantization="NF4, double-quantized absmax", unsloth=unsloth.__version__)
+    if everywhere:
+        opened.facts["trains"] = "LoRA on every projection; no norms"
     return opened
 
 
@@ -115,7 +132,7 @@ def _nothing() -> None:
     return None
 
 
-def _open(
+def open_model(
     job: Job,
     model: Any,
     forward: Callable[..., Any],

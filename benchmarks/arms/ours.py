@@ -22,10 +22,11 @@ def open_ours(job: Job) -> OpenedArm:
         max_norm=MAX_NORM,
         seed=SEED,
         device=job.device,
+        weights="nf4_dense" if job.arm == "graphed_dense" else "nf4",
         loss_chunk=TrainConfig.preset(job.model).loss_chunk,  # a checkpoint folder does not name it
     )
     trainer = Trainer(config)
-    capturing = CapturingTrainer(trainer, "step" if job.arm == "graphed" else "none")
+    capturing = CapturingTrainer(trainer, "none" if job.arm == "ungraphed" else "step")
 
     def capture_facts() -> dict[str, Any]:
         record = capturing.record()
@@ -37,7 +38,7 @@ def open_ours(job: Job) -> OpenedArm:
         "trainable_parameters": trainer.trainable.flat.numel(),
         "trains": "LoRA on q and v, and the two norm gains of each layer",
         "clip": "per layer, fused",
-        "quantization": "NF4, fp32 absmax",
+        "quantization": "NF4, fp32 absmax" + (", values kept dense" if config.weights == "nf4_dense" else ""),
         "loss_positions": "all",
         "dtype": str(trainer.dtype),
     }

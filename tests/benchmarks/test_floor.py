@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
 
-from benchmarks.floor import GemmFloor, floating_point_operations
+from benchmarks.floor import (
+    ROUNDS,
+    STEPS_A_ROUND,
+    GemmFloor,
+    floating_point_operations,
+    fused_projection_shapes,
+    interleaved,
+    projection_shapes,
+    step_and_floors,
+)
 from reference_impl.checkpoint import parameter_count
-from reference_impl.config import MODEL_PRESETS, ModelConfig
+from reference_impl.config import MODEL_PRESETS, ModelConfig, TrainConfig
 
 SMALL = ModelConfig(
     hidden_size=64, intermediate_size=96, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16, vocab_size=48
@@ -31,3 +43,32 @@ def test_a_step_multiplies_forward_and_backward() -> None:
 
 def test_without_cuda_it_says_that_nothing_was_captured() -> None:
     assert not GemmFloor(SMALL, 2, torch.device("cpu")).captured
+
+
+def test_the_fused_floor_multiplies_as_much_in_fewer_products() -> None:
+    for config in (SMALL, MODEL_PRESETS["qwen2-1.5b"]):
+        plain, fused = projection_shapes(config), fused_projection_shapes(config)
+        assert sum(rows * cols for rows, cols in fused) == sum(rows * cols for rows, cols in plain)
+    products = GemmFloor(SMALL, 5, torch.device("cpu"), fused=True)._products
+    assert len(products) == 4 * SMALL.num_layers + 1
+
+
+def test_arms_take_turns_and_none_is_timed_more_often() -> None:
+    order: list[str] = []
+
+    def arm(name: str) -> Callable[[int], None]:
+        return lambda _index: order.append(name)
+
+    found = interleaved({name: arm(name) for name in ("a", "b")}, torch.device("cpu"))
+    turns = [name for place, name in enumerate(order) if place == 0 or order[place - 1] != name]
+    assert turns == ["a", "b"] * ROUNDS
+    assert {name: len(arm.milliseconds) for name, arm in found.items()} == dict.fromkeys("ab", ROUNDS * STEPS_A_ROUND)
+    assert all(arm.described()["clock_mhz"] is None for arm in found.values())
+
+
+def test_the_step_and_both_floors_stand_side_by_side() -> None:
+    found = step_and_floors(TrainConfig(model=replace(SMALL, vocab_size=256), batch_size=2, seq_len=8, device="cpu"))
+    described = found.described()
+    assert found.step.median_ms > found.floor.median_ms > 0
+    assert described["times_floor"] == found.step.median_ms / found.floor.median_ms
+    assert described["peak_gib"] is None

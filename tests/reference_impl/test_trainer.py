@@ -61,6 +61,14 @@ def test_two_runs_of_one_seed_are_bitwise_equal(weights: str) -> None:
     assert_same_state(one, other)
 
 
+def test_weights_kept_dense_are_those_made_anew() -> None:
+    anew, kept = (Trainer(small_config(weights=weights)) for weights in ("nf4", "nf4_dense"))
+    assert losses(kept, 5) == losses(anew, 5)
+    assert_same_state(anew, kept)
+    frozen = [name for name in kept.frozen_tensors() if name.endswith(("codes", "absmax"))]
+    assert frozen == [], "nothing is stored twice"
+
+
 def test_another_seed_gives_another_run() -> None:
     assert losses(Trainer(small_config()), 1) != losses(Trainer(small_config(seed=1)), 1)
 

@@ -26,7 +26,7 @@ BAD_TRAINING: list[tuple[dict[str, Any], str]] = [
     ({"beta2": 1.0}, "beta2: got 1.0; must be in [0, 1)"),
     ({"clip_scope": "layer"}, "clip_scope: got 'layer'; choose one of per_layer, global"),
     ({"clip_mode": "sync"}, "clip_mode: got 'sync'; choose one of fused, synchronizing"),
-    ({"weights": "int8"}, "weights: got 'int8'; choose one of nf4, full"),
+    ({"weights": "int8"}, "weights: got 'int8'; choose one of nf4, nf4_dense, full"),
     ({"dtype": "float16"}, "dtype: got 'float16'; choose one of auto, bfloat16, float32"),
     ({"model": "large"}, "model: got 'large'; name a preset (tiny, qwen2-1.5b) or a directory"),
 ]

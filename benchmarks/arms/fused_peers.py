@@ -1,0 +1,78 @@
+"""transformers with kernels of other projects: Liger's, and Axolotl's LoRA kernels with cut cross-entropy; compiled.
+
+The model, the adapters and the optimizer are those of `benchmarks.arms.huggingface`; what differs is said in the facts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from types import MethodType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.arms.huggingface import compile_facts, open_model, peft_model
+from benchmarks.arms.job import Job, OpenedArm
+
+
+def open_liger(job: Job) -> OpenedArm:
+    """Liger's RMSNorm, rotation, SwiGLU and fused head and loss, as it patches them in, under `torch.compile`."""
+    liger = import_module("liger_kernel.transformers")
+    liger.apply_liger_kernel_to_qwen2(rope=True, rms_norm=True, swiglu=True, fused_linear_cross_entropy=True)
+    model = peft_model(job)
+    compiled = torch.compile(model, dynamic=False)
+    return replace(open_model(job, model, compiled), after_first_step=compile_facts)
+
+
+def open_axolotl(job: Job) -> OpenedArm:
+    """Axolotl's LoRA kernels for qkv and the MLP, Apple's cut cross-entropy, the rest under `torch.compile`.
+
+    Dynamo cannot trace these kernels' autograd functions (an intermediate that aliases an input): it breaks its graph
+    around them, twice a layer.
+    Axolotl puts its kernels in by rewriting the source of `Qwen2Attention.forward`, from a package that needs the whole
+    trainer; `_attention` is that method with its `apply_qkv`.
+    """
+    kernels = import_module("axolotl.kernels.lora")
+    cut_loss = import_module("cut_cross_entropy").linear_cross_entropy
+    model = peft_model(job)
+    untraced: Any = torch.compiler.disable
+    qkv, mlp = untraced(kernels.apply_lora_qkv), untraced(kernels.apply_lora_mlp_swiglu)
+    causal = model.base_model.model
+    for layer in causal.model.layers:
+        layer.self_attn.apply_qkv = MethodType(qkv, layer.self_attn)
+        layer.self_attn.forward = MethodType(_attention, layer.self_attn)
+        layer.mlp.forward = MethodType(mlp, layer.mlp)
+    decoder: Any = torch.compile(causal.model, dynamic=False)
+
+    def forward(input_ids: Tensor, labels: Tensor) -> SimpleNamespace:
+        hidden = decoder(input_ids=input_ids).last_hidden_state
+        return SimpleNamespace(loss=cut_loss(hidden, causal.lm_head.weight, labels, shift=True))
+
+    return replace(open_model(job, model, forward), after_first_step=compile_facts)
+
+
+def _attention(
+    self: Any,
+    hidden_states: Tensor,
+    position_embeddings: tuple[Tensor, Tensor],
+    attention_mask: Tensor | None,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """`Qwen2Attention.forward` without a cache: hidden_states [B, S, H] -> [B, S, H]."""
+    rotate = import_module("transformers.models.qwen2.modeling_qwen2").apply_rotary_pos_emb
+    shape = (*hidden_states.shape[:-1], -1, self.head_dim)
+    query, key, value = (part.view(shape).transpose(1, 2) for part in self.apply_qkv(hidden_states))
+    query, key = rotate(query, key, *position_embeddings)
+    attended = torch.nn.functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=attention_mask,
+        is_causal=attention_mask is None,
+        scale=self.scaling,
+        enable_gqa=True,
+    )
+    output: Tensor = self.o_proj(attended.transpose(1, 2).reshape(hidden_states.shape[0], hidden_states.shape[1], -1))
+    return output, None
