@@ -142,36 +142,37 @@ def _backward_kernel(
     HALF_BLOCK: tl.constexpr,
     BLOCK: tl.constexpr,
     SCALE: tl.constexpr,
-    TILED: tl.constexpr,
 ) -> None:
     WIDTH: tl.constexpr = (HEADS + 2 * KV_HEADS) * 2 * HALF
     OUT_WIDTH: tl.constexpr = HEADS * 2 * HALF
     batch, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
-    key_head = HEADS + head // (HEADS // KV_HEADS)
-    value_head = key_head + KV_HEADS
+    kv_head = head // (HEADS // KV_HEADS)
     token = (batch * S).to(tl.int64)
+    query = qkv + token * WIDTH + head * 2 * HALF
+    key = qkv + token * WIDTH + (HEADS + kv_head) * 2 * HALF
+    value = qkv + token * WIDTH + (HEADS + KV_HEADS + kv_head) * 2 * HALF
+    first = token * OUT_WIDTH + head * 2 * HALF
+    grad_out = grad_output + first
     sums, deltas = log_sum_exp + tl.program_id(0) * S, delta + tl.program_id(0) * S
+    column, inside = columns(HALF, HALF_BLOCK)
     # The longest programs of both roles start first: key block 0, the last query block.
     rank = tl.program_id(1) // 2
     BLOCKS: tl.constexpr = (S + BLOCK - 1) // BLOCK
     if tl.program_id(1) % 2 == 0:
         row = rank * BLOCK + tl.arange(0, BLOCK)
         key_grad, value_grad = key_value_gradient(
-            qkv, grad_output, head, key_head, value_head, token, sums, deltas, rank,
-            BLOCKS, S, WIDTH, OUT_WIDTH, HALF, HALF_BLOCK, BLOCK, SCALE, TILED,
-        )  # fmt: skip
-        column, inside = columns(HALF, HALF_BLOCK)
+            query, key, value, grad_out, sums, deltas, rank, BLOCKS, S, WIDTH, OUT_WIDTH, HALF, HALF_BLOCK, BLOCK, SCALE
+        )
         mask = (row < S)[:, None] & inside[None, :]
-        offset = token * OUT_WIDTH + head * 2 * HALF + row[:, None] * OUT_WIDTH + column[None, :]
+        offset = first + row[:, None] * OUT_WIDTH + column[None, :]
         tl.store(grad_key + offset, key_grad.to(grad_key.dtype.element_ty), mask=mask)
         tl.store(grad_value + offset, value_grad.to(grad_value.dtype.element_ty), mask=mask)
     else:
         block = BLOCKS - 1 - rank
         row = block * BLOCK + tl.arange(0, BLOCK)
         query_grad = query_gradient(
-            qkv, grad_output, head, key_head, value_head, token, sums, deltas, block,
-            S, WIDTH, OUT_WIDTH, HALF, HALF_BLOCK, BLOCK, SCALE, TILED,
-        )  # fmt: skip
+            query, key, value, grad_out, sums, deltas, block, S, WIDTH, OUT_WIDTH, HALF, HALF_BLOCK, BLOCK, SCALE
+        )
         # The tile's columns are the two halves of a head, side by side.
         halves = tl.permute(tl.reshape(query_grad, (BLOCK, 2, HALF_BLOCK)), (0, 2, 1))
         a, b = tl.split(halves)
@@ -303,24 +304,22 @@ def delta_spec(batch: int, seq_len: int, heads: int, head_dim: int, dtype: str) 
 def backward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> KernelSpec:
     """Second kernel of `backward`: dQ into the packed gradient, dK and dV of every query head, [T, N * D] each."""
     block = _BLOCKS[dtype]
-    tiled = _is_tiled(seq_len, head_dim, block, dtype)
-    tile = (block, head_dim) if tiled else None
     names = ("grad_qkv", "grad_key", "grad_value")
     return KernelSpec(
         op="attention.backward",
         shape=(batch, seq_len, heads, kv_heads, head_dim),
         dtype=dtype,
-        constants=(("block", block), ("tiled", tiled)),
+        constants=(("block", block),),
         num_warps=_WARPS,
         num_stages=_STAGES,
         function=_backward_kernel,
         pointers=(
-            Pointer("grad_output", dtype, tile=tile),
-            Pointer("qkv", dtype, tile=tile),
+            Pointer("grad_output", dtype),
+            Pointer("qkv", dtype),
             *(Pointer(name, "fp32") for name in ("log_sum_exp", "delta", "cos", "sin")),
             *(Pointer(name, dtype) for name in names),
         ),
-        constexprs={**_sizes(seq_len, heads, kv_heads, head_dim, block), "TILED": tiled},
+        constexprs=_sizes(seq_len, heads, kv_heads, head_dim, block),
         grid=(batch * heads, 2 * -(-seq_len // block)),
     )
 

@@ -99,12 +99,10 @@ def attend(  # type: ignore[no-untyped-def]  # noqa: ANN201
 
 @device_function
 def query_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
-    packed: tl.tensor,
-    grad_output: tl.tensor,
-    head: tl.tensor,
+    query_head: tl.tensor,
     key_head: tl.tensor,
     value_head: tl.tensor,
-    token: tl.tensor,
+    grad_head: tl.tensor,
     log_sum_exp: tl.tensor,
     deltas: tl.tensor,
     block: tl.tensor,
@@ -115,20 +113,20 @@ def query_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
     HALF_BLOCK: tl.constexpr,
     BLOCK: tl.constexpr,
     SCALE: tl.constexpr,
-    TILED: tl.constexpr,
 ):
     """dQ of one block of queries, fp32: keys from the first block to the diagonal."""
     lane = tl.arange(0, BLOCK)
     row = block * BLOCK + lane
-    query = load_tile(packed, token, block * BLOCK, head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
-    grad = load_tile(grad_output, token, block * BLOCK, head, S, OUT_WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
+    column, inside = columns(HALF, HALF_BLOCK)
+    query = load_rows(query_head, row, column, inside, S, WIDTH)
+    grad = load_rows(grad_head, row, column, inside, S, OUT_WIDTH)
     log2_sum = tl.load(log_sum_exp + row, mask=row < S, other=0.0) * 1.4426950408889634
     delta = tl.load(deltas + row, mask=row < S, other=0.0)
     query_sum = tl.zeros([BLOCK, 2 * HALF_BLOCK], tl.float32)
     for other in range(block + 1):
         position = other * BLOCK + lane
-        keys = load_tile(packed, token, other * BLOCK, key_head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
-        values = load_tile(packed, token, other * BLOCK, value_head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
+        keys = load_rows(key_head, position, column, inside, S, WIDTH)
+        values = load_rows(value_head, position, column, inside, S, WIDTH)
         scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * (SCALE * 1.4426950408889634)
         weights = tl.exp2(scores - log2_sum[:, None])
         weights = tl.where(position[None, :] <= row[:, None], weights, 0.0)
@@ -140,12 +138,10 @@ def query_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
 
 @device_function
 def key_value_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
-    packed: tl.tensor,
-    grad_output: tl.tensor,
-    head: tl.tensor,
+    query_head: tl.tensor,
     key_head: tl.tensor,
     value_head: tl.tensor,
-    token: tl.tensor,
+    grad_head: tl.tensor,
     log_sum_exp: tl.tensor,
     deltas: tl.tensor,
     block: tl.tensor,
@@ -157,19 +153,19 @@ def key_value_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
     HALF_BLOCK: tl.constexpr,
     BLOCK: tl.constexpr,
     SCALE: tl.constexpr,
-    TILED: tl.constexpr,
 ):
     """One query head's share of dK and dV of one block of keys, fp32: queries from the diagonal to the last block."""
     lane = tl.arange(0, BLOCK)
     row = block * BLOCK + lane
-    keys = load_tile(packed, token, block * BLOCK, key_head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
-    values = load_tile(packed, token, block * BLOCK, value_head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
+    column, inside = columns(HALF, HALF_BLOCK)
+    keys = load_rows(key_head, row, column, inside, S, WIDTH)
+    values = load_rows(value_head, row, column, inside, S, WIDTH)
     key_sum = tl.zeros([BLOCK, 2 * HALF_BLOCK], tl.float32)
     value_sum = tl.zeros([BLOCK, 2 * HALF_BLOCK], tl.float32)
     for other in range(block, BLOCKS):
         position = other * BLOCK + lane
-        query = load_tile(packed, token, other * BLOCK, head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
-        grad = load_tile(grad_output, token, other * BLOCK, head, S, OUT_WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
+        query = load_rows(query_head, position, column, inside, S, WIDTH)
+        grad = load_rows(grad_head, position, column, inside, S, OUT_WIDTH)
         log2_sum = tl.load(log_sum_exp + position, mask=position < S, other=0.0) * 1.4426950408889634
         delta = tl.load(deltas + position, mask=position < S, other=0.0)
         # Transposed, [keys, queries]: P^T and dS^T are then left factors as they are computed.
