@@ -42,10 +42,6 @@ CASES: dict[str, Callable[[], list[oracles.Comparison]]] = {
     "attention-B2-S32-N2-Nkv1-D8": lambda: attention_oracle.check_attention(CPU, FP32, 2, 32, 2, 1, 8),
     "attention-B1-S48-N2-Nkv2-D32": lambda: attention_oracle.check_attention(CPU, FP32, 1, 48, 2, 2, 32),
     "attention-B2-S100-N3-Nkv1-D24": lambda: attention_oracle.check_attention(CPU, FP32, 2, 100, 3, 1, 24),
-    # Whole blocks of two bytes an element: by descriptors.
-    "attention-B2-S128-N2-Nkv1-D32-fp16": lambda: attention_oracle.check_attention(
-        CPU, torch.float16, 2, 128, 2, 1, 32
-    ),
     "swiglu-T3-I100": lambda: oracles.check_swiglu(CPU, FP32, 3, 100),
     "swiglu-T2-I1100": lambda: oracles.check_swiglu(CPU, FP32, 2, 1100),
     "cross_entropy-T4-V37": lambda: oracles.check_cross_entropy(CPU, FP32, 4, 37),
