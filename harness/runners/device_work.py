@@ -16,8 +16,8 @@ _COPY, _FILL = "Memcpy ", "Memset "  # how the profiler names what is no kernel
 NANOSECONDS = 1e-9
 STEP, PLANTED = "harness.step", "harness.planted"  # the profiled ranges around a step, and around a planted sync
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
-# In the names of kernels that wait for another rank: of NCCL (its symmetric ones, `ncclSymkDevKernel_…`, too), of NVSHMEM,
-# and of torch's symmetric memory (torch/csrc/distributed/c10d/symm_mem).
+# In the names of kernels that wait for another rank: of NCCL (`ncclSymkDevKernel_…` too), of NVSHMEM, and of torch's
+# symmetric memory (torch/csrc/distributed/c10d/symm_mem).
 _WAITING = (
     "nccl",
     "nvshmem",
