@@ -1,4 +1,4 @@
-"""Two ranks on two GPUs: ranks that end or diverge, the contract `ranks-v1` in parts, its drill, figures without the harness.
+"""Two ranks on two GPUs: ranks that end or diverge, the contract `ranks-v1` in parts, its drill, figures by hand.
 
     python scripts/two_ranks.py OUT_DIRECTORY [PART or CALL ...] [--minutes 9]
 
@@ -57,13 +57,13 @@ def _harness(command: str, name: str, claims: Sequence[str], workload: str | Non
 
 LAUNCH = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
 SIGNALS = ["scripts/verify_ranks.py", CONTRACT, "--workload", "tiny", "--claim", "RANKS-002", "--only-signals"]
-# Seconds on two H200s: measured for trains-tiny (47), trains-128 without its fourth arm in float32 (184), memory (76) and
-# speed-128 (70), the others reckoned from those.
+# Seconds on two H200s: measured for trains-tiny (47), trains-128 without RANKS-003's third arm (184), memory (76) and
+# speed-128 (70); the others are reckoned from those.
 PARTS: dict[str, Part] = {
     "signals": Part(SIGNALS, 90, 150),
-    "drill-replicas": Part(_harness("drill", "drill-replicas", TRAINS[1:]), 100, 200),
+    "drill-replicas": Part(_harness("drill", "drill-replicas", TRAINS[1:]), 150, 300),
     "speed-128": Part(_harness("verify", "speed-128", ["RANKS-004"], "qwen2-1.5b-128"), 70, 140),
-    "drill-bits": Part(_harness("drill", "drill-bits", TRAINS[:1]), 90, 180),
+    "drill-bits": Part(_harness("drill", "drill-bits", TRAINS[:1]), 150, 300),
     "trains-tiny": Part(_harness("verify", "trains-tiny", TRAINS, "tiny"), 60, 120),
     "speed-tiny": Part(_harness("verify", "speed-tiny", ["RANKS-004"], "tiny"), 50, 120),
     "trains-128": Part(_harness("verify", "trains-128", TRAINS, "qwen2-1.5b-128"), 230, 340),
@@ -76,8 +76,8 @@ PARTS: dict[str, Part] = {
     "drill-speed": Part(_harness("drill", "drill-speed", ["RANKS-004"]), 200, 400),
 }
 CALLS = {
-    "first": ["signals", "drill-replicas", "speed-128", "drill-bits", "trains-tiny", "speed-tiny"],
-    "second": ["trains-128", "trains-512", "speed-512", "direct"],
+    "first": ["signals", "drill-replicas", "speed-128", "drill-bits", "trains-tiny"],
+    "second": ["trains-128", "trains-512", "speed-512", "speed-tiny", "direct"],
     "third": ["drill-speed", "memory", "drill-memory-128", "drill-memory-512"],
 }
 

@@ -31,7 +31,8 @@ _ROOM = b"harness.runners.rank"
 
 def harness(*words: str) -> subprocess.Popen[str]:
     """The command, of this tree."""
-    here = {**os.environ, "PYTHONPATH": str(ROOT)}
+    places = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
     command = [sys.executable, "-P", "-m", "harness", *words]
     return subprocess.Popen(command, cwd=ROOT, env=here, stdout=subprocess.PIPE, text=True)
 
