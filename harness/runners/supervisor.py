@@ -41,6 +41,7 @@ from harness.runners.worker import STACKS
 
 STACK_EXCERPT = 8000  # characters
 SHOWN = 300  # characters of the last line that was printed
+KILLED_TOGETHER_S = 1.0  # in which what kills a worker from outside kills the rest of its job; chosen
 
 
 @dataclass
@@ -97,6 +98,8 @@ def execute(
         death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company, asked)
         failed: dict[str, ArmFailed] = {}
         # a process that died, or whose device did, decides nothing more: what its arm did not cost is run again
+        if death is not None:
+            _outlive(death, stop)
         while death is not None and (rest := without_the_arm(run, directory, death, failed)) is not None:
             run = rest
             death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company)
@@ -106,6 +109,15 @@ def execute(
         for path in (folder / HEARTBEAT, folder / STACKS, *folder.glob(f"{MARKS}.*")):
             path.unlink(missing_ok=True)
     return death
+
+
+def _outlive(death: Death, stop: threading.Event | None) -> None:
+    """Wait a moment behind a worker that was killed: what kills a whole job, or all of a lost node, may kill this next.
+
+    A death that is written down is the run's; one that nobody lived to write is a run to be made again.
+    """
+    if death.cause == "signal" and "SIGKILL" in death.detail:
+        (stop or threading.Event()).wait(KILLED_TOGETHER_S)
 
 
 def _supervise(

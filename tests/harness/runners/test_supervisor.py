@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from run_builders import stand_in_run
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import Death
+from harness.runners import supervisor
 from harness.runners.recorder import HEARTBEAT
 from harness.runners.supervisor import execute
 from harness.runners.watched_worker import Progress
@@ -56,6 +58,25 @@ def test_a_complete_worker_leaves_evidence_and_no_death(tmp_path: Path) -> None:
 def test_sigkill_names_the_signal_and_the_phase(tmp_path: Path) -> None:
     death = _execute(stand_in_run("killed"), tmp_path)
     assert (death.cause, death.detail, death.phase) == ("signal", "SIGKILL", "about to be killed")
+
+
+def test_what_kills_a_worker_has_time_to_kill_its_supervisor_before_a_death_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a job that is killed, or a node that is lost, one process dies before the other."""
+    monkeypatch.setattr(supervisor, "KILLED_TOGETHER_S", 60.0)
+    stop = threading.Event()
+    executing = threading.Thread(target=execute, args=(stand_in_run("killed"), tmp_path / "run"), kwargs={"stop": stop})
+    executing.start()
+    until = time.monotonic() + 30
+    while not (tmp_path / "run" / "process.json").exists() and time.monotonic() < until:  # the worker is gone
+        time.sleep(0.01)
+    time.sleep(0.2)
+    written = (tmp_path / "run" / "death.json").exists()
+    stop.set()
+    executing.join(30)
+    assert not written
+    assert (tmp_path / "run" / "death.json").exists()
 
 
 def test_a_crash_in_native_code_leaves_its_python_stack(tmp_path: Path) -> None:
