@@ -98,8 +98,6 @@ def execute(
         death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company, asked)
         failed: dict[str, ArmFailed] = {}
         # a process that died, or whose device did, decides nothing more: what its arm did not cost is run again
-        if death is not None:
-            _outlive(death, stop)
         while death is not None and (rest := without_the_arm(run, directory, death, failed)) is not None:
             run = rest
             death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company)
@@ -166,7 +164,10 @@ def _supervise(
     if sampler is not None:
         sampler.write(directory / layout.TELEMETRY)
     tell(Progress(run.id, "", worker.elapsed()))
-    return taken or _death(run, directory, process.wait(), overrun, worker.phase() or None)
+    death = taken or _death(run, directory, process.wait(), overrun, worker.phase() or None)
+    if death is not None:
+        _outlive(death, stop)
+    return death
 
 
 def _rewrite_output(output: Path) -> None:
