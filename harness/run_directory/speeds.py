@@ -54,8 +54,8 @@ class Speed:
 def speeds_apart(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> Iterator[EvidenceError]:
     """An error for each directory that timed a workload of a claim on a machine of another speed than the first's."""
     deciding: dict[tuple[str, str], list[tuple[str, Bundle]]] = {}
-    for (contract, claim, workload), bundle in timed_by(bundles).items():
-        deciding.setdefault((contract, claim), []).append((workload, bundle))
+    for (of_contract, of_claim, workload), bundle in timed_by(bundles).items():
+        deciding.setdefault((of_contract, of_claim), []).append((workload, bundle))
     for contract in contracts:
         for claim in contract.claims:
             timed = deciding.get((contract.id, claim.id), [])
