@@ -61,7 +61,8 @@ def as_rank(rank: int, seed: int, steps: int, folder: Path) -> None:
 def differences(seed: int, steps: int) -> tuple[float, float, float]:
     """The three columns of the table."""
     with tempfile.TemporaryDirectory() as name:
-        start_processes(as_rank, args=(seed, steps, Path(name)), nprocs=RANKS, start_method="spawn")
+        of_ranks = (seed, steps, Path(name))
+        start_processes(as_rank, args=of_ranks, nprocs=RANKS, start_method="spawn")  # type: ignore[no-untyped-call]
         ranks = torch.load(Path(name) / "ended.pt")
     in_turn, joined, parts = (trained(seed, steps, SEQUENCES, number) for number in (RANKS, 1, 2 * RANKS))
     pairs = ((ranks, in_turn), (ranks, joined), (parts, joined))

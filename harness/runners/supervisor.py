@@ -41,7 +41,8 @@ from harness.runners.worker import STACKS
 
 STACK_EXCERPT = 8000  # characters
 SHOWN = 300  # characters of the last line that was printed
-KILLED_TOGETHER_S = 1.0  # in which what kills a worker from outside kills the rest of its job; chosen
+FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")  # what ends a job sends these to each of its processes
+ENDED_TOGETHER_S = 1.0  # in which one that reached a worker reaches its supervisor; chosen
 
 
 @dataclass
@@ -110,12 +111,14 @@ def execute(
 
 
 def _outlive(death: Death, stop: threading.Event | None) -> None:
-    """Wait a moment behind a worker that was killed: what kills a whole job, or all of a lost node, may kill this next.
+    """Wait a moment behind a worker that something else ended: what ends a whole job, or a node, reaches this next.
 
-    A death that is written down is the run's; one that nobody lived to write is a run to be made again.
+    A death that is written down is the run's; one that nobody lived to write is a run to be made again. Raises as the
+    end of the session does, where that comes meanwhile.
     """
-    if death.cause == "signal" and "SIGKILL" in death.detail:
-        (stop or threading.Event()).wait(KILLED_TOGETHER_S)
+    if death.cause == "signal" and any(name in death.detail for name in FROM_OUTSIDE):
+        (stop or threading.Event()).wait(ENDED_TOGETHER_S)
+        raise_if_set(stop)
 
 
 def _supervise(
