@@ -4,7 +4,8 @@
 
 Of the first jobs one is preempted, and the node of the other is lost, with all its processes. The last line has the
 figures; the exit code is 1 where a verdict differs: its status, reason, denominators or a word of its sentence. Figures
-may differ: torch's own products round by the number of threads, and a run has as many as those beside it leave. It needs Slurm (Debian: `slurm-wlm`) and the extra `fleet`.
+may differ: torch's own products round by the number of threads, and a run has as many as those beside it leave. It
+needs Slurm (Debian: `slurm-wlm`) and the extra `fleet`.
 """
 
 from __future__ import annotations
@@ -68,10 +69,8 @@ def main() -> int:
     differing, apart = [], []
     for one, other in zip(whole, fleet, strict=False):
         keys = sorted(key for key in {*one, *other} if one.get(key) != other.get(key))
-        if keys:
-            print(
-                f"{one['claim']} on {one['workload']}: {', '.join(f'{key} {one.get(key)}, {other.get(key)}' for key in keys)}"
-            )
+        for key in keys:
+            print(f"{one['claim']} on {one['workload']}: {key} {one.get(key)}, {other.get(key)}")
         if keys == ["figures"]:
             apart.append(one["claim"])
         elif keys:
