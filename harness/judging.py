@@ -22,6 +22,7 @@ from harness.report.view import ReportView, RunPart
 from harness.run_directory.bundle import Bundle, altered
 from harness.run_directory.seal import UNFINISHED, UNSEALED
 from harness.run_directory.shards import Attempt, attempts, name_of, part_names
+from harness.run_directory.speeds import speeds_apart
 from harness.run_directory.verdict_file import verdict_file
 from harness.runners.demanded import first_difference
 
@@ -96,6 +97,8 @@ def _view_of_one(bundle: Bundle, contracts: Sequence[Contract], name: str) -> Re
 def _view_of_shards(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> ReportView:
     """Every unit of the contracts once, by its earliest attempt."""
     attempted = attempts(bundles, contracts)
+    for difference in speeds_apart(bundles, contracts):
+        raise difference
     parts = {
         id(bundle): run_part(bundle, contracts, name) for bundle, name in zip(bundles, part_names(bundles), strict=True)
     }

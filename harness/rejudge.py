@@ -21,6 +21,7 @@ from harness.run_directory.contradictions import contradictions
 from harness.run_directory.drill_record import DrillRecord, read_record
 from harness.run_directory.seal import seal_anew
 from harness.run_directory.shards import differences, part_names, refuse_mixed, refuse_unfit
+from harness.run_directory.speeds import speeds_apart
 from harness.run_directory.verdict_file import verdict_text
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ def shown_together(runs: Sequence[Path]) -> tuple[list[Bundle], session.Judgemen
     if len(bundles) > 1:
         refuse_unfit(bundles)
     apart = list(dict.fromkeys(error.rule for error in differences(bundles)))
+    if not apart:
+        contracts = [loaded.contract for loaded in copies(bundles)]
+        apart = list(dict.fromkeys(error.rule for error in speeds_apart(bundles, contracts)))
     if not apart:
         return bundles, _judged(bundles)
     names = part_names(bundles)

@@ -3,7 +3,9 @@
     python scripts/fleet_gate.py [CONTRACTS ...]
 
 Of the first jobs one is preempted, and the node of the other is lost, with all its processes. The last line has the
-figures; the exit code is 1 where a verdict differs. It needs Slurm (Debian: `slurm-wlm`) and the extra `fleet`.
+figures; the exit code is 1 where a verdict differs: its status, reason, denominators or a word of its sentence. Figures
+may differ: torch's own products round by the number of threads, and a run has as many as those beside it leave. It
+needs Slurm (Debian: `slurm-wlm`) and the extra `fleet`.
 """
 
 from __future__ import annotations
@@ -64,12 +66,20 @@ def main() -> int:
         whole = of_one_machine(contracts, folder)
         ended = time.monotonic()
         moved = len(list((folder / "fleet").glob("*.left-*")))
-    differing = [one["claim"] for one, other in zip(whole, fleet, strict=False) if one != other]
+    differing, apart = [], []
+    for one, other in zip(whole, fleet, strict=False):
+        keys = sorted(key for key in {*one, *other} if one.get(key) != other.get(key))
+        for key in keys:
+            print(f"{one['claim']} on {one['workload']}: {key} {one.get(key)}, {other.get(key)}")
+        if keys == ["figures"]:
+            apart.append(one["claim"])
+        elif keys:
+            differing.append(one["claim"])
     counts = ", ".join(f"{count} {status}" for status, count in sorted(Counter(one["status"] for one in whole).items()))
     print(
         f"{len(whole)} units of one machine ({counts}) and {len(fleet)} of two nodes, {len(differing)} verdicts differ"
         f"{': ' + ', '.join(differing[:5]) if differing else ''}; {moved} shards went on elsewhere;"
-        f" {between - began:.0f} s and {ended - between:.0f} s"
+        f" figures of {len(apart)} verdicts differ; {between - began:.0f} s and {ended - between:.0f} s"
     )
     return 0 if whole and len(whole) == len(fleet) and not differing else 1
 

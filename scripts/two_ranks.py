@@ -1,10 +1,11 @@
-"""Two ranks on two GPUs: figures without the harness, then the contract `ranks-v1` in parts, and its drill.
+"""Two ranks on two GPUs: ranks that end or diverge, the contract `ranks-v1` in parts, its drill, figures by hand.
 
-    python scripts/two_ranks.py OUT_DIRECTORY [PART ...] [--minutes 9.5]
+    python scripts/two_ranks.py OUT_DIRECTORY [PART or CALL ...] [--minutes 9]
 
-Each part is a process of its own with a limit; one that fails, or finds too little time left, costs no other. After
-each part OUT_DIRECTORY holds all run directories so far as one archive, every part's output in one log, and a line a
-part in `parts.jsonl`. The parts of a gate are judged together by `harness judge --gate`.
+Each part is a process of its own with a limit; one that fails, or finds less time left than it needs, costs no other.
+After each part OUT_DIRECTORY holds all run directories so far as one archive, every part's output in one log, and a
+line a part in `parts.jsonl`. The parts of a gate are judged together by `harness judge --gate`. A drill that is cut off
+cannot be sealed: each is a part that ends. A call is what fits into nine minutes: `first`, `second`, `third`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import sys
 import tarfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 ROOT = Path(__file__).parents[1]
 CONTRACT = "contracts/ranks-v1.yaml"
@@ -33,36 +34,51 @@ ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
 }
 STEPS, WARM, RANKS = 40, 10, 2
-LEAST_S = 30.0  # less is not worth a start
 RUNS, LOG, SUMMARY, ARCHIVE = "runs", "log.txt", "parts.jsonl", "runs.tar.xz"
 
 
-def _verify(name: str, *claims: str, workload: str | None = None) -> list[str]:
-    chosen = [word for claim in claims for word in ("--claim", claim)]
-    return [
-        "-m",
-        "harness",
-        "verify",
-        CONTRACT,
-        *chosen,
-        *([] if workload is None else ["--workload", workload]),
-        "--name",
-        name,
-    ]
+TRAINS = ("RANKS-001", "RANKS-002", "RANKS-003")
+
+
+class Part(NamedTuple):
+    """Arguments of Python; the seconds without which it is not begun, and those after which it is ended."""
+
+    arguments: list[str]
+    needs_s: float
+    limit_s: float
+
+
+def _harness(command: str, name: str, claims: Sequence[str], workload: str | None = None) -> list[str]:
+    """The command on some claims of the contract. A drill takes the smallest workload, and has no option for it."""
+    narrowed = [word for claim in claims for word in ("--claim", claim)]
+    narrowed += [] if workload is None else ["--workload", workload]
+    return ["-m", "harness", command, CONTRACT, *narrowed, "--name", name]
 
 
 LAUNCH = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-# Name -> arguments of Python, and the seconds that it may take.
-PARTS: dict[str, tuple[list[str], float]] = {
-    "direct": ([*LAUNCH, "scripts/two_ranks.py", "--as-rank"], 150.0),
-    "trains-tiny": (_verify("trains-tiny", "RANKS-001", "RANKS-002", "RANKS-003", workload="tiny"), 120.0),
-    "trains-128": (_verify("trains-128", "RANKS-001", "RANKS-002", "RANKS-003", workload="qwen2-1.5b-128"), 300.0),
-    "trains-512": (_verify("trains-512", "RANKS-001", "RANKS-002", workload="qwen2-1.5b-512"), 240.0),
-    "memory": (_verify("memory", "RANKS-005-128", "RANKS-005-512"), 300.0),
-    "speed-128": (_verify("speed-128", "RANKS-004", workload="qwen2-1.5b-128"), 480.0),
-    "speed-512": (_verify("speed-512", "RANKS-004", workload="qwen2-1.5b-512"), 480.0),
-    "speed-tiny": (_verify("speed-tiny", "RANKS-004", workload="tiny"), 300.0),
-    "drill": (["-m", "harness", "drill", CONTRACT, "--name", "drill"], 580.0),
+SIGNALS = ["scripts/verify_ranks.py", CONTRACT, "--workload", "tiny", "--claim", "RANKS-002", "--only-signals"]
+# Seconds on two H200s: measured for trains-tiny (47), trains-128 without RANKS-003's third arm (184), memory (76) and
+# speed-128 (70); the others are reckoned from those.
+PARTS: dict[str, Part] = {
+    "signals": Part(SIGNALS, 90, 150),
+    "drill-replicas": Part(_harness("drill", "drill-replicas", TRAINS[1:]), 150, 300),
+    "speed-128": Part(_harness("verify", "speed-128", ["RANKS-004"], "qwen2-1.5b-128"), 70, 140),
+    "drill-bits": Part(_harness("drill", "drill-bits", TRAINS[:1]), 150, 300),
+    "trains-tiny": Part(_harness("verify", "trains-tiny", TRAINS, "tiny"), 60, 120),
+    "speed-tiny": Part(_harness("verify", "speed-tiny", ["RANKS-004"], "tiny"), 50, 120),
+    "trains-128": Part(_harness("verify", "trains-128", TRAINS, "qwen2-1.5b-128"), 230, 340),
+    "trains-512": Part(_harness("verify", "trains-512", TRAINS[:2], "qwen2-1.5b-512"), 110, 240),
+    "speed-512": Part(_harness("verify", "speed-512", ["RANKS-004"], "qwen2-1.5b-512"), 80, 160),
+    "direct": Part([*LAUNCH, "scripts/two_ranks.py", "--as-rank"], 40, 150),
+    "memory": Part(_harness("verify", "memory", ["RANKS-005-128", "RANKS-005-512"]), 75, 150),
+    "drill-memory-128": Part(_harness("drill", "drill-memory-128", ["RANKS-005-128"]), 100, 200),
+    "drill-memory-512": Part(_harness("drill", "drill-memory-512", ["RANKS-005-512"]), 120, 240),
+    "drill-speed": Part(_harness("drill", "drill-speed", ["RANKS-004"]), 200, 400),
+}
+CALLS = {
+    "first": ["signals", "drill-replicas", "speed-128", "drill-bits", "trains-tiny"],
+    "second": ["trains-128", "trains-512", "speed-512", "speed-tiny", "direct"],
+    "third": ["drill-speed", "memory", "drill-memory-128", "drill-memory-512"],
 }
 
 
@@ -160,8 +176,9 @@ def _on_cuda() -> bool:
 
 def execute(name: str, folder: Path, limit_s: float) -> int | None:
     """The exit status of a part, None where it was ended by its limit; its processes end with it."""
-    arguments = PARTS[name][0]
-    command = [sys.executable, *arguments, *(["--reports", str(folder / RUNS)] if "harness" in arguments else [])]
+    arguments = PARTS[name].arguments
+    reports = [] if "--as-rank" in arguments else ["--reports", str(folder / RUNS)]
+    command = [sys.executable, *arguments, *reports]
     with (folder / LOG).open("a", encoding="utf-8") as log:
         log.write(f"\n== {name}: {' '.join(command[1:])}\n")
         log.flush()
@@ -198,8 +215,9 @@ def pack(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, nargs="?")
-    parser.add_argument("parts", nargs="*", default=[], metavar="PART", help=f"of {', '.join(PARTS)}; by default all")
-    parser.add_argument("--minutes", type=float, default=9.5, help="for all parts together")
+    known = f"{', '.join(CALLS)}, or {', '.join(PARTS)}; by default all"
+    parser.add_argument("parts", nargs="*", default=[], metavar="PART", help=known)
+    parser.add_argument("--minutes", type=float, default=9.0, help="for all parts together")
     parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.as_rank:
@@ -207,15 +225,17 @@ def main() -> None:
         return
     if given.out is None:
         parser.error("name the directory for what is found")
-    unknown = [name for name in given.parts if name not in PARTS]
+    parts = [part for name in given.parts for part in CALLS.get(name, [name])] or list(PARTS)
+    unknown = [name for name in parts if name not in PARTS]
     if unknown:
-        parser.error(f"no part is named {unknown[0]!r}: choose of {', '.join(PARTS)}")
+        parser.error(f"no part is named {unknown[0]!r}: choose of {known}")
     given.out.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60 * given.minutes
-    for name in given.parts or PARTS:
-        left = end - time.monotonic()
+    for name in parts:
         started = time.monotonic()
-        status = execute(name, given.out.resolve(), min(left, PARTS[name][1])) if left > LEAST_S else "no time left"
+        left = end - started
+        enough = left >= PARTS[name].needs_s
+        status = execute(name, given.out.resolve(), min(left, PARTS[name].limit_s)) if enough else "no time left"
         line = json.dumps({"part": name, "status": status, "seconds": round(time.monotonic() - started, 1)})
         print(line, flush=True)
         with (given.out / SUMMARY).open("a", encoding="utf-8") as summary:

@@ -1,10 +1,11 @@
 """Verify a contract whose arms have several ranks, then end its last rank in several ways, and say what becomes of it.
 
-    python scripts/verify_ranks.py [--workload NAME] [--reports FOLDER] [CONTRACT]
+    python scripts/verify_ranks.py [--workload NAME] [--claim ID] [--only-signals] [--reports FOLDER] [CONTRACT]
 
-First the contract as it stands and its drill. Then, each time in a run of its own: the last rank is killed, and
-stopped, in the middle of its steps. Printed of each: verdicts, and the seconds from the signal to the verdict. Exit
-code 1 where a rank that was ended is not told by its number within 30 seconds, or a process is left behind.
+First the contract as it stands and its drill. Then, each time in a run of its own: the last rank is killed, stopped,
+and made to diverge, in the middle of its steps. Printed of each: verdicts, and the seconds from that moment until all
+ranks are gone. Exit code 1 where the rank is not told by its number, or a process is left behind; of a rank that is
+ended, also where that takes more than 30 seconds. (One that diverges is judged when its arm is over.)
 """
 
 from __future__ import annotations
@@ -16,19 +17,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 WITHIN_S = 30.0
 BEGUN_STEPS = 3
+DIVERGES = "diverging_rank"  # the fault; of a contract whose claims name it
 STARTS_WITHIN_S = 300.0
 _ROOM = b"harness.runners.rank"
 
 
 def harness(*words: str) -> subprocess.Popen[str]:
     """The command, of this tree."""
-    here = {**os.environ, "PYTHONPATH": str(ROOT)}
+    places = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
     command = [sys.executable, "-P", "-m", "harness", *words]
     return subprocess.Popen(command, cwd=ROOT, env=here, stdout=subprocess.PIPE, text=True)
 
@@ -66,19 +70,25 @@ def steps_begun(evidence: Path) -> int:
     return Marks(marks[-1]).read()[0].steps if marks else 0
 
 
-def signalled(number: signal.Signals, contract: str, workload: str, reports: Path) -> bool:
-    """Send the last rank a signal in the middle of its steps; whether it was told in time, and nothing is left."""
-    name = f"ranks-{number.name.lower()}"
-    process = harness("verify", contract, "--workload", workload, "--reports", str(reports), "--name", name, "--json")
+def ranks_in_mid_run(process: subprocess.Popen[str], evidence: Callable[[], list[Path]], steps: int) -> list[int]:
+    """The ranks, once the last one has begun so many steps; none where the run ended before, which is printed."""
     began = time.monotonic()
     while process.poll() is None and time.monotonic() < began + STARTS_WITHIN_S:
         ranks = ranks_below(process.pid)
-        if ranks and max(map(steps_begun, evidence_of(reports, name)), default=0) >= BEGUN_STEPS:
-            break
+        if ranks and max(map(steps_begun, evidence()), default=0) >= steps:
+            return ranks
         time.sleep(0.01)
-    else:
-        process.kill()
-        print(f"{number.name}: the run ended, or {STARTS_WITHIN_S:g} s were over, before a rank had begun its steps")
+    process.kill()
+    print(f"the run ended, or {STARTS_WITHIN_S:g} s were over, before a rank had begun {steps} steps")
+    return []
+
+
+def signalled(number: signal.Signals, contract: str, narrowed: Sequence[str], reports: Path) -> bool:
+    """Send the last rank a signal in the middle of its steps; whether it was told in time, and nothing is left."""
+    name = f"ranks-{number.name.lower()}"
+    process = harness("verify", contract, *narrowed, "--reports", str(reports), "--name", name, "--json")
+    ranks = ranks_in_mid_run(process, lambda: evidence_of(reports, name), BEGUN_STEPS)
+    if not ranks:
         return False
     os.kill(ranks[-1], number)
     sent = time.monotonic()
@@ -92,6 +102,27 @@ def signalled(number: signal.Signals, contract: str, workload: str, reports: Pat
     left = [rank for rank in ranks if alive(rank)]
     print(f"{number.name}: all ranks were gone {seconds:.1f} s after the signal; left: {left or 'none'}")
     return bool(told) and seconds < WITHIN_S and not left
+
+
+def diverged(contract: str, claims: Sequence[str], reports: Path) -> bool:
+    """Plant a last rank that moves a parameter of its own; whether it was told by its number, and nothing is left."""
+    from harness.system.faulty_run import FAULTY_STEP
+
+    name = f"ranks-{DIVERGES}"
+    process = harness(
+        "drill", contract, *claims, "--fault", DIVERGES, "--reports", str(reports), "--name", name, "--json"
+    )
+
+    def evidence() -> list[Path]:
+        return [run for folder in evidence_of(reports, name) for run in folder.glob(f"*+{DIVERGES}")]
+
+    ranks = ranks_in_mid_run(process, lambda: [run.parent for run in evidence()], FAULTY_STEP + 1)
+    began, rows = time.monotonic(), json.loads(process.communicate()[0])["rows"]
+    for row in rows:
+        print(f"{DIVERGES}: {row['claim']} {row['seen']['status']} {row['seen']['reason']}: {row['message']}")
+    left = [rank for rank in ranks if alive(rank)]
+    print(f"{DIVERGES}: the verdict {time.monotonic() - began:.1f} s after the step; left: {left or 'none'}")
+    return bool(ranks and rows) and all(row["killed"] and "rank" in row["message"] for row in rows) and not left
 
 
 def evidence_of(reports: Path, name: str) -> list[Path]:
@@ -113,19 +144,22 @@ def main() -> int:
     parser.add_argument("contract", nargs="?", default="examples/ranks/ddp_loop")
     parser.add_argument("--workload", default="cuda")
     parser.add_argument("--reports", type=Path, default=Path("reports"))
+    parser.add_argument("--claim", action="append", default=[], help="only this one; may be repeated")
     parser.add_argument("--only-signals", action="store_true", help="leave out gate and drill")
     asked = parser.parse_args()
-    narrowed = {"verify": ("--workload", asked.workload), "drill": ()}  # a drill takes the smallest that runs here
+    claims = [word for claim in asked.claim for word in ("--claim", claim)]
+    narrowed = {"verify": [*claims, "--workload", asked.workload], "drill": claims}  # a drill takes the smallest
     sys.path.insert(0, str(ROOT))
     codes = []
-    for command in () if asked.only_signals else ("verify", "drill"):
-        reports = ("--reports", str(asked.reports), "--name", f"ranks-{command}")
-        process = harness(command, asked.contract, *narrowed[command], *reports)
+    for command in () if asked.only_signals else narrowed:
+        where = ("--reports", str(asked.reports), "--name", f"ranks-{command}")
+        process = harness(command, asked.contract, *narrowed[command], *where)
         print(process.communicate()[0])
         codes.append(process.returncode)
         print(f"{command}: exit code {process.returncode}")
     signals = (signal.SIGKILL, signal.SIGSTOP)
-    told = [signalled(number, asked.contract, asked.workload, asked.reports) for number in signals]
+    told = [signalled(number, asked.contract, narrowed["verify"], asked.reports) for number in signals]
+    told.append(diverged(asked.contract, claims, asked.reports))
     return 0 if all(told) and not any(codes) else 1
 
 

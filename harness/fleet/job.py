@@ -31,7 +31,10 @@ LOCK_WAIT_S = 120.0  # for a lost node's lock on a run directory: NFS gives it u
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a shard ended: its exit code, the node that it ended on, and how often its job had begun anew."""
+    """How a shard ended: its exit code, the node that it ended on, and how often its job had begun anew.
+
+    Of a harness that a signal ended there is none.
+    """
 
     code: int
     node: str
@@ -57,6 +60,10 @@ class ShardJob:
     def __call__(self) -> Outcome:
         signal.signal(signal.SIGTERM, _leave)  # over submitit's, which lets it pass
         code = self._execute(self._words())
+        if code < 0 or code in {ExitCode.INTERRUPTED, ExitCode.TERMINATED}:
+            # What ended the harness may be ending this, too: the processes of a job, or of a lost node, die one after
+            # the other, in any order. The job begins anew, and a result now would be taken for the shard's end.
+            raise SystemExit(128 - code if code < 0 else code)
         facts = environment.job_facts()
         return Outcome(code, facts.node or "", facts.restarts or 0)
 

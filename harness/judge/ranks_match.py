@@ -28,7 +28,10 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
     for execution in executions.values():
         require_captured(context, part, part.candidate, execution, sheet)
     theirs = f"baseline {part.baseline}"
+    in_turn = None if part.in_turn is None else executed(run, part.in_turn)
     everything = {theirs: baseline, **named(executions)}
+    if in_turn is not None:
+        everything[f"{part.in_turn}, one rank in turn,"] = in_turn
     sheet.count("ranks", len(executions))
     note_watched(everything, sheet)
 
@@ -51,11 +54,15 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
         require_trained(name, execution)
     require_finite_end(everything, sheet)
     largest = _require_end(part, executions[0], sheet)
+    after_each_step = ""
+    if in_turn is not None:
+        _require_in_turn(executions, in_turn, sheet)
+        after_each_step = f", and are those of {part.in_turn} in bits after each step"
     require_recorded(everything)
     return sheet.held(
         f"the mean loss of {len(executions)} ranks and the loss of {theirs} differ by at most "
         f"{number(found.largest)} at all {found.steps} steps, on the same rows; "
-        f"their parameters end up to {number(largest)} apart"
+        f"their parameters end up to {number(largest)} apart{after_each_step}"
     )
 
 
@@ -99,6 +106,8 @@ def _require_end(part: RanksMatch, execution: ArmEvidence, sheet: Sheet) -> floa
     require_distance(part.candidate, execution, part.baseline)
     [found] = [each for each in end_of(execution).differences or [] if each.arm == part.baseline]
     largest = float(found.largest or 0.0)
+    if part.max_end_difference is None:
+        return largest
     sheet.figure("end_tolerance", part.max_end_difference, "parameter")
     if not largest <= part.max_end_difference:
         settle(
@@ -107,3 +116,33 @@ def _require_end(part: RanksMatch, execution: ArmEvidence, sheet: Sheet) -> floa
             f"{number(part.max_end_difference)} are allowed",
         )
     return largest
+
+
+def _require_in_turn(executions: Mapping[int, ArmEvidence], in_turn: ArmEvidence, sheet: Sheet) -> None:
+    """Settle FAIL where a rank's parameters differ in bits, after some step or at the end, from those of one process
+    that adds up the same parts."""
+    [ours] = rank_steps({0: in_turn}).values()
+    name, steps = in_turn.start.arm, len(ours.parameters) - 1
+    apart = {
+        rank: [
+            step - 1
+            for step, pair in enumerate(zip(noted.parameters, ours.parameters, strict=True))
+            if len({*pair}) > 1
+        ]
+        for rank, noted in rank_steps(executions).items()
+    }
+    rank, differing = max(apart.items(), key=lambda entry: len(entry[1]))
+    sheet.figure("steps_not_in_turn", len(differing), "steps")
+    if differing:
+        sheet.figure("first_differing_step", differing[0], "step")
+        settle(
+            reasons.RANKS_END_APART,
+            f"the parameters of rank {rank} are not those of {name}, which adds up the same parts, after "
+            f"{len(differing)} of {steps} steps, first after step {differing[0]}",
+        )
+    for rank, execution in executions.items():
+        if end_of(execution).trainable_digest != end_of(in_turn).trainable_digest:
+            settle(
+                reasons.RANKS_END_APART,
+                f"the parameters of rank {rank} are those of {name} after every step, and end as others",
+            )

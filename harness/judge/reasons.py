@@ -193,7 +193,7 @@ UPDATES_UNCOUNTED = _undecided("updates_uncounted", "No optimizer of the arm cou
 RANKS_DIFFER = _fails("ranks_differ", "A rank's parameters differ from those of the other ranks after some step.")
 RANK_BATCHES_EQUAL = _fails("rank_batches_equal", "Two ranks read the same row of a batch in one step.")
 RANKS_END_APART = _fails(
-    "ranks_end_apart", "The ranks' parameters end farther from those of one process than the contract's bound."
+    "ranks_end_apart", "The ranks' parameters end farther from those of one process than the contract allows."
 )
 COLLECTIVES_OUTSIDE_GRAPH = _fails(
     "collectives_outside_graph", "The host begins more collectives in a step than the contract allows."

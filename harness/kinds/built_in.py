@@ -374,6 +374,7 @@ _ROWS = (
             Deciding("max_abs_difference", "at most", "max_abs_difference"),
             _RELATIVE,
             Deciding("end_max_abs_difference", "at most", "max_end_difference"),
+            Deciding("steps_not_in_turn", "none", "in_turn", of="steps", noun="steps leave parameters of other bits"),
             _STEPS_RUN,
         ),
         evidence_faults=(MISSING_RUN, NO_STEPS),

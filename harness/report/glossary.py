@@ -27,6 +27,7 @@ GLOSSARY: Mapping[str, str] = MappingProxyType(
         # ranks
         "rank": "One of several processes that train one model together, each on its share of every batch; a number "
         "from 0.",
+        "in turn": "By one process, which takes the shares of all ranks one after the other and adds their gradients.",
         "replica": "The model as one rank holds it; under data-parallel training all are equal in every bit.",
         "collective": "An operation in which all ranks take part, such as adding up their gradients.",
         "largest share": "The largest part of all parameters' elements, or of the optimizer's, that one rank holds.",

@@ -180,12 +180,8 @@ def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
 
 def _timed_apart(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
     """Claims of which one workload was timed on another kind of machine than the one before it."""
-    deciding: dict[tuple[str, str, str], Bundle] = {}
-    for bundle in sorted(bundles, key=lambda each: (each.header.started_at, each.path.name)):
-        for unit in timings(bundle.header):
-            deciding.setdefault(unit, bundle)  # a repeat decides nothing
     first: dict[tuple[str, str], Bundle] = {}
-    for (contract, claim, _), bundle in deciding.items():
+    for (contract, claim, _), bundle in timed_by(bundles).items():
         other = first.setdefault((contract, claim), bundle)
         kinds = _machine(other.header), _machine(bundle.header)
         if kinds[0] != kinds[1]:
@@ -195,6 +191,15 @@ def _timed_apart(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
                 got=f"{claim} on {kinds[1]}, {other.path} has {kinds[0]}",
                 remedy="run the claim again, all of it on machines of one kind",
             )
+
+
+def timed_by(bundles: Sequence[Bundle]) -> dict[tuple[str, str, str], Bundle]:
+    """Which directory decides each timed unit (contract, claim, workload): the earliest; a repeat decides nothing."""
+    deciding: dict[tuple[str, str, str], Bundle] = {}
+    for bundle in sorted(bundles, key=lambda each: (each.header.started_at, each.path.name)):
+        for unit in timings(bundle.header):
+            deciding.setdefault(unit, bundle)
+    return deciding
 
 
 def _machine(header: Header) -> str:

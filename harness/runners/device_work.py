@@ -16,6 +16,17 @@ _COPY, _FILL = "Memcpy ", "Memset "  # how the profiler names what is no kernel
 NANOSECONDS = 1e-9
 STEP, PLANTED = "harness.step", "harness.planted"  # the profiled ranges around a step, and around a planted sync
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
+# In the names of kernels that wait for another rank: of NCCL (`ncclSymkDevKernel_…` too), of NVSHMEM, and of torch's
+# symmetric memory (torch/csrc/distributed/c10d/symm_mem).
+_WAITING = (
+    "nccl",
+    "nvshmem",
+    "one_shot_all_reduce",
+    "two_shot_all_reduce",
+    "multimem_",
+    "_signal_kernel",
+    "barrier_kernel",
+)
 _API_CALL = re.compile(r"cu(da)?[A-Z]")  # of the driver or the runtime; operators have numbers of their own
 
 
@@ -96,15 +107,20 @@ def _seconds(events: Iterable[Any]) -> float:
 def busy_seconds(events: Iterable[Any]) -> float:
     """Seconds in which any device activity of a profile was under way, overlapping ones counted once.
 
-    NCCL's kernels are none: they wait for the other ranks, which a profile delays: seven times a step, on two H200s.
+    Kernels that wait for other ranks are none: a profile delays those, to seven times a step's time on two H200s.
     """
-    working = [event for event in events if _on_device(event) and "nccl" not in event.name()]
+    working = [event for event in events if _on_device(event) and not waits_for_ranks(event.name())]
     spans = sorted((event.start_ns(), event.start_ns() + event.duration_ns()) for event in working)
     busy, until = 0, -1
     for start, end in spans:
         busy += max(0, end - max(start, until))
         until = max(until, end)
     return NANOSECONDS * busy
+
+
+def waits_for_ranks(kernel: str) -> bool:
+    """Whether a kernel's time is that of other ranks as much as its own, by its name."""
+    return any(word in kernel.lower() for word in _WAITING)
 
 
 def _launched(launches: Sequence[Sequence[Any]], names: Mapping[str, str]) -> list[Launched]:

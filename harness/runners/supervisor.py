@@ -41,6 +41,8 @@ from harness.runners.worker import STACKS
 
 STACK_EXCERPT = 8000  # characters
 SHOWN = 300  # characters of the last line that was printed
+FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")  # what ends a job sends these to each of its processes
+ENDED_TOGETHER_S = 1.0  # in which one that reached a worker reaches its supervisor; chosen
 
 
 @dataclass
@@ -108,6 +110,17 @@ def execute(
     return death
 
 
+def _outlive(death: Death, stop: threading.Event | None) -> None:
+    """Wait a moment behind a worker that something else ended: what ends a whole job, or a node, reaches this next.
+
+    A death that is written down is the run's; one that nobody lived to write is a run to be made again. Raises as the
+    end of the session does, where that comes meanwhile.
+    """
+    if death.cause == "signal" and any(name in death.detail for name in FROM_OUTSIDE):
+        (stop or threading.Event()).wait(ENDED_TOGETHER_S)
+        raise_if_set(stop)
+
+
 def _supervise(
     run: Run,
     directory: Path,
@@ -154,7 +167,10 @@ def _supervise(
     if sampler is not None:
         sampler.write(directory / layout.TELEMETRY)
     tell(Progress(run.id, "", worker.elapsed()))
-    return taken or _death(run, directory, process.wait(), overrun, worker.phase() or None)
+    death = taken or _death(run, directory, process.wait(), overrun, worker.phase() or None)
+    if death is not None:
+        _outlive(death, stop)
+    return death
 
 
 def _rewrite_output(output: Path) -> None:

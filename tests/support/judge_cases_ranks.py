@@ -138,6 +138,18 @@ def trajectory_at_ranks(last: Any = LOSSES, **changes: Any) -> Verdict:
 
 
 CLOSE = {"differences": [apart(largest=1e-7)]}
+FAR = {"differences": [apart(largest=0.5)]}
+
+
+def in_turn(parameters: Sequence[str] = PARAMETERS, first: dict[str, Any] | None = None, **changes: Any) -> Verdict:
+    """The claim with a third arm, of one rank that adds up the same parts; without a bound for the ends."""
+    alone = rank_of(0, name="same_system", parameters=parameters, collectives=[0] * STEPS, end="rounded", **changes)
+    ranks = [
+        rank_of(0, **{"losses": LOSSES - 0.25, "end": "rounded", **FAR, **(first or {})}),
+        rank_of(1, LOSSES + 0.25, end="rounded"),
+    ]
+    claim = MATCH | {"in_turn": "same_system", "max_end_difference": None}
+    return verdict_of(claim, run_of(*ranks, beside=[one(), alone]))
 
 
 def shorter() -> Verdict:
@@ -239,7 +251,13 @@ MATCH_CASES = [
         "exceeds_tolerance",
         lambda: matching({**CLOSE, "losses": LOSSES - 0.2}, max_abs_difference=None, max_relative_difference=1e-3),
     ),
-    Case("ends apart", "ranks_end_apart", lambda: matching({"differences": [apart(largest=0.5)]})),
+    Case("ends apart", "ranks_end_apart", lambda: matching(FAR)),
+    Case("ends apart from the joined batch, as one process in turn does", "held", in_turn),
+    Case("one bit after one step", "ranks_end_apart", lambda: in_turn(changed(PARAMETERS, 4))),
+    Case("one rank alone is in turn", "ranks_end_apart", lambda: in_turn(first={"parameters": changed(PARAMETERS, 4)})),
+    Case("in turn, and another end", "ranks_end_apart", lambda: in_turn(first={"end": "other"})),
+    Case("in turn from another start", "unequal_start", lambda: in_turn(start="other")),
+    Case("in turn and fewer steps", "unequal_lengths", lambda: in_turn(PARAMETERS[:10], losses=LOSSES[:9])),
     Case("a stale rank", "unequal_batches", lambda: matching(CLOSE, STALE)),
     Case(
         "a row that no rank read",

@@ -81,21 +81,30 @@ class RanksMatch(OverRanks):
     """Largest difference, at any step, between the mean of the ranks' losses and the baseline's loss."""
     max_relative_difference: Positive | None = None
     """The same relative to the baseline's loss at that step. Beside `max_abs_difference` both bounds hold."""
-    max_end_difference: Positive
+    max_end_difference: Positive | None = None
     """Largest absolute difference of any element of any trainable parameter after the last step."""
+    in_turn: Name | None = None
+    """An arm with one rank that takes the ranks' shares one after the other, as micro-batches, and adds up what they
+    add up: its parameters are equal in bits to theirs after every step, and end as far from the baseline's."""
 
     broken_by: ClassVar = {
         "steps": Demand(("vacuous_steps",)),
         "max_abs_difference": Demand(("exceeds_tolerance",)),
         "max_relative_difference": Demand(("exceeds_tolerance",)),
         "max_end_difference": Demand(("ranks_end_apart",)),
+        "in_turn": Demand(("ranks_end_apart",)),
     }
     no_demand: ClassVar = {"candidate": "names an arm", "baseline": "names an arm"}
+
+    def arms(self) -> dict[str, str]:
+        return super().arms() | ({} if self.in_turn is None else {"in_turn": self.in_turn})
 
     @model_validator(mode="after")
     def _has_a_bound(self) -> RanksMatch:
         if self.max_abs_difference is None and self.max_relative_difference is None:
             refuse("say `max_abs_difference`, `max_relative_difference` or both", "kind")
+        if self.max_end_difference is None and self.in_turn is None:
+            refuse("say `max_end_difference`, `in_turn` or both", "kind")
         return self
 
     def step_counts(self) -> dict[str, int | None]:

@@ -45,7 +45,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     ),
     "ranks_end_apart": (
         "Gradients are summed and not averaged, clipped before they are reduced, or one update was left out.",
-        "see where the losses part: at step 1 it is the reduction, late it is rounding that the optimizer amplifies",
+        (
+            "see where the losses part: at step 1 it is the reduction, late it is rounding that training amplifies, "
+            "which `in_turn` tells apart: one process that adds up the same parts"
+        ),
     ),
     "collectives_outside_graph": (
         "A reduction is called behind the captured step: of the loss for a log, of a norm, or of the gradients.",

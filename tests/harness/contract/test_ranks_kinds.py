@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from run_builders import make_contract
 
 from harness.contract.references import problems
@@ -28,7 +29,7 @@ EQUAL = {
     "max_abs_difference": 0.1,
     "guards": {"steps": 3},
 }
-ARMS: dict[str, Any] = {"two": {"ranks": 2}, "too": {"ranks": 2}, "one": {}, "three": {"ranks": 3}}
+ARMS: dict[str, Any] = {"two": {"ranks": 2}, "too": {"ranks": 2}, "one": {}, "alone": {}, "three": {"ranks": 3}}
 
 
 def rules(*claims: dict[str, Any]) -> list[tuple[str, str]]:
@@ -36,13 +37,21 @@ def rules(*claims: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def test_claims_about_ranks_that_go_together_have_no_problem() -> None:
-    assert rules(AGREE, MATCH, EQUAL) == []
+    in_turn = {**MATCH, "id": "T", "in_turn": "alone", "max_end_difference": None}
+    assert rules(AGREE, MATCH, in_turn, EQUAL) == []
+
+
+def test_ranks_that_match_say_what_of_their_ends() -> None:
+    with pytest.raises(ValidationError, match="say `max_end_difference`, `in_turn` or both"):
+        make_contract(MATCH | {"max_end_difference": None}, arms=ARMS)
 
 
 @pytest.mark.parametrize(
     ("claim", "rule", "got"),
     [
         (AGREE | {"candidate": "one"}, "a claim about ranks is about an arm with several", "'one' has 1"),
+        (MATCH | {"in_turn": "too"}, "ranks are compared with one process", "'too' has 2"),
+        (MATCH | {"in_turn": "one"}, "an arm is not compared with itself", "'one' as `baseline` and as `in_turn`"),
         (MATCH | {"baseline": "too"}, "ranks are compared with one process", "'too' has 2"),
         (
             EQUAL | {"baseline": "one"},

@@ -116,18 +116,20 @@ def test_each_shard_runs_once_whatever_becomes_of_another(gpus: list[str], progr
         broken="import sys; print('broken'); sys.exit(12)",
         says="import os; print(os.environ['CUDA_VISIBLE_DEVICES'])",
         ends_its_job=f"import os, signal; os.kill({JOB}, signal.SIGKILL); print('not seen')",
+        killed="import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        ended="raise SystemExit(143)",
     )
     ended: list[tuple[str, str, Outcome | None]] = []
-    names = ["a", "broken", "says", "ends_its_job", "b"]
+    names = ["a", "broken", "says", "ends_its_job", "killed", "ended", "b"]
     codes = gate.run_shards(
         [shard(name) for name in names],
         Local(gpus),
         tmp_path / "out",
         lambda shard, place, outcome: ended.append((shard.name, place, outcome)),
     )
-    assert codes == {"a": 0, "broken": 12, "says": 0, "ends_its_job": 12, "b": 0}
+    assert codes == {"a": 0, "broken": 12, "says": 0, "ends_its_job": 12, "killed": 12, "ended": 12, "b": 0}
     assert sorted((name, outcome and outcome.code) for name, _, outcome in ended) == [
-        ("a", 0), ("b", 0), ("broken", 12), ("ends_its_job", None), ("says", 0)
+        ("a", 0), ("b", 0), ("broken", 12), ("ended", None), ("ends_its_job", None), ("killed", None), ("says", 0)
     ]  # fmt: skip
     assert (tmp_path / "out" / "broken.txt").read_text() == "broken\n"
     [place] = [place for name, place, _ in ended if name == "says"]

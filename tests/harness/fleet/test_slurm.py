@@ -82,9 +82,6 @@ def has_ended(shard: str) -> bool:
     return any(json.loads(path.read_text())["ended"] for path in journals)
 
 
-# On busy processors the preempted job was once not seen to go on within its limit; why is not known. Until it is, this
-# is no part of what has to pass before a change lands: `.ci/long slurm` has it.
-@pytest.mark.skipif("LONG_CHECKS" not in os.environ, reason="`.ci/long slurm` runs it: two minutes on quiet processors")
 def test_a_preempted_job_and_a_lost_node_change_no_verdict(folder: Path, cluster: slurm_cluster.Cluster) -> None:
     options = ["--on", ON, "--gate", "--json", "--reports", str(GATE.parent), "--name", GATE.name]
     variables = {**os.environ, **cluster.variables}

@@ -84,9 +84,26 @@ def test_a_range_that_a_library_records_is_no_kernel() -> None:
     assert [each.name for each in work.outside] == ["adam"]
 
 
-def test_a_kernel_that_waits_for_other_ranks_is_no_work_of_the_device() -> None:
-    waits = Event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 60, 1000, device="CUDA")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+        "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclSymkDevKernel_AllGather_LL",
+        "void (anonymous namespace)::two_shot_all_reduce_kernel_inplace<c10::BFloat16, 16, 2>(c10::BFloat16**)",
+        "void (anonymous namespace)::one_shot_all_reduce_kernel<float, 16, 2, false>(float**)",
+        "void (anonymous namespace)::multimem_all_gather_kernel<16>(char*)",
+        "void c10d::symmetric_memory::barrier_kernel(unsigned int**)",
+    ],
+)
+def test_a_kernel_that_waits_for_other_ranks_is_no_work_of_the_device(name: str) -> None:
+    waits = Event(name, 60, 1000, device="CUDA")
     assert busy_seconds([*STEP, waits]) == busy_seconds(STEP)
+
+
+def test_a_fused_kernel_named_after_the_sum_beside_it_is_work() -> None:
+    local = Event("triton_poi_fused_all_reduce_wait_tensor_add_0", 60, 1000, device="CUDA")
+    assert busy_seconds([*STEP, local]) == pytest.approx(busy_seconds(STEP) + 1000e-9)
 
 
 @pytest.mark.parametrize("gone", ["cudaStreamSynchronize", "CUDA", PLANTED])

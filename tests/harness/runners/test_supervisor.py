@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +21,10 @@ from run_builders import stand_in_run
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import Death
+from harness.runners import supervisor
 from harness.runners.recorder import HEARTBEAT
 from harness.runners.supervisor import execute
-from harness.runners.watched_worker import Progress
+from harness.runners.watched_worker import Progress, Stopped
 
 pytestmark = pytest.mark.usefixtures("stand_in")
 
@@ -56,6 +58,34 @@ def test_a_complete_worker_leaves_evidence_and_no_death(tmp_path: Path) -> None:
 def test_sigkill_names_the_signal_and_the_phase(tmp_path: Path) -> None:
     death = _execute(stand_in_run("killed"), tmp_path)
     assert (death.cause, death.detail, death.phase) == ("signal", "SIGKILL", "about to be killed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: str(number.name))
+def test_what_ends_a_worker_may_end_its_session_before_a_death_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Of a job that is cancelled, or a node that is lost, one process ends before the other: that run has no result."""
+    monkeypatch.setattr(supervisor, "ENDED_TOGETHER_S", 60.0)
+    stop, raised = threading.Event(), list[BaseException]()
+
+    def executing() -> None:
+        try:
+            execute(stand_in_run("killed", number=int(number)), tmp_path / "run", stop=stop)
+        except Stopped as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=executing)
+    thread.start()
+    until = time.monotonic() + 30
+    while not (tmp_path / "run" / "process.json").exists() and time.monotonic() < until:  # the worker is gone
+        time.sleep(0.01)
+    time.sleep(0.2)
+    waits = thread.is_alive()
+    stop.set()
+    thread.join(30)
+    assert waits
+    assert raised
+    assert not (tmp_path / "run" / "death.json").exists()
 
 
 def test_a_crash_in_native_code_leaves_its_python_stack(tmp_path: Path) -> None:

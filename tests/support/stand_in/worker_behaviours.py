@@ -28,8 +28,11 @@ def one_arm(run: Run, recorder: Recorder) -> None:
 
 
 def killed(run: Run, recorder: Recorder) -> None:
+    """By the signal that the settings name, else SIGKILL."""
     recorder.phase("about to be killed")
-    os.kill(os.getpid(), signal.SIGKILL)
+    number = run.settings.get("number")
+    os.kill(os.getpid(), number if isinstance(number, int) else signal.SIGKILL)
+    signal.pause()
 
 
 def crashes(run: Run, recorder: Recorder) -> None:
