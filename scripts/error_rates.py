@@ -214,7 +214,7 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     rows = [asdict(point) | _bar(point) for point in found]
     chosen = {"seed": arguments.seed, "blocks": 2 * ROUNDS, "demanded": DEMANDED, "confidence": CONFIDENCE}
-    (arguments.output / "error_rates.json").write_text(dump_json(chosen | {"points": rows}, indent=2) + "\n")
+    (arguments.output / "error_rates.json").write_text(dump_json(chosen | {"points": rows}) + "\n")
     text = as_markdown(found, arguments.seed, 2 * ROUNDS)
     (arguments.output / "error_rates.md").write_text(text)
     draw(found, arguments.output / "error_rates.svg")

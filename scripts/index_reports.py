@@ -2,7 +2,8 @@
 
     python scripts/index_reports.py
 
-All of it comes from each run's `run.json`, `verdicts.json` and, of a fire drill, `drill.json`; nothing is judged.
+All of it comes from each run's `run.json`, `verdicts.json` and, of a fire drill, `drill.json`; nothing is judged. Runs
+in folders of reports/ have no row, and their drills count.
 """
 
 from __future__ import annotations
@@ -62,8 +63,13 @@ def published(reports: Path) -> list[Published]:
     return directories
 
 
-def tables(runs: Sequence[Published]) -> str:
-    """The text between the marks."""
+def drills(reports: Path) -> list[DrillRecord]:
+    """Every published drill, in folders of reports/ too. Raises EvidenceError for a damaged one."""
+    return [read_record(path) for path in sorted(reports.rglob(layout.DRILL))]
+
+
+def tables(runs: Sequence[Published], drilled: Sequence[DrillRecord]) -> str:
+    """The text between the marks: of runs, and what became of faults in all drills."""
     if not runs:
         return "No run is published yet."
     verdicts = [(run, verdict) for run in runs for verdict in run.verdicts.claims]
@@ -74,9 +80,8 @@ def tables(runs: Sequence[Published]) -> str:
     ratios = [_ratio(run, verdict) for run, verdict in verdicts if "mean_ratio" in verdict.figures]
     if ratios:
         parts += ["Every ratio that was measured, decided or not:", _table(RATIOS, ratios)]
-    drills = [run.drill for run in runs if run.drill is not None]
-    if drills:
-        parts.append(coverage(drills, demanded([ROOT / "contracts"])))
+    if drilled:
+        parts.append(coverage(drilled, demanded([ROOT / "contracts"])))
     return "\n\n".join(parts)
 
 
@@ -162,4 +167,4 @@ def with_tables(page: str, text: str) -> str:
 
 
 if __name__ == "__main__":
-    write_text(PAGE, with_tables(PAGE.read_text(encoding="utf-8"), tables(published(REPORTS))))
+    write_text(PAGE, with_tables(PAGE.read_text(encoding="utf-8"), tables(published(REPORTS), drills(REPORTS))))

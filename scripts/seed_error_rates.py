@@ -135,7 +135,7 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     rows = [asdict(point) | _bar(point) for point in found]
     whole = {"seed": arguments.seed, "points": rows}
-    (arguments.output / "seed_error_rates.json").write_text(dump_json(whole, indent=2) + "\n")
+    (arguments.output / "seed_error_rates.json").write_text(dump_json(whole) + "\n")
     text = as_markdown(found, arguments.seed)
     (arguments.output / "seed_error_rates.md").write_text(text)
     print(text)

@@ -23,7 +23,8 @@ PAGES = ROOT / "build" / "site-pages"  # `docs_dir` of mkdocs.yml
 SITE = ROOT / "site"
 OUTSIDE = (
     *("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md"),
-    *("contracts/README.md", "examples/README.md", "examples/field_bugs/README.md", "reports/README.md"),
+    *("contracts/README.md", "examples/README.md", "examples/field_bugs/README.md", "examples/ranks/fsdp2/README.md"),
+    "reports/README.md",
 )
 LINK = re.compile(r"\[(?P<label>[^\]]*)\]\((?![a-z]+:|#|/)(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 LOADED = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*?\s(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")

@@ -35,7 +35,7 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_run_has_a_row_with_its_count_line_and_a_drill_its_matrix(reports: Path) -> None:
-    rows = index_reports.tables(index_reports.published(reports)).splitlines()
+    rows = index_reports.tables(index_reports.published(reports), index_reports.drills(reports)).splitlines()
     plain, planted, drill = rows[2:5]
     assert plain.startswith("| [1-plain](1-plain/report.html) | ")
     assert plain.endswith("| 2 planned · 1 held · 1 violated · 0 undecided · 0 not run · 0 errors |")
@@ -44,7 +44,7 @@ def test_every_run_has_a_row_with_its_count_line_and_a_drill_its_matrix(reports:
 
 
 def test_what_did_not_hold_is_named_with_what_was_seen(reports: Path) -> None:
-    text = index_reports.tables(index_reports.published(reports))
+    text = index_reports.tables(index_reports.published(reports), index_reports.drills(reports))
     _, _, left = text.partition("What did not hold, or was not decided, in these runs:\n\n")
     [row] = left.partition("\n\n")[0].splitlines()[2:]
     assert row.startswith("| 1-plain | SCRIPT-001 | violated | FAIL differs | the losses of ")
@@ -56,7 +56,7 @@ def test_claims_of_which_the_same_was_seen_share_a_row(reports: Path) -> None:
     claims = [violated, violated.model_copy(update={"claim": "SCRIPT-002"})]
     claims.append(violated.model_copy(update={"claim": "SCRIPT-003", "message": "another"}))
     run = replace(plain, verdicts=plain.verdicts.model_copy(update={"claims": claims}))
-    text = index_reports.tables([run]).partition("in these runs:\n\n")[2]
+    text = index_reports.tables([run], []).partition("in these runs:\n\n")[2]
     rows = text.partition("\n\n")[0].splitlines()[2:]
     assert [row.split(" | ")[1] for row in rows] == ["SCRIPT-001, SCRIPT-002", "SCRIPT-003"]
 
@@ -83,5 +83,7 @@ def test_faults_are_counted_over_all_drills(reports: Path) -> None:
 
 def test_the_index_is_current() -> None:
     page = index_reports.PAGE.read_text(encoding="utf-8")
-    text = index_reports.tables(index_reports.published(index_reports.REPORTS))
+    text = index_reports.tables(
+        index_reports.published(index_reports.REPORTS), index_reports.drills(index_reports.REPORTS)
+    )
     assert page == index_reports.with_tables(page, text), "run scripts/index_reports.py"

@@ -161,13 +161,12 @@ def test_sparse_gradients_are_those_that_their_zeros_complete() -> None:
     other = torch.tensor([[0.0, -3.0], [0.5, 0.0], [2.0, 0.0]])
     (expected,) = reduce_gradients({"a": full}, {"a": other})
     places, values = torch.tensor([[0, 0, 2], [1, 1, 0]]), torch.tensor([-1.0, -2.0, 2.0])  # one place twice
-    with torch.sparse.check_sparse_tensor_invariants(True):
-        twice = torch.sparse_coo_tensor(places, values, (3, 2))
-        for sparse in (full.to_sparse(), full.to_sparse_csr(), twice):
-            assert reduce_gradients({"a": sparse}, {"a": other}) == [expected]
-            assert reduce_gradients({"a": full}, {"a": other.to_sparse()}) == [expected]
-            (norm,) = reduce_groups({"a": sparse}, {"all": ["a"]}, torch.tensor([9.0]))
-            assert norm.after == math.sqrt(13)
+    twice = torch.sparse_coo_tensor(places, values, (3, 2), check_invariants=True)
+    for sparse in (full.to_sparse(), full.to_sparse_csr(), twice):
+        assert reduce_gradients({"a": sparse}, {"a": other}) == [expected]
+        assert reduce_gradients({"a": full}, {"a": other.to_sparse()}) == [expected]
+        (norm,) = reduce_groups({"a": sparse}, {"all": ["a"]}, torch.tensor([9.0]))
+        assert norm.after == math.sqrt(13)
 
 
 @pytest.mark.parametrize("conjugated", [False, True])
