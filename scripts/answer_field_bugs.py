@@ -39,7 +39,12 @@ LIBRARY = "transformers"
 
 
 def import_ahead(entry: Path) -> None:
-    """Import here, before any fork, what the entry imports of `LIBRARY` in any of its functions."""
+    """Import here, before any fork, what the entry imports of `LIBRARY` in any of its functions; of no release."""
+    from examples.field_bugs import packages  # its folder is on the path by now
+
+    facts = entry.with_suffix(".toml")
+    if facts.is_file() and any(packages.installed_for(facts).values()):
+        return
     for node in ast.walk(ast.parse(entry.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module == LIBRARY:
             module = importlib.import_module(LIBRARY)

@@ -22,7 +22,7 @@ from harness.run_directory.bundle import Bundle, read_bundle
 
 Array = NDArray[np.float64]
 MODEL = "qwen2-1.5b"  # workloads of a size that claims are about
-# Named, so that a run which is published later changes no published rate.
+# Below reports/; named, so that a run which is published later changes no published rate.
 RUNS = (
     "2026-11-22-h200-drill",
     "2026-11-22-h200-gate",
@@ -30,8 +30,10 @@ RUNS = (
     "2026-11-22-h200-throughput",
     "2026-11-22-h200-throughput-512",
     "2026-11-22-h200-throughput-training-step",
+    "gates/2026-11-23-h200-gate-one",
 )
 KEPT = Path("statistics") / "measured_noise.json"
+BLOCKS = 8  # of an arm: later ones were added where these were disturbed
 
 
 class Measurement(TypedDict):
@@ -81,10 +83,10 @@ def kept(reports: Path) -> list[TimedRun]:
     return runs
 
 
-def timed(directory: Path) -> TimedRun:
-    """The timings of a run directory that lies there."""
-    bundle = read_bundle(directory)
-    return {"run": directory.name, "manifest": bundle.seal.digest or "", "measurements": _measurements(bundle)}
+def timed(reports: Path, run: str) -> TimedRun:
+    """The timings of a run directory that lies below `reports`."""
+    bundle = read_bundle(reports / run)
+    return {"run": run, "manifest": bundle.seal.digest or "", "measurements": _measurements(bundle)}
 
 
 def deviation(pool: Array) -> float:
@@ -94,7 +96,7 @@ def deviation(pool: Array) -> float:
 
 
 def _measurements(bundle: Bundle) -> list[Measurement]:
-    """Each timing of the model; all have as many rounds."""
+    """Each timing of the model, the first `BLOCKS` blocks of each arm in every process that has as many."""
     units = [unit for unit in bundle.header.units if unit.workload.startswith(MODEL)]
     found: list[Measurement] = []
     for unit in units:
@@ -103,17 +105,18 @@ def _measurements(bundle: Bundle) -> list[Measurement]:
             continue
         arms = (timings[0].candidate, timings[0].baseline)
         seconds = [
-            [[block.seconds / block.steps for block in timing.blocks if block.arm == arm] for arm in arms]
+            [[block.seconds / block.steps for block in timing.blocks if block.arm == arm][:BLOCKS] for arm in arms]
             for timing in timings
         ]
-        found.append({"steps": timings[0].blocks[0].steps, "seconds": seconds})
+        whole = [process for process in seconds if all(len(arm) == BLOCKS for arm in process)]
+        found.append({"steps": timings[0].blocks[0].steps, "seconds": whole})
     return found
 
 
 def main() -> None:
     reports = Path(__file__).parents[1] / "reports"
     earlier = {run["run"]: run for run in kept(reports)} if (reports / KEPT).exists() else {}
-    runs = [timed(reports / run) if (reports / run).exists() else earlier[run] for run in RUNS]
+    runs = [timed(reports, run) if (reports / run).exists() else earlier[run] for run in RUNS]
     (reports / KEPT).write_text(dump_json({"runs": runs}) + "\n", encoding="utf-8")
 
 

@@ -34,6 +34,8 @@ GLOSSARY: Mapping[str, str] = MappingProxyType(
         "in parts": "Divided among ranks, each of which holds what no other one does, and gathered to be compared.",
         "collectives in graph": "How many collectives the recorded graph holds, which a replay executes by itself.",
         "host collective": "A collective that the host begins in a step, outside of any recorded graph.",
+        # captures
+        "shapes": "How many shapes of batches the run read; a capture for each of them may be allowed.",
         # series
         "max abs difference": "The largest absolute difference between the two arms at any place that was compared.",
         "max relative difference": "The largest difference between the two arms, divided by the baseline's own size "

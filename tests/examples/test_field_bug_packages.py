@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import field_bugs
 import pytest
 import write_field_bugs_page
-from field_bug_server import Ask
+from field_bug_server import Ask, server
 from install_field_bug_packages import rounds
 
 from examples.field_bugs import packages
@@ -73,12 +74,19 @@ def test_releases_of_one_package_are_downloaded_in_rounds() -> None:
     assert rounds(["a==1", "a==2", "b==1"]) == [["a==1", "b==1"], ["a==2"]]
 
 
+@pytest.fixture(scope="module")
+def ask_release() -> Iterator[Ask]:
+    """Of a process that has not imported any other release of a package for an entry before."""
+    with server() as opened:
+        yield opened.ask
+
+
 INSTALLED = {bug.entry.stem: bug for bug in write_field_bugs_page.bugs() if "installed" in bug.facts and bug.records}
 
 
 @pytest.mark.parametrize("form", field_bugs.FORMS)
 @pytest.mark.parametrize("name", INSTALLED)
-def test_a_release_says_what_is_recorded_of_it(name: str, form: str, ask: Ask) -> None:
+def test_a_release_says_what_is_recorded_of_it(name: str, form: str, ask_release: Ask) -> None:
     """By the claim that found the bug; those of an entry that a wheel holds are tried where it is installed."""
     bug = INSTALLED[name]
     missing = [release for release in bug.facts["installed"].get(form, []) if not packages.folder_of(release).is_dir()]
@@ -86,5 +94,5 @@ def test_a_release_says_what_is_recorded_of_it(name: str, form: str, ask: Ask) -
         pytest.skip(f"no {', '.join(missing)}: {packages.INSTALL}")
     claim = bug.found[0].claim
     recorded = [each for each in bug.records[0][form] if each.claim == claim]
-    said = ask(bug.entry, form, claim)
+    said = ask_release(bug.entry, form, claim)
     assert [(each.status, each.reason) for each in said] == [(each.status, each.reason) for each in recorded], said

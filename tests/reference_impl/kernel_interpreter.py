@@ -16,7 +16,10 @@ import attention_oracle
 import kernel_oracles as oracles
 import torch
 
+from reference_impl.config import MODEL_PRESETS, TrainConfig
+from reference_impl.kernel_table import kernel_table
 from reference_impl.kernels.rms_norm import kernel as rms_norm
+from reference_impl.step_cases import STEP_OPERATIONS, Setting
 
 CPU = torch.device("cpu")
 FP32 = torch.float32
@@ -28,6 +31,23 @@ def check_rms_norm_in_small_tiles(tokens: int, hidden: int) -> list[oracles.Comp
         assert rms_norm.gain_partials(torch.empty(tokens, hidden), 1).shape[1] > 16
         return oracles.check_rms_norm(CPU, FP32, tokens, hidden)
 
+
+def check_fp8(operation: str, relative: float) -> list[oracles.Comparison]:
+    """The comparisons that FP8-KERNELS-001 makes, at tiny's own sizes and at ragged ones, each within its bound."""
+    config = TrainConfig.preset("tiny", device="cpu", dtype="float32", batch_size=1, seq_len=5)
+    setting = Setting(kernel_table("cublas", CPU), config, MODEL_PRESETS["tiny"], "float32", 1.0, CPU)
+    found = []
+    for each in STEP_OPERATIONS[operation](setting):
+        assert each.terms is not None
+        exact, terms = each.reference(), each.terms()
+        for output, got in (each.kernel({}) or {}).items():
+            found.append(oracles.Comparison(f"{each.shape} {output}", got, exact[output], relative * terms[output]))
+    assert found
+    return found
+
+
+# Kernel and fp64 lie a rounding of the format apart, or two where they round apart: 2^-3 in e4m3, 2^-2 in e5m2.
+E4M3, E5M2 = 0.126, 0.251
 
 CASES: dict[str, Callable[[], list[oracles.Comparison]]] = {
     "nf4-R7-C192": lambda: oracles.check_nf4(CPU, FP32, 7, 192),
@@ -63,6 +83,13 @@ CASES: dict[str, Callable[[], list[oracles.Comparison]]] = {
     "gemm-M16-K16-N16": lambda: oracles.check_gemm(CPU, FP32, FP32, 16, 16, 16),
     "gemm-M5-K20-N3-fp16": lambda: oracles.check_gemm(CPU, FP32, torch.float16, 5, 20, 3),
     "gemm-M33-K18-N20-large": lambda: oracles.check_gemm(CPU, FP32, FP32, 33, 18, 20, grad_scale=1e5),
+    "fp8_rows": lambda: check_fp8("fp8.rows", E4M3),
+    "fp8_norm-forward": lambda: check_fp8("fp8.norm", E4M3),
+    "fp8_norm-backward": lambda: check_fp8("fp8.norm_backward", E4M3),
+    "fp8_swiglu-forward": lambda: check_fp8("fp8.swiglu", E4M3),
+    "fp8_swiglu-backward": lambda: check_fp8("fp8.swiglu_backward", E4M3),
+    "fp8_nf4": lambda: check_fp8("fp8.weight", E4M3),
+    "fp8_loss": lambda: check_fp8("fp8.loss", E5M2),
 }
 
 

@@ -142,7 +142,7 @@ def test_kept_step_times_are_those_of_the_runs_that_are_still_published() -> Non
     assert list(kept) == list(measured_noise.RUNS)
     published = [run for run in kept if (error_rates.REPORTS / run).exists()]
     assert len(published) >= 1
-    assert [measured_noise.timed(error_rates.REPORTS / run) for run in published] == [kept[run] for run in published]
+    assert [measured_noise.timed(error_rates.REPORTS, run) for run in published] == [kept[run] for run in published]
 
 
 def test_noise_common_to_all_processes_is_a_bias_that_one_measurement_does_not_show() -> None:

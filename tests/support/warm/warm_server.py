@@ -180,7 +180,8 @@ def _close(number: int) -> None:
         os.close(number)
 
 
-_own_path = list(sys.path)
+# What is another's to name goes: who asks has a PYTHONPATH of its own, as an interpreter that it started would read.
+_own_path = [path for path in sys.path if path not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
 
 if __name__ == "__main__":
     sys.modules["warm_server"] = sys.modules["__main__"]  # `warm_start` imports it by that name
