@@ -15,6 +15,7 @@ from harness.run_directory.drill_record import DrillRecord
 
 HELD, PARTLY_DECIDED, NOT_DECIDED, VIOLATED, ERROR = "HELD", "PARTLY DECIDED", "NOT DECIDED", "VIOLATED", "ERROR"
 HELD_SEPARATELY = "HELD SEPARATELY"  # of runs on one page that are not one gate
+MOST_NAMED = 6  # claims, workloads or tags of a narrowed run: the page's records have all
 _BROKE = "The harness, a worker, the system or the machine broke: no gate may trust this run."
 
 
@@ -42,7 +43,7 @@ class Headline:
 
 def headline(view: ReportView) -> Headline:
     """The first row of the exit-code table that applies; the sentence names the part that was planned, if one was."""
-    result, part = _of_all(view), view.narrowed()
+    result, part = _of_all(view), view.narrowed(MOST_NAMED)
     only = f" Only a part of the contracts was planned: {part}." if part else ""
     if view.apart and result.word.startswith(HELD):  # nothing was seen to hold them all at once
         sentence = f"{result.sentence} Each in the run that judged it: together the runs are no gate."

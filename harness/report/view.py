@@ -72,14 +72,14 @@ class ReportView:
         """Whether this is a whole fire drill: its units are the unfaulted controls, `drill` holds the faults."""
         return self.header.purpose == "drill"
 
-    def narrowed(self) -> str:
-        """Which part of the contracts was asked for; empty for all of it."""
+    def narrowed(self, most: int | None = None) -> str:
+        """Which part of the contracts was asked for, by at most so many names of a kind; empty for all of it."""
         if self.apart:
-            of_parts = [(part.name, part.view.narrowed()) for part in self.parts]
+            of_parts = [(part.name, part.view.narrowed(most)) for part in self.parts]
             return "; ".join(f"in {line(name, 200)} {asked}" for name, asked in of_parts if asked)
         narrowed = self.header.narrowed
         asked = (("tags", narrowed.tags), ("claims", narrowed.claims), ("workloads", narrowed.workloads))
-        parts = [f"{kind}: {line(', '.join(names), 1000)}" for kind, names in asked if names]
+        parts = [f"{kind}: {line(_listed(names, most), 1000)}" for kind, names in asked if names]
         planned, named = self._faults_planned()
         return "; ".join([*parts, *([f"faults: {planned} of {named}"] if planned < named else [])])
 
@@ -255,3 +255,9 @@ class ReportView:
         counts = count([verdict for verdict in self.verdicts if not self.waiver(verdict)])
         counts = counts.model_copy(update={"planned": len(self.verdicts)})
         return counts.line() + (f" · {waived} waived" if waived else "")
+
+
+def _listed(names: Sequence[str], most: int | None) -> str:
+    """The names; of more than `most`, the first ones and how many are left."""
+    left = 0 if most is None else len(names) - most
+    return f"{', '.join(names[:most])} and {left} more" if left > 0 else ", ".join(names)

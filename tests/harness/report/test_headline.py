@@ -85,6 +85,13 @@ def test_without_the_gate_too_a_part_is_named() -> None:
     )
 
 
+@pytest.mark.parametrize(("count", "named"), [(6, "A-0, A-1, A-2, A-3, A-4, A-5."), (8, "A-4, A-5 and 2 more.")])
+def test_a_part_of_many_claims_is_named_by_the_first_ones(count: int, named: str) -> None:
+    view = view_of(PASS, header=header(narrowed={"claims": [f"A-{index}" for index in range(count)]}))
+    assert headline(view).sentence.endswith(named)
+    assert view.narrowed().endswith(f"A-{count - 1}")
+
+
 def test_a_gate_over_everything_names_no_part() -> None:
     sentence = headline(view_of(PASS, gate=True)).sentence
     assert sentence == "The gate is open: every planned unit was decided and held."
