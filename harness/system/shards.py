@@ -39,6 +39,13 @@ def local(tensor: Tensor) -> Tensor:
     return part
 
 
+def address(tensor: Tensor) -> int:
+    """Where this rank's part of it begins, without an operation: beside a replay those of the step are counted."""
+    held: Any = tensor
+    part: Tensor = held._local_tensor if is_distributed(tensor) else tensor
+    return part.data_ptr()
+
+
 def whole(tensor: Tensor) -> Tensor:
     """All elements, gathered from the ranks that hold the parts: every rank of its mesh calls this, in one order. Of
     ranks that hold the same part each takes its own. A plain tensor itself.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.system.replay.state import State
-from harness.system.shards import local
+from harness.system.shards import address
 
 MOVED = 0  # an address that no buffer has
 
@@ -24,11 +24,11 @@ class StaticAddresses:
         """Note every buffer that is elsewhere than at capture; once moved, it stays noted."""
         now = self._addresses()
         if now != self.captured:
-            self.moved |= {name for name, address in self.captured.items() if now.get(name) != address}
+            self.moved |= {name for name, place in self.captured.items() if now.get(name) != place}
 
     def seen(self) -> dict[str, int]:
         """Addresses now, for a `CaptureRecord`; `MOVED` for a buffer that was elsewhere at any replay."""
-        return {name: MOVED if name in self.moved else address for name, address in self._addresses().items()}
+        return {name: MOVED if name in self.moved else place for name, place in self._addresses().items()}
 
     def _addresses(self) -> dict[str, int]:
-        return {name: local(tensor).data_ptr() for name, tensor in self._static().items()}
+        return {name: address(tensor) for name, tensor in self._static().items()}

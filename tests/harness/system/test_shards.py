@@ -17,6 +17,7 @@ from torch.distributed.tensor.placement_types import Placement
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from harness.runners.reductions import digest_of_all, digests, largest_difference, not_finite
+from harness.runners.sync_detectors import DispatchWatch
 from harness.system import shards
 from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.found_state import same
@@ -95,6 +96,17 @@ def test_a_shard_that_moves_is_seen(alone: DeviceMesh) -> None:
     held["p"] = spread(EIGHT.clone(), alone, Shard(0))
     addresses.check()
     assert addresses.moved == {"p"}
+
+
+def test_a_look_at_addresses_is_no_operation_of_the_step(alone: DeviceMesh) -> None:
+    held = {"p": nn.Parameter(spread(EIGHT.clone(), alone, Shard(0))), "b": EIGHT.clone()}
+    addresses = StaticAddresses(lambda: held)
+    addresses.remember()
+    with DispatchWatch("cpu") as watch:
+        watch.restart()
+        addresses.check()
+    assert watch.operations == 0
+    assert addresses.captured["p"] == shards.local(held["p"]).data_ptr()
 
 
 def test_what_a_trial_did_to_shards_is_undone(alone: DeviceMesh) -> None:
