@@ -41,7 +41,8 @@ Since then the templates were bettered, once, by what these entries showed; all 
 - CAPTURES let a twentieth of the device's time be spent outside the graphs; copies and an optimizer are more of a small
   step that captures itself. It lets half of it, as it does of operations without a GPU; and a range that a library
   records, which the profiler shows like a kernel, counts no longer.
-- MEMORY is new: on a GPU, what the captured step reserves is at most three times what the plain one does.
+- MEMORY is new: on a GPU, what the captured step reserves is at most three times what the plain one does. The ratio is
+  reasoned and not measured on a GPU yet, so `harness init` leaves this claim out; entries are tried under it.
 - WITHIN compares BatchNorm's counts of batches, and where they differ how far the statistics end apart.
 - GRADIENTS is not run where neither arm leaves any, as in a loop that ends with `zero_grad`.
 """

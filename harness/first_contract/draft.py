@@ -41,7 +41,7 @@ class Arms:
 
     compiled: bool  # torch.compile: there is a C++ compiler
     timed: bool  # there is a CUDA device
-    memory: bool  # there is a CUDA device, whose memory is counted
+    memory: bool  # a CUDA device's memory is counted, and MEMORY claims what the captured step takes of it
 
 
 @dataclass(frozen=True)
