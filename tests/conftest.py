@@ -23,6 +23,8 @@ hypothesis.settings.load_profile("short")
 pytest_plugins = ["pytester"]
 
 WARM = Path(__file__).parent / "support" / "warm"
+# Before any test: one may put a folder with modules of its own on the path, which forks for another would find.
+PATH = [path for path in sys.path if path]
 
 # Tests say themselves whether this is CI, where names are left out of evidence.
 os.environ.pop("CI", None)
@@ -97,7 +99,7 @@ def warm_server() -> Iterator[str]:
     """The address of a process that has imported torch, of which workers are forked."""
     with tempfile.TemporaryDirectory(prefix="warm-") as folder:
         address = f"{folder}/socket"
-        environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(PATH)}
         with subprocess.Popen(
             [sys.executable, "-P", str(WARM / "warm_server.py"), address],
             stdin=subprocess.PIPE,

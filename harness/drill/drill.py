@@ -15,13 +15,14 @@ from harness.drill import interrupted
 from harness.drill.execution import runs_of
 from harness.drill.matrix import headline_of
 from harness.drill.plan import Case, DrillPlan, plan_drill
-from harness.drill.rows import controls_of, row_of, sources_of
+from harness.drill.rows import controls_of, decidable, row_of, sources_of
 from harness.early_verdicts import AsTheyEnd
 from harness.errors import ExitCode
 from harness.evidence import environment, layout
 from harness.evidence.environment import Machine
 from harness.evidence.files import write_text
 from harness.execution import work_of
+from harness.judge.verdict import Status
 from harness.numbers import counted
 from harness.run_directory.bundle import Bundle, Header
 from harness.run_directory.drill_record import (
@@ -145,8 +146,8 @@ def _judge(
     """Controls and rows from the evidence on disk alone."""
     models, sources = [loaded.contract for loaded in contracts], sources_of(planned)
     controls = controls_of(session.judge_bundles([bundle], contracts).verdicts)
-    rows = [row_of(case, models, sources, bundle) for case in planned.cases]
-    return _record(contracts, planned, controls, rows, machine, started)
+    rows, left = decidable([row_of(case, models, sources, bundle) for case in planned.cases], controls)
+    return _record(contracts, planned, controls, rows, machine, started, left)
 
 
 def _rows_as_they_end(
@@ -155,7 +156,9 @@ def _rows_as_they_end(
     models, sources = [loaded.contract for loaded in contracts], sources_of(planned)
 
     def drilled(case: Case) -> None:
-        tell(row_of(case, models, sources, bundle))
+        row = row_of(case, models, sources, bundle)
+        if row.seen.status != Status.NOT_RUN:  # what that is depends on the control: told at the end
+            tell(row)
 
     waiting = [(interrupted.rests_on(case, planned), partial(drilled, case)) for case in planned.cases]
     return AsTheyEnd(waiting, runs_of(planned))
@@ -168,16 +171,18 @@ def _record(
     rows: list[Row],
     machine: Machine,
     started: datetime,
+    left: Sequence[NotDrilled] = (),
 ) -> DrillRecord:
+    not_run = [*(NotDrilled(**vars(item)) for item in planned.not_run), *left]
     gpus = [gpu.name for gpu in machine.gpus]
     return DrillRecord(
-        planned=len(rows) + len(planned.not_run),
+        planned=len(rows) + len(not_run),
         recorded_at=started.isoformat(timespec="seconds"),
         machine=DrillMachine(cuda=machine.cuda, gpus=gpus, host_memory_gib=round(machine.host_memory_gib, 1)),
         contracts={loaded.contract.id: loaded.digest for loaded in contracts},
         controls=controls,
         rows=rows,
-        not_run=[NotDrilled(**vars(item)) for item in planned.not_run],
+        not_run=not_run,
         sources=sources_of(planned),
     )
 

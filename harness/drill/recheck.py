@@ -19,7 +19,7 @@ from harness.drill.rows import controls_of, row_of
 from harness.errors import SystemResolutionError
 from harness.evidence import layout
 from harness.evidence.plan_records import Unit
-from harness.judge.verdict import Verdict
+from harness.judge.verdict import Status, Verdict
 from harness.numbers import counted, dump_json
 from harness.run_directory.bundle import Bundle
 from harness.run_directory.drill_record import FILE, DrillRecord, Row, read_record
@@ -118,6 +118,10 @@ def _unread_runs(record: DrillRecord, bundle: Bundle) -> list[str]:
     if record.interrupted:  # their runs are planned, too
         return []
     read = {run for unit in bundle.header.units for run in unit.runs} | {run for row in record.rows for run in row.runs}
+    # Runs of claims that are undecided without a fault, too: no row is left of them (`rows.decidable`).
+    undecided = {(one.contract, one.claim) for one in record.controls if one.status == Status.NOT_RUN}
+    left = {item.fault for item in record.not_run if (item.contract, item.claim) in undecided}
+    read |= {run for run in bundle.header.runs if left & set(run.split("+"))}
     return [f"run {run} was planned, and no row reads it" for run in bundle.header.runs if run not in read]
 
 

@@ -9,9 +9,9 @@ from harness.drill.execution import evidence_of
 from harness.drill.expectations import is_killed, seen_figures, upstream_alone_passes
 from harness.drill.plan import Case, DrillPlan
 from harness.judge.registry import judge_unit
-from harness.judge.verdict import Verdict
+from harness.judge.verdict import Status, Verdict
 from harness.run_directory.bundle import Bundle
-from harness.run_directory.drill_record import Control, Row, Source, Triple
+from harness.run_directory.drill_record import Control, NotDrilled, Row, Source, Triple
 
 
 def controls_of(verdicts: Sequence[Verdict]) -> list[Control]:
@@ -49,6 +49,25 @@ def row_of(case: Case, contracts: Sequence[Contract], sources: Mapping[str, Sour
         message=verdict.message,
         runs=unit.runs,
     )
+
+
+def decidable(rows: Sequence[Row], controls: Sequence[Control]) -> tuple[list[Row], list[NotDrilled]]:
+    """The rows, and apart from them those of claims that cannot be decided here with a fault or without one.
+
+    What a system lacks may show in a run alone. A fault that makes a claim undecidable which is decided without it is
+    no such row: nothing found it.
+    """
+    undecided = {(one.contract, one.claim, one.workload) for one in controls if one.status == Status.NOT_RUN}
+    open_rows = [
+        row
+        for row in rows
+        if row.seen.status == Status.NOT_RUN and (row.contract, row.claim, row.workload) in undecided
+    ]
+    left = [
+        NotDrilled(contract=row.contract, claim=row.claim, fault=row.fault, reason=row.seen.reason, message=row.message)
+        for row in open_rows
+    ]
+    return [row for row in rows if row not in open_rows], left
 
 
 def sources_of(planned: DrillPlan) -> dict[str, Source]:

@@ -110,6 +110,12 @@ def left_out(record: dict[str, Any]) -> None:
     record["planned"] -= 1
 
 
+def called_not_run(record: dict[str, Any]) -> None:
+    row = row_of(record, "dropped_step")
+    record["rows"].remove(row)
+    record["not_run"].append({**{name: row[name] for name in ("contract", "claim", "fault", "message")}, "reason": "a"})
+
+
 def twice(record: dict[str, Any]) -> None:
     record["rows"].append(row_of(record, "dropped_step"))
     record["planned"] += 1
@@ -127,6 +133,7 @@ def other_contract(record: dict[str, Any]) -> None:
     ("edit", "told"),
     [
         (left_out, "run short-v1+short+paired+dropped_step was planned, and no row reads it"),
+        (called_not_run, "run short-v1+short+paired+dropped_step was planned, and no row reads it"),
         (twice, "SHORT-001: dropped_step: 2 rows, the contract demands one"),
         (other_control, "the evidence gives other controls"),
         (other_contract, "the record is of other contracts"),

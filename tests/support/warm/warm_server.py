@@ -180,8 +180,7 @@ def _close(number: int) -> None:
         os.close(number)
 
 
-# What is another's to name goes: who asks has a PYTHONPATH of its own, as an interpreter that it started would read.
-_own_path = [path for path in sys.path if path not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+_own_path = list(sys.path)
 
 if __name__ == "__main__":
     sys.modules["warm_server"] = sys.modules["__main__"]  # `warm_start` imports it by that name
