@@ -48,7 +48,7 @@ site: install
 	$(BIN)/python scripts/write_site.py
 
 judge-published: install
-	$(BIN)/harness judge --check $(dir $(wildcard reports/*/run.tar.xz reports/accuracy/*/run.tar.xz reports/gates/*/run.tar.xz reports/examples/*/run.tar.xz reports/ranks/*/run.tar.xz reports/statistics/trials/*/run.tar.xz)) $(filter-out %/run.tar.xz,$(wildcard reports/*/*.tar.xz))
+	$(BIN)/harness judge --check $(dir $(wildcard reports/*/run.tar.xz reports/accuracy/*/run.tar.xz reports/gates/*/run.tar.xz reports/examples/*/run.tar.xz reports/ranks/*/run.tar.xz reports/drills/*/run.tar.xz reports/statistics/trials/*/run.tar.xz)) $(filter-out %/run.tar.xz,$(wildcard reports/*/*.tar.xz))
 
 gate-page: install
 	$(BIN)/harness report $(GATE_PARTS) --out $(GATE_PAGE)
