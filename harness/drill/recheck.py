@@ -89,7 +89,11 @@ def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Ve
     of_the_whole = [] if record.controls == controls else ["the evidence gives other controls"]
     if record.contracts != bundle.header.digests.contracts:
         of_the_whole.append("the record is of other contracts")
-    of_the_whole += [*_miscounted_rows(record, bundle, contracts), *_unread_runs(record, bundle)]
+    of_the_whole += [
+        *_miscounted_rows(record, bundle, contracts),
+        *_planted_not_run(record, bundle),
+        *_unread_runs(record, bundle),
+    ]
     rows = [_again(row, record, bundle, contracts, describe) for row in record.rows]
     today = record.model_copy(update={"controls": controls, "rows": [item.row for item in rows]})
     return Recheck(today, of_the_whole, rows)
@@ -112,6 +116,21 @@ def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Co
         for contract, claim, fault in demanded
         if (number := listed.count((contract, claim, fault))) != 1
     ]
+
+
+def _planted_not_run(record: DrillRecord, bundle: Bundle) -> list[str]:
+    """A survivor may be called not run, while a row of another claim reads its run. (A run's name begins with contract
+    and workload, and has its fault; a claim that was decided there without the fault has a row for it.)
+    """
+    decided = {(one.contract, one.claim, one.workload) for one in record.controls if one.status != Status.NOT_RUN}
+    found = []
+    for item in record.not_run:
+        for run in bundle.header.runs:
+            contract, workload, *rest = run.split("+")
+            if item.fault in rest and item.contract == contract and (contract, item.claim, workload) in decided:
+                found.append(f"{item.claim}: {item.fault}: run {run} was planned, and it is called not run")
+                break
+    return [] if record.interrupted else found
 
 
 def _unread_runs(record: DrillRecord, bundle: Bundle) -> list[str]:

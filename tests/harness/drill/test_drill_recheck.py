@@ -133,7 +133,6 @@ def other_contract(record: dict[str, Any]) -> None:
     ("edit", "told"),
     [
         (left_out, "run short-v1+short+paired+dropped_step was planned, and no row reads it"),
-        (called_not_run, "run short-v1+short+paired+dropped_step was planned, and no row reads it"),
         (twice, "SHORT-001: dropped_step: 2 rows, the contract demands one"),
         (other_control, "the evidence gives other controls"),
         (other_contract, "the record is of other contracts"),
@@ -146,6 +145,16 @@ def test_a_record_changed_beside_its_rows_differs(
     code, line, problems = check(directory, capsys)
     assert (code, problems.strip()) == (12, f"{directory}: {FILE}: {told}")
     assert " 0 differ " in line
+
+
+def test_a_survivor_that_is_called_not_run_differs(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Though a row of another claim may read its run."""
+    change(directory / FILE, called_not_run)
+    code, _, problems = check(directory, capsys)
+    run = f"{CONTROL}+dropped_step"
+    assert code == 12
+    assert f"SHORT-001: dropped_step: run {run} was planned, and it is called not run" in problems
+    assert f"run {run} was planned, and no row reads it" in problems
 
 
 def test_a_record_that_lists_less_than_was_planned_is_no_record(directory: Path) -> None:
