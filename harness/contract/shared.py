@@ -103,8 +103,9 @@ class SharedFiles:
         except ContractError as error:
             raise document.error(("uses", number), error.rule, got=error.got, remedy=error.remedy) from error
         if found not in self._read:
-            if not found.exists():
-                got, remedy = f"nothing at {found}", "check the path, which begins at the contract's folder"
+            if not found.is_file():
+                what = "a directory" if found.is_dir() else "nothing"
+                got, remedy = f"{what} at {found}", "check the path, which begins at the contract's folder"
                 raise document.error(("uses", number), "a shared file is there", got=got, remedy=remedy)
             self._read[found] = read_shared(found)
         return self._read[found]

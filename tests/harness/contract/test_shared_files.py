@@ -202,6 +202,17 @@ def test_one_that_is_not_there(folder: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(("name", "place"), [('""', "contracts"), ("'.'", "contracts"), ("below", "contracts/below")])
+def test_a_folder_is_told_where_it_is_named(folder: Path, name: str, place: str) -> None:
+    (folder / "below").mkdir()
+    assert refusals(changed(folder / "one.yaml", "[shared.yaml]", f"[{name}]")) == [
+        (
+            f"contracts/one.yaml:4:8: a shared file is there; found a directory at {place}; "
+            "check the path, which begins at the contract's folder"
+        )
+    ]
+
+
 def test_one_is_no_contract(folder: Path) -> None:
     assert refusals(folder / "shared.yaml") == [
         (
