@@ -104,12 +104,14 @@ def _seconds(events: Iterable[Any]) -> float:
     return float(NANOSECONDS * sum(event.duration_ns() for event in events))
 
 
-def busy_seconds(events: Iterable[Any]) -> float:
+def busy_seconds(events: Iterable[Any], *, ranks: int) -> float:
     """Seconds in which any device activity of a profile was under way, overlapping ones counted once.
 
-    Kernels that wait for other ranks are none: a profile delays those, to seven times a step's time on two H200s.
+    Where `ranks` train together, kernels that wait for the others are none: a profile delays those, to seven times a
+    step's time on two H200s. One rank waits for nobody, so there a kernel is work whatever its name.
     """
-    working = [event for event in events if _on_device(event) and not waits_for_ranks(event.name())]
+    alone = ranks == 1
+    working = [event for event in events if _on_device(event) and (alone or not waits_for_ranks(event.name()))]
     spans = sorted((event.start_ns(), event.start_ns() + event.duration_ns()) for event in working)
     busy, until = 0, -1
     for start, end in spans:

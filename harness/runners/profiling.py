@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from harness.runners import rank_seat
 from harness.runners.device_work import PLANTED, STEP, busy_seconds, launches_in, sees_sync, without_planted
 
 
@@ -49,7 +50,7 @@ def graph_launches(
     events = without_planted(recorded)
     watched.steps += steps
     watched.graph_launches = (watched.graph_launches or 0) + launches_in(events)
-    watched.device_seconds = (watched.device_seconds or 0.0) + busy_seconds(events)
+    watched.device_seconds = (watched.device_seconds or 0.0) + busy_seconds(events, ranks=rank_seat.ranks())
     if replays:
         watched.replays, watched.replayed_steps = events, steps
 

@@ -61,6 +61,11 @@ def number() -> int | None:
     return None if _seat is None else _seat.rank
 
 
+def ranks() -> int:
+    """How many ranks the arms have that are open in this process; 1 where none is open or the process is no rank."""
+    return 1 if _seat is None or not _seat.opened else _seat.ranks
+
+
 @contextmanager
 def together(run: Run, arm: str) -> Iterator[None]:
     """Within the block the ranks of `arm` are one process group; with one rank there is none.

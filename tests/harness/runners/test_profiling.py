@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.runners import profiling
+from harness.runners import profiling, rank_seat
 from harness.runners.device_work import PLANTED, busy_seconds, device_work, launches_in, sees_sync, without_planted
 from harness.runners.profiling import Watched, graph_launches
 
@@ -68,7 +68,7 @@ def test_a_planted_sync_is_seen_and_left_out() -> None:
         "add",
     ]
     assert launches_in(rest) == 1
-    assert busy_seconds(rest) == pytest.approx(35e-9)
+    assert busy_seconds(rest, ranks=1) == pytest.approx(35e-9)
 
 
 def test_a_range_that_a_library_records_is_no_kernel() -> None:
@@ -98,12 +98,13 @@ def test_a_range_that_a_library_records_is_no_kernel() -> None:
 )
 def test_a_kernel_that_waits_for_other_ranks_is_no_work_of_the_device(name: str) -> None:
     waits = Event(name, 60, 1000, device="CUDA")
-    assert busy_seconds([*STEP, waits]) == busy_seconds(STEP)
+    assert busy_seconds([*STEP, waits], ranks=2) == busy_seconds(STEP, ranks=2)
+    assert busy_seconds([*STEP, waits], ranks=1) == pytest.approx(busy_seconds(STEP, ranks=1) + 1000e-9)
 
 
 def test_a_fused_kernel_named_after_the_sum_beside_it_is_work() -> None:
     local = Event("triton_poi_fused_all_reduce_wait_tensor_add_0", 60, 1000, device="CUDA")
-    assert busy_seconds([*STEP, local]) == pytest.approx(busy_seconds(STEP) + 1000e-9)
+    assert busy_seconds([*STEP, local], ranks=2) == pytest.approx(busy_seconds(STEP, ranks=2) + 1000e-9)
 
 
 @pytest.mark.parametrize("gone", ["cudaStreamSynchronize", "CUDA", PLANTED])
@@ -141,6 +142,16 @@ def test_what_is_watched_is_the_steps_alone(profiles: list[list[Event]]) -> None
     watched = watch(profiles, [*STEP, *SYNC], [*STEP, *SYNC])
     assert (watched.steps, watched.graph_launches, watched.sees_planted) == (2, 2, True)
     assert watched.device_seconds == pytest.approx(70e-9)
+
+
+@pytest.mark.parametrize(("opened", "ranks", "seconds"), [(0, 2, 1035e-9), (1, 1, 1035e-9), (1, 2, 35e-9)])
+def test_a_kernel_waits_for_ranks_only_where_an_open_arm_has_several(
+    profiles: list[list[Event]], monkeypatch: pytest.MonkeyPatch, opened: int, ranks: int, seconds: float
+) -> None:
+    seat = rank_seat.Seat(0, 0, object(), lambda _: None, ranks=ranks, opened=opened)  # type: ignore[arg-type]
+    monkeypatch.setattr(rank_seat, "_seat", seat)
+    watched = watch(profiles, [*STEP, Event("my_barrier_kernel", 60, 1000, device="CUDA"), *SYNC])
+    assert watched.device_seconds == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("blind", [0, 1])
