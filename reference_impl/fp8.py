@@ -11,6 +11,7 @@ library multiplies; elsewhere its twin does, in fp32.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -106,8 +107,19 @@ class Fp8Products:
 
 def _twin(a: ScaledRows, b: ScaledRows, bias: Tensor | None, dtype: torch.dtype, out: Tensor | None) -> Tensor:
     """The same product by torch's fp32 one."""
-    product = a.data.float() @ b.data.float().t()
+    product = _float(a.data) @ _float(b.data).t()
     product = product * (a.scale if a.scale.dim() == 0 else a.scale[:, None]) * b.scale
     if bias is not None:
         product = product + bias
     return product.to(dtype) if out is None else out.copy_(product)
+
+
+def _float(data: Tensor) -> Tensor:
+    """e4m3 or e5m2 on a CPU -> f32, the bits of ``data.float()``, which takes four times as long as looking them up."""
+    return _values(data.dtype).index_select(0, data.view(torch.uint8).flatten().int()).view(data.shape)
+
+
+@cache
+def _values(dtype: torch.dtype) -> Tensor:
+    """What each code of a type of eight bits stands for, in the order of codes."""
+    return torch.arange(256, dtype=torch.uint8).view(dtype).float()
