@@ -250,6 +250,7 @@ class HostSyncEvidence(Record):
     readings: list[DetectorReading]
     # over the steps that are judged; empty: they were not watched
     every_step: list[DetectorReading] = Field(default_factory=list)
+    fake_tensors_error: str | None = None  # what kept it from reading; a step that fails itself has no evidence
 
 
 class Saved(Record):

@@ -19,6 +19,10 @@ BY_LINE = {
     r"\.(item|tolist|cpu|numpy)\(|\b(float|int|bool|print|len|format|round)\(|f[\"']": (
         "keep the tensor (`losses.append(loss.detach())`) and read it after the step, outside of it"
     ),
+    r"\.step\([^)]": (
+        "what such a `step` is given it reads on the host: LBFGS decides by it how often it evaluates, a schedule on a "
+        "plateau when to change; a schedule's `step()` belongs outside of the step"
+    ),
     r"\.step\(": (
         "torch's optimizers read their own step count on the host unless they are made with `fused=True`, on a GPU "
         "with `capturable=True` as well; a scheduler's `step()` belongs outside of the step"

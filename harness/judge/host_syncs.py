@@ -64,7 +64,8 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
     _require_every_step(candidate, executions[part.candidate.arm], mechanism, sheet)
     _require_control(control)
     _require_eyesight(candidate, control)
-    _require_agreement(candidate, control)
+    _require_agreement(candidate, executions[part.candidate.arm])
+    _require_agreement(control, executions[part.control.arm])
     require_finite_end(executions, sheet)
     require_recorded(executions)
     return sheet.held(f"{candidate.sentence()}; control {control.sentence()}")
@@ -162,22 +163,23 @@ def _require_eyesight(candidate: Counted, control: Counted) -> None:
             )
 
 
-def _require_agreement(candidate: Counted, control: Counted) -> None:
-    for counted in (candidate, control):
-        detectors = {reading.detector for reading in counted.readings}
-        if len(detectors) < 2:
+def _require_agreement(counted: Counted, execution: ArmEvidence) -> None:
+    detectors = {reading.detector for reading in counted.readings}
+    if len(detectors) < 2:
+        failed = execution.syncs.fake_tensors_error if execution.syncs is not None else None
+        why = f"; the pass on fake tensors failed: {failed}" if failed is not None else ""
+        settle(
+            reasons.ONE_DETECTOR,
+            f"only {some(sorted(detectors))} watched {counted.demand.arm}; two detectors are needed{why}",
+        )
+    for reading in counted.readings:
+        placed = sum(place.count for place in reading.places)
+        if placed != reading.count:
             settle(
-                reasons.ONE_DETECTOR,
-                f"only {some(sorted(detectors))} watched {counted.demand.arm}; two detectors are needed",
+                reasons.DETECTORS_DISAGREE,
+                f"within the bound, two looks at {counted.demand.arm} by {reading.detector} disagree: "
+                f"{reading.count} syncs counted, {placed} in the steps whose places were looked for",
             )
-        for reading in counted.readings:
-            placed = sum(place.count for place in reading.places)
-            if placed != reading.count:
-                settle(
-                    reasons.DETECTORS_DISAGREE,
-                    f"within the bound, two looks at {counted.demand.arm} by {reading.detector} disagree: "
-                    f"{reading.count} syncs counted, {placed} in the steps whose places were looked for",
-                )
-        first = counted.readings[0]
-        if any(each.count * first.steps != first.count * each.steps for each in counted.readings[1:]):
-            settle(reasons.DETECTORS_DISAGREE, f"within the bound, the detectors disagree on {counted.sentence()}")
+    first = counted.readings[0]
+    if any(each.count * first.steps != first.count * each.steps for each in counted.readings[1:]):
+        settle(reasons.DETECTORS_DISAGREE, f"within the bound, the detectors disagree on {counted.sentence()}")

@@ -13,6 +13,7 @@ from harness.runners.profiling import planted_sync
 from harness.runners.step_watch import places_of
 from harness.runners.sync_detectors import (
     Execute,
+    FakePassError,
     Syncs,
     by_dispatch_mode,
     by_fake_pass,
@@ -57,8 +58,12 @@ def observe_syncs(
 
     readings = [_read_profile(steps, execute)] if device == "cuda" else []
     readings.append(_read(_beside_the_profiler(device, replayed=replayed), device, steps, execute))
+    failed = None
     if device == "cpu" and isinstance(training, HasStepBody):
-        readings.append(_read_fake_pass(training, device))
+        try:
+            readings.append(_read_fake_pass(training, device))
+        except FakePassError as error:
+            failed = str(error)
     return HostSyncEvidence(
         arm=arm,
         replica=replica,
@@ -66,6 +71,7 @@ def observe_syncs(
         replayed=replayed,
         readings=readings,
         every_step=list(every_step),
+        fake_tensors_error=failed,
     )
 
 

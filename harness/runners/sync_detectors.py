@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.runners.device_work import PLANTED, WAITS
 from harness.runners.profiling import planted_sync, profiler, raw_events
+from harness.runners.raised import message_of
 from harness.system.replay.frames import Place, innermost, of_current_stack, of_traceback
 
 Execute = Callable[[], object]
@@ -39,6 +40,11 @@ class Sync(NamedTuple):
 
 
 Syncs = Counter[Sync]
+
+
+class FakePassError(Exception):
+    """A step fails on fake tensors alone, of an operator that nobody has told them of, say."""
+
 
 # Operators that need values of a device tensor on the host: a scalar, or an output shape.
 _VALUE_OPERATORS = {
@@ -151,8 +157,10 @@ def by_dispatch_mode(execute: Execute, device: str) -> Syncs:
 def by_fake_pass(execute: Execute, device: str) -> Syncs:
     """Execute on fake tensors, counting each wanted value and giving a stand-in for it.
 
-    Where no stand-in is known (an output whose shape depends on values) the pass ends at the last counted sync.
-    The caller undoes what fake tensors were left behind.
+    Where no stand-in is known (an output whose shape depends on values) the pass ends at the last counted sync, and so
+    it does where the step fails after one: of a value that is none of its own it may make what it likes (NAdam divides
+    by one less than it). Raises `FakePassError` where it fails before any. The caller undoes what fake tensors were
+    left behind.
     """
     with FakeTensorMode(allow_non_fake_inputs=True), DispatchWatch(device, stand_in=True) as mode:
         try:
@@ -160,6 +168,9 @@ def by_fake_pass(execute: Execute, device: str) -> Syncs:
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             if not mode.seen:
                 mode.seen[Sync(of_traceback(error.__traceback__), str(error.func))] += 1
+        except Exception as error:
+            if not mode.seen:
+                raise FakePassError(message_of(error)) from error
     return Syncs(mode.seen)
 
 

@@ -75,9 +75,13 @@ def require_callable_with(function: Any, name: str, arguments: Mapping[str, Any]
 
 
 def require_loss(loss: object, step: Callable[..., Any], call: str) -> Tensor:
-    """The loss that a step returned. Raises `AdapterError` unless it is one floating-point number in a tensor."""
+    """The loss that a step returned, alone or as `loss` among what a dictionary names. Raises `AdapterError` unless it
+    is one floating-point number in a tensor.
+    """
     import torch
 
+    if isinstance(loss, Mapping) and "loss" in loss:
+        loss = loss["loss"]
     found, remedy = describe_value(loss), "return the loss as the model computed it, with `loss.detach()`"
     if isinstance(loss, torch.Tensor):
         if loss.numel() == 1 and loss.is_floating_point() and not loss.is_meta:
@@ -91,7 +95,7 @@ def require_loss(loss: object, step: Callable[..., Any], call: str) -> Tensor:
     elif isinstance(loss, int | float) or type(loss).__module__ == "numpy":
         remedy = "return the tensor itself: `.item()`, float() and `.numpy()` wait for the device in every step"
     elif isinstance(loss, tuple | list | Mapping):
-        remedy = "return the loss alone"
+        remedy = "return the loss alone, or a dictionary with `loss`"
     raise AdapterError(
         f"{call} returns the loss: a floating-point tensor of one number",
         where=return_place(step),
@@ -100,60 +104,10 @@ def require_loss(loss: object, step: Callable[..., Any], call: str) -> Tensor:
     )
 
 
-def require_batch(batch: object, index: int, function: Callable[..., Any], known: Collection[str]) -> dict[str, Tensor]:
-    """What `batch(index)` returned, by name. Raises `AdapterError` unless these are tensors under `known` names.
-
-    known: the names of the first batch; empty for that one itself.
-    """
-    import torch
-
-    if not isinstance(batch, Mapping) or not batch:
-        raise _wrong_batch(function, f"{describe_value(batch)} at index {index}", _batch_remedy(batch))
-    for name, value in batch.items():
-        if not isinstance(name, str):
-            raise _wrong_batch(function, f"the name {name!r}", "names are strings")
-        if not isinstance(value, torch.Tensor):
-            raise _wrong_batch(function, f"{describe_value(value)} under `{name}`", _entry_remedy(name, value))
-        if value.is_meta:
-            found = f"`{name}` on the device meta, which has no values"
-            raise _wrong_batch(function, found, "make it on the CPU or on the model's device")
-    if known and set(batch) != set(known):
-        raise _wrong_batch(
-            function,
-            difference_of_names(batch, known, f"at index {index}", "at index 0"),
-            "shapes may change from step to step, names may not: fill what is absent with zeros",
-        )
-    return dict(batch)
-
-
 def difference_of_names(ours: Collection[str], theirs: Collection[str], here: str, there: str) -> str:
     """Which names only one of two sets has; `here` and `there` say where they stand."""
     only = ((sorted(set(ours) - set(theirs)), here), (sorted(set(theirs) - set(ours)), there))
     return " and ".join(f"{names(found)} only {place}" for found, place in only if found)
-
-
-def _wrong_batch(function: Callable[..., Any], found: str, remedy: str) -> AdapterError:
-    rule = "batch(index) returns a dictionary of tensors by name"
-    return AdapterError(rule, where=return_place(function), got=found, remedy=remedy)
-
-
-def _batch_remedy(batch: object) -> str:
-    if isinstance(batch, tuple | list):
-        example = ", ".join(f'"{name}": …' for name in ("x", "y", "z")[: len(batch)])
-        return f"give each tensor a name: `{{{example}}}`, and read `batch[name]` in step"
-    return 'for example `{"x": x, "y": y}`'
-
-
-def _entry_remedy(name: str, value: object) -> str:
-    if isinstance(value, Mapping):
-        return f'flatten it: `{{f"{name}.{{key}}": tensor for key, tensor in …}}`'
-    if isinstance(value, list | tuple):
-        return "stack it with `torch.stack`, or give each of its tensors a name"
-    if type(value).__module__ == "numpy":
-        return "turn it into a tensor with `torch.from_numpy`"
-    if isinstance(value, bool | int | float):
-        return f"turn it into a tensor with `torch.tensor`: a captured step reads no Python {type(value).__name__} anew"
-    return "leave it out, or turn it into a tensor"
 
 
 def require_parameters(found: object, function: Callable[..., Any]) -> dict[str, Tensor]:
@@ -186,6 +140,23 @@ def require_updated(parameters: Mapping[str, Tensor], optimizers: Mapping[str, A
             f"{names(parameters)}: none is among the {len(updated)} tensors of {kinds}",
             "return the model's own tensors and not copies, of the model that the optimizer was made for",
         )
+
+
+def require_same_parameters(function: Callable[..., Any], first: Mapping[str, Tensor]) -> None:
+    """Raises `AdapterError` where a step has put other tensors in the place of those that `parameters()` named first:
+    what is compared, undone and captured are tensors, and not what they were made of.
+    """
+    from harness.system.replay.found_state import same
+
+    found = function()
+    if not isinstance(found, Mapping):
+        return
+    given = {name: tensor for name, tensor in found.items() if name in first and tensor is not first[name]}
+    other = [name for name, tensor in given.items() if same(tensor) != same(first[name])]
+    if other:
+        got = f"other tensors under {names(other)} than at the beginning"
+        remedy = "update them in place, `parameter.copy_(updated)`, under torch.no_grad()"
+        raise _wrong_parameters(function, got, remedy)
 
 
 def require_state(found: object, function: Callable[..., Any]) -> dict[str, Tensor]:

@@ -14,17 +14,20 @@ from harness.system.users_code import definition, return_place
 if TYPE_CHECKING:
     from torch import Tensor
 
-Batch = Mapping[str, "Tensor"]
+Batch = Any  # as `batch` makes it: what `batch_structure` knows
 
 
 @dataclass(frozen=True)
 class StepFunction:
     """What `build` returns; a tuple of the first three functions, or four, will do.
 
-    step: trains on one batch; the loss, a floating-point tensor of one number. Nothing in it waits for the device.
-    batch: the tensors of step `index` by name, a function of seed and index alone. What is under the name `tokens`
-        counts as the step's tokens; without it they are the workload's batch size times sequence length.
-    parameters: what training updates, by name, on one device; or the `torch.nn.Module` whose parameters these are.
+    step: trains on one batch; the loss, a floating-point tensor of one number, or a dictionary that has it as `loss`.
+        Nothing in it waits for the device.
+    batch: the batch of step `index`, a function of seed and index alone: a tensor, a tuple or list of tensors, a
+        dictionary of them by name, or these within one another. What is under the name `tokens` counts as the step's
+        tokens; without it they are the workload's batch size times sequence length.
+    parameters: what training updates, by name, on one device; or a dictionary of it, or the `torch.nn.Module` whose
+        parameters these are. A step updates the tensors themselves: it puts no new ones in their place.
     state: tensors that training changes and nobody finds from the step, by name.
     evaluate: evaluates the model between two steps, and returns a number, or several by name (kind `evaluation`).
     save, load: write the training to a path, and go on from it, in another process (kind `resume`).
@@ -35,7 +38,7 @@ class StepFunction:
         (`self.accuracy = …`); it names them and computes none, since a replay executes no Python.
     """
 
-    step: Callable[[dict[str, Tensor]], Tensor]
+    step: Callable[[Batch], Tensor]
     batch: Callable[[int], Batch]
     parameters: Callable[[], Mapping[str, Tensor]]
     state: Callable[[], Mapping[str, Tensor]] = dict
@@ -94,7 +97,7 @@ _NEEDED_BY = {"evaluate": "evaluate", "save": "resume", "load": "resume", "captu
 
 def as_step_function(returned: object, build: Callable[..., Any], name: str = "build") -> StepFunction:
     """What `build`, or a fault's `plant`, returned: a `StepFunction`, or a tuple of its functions; in either a module
-    may stand for the function that names its parameters.
+    or a dictionary of tensors may stand for the function that names the parameters.
 
     Raises `AdapterError` for anything else; `name` is what the message calls the function that returned it.
     """
@@ -127,7 +130,9 @@ def as_step_function(returned: object, build: Callable[..., Any], name: str = "b
 def _with_named_parameters(function: StepFunction) -> StepFunction:
     import torch
 
-    model: object = function.parameters
-    if not isinstance(model, torch.nn.Module):
-        return function
-    return replace(function, parameters=lambda: dict(model.named_parameters()))
+    given: object = function.parameters
+    if isinstance(given, torch.nn.Module):
+        return replace(function, parameters=lambda: dict(given.named_parameters()))
+    if isinstance(given, Mapping):
+        return replace(function, parameters=lambda: dict(given))
+    return function

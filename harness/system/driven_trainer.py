@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
+from harness.system.batch_structure import replaced
 from harness.system.built import StepFunction
 from harness.system.capturable import make_capturable
 from harness.system.owned_loop import Batch, LoaderBatches, OwnedLoop, OwnedLoopRun
@@ -70,9 +71,9 @@ class DrivenTrainer:
         """Start the loop and let it stand before its first step."""
         self._loop.start()
 
-    def hand_over(self, own: Mapping[str, Any], training_step: Callable[[Batch], Tensor]) -> Tensor:
+    def hand_over(self, own: Batch, training_step: Callable[[Batch], Tensor]) -> Tensor:
         """For the loop, which has loaded the batch `own`: `training_step` on the one that was asked for."""
-        loss = training_step(self._loop.take(own))
+        loss = training_step(replaced(own, self._loop.take(own)))
         self._loop.report(loss)
         return loss
 

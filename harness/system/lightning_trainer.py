@@ -7,7 +7,7 @@
             return my_script.make_fit(seed=workload.seed)     # the trainer, its module, and the data loader
 
 An arm says `drive: loop` (or nothing) for `trainer.fit()`, `drive: steps` for its steps (`driven_trainer`). One
-optimizer, automatic optimization, and batches that are dictionaries of tensors.
+optimizer, automatic optimization, and batches of tensors, in tuples, lists or dictionaries.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class DrivenLightningTrainer(DrivenTrainer):
         losses: list[Tensor] = []
 
         def closure() -> Any:
-            loss = _loss(strategy.training_step(dict(batch), self._index))
+            loss = _loss(strategy.training_step(batch, self._index))
             losses.append(loss.detach())
             optimizer.zero_grad()
             strategy.backward(loss, optimizer)

@@ -15,12 +15,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from harness.errors import HarnessError
+from harness.system.batch_checks import require_batch
+from harness.system.batch_structure import tensors_alone
 from harness.system.protocol import CaptureRecord, Scalar
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Batch = Mapping[str, "Tensor"]
+Batch = Any  # as the loader makes it: what `batch_structure` knows
+Named = Mapping[str, "Tensor"]
 
 
 class LoopEndedError(HarnessError):
@@ -38,7 +41,7 @@ class _Arrived(NamedTuple):
     """
 
     loss: Tensor | None = None
-    batch: Batch | None = None
+    batch: Batch = None
     ended: bool = False
     error: BaseException | None = None
 
@@ -50,12 +53,12 @@ class OwnedLoop:
     steps: turns so far.
     """
 
-    batch: Batch | None = None
+    batch: Batch = None
     steps = 0
 
     def __init__(self, train: Callable[[], object], name: str) -> None:
         self._train, self._name = train, name
-        self._given: SimpleQueue[tuple[Batch, list[Any]] | None] = SimpleQueue()
+        self._given: SimpleQueue[tuple[Named, list[Any]] | None] = SimpleQueue()
         self._arrived: SimpleQueue[_Arrived] = SimpleQueue()
         self._loss: Tensor | None = None
         self._watching = ExitStack()
@@ -67,8 +70,8 @@ class OwnedLoop:
         self._thread.start()
         self._wait()
 
-    def step(self, batch: Batch) -> Tensor:
-        """One turn of the loop on `batch`, to where the next batch meets the model; the 0-d loss.
+    def step(self, batch: Named) -> Tensor:
+        """One turn of the loop on these tensors, to where the next batch meets the model; the 0-d loss.
 
         Raises what the loop raises, and `LoopEndedError`. What watches the operations of the calling thread watches
         those of the turn.
@@ -97,10 +100,10 @@ class OwnedLoop:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def take(self, own: Mapping[str, Any]) -> Batch:
-        """For the loop, with the batch that it has loaded: the step before is over; waits for the batch of the next."""
+    def take(self, own: Batch) -> Named:
+        """For the loop, with the batch that it has loaded: the step before is over; waits for the next tensors."""
         self._watching.close()
-        self._arrived.put(_Arrived(self._loss, _tensors(own)))
+        self._arrived.put(_Arrived(self._loss, tensors_alone(own)))
         self._loss = None
         given = self._given.get()
         if given is None:
@@ -174,11 +177,7 @@ def _endless(loader: Iterable[Batch]) -> Iterator[Batch]:
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(epoch)
         for batch in loader:
-            yield _tensors(batch)
-
-
-def _tensors(batch: Mapping[str, Any]) -> Batch:
-    return {name: value for name, value in batch.items() if hasattr(value, "dtype")}
+            yield tensors_alone(batch)
 
 
 class OwnedLoopRun:
@@ -206,7 +205,8 @@ class OwnedLoopRun:
 
     def step(self, index: int) -> Tensor:
         own = self._loop.batch if index == self._loop.steps else None
-        given = {name: tensor.to(self._device) for name, tensor in (own or self._batch(index)).items()}
+        batch = require_batch(self._batch(index) if own is None else own, index, self._batch)
+        given = {name: tensor.to(self._device) for name, tensor in batch.items()}
         self._inputs = {name: tensor.clone() for name, tensor in given.items()}
         with self._waits or nullcontext():
             return self._loop.step(given)

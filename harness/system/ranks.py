@@ -6,15 +6,17 @@ process group before it opens an arm with `ranks: N`. A step function needs one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+from harness.system.batch_structure import leaves, replaced
 
-    Batch = Mapping[str, Tensor]
+if TYPE_CHECKING:
+    from torch import nn
+
+    Batch = Any  # what `batch_structure` knows
 
 _read_for: int | None = None  # the rank whose rows this one reads, where a fault says so
 
@@ -62,9 +64,11 @@ def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Ba
     @wraps(batch)
     def of_this_rank(index: int) -> Batch:
         whole = batch(index)
-        lengths = {name: len(tensor) for name, tensor in sorted(whole.items()) if tensor.dim()}
+        tensors = {name: each for name, each in leaves(whole) if hasattr(each, "dim")}
+        lengths = {name: len(tensor) for name, tensor in sorted(tensors.items()) if tensor.dim()}
         rows = batch_size if batch_size in lengths.values() else next(iter(lengths.values()), 0)
-        return {name: each[share(rows)] if lengths.get(name) == rows else each for name, each in whole.items()}
+        shares = {name: tensors[name][share(rows)] for name, length in lengths.items() if length == rows}
+        return replaced(whole, shares)
 
     return of_this_rank
 

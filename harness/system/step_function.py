@@ -7,14 +7,14 @@
             model = ...                                   # seeded by workload.seed
             optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(1e-3), fused=True)
 
-            def step(batch):                              # dict of tensors -> 0-d loss; no host sync
+            def step(batch):                              # tensors, as `batch` makes them -> 0-d loss; no host sync
                 optimizer.zero_grad()
                 loss = model(batch["x"], batch["y"])
                 loss.backward()
                 optimizer.step()
                 return loss.detach()
 
-            def batch(index): ...                         # dict of tensors, a pure function of seed and index
+            def batch(index): ...                         # a dict or tuple of tensors, by seed and index alone
             def parameters():
                 return dict(model.named_parameters())
 

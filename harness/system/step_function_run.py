@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from harness.errors import HarnessError
 from harness.system.adapter_checks import (
-    require_batch,
     require_kept,
     require_loss,
     require_metrics,
     require_parameters,
+    require_same_parameters,
     require_state,
     require_updated,
 )
-from harness.system.built import Batch, StepFunction
+from harness.system.batch_checks import require_batch
+from harness.system.batch_structure import structure_of
+from harness.system.built import StepFunction
 from harness.system.protocol import CaptureRecord, Scalar
 from harness.system.users_code import innermost_frame
 
@@ -35,7 +37,7 @@ GRADIENTS, METRICS = "gradient", "metric"  # kinds of what a captured step gives
 class _Shape:
     """One shape of batch: its static buffers, and the capture over them once there is one."""
 
-    def __init__(self, batch: Batch, device: Any) -> None:
+    def __init__(self, batch: Mapping[str, Tensor], device: Any) -> None:
         self.static = {name: tensor.to(device).clone() for name, tensor in batch.items()}
         self.captured: CapturedStep | TracedStep | None = None
         self.gradients: Mapping[str, Tensor] = {}
@@ -63,9 +65,9 @@ class StepFunctionRun:
         self._parameters = _trained_parameters(function)
         require_updated(self._parameters, reach(function.step, function.parameters).optimizers, function.parameters)
         self._device = next(iter(self._parameters.values())).device
-        first = require_batch(function.batch(0), 0, function.batch, known=())
-        self._names = first.keys()
-        self._current = self._select(first)
+        first = function.batch(0)
+        self._current = self._select(require_batch(first, 0, function.batch))
+        self._structure = structure_of(first)
 
     def step(self, index: int) -> Tensor:
         batch = self._batch(index)
@@ -126,18 +128,19 @@ class StepFunctionRun:
 
         with _disable_current_modes() if self._device.type == "cpu" else nullcontext():
             given = self._function.batch(index)
-        return require_batch(given, index, self._function.batch, self._names)
+        return require_batch(given, index, self._function.batch, self._structure)
 
     def step_body(self) -> Callable[[], Tensor]:
         from harness.system.replay.cpu_checks import WithoutCpuChecks
 
         # the step gets copies: what it does to its batch in place must not reach the static buffers
         static, step, on_cpu = self._current.static, self._function.step, self._device.type == "cpu"
+        structure = self._structure
 
         def body() -> Tensor:
             copies = {name: tensor.clone() for name, tensor in static.items()}
             with WithoutCpuChecks() if on_cpu else nullcontext():
-                return require_loss(step(copies), step, "step(batch)")
+                return require_loss(step(structure.filled(copies)), step, "step(batch)")
 
         return body
 
@@ -152,6 +155,7 @@ class StepFunctionRun:
         return self._current.static
 
     def parameters(self) -> Mapping[str, Tensor]:
+        require_same_parameters(self._function.parameters, self._parameters)
         return self._parameters
 
     def frozen(self) -> Mapping[str, Tensor]:
@@ -235,7 +239,7 @@ class StepFunctionRun:
         self.forget_captures()
         self._shapes.clear()
 
-    def _select(self, batch: Batch) -> _Shape:
+    def _select(self, batch: Mapping[str, Tensor]) -> _Shape:
         key = tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in sorted(batch.items()))
         if key not in self._shapes:
             self._shapes[key] = _Shape(batch, self._device)

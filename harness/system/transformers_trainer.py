@@ -61,7 +61,7 @@ class DrivenTransformersTrainer(DrivenTrainer):
 
     def one_step(self, batch: Batch) -> Tensor:
         trainer, model = self._trainer, self._trainer.model_wrapped
-        (inputs,), items = trainer.get_batch_samples(iter([dict(batch)]), 1, trainer.args.device)
+        (inputs,), items = trainer.get_batch_samples(iter([batch]), 1, trainer.args.device)
         loss: Tensor = self._training_step(model, inputs, items)
         if trainer.args.max_grad_norm > 0:
             trainer.accelerator.clip_grad_norm_(model.parameters(), trainer.args.max_grad_norm)
@@ -73,4 +73,4 @@ class DrivenTransformersTrainer(DrivenTrainer):
         self._trainer.lr_scheduler.step()
 
     def _take_and_train(self, model: Any, inputs: Any, *arguments: Any) -> Tensor:
-        return self.hand_over(inputs, lambda batch: self._training_step(model, {**inputs, **batch}, *arguments))
+        return self.hand_over(inputs, lambda batch: self._training_step(model, batch, *arguments))

@@ -6,14 +6,17 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
+from types import MethodType
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from tools import absent
 from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
 
 from harness.contract.schema import Arm, Workload
+from harness.system.lightning_trainer import LightningSystem
 from harness.system.protocol import HasCapture
 from harness.system.replay.generators import seed_all
 from harness.system.resolve import resolve
@@ -109,6 +112,33 @@ def test_a_driven_trainer_trains_as_the_library_does(
     assert found.losses == expected.losses
     assert len(set(expected.losses)) == STEPS
     assert [key for key, weight in expected.weights.items() if not torch.equal(weight, found.weights[key])] == []
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("drive", sorted(DRIVES))
+def test_a_loader_of_lists_trains_as_one_of_dictionaries(
+    drive: str, untouched: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `TensorDataset` makes them, with which most examples of Lightning begin."""
+    monkeypatch.chdir(tmp_path)
+    expected = untouched("lightning_module")
+
+    class System(LightningSystem):
+        def fit(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+            trainer, module, loader = importlib.import_module("examples.lightning_module.train").make_fit(steps=STEPS)
+            values, read = loader.dataset.values, module.training_step
+
+            def training_step(_module: Any, batch: list[Tensor], batch_index: int) -> Any:
+                return read({"past": batch[0], "next": batch[1]}, batch_index)
+
+            module.training_step = MethodType(training_step, module)
+            pairs, generator = TensorDataset(values[:, :-1], values[:, 1:]), torch.Generator().manual_seed(0)
+            return trainer, module, DataLoader(pairs, 16, shuffle=True, drop_last=True, generator=generator)
+
+    seed_all(0)
+    with System().open(workload("lightning_module"), Arm.model_validate(DRIVES[drive])) as run:
+        assert [run.step(index).item() for index in range(STEPS)] == expected.losses
+        assert set(run.inputs()) == {"0", "1"}
 
 
 @pytest.mark.filterwarnings("ignore")

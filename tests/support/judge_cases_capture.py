@@ -252,6 +252,13 @@ SYNC_CASES = [
     ),
     Case("one detector", "one_detector", lambda: watched(replays({"profiler": 0}))),
     Case("detectors blind to a replay", "one_detector", lambda: watched(replays({"dispatch_mode": 0, "fake_pass": 0}))),
+    Case(
+        "one detector beside a pass on fake tensors that failed",
+        "one_detector",
+        lambda: watched(
+            replays({"profiler": 0}, fake_tensors_error="train.py:7 in step `mine(x)`: RuntimeError: no fake impl")
+        ),
+    ),
     Case("a blind detector beside one", "one_detector", lambda: watched(replays({"dispatch_mode": 0, "profiler": 0}))),
     Case(
         "planted sync unseen",

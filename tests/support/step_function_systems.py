@@ -97,3 +97,27 @@ class Chooses(Regression):
     def before_update(self, loss: Tensor, model: nn.Module) -> None:
         weight = next(model.parameters())
         weight.detach()[weight.detach() > 0].sum()
+
+
+class DividesByWhatItReads(Regression):
+    """Divides by one less than a number that it reads on the host, as NAdam's first step does: one sync a step."""
+
+    name = "divides by what it reads"
+
+    def before_update(self, loss: Tensor, model: nn.Module) -> None:
+        1 / (1 - (loss.detach() * 0 + 3).item())
+
+
+@torch.library.custom_op("harness_tests::negated", mutates_args=())
+def negated(value: Tensor) -> Tensor:
+    """An operator that nobody has told fake tensors of."""
+    return -value
+
+
+class OwnOperator(Regression):
+    """Calls an operator of its own, which does not wait."""
+
+    name = "own operator"
+
+    def before_update(self, loss: Tensor, model: nn.Module) -> None:
+        negated(loss.detach())

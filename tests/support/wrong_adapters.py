@@ -92,8 +92,8 @@ FROM_BUILD = {
     "a_generator": _build("yield step, batch, parameters", "a generator", at="def build(self, workload, arm):"),
     "a_number_as_step": _member("return 0.5, batch, parameters", "step", "a float", "step(batch)"),
     "one_batch": _member("return step, batch(0), parameters", "batch", "a dict with `x`, `y`", "batch(index)"),
-    "parameters_called": _member(
-        "return step, batch, parameters()", "parameters", "a dict with `weight`, `bias`", "parameters()"
+    "parameters_listed": _member(
+        "return step, batch, list(model.parameters())", "parameters", "a list of 2", "parameters()"
     ),
     "parameters_of_the_model": _member(
         "return step, batch, model.parameters()", "parameters", "a generator", "parameters()"
@@ -117,15 +117,17 @@ def _loss(value: str, found: str, remedy: str) -> Wrong:
     return Wrong("return loss.detach()", f"return {value}", f": {rule}; found {found}; {remedy}")
 
 
+ALONE = "return the loss alone, or a dictionary with `loss`"
 COMPUTED = "return the loss as the model computed it, with `loss.detach()`"
 WAITS = "return the tensor itself: `.item()`, float() and `.numpy()` wait for the device in every step"
 FROM_STEP = {
     "no_loss": _loss("None", "None", "end it with `return loss.detach()`"),
     "a_float": _loss("loss.item()", "a float", WAITS),
     "an_array": _loss("loss.detach().numpy()", "a numpy.ndarray", WAITS),
-    "a_tuple": _loss("loss.detach(), {}", "a tuple of 2", "return the loss alone"),
-    "a_list": _loss("[loss.detach()]", "a list of 1", "return the loss alone"),
-    "a_dictionary": _loss('{"loss": loss.detach()}', "a dict with `loss`", "return the loss alone"),
+    "a_tuple": _loss("loss.detach(), {}", "a tuple of 2", ALONE),
+    "a_list": _loss("[loss.detach()]", "a list of 1", ALONE),
+    "a_dictionary": _loss('{"cost": loss.detach()}', "a dict with `cost`", ALONE),
+    "a_float_in_a_dictionary": _loss('{"loss": loss.item()}', "a float", WAITS),
     "a_loss_a_row": _loss(
         "loss.detach().expand(8)",
         "a tensor of 8 (float32)",
@@ -141,29 +143,37 @@ FROM_STEP = {
 
 
 def _batch(value: str, found: str, remedy: str) -> Wrong:
-    rule = "batch(index) returns a dictionary of tensors by name"
+    rule = "batch(index) returns tensors: one, a tuple or list of them, or a dictionary of them by name"
     right = 'return {"x": x, "y": x.sum(1, keepdim=True)}'
     return Wrong(right, f"return {value}", f": {rule}; found {found}; {remedy}")
 
 
-NAMED = 'give each tensor a name: `{"x": …, "y": …}`, and read `batch[name]` in step'
-EXAMPLE = 'for example `{"x": x, "y": y}`'
+EXAMPLE = "for example `return x, y`"
+LEFT_OUT = "leave it out, or turn it into a tensor"
 SAME_NAMES = "shapes may change from step to step, names may not: fill what is absent with zeros"
+SAME_PLACES = "return tuples, lists and dictionaries at the same places for every index"
 FROM_BATCH = {
     "no_batch": _batch("None", "None at index 0", EXAMPLE),
-    "a_tuple": _batch("x, x", "a tuple of 2 at index 0", NAMED),
-    "a_list": _batch("[x, x]", "a list of 2 at index 0", NAMED),
-    "a_tensor": _batch("x", "a tensor of 8x4 (float32) at index 0", EXAMPLE),
+    "a_generator": _batch("(each for each in (x, x))", "a generator at index 0", EXAMPLE),
     "empty": _batch("{}", "an empty dict at index 0", EXAMPLE),
-    "nested": _batch(
-        '{"x": {"ids": x}, "y": x}',
-        "a dict with `ids` under `x`",
-        'flatten it: `{f"x.{key}": tensor for key, tensor in …}`',
+    "an_empty_tuple": _batch("()", "a tuple of 0 at index 0", EXAMPLE),
+    "a_tuple_of_text": _batch('x, "hello"', "the str 'hello' under `1`", LEFT_OUT),
+    "numbers_inside": _batch('{"x": {0: x}, "y": x}', "the name 0", "names are strings"),
+    "one_name_twice": _batch(
+        '{"x.y": x, "x": {"y": x}, "y": x}', "two tensors under `x.y`", "give each a name of its own"
     ),
-    "a_list_inside": _batch(
-        '{"x": [x, x], "y": x}',
-        "a list of 2 under `x`",
-        "stack it with `torch.stack`, or give each of its tensors a name",
+    "a_list_for_a_tuple": _batch(
+        '{"x": x, "y": x.sum(1, keepdim=True), "z": (x, x) if index < 2 else [x, x]}',
+        "the same tensors in another structure at index 2 than at index 0",
+        SAME_PLACES,
+    ),
+    "a_longer_list": _batch(
+        '{"x": x, "y": x.sum(1, keepdim=True), "z": [x] * (1 if index < 2 else 2)}',
+        "`z.1` only at index 2",
+        SAME_NAMES,
+    ),
+    "absent_at_times": _batch(
+        '{"x": x, "y": x.sum(1, keepdim=True), "z": x if index < 2 else None}', "`z` only at index 0", SAME_NAMES
     ),
     "arrays": _batch(
         '{"x": x.numpy(), "y": x}', "a numpy.ndarray under `x`", "turn it into a tensor with `torch.from_numpy`"
@@ -173,7 +183,7 @@ FROM_BATCH = {
         "a float under `rate`",
         "turn it into a tensor with `torch.tensor`: a captured step reads no Python float anew",
     ),
-    "text": _batch('{"x": x, "y": "hello"}', "the str 'hello' under `y`", "leave it out, or turn it into a tensor"),
+    "text": _batch('{"x": x, "y": "hello"}', "the str 'hello' under `y`", LEFT_OUT),
     "numbers_as_names": _batch("{0: x, 1: x}", "the name 0", "names are strings"),
     "a_name_more": _batch(
         '{"x": x, "y": x.sum(1, keepdim=True)} | ({"mask": x} if index == 2 else {})',

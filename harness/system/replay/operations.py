@@ -38,6 +38,7 @@ class _Operation:
     keywords: dict[str, Any]
     results: list[tuple[int, int]]  # index in what is returned, and its place
     last_used: list[int]  # places that no later operation needs
+    with_gradients: bool  # torch's mode: what a forward pass keeps for its backward, a kernel may decide by it
 
 
 class Operations:
@@ -57,15 +58,17 @@ class Operations:
 
     def __call__(self) -> list[Tensor]:
         values: list[Any] = [None] * self._places
-        for operation in self._operations:
-            returned = operation.function(
-                *[_filled(each, values) for each in operation.arguments],
-                **{name: _filled(each, values) for name, each in operation.keywords.items()},
-            )
-            for index, place in operation.results:
-                values[place] = returned if isinstance(returned, Tensor) else returned[index]
-            for place in operation.last_used:
-                values[place] = None
+        with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():  # as they were recorded
+            for operation in self._operations:
+                torch._C._set_grad_enabled(operation.with_gradients)
+                returned = operation.function(
+                    *[_filled(each, values) for each in operation.arguments],
+                    **{name: _filled(each, values) for name, each in operation.keywords.items()},
+                )
+                for index, place in operation.results:
+                    values[place] = returned if isinstance(returned, Tensor) else returned[index]
+                for place in operation.last_used:
+                    values[place] = None
         return [_filled(each, values) for each in self._returned]
 
 
@@ -101,7 +104,8 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if torch.Tag.data_dependent_output in func.tags and not constant:
             raise RuntimeError(f"{func} gives the host a value of the step")
         called = _COPY if func is _LIFT else func  # what the code made of numbers is made anew by each repetition
-        operation = _Operation(called, [*map(self.known, args)], {k: self.known(v) for k, v in kwargs.items()}, [], [])
+        arguments, keywords = [*map(self.known, args)], {k: self.known(v) for k, v in kwargs.items()}
+        operation = _Operation(called, arguments, keywords, [], [], torch.is_grad_enabled())
         returned = called(*args, **kwargs)
         self.operations.append(operation)
         for index, tensor in enumerate(returned if isinstance(returned, tuple | list) else [returned]):

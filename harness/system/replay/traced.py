@@ -141,8 +141,7 @@ class TracedStep:
             self.record()
             return self.replay()
         self.buffers.check()
-        with torch.no_grad():  # in-place updates of leaf parameters; the backward pass is part of the recording
-            loss, *outputs = self._recorded()
+        loss, *outputs = self._recorded()
         self.outputs = dict(zip(self._output_names, outputs, strict=True))
         if self._kept is not None:
             self._kept.bind(self.outputs)

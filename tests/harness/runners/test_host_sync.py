@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import step_function_systems
 import torch
-from step_function_systems import Chooses, Regression, Waits
+from step_function_systems import Chooses, DividesByWhatItReads, OwnOperator, Regression, Waits
 from torch import Tensor
 
 from harness.contract.schema import Arm, Workload
@@ -233,3 +233,27 @@ def test_a_runtime_call_without_a_parent_belongs_to_the_shortest_operator_around
     assert list(syncs_of_profile([WINDOW, outer, inner, after, call], WAITS)) == [
         (Place("inner.py", 7), "cudaStreamSynchronize")
     ]
+
+
+def test_a_step_that_fails_on_a_stand_in_is_counted_until_then() -> None:
+    assert observe(DividesByWhatItReads()) == {"dispatch_mode": (2, 2, True), "fake_pass": (1, 1, True)}
+
+
+def test_a_pass_on_fake_tensors_that_fails_is_no_reading_and_leaves_the_training_as_it_was() -> None:
+    with OwnOperator().open(WORKLOAD, Arm()) as training:
+        training.step(0)
+        evidence = observe_syncs(training, "arm", 0, first_index=1)
+        losses = [float(training.step(index)) for index in range(3, 6)]
+    assert [reading.detector for reading in evidence.readings] == ["dispatch_mode"]
+    assert evidence.fake_tensors_error is not None
+    assert "no fake impl registered" in evidence.fake_tensors_error
+    with OwnOperator().open(WORKLOAD, Arm()) as training:
+        assert [float(training.step(index)) for index in range(6)][3:] == losses
+
+
+def test_a_step_that_fails_itself_fails() -> None:
+    def fails() -> None:
+        raise ValueError("the step's own")
+
+    with pytest.raises(ValueError, match="the step's own"):
+        by_dispatch_mode(fails, "cpu")

@@ -131,3 +131,36 @@ def test_a_cast_that_autocast_keeps_is_made_anew() -> None:
     with torch.no_grad():
         weight.fill_(3.0)
         assert repeated(recorded, 1) == [24.0]
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_what_a_kernel_keeps_for_its_backward_it_keeps_in_a_repetition(kind: Callable[..., nn.Module]) -> None:
+    """An LSTM's kernel on a CPU decides by torch's mode whether it does."""
+    torch.manual_seed(0)
+    layer, x = kind(3, 4), torch.randn(5, 2, 3)
+
+    def step() -> list[Tensor]:
+        layer.zero_grad()
+        loss = layer(x)[0].square().mean()
+        loss.backward()
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.sub_(0.1 * parameter.grad)  # type: ignore[operator]
+        return [loss.detach()]
+
+    start = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
+    plain = [float(step()[0]) for _ in range(4)]
+    layer.load_state_dict(start)
+    recorded = record(step)
+    layer.load_state_dict(start)
+    assert repeated(recorded, 4) == plain
+    assert len(set(plain)) == 4
+
+
+def test_a_repetition_leaves_torchs_mode_as_it_was() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    recorded = record(lambda: [weight.mul(2.0).sum().detach()])
+    for mode in (True, False):
+        with torch.set_grad_enabled(mode):
+            recorded()
+            assert torch.is_grad_enabled() is mode

@@ -1,0 +1,163 @@
+"""Batches as trainers have them: a step gets what `batch(index)` makes, and trains as with a dictionary of tensors."""
+
+from __future__ import annotations
+
+from collections import UserDict, namedtuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from harness.contract.schema import Arm, Workload
+from harness.runners.raised import message_of
+from harness.system import ranks
+from harness.system.batch_structure import leaves, replaced, structure_of, tensors_alone
+from harness.system.step_function import StepFunction, StepFunctionSystem
+
+STEPS = 6
+WORKLOAD = Workload(model="any", batch_size=8, seq_len=4, steps=STEPS)
+
+
+class Pair(NamedTuple):
+    x: Tensor
+    y: Tensor
+
+
+Plain = namedtuple("Plain", "x y")  # noqa: PYI024 - as users make them
+
+# how a batch is made of two tensors, how a step takes it apart, and the tensors' names
+STRUCTURES: dict[str, tuple[Callable[[Tensor, Tensor], Any], Callable[[Any], tuple[Tensor, Tensor]], set[str]]] = {
+    "dictionary": (lambda x, y: {"x": x, "y": y}, lambda b: (b["x"], b["y"]), {"x", "y"}),
+    "mapping": (lambda x, y: UserDict(x=x, y=y), lambda b: (b["x"], b["y"]), {"x", "y"}),
+    "tuple": (lambda x, y: (x, y), lambda b: (b[0], b[1]), {"0", "1"}),
+    "list": (lambda x, y: [x, y], lambda b: (b.pop(0), b.pop(0)), {"0", "1"}),
+    "named tuple": (Pair, lambda b: (b.x, b.y), {"0", "1"}),
+    "named tuple of collections": (Plain, lambda b: (b.x, b.y), {"0", "1"}),
+    "tensor": (lambda x, y: torch.cat([x, y], 1), lambda b: (b[:, :4], b[:, 4:]), {"batch"}),
+    "dictionary in a tuple": (lambda x, y: ({"x": x}, y), lambda b: (b[0]["x"], b[1]), {"0.x", "1"}),
+    "list in a dictionary": (lambda x, y: {"x": [x, y]}, lambda b: (b["x"][0], b["x"][1]), {"x.0", "x.1"}),
+    "something absent": (lambda x, y: (x, None, y), lambda b: (b[0], b[2] if b[1] is None else b[0]), {"0", "2"}),
+}
+
+
+class Regression(StepFunctionSystem):
+    """A step on batches of one structure."""
+
+    def __init__(self, structure: str) -> None:
+        self.make, self.take, _ = STRUCTURES[structure]
+        self.types: set[type] = set()
+
+    def build(self, workload: Workload, arm: Arm) -> StepFunction:
+        torch.manual_seed(workload.seed)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(batch: Any) -> Tensor:
+            self.types.add(type(batch))
+            x, y = self.take(batch)
+            optimizer.zero_grad()
+            loss: Tensor = (model(x) - y).square().mean()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            return loss.detach()
+
+        def batch(index: int) -> Any:
+            x = torch.randn(8, 4, generator=torch.Generator().manual_seed(index))
+            return self.make(x, x.sum(1, keepdim=True))
+
+        return StepFunction(step, batch, lambda: dict(model.named_parameters()))
+
+
+def losses(system: StepFunctionSystem, capture: str) -> list[float]:
+    with system.open(WORKLOAD, Arm.model_validate({"capture": capture})) as run:
+        return [float(run.step(index)) for index in range(STEPS)]
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_a_step_gets_what_batch_makes_and_trains_as_with_a_dictionary(structure: str) -> None:
+    system = Regression(structure)
+    kind = type(system.make(torch.ones(1, 1), torch.ones(1, 1)))
+    expected = losses(Regression("dictionary"), "none")
+    assert expected[-1] < expected[0]
+    assert losses(system, "none") == losses(system, "step") == expected
+    assert system.types - {FakeTensor} == {dict if kind is UserDict else kind}
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_its_tensors_have_names(structure: str) -> None:
+    with Regression(structure).open(WORKLOAD, Arm()) as run:
+        assert set(run.inputs()) == STRUCTURES[structure][2]
+
+
+def test_a_tensor_replaced_leaves_the_rest_of_the_batch() -> None:
+    assert replaced(({"ids": 1, "text": "a"}, [2]), {"0.ids": 5}) == ({"ids": 5, "text": "a"}, [2])
+    assert replaced(1, {"batch": 2}) == 2
+
+
+def test_what_is_no_tensor_is_left_out_of_dictionaries_alone() -> None:
+    x = torch.ones(1)
+    kept = tensors_alone({"x": x, "text": "a", "in": [x, {"x": x, "n": 1}], "names": ["a"]})
+    assert [name for name, _ in leaves(kept)] == ["x", "in.0", "in.1.x"]
+    assert [value for _, value in leaves(tensors_alone((x, "a")))] == [x, "a"]
+
+
+def test_the_order_of_a_dictionary_is_no_part_of_its_form_and_a_list_is_no_tuple() -> None:
+    assert structure_of({"a": 1, "b": (2,)}).form() == structure_of({"b": (5,), "a": 0}).form()
+    assert structure_of({"a": 1, "b": (2,)}).form() != structure_of({"a": 1, "b": [2]}).form()
+    assert structure_of((1, None)).form() != structure_of((1, 2)).form()
+
+
+def test_ranks_share_the_rows_of_any_structure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "world_size", lambda: 2)
+    monkeypatch.setattr(ranks, "rank", lambda: 1)
+    whole = (torch.arange(4), {"mask": torch.arange(4), "table": torch.arange(3), "n": torch.tensor(7)})
+    first, others = ranks.shared(lambda _index: whole, 4)(0)
+    assert first.tolist() == [2, 3]
+    assert {name: tensor.tolist() for name, tensor in others.items()} == {
+        "mask": [2, 3],
+        "table": [0, 1, 2],
+        "n": 7,
+    }
+
+
+class Functional(StepFunctionSystem):
+    """Parameters in a dictionary and no optimizer; a loss among other things."""
+
+    def __init__(self, *, in_place: bool) -> None:
+        self.in_place = in_place
+
+    def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+        weights = {"weight": torch.zeros(4, 1), "bias": torch.zeros(1)}
+
+        def loss_of(weights: dict[str, Tensor], batch: tuple[Tensor, Tensor]) -> Tensor:
+            return (batch[0] @ weights["weight"] + weights["bias"] - batch[1]).square().mean()
+
+        def step(batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
+            gradients, loss = torch.func.grad_and_value(loss_of)(weights, batch)
+            for name, gradient in gradients.items():
+                updated = weights[name] - 0.1 * gradient
+                if self.in_place:
+                    weights[name].copy_(updated)
+                else:
+                    weights[name] = updated
+            return {"loss": loss, "rows": 8}
+
+        return step, Regression("tuple").build(workload, arm).batch, weights
+
+
+def test_a_dictionary_of_parameters_and_a_loss_among_others_will_do() -> None:
+    plain, captured = (losses(Functional(in_place=True), capture) for capture in ("none", "step"))
+    assert plain == captured
+    assert plain[-1] < plain[0]
+
+
+def test_new_tensors_in_the_place_of_parameters_are_told() -> None:
+    with Functional(in_place=False).open(WORKLOAD, Arm()) as run:
+        assert set(run.parameters()) == {"weight", "bias"}
+        run.step(0)
+        with pytest.raises(Exception, match="found other tensors under `weight`, `bias`") as raised:
+            run.parameters()
+    assert "update them in place" in message_of(raised.value)
