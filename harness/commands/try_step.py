@@ -46,7 +46,7 @@ def try_step(
     options = session.VerifyOptions(
         name=name, wall_limit_s=wall_limit, redact=redact, command=("harness", *sys.argv[1:])
     )
-    with interruptible(), Progress() as watch:
+    with interruptible(), Progress(verdicts=False) as watch:
         tried = run(draft, reports=reports, options=options, watch=watch)
     print_lines(answers(tried))
     print_line("")

@@ -30,9 +30,13 @@ class Progress:
     """A session's watch, within a block; called from several threads.
 
     recorded: asked once, in the thread `lookup`, beside the first runs.
+    verdicts: whether they are told as they fall; not where the answer is a few lines that follow at once.
     """
 
-    def __init__(self, recorded: Recorded | None = None, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, recorded: Recorded | None = None, stream: TextIO | None = None, *, verdicts: bool = True
+    ) -> None:
+        self._verdicts, self._told = verdicts, dict[str, str]()  # by message: the unit of which it was told
         self._stream = sys.stderr if stream is None else stream
         self._status, self._lock, self._over = StatusLine(self._stream), threading.Lock(), threading.Event()
         self._recorded, self._to_go = recorded, TimeToGo([])
@@ -72,9 +76,14 @@ class Progress:
             self._show()
 
     def judged(self, verdict: Verdict) -> None:
+        if not self._verdicts:
+            return
         word = WORDS[verdict.status]
+        unit = f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}"
         with self._lock:
-            self._print((f"{word:>9}  ", STYLES[word]), verdict_line(verdict), hang=11)
+            first = self._told.setdefault(verdict.message, unit)
+            told = verdict_line(verdict) if first == unit else f"{unit}: as {first}"
+            self._print((f"{word:>9}  ", STYLES[word]), told, hang=11)
 
     def drilled(self, row: Row) -> None:
         word, style = ("killed", "green") if row.killed else ("SURVIVED", "bold red")

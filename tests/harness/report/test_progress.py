@@ -70,6 +70,26 @@ def test_a_log_has_a_line_for_each_phase_and_counts_the_runs_that_ended() -> Non
     ]
 
 
+def test_one_message_of_many_units_is_told_once() -> None:
+    stream = io.StringIO()
+    with Progress(stream=stream) as watch:
+        for claim in ("F-1", "F-2"):
+            watch.judged(verdict(claim, status=Status.ERROR, message="the worker died"))
+        watch.judged(verdict("F-3", status=Status.ERROR, message="another died"))
+    assert stream.getvalue().splitlines() == [
+        "    error  F-1 on tiny: the worker died",
+        "    error  F-2 on tiny: as F-1 on tiny",
+        "    error  F-3 on tiny: another died",
+    ]
+
+
+def test_verdicts_are_not_told_where_the_answer_follows_at_once() -> None:
+    stream = io.StringIO()
+    with Progress(stream=stream, verdicts=False) as watch:
+        watch.judged(verdict("F-1", status=Status.FAIL, message="differs"))
+    assert stream.getvalue() == ""
+
+
 def test_time_to_go_is_told_once_a_run_like_those_left_has_ended() -> None:
     stream = io.StringIO()
     with Progress(stream=stream) as watch:
