@@ -55,7 +55,9 @@ BY_REASON = {
     "vacuous_training_effect": "too little to show anything: more steps (`--steps`), or a higher learning rate",
     "vacuous_parameters_unchanged": "the optimizer holds other tensors than the model, or its learning rate is 0",
     "vacuous_constant_loss": "the loss has to be computed from the batch",
-    "vacuous_batches_repeat": "`batch(index)` has to give each index a batch of its own",
+    "vacuous_batches_repeat": (
+        "`batch(index)` has to give each index a batch of its own; of a loader that begins anew before, fewer `--steps`"
+    ),
     "too_slow": "the step is long enough that launches cost nothing, or something else used the GPU",
     "limits_exceeded": "try it again while nothing else uses the machine",
     "worker_wall_limit": "a longer `--wall-limit`, or less work at import and in the function",

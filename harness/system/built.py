@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.system.adapter_checks import AdapterError, describe_value, require_callable_with
+from harness.system.loader_batches import OWN_ORDER, LoaderBatches, shuffled_by_the_process
 from harness.system.protocol import CaptureRecord, Expectation, FaultDescription, NotAvailable
 from harness.system.users_code import definition, return_place
 
@@ -24,7 +25,8 @@ class StepFunction:
     step: trains on one batch; the loss, a floating-point tensor of one number, or a dictionary that has it as `loss`.
         Nothing in it waits for the device.
     batch: the batch of step `index`, a function of seed and index alone: a tensor, a tuple or list of tensors, a
-        dictionary of them by name, or these within one another. What is under the name `tokens` counts as the step's
+        dictionary of them by name, or these within one another; or a data loader in place of the function, whose
+        batches are read in its order, epoch after epoch. What is under the name `tokens` counts as the step's
         tokens; without it they are the workload's batch size times sequence length.
     parameters: what training updates, by name, on one device; or a dictionary of it, or the `torch.nn.Module` whose
         parameters these are. A step updates the tensors themselves: it puts no new ones in their place.
@@ -111,7 +113,7 @@ def as_step_function(returned: object, build: Callable[..., Any], name: str = "b
             got=describe_value(returned),
             remedy="end it with `return StepFunction(step=step, batch=batch, parameters=parameters)`",
         )
-    returned = _with_named_parameters(returned)
+    returned = _with_batches_by_index(_with_named_parameters(returned), build)
     for member, arguments in _CALLS.items():
         function = getattr(returned, member)
         if function is None and member in _NEEDED_BY:
@@ -125,6 +127,20 @@ def as_step_function(returned: object, build: Callable[..., Any], name: str = "b
             )
         require_callable_with(function, member, arguments)
     return returned
+
+
+def _with_batches_by_index(function: StepFunction, build: Callable[..., Any]) -> StepFunction:
+    loader: object = function.batch
+    if callable(loader) or not isinstance(loader, Iterable) or isinstance(loader, Mapping | str):
+        return function
+    if shuffled_by_the_process(loader):
+        raise AdapterError(
+            "a loader shuffles by a generator of its own: whatever else draws random numbers, arms read equal batches",
+            where=return_place(build),
+            got=f"{describe_value(loader)} that shuffles by the process's generator",
+            remedy=OWN_ORDER,
+        )
+    return replace(function, batch=LoaderBatches(loader))
 
 
 def _with_named_parameters(function: StepFunction) -> StepFunction:

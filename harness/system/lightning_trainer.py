@@ -16,6 +16,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from harness.system.driven_trainer import DrivenTrainer, DrivenTrainerSystem, UnsuitableTrainerError
+from harness.system.loader_batches import OWN_ORDER, shuffled_by_the_process
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,13 +90,12 @@ class DrivenLightningTrainer(DrivenTrainer):
 
 def _require_own_order(loader: Any) -> None:
     """The loop and whoever repeats it must read the same batches, whatever else draws random numbers."""
-    sampler = getattr(loader, "sampler", None)
-    if getattr(sampler, "generator", 0) is None:  # a random sampler that was given none
+    if shuffled_by_the_process(loader):
         raise UnsuitableTrainerError(
             "a loader that is read step by step shuffles by a generator of its own",
-            where=type(sampler).__name__,
+            where=type(loader.sampler).__name__,
             got="the process's generator",
-            remedy="DataLoader(…, shuffle=True, generator=torch.Generator().manual_seed(seed))",
+            remedy=OWN_ORDER,
         )
 
 

@@ -6,10 +6,9 @@ the next step is asked for. Of the two threads only one ever runs.
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
 from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -134,50 +133,6 @@ class OwnedLoop:
         if arrived.error is not None:
             raise arrived.error
         return arrived.loss
-
-
-class LoaderBatches:
-    """The batches of a data loader in its own order, epoch after epoch, kept as far as they were asked for.
-
-    Reading them leaves the process's generators as they were, as the loop reads its own; and it is no work of the
-    step: what watches operations does not see it.
-    """
-
-    def __init__(self, loader: Iterable[Batch]) -> None:
-        self._batches = _endless(loader)
-        self._kept: list[Batch] = []
-        held = (getattr(loader, "generator", None), getattr(getattr(loader, "sampler", None), "generator", None))
-        self._generators = {id(each): each for each in held if each is not None}
-        self._states = {key: each.get_state() for key, each in self._generators.items()}
-
-    def __call__(self, index: int) -> Batch:
-        import torch
-        from torch.utils._python_dispatch import _disable_current_modes
-
-        if len(self._kept) <= index:
-            with torch.random.fork_rng(devices=[]), _disable_current_modes(), self._own_generators():
-                while len(self._kept) <= index:
-                    self._kept.append(next(self._batches))
-        return self._kept[index]
-
-    @contextmanager
-    def _own_generators(self) -> Iterator[None]:
-        """The loader's generators as they were left here: the loop draws from the same ones."""
-        theirs = {key: each.get_state() for key, each in self._generators.items()}
-        for key, each in self._generators.items():
-            each.set_state(self._states[key])
-        yield
-        for key, each in self._generators.items():
-            self._states[key] = each.get_state()
-            each.set_state(theirs[key])
-
-
-def _endless(loader: Iterable[Batch]) -> Iterator[Batch]:
-    for epoch in itertools.count():
-        if hasattr(loader, "set_epoch"):
-            loader.set_epoch(epoch)
-        for batch in loader:
-            yield tensors_alone(batch)
 
 
 class OwnedLoopRun:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import UserDict, namedtuple
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils.data import DataLoader, TensorDataset
 
 from harness.contract.schema import Arm, Workload
 from harness.runners.raised import message_of
 from harness.system import ranks
-from harness.system.batch_structure import leaves, replaced, structure_of, tensors_alone
+from harness.system.batch_structure import leaves, structure_of, tensors_alone
+from harness.system.batch_structure import replaced as with_tensors
 from harness.system.step_function import StepFunction, StepFunctionSystem
 
 STEPS = 6
@@ -93,8 +97,8 @@ def test_its_tensors_have_names(structure: str) -> None:
 
 
 def test_a_tensor_replaced_leaves_the_rest_of_the_batch() -> None:
-    assert replaced(({"ids": 1, "text": "a"}, [2]), {"0.ids": 5}) == ({"ids": 5, "text": "a"}, [2])
-    assert replaced(1, {"batch": 2}) == 2
+    assert with_tensors(({"ids": 1, "text": "a"}, [2]), {"0.ids": 5}) == ({"ids": 5, "text": "a"}, [2])
+    assert with_tensors(1, {"batch": 2}) == 2
 
 
 def test_what_is_no_tensor_is_left_out_of_dictionaries_alone() -> None:
@@ -152,6 +156,50 @@ def test_a_dictionary_of_parameters_and_a_loss_among_others_will_do() -> None:
     plain, captured = (losses(Functional(in_place=True), capture) for capture in ("none", "step"))
     assert plain == captured
     assert plain[-1] < plain[0]
+
+
+class Loaded(Regression):
+    """Batches of a loader in place of a function of the index."""
+
+    def __init__(self, loader: Any) -> None:
+        super().__init__("tuple")
+        self.loader = loader
+
+    def build(self, workload: Workload, arm: Arm) -> StepFunction:
+        return replace(super().build(workload, arm), batch=self.loader(torch.Generator().manual_seed(1)))
+
+
+PAIRS = TensorDataset(torch.arange(48.0).view(12, 4) / 48, torch.arange(12.0).view(12, 1) / 12)
+LOADERS: dict[str, Callable[[torch.Generator], Any]] = {
+    "shuffled": lambda own: DataLoader(PAIRS, 4, shuffle=True, generator=own),
+    "in order": lambda _own: DataLoader(PAIRS, 4),
+    "a list": lambda _own: [PAIRS[:4], PAIRS[4:8], PAIRS[8:]],
+    "an endless generator": lambda _own: (PAIRS[first : first + 4] for first in itertools.cycle([0, 4, 8])),
+}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_loader_in_place_of_a_function_is_read_in_its_order_epoch_after_epoch(name: str) -> None:
+    loader = LOADERS[name](torch.Generator().manual_seed(1))
+    read = [x for x, _ in itertools.islice(itertools.chain(loader, loader), STEPS)]
+    with Loaded(LOADERS[name]).open(WORKLOAD, Arm()) as run:
+        for index in range(STEPS):
+            run.step(index)
+            assert torch.equal(run.inputs()["0"], read[index])
+    assert losses(Loaded(LOADERS[name]), "step") == losses(Loaded(LOADERS[name]), "none")
+
+
+def test_a_loader_that_shuffles_by_the_processs_generator_is_refused() -> None:
+    with pytest.raises(Exception, match=r"shuffles by a generator of its own.*DataLoader that shuffles by the process"):
+        Loaded(lambda _own: DataLoader(PAIRS, 4, shuffle=True)).open(WORKLOAD, Arm())
+
+
+def test_batches_that_end_are_told() -> None:
+    with Loaded(lambda _own: iter([PAIRS[:4], PAIRS[4:8]])).open(WORKLOAD, Arm()) as run:
+        run.step(0)
+        run.step(1)
+        with pytest.raises(Exception, match=r"epoch after epoch; found none in epoch 1; return the loader itself"):
+            run.step(2)
 
 
 def test_new_tensors_in_the_place_of_parameters_are_told() -> None:

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 from training_loops import CountingLoop, numbers
 
-from harness.system.owned_loop import LoaderBatches, LoopEndedError, OwnedLoop, OwnedLoopRun
+from harness.system.loader_batches import LoaderBatches
+from harness.system.owned_loop import LoopEndedError, OwnedLoop, OwnedLoopRun
 
 
 def run_of(trainer: CountingLoop, capture: str = "none") -> OwnedLoopRun:

@@ -1,0 +1,76 @@
+"""A data loader's batches by their index."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from harness.errors import HarnessError
+from harness.system.batch_structure import tensors_alone
+
+
+class BatchesEndedError(HarnessError):
+    """A loader has no batch for a step that was asked for."""
+
+
+class LoaderBatches:
+    """The batches of a data loader in its own order, epoch after epoch, kept as far as they were asked for.
+
+    Reading them leaves the process's generators as they were, as the loop reads its own; and it is no work of the
+    step: what watches operations does not see it.
+    """
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self._batches = _endless(loader)
+        self._kept: list[Any] = []
+        held = (getattr(loader, "generator", None), getattr(getattr(loader, "sampler", None), "generator", None))
+        self._generators = {id(each): each for each in held if each is not None}
+        self._states = {key: each.get_state() for key, each in self._generators.items()}
+
+    def __call__(self, index: int) -> Any:
+        import torch
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        if len(self._kept) <= index:
+            with torch.random.fork_rng(devices=[]), _disable_current_modes(), self._own_generators():
+                while len(self._kept) <= index:
+                    self._kept.append(next(self._batches))
+        return self._kept[index]
+
+    @contextmanager
+    def _own_generators(self) -> Iterator[None]:
+        """The loader's generators as they were left here: the loop draws from the same ones."""
+        theirs = {key: each.get_state() for key, each in self._generators.items()}
+        for key, each in self._generators.items():
+            each.set_state(self._states[key])
+        yield
+        for key, each in self._generators.items():
+            self._states[key] = each.get_state()
+            each.set_state(theirs[key])
+
+
+def _endless(loader: Iterable[Any]) -> Iterator[Any]:
+    for epoch in itertools.count():
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(epoch)
+        empty = True
+        for batch in loader:
+            empty = False
+            yield tensors_alone(batch)
+        if empty:
+            raise BatchesEndedError(
+                "a loader gives batches for as many steps as a run asks for, epoch after epoch",
+                where=type(loader).__name__,
+                got=f"none in epoch {epoch}",
+                remedy="return the loader itself, which can be read again, and no iterator over it",
+            )
+
+
+def shuffled_by_the_process(loader: Any) -> bool:
+    """Whether the order of the batches is drawn from the process's generator, which others draw from, too."""
+    return getattr(getattr(loader, "sampler", None), "generator", 0) is None  # of a random sampler that was given none
+
+
+OWN_ORDER = "DataLoader(…, shuffle=True, generator=torch.Generator().manual_seed(seed))"
