@@ -19,10 +19,14 @@ if TYPE_CHECKING:
     from harness.contract.schema import Arm
 
 
+# a compiled step draws random numbers as the step that is written does, or no dropout would be equal in both
+AS_DRAWN: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random": True}
+
+
 class AskedRun(StepFunctionRun):
     """The step as its arm asks for it, through torch.compile or not; its state is found from the step as written."""
 
-    _compiled: Callable[[dict[str, Tensor]], Tensor] | None
+    _compiled: Callable[[Any], Tensor] | None
 
     def __init__(self, opened: StepFunctionRun, arm: Arm) -> None:
         self._compiles = bool(arm.settings().get("compile"))
@@ -32,15 +36,15 @@ class AskedRun(StepFunctionRun):
         import torch
 
         super()._begin(function)
-        self._compiled = torch.compile(function.step) if self._compiles else None
+        self._compiled = torch.compile(function.step, options=AS_DRAWN) if self._compiles else None
 
     def step_body(self) -> Callable[[], Tensor]:
-        compiled, written, static = self._compiled, self._function.step, self._current.static
+        compiled, written, copied = self._compiled, self._function.step, self._copied_batch()
         if compiled is None:
             return super().step_body()
 
         def step() -> Tensor:
-            return require_loss(compiled({name: each.clone() for name, each in static.items()}), written, "step(batch)")
+            return require_loss(compiled(copied()), written, "step(batch)")
 
         return step
 

@@ -133,16 +133,21 @@ class StepFunctionRun:
     def step_body(self) -> Callable[[], Tensor]:
         from harness.system.replay.cpu_checks import WithoutCpuChecks
 
-        # the step gets copies: what it does to its batch in place must not reach the static buffers
-        static, step, on_cpu = self._current.static, self._function.step, self._device.type == "cpu"
-        structure = self._structure
+        copied, step, on_cpu = self._copied_batch(), self._function.step, self._device.type == "cpu"
 
         def body() -> Tensor:
-            copies = {name: tensor.clone() for name, tensor in static.items()}
+            batch = copied()
             with WithoutCpuChecks() if on_cpu else nullcontext():
-                return require_loss(step(structure.filled(copies)), step, "step(batch)")
+                return require_loss(step(batch), step, "step(batch)")
 
         return body
+
+    def _copied_batch(self) -> Callable[[], Any]:
+        """Makes the batch of the current shape for a step, as `batch(index)` makes it. Of copies: what the step does
+        to its batch in place must not reach the static buffers.
+        """
+        static, structure = self._current.static, self._structure
+        return lambda: structure.filled({name: tensor.clone() for name, tensor in static.items()})
 
     def facts(self) -> Mapping[str, Scalar]:
         return {

@@ -19,6 +19,7 @@ from harness.runners.raised import message_of
 from harness.system import ranks
 from harness.system.batch_structure import leaves, structure_of, tensors_alone
 from harness.system.batch_structure import replaced as with_tensors
+from harness.system.made_step import MadeStepSystem
 from harness.system.step_function import StepFunction, StepFunctionSystem
 
 STEPS = 6
@@ -125,6 +126,26 @@ def test_ranks_share_the_rows_of_any_structure(monkeypatch: pytest.MonkeyPatch) 
         "table": [0, 1, 2],
         "n": 7,
     }
+
+
+class Dropped(MadeStepSystem):
+    """Batches are tuples, and half of them is dropped at random."""
+
+    def build(self, workload: Workload, arm: Arm) -> StepFunction:
+        written = Regression("tuple")
+        take, drop = written.take, nn.Dropout(0.5)
+        written.take = lambda batch: (drop(take(batch)[0]), batch[1])
+        return written.build(workload, arm)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_step_gets_its_batch_and_draws_as_the_plain_one_does() -> None:
+    plain, compiled = (
+        [float(run.step(index)) for index in range(2)]
+        for settings in ({}, {"compile": True})
+        for run in [Dropped().open(WORKLOAD, Arm.model_validate(settings))]
+    )
+    assert compiled == pytest.approx(plain, rel=1e-5)
 
 
 class Functional(StepFunctionSystem):

@@ -77,7 +77,7 @@ def test_the_untrained_control_begins_as_the_plain_arm_and_stays_there() -> None
 def test_a_compiled_step_is_the_compilers_and_its_state_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def compiled(step: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
+    def compiled(step: Callable[[Any], Tensor], **_options: Any) -> Callable[[Any], Tensor]:
         return lambda batch: calls.append(step) or step(batch)  # type: ignore[func-returns-value]
 
     monkeypatch.setattr("torch.compile", compiled)
