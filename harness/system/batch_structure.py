@@ -32,6 +32,25 @@ class Structure:
             return values
         return _sequence(self.kind, list(values.values()))
 
+    def same_leaves(self, batch: Any, found: dict[str, Any]) -> bool:
+        """Whether the batch is made as this one is, of the same types; then its leaves are in `found`, by name.
+
+        For each step, within what is timed: 2 us for two tensors, where `leaves` and `form` took 16.
+        """
+        if self.kind is None:
+            found[self.name] = batch
+            return True
+        if type(batch) is not self.kind:
+            return False
+        if self.kind is type(None):
+            return True
+        if len(batch) != len(self.entries):
+            return False
+        try:
+            return all(each.same_leaves(batch[key], found) for key, each in self.entries)
+        except KeyError:
+            return False
+
     def names(self) -> list[str]:
         """Of its tensors."""
         return [self.name] if self.kind is None else [name for _, each in self.entries for name in each.names()]
