@@ -25,9 +25,18 @@ def require_batch(
     import torch
 
     same = dict[str, Any]()
-    if first is not None and first.same_leaves(batch, same):
-        if all(isinstance(each, torch.Tensor) and not each.is_meta for each in same.values()):
-            return same
+    like_the_first = first is not None and first.same_leaves(batch, same)
+    if like_the_first and all(isinstance(each, torch.Tensor) and not each.is_meta for each in same.values()):
+        return same
+    tensors = _checked(batch, index, function)
+    if first is not None:
+        _require_same_structure(batch, index, function, first)
+    return tensors
+
+
+def _checked(batch: object, index: int, function: Callable[..., Any]) -> dict[str, Tensor]:
+    import torch
+
     found = list(leaves(batch))
     odd = odd_key(batch)
     if odd is not None:
@@ -46,8 +55,6 @@ def require_batch(
     if len(tensors) < len(found):
         twice = next(name for name, _ in found if [each for each, _ in found].count(name) > 1)
         raise _wrong_batch(function, f"two tensors under `{twice}`", "give each a name of its own")
-    if first is not None:
-        _require_same_structure(batch, index, function, first)
     return tensors
 
 
