@@ -44,10 +44,11 @@ class Structure:
             return False
         if self.kind is type(None):
             return True
-        if len(batch) != len(self.entries):
+        values: Any = batch
+        if len(values) != len(self.entries):
             return False
         try:
-            return all(each.same_leaves(batch[key], found) for key, each in self.entries)
+            return all(each.same_leaves(values[key], found) for key, each in self.entries)
         except KeyError:
             return False
 
