@@ -58,6 +58,9 @@ BY_REASON = {
     "vacuous_batches_repeat": (
         "`batch(index)` has to give each index a batch of its own; of a loader that begins anew before, fewer `--steps`"
     ),
+    "tensors_missing": (
+        "what nothing trains is no parameter of the training: freeze it, `requires_grad_(False)`, or leave it out"
+    ),
     "too_slow": "the step is long enough that launches cost nothing, or something else used the GPU",
     "limits_exceeded": "try it again while nothing else uses the machine",
     "worker_wall_limit": "a longer `--wall-limit`, or less work at import and in the function",

@@ -66,7 +66,7 @@ def judge(part: Accumulation, context: Context, sheet: Sheet) -> Judgement:
         _apart(part, candidate, baseline, compared), key=lambda each: (each.step, _ORDER.index(each.quantity))
     )
     _require_one_batch(part, found, sheet)
-    require_every_tensor(candidate, records)
+    require_every_tensor(candidate, records, baseline)
     require_gradients(records)
     _require_two_ways(part, compared)
     for name, execution in named.items():

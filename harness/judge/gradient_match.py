@@ -17,7 +17,7 @@ from harness.contract.kinds.training import ClippedNorm, GradientMatch
 from harness.evidence.arm_records import Gradients, TensorReduction
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, executed, require_captured, require_uncaptured
+from harness.judge.context import Context, end_of, executed, require_captured, require_uncaptured
 from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
 from harness.judge.guards import require_active_clip, require_trained
 from harness.judge.series import require_comparable, require_finite, require_same_parameters
@@ -231,7 +231,7 @@ def _require_guards(
     executions = list(named.values())
     if part.baseline is not None:
         require_uncaptured(context, part.baseline, executions[-1])
-        require_every_tensor(executions[0], records)
+        require_every_tensor(executions[0], records, executions[-1])
         require_gradients(records)
     for name, execution in named.items():
         require_trained(name, execution)
@@ -254,15 +254,35 @@ def require_gradients(records: list[Gradients]) -> None:
         settle(reasons.VACUOUS_GRADIENTS_ZERO, "every compared gradient is zero")
 
 
-def require_every_tensor(candidate: ArmEvidence, records: list[Gradients]) -> None:
-    """Settle FAIL where a trainable tensor had no gradient."""
+def require_every_tensor(candidate: ArmEvidence, records: list[Gradients], baseline: ArmEvidence) -> None:
+    """Settle FAIL where a trainable tensor had no gradient.
+
+    One that no gradient reached in the baseline's step either, and that trains in others, was not used in it: an expert
+    that no token was routed to.
+    """
+    names = candidate.start.trainable_names
+    theirs = {record.step: {tensor.name for tensor in record.tensors} for record in baseline.gradients}
+    trained = _changed(candidate) & _changed(baseline)
     for record in records:
-        seen = len({tensor.name for tensor in record.tensors})
-        if seen < candidate.start.trainable_tensors:
+        seen = {tensor.name for tensor in record.tensors}
+        missing = set(names or ()) - seen
+        unused = {name for name in missing & trained if name not in theirs.get(record.step, missing)}
+        if len(seen) + len(unused) < candidate.start.trainable_tensors:
+            without = f": none reached {some(sorted(missing - unused))}" if missing - unused else ""
             settle(
                 reasons.TENSORS_MISSING,
-                f"{seen} of {candidate.start.trainable_tensors} trainable tensors had a gradient at step {record.step}",
+                f"{len(seen)} of {candidate.start.trainable_tensors} trainable tensors had a gradient at step "
+                f"{record.step}{without}",
             )
+
+
+def _changed(execution: ArmEvidence) -> set[str]:
+    """The parameters that ended otherwise than they began."""
+    start, end = execution.start.state, end_of(execution).state
+    if start is None or end is None:
+        return set()
+    before, after = (each.digests.get("parameters", {}) for each in (start, end))
+    return {name for name, digest in before.items() if after.get(name, digest) != digest}
 
 
 def _sentence(part: GradientMatch, records: list[Gradients], compared: list[Compared]) -> str:

@@ -307,11 +307,14 @@ def _of_kind(kind: str, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _trained_parameters(function: StepFunction) -> dict[str, Tensor]:
-    """The named parameters but for registered buffers, which a forward pass changes and no optimizer does."""
+    """The named parameters but for registered buffers, which a forward pass changes and no optimizer does, and for
+    those that are frozen where others require gradients. Both are state that is watched.
+    """
     from harness.system.replay.found_state import same
     from harness.system.replay.reachable import reach
 
     parameters = require_parameters(function.parameters(), function.parameters)
     found = reach(function.step, function.parameters)
     buffers = {same(tensor) for module in found.modules.values() for tensor in module.buffers()}
-    return {name: tensor for name, tensor in parameters.items() if same(tensor) not in buffers}
+    trained = {name: tensor for name, tensor in parameters.items() if same(tensor) not in buffers}
+    return {name: tensor for name, tensor in trained.items() if tensor.requires_grad} or trained

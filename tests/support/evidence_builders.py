@@ -117,7 +117,7 @@ def series(
     )
 
 
-def state(parameters: str, **others: Mapping[str, str]) -> State:
+def state(parameters: str, /, **others: Mapping[str, str]) -> State:
     """Four parameters, a buffer, a moment and a generator, as digests; `others` replace a category."""
     digests: dict[str, dict[str, str]] = {
         "parameters": {f"p{index}": f"{parameters}{index}" for index in range(4)},

@@ -65,6 +65,14 @@ def none_left(baseline: ArmEvidence) -> Verdict:
     return verdict_of(GRADIENTS | {"clipped_norm": None, "clip_active_steps": None}, run)
 
 
+def routed(theirs: list[Any], end: str = "1") -> Verdict:
+    """`b`, which ends as it says, has no gradient in the candidate's step 5; the baseline has `theirs` there."""
+    states = {"start_state": {"parameters": {"a": "0", "b": "0"}}, "end_state": {"parameters": {"a": "1", "b": end}}}
+    baseline = arm("ungraphed", gradients=[gradients(0), gradients(5, tensors=theirs)], **states)
+    candidate = graphed(gradients=[gradients(0), gradients(5, tensors=[A])], **states)
+    return verdict_of(GRADIENTS, paired(baseline, arm("synchronizing"), candidate))
+
+
 A = reduction("a")
 RELATIVELY = {"equality": "within", "max_abs_difference": None, "max_relative_difference": 1e-3}
 GRADIENT_CASES = [
@@ -117,6 +125,9 @@ GRADIENT_CASES = [
     ),
     Case("no group at one step", "evidence_missing", lambda: matched(groups=[])),
     Case("a tensor without gradient", "tensors_missing", lambda: matched(A)),
+    Case("an expert without tokens in either", "held", lambda: routed([A])),
+    Case("an expert without tokens in the candidate alone", "tensors_missing", lambda: routed([A, reduction("b")])),
+    Case("a tensor that nothing trains", "tensors_missing", lambda: routed([A], end="0")),
     Case("no gradient in the candidate alone", "tensors_missing", lambda: none_left(arm("ungraphed", gradients=BOTH))),
     Case("no gradient in either", "capability_missing", lambda: none_left(arm("ungraphed", gradients=NONE_LEFT))),
     Case("no gradient, and none known of the baseline", "tensors_missing", lambda: none_left(arm("ungraphed"))),
