@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from harness.errors import HarnessError
 from harness.system.replay import generators
 from harness.system.replay.attributes import Attributes
+from harness.system.replay.found_state import same
 from harness.system.replay.reachable import Reachable, reach, tensors_of
 from harness.system.shards import local
 
@@ -40,7 +41,7 @@ class StateGuard:
 
     def __init__(self, state: State, roots: Sequence[object] = ()) -> None:
         self._state, self._roots = state, roots
-        self._values: dict[int, tuple[Tensor, Tensor]] = {}
+        self._values: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # each, one that shares its memory, and a copy
         self._grads: dict[int, tuple[Tensor, Tensor | None, Tensor | None]] = {}
         self._optimizers: dict[int, tuple[Optimizer, dict[Tensor, dict[str, tuple[Any, Any]]]]] = {}
 
@@ -83,7 +84,8 @@ class StateGuard:
         constants = self._constants() if keep_created else set()
         with _disable_current_modes(), torch.no_grad():
             self._attributes.restore(constants)
-            for tensor, value in self._values.values():
+            for tensor, memory, value in self._values.values():
+                _put_back_memory(tensor, memory)
                 _put_back(tensor, value)
             for tensor, gradient, gradient_value in self._grads.values():
                 tensor.grad = gradient
@@ -108,7 +110,7 @@ class StateGuard:
         if id(tensor) in self._values:
             return
         with _disable_current_modes(), torch.no_grad():
-            self._values[id(tensor)] = (tensor, _saved(tensor))
+            self._values[id(tensor)] = (tensor, tensor.detach(), _saved(tensor))
             if tensor.is_leaf and tensor.requires_grad:
                 gradient = tensor.grad if known_gradient else None
                 value = None if gradient is None else _saved(gradient)
@@ -143,6 +145,15 @@ def _tensors(found: Reachable) -> list[Tensor]:
     registered = [tensor for module in found.modules.values() for tensor in tensors_of(module)]
     scales = [each for scaler in found.scalers.values() for each in vars(scaler).values() if isinstance(each, Tensor)]
     return [*registered, *found.tensors.values(), *scales]
+
+
+def _put_back_memory(tensor: Tensor, memory: Tensor) -> None:
+    """Where a step assigned to `.data`, as optimizers in eight bits and swapped averages do: an execution on fake
+    tensors leaves memory without values there.
+    """
+    elsewhere = tensor.device != memory.device  # without values: nobody asks for its address
+    if tensor.layout is torch.strided and (elsewhere or (memory.numel() and same(tensor) != same(memory))):
+        tensor.data = memory
 
 
 def _put_back(tensor: Tensor, value: Tensor) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from harness.system.replay.addresses import MOVED, StaticAddresses
 from harness.system.replay.found_state import found_state
@@ -218,3 +220,22 @@ def test_the_state_of_an_optimizer_in_a_librarys_wrapper_is_restored_and_found_o
         guard.restore(keep_created=True)
     assert [value.abs().sum().item() for value in optimizer.state[parameter].values()] == [0.0, 0.0, 0.0]
     assert {name for name in found_state(run)["optimizer"] if name.endswith("exp_avg")} == {"0.exp_avg"}
+
+
+@pytest.mark.parametrize("on_fake_tensors", [False, True])
+def test_memory_that_a_step_put_in_the_place_of_a_parameters_is_taken_back(on_fake_tensors: bool) -> None:
+    """As an optimizer in eight bits does, or an evaluation that swaps averaged weights in."""
+    parameter = nn.Parameter(torch.ones(3))
+    buffer, empty = torch.ones(2), torch.zeros(0)
+    parameter.grad = torch.full((3,), 2.0)
+    addresses = parameter.data_ptr(), buffer.data_ptr()
+    with StateGuard(lambda: {"p": parameter, "b": buffer, "e": empty}) as guard:
+        with FakeTensorMode(allow_non_fake_inputs=True) if on_fake_tensors else nullcontext():
+            parameter.grad = None
+            parameter.data = parameter.data * 3
+            buffer.data = torch.zeros(5)
+        guard.restore()
+    assert (parameter.tolist(), buffer.tolist()) == ([1.0] * 3, [1.0] * 2)
+    assert (parameter.data_ptr(), buffer.data_ptr()) == addresses
+    assert parameter.grad is not None
+    assert parameter.grad.tolist() == [2.0] * 3
