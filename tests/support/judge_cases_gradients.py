@@ -67,7 +67,10 @@ def none_left(baseline: ArmEvidence) -> Verdict:
 
 def routed(theirs: list[Any], end: str = "1") -> Verdict:
     """`b`, which ends as it says, has no gradient in the candidate's step 5; the baseline has `theirs` there."""
-    states = {"start_state": {"parameters": {"a": "0", "b": "0"}}, "end_state": {"parameters": {"a": "1", "b": end}}}
+    states: dict[str, Any] = {
+        "start_state": {"parameters": {"a": "0", "b": "0"}},
+        "end_state": {"parameters": {"a": "1", "b": end}},
+    }
     baseline = arm("ungraphed", gradients=[gradients(0), gradients(5, tensors=theirs)], **states)
     candidate = graphed(gradients=[gradients(0), gradients(5, tensors=[A])], **states)
     return verdict_of(GRADIENTS, paired(baseline, arm("synchronizing"), candidate))
