@@ -193,3 +193,28 @@ def test_what_a_step_function_does_not_have_is_refused() -> None:
         Example().open(WORKLOAD, Arm(), fault="stale_batch")
     with pytest.raises(ValueError, match="takes neither data nor a model directory"):
         Example().open(WORKLOAD, Arm(), data="text")
+
+
+class Frozen(Example):
+    """The example beside a frozen layer, which its parameters name too."""
+
+    def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+        step, batch, parameters = super().build(workload, arm)
+        self.layer = nn.Linear(4, 4).requires_grad_(False)
+
+        def frozen_first(given: dict[str, Tensor]) -> Tensor:
+            loss: Tensor = step({"x": self.layer(given["x"])})
+            return loss
+
+        return frozen_first, batch, lambda: {**parameters(), "layer.weight": self.layer.weight}
+
+
+def test_a_frozen_parameter_is_watched_and_not_trained() -> None:
+    system = Frozen()
+    with system.open(WORKLOAD, Arm()) as run:
+        assert set(run.parameters()) == {"weight", "bias"}
+        run.step(0)
+        assert set(run.gradients()) == {"weight", "bias"}
+        watched = run.state()["parameters"].values()
+        assert any(tensor is system.layer.weight for tensor in watched)
+        assert not any(tensor is run.parameters()["weight"] for tensor in watched)
