@@ -59,6 +59,10 @@ class DrivenTrainer:
         """torch's own, without the library's wrapper."""
         raise NotImplementedError
 
+    def optimizers(self) -> list[Any]:
+        """All of them: a loop may have several."""
+        return [self.optimizer()]
+
     def one_step(self, batch: Batch) -> Tensor:
         """The library's methods of one step, without its schedule; the 0-d loss."""
         raise NotImplementedError
@@ -98,10 +102,10 @@ class DrivenTrainer:
         return {name: each for name, each in self.model().named_parameters() if each.requires_grad}
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """What is found of either drive: model and optimizer, its learning rate included."""
+        """What is found of either drive: model and optimizers, their learning rates included."""
         from harness.system.replay.found_state import found_state
 
-        return found_state(self.model(), self.optimizer(), parameters=self.parameters())
+        return found_state(self.model(), *self.optimizers(), parameters=self.parameters())
 
     def _step(self, _model: Any, _optimizer: Any, batch: Batch) -> Tensor:
         return self.one_step(batch)

@@ -55,6 +55,7 @@ class DrivenLightningTrainer(DrivenTrainer):
     def run(self, drive: str, capture: str, layers: int) -> OwnedLoopRun | StepFunctionRun:
         if drive == "steps":
             _require_own_order(self._loader)
+            _require_one_update(self._trainer, self._module)
             self._module.training_step = self._training_step
             # what is logged is kept in tensors of the trainer, which belong to its loop
             self._module.log = self._module.log_dict = lambda *_arguments, **_options: None
@@ -66,9 +67,13 @@ class DrivenLightningTrainer(DrivenTrainer):
     def optimizer(self) -> Any:
         return self._trainer.optimizers[0]  # torch's own: Lightning wraps it where a module asks for it
 
+    def optimizers(self) -> list[Any]:
+        return list(self._trainer.optimizers)
+
     def one_step(self, batch: Batch) -> Tensor:
         """As Lightning does it: the whole step is a closure of the optimizer's, and gradients are clipped after it."""
         strategy, optimizer = self._trainer.strategy, self.optimizer()
+        batch = self._trainer.precision_plugin.convert_input(batch)
         losses: list[Tensor] = []
 
         def closure() -> Any:
@@ -96,6 +101,23 @@ def _require_own_order(loader: Any) -> None:
             where=type(loader.sampler).__name__,
             got="the process's generator",
             remedy=OWN_ORDER,
+        )
+
+
+def _require_one_update(trainer: Any, module: Any) -> None:
+    """What `one_step` repeats: each batch is one update of one optimizer, by Lightning itself."""
+    found = {
+        "a module that optimizes itself, `automatic_optimization=False`": not module.automatic_optimization,
+        f"{len(trainer.optimizers)} optimizers": len(trainer.optimizers) != 1,
+        f"accumulate_grad_batches={trainer.accumulate_grad_batches}": trainer.accumulate_grad_batches != 1,
+    }
+    got = [text for text, present in found.items() if present]
+    if got:
+        raise UnsuitableTrainerError(
+            "step by step each batch is one update of one optimizer, made by Lightning",
+            where=type(module).__name__,
+            got=" and ".join(got),
+            remedy="train it by its loop, `drive: loop`",
         )
 
 

@@ -182,3 +182,83 @@ def test_a_loader_that_shuffles_by_the_processs_generator_is_refused_step_by_ste
     with pytest.raises(UnsuitableTrainerError, match=r"RandomSampler: .* found the process's generator; DataLoader"):
         driven_trainer.run("steps", "none", 0)
     driven_trainer.close()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("settings", "attributes", "found"),
+    [
+        ({}, {"automatic_optimization": False}, r"a module that optimizes itself, `automatic_optimization=False`;"),
+        ({"accumulate_grad_batches": 2}, {}, r"accumulate_grad_batches=2;"),
+        ({}, {"automatic_optimization": False, "two": True}, r"`automatic_optimization=False` and 2 optimizers;"),
+    ],
+)
+def test_what_a_step_of_lightning_does_not_repeat_is_refused_and_goes_by_the_loop(
+    settings: dict[str, Any],
+    attributes: dict[str, Any],
+    found: str,
+    untouched: Callable[[str], Trained],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    untouched("lightning_module")
+    system = own_steps(settings, attributes)
+    with pytest.raises(Exception, match=rf"each batch is one update of one optimizer.*found {found}"):
+        system.open(workload("lightning_module"), Arm.model_validate(DRIVES["steps"]))
+    with system.open(workload("lightning_module"), Arm()) as run:
+        assert len({run.step(index).item() for index in range(4)}) == 4
+        moments = run.state()["optimizer"]  # type: ignore[attr-defined]
+        assert len([name for name in moments if name.endswith("exp_avg")]) == 6  # of both, where there are two
+
+
+def own_steps(settings: dict[str, Any], attributes: dict[str, Any]) -> LightningSystem:
+    """Lightning's example, whose module may make its updates itself, by one optimizer or two."""
+    import pytorch_lightning
+
+    train = importlib.import_module("examples.lightning_module.train")
+
+    class Own(train.Forecast):  # type: ignore[name-defined,misc]
+        automatic_optimization = attributes.get("automatic_optimization", True)
+
+        def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
+            loss: Tensor = super().training_step(batch, batch_index)
+            if not self.automatic_optimization:
+                made = self.optimizers()
+                optimizers = made if isinstance(made, list) else [made]
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+                self.manual_backward(loss)
+                for optimizer in optimizers:
+                    optimizer.step()
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            split = [[self.model], [self.head]] if attributes.get("two") else [[self.model, self.head]]
+            return [torch.optim.Adam([p for each in part for p in each.parameters()]) for part in split]
+
+    class System(LightningSystem):
+        def fit(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+            loader = train.make_fit(steps=STEPS, quiet=True)[2]
+            quiet = dict.fromkeys(
+                ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False
+            )
+            return pytorch_lightning.Trainer(max_steps=STEPS, **quiet, **settings), Own(), loader
+
+    return System()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_batch_is_converted_to_the_trainers_precision(
+    untouched: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    untouched("lightning_module")
+    losses = []
+    for drive in DRIVES.values():
+        seed_all(0)
+        system = own_steps({"precision": "64-true"}, {})
+        with system.open(workload("lightning_module"), Arm.model_validate(drive)) as run:
+            losses.append([run.step(index).item() for index in range(4)])
+            assert {tensor.dtype for tensor in run.parameters().values()} == {torch.float64}  # type: ignore[attr-defined]
+    assert losses[0] == losses[1]
