@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +77,7 @@ def _reading(candidate: Array, baseline: Array, of_candidate: _Step, of_baseline
     return Reading(ratios, np.stack(selves, axis=-2))
 
 
+@cache  # one verdict asks for the same few of them a hundred times
 def t_quantile(confidence: float, processes: int) -> float:
     """Quantile of Student's t with `processes` - 1 degrees of freedom."""
     from scipy.special import stdtrit
@@ -131,6 +133,7 @@ def _allowed_for(reach: Array | float, bias: Array | float) -> Array:
     return np.maximum(reach + bias, np.hypot(reach, COMMON_NOISE))
 
 
+@cache  # likewise
 def may_dissent(processes: int, confidence: float) -> int:
     """How many processes may lie on the other side: none of 8 at a confidence of 0.99 (0.4 %), one of 12 (0.3 %).
 
