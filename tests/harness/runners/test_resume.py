@@ -94,7 +94,9 @@ def test_a_bound_decides_alone_where_bits_do_not(tmp_path: Path) -> None:
     assert wide.figures["end_max_abs_difference"].value is not None
 
 
-@pytest.mark.usefixtures("forked")
-def test_a_module_that_keeps_what_it_saved_is_seen_through_by_another_process(tmp_path: Path) -> None:
+def test_a_module_that_keeps_what_it_saved_is_seen_through_by_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Within one process it would pass: nothing of it is in the checkpoint."""
+    monkeypatch.setenv("PYTHONPATH", child_path())
     assert resumed("InMemory", tmp_path).reason == "nothing_loaded"
