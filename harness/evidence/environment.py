@@ -105,7 +105,7 @@ def collect(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None
     versions = {name: installed for name in PACKAGES if (installed := _version(name)) is not None}
     return Environment(
         git=GitFacts(commit=git_commit()),
-        source_digest=_digest_of(listed_sources(systems) if listed is None else listed),
+        source_digest=source_digest(systems, listed),
         platform=platform.platform(),
         versions={"python": platform.python_version(), "cuda": torch_cuda(), **versions},
         gpu=gpu_facts(),
@@ -151,14 +151,15 @@ def package_digests(listed: Mapping[str, str]) -> dict[str, str]:
     return {package: hashlib.sha256(lines.encode()).hexdigest() for package, lines in listed.items()}
 
 
-def source_digest(systems: Iterable[str] = ()) -> str:
+def source_digest(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None) -> str:
     """SHA-256 over the Python sources of the harness and of the packages that the systems live in.
 
     From files, because a copied tree may have no git. Each file counts with its path inside its package, so the
     digest does not depend on where the tree lies. A package that cannot be found counts as absent. Raises HarnessError
     for sources of more than `SOURCE_LIMIT` bytes.
     """
-    return _digest_of(listed_sources(systems))
+    lines = listed_sources(systems) if listed is None else listed
+    return hashlib.sha256("".join(lines.values()).encode()).hexdigest()
 
 
 def listed_sources(systems: Iterable[str] = ()) -> dict[str, str]:
@@ -166,10 +167,6 @@ def listed_sources(systems: Iterable[str] = ()) -> dict[str, str]:
     `source_digest`."""
     packages = sorted({"harness", *(name.partition(":")[0].partition(".")[0] for name in systems)})
     return {package: "".join(_lines(package)) for package in packages}
-
-
-def _digest_of(listed: Mapping[str, str]) -> str:
-    return hashlib.sha256("".join(listed.values()).encode()).hexdigest()
 
 
 def _lines(package: str) -> Iterator[str]:
