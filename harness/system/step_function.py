@@ -133,8 +133,7 @@ class StepFunctionSystem:
 
     def _require_settings(self, workload: Workload, arm: Arm) -> None:
         """A setting that nobody reads would leave the arm as it is without it."""
-        from harness.contract.strict_yaml import nearest
-        from harness.system.options import option_error
+        from harness.system.options import nearest, option_error
 
         found = {
             "models": [f"no model '{workload.model}'; {nearest(workload.model, self.models)}"]
