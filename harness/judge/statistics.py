@@ -60,13 +60,20 @@ def readings(
 
 
 def undisturbed(seconds: Array) -> Array:
-    """Lower quartile of an arm's step times [..., B]."""
-    return np.asarray(np.percentile(seconds, UNDISTURBED, axis=-1))
+    """Lower quartile of an arm's step times [..., B], finite ones: `np.percentile` bit for bit, as `as_found`."""
+    ordered, blocks = np.sort(seconds, axis=-1), seconds.shape[-1]
+    place = UNDISTURBED / 100 * (blocks - 1)
+    below = int(place)
+    low, high = ordered[..., below], ordered[..., min(below + 1, blocks - 1)]
+    share = place - below  # from the nearer of the two, as numpy does
+    return np.asarray(low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share))
 
 
 def as_found(seconds: Array) -> Array:
-    """Median of an arm's step times [..., B]."""
-    return np.asarray(np.median(seconds, axis=-1))
+    """Median of an arm's step times [..., B], finite ones: `np.median` bit for bit, which for so few takes six times as
+    long as sorting them."""
+    ordered, blocks = np.sort(seconds, axis=-1), seconds.shape[-1]
+    return np.asarray((ordered[..., (blocks - 1) // 2] + ordered[..., blocks // 2]) / 2)
 
 
 def _reading(candidate: Array, baseline: Array, of_candidate: _Step, of_baseline: _Step) -> Reading:
