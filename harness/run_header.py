@@ -65,7 +65,8 @@ def header_of(
     """`run.json`, but for the digests of evidence. Waivers are judged by the day on which the run starts."""
     systems = sorted({loaded.contract.system for loaded in contracts})
     arms = sorted({system for loaded in contracts for system in loaded.contract.systems()})
-    collected = environment.collect(systems).model_copy(update={"trainers": trainers(arms)})
+    listed = environment.listed_sources(systems)
+    collected = environment.collect(systems, listed).model_copy(update={"trainers": trainers(arms)})
     header = Header(
         purpose="verify" if options.fault is None else "fault",
         started_at=started.isoformat(timespec="seconds"),
@@ -80,7 +81,7 @@ def header_of(
             contracts=contract_digests(contracts),
             shared=shared_digests(contracts),
             source=collected.source_digest,
-            packages=environment.package_digests(systems),
+            packages=environment.package_digests(listed),
         ),
         waivers=[WaiverRecord(**waiver.record(started.date())) for waiver in waivers],
     )

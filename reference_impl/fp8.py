@@ -11,7 +11,6 @@ library multiplies; elsewhere its twin does, in fp32.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -105,6 +104,14 @@ class Fp8Products:
         )
 
 
+# What each code of a type of eight bits stands for, in the order of codes. Made before any step is: what a recorded one
+# makes is written anew by its replays.
+_VALUES = {
+    dtype: torch.arange(256, dtype=torch.uint8).view(dtype).float()
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)
+}
+
+
 def _twin(a: ScaledRows, b: ScaledRows, bias: Tensor | None, dtype: torch.dtype, out: Tensor | None) -> Tensor:
     """The same product by torch's fp32 one."""
     product = _float(a.data) @ _float(b.data).t()
@@ -116,10 +123,4 @@ def _twin(a: ScaledRows, b: ScaledRows, bias: Tensor | None, dtype: torch.dtype,
 
 def _float(data: Tensor) -> Tensor:
     """e4m3 or e5m2 on a CPU -> f32, the bits of ``data.float()``, which takes four times as long as looking them up."""
-    return _values(data.dtype).index_select(0, data.view(torch.uint8).flatten().int()).view(data.shape)
-
-
-@cache
-def _values(dtype: torch.dtype) -> Tensor:
-    """What each code of a type of eight bits stands for, in the order of codes."""
-    return torch.arange(256, dtype=torch.uint8).view(dtype).float()
+    return _VALUES[data.dtype].index_select(0, data.view(torch.uint8).flatten().int()).view(data.shape)

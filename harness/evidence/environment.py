@@ -10,7 +10,7 @@ import importlib.util
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import PackageNotFoundError, version
@@ -99,12 +99,13 @@ def torch_cuda() -> str | None:
     return found.group(1) if found else None
 
 
-def collect(systems: Iterable[str] = ()) -> Environment:
-    """The machine's fingerprint. `systems` are `module:attribute` names, for the source digest."""
+def collect(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None) -> Environment:
+    """The machine's fingerprint. `systems` are `module:attribute` names, for the source digest; `listed`: what
+    `listed_sources` gives of them, where that is known."""
     versions = {name: installed for name in PACKAGES if (installed := _version(name)) is not None}
     return Environment(
         git=GitFacts(commit=git_commit()),
-        source_digest=source_digest(systems),
+        source_digest=source_digest(systems, listed),
         platform=platform.platform(),
         versions={"python": platform.python_version(), "cuda": torch_cuda(), **versions},
         gpu=gpu_facts(),
@@ -145,28 +146,30 @@ def job_facts() -> JobFacts:
     )
 
 
-def package_digests(systems: Iterable[str] = ()) -> dict[str, str]:
+def package_digests(listed: Mapping[str, str]) -> dict[str, str]:
     """SHA-256 over the sources of the harness and of each package that a system lives in, by the package's name."""
-    return {package: hashlib.sha256("".join(_lines(package)).encode()).hexdigest() for package in _packages(systems)}
+    return {package: hashlib.sha256(lines.encode()).hexdigest() for package, lines in listed.items()}
 
 
-def source_digest(systems: Iterable[str] = ()) -> str:
+def source_digest(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None) -> str:
     """SHA-256 over the Python sources of the harness and of the packages that the systems live in.
 
     From files, because a copied tree may have no git. Each file counts with its path inside its package, so the
     digest does not depend on where the tree lies. A package that cannot be found counts as absent. Raises HarnessError
     for sources of more than `SOURCE_LIMIT` bytes.
     """
-    lines = [line for package in _packages(systems) for line in _lines(package)]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+    lines = listed_sources(systems) if listed is None else listed
+    return hashlib.sha256("".join(lines.values()).encode()).hexdigest()
 
 
-def _packages(systems: Iterable[str]) -> list[str]:
-    return sorted({"harness", *(name.partition(":")[0].partition(".")[0] for name in systems)})
+def listed_sources(systems: Iterable[str] = ()) -> dict[str, str]:
+    """By package, sorted: a line for each source file, its path inside the package and its SHA-256. As
+    `source_digest`."""
+    packages = sorted({"harness", *(name.partition(":")[0].partition(".")[0] for name in systems)})
+    return {package: "".join(_lines(package)) for package in packages}
 
 
 def _lines(package: str) -> Iterator[str]:
-    """A line for each source file: its path inside the package, and its SHA-256."""
     for name, path in _sources(package):
         yield f"{package}/{name} {_digest(path)}\n"
 
@@ -192,11 +195,17 @@ def _sources(package: str) -> list[tuple[str, Path]]:
         return []
     if spec.submodule_search_locations is None:  # a single file
         return [("", Path(spec.origin))] if spec.origin is not None else []
-    roots = [Path(location) for location in spec.submodule_search_locations]
-    # an editor's lock is a link to nothing that ends in .py, and a pipe would never end
-    paths = [(root, path) for root in roots for path in root.rglob("*.py") if path.is_file()]
-    found = [(path.relative_to(root).as_posix(), path) for root, path in paths]
-    return sorted(found)
+    return sorted(found for root in spec.submodule_search_locations for found in _below(root))
+
+
+def _below(root: str) -> Iterator[tuple[str, Path]]:
+    """Every source file below a folder. An editor's lock is a link to nothing that ends in .py, and a pipe would never
+    end: neither is one."""
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = os.path.join(folder, name)  # noqa: PTH118 - hundreds of them: a Path takes ten times as long
+            if name.endswith(".py") and os.path.isfile(path):  # noqa: PTH113 - likewise
+                yield path[len(root) :].strip(os.sep).replace(os.sep, "/"), Path(path)
 
 
 def git_commit() -> str | None:

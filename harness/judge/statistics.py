@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,13 +60,20 @@ def readings(
 
 
 def undisturbed(seconds: Array) -> Array:
-    """Lower quartile of an arm's step times [..., B]."""
-    return np.asarray(np.percentile(seconds, UNDISTURBED, axis=-1))
+    """Lower quartile of an arm's step times [..., B], finite ones: `np.percentile` bit for bit, as `as_found`."""
+    ordered, blocks = np.sort(seconds, axis=-1), seconds.shape[-1]
+    place = UNDISTURBED / 100 * (blocks - 1)
+    below = int(place)
+    low, high = ordered[..., below], ordered[..., min(below + 1, blocks - 1)]
+    share = place - below  # from the nearer of the two, as numpy does
+    return np.asarray(low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share))
 
 
 def as_found(seconds: Array) -> Array:
-    """Median of an arm's step times [..., B]."""
-    return np.asarray(np.median(seconds, axis=-1))
+    """Median of an arm's step times [..., B], finite ones: `np.median` bit for bit, which for so few takes six times as
+    long as sorting them."""
+    ordered, blocks = np.sort(seconds, axis=-1), seconds.shape[-1]
+    return np.asarray((ordered[..., (blocks - 1) // 2] + ordered[..., blocks // 2]) / 2)
 
 
 def _reading(candidate: Array, baseline: Array, of_candidate: _Step, of_baseline: _Step) -> Reading:
@@ -76,6 +84,7 @@ def _reading(candidate: Array, baseline: Array, of_candidate: _Step, of_baseline
     return Reading(ratios, np.stack(selves, axis=-2))
 
 
+@cache  # one verdict asks for the same few of them a hundred times
 def t_quantile(confidence: float, processes: int) -> float:
     """Quantile of Student's t with `processes` - 1 degrees of freedom."""
     from scipy.special import stdtrit
@@ -131,6 +140,7 @@ def _allowed_for(reach: Array | float, bias: Array | float) -> Array:
     return np.maximum(reach + bias, np.hypot(reach, COMMON_NOISE))
 
 
+@cache  # likewise
 def may_dissent(processes: int, confidence: float) -> int:
     """How many processes may lie on the other side: none of 8 at a confidence of 0.99 (0.4 %), one of 12 (0.3 %).
 

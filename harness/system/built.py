@@ -103,13 +103,12 @@ def as_step_function(returned: object, build: Callable[..., Any], name: str = "b
 
     Raises `AdapterError` for anything else; `name` is what the message calls the function that returned it.
     """
-    where = return_place(build)
     if isinstance(returned, tuple | list) and len(returned) in (3, 4):
         returned = StepFunction(*returned)
     if not isinstance(returned, StepFunction):
         raise AdapterError(
             f"{name} returns StepFunction(step, batch, parameters), or a tuple of these three and maybe `state`",
-            where=where,
+            where=return_place(build),
             got=describe_value(returned),
             remedy="end it with `return StepFunction(step=step, batch=batch, parameters=parameters)`",
         )
@@ -121,7 +120,7 @@ def as_step_function(returned: object, build: Callable[..., Any], name: str = "b
         if not callable(function):
             raise AdapterError(
                 f"`{member}` of what {name} returns is a function",
-                where=where,
+                where=return_place(build),
                 got=describe_value(function),
                 remedy=f"the harness calls it: `def {member}({', '.join(arguments)}): …`",
             )

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from harness.contract.strict_yaml import nearest
 from harness.system.protocol import Scalar
+
+
+def nearest(name: object, names: Iterable[str]) -> str:
+    """`strict_yaml.nearest`, whose libraries every process that opens a step would load for it."""
+    from harness.contract import strict_yaml
+
+    return strict_yaml.nearest(name, names)
 
 
 def option_error(what: str, name: str, value: Scalar, known: Mapping[str, object]) -> str:

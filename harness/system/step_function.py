@@ -83,16 +83,21 @@ class StepFunctionSystem:
         )
 
     def _described_faults(self) -> dict[str, FaultDescription]:
-        where = attribute_place(type(self), "faults")
-        rule, remedy = "`faults` is a dictionary of PlantedFault by name", "see docs/plugging-in-a-trainer.md"
         given: object = self.faults
         if not isinstance(given, Mapping):
-            raise AdapterError(rule, where=where, got=f"a {type(given).__name__}", remedy=remedy)
+            raise self._wrong_faults(f"a {type(given).__name__}")
         for name, fault in given.items():
             if not isinstance(fault, PlantedFault):
-                got = f"a {type(fault).__name__} under {name!r}"
-                raise AdapterError(rule, where=where, got=got, remedy=remedy)
+                raise self._wrong_faults(f"a {type(fault).__name__} under {name!r}")
         return {name: fault.described(name) for name, fault in self.faults.items()}
+
+    def _wrong_faults(self, got: str) -> AdapterError:
+        return AdapterError(
+            "`faults` is a dictionary of PlantedFault by name",
+            where=attribute_place(type(self), "faults"),
+            got=got,
+            remedy="see docs/plugging-in-a-trainer.md",
+        )
 
     def open(
         self,
@@ -128,8 +133,7 @@ class StepFunctionSystem:
 
     def _require_settings(self, workload: Workload, arm: Arm) -> None:
         """A setting that nobody reads would leave the arm as it is without it."""
-        from harness.contract.strict_yaml import nearest
-        from harness.system.options import option_error
+        from harness.system.options import nearest, option_error
 
         found = {
             "models": [f"no model '{workload.model}'; {nearest(workload.model, self.models)}"]

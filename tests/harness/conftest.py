@@ -8,14 +8,27 @@ SCRIPTED = Path(__file__).parents[1] / "support" / "scripted"
 @pytest.fixture(scope="session")
 def loaded() -> None:
     """Loaded before any test: `pytester` unloads what was imported beside it, and numpy cannot be loaded twice."""
+    import filelock
+    import matplotlib.backends.backend_svg
     import matplotlib.pyplot as plt
     import numpy as np
+    import rich.console
+    import typer.completion
 
+    import harness.commands.application
+    import harness.commands.verify
+    import harness.forecast.estimates
+    import harness.forecast.recorded
     import harness.judge.registry
     import harness.pytest_plugin.verifier
     import harness.report.html
+    import harness.runners.lanes
+    import harness.runners.schedule
+    import harness.runners.sharing
+    import harness.session
+    import harness.system.wrappers
 
-    assert all((plt, np, harness))
+    assert all((filelock, matplotlib, plt, np, rich, typer, harness))
 
 
 @pytest.fixture

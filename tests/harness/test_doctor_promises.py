@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_start import path_of_commands
 from wrong_adapters import RIGHT
 
 ROOT = Path(__file__).parents[2]
@@ -125,7 +126,7 @@ def contract(name: str, system: str, claims: dict[str, dict[str, Any]], model: s
 
 def harness(project: Path, *arguments: str) -> dict[str, Any]:
     command = [sys.executable, "-P", "-m", "harness", *arguments, "--json"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, "PYTHONPATH": path_of_commands(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
@@ -133,7 +134,7 @@ def harness(project: Path, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def units(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tuple[bool, str, str]]]:
+def units(warm: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tuple[bool, str, str]]]:
     """By contract and claim: what doctor promises, and status and reason of verify."""
     project = tmp_path_factory.mktemp("project")
     (project / "right.py").write_text(RIGHT)

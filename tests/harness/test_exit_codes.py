@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from itertools import chain, combinations
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 from budget import is_long
 
 from harness.commands import application as cli
+from harness.evidence.environment import collect
+from harness.evidence.environment_records import Environment
 from harness.numbers import counted
 
 VERDICTS = ("held", "violated", "undecided", "not_run", "error")
@@ -61,6 +64,11 @@ def name_of(row: Row) -> str:
     return "+".join(row[0]) + ("-gate" if row[1] else "")
 
 
+@cache
+def found_here() -> Environment:
+    return collect()
+
+
 @pytest.fixture
 def contract(
     pytester: pytest.Pytester, scripted: Path, played: None, monkeypatch: pytest.MonkeyPatch
@@ -69,6 +77,10 @@ def contract(
     from scripted_system import contract_text
 
     monkeypatch.setattr("harness.session.write_reports", lambda *_: None)  # reports have tests of their own
+    # and so has what a header says of machine and sources: it was most of a row, and is that of the first one here
+    monkeypatch.setattr("harness.evidence.environment.collect", lambda *_: found_here())
+    monkeypatch.setattr("harness.evidence.environment.listed_sources", lambda *_: {"harness": "here"})
+    monkeypatch.setattr("harness.run_header.trainers", lambda *_: {})
     pytester.makeini("[pytest]\ncontract_paths = contracts\n")
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # hypothesis alone takes half a second of each process
     # xdist gives its workers the path that this process began with

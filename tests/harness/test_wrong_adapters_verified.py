@@ -6,7 +6,6 @@ import html
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 import yaml
+from warm_start import path_of_commands
 from wrong_adapters import ADAPTERS, DESCRIBED, RIGHT
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,6 @@ class Verified:
     claims: dict[str, dict[str, Any]]
     page: str
     cases: dict[str, str]  # JUnit's message and text by claim
-    processor_seconds: float
 
 
 def claim(name: str) -> dict[str, Any]:
@@ -52,7 +51,7 @@ def claim(name: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def verified(tmp_path_factory: pytest.TempPathFactory) -> Verified:
+def verified(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Verified:
     folder = tmp_path_factory.mktemp("user")
     (folder / "right.py").write_text(RIGHT)
     for name, wrong in PLACED.items():
@@ -68,11 +67,9 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> Verified:
         "claims": [claim(name) for name in ("also_right", *PLACED)],
     }
     (folder / "contract.yaml").write_text(yaml.safe_dump(contract))
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-P", "-m", "harness", "verify", "contract.yaml", "--name", "run"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "1000"}
+    environment = {**os.environ, "PYTHONPATH": path_of_commands(ROOT), "COLUMNS": "1000"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     run = folder / "harness-reports" / "run"
     cases = {
         str(case.get("name")).removesuffix("[w]"): f"{case[1].get('message')} {case[1].text}"
@@ -85,7 +82,6 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> Verified:
         {each["claim"]: each for each in json.loads((run / "verdicts.json").read_text())["claims"]},
         html.unescape((run / "report.html").read_text()),
         cases,
-        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
     )
 
 

@@ -41,7 +41,14 @@ def fork_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Train parts in a fork of a process that has done nothing yet: starting an interpreter takes seconds."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["torch", "torch.optim", "torch._dynamo", "harness.runners.checkpoints", "harness.runners.opening"]
+        [
+            "torch",
+            "torch.optim",
+            "torch._dynamo",
+            "harness.runners.training_part",
+            "harness.system.replay.cpu_checks",
+            "harness.system.step_function",
+        ]
     )
 
     def train_elsewhere(part: TrainingPart, recorder: Recorder) -> ArmFailed | None:

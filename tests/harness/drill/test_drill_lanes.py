@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from small_drill import execute_here, in_lanes, write_contract
+from small_drill import execute_here, in_lanes, run_here, write_contract
 
 from harness.commands import judge, pack
 from harness.drill import drill as fire_drill
@@ -14,7 +14,7 @@ from harness.errors import ExitCode
 from harness.evidence.plan_records import Run
 from harness.rejudge import rejudged
 from harness.run_directory.drill_record import read_record
-from harness.runners import schedule, supervisor
+from harness.runners import supervisor
 
 FAULTS = "lost_first_update, swapped_arms, missing_run"
 CONTROL = "evidence/short-v1+short+paired"
@@ -29,9 +29,9 @@ def drilled(folder: Path, patch: pytest.MonkeyPatch, *, stop_in: str = "") -> fi
             raise SystemExit(ExitCode.TERMINATED)
         execute_here(run, directory, *arguments, **options)
 
+    run_here(patch, folder)
     in_lanes(patch)
     patch.setattr(supervisor, "execute", execute)
-    patch.setattr(schedule, "usable_cores", lambda: 1)
     options = fire_drill.DrillOptions(reports=folder / "reports", name="drilled")
     return fire_drill.drill([write_contract(folder, FAULTS)], options)
 

@@ -205,6 +205,28 @@ def test_the_source_digest_follows_content_and_not_place(tmp_path: Path, monkeyp
     assert source_digest() != digests[0]
 
 
+def test_every_source_is_listed_by_its_path_and_counts_for_its_package_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = package(tmp_path, monkeypatch)
+    for name in ("z.py", "below/a.py", "below/deeper/b.py", ".hidden/c.py", "below/notes.txt", "a.pyc"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    (folder / "link.py").symlink_to("z.py")
+    systems = ["a_package_of_sources:System"]
+    before = environment.listed_sources(systems)
+    listed = [line.split()[0] for line in before["a_package_of_sources"].splitlines()]
+    paths = (".hidden/c.py", "__init__.py", "below/a.py", "below/deeper/b.py", "link.py", "z.py")
+    assert listed == [f"a_package_of_sources/{path}" for path in paths]
+    (folder / "below/deeper/b.py").write_text("changed")
+    after = environment.listed_sources(systems)
+    changed = {
+        name: environment.package_digests(before)[name] != environment.package_digests(after)[name] for name in before
+    }
+    assert changed == {"a_package_of_sources": True, "harness": False}
+    assert environment.collect(systems, before).source_digest != environment.collect(systems).source_digest
+
+
 def test_a_renamed_source_changes_the_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     package = tmp_path / "renaming_package"

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from budget import is_long
+from evidence_builders import timed_run
 from evidence_paths import Judged, Path, changed, few, inside, name_of, recorded, things
+from evidence_reads import Reads, reads_noted
 from judge_cases_tables import EVERYTHING
 
 from harness.evidence.run_evidence import Series
@@ -120,11 +123,43 @@ def test_less_evidence_never_passes(
         judged = None if case.reason in ("held", "judge_error") else recorded(case, monkeypatch)
         if judged is None:  # or it is of several units
             continue
+        reads = _read_by(judged, monkeypatch)
         for path, less in unlike_earlier_ones(judged, case.reason, taken(judged.evidence), known):
             tried += 1
+            if not (is_long() or reads.of(judged.evidence, path)):  # its verdict is that of the whole evidence
+                continue
             with changed(judged.evidence, path, less):
                 if judged.verdict().status is Status.PASS:
                     name = name_of(path)
                     passed.add(next((each for each in listed if name.endswith(f".{each}") or name == each), name))
     assert passed == set(listed)
     assert tried > 20
+
+
+READ = {
+    "its attribute": lambda run: run.timing.blocks,
+    "a copy of the run": lambda run: replace(run, run_id="other").timing.blocks,
+    "a copy of what holds it": lambda run: run.timing.model_copy(),
+    "what holds it, written": lambda run: run.timing.model_dump_json(),
+    "what holds it, compared": lambda run: run.timing == run.timing.model_copy(deep=True),
+}
+
+
+@pytest.mark.parametrize("way", READ)
+def test_whichever_way_something_is_read_it_counts_as_read(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    evidence: list[Any] = [timed_run(0, [0.01] * 4, [0.012] * 4)]
+    with reads_noted(monkeypatch) as reads:
+        READ[way](evidence[0])
+    reads.found_in(evidence)
+    assert reads.of(evidence, (0, "timing", "blocks"))
+    assert reads.of(evidence, (0, "timing", "blocks", 0, "seconds")) == (way.startswith(("a copy of what", "what")))
+    assert not reads.of(evidence, (0, "arms", "graphed", 0, "series"))
+
+
+def _read_by(judged: Judged, monkeypatch: pytest.MonkeyPatch) -> Reads:
+    """What the judge reads of the whole evidence, of which it does not say PASS."""
+    with reads_noted(monkeypatch) as reads:
+        verdict = judged.verdict()
+    assert verdict.status is not Status.PASS
+    reads.found_in(judged.evidence)
+    return reads

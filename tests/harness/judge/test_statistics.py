@@ -37,6 +37,13 @@ def test_the_generous_reading_takes_the_baseline_as_found_and_the_undisturbed_ca
     assert generous.ratios.tolist() == [pytest.approx(math.log(4.5 / 8.25))]
 
 
+@pytest.mark.parametrize("blocks", [*range(1, 33), 64, 129])
+def test_a_quartile_and_a_median_are_numpys_in_every_bit(blocks: int) -> None:
+    seconds = np.exp(np.random.default_rng(blocks).normal(-4.0, 0.5, (200, 3, blocks)))
+    assert np.array_equal(statistics.undisturbed(seconds), np.percentile(seconds, statistics.UNDISTURBED, axis=-1))
+    assert np.array_equal(statistics.as_found(seconds), np.median(seconds, axis=-1))
+
+
 def test_an_arm_is_compared_with_itself_as_it_is_read() -> None:
     """First blocks 1, 2, 3, 4: lower quartile 1.75, median 2.5; second blocks 5, 6, 7, 8: 5.75 and 6.5."""
     cautious, generous = statistics.readings(3 * BLOCKS, BLOCKS)

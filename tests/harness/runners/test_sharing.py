@@ -205,6 +205,7 @@ def _shown(execution: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.usefixtures("warm")
 def test_an_arm_that_dies_costs_the_claims_that_name_it_in_every_contract(tmp_path: Path) -> None:
     broken = {"fails": "killed"}
     contracts = [

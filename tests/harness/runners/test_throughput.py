@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
@@ -19,6 +20,7 @@ from harness.evidence.run_records import TimingEvidence
 from harness.runners import pace, throughput, timed_arm
 from harness.runners.profiling import Watched
 from harness.runners.recorder import Recorder
+from harness.system import wrappers
 
 SYSTEM = "step_function_systems:Regression"
 
@@ -114,45 +116,65 @@ def test_timed_losses_and_batches_are_recorded_for_both_arms(tmp_path: Path) -> 
     assert {row["tokens"] for row in plain} == {"8"}
 
 
+class Clock:
+    """What is timed, and what a fault sleeps, by a clock that tests move: no busy machine moves it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def move(self, seconds: float) -> None:
+        self.now += seconds
+
+    def read(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Each step moves it by 1 s."""
+    assert vars(timed_arm)["monotonic"] is time.monotonic
+    moved = Clock()
+    monkeypatch.setattr(timed_arm, "monotonic", moved.read)
+    monkeypatch.setattr(wrappers, "time", SimpleNamespace(sleep=moved.move, perf_counter=moved.read))
+    monkeypatch.setattr(Regression, "before_update", lambda *_: moved.move(1))
+    return moved
+
+
+def uncaptured(**changes: object) -> Run:
+    return make_run(arms={name: PlannedArm(arm=Arm(), system=SYSTEM) for name in ("plain", "captured")}, **changes)
+
+
 def test_seconds_are_those_of_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Regression, "before_update", lambda *_: time.sleep(0.004))
-    run = make_run(arms={name: PlannedArm(arm=Arm(), system=SYSTEM) for name in ("plain", "captured")})
-    for block in timing(execute(run, tmp_path / "run")).blocks:
-        assert 0.012 <= block.seconds < 0.2
+    assert all(block.seconds >= 0.012 for block in timing(execute(uncaptured(), tmp_path / "run")).blocks)
 
 
 def test_to_enqueue_a_step_is_timed_at_the_first_of_a_block_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock that steps and waiting for the device move: a step by 1 s, the waiting by 100 s."""
-    now = [0.0]
-    monkeypatch.setattr(timed_arm, "monotonic", lambda: now[0])
-    monkeypatch.setattr(Regression, "before_update", lambda *_: now.__setitem__(0, now[0] + 1))
-    monkeypatch.setattr(timed_arm, "synchronize", lambda: now.__setitem__(0, now[0] + 100))
-    run = make_run(arms={name: PlannedArm(arm=Arm(), system=SYSTEM) for name in ("plain", "captured")})
-    blocks = timing(execute(run, tmp_path / "run")).blocks
+    """Waiting for the device moves the clock by 100 s."""
+    monkeypatch.setattr(timed_arm, "synchronize", lambda: clock.move(100))
+    blocks = timing(execute(uncaptured(), tmp_path / "run")).blocks
     assert {(block.enqueue_seconds, block.seconds) for block in blocks} == {(1.0, 103.0)}
 
 
-def test_writing_a_block_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_a_block_is_not_timed(clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = timed_arm.TimedArm.write_block
 
     def slow(arm: timed_arm.TimedArm) -> None:
-        time.sleep(0.25)
+        clock.move(100)
         write(arm)
 
     monkeypatch.setattr(timed_arm.TimedArm, "write_block", slow)
-    assert all(block.seconds < 0.2 for block in timing(execute(make_run(), tmp_path / "run")).blocks)
+    assert {block.seconds for block in timing(execute(uncaptured(), tmp_path / "run")).blocks} == {3.0}
+    assert clock.now > 800  # eight blocks were written
 
 
-def test_a_slow_candidate_is_slower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Regression, "before_update", lambda *_: time.sleep(0.01))  # a busy machine matters little
-    arms = {name: PlannedArm(arm=Arm(), system=SYSTEM) for name in ("plain", "captured")}
-    settings = {"candidate": "captured", "baseline": "plain", "blocks": 4, "block_steps": 3}
-    run = make_run(arms=arms, settings=settings, fault="slow_candidate", fault_arms=["captured"])
-    blocks = timing(execute(run, tmp_path / "run")).blocks
-    best = {arm: min(block.seconds for block in blocks if block.arm == arm) for arm in arms}
-    assert best["captured"] > 1.5 * best["plain"]
+def test_a_slow_candidate_is_slower(clock: Clock, tmp_path: Path) -> None:
+    run = uncaptured(fault="slow_candidate", fault_arms=["captured"])
+    seconds = {(block.arm, block.seconds) for block in timing(execute(run, tmp_path / "run")).blocks}
+    assert seconds == {("plain", 3.0), ("captured", 3.0 * wrappers.CANDIDATE_SLOWDOWN)}
+    assert wrappers.CANDIDATE_SLOWDOWN > 1.5
 
 
 def test_swapped_arms_exchange_what_is_opened(tmp_path: Path) -> None:
