@@ -120,6 +120,7 @@ class Gradients(Record):
     baseline: str | None
     tensors: list[TensorReduction]
     groups: list[GroupNorm]
+    without: list[str] = Field(default_factory=list)  # trainable tensors that no gradient reached in this step
 
 
 class StepReading(Record):

@@ -261,12 +261,12 @@ def require_every_tensor(candidate: ArmEvidence, records: list[Gradients], basel
     that no token was routed to.
     """
     names = candidate.start.trainable_names
-    theirs = {record.step: {tensor.name for tensor in record.tensors} for record in baseline.gradients}
+    theirs = {record.step: set(record.without) for record in baseline.gradients}
     trained = _changed(candidate) & _changed(baseline)
     for record in records:
         seen = {tensor.name for tensor in record.tensors}
         missing = set(names or ()) - seen
-        unused = {name for name in missing & trained if name not in theirs.get(record.step, missing)}
+        unused = missing & trained & set(record.without) & theirs.get(record.step, set())
         if len(seen) + len(unused) < candidate.start.trainable_tensors:
             without = f": none reached {some(sorted(missing - unused))}" if missing - unused else ""
             settle(

@@ -250,6 +250,7 @@ class ArmExecution:
             return
         # gathered by every rank, also by those that compare none: the baseline may be known to the first one alone
         gradients = {plain_name(name): whole(tensor) for name, tensor in self.training.gradients().items()}
+        trained = self.training.parameters() if isinstance(self.training, HasParameters) else {}
         baseline = self.run.baseline_of.get(self.arm)
         other = None if baseline is None else kept.get((baseline, index), self._left(baseline, index, gradients))
         self.recorder.write(
@@ -260,6 +261,7 @@ class ArmExecution:
                 baseline=baseline if other is not None else None,
                 tensors=reduce_gradients(gradients, other),
                 groups=self._groups(gradients),
+                without=sorted({plain_name(name) for name in trained} - set(gradients)),
             )
         )
         if keep:

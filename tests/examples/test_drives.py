@@ -208,7 +208,7 @@ def test_what_a_step_of_lightning_does_not_repeat_is_refused_and_goes_by_the_loo
         system.open(workload("lightning_module"), Arm.model_validate(DRIVES["steps"]))
     with system.open(workload("lightning_module"), Arm()) as run:
         assert len({run.step(index).item() for index in range(4)}) == 4
-        moments = run.state()["optimizer"]  # type: ignore[attr-defined]
+        moments = run.state()["optimizer"]
         assert len([name for name in moments if name.endswith("exp_avg")]) == 6  # of both, where there are two
 
 
@@ -260,5 +260,5 @@ def test_a_batch_is_converted_to_the_trainers_precision(
         system = own_steps({"precision": "64-true"}, {})
         with system.open(workload("lightning_module"), Arm.model_validate(drive)) as run:
             losses.append([run.step(index).item() for index in range(4)])
-            assert {tensor.dtype for tensor in run.parameters().values()} == {torch.float64}  # type: ignore[attr-defined]
+            assert {tensor.dtype for tensor in run.parameters().values()} == {torch.float64}
     assert losses[0] == losses[1]

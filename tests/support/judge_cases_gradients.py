@@ -65,14 +65,15 @@ def none_left(baseline: ArmEvidence) -> Verdict:
     return verdict_of(GRADIENTS | {"clipped_norm": None, "clip_active_steps": None}, run)
 
 
-def routed(theirs: list[Any], end: str = "1") -> Verdict:
+def routed(theirs: list[Any], end: str = "1", said: list[str] | None = None) -> Verdict:
     """`b`, which ends as it says, has no gradient in the candidate's step 5; the baseline has `theirs` there."""
+    without = [name for name in "ab" if name not in {each.name for each in theirs}] if said is None else said
     states: dict[str, Any] = {
         "start_state": {"parameters": {"a": "0", "b": "0"}},
         "end_state": {"parameters": {"a": "1", "b": end}},
     }
-    baseline = arm("ungraphed", gradients=[gradients(0), gradients(5, tensors=theirs)], **states)
-    candidate = graphed(gradients=[gradients(0), gradients(5, tensors=[A])], **states)
+    baseline = arm("ungraphed", gradients=[gradients(0), gradients(5, tensors=theirs, without=without)], **states)
+    candidate = graphed(gradients=[gradients(0), gradients(5, tensors=[A], without=["b"])], **states)
     return verdict_of(GRADIENTS, paired(baseline, arm("synchronizing"), candidate))
 
 
@@ -130,6 +131,9 @@ GRADIENT_CASES = [
     Case("a tensor without gradient", "tensors_missing", lambda: matched(A)),
     Case("an expert without tokens in either", "held", lambda: routed([A])),
     Case("an expert without tokens in the candidate alone", "tensors_missing", lambda: routed([A, reduction("b")])),
+    Case(
+        "an expert without tokens of which the baseline says nothing", "tensors_missing", lambda: routed([A], said=[])
+    ),
     Case("a tensor that nothing trains", "tensors_missing", lambda: routed([A], end="0")),
     Case("no gradient in the candidate alone", "tensors_missing", lambda: none_left(arm("ungraphed", gradients=BOTH))),
     Case("no gradient in either", "capability_missing", lambda: none_left(arm("ungraphed", gradients=NONE_LEFT))),
