@@ -9,11 +9,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any
 
 import hypothesis
 import pytest
+import warm_server
+import warm_start
 
 # How many examples a property is tried on; `.ci/long fuzz` runs with `--hypothesis-profile=long`.
 hypothesis.settings.register_profile("short", max_examples=300, deadline=None)
@@ -94,14 +97,14 @@ def published_page(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
     return drawn_once(shared_folder(tmp_path_factory, worker_id))
 
 
-@pytest.fixture(scope="session")
-def warm_server() -> Iterator[str]:
-    """The address of a process that has imported torch, of which workers are forked."""
+@contextmanager
+def server_of(kind: str) -> Iterator[str]:
+    """The address of a process of which others are forked; `warm_server.AHEAD` says what it has imported."""
     with tempfile.TemporaryDirectory(prefix="warm-") as folder:
-        address = f"{folder}/socket"
-        environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(PATH)}
+        address, room = f"{folder}/socket", "x" * warm_server.ROOM
+        environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(PATH), "ROOM": room}
         with subprocess.Popen(
-            [sys.executable, "-P", str(WARM / "warm_server.py"), address],
+            [sys.executable, "-P", str(WARM / "warm_server.py"), address, kind, room],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -112,14 +115,40 @@ def warm_server() -> Iterator[str]:
             process.communicate()
 
 
-@pytest.fixture(scope="module")
-def warm(warm_server: str) -> Iterator[None]:
-    """Workers that a module's tests start in this process are forks of one that has imported torch, for two seconds."""
-    import warm_start
+@pytest.fixture(scope="session")
+def worker_server() -> Iterator[str]:
+    """Its forks have torch."""
+    with server_of("workers") as address:
+        yield address
 
+
+@pytest.fixture(scope="session")
+def command_server() -> Iterator[str]:
+    """Its forks have what commands import, and no torch."""
+    with server_of("commands") as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def warm(worker_server: str) -> Iterator[None]:
+    """Workers that a module's tests start in this process are forks of one that has imported torch, for two seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(warm_start.SERVER, warm_server)
+        patch.setenv(warm_start.SERVER, worker_server)
         patch.setattr("harness.processes.kept.subprocess", warm_start.Subprocess())
+        yield
+
+
+@pytest.fixture(scope="module")
+def warm_commands(command_server: str, request: pytest.FixtureRequest) -> Iterator[None]:
+    """`python -m harness` of a module's tests is a fork, and so is what it starts in its turn without torch.
+
+    So are workers that the tests start in this process, where there is no torch in them.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(warm_start.COMMANDS, command_server)
+        patch.setattr("harness.processes.kept.subprocess", warm_start.Subprocess())
+        if hasattr(request.module, "subprocess"):
+            patch.setattr(request.module, "subprocess", warm_start.Subprocess())
         yield
 
 

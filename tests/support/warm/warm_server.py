@@ -1,11 +1,13 @@
-"""Forks Python processes of a process that has imported torch: `python warm_server.py SOCKET`, until its stdin ends.
+"""Forks Python processes of one that has imported what they need: `python warm_server.py SOCKET KIND`.
 
-A request is a length, a JSON object (command, env, cwd, numbers of the descriptors) and the descriptors. The answer is
-the process id, and its exit code once it has ended. See `warm_start`.
+It does so until its stdin ends. KIND: of `AHEAD`. A request is a length, a JSON object (command, env, cwd, numbers of
+the descriptors, whether it has a session of its own) and the descriptors. The answer is the process id, and its wait
+status once it has ended. See `warm_start`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import fcntl
 import gc
@@ -23,7 +25,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-AHEAD = ("torch", "torch.optim", "torch._dynamo", "harness.runners.paired", "harness.runners.ranks")
+AHEAD = {
+    "workers": (
+        *("torch", "torch.optim", "torch._dynamo", "harness.runners.paired", "harness.runners.ranks"),
+        "harness.processes.keeper",
+    ),
+    # and processes that describe systems, and workers whose probe needs no torch
+    "commands": (
+        *(f"harness.commands.{name}" for name in ("application", "check", "doctor", "drill", "judge", "pack", "verify")),
+        *(f"harness.{name}" for name in ("session", "drill.drill", "forecast.recorded", "forecast.estimates")),
+        *(f"harness.report.{name}" for name in ("html", "junit", "markdown", "plots")),
+        *("harness.runners.schedule", "harness.runners.supervisor", "harness.runners.worker"),
+        *("harness.processes.keeper", "harness.system.describing", "filelock", "rich.console", "typer._adapters"),
+    ),
+}
+ROOM = 2**15  # bytes for a fork's command line, and for its environment, where `ps` finds them
 HIGH = 600  # descriptors are moved here before they get their numbers
 _known: set[str] = set()  # modules of the server; a fork's own are imported by its children anew
 
@@ -35,8 +51,8 @@ def is_warm() -> bool:
 
 def main() -> None:
     """Import, then fork for each request."""
-    _import_ahead()
     address = Path(sys.argv[1])
+    _import_ahead(AHEAD[sys.argv[2]])
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(address))
     listening.listen(64)
@@ -58,21 +74,30 @@ def main() -> None:
             asking[process] = connection
 
 
-def _import_ahead() -> None:
-    for module in AHEAD:
+def _import_ahead(modules: Sequence[str]) -> None:
+    for module in modules:
         importlib.import_module(module)
     import warm_start
 
-    from harness.processes import kept
-    from harness.runners import part_elsewhere, ranks
-
-    for user in (kept, part_elsewhere, ranks):
-        vars(user)["subprocess"] = warm_start.Subprocess()
+    if "harness.report.html" in modules:
+        _draw_ahead()
+    for user in warm_start.USERS:
+        if user in sys.modules:
+            vars(sys.modules[user])["subprocess"] = warm_start.Subprocess()
     for module in warm_start.WARM:
         sys.modules.pop(module, None)  # each fork executes its own as `__main__`
     _known.update(sys.modules)
     gc.collect()
     gc.freeze()
+
+
+def _draw_ahead() -> None:
+    """Each page compiles its templates, and looks for its font."""
+    from harness.report import page, svg
+
+    svg.draw(lambda axes: axes[0].set_title("drawn", loc="left"), alt="")
+    for template in Path(page.__file__).with_name("templates").glob("*.j2"):
+        page._environment().get_template(template.name)
 
 
 def _take_leave(asking: dict[int, socket.socket]) -> None:
@@ -85,7 +110,7 @@ def _take_leave(asking: dict[int, socket.socket]) -> None:
             return
         connection = asking.pop(process)
         with suppress(OSError):  # who asked may be no more
-            connection.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+            connection.sendall(b"%d\n" % status)
         connection.close()
 
 
@@ -104,7 +129,7 @@ def _serve(connection: socket.socket) -> int:
 
 
 def _start(request: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
-    """As `exec` would: descriptors by their numbers, environment, working directory, no wakeup; then the keeper."""
+    """As `exec` would: descriptors by their numbers, environment, working directory, no wakeup; then the command."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     numbers = request["numbers"]
@@ -115,20 +140,33 @@ def _start(request: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
     for descriptor, number in zip(moved, numbers, strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)
-    os.setsid()
+    if request["session"]:
+        os.setsid()
     os.environ.clear()
     os.environ.update(request["env"])
+    _show("environment", [f"{name}={value}" for name, value in request["env"].items()])
     os.chdir(request["cwd"])
+    command = request["command"]
+    if not request["kept"]:
+        become(command)
     from harness.processes import keeper
 
-    command = request["command"]
+    _show("command line", command)
     vars(os)["execvp"] = lambda _file, command: become(command)
     sys.argv = command[3:]
     _end_with(keeper.main)
 
 
+def _show(what: str, texts: Sequence[str]) -> None:
+    """Write it where /proc finds it, over what this process began with: its server has `ROOM` there."""
+    bounds = [int(word) for word in Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:49]]
+    begin, end = bounds[:2] if what == "command line" else bounds[2:]
+    shown = b"\0".join(os.fsencode(text) for text in texts)[: end - begin - 1]
+    ctypes.memmove(begin, shown.ljust(end - begin, b"\0"), end - begin)
+
+
 def become(command: Sequence[str]) -> NoReturn:
-    """Go on as `python -P -m MODULE …` in the place of an `exec`: what is not inheritable is closed."""
+    """Go on as `python [-P] -m MODULE …` in the place of an `exec`: what is not inheritable is closed."""
     for number in _open_descriptors():
         with suppress(OSError):  # the listing's own
             if number > 2 and fcntl.fcntl(number, fcntl.F_GETFD) & fcntl.FD_CLOEXEC:
@@ -136,15 +174,36 @@ def become(command: Sequence[str]) -> NoReturn:
     _forget_handlers()
     for module in set(sys.modules) - _known:
         del sys.modules[module]
-    sys.path[:] = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *_own_path]
+    given = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.path[:] = [*([] if "-P" in command[:2] else [os.getcwd()]), *given, *_own_path]  # noqa: PTH109
     importlib.invalidate_caches()
     random.seed()
-    threads = os.environ.get("OMP_NUM_THREADS")
-    sys.modules["torch"].set_num_threads(int(threads) if threads else len(os.sched_getaffinity(0)))
-    module, arguments = command[3], command[4:]
+    if "torch" in sys.modules:
+        threads = os.environ.get("OMP_NUM_THREADS")
+        sys.modules["torch"].set_num_threads(int(threads) if threads else len(os.sched_getaffinity(0)))
+    _show("command line", command)
+    _open_streams()
+    _customize(given)
+    module, *arguments = command[command.index("-m") + 1 :]
     sys.argv = [module, *arguments]
     gc.enable()
     _end_with(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
+
+
+def _open_streams() -> None:
+    """Over the descriptors that are there now: those of the server took note of what its own were."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        before = getattr(sys, f"__{name}__")
+        mode, buffering = ("w" if number else "r"), (1 if number == 2 else -1)
+        stream = open(number, mode, buffering, encoding=before.encoding, errors=before.errors, closefd=False)  # noqa: PTH123, SIM115
+        vars(sys).update({name: stream, f"__{name}__": stream})
+
+
+def _customize(folders: Sequence[str]) -> None:
+    """As a new interpreter does: the first `sitecustomize` of its path, which may be an installation's own."""
+    if any(Path(folder, "sitecustomize.py").exists() for folder in folders):
+        sys.modules.pop("sitecustomize", None)
+        importlib.import_module("sitecustomize")
 
 
 def _end_with(work: Any) -> NoReturn:
@@ -163,12 +222,14 @@ def _end_with(work: Any) -> NoReturn:
 
 
 def _forget_handlers() -> None:
-    """As `exec` and a new interpreter leave them: what was ignored stays so."""
+    """As `exec` and a new interpreter leave them: what was ignored stays so, and Python ignores two."""
     faulthandler.disable()
     faulthandler.unregister(signal.SIGTERM)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _open_descriptors() -> list[int]:
