@@ -26,7 +26,7 @@ from harness.runners.recorder import HEARTBEAT
 from harness.runners.supervisor import execute
 from harness.runners.watched_worker import Progress, Stopped
 
-pytestmark = pytest.mark.usefixtures("stand_in", "warm_commands")
+pytestmark = pytest.mark.usefixtures("stand_in", "warm_commands", "ends_alone")
 
 
 def _execute(run: Run, tmp_path: Path) -> Death:
@@ -55,8 +55,7 @@ def test_a_complete_worker_leaves_evidence_and_no_death(tmp_path: Path) -> None:
     assert left == {"run.json", "records.jsonl", "plain.0.csv", "process.json"}
 
 
-def test_sigkill_names_the_signal_and_the_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "ENDED_TOGETHER_S", 0.0)
+def test_sigkill_names_the_signal_and_the_phase(tmp_path: Path) -> None:
     death = _execute(stand_in_run("killed"), tmp_path)
     assert (death.cause, death.detail, death.phase) == ("signal", "SIGKILL", "about to be killed")
 
