@@ -140,7 +140,7 @@ def warm(worker_server: str) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def warm_commands(command_server: str, request: pytest.FixtureRequest) -> Iterator[None]:
-    """`python -m harness` of a module's tests is a fork, and so is what it starts in its turn without torch.
+    """`python -m harness` and `pytest` of a module's tests are forks, as is what they start in their turn without torch.
 
     So are workers that the tests start in this process, where there is no torch in them.
     """

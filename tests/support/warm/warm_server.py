@@ -37,6 +37,7 @@ AHEAD = {
         *(f"harness.report.{name}" for name in ("html", "junit", "markdown", "plots")),
         *("harness.runners.schedule", "harness.runners.supervisor", "harness.runners.worker"),
         *("harness.processes.keeper", "harness.system.describing", "filelock", "rich.console", "typer._adapters"),
+        *("pytest", "harness.pytest_plugin.items", "harness.pytest_plugin.verifier"),
     ),
 }
 ROOM = 2**15  # bytes for a fork's command line, and for its environment, where `ps` finds them

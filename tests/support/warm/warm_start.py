@@ -39,7 +39,7 @@ def path_of_commands(*more: str | Path) -> str:
 
 
 def popen(command: Sequence[str], **options: Any) -> Any:
-    """A fork where the command is a Python module of `WARM`, with or without its keeper, or `python -m harness`."""
+    """A fork where the command is a Python module of `WARM`, with or without its keeper, or `python -m harness` or `pytest`."""
     if _server_of(command):
         return Forked(command, **options)
     if _module(command) in WARM and SERVER in os.environ and warm_server.is_warm():
@@ -60,7 +60,7 @@ def _module(command: Sequence[str]) -> str:
 def _server_of(command: Sequence[str]) -> str:
     """The address of the server that forks it; "" where none does."""
     module = _module(command)
-    if module == "harness":
+    if module in {"harness", "pytest"}:
         return os.environ.get(COMMANDS, "")
     if module in WARM and _is_kept(command):
         return os.environ.get(SERVER) or os.environ.get(COMMANDS, "")
