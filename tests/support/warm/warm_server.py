@@ -38,6 +38,7 @@ AHEAD = {
         *("harness.runners.schedule", "harness.runners.supervisor", "harness.runners.worker"),
         *("harness.processes.keeper", "harness.system.describing", "filelock", "rich.console", "typer._adapters"),
         *("pytest", "harness.pytest_plugin.items", "harness.pytest_plugin.verifier"),
+        *("submitit", "submitit.core.submission", "harness.fleet.gate"),
     ),
 }
 ROOM = 2**15  # bytes for a fork's command line, and for its environment, where `ps` finds them
@@ -176,14 +177,15 @@ def become(command: Sequence[str]) -> NoReturn:
     for module in set(sys.modules) - _known:
         del sys.modules[module]
     given = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    sys.path[:] = [*([] if "-P" in command[:2] else [os.getcwd()]), *given, *_own_path]  # noqa: PTH109
+    safe = "-P" in command[:2] or "PYTHONSAFEPATH" in os.environ
+    sys.path[:] = [*([] if safe else [os.getcwd()]), *given, *_own_path]  # noqa: PTH109
     importlib.invalidate_caches()
     random.seed()
     if "torch" in sys.modules:
         threads = os.environ.get("OMP_NUM_THREADS")
         sys.modules["torch"].set_num_threads(int(threads) if threads else len(os.sched_getaffinity(0)))
     _show("command line", command)
-    _open_streams()
+    _open_streams(unbuffered="-u" in command[:2])
     _customize(given)
     module, *arguments = command[command.index("-m") + 1 :]
     sys.argv = [module, *arguments]
@@ -191,11 +193,11 @@ def become(command: Sequence[str]) -> NoReturn:
     _end_with(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
 
 
-def _open_streams() -> None:
+def _open_streams(*, unbuffered: bool) -> None:
     """Over the descriptors that are there now: those of the server took note of what its own were."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         before = getattr(sys, f"__{name}__")
-        mode, buffering = ("w" if number else "r"), (1 if number == 2 else -1)
+        mode, buffering = ("w" if number else "r"), (1 if number == 2 or (number and unbuffered) else -1)
         stream = open(number, mode, buffering, encoding=before.encoding, errors=before.errors, closefd=False)  # noqa: PTH123, SIM115
         vars(sys).update({name: stream, f"__{name}__": stream})
 

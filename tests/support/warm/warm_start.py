@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import warm_server
 
@@ -29,7 +29,9 @@ SERVER = "WARM_SERVER"  # the variable with the address of the server whose fork
 COMMANDS = "WARM_COMMANDS"  # of the one for commands, and for what they start without torch
 PASS_S = 0.01  # between two looks for an end
 WARM = ("harness.runners.worker", "harness.runners.rank", "harness.runners.training_part", "harness.system.describing")
-USERS = ("harness.processes.kept", "harness.runners.part_elsewhere", "harness.runners.ranks")  # of `subprocess`
+JOB, TASK = "submitit.local._local", "submitit.core._submit"  # of a fleet: its jobs, and below each what it executes
+# of `subprocess`
+USERS = ("harness.processes.kept", "harness.runners.part_elsewhere", "harness.runners.ranks", "submitit.local.local")
 
 
 def path_of_commands(*more: str | Path) -> str:
@@ -42,7 +44,7 @@ def popen(command: Sequence[str], **options: Any) -> Any:
     """A fork where the command is a Python module of `WARM`, with or without its keeper, or `python -m harness` or `pytest`."""
     if _server_of(command):
         return Forked(command, **options)
-    if _module(command) in WARM and SERVER in os.environ and warm_server.is_warm():
+    if warm_server.is_warm() and (_module(command) in WARM or _module(command) == TASK):
         return ForkedHere(command, **options)
     return subprocess.Popen(command, **options)
 
@@ -53,14 +55,14 @@ def _is_kept(command: Sequence[str]) -> bool:
 
 def _module(command: Sequence[str]) -> str:
     """That the command executes; "" where it is no module of this Python."""
-    inner = [word for word in (command[6:] if _is_kept(command) else command)[:4] if word != "-P"]
+    inner = [word for word in (command[6:] if _is_kept(command) else command)[:4] if word not in {"-P", "-u"}]
     return inner[2] if inner[:2] == [sys.executable, "-m"] else ""
 
 
 def _server_of(command: Sequence[str]) -> str:
     """The address of the server that forks it; "" where none does."""
     module = _module(command)
-    if module in {"harness", "pytest"}:
+    if module in {"harness", "pytest", JOB}:
         return os.environ.get(COMMANDS, "")
     if module in WARM and _is_kept(command):
         return os.environ.get(SERVER) or os.environ.get(COMMANDS, "")
@@ -166,14 +168,25 @@ class Forked(subprocess.Popen[Any]):
 class ForkedHere:
     """A module forked by this process, which is a warm one itself: a child of its own, as its parts and ranks are."""
 
-    def __init__(self, command: Sequence[str], stdin: int, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: int | None = None,
+        stdout: IO[Any] | None = None,
+        stderr: IO[Any] | None = None,
+        env: Mapping[str, str] | None = None,
+        **_unused: object,
+    ) -> None:
         self.returncode: int | None = None
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
         if self.pid == 0:
             os.environ.update(env or {})
-            os.dup2(stdin, 0)
+            for number, given in enumerate((stdin, stdout, stderr)):
+                if given is not None:
+                    os.dup2(given if isinstance(given, int) else given.fileno(), number)
             warm_server.become(command)
 
     def poll(self) -> int | None:
