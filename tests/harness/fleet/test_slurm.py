@@ -19,6 +19,7 @@ from tools import absent
 
 from harness.run_directory.bundle import Header, read_bundle
 
+pytestmark = pytest.mark.usefixtures("warm_commands")
 GATE = Path("fleet/gate")
 HARNESS = [sys.executable, "-m", "harness"]
 ON = f"slurm:cpus-per-task={slurm_cluster.CORES}"
@@ -91,9 +92,12 @@ def test_a_preempted_job_and_a_lost_node_change_no_verdict(folder: Path, cluster
         try:
             cluster.until(lambda: has_ended("one") and has_ended("two"), "a claim of each shard has ended")
             nodes = {shard: header(next(GATE.glob(f"{shard}*/")).name).environment.job.node for shard in ("one", "two")}
-            cluster.preempt(str(nodes["one"]))  # it begins again there, on the only node that is free
-            cluster.until(lambda: any(header(path.name).resumed for path in GATE.glob("one*/")), "one goes on")
+            [job] = [number for number, (_, node) in cluster.jobs().items() if node == nodes["one"]]
+            cluster.preempt(str(nodes["one"]))
+            cluster.until(lambda: cluster.jobs().get(job, ("",))[0] == "PENDING", "the preempted job is put back")
             cluster.lose(str(nodes["two"]))
+            # on the only node that is left, before the other one, which Slurm puts back later
+            cluster.until(lambda: any(header(path.name).resumed for path in GATE.glob("one*/")), "one goes on")
             cluster.until(lambda: "PENDING" in str(cluster.jobs()), "the lost job waits")
             Path("go").touch()
             printed, _ = process.communicate(timeout=300)
