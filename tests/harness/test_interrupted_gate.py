@@ -380,7 +380,7 @@ def processes(directory: Path) -> dict[str, str]:
     return {path.parent.name: path.read_text() for path in (directory / "evidence").glob("*/process.json")}
 
 
-ENDED = ("held", "violated", "killed")
+ENDED = ("held", "violated", "leaves")
 
 
 @pytest.fixture(scope="module")

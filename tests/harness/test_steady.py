@@ -26,9 +26,10 @@ from harness.evidence.run_records import Telemetry, TelemetrySample
 from harness.runners import steady as probe
 from harness.runners import supervisor, timed_arm
 from harness.runners.recorder import TIMED_PHASE, Recorder
+from harness.system.resolve import resolve
 
 CLOCKS = {"GPU-a": (1860.0, 1980.0), "GPU-b": (1890.0, 1980.0), "GPU-c": (1845.0, 1980.0)}
-SYSTEM = "step_function_systems:Regression"
+SYSTEM = "step_function_systems:Descending"
 
 
 def contracts(*claims: dict[str, Any]) -> list[LoadedContract]:
@@ -65,6 +66,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Run]]:
 
     monkeypatch.setattr(supervisor, "execute", execute)
     monkeypatch.setattr(environment, "machine", lambda: H200)
+    monkeypatch.setattr("harness.system.described._ask", lambda names, *_: {SYSTEM: resolve(SYSTEM).describe()})
     show_gpus(monkeypatch, *CLOCKS)
     return asked
 

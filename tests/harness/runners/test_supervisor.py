@@ -144,7 +144,7 @@ def test_heartbeats_do_not_stretch_the_wall_limit(tmp_path: Path, monkeypatch: p
         return seconds
 
     monkeypatch.setattr("harness.runners.watched_worker.time", SimpleNamespace(monotonic=monotonic))
-    death = _execute(stand_in_run("busy", wall_limit_s=900.0, heartbeat_s=350.0), tmp_path)
+    death = _execute(stand_in_run("busy", wall_limit_s=500.0, heartbeat_s=350.0), tmp_path)
     assert (death.cause, death.phase) == ("wall_limit", "busy")
 
 
