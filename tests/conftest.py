@@ -5,18 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 import hypothesis
 import pytest
-import warm_server
 import warm_start
+from warm_servers import server_of
 
 # How many examples a property is tried on; `.ci/long fuzz` runs with `--hypothesis-profile=long`.
 hypothesis.settings.register_profile("short", max_examples=300, deadline=None)
@@ -25,7 +22,6 @@ hypothesis.settings.load_profile("short")
 
 pytest_plugins = ["pytester"]
 
-WARM = Path(__file__).parent / "support" / "warm"
 # Before any test: one may put a folder with modules of its own on the path, which forks for another would find.
 PATH = [path for path in sys.path if path]
 
@@ -100,35 +96,21 @@ def published_page(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
     return drawn_once(shared_folder(tmp_path_factory, worker_id))
 
 
-@contextmanager
-def server_of(kind: str) -> Iterator[str]:
-    """The address of a process of which others are forked; `warm_server.AHEAD` says what it has imported."""
-    with tempfile.TemporaryDirectory(prefix="warm-") as folder:
-        address, room = f"{folder}/socket", "x" * warm_server.ROOM
-        environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(PATH), "ROOM": room}
-        with subprocess.Popen(
-            [sys.executable, "-P", str(WARM / "warm_server.py"), address, kind, room],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-        ) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            yield address
-            process.communicate()
-
-
 @pytest.fixture(scope="session")
-def worker_server() -> Iterator[str]:
-    """Its forks have torch."""
-    with server_of("workers") as address:
+def worker_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[str]:
+    """The address of a process whose forks have torch."""
+    from published_pages import shared_folder
+
+    with server_of("workers", shared_folder(tmp_path_factory, worker_id), PATH) as address:
         yield address
 
 
 @pytest.fixture(scope="session")
-def command_server() -> Iterator[str]:
-    """Its forks have what commands import, and no torch."""
-    with server_of("commands") as address:
+def command_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[str]:
+    """The address of one whose forks have what commands import, and no torch."""
+    from published_pages import shared_folder
+
+    with server_of("commands", shared_folder(tmp_path_factory, worker_id), PATH) as address:
         yield address
 
 
@@ -143,9 +125,9 @@ def warm(worker_server: str) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def warm_commands(command_server: str, request: pytest.FixtureRequest) -> Iterator[None]:
-    """`python -m harness` and `pytest` of a module's tests are forks, as is what they start in their turn without torch.
+    """`python -m harness` and `python -m pytest` of a module's tests are forks, and so is what these start in turn.
 
-    So are workers that the tests start in this process, where there is no torch in them.
+    So are workers that the tests start in this process. None of them has torch before it imports it itself.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(warm_start.COMMANDS, command_server)

@@ -66,7 +66,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Run]]:
 
     monkeypatch.setattr(supervisor, "execute", execute)
     monkeypatch.setattr(environment, "machine", lambda: H200)
-    monkeypatch.setattr("harness.system.described._ask", lambda names, *_: {SYSTEM: resolve(SYSTEM).describe()})
+    monkeypatch.setattr("harness.system.described._ask", lambda *_: {SYSTEM: resolve(SYSTEM).describe()})
     show_gpus(monkeypatch, *CLOCKS)
     return asked
 

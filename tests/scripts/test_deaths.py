@@ -46,9 +46,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
         patch.setattr("tempfile.tempdir", str(folder))
         patch.setattr("harness.runners.watched_worker.time", clock)
         patch.setattr("harness.runners.supervisor.ENDED_TOGETHER_S", 0.0)
-        return verified(
-            deaths.groups(part, len(part)), {"device": "cpu"}, steps=deaths.STEPS, describe_s=DESCRIBE_S
-        )
+        return verified(deaths.groups(part, len(part)), {"device": "cpu"}, steps=deaths.STEPS, describe_s=DESCRIBE_S)
 
 
 def test_the_part_has_every_cause_and_every_phase() -> None:

@@ -24,7 +24,7 @@ def test_a_page_is_current(name: str, pages: dict[str, str]) -> None:
 
 
 def test_every_page_lies_there_and_no_other(pages: dict[str, str]) -> None:
-    assert WRITTEN == sorted(pages)
+    assert sorted(pages) == WRITTEN
 
 
 @pytest.mark.parametrize("kind", BUILT_IN)

@@ -1,8 +1,8 @@
 """Forks Python processes of one that has imported what they need: `python warm_server.py SOCKET KIND`.
 
-It does so until its stdin ends. KIND: of `AHEAD`. A request is a length, a JSON object (command, env, cwd, numbers of
-the descriptors, whether it has a session of its own) and the descriptors. The answer is the process id, and its wait
-status once it has ended. See `warm_start`.
+It does so until its stdin and every lease has ended: a connection on which no request comes. KIND: of `AHEAD`. A
+request is a length, a JSON object (command, env, cwd, numbers of the descriptors, whether it has a session of its own)
+and the descriptors. The answer is the process id, and its wait status once it has ended. See `warm_start`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import random
 import runpy
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -32,7 +33,7 @@ AHEAD = {
     ),
     # and processes that describe systems, and workers whose probe needs no torch
     "commands": (
-        *(f"harness.commands.{name}" for name in ("application", "check", "doctor", "drill", "judge", "pack", "verify")),
+        *(f"harness.commands.{name}" for name in ("application", "check", "doctor", "drill", "judge", "verify")),
         *(f"harness.{name}" for name in ("session", "drill.drill", "forecast.recorded", "forecast.estimates")),
         *(f"harness.report.{name}" for name in ("html", "junit", "markdown", "plots")),
         *("harness.runners.schedule", "harness.runners.supervisor", "harness.runners.worker"),
@@ -42,6 +43,7 @@ AHEAD = {
     ),
 }
 ROOM = 2**15  # bytes for a fork's command line, and for its environment, where `ps` finds them
+LEASE = bytes(8)  # in the place of a request's length
 HIGH = 600  # descriptors are moved here before they get their numbers
 _known: set[str] = set()  # modules of the server; a fork's own are imported by its children anew
 
@@ -63,17 +65,22 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     os.write(1, b"ready\n")
     asking: dict[int, socket.socket] = {}
-    while True:
-        ready, _, _ = select.select([listening.fileno(), 0, wakes[0]], [], [])
-        if 0 in ready:
-            return
+    leases: list[int | socket.socket] = [0]
+    while leases:
+        ready, _, _ = select.select([listening, wakes[0], *leases], [], [])
+        leases = [lease for lease in leases if lease not in ready]
         if wakes[0] in ready:
             os.read(wakes[0], 4096)
             _take_leave(asking)
-        if listening.fileno() in ready:
+        if listening in ready:
             connection, _ = listening.accept()
-            process = _serve(connection)
-            asking[process] = connection
+            length, descriptors, _, _ = socket.recv_fds(connection, len(LEASE), 64)
+            if length == LEASE:
+                connection.sendall(b"+")
+                leases.append(connection)
+            elif length:
+                asking[_serve(connection, int.from_bytes(length, "big"), descriptors)] = connection
+    shutil.rmtree(address.parent)
 
 
 def _import_ahead(modules: Sequence[str]) -> None:
@@ -116,10 +123,9 @@ def _take_leave(asking: dict[int, socket.socket]) -> None:
         connection.close()
 
 
-def _serve(connection: socket.socket) -> int:
-    length, descriptors, _, _ = socket.recv_fds(connection, 8, 64)
+def _serve(connection: socket.socket, length: int, descriptors: Sequence[int]) -> int:
     text = b""
-    while len(text) < int.from_bytes(length, "big"):
+    while len(text) < length:
         text += connection.recv(2**16)
     process = os.fork()
     if process == 0:
@@ -198,7 +204,7 @@ def _open_streams(*, unbuffered: bool) -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         before = getattr(sys, f"__{name}__")
         mode, buffering = ("w" if number else "r"), (1 if number == 2 or (number and unbuffered) else -1)
-        stream = open(number, mode, buffering, encoding=before.encoding, errors=before.errors, closefd=False)  # noqa: PTH123, SIM115
+        stream = open(number, mode, buffering, encoding=before.encoding, errors=before.errors, closefd=False)  # noqa: SIM115
         vars(sys).update({name: stream, f"__{name}__": stream})
 
 

@@ -41,7 +41,7 @@ def path_of_commands(*more: str | Path) -> str:
 
 
 def popen(command: Sequence[str], **options: Any) -> Any:
-    """A fork where the command is a Python module of `WARM`, with or without its keeper, or `python -m harness` or `pytest`."""
+    """A fork where the command is a module that a server, or this process, has ready, with or without a keeper."""
     if _server_of(command):
         return Forked(command, **options)
     if warm_server.is_warm() and (_module(command) in WARM or _module(command) == TASK):
@@ -220,4 +220,3 @@ class ForkedHere:
             process, status = os.waitpid(self.pid, options)
             self.returncode = os.waitstatus_to_exitcode(status) if process else None
         return self.returncode
-
