@@ -102,7 +102,7 @@ def test_check_costs_little_beside_its_libraries(capsys: pytest.CaptureFixture[s
     def ratio() -> float:
         """Of the least that each took so far: what else the machine does adds to some, and takes from none."""
         rounds.extend([processor_seconds(*command) for command in commands] for _ in range(3))  # in turns
-        plain, libraries, checking = (min(times) for times in zip(*rounds, strict=True))
+        plain, libraries, checking = (float(min(times)) for times in zip(*rounds, strict=True))
         with capsys.disabled():
             sys.stdout.write(f"\ncheck of contracts/: {checking - plain:.2f} s more than `python -c pass`\n")
         return (checking - plain) / (libraries - plain)

@@ -104,7 +104,10 @@ def _draw_ahead() -> None:
     """Each page compiles its templates, and looks for its font."""
     from harness.report import page, svg
 
-    svg.draw(lambda axes: axes[0].set_title("drawn", loc="left"), alt="")
+    def paint(axes: list[Any]) -> None:
+        axes[0].set_title("drawn", loc="left")
+
+    svg.draw(paint, alt="")
     for template in Path(page.__file__).with_name("templates").glob("*.j2"):
         page._environment().get_template(template.name)
 
