@@ -106,9 +106,9 @@ class Cluster:
         self.ask("sbatch", "--partition=urgent", *alone, "--output=/dev/null", "--wrap=true")
 
     def begin(self, jobs: Sequence[str]) -> None:
-        """Jobs that were put back begin as soon as a node is free, by their order, and not when Slurm is sure of clocks.
+        """Jobs that were put back begin, by their order, as soon as a node is free.
 
-        It lets them wait until their credentials are void everywhere; here only one of the same second would be refused.
+        Slurm would let each wait until its last credential is void everywhere; one of the same second is refused.
         """
         time.sleep(1.5)
         for job in jobs:
