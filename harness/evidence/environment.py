@@ -192,10 +192,14 @@ def _sources(package: str) -> list[tuple[str, Path]]:
         return []
     if spec.submodule_search_locations is None:  # a single file
         return [("", Path(spec.origin))] if spec.origin is not None else []
-    roots = [Path(location) for location in spec.submodule_search_locations]
-    # an editor's lock is a link to nothing that ends in .py, and a pipe would never end
-    paths = [(root, path) for root in roots for path in root.rglob("*.py") if path.is_file()]
-    found = [(path.relative_to(root).as_posix(), path) for root, path in paths]
+    found = [
+        (path[len(root) + 1 :].replace(os.sep, "/"), Path(path))
+        for root in map(os.path.normpath, spec.submodule_search_locations)
+        for folder, _, names in os.walk(root)  # `Path.rglob` takes six times as long
+        # an editor's lock is a link to nothing that ends in .py, and a pipe would never end
+        for path in (os.path.join(folder, name) for name in names if name.endswith(".py"))  # noqa: PTH118
+        if os.path.isfile(path)  # noqa: PTH113
+    ]
     return sorted(found)
 
 
