@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import warm_server
+import warm_fork
 
 from harness.processes.kept import KEEPER
 
@@ -44,7 +44,7 @@ def popen(command: Sequence[str], **options: Any) -> Any:
     """A fork where the command is a module that a server, or this process, has ready, with or without a keeper."""
     if _server_of(command):
         return Forked(command, **options)
-    if warm_server.is_warm() and (_module(command) in WARM or _module(command) == TASK):
+    if warm_fork.is_warm() and (_module(command) in WARM or _module(command) == TASK):
         return ForkedHere(command, **options)
     return subprocess.Popen(command, **options)
 
@@ -187,7 +187,7 @@ class ForkedHere:
             for number, given in enumerate((stdin, stdout, stderr)):
                 if given is not None:
                     os.dup2(given if isinstance(given, int) else given.fileno(), number)
-            warm_server.become(command)
+            warm_fork.become(command)
 
     def poll(self) -> int | None:
         """As `Popen.poll`."""
