@@ -12,8 +12,6 @@ from typing import Any
 
 import hypothesis
 import pytest
-import warm_start
-from warm_servers import server_of
 
 # How many examples a property is tried on; `.ci/long fuzz` runs with `--hypothesis-profile=long`.
 hypothesis.settings.register_profile("short", max_examples=300, deadline=None)
@@ -100,6 +98,7 @@ def published_page(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
 def worker_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[str]:
     """The address of a process whose forks have torch."""
     from published_pages import shared_folder
+    from warm_servers import server_of
 
     with server_of("workers", shared_folder(tmp_path_factory, worker_id), PATH) as address:
         yield address
@@ -109,6 +108,7 @@ def worker_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> I
 def command_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[str]:
     """The address of one whose forks have what commands import, and no torch."""
     from published_pages import shared_folder
+    from warm_servers import server_of
 
     with server_of("commands", shared_folder(tmp_path_factory, worker_id), PATH) as address:
         yield address
@@ -117,6 +117,8 @@ def command_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
 @pytest.fixture(scope="module")
 def warm(worker_server: str) -> Iterator[None]:
     """Workers that a module's tests start in this process are forks of one that has imported torch, for two seconds."""
+    import warm_start
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(warm_start.SERVER, worker_server)
         patch.setattr("harness.processes.kept.subprocess", warm_start.Subprocess())
@@ -129,6 +131,8 @@ def warm_commands(command_server: str, request: pytest.FixtureRequest) -> Iterat
 
     So are workers that the tests start in this process. None of them has torch before it imports it itself.
     """
+    import warm_start
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(warm_start.COMMANDS, command_server)
         patch.setattr("harness.processes.kept.subprocess", warm_start.Subprocess())
