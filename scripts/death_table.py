@@ -217,7 +217,7 @@ import sys
 from deadly_system import DeadlySystem, misbehave
 
 WHERE, CAUSE = {where!r}, {cause!r}
-DESCRIBING = "harness.runners.opening" not in sys.modules
+DESCRIBING = sys.modules["__main__"].__spec__.name == "harness.system.describing"
 if WHERE == ("import" if DESCRIBING else "import_in_worker"):
     misbehave(CAUSE)
 

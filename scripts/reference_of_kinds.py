@@ -6,6 +6,7 @@ All of it is the JSON Schema's, which has the models' docstrings; the table of k
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from harness.contract.claims import part_model
@@ -21,6 +22,7 @@ SIGNS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "ma
 HEAD = "| field | value | default | |\n| --- | --- | --- | --- |"
 
 
+@cache
 def page() -> str:
     """The page, in Markdown."""
     schema = contract_json_schema(with_packages=False)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 import hypothesis
@@ -22,7 +20,6 @@ hypothesis.settings.load_profile("short")
 
 pytest_plugins = ["pytester"]
 
-WARM = Path(__file__).parent / "support" / "warm"
 # Before any test: one may put a folder with modules of its own on the path, which forks for another would find.
 PATH = [path for path in sys.path if path]
 
@@ -56,14 +53,17 @@ TOGETHER = {
     "test_examples.py": "libraries of the examples",
     "test_html_report.py": "pages of every verdict",
     "test_huggingface.py": "transformers",
+    "test_interrupted_gate.py": "a gate that nobody kills",
     "test_kernel_interpreted.py": "kernels interpreted",
     "test_nf4.py": "bitsandbytes",
     "test_peer_worker.py": "a worker of peers",
     "test_random_kills.py": "a command that nobody kills",
+    "test_rank_deaths.py": "ranks that die",
     "test_rehearse_workflow.py": "a workflow rehearsed",
     "test_report_size.py": "pages of published runs",
     "test_reports_in_chromium.py": "a browser",
     "test_resume.py": "a process that forks others",
+    "test_slurm.py": "a cluster",
     "test_step_match.py": "transformers",
     "test_toy_kind.py": "a kind of a plugin",
     "test_transformers_twin.py": "transformers",
@@ -95,31 +95,49 @@ def published_page(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
 
 
 @pytest.fixture(scope="session")
-def warm_server() -> Iterator[str]:
-    """The address of a process that has imported torch, of which workers are forked."""
-    with tempfile.TemporaryDirectory(prefix="warm-") as folder:
-        address = f"{folder}/socket"
-        environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(PATH)}
-        with subprocess.Popen(
-            [sys.executable, "-P", str(WARM / "warm_server.py"), address],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-        ) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            yield address
-            process.communicate()
+def worker_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[str]:
+    """The address of a process whose forks have torch."""
+    from published_pages import shared_folder
+    from warm_servers import server_of
+
+    with server_of("workers", shared_folder(tmp_path_factory, worker_id), PATH) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def command_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[str]:
+    """The address of one whose forks have what commands import, and no torch."""
+    from published_pages import shared_folder
+    from warm_servers import server_of
+
+    with server_of("commands", shared_folder(tmp_path_factory, worker_id), PATH) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
-def warm(warm_server: str) -> Iterator[None]:
+def warm(worker_server: str) -> Iterator[None]:
     """Workers that a module's tests start in this process are forks of one that has imported torch, for two seconds."""
     import warm_start
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(warm_start.SERVER, warm_server)
+        patch.setenv(warm_start.SERVER, worker_server)
         patch.setattr("harness.processes.kept.subprocess", warm_start.Subprocess())
+        yield
+
+
+@pytest.fixture(scope="module")
+def warm_commands(command_server: str, request: pytest.FixtureRequest) -> Iterator[None]:
+    """`python -m harness` and `python -m pytest` of a module's tests are forks, and so is what these start in turn.
+
+    So are workers that the tests start in this process. None of them has torch before it imports it itself.
+    """
+    import warm_start
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(warm_start.COMMANDS, command_server)
+        patch.setattr("harness.processes.kept.subprocess", warm_start.Subprocess())
+        if hasattr(request.module, "subprocess"):
+            patch.setattr(request.module, "subprocess", warm_start.Subprocess())
         yield
 
 

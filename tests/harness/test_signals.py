@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import warm_start
 from process_sweep import MARK, PYTEST_ALLOWED, await_worker, is_pythons, left_after
 
 ROOT = Path(__file__).parents[2]
@@ -142,9 +143,10 @@ def test_the_command_holds_signals_before_it_imports_the_application() -> None:
 
 @pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
 def test_pytest_ends_with_its_own_code_and_leaves_no_process(
-    number: signal.Signals, scripted: Path, tmp_path: Path
+    number: signal.Signals, scripted: Path, tmp_path: Path, command_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a worker sleeps. `.ci/long processes` sends signals at fifty moments."""
+    """While a worker sleeps; all are forks. `.ci/long processes` sends signals at fifty moments to what it starts."""
+    monkeypatch.setenv(warm_start.COMMANDS, command_server)
     from scripted_system import contract_text
 
     contract = tmp_path / "scripted-v1.yaml"
@@ -154,7 +156,7 @@ def test_pytest_ends_with_its_own_code_and_leaves_no_process(
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", MARK: mark}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "harness.pytest_plugin", str(contract)]
     nothing = subprocess.DEVNULL
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=nothing, stderr=nothing) as process:
+    with warm_start.popen(command, cwd=tmp_path, env=environment, stdout=nothing, stderr=nothing) as process:
         await_worker(process, mark)
         process.send_signal(number)
         code = process.wait(30)

@@ -10,6 +10,21 @@ from pathlib import Path
 import pytest
 
 C = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+# one interpreter, whose locale it is, for commands with `;` between them
+PROGRAM = """
+import sys
+from harness.commands.application import main
+
+words = sys.argv[1:]
+while words:
+    end = words.index(";")
+    sys.argv, words = ["harness", *words[:end]], words[end + 1 :]
+    try:
+        main()
+    except SystemExit as left:
+        if left.code:
+            raise
+"""
 
 
 @pytest.mark.parametrize(
@@ -22,15 +37,17 @@ def test_a_run_in_it_is_verified_judged_and_packed(name: bytes, locale: dict[str
     folder = tmp_path / os.fsdecode(name)
     (folder / "contracts").mkdir(parents=True)
     (folder / "contracts" / "scripted-v1.yaml").write_text(contract_text("held"))
-    environment = {**os.environ, **locale}
-
-    def harness(*words: str | Path) -> tuple[int, str]:
-        command = [sys.executable, "-m", "harness", *map(str, words)]
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-        return done.returncode, done.stderr if done.returncode else ""
-
-    run = folder / "harness-reports" / "run"
-    assert harness("verify", folder / "contracts", "--gate", "--name", "run") == (0, "")
-    assert harness("judge", "--check", run) == (0, "")
-    assert harness("pack", run, "--out", folder / "packed") == (0, "")
-    assert harness("judge", "--check", folder / "packed") == (0, "")
+    run, packed = folder / "harness-reports" / "run", folder / "packed"
+    commands: list[list[str | Path]] = [
+        ["verify", folder / "contracts", "--gate", "--name", "run"],
+        ["judge", "--check", run],
+        ["pack", run, "--out", packed],
+        ["judge", "--check", packed],
+    ]
+    words = [str(word) for command in commands for word in (*command, ";")]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words],
+        cwd=folder, env={**os.environ, **locale}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr if done.returncode else "") == (0, "")
+    assert done.stdout.count("same     ") == 2

@@ -12,6 +12,7 @@ import pytest
 from strange_systems import STRANGE
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("warm_commands")
 NAMES = ("exits_at_once", "leaves_described", "raises", "none", "kills_its_parent", "answers_itself")
 QUICK = tuple(f"{name}.yaml" for name in NAMES)
 
@@ -54,7 +55,7 @@ def test_check_has_an_error_for_each(contracts: Path) -> None:
 
 
 def test_a_gate_stays_shut_with_an_error_for_each_unit(contracts: Path) -> None:
-    done = run("harness", "verify", ".", "--gate", "--json", "--wall-limit", "3")
+    done = run("harness", "verify", ".", "--gate", "--json", "--wall-limit", "2")
     assert done.returncode == 12, done.stderr
     units = {claim["contract"]: claim for claim in json.loads(done.stdout)["claims"]}
     for name in (*NAMES, "deaf"):

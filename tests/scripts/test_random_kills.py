@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import random_kills
+import warm_start
+
+pytestmark = pytest.mark.usefixtures("warm_commands", "forked")
 
 
 @pytest.fixture(scope="module")
-def whole() -> tuple[dict[str, float], bytes]:
+def forked() -> Iterator[None]:
+    """The commands that are killed are forks; `.ci/long kills` starts them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(random_kills, "subprocess", warm_start.Subprocess())
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(warm_commands: None, forked: None) -> tuple[dict[str, float], bytes]:
     return random_kills.unkilled("verify")
 
 

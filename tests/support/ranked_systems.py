@@ -19,6 +19,9 @@ FAILING_STEP = 2
 
 
 def misbehave(how: str) -> None:
+    if how in {"stopped", "hangs"} and "RANKS_THAT_HANG" in os.environ:
+        with Path(os.environ["RANKS_THAT_HANG"]).open("a", encoding="utf-8") as hanging:
+            hanging.write(f"{os.getpid()}\n")
     match how:
         case "raises":
             raise ValueError("this rank is broken")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import warm_start
 
 from harness.contract.load import load_contracts
 from harness.errors import EvidenceError, UsageError
@@ -23,6 +24,7 @@ from harness.fleet.shards import MOST_FAULTS, Shard, drill_shards, gate_shards
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.journal import is_free
 
+pytestmark = pytest.mark.usefixtures("warm_commands")
 ROOT = Path(__file__).parents[3]
 CONTRACTS = ROOT / "contracts"
 ASKED = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: (print('asked', flush=True), sys.exit(143)))\n"
@@ -37,7 +39,8 @@ def shard(name: str) -> Shard:
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Says what shards execute in the place of `harness`, by their names."""
+    """Says what shards execute in the place of `harness`, by their names; their jobs are forks."""
+    monkeypatch.setattr("submitit.local.local.subprocess", warm_start.Subprocess())
     monkeypatch.chdir(tmp_path)
     stand_in = [sys.executable, str(ROOT / "tests" / "support" / "programs.py")]
     monkeypatch.setattr(gate, "child_command", lambda _: stand_in)

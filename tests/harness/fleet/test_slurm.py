@@ -19,6 +19,7 @@ from tools import absent
 
 from harness.run_directory.bundle import Header, read_bundle
 
+pytestmark = pytest.mark.usefixtures("warm_commands")
 GATE = Path("fleet/gate")
 HARNESS = [sys.executable, "-m", "harness"]
 ON = f"slurm:cpus-per-task={slurm_cluster.CORES}"
@@ -91,10 +92,14 @@ def test_a_preempted_job_and_a_lost_node_change_no_verdict(folder: Path, cluster
         try:
             cluster.until(lambda: has_ended("one") and has_ended("two"), "a claim of each shard has ended")
             nodes = {shard: header(next(GATE.glob(f"{shard}*/")).name).environment.job.node for shard in ("one", "two")}
-            cluster.preempt(str(nodes["one"]))  # it begins again there, on the only node that is free
-            cluster.until(lambda: any(header(path.name).resumed for path in GATE.glob("one*/")), "one goes on")
+            numbers = {node: number for number, (_, node) in cluster.jobs().items()}
+            one, two = (numbers[str(nodes[shard])] for shard in ("one", "two"))
+            cluster.preempt(str(nodes["one"]))
+            cluster.until(lambda: cluster.jobs().get(one, ("",))[0] == "PENDING", "the preempted job is put back")
             cluster.lose(str(nodes["two"]))
-            cluster.until(lambda: "PENDING" in str(cluster.jobs()), "the lost job waits")
+            cluster.begin([one, two])  # on the only node that is left
+            cluster.until(lambda: any(header(path.name).resumed for path in GATE.glob("one*/")), "one goes on")
+            cluster.until(lambda: cluster.jobs().get(two, ("",))[0] == "PENDING", "the lost job waits")
             Path("go").touch()
             printed, _ = process.communicate(timeout=300)
         finally:
@@ -102,9 +107,9 @@ def test_a_preempted_job_and_a_lost_node_change_no_verdict(folder: Path, cluster
     assert process.returncode == 1
     assert in_order(printed) == claims_on_one_machine()
     made_on = {path.name: header(path.name).environment.job.node for path in GATE.glob("*/") if path.name[0] != "."}
-    one, two = nodes["one"], nodes["two"]
-    assert (one, two) in {("node1", "node2"), ("node2", "node1")}
-    assert made_on == {"one": one, "two": one, "two.ended-1": two, "two.left-1": two}
+    left, lost = nodes["one"], nodes["two"]
+    assert (left, lost) in {("node1", "node2"), ("node2", "node1")}
+    assert made_on == {"one": left, "two": left, "two.ended-1": lost, "two.left-1": lost}
     assert header("two.ended-1").narrowed.claims == ["SCRIPT-001"]
     assert header("two").narrowed.claims == ["SCRIPT-002"]
     assert [each.executed for each in header("one").resumed] == [["one+waits+paired"]]

@@ -8,6 +8,7 @@ from typing import Any
 
 import failing_arms
 import pytest
+from limits_passed import clock_of_limits
 from run_builders import make_contract
 
 from harness.contract.schema import Contract
@@ -21,10 +22,11 @@ from harness.runners.plan import plan
 from harness.runners.supervisor import execute
 from harness.system.resolve import resolve
 
-pytestmark = pytest.mark.usefixtures("warm")
+pytestmark = pytest.mark.usefixtures("warm", "ends_alone")
 
 SYSTEM = "failing_arms:FailingArms"
 STEPS = 3
+HEARTBEAT_S = 60.0
 
 
 def claim(name: str, candidate: str, baseline: str, control: str | None = None) -> dict[str, Any]:
@@ -56,7 +58,7 @@ def described(_: str) -> Any:
 def planned(arms: dict[str, Any], *claims: dict[str, Any]) -> tuple[Contract, Run]:
     contract = make_contract(*claims, system=SYSTEM, arms=arms)
     [run] = plan([Loaded(contract)], machine=Machine(False, "no GPU", (), 8.0), describe=described).runs
-    return contract, run.model_copy(update={"wall_limit_s": 200.0, "heartbeat_s": 8.0})
+    return contract, run.model_copy(update={"wall_limit_s": 200.0, "heartbeat_s": HEARTBEAT_S})
 
 
 @dataclass(frozen=True)
@@ -201,13 +203,17 @@ def test_an_arm_that_nothing_needs_any_more_is_not_executed(raising: Outcome) ->
 BY_DEATH = {
     "killed": ("worker_signal", "SIGKILL"),
     "leaves": ("worker_incomplete", "the `complete` record is missing"),
-    "hangs": ("worker_heartbeat", "no progress for 8 s"),
+    "hangs": ("worker_heartbeat", "no progress for 60 s"),
     "open+killed": ("worker_signal", "SIGKILL"),
 }
 
 
 @pytest.mark.parametrize("both", [("killed", "leaves"), ("hangs", "open+killed")], ids="+".join)
-def test_two_arms_that_end_their_process_cost_two_workers_more(tmp_path: Path, both: tuple[str, str]) -> None:
+def test_two_arms_that_end_their_process_cost_two_workers_more(
+    tmp_path: Path, both: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = clock_of_limits(tmp_path, "hangs.0: steps", HEARTBEAT_S)
+    monkeypatch.setattr("harness.runners.watched_worker.time", clock)
     arms = {arm_of(how): {"fails": how} for how in both}
     seen = judged(tmp_path / "run", arms, *(claim(arm_of(how), "again", arm_of(how)) for how in both))
     assert seen.verdicts["SOUND"].reason == "held"

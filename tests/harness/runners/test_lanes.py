@@ -234,6 +234,7 @@ def test_lanes_together_give_what_one_process_gives(tmp_path: Path, monkeypatch:
     assert {verdict.reason for verdict in judged[1]} == {"held"}
 
 
+@pytest.mark.usefixtures("warm", "ends_alone")
 def test_what_dies_costs_its_arms_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lane that loses its only arm is over; one that loses an arm of several goes on without it."""
     in_lanes(monkeypatch)

@@ -14,7 +14,7 @@ from harness.evidence.run_records import ArmFailed
 from harness.runners.remaining import without_the_arm
 from harness.runners.supervisor import execute
 
-pytestmark = pytest.mark.usefixtures("stand_in")
+pytestmark = pytest.mark.usefixtures("stand_in", "warm_commands")
 GONE = {
     "removed": "nothing",
     "moved": "nothing",

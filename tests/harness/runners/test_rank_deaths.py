@@ -22,9 +22,10 @@ from harness.runners.supervisor import execute
 from harness.runners.watched_worker import Progress, Stopped
 from harness.system.resolve import resolve
 
-pytestmark = pytest.mark.usefixtures("warm")
+pytestmark = pytest.mark.usefixtures("warm", "ends_alone")
 
 SYSTEM = "ranked_systems:Ranked"
+SUPPORT = Path(__file__).parents[2] / "support"
 WORKLOAD = {"model": "m", "batch_size": 4, "seq_len": 4, "steps": 5, "needs": {"device": "cpu"}}
 # how: reason, what the message says of it
 ENDS = {
@@ -54,11 +55,18 @@ def planned(**arms: dict[str, Any]) -> tuple[Contract, Run]:
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Verdict]:
-    """The verdict on an arm, of one run of all of them; and the phases of each rank's process, kept for the report."""
+    """The verdict on an arm, of one run of all of them; and the phases of each rank's process, kept for the report.
+
+    While a rank hangs, a second passes at each look at the ranks.
+    """
     directory = tmp_path_factory.mktemp("ranks") / "run"
     note = directory.parent / "note"
     contract, run = planned(**{how: {"last_rank": how, "note": str(note)} for how in ENDS}, trains={"note": str(note)})
-    execute(run, directory)
+    (directory.parent / "hanging").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANKS_THAT_HANG", str(directory.parent / "hanging"))
+        patch.syspath_prepend(str(SUPPORT / "hurried_ranks"))
+        execute(run, directory)
     evidence = read_run(directory)[1]
     verdicts = {claim.id: judge_unit(contract, claim, "w", [evidence]) for claim in contract.claims}
     assert not still_alive([int(line) for line in note.read_text().split()])

@@ -1,14 +1,20 @@
-"""Workers that tests fork in place of starting them: the same processes, exit codes and evidence."""
+"""Workers and commands that tests fork in place of starting them: the same processes, exit codes and evidence."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import warm_start
 from planning import NO_GPU
+from published_pages import shared_folder
 from run_builders import make_contract
+from warm_servers import server_of
 from warm_start import Forked
 
 from harness.contract.schema import Contract
@@ -83,3 +89,47 @@ def test_it_leaves_the_evidence_that_a_started_one_leaves(tmp_path: Path, monkey
     forked, started = (series_below(tmp_path / how) for how in ("forked", "started"))
     assert forked == started
     assert set(forked) == {"two.0.csv", "rank.1/two.0.csv"}
+
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def commands(command_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands are forked."""
+    monkeypatch.setenv(warm_start.COMMANDS, command_server)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.mark.parametrize("words", [("check", "contracts"), ("check", "nowhere"), ("judge", "--no-such-option")])
+def test_a_command_prints_and_ends_as_a_started_one(commands: None, words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "harness", *words]
+    forked, started = (how(command, capture_output=True, text=True) for how in (warm_start.run, subprocess.run))
+    assert (forked.returncode, forked.stdout, forked.stderr) == (started.returncode, started.stdout, started.stderr)
+
+
+def test_a_command_is_seen_by_its_words_and_variables_and_ends_by_its_signal(commands: None, tmp_path: Path) -> None:
+    """A pytest that waits. The first `sitecustomize` of its path is heeded; signals are as an interpreter has them."""
+    (tmp_path / "test_waits.py").write_text("def test_it():\n    print(flush=True)\n    import time; time.sleep(60)\n")
+    (tmp_path / "sitecustomize.py").write_text("open('seen', 'w').write('here')\n")
+    command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", "test_waits.py"]
+    variables = {**os.environ, "PYTHONPATH": str(tmp_path), "A_MARK": "17"}
+    with warm_start.popen(command, cwd=tmp_path, env=variables, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline()
+        shown = {name: Path(f"/proc/{process.pid}/{name}").read_bytes().split(b"\0") for name in ("cmdline", "environ")}
+        [ignored] = [line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if "SigIgn" in line]
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(10) == -signal.SIGKILL
+    assert [word.decode() for word in shown["cmdline"] if word] == command
+    assert b"A_MARK=17" in shown["environ"]
+    assert (tmp_path / "seen").read_text() == "here"
+    assert int(ignored.split()[1], 16) == 1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1)
+
+
+def test_processes_of_a_session_share_a_server(
+    command_server: str, tmp_path_factory: pytest.TempPathFactory, worker_id: str, commands: None
+) -> None:
+    with server_of("commands", shared_folder(tmp_path_factory, worker_id), sys.path) as address:
+        assert address == command_server
+    # one that needs it no longer does not end it for the others
+    assert warm_start.run([sys.executable, "-m", "harness", "--version"], capture_output=True).returncode == 0

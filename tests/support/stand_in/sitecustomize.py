@@ -1,4 +1,4 @@
-"""Stands in for the probe `paired` in worker processes: what it does is named by the run's settings.
+"""Stands in for the probes `paired` and `throughput` in worker processes: what it does is named by the run's settings.
 
 With its directory on the path (a worker inherits its supervisor's), Python imports this file at start.
 """
@@ -19,6 +19,7 @@ def execute(run: Run, recorder: Recorder) -> None:
     getattr(importlib.import_module("worker_behaviours"), str(run.settings["behaviour"]))(run, recorder)
 
 
-probe = types.ModuleType("harness.runners.paired")
-probe.__dict__["execute"] = execute
-sys.modules["harness.runners.paired"] = probe
+for name in ("harness.runners.paired", "harness.runners.throughput"):
+    probe = types.ModuleType(name)
+    probe.__dict__["execute"] = execute
+    sys.modules[name] = probe

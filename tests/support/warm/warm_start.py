@@ -1,30 +1,37 @@
-"""In the place of `subprocess.Popen`: a Python process that is forked from one that has imported torch (`warm_server`).
+"""In the place of `subprocess.Popen`: a Python process that is forked from one that has imported ahead (`warm_server`).
 
-The keeper and the worker under it are processes as they are elsewhere, with their own sessions, parents, descriptors
-and exit codes; only `exec` and the imports are left out. What an interpreter does at its start (hash seed, addresses,
-/proc/PID/environ) is not tried under it. Under another warm process its children are forks of it, as ranks are.
+The keeper and the worker under it, or a command, are processes as they are elsewhere, with their own sessions, parents,
+descriptors, exit codes and entries in /proc; only `exec` and the imports are left out. What an interpreter does at its
+start (hash seed, addresses, locale) is not tried under it. Under another warm process its children are forks of it, as
+ranks are.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import warm_server
+import warm_fork
 
 from harness.processes.kept import KEEPER
 
-SERVER = "WARM_SERVER"  # the variable with the server's address
+SERVER = "WARM_SERVER"  # the variable with the address of the server whose forks have torch
+COMMANDS = "WARM_COMMANDS"  # of the one for commands, and for what they start without torch
 PASS_S = 0.01  # between two looks for an end
 WARM = ("harness.runners.worker", "harness.runners.rank", "harness.runners.training_part", "harness.system.describing")
+JOB, TASK = "submitit.local._local", "submitit.core._submit"  # of a fleet: its jobs, and below each what it executes
+# of `subprocess`
+USERS = ("harness.processes.kept", "harness.runners.part_elsewhere", "harness.runners.ranks", "submitit.local.local")
 
 
 def path_of_commands(*more: str | Path) -> str:
@@ -34,88 +41,153 @@ def path_of_commands(*more: str | Path) -> str:
 
 
 def popen(command: Sequence[str], **options: Any) -> Any:
-    """A fork where the command is a Python module of `WARM`, with or without its keeper; else `subprocess.Popen`."""
-    kept = command[1:4] == ["-I", "-S", str(KEEPER)]
-    inner = command[6:] if kept else command
-    if SERVER in os.environ and list(inner[:3]) == [sys.executable, "-P", "-m"] and inner[3] in WARM:
-        if kept:
-            return Forked(command, **options)
-        if warm_server.is_warm():
-            return ForkedHere(command, **options)
+    """A fork where the command is a module that a server, or this process, has ready, with or without a keeper."""
+    if _server_of(command):
+        return Forked(command, **options)
+    if warm_fork.is_warm() and (_module(command) in WARM or _module(command) == TASK):
+        return ForkedHere(command, **options)
     return subprocess.Popen(command, **options)
+
+
+def _is_kept(command: Sequence[str]) -> bool:
+    return list(command[1:4]) == ["-I", "-S", str(KEEPER)]
+
+
+def _module(command: Sequence[str]) -> str:
+    """That the command executes; "" where it is no module of this Python."""
+    inner = [word for word in (command[6:] if _is_kept(command) else command)[:4] if word not in {"-P", "-u"}]
+    return inner[2] if inner[:2] == [sys.executable, "-m"] else ""
+
+
+def _server_of(command: Sequence[str]) -> str:
+    """The address of the server that forks it; "" where none does."""
+    module = _module(command)
+    if module in {"harness", "pytest", JOB}:
+        return os.environ.get(COMMANDS, "")
+    if module in WARM and _is_kept(command):
+        return os.environ.get(SERVER) or os.environ.get(COMMANDS, "")
+    return ""
+
+
+def run(
+    command: Sequence[str],
+    *,
+    capture_output: bool = False,
+    check: bool = False,
+    timeout: float | None = None,
+    **options: Any,
+) -> subprocess.CompletedProcess[Any]:
+    """`subprocess.run` over `popen`."""
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with popen(command, **options) as process:
+        try:
+            printed, errors = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(command, process.returncode, printed, errors)
+    if check:
+        done.check_returncode()
+    return done
 
 
 class Subprocess:
     """The module `subprocess` with another `Popen`."""
 
     Popen = staticmethod(popen)
+    run = staticmethod(run)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(subprocess, name)
 
 
-class Forked:
-    """A keeper with its command, forked by the server; as much of `subprocess.Popen` as `KeptProcess` uses."""
+class Forked(subprocess.Popen[Any]):
+    """A command, or a keeper with its command, that a server forks: a process like any other but for its parent."""
 
-    def __init__(
+    def _execute_child(  # in the place of fork and exec
         self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str],
-        stdin: IO[bytes] | int | None = None,
-        stdout: IO[bytes] | int | None = None,
-        stderr: IO[bytes] | int | None = None,
-        pass_fds: Sequence[int] = (),
-        start_new_session: bool = True,
+        args: Sequence[str],
+        _executable: object,
+        _preexec_fn: object,
+        _close_fds: object,
+        pass_fds: Sequence[int],
+        cwd: str | Path | None,
+        env: Mapping[str, str] | None,
+        _startupinfo: object,
+        _creationflags: object,
+        _shell: object,
+        p2cread: int,
+        p2cwrite: int,
+        c2pread: int,
+        c2pwrite: int,
+        errread: int,
+        errwrite: int,
+        *more: Any,
     ) -> None:
-        assert start_new_session
-        self.returncode: int | None = None
-        self.stdout: IO[bytes] | None = None
-        ours: list[int] = []  # descriptors that this process needs no longer once they are sent
-        if stdout is subprocess.PIPE:
-            reads, writes = os.pipe()
-            self.stdout = open(reads, "rb")  # noqa: PTH123, SIM115 - as `Popen.stdout`, its owner closes it
-            ours.append(writes)
-            stdout = writes
-        standard = [_number(stdin, 0), _number(stdout, 1)]
-        standard.append(standard[1] if stderr is subprocess.STDOUT else _number(stderr, 2))
+        given = [number if ours == -1 else ours for number, ours in enumerate((p2cread, c2pwrite, errwrite))]
         self._server = socket.socket(socket.AF_UNIX)
-        self._server.connect(os.environ[SERVER])
-        request = {"command": [*command], "env": dict(env), "cwd": os.getcwd(), "numbers": [0, 1, 2, *pass_fds]}  # noqa: PTH109
+        self._server.connect(_server_of(args))
+        request = {
+            "command": [*args],
+            "kept": _is_kept(args),
+            "session": more[-2],  # start_new_session; process_group is the last
+            "env": dict(os.environ if env is None else env),
+            "cwd": os.fspath(Path.cwd() if cwd is None else cwd),
+            "numbers": [0, 1, 2, *pass_fds],
+        }
         text = json.dumps(request).encode()
-        socket.send_fds(self._server, [len(text).to_bytes(8, "big")], [*standard, *pass_fds])
+        socket.send_fds(self._server, [len(text).to_bytes(8, "big")], [*given, *pass_fds])
         self._server.sendall(text)
-        for descriptor in ours:
-            os.close(descriptor)
         self._answers = self._server.makefile("r")
         self.pid = int(self._answers.readline())
+        self._child_created = True
+        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 
-    def wait(self, timeout: float | None = None) -> int:
-        """The exit code, once the server has taken leave of it."""
-        if self.returncode is None:
-            self.returncode = int(self._answers.readline() or -signal.SIGKILL)
-            self._answers.close()
-            self._server.close()
+    def _try_wait(self, options: int) -> tuple[int, int]:
+        """As `os.waitpid` of a child: the server has taken leave of it, or was killed, and what it forked with it."""
+        if options & os.WNOHANG and not select.select([self._server], [], [], 0)[0]:
+            return 0, 0
+        answer = self._answers.readline()
+        self._answers.close()
+        self._server.close()
+        return self.pid, int(answer or signal.SIGKILL)
+
+    def _internal_poll(self, _deadstate: int | None = None) -> int | None:
+        lock: threading.Lock = self._waitpid_lock  # type: ignore[attr-defined]
+        if self.returncode is None and lock.acquire(blocking=False):
+            try:
+                process, status = self._try_wait(os.WNOHANG)
+                if process:
+                    self._handle_exitstatus(status)  # type: ignore[attr-defined]
+            finally:
+                lock.release()
         return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        """As `Popen.send_signal`."""
-        if self.returncode is None:
-            os.kill(self.pid, number)
 
 
 class ForkedHere:
     """A module forked by this process, which is a warm one itself: a child of its own, as its parts and ranks are."""
 
-    def __init__(self, command: Sequence[str], stdin: int, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: int | None = None,
+        stdout: IO[Any] | None = None,
+        stderr: IO[Any] | None = None,
+        env: Mapping[str, str] | None = None,
+        **_unused: object,
+    ) -> None:
         self.returncode: int | None = None
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
         if self.pid == 0:
             os.environ.update(env or {})
-            os.dup2(stdin, 0)
-            warm_server.become(command)
+            for number, given in enumerate((stdin, stdout, stderr)):
+                if given is not None:
+                    os.dup2(given if isinstance(given, int) else given.fileno(), number)
+            warm_fork.become(command)
 
     def poll(self) -> int | None:
         """As `Popen.poll`."""
@@ -148,9 +220,3 @@ class ForkedHere:
             process, status = os.waitpid(self.pid, options)
             self.returncode = os.waitstatus_to_exitcode(status) if process else None
         return self.returncode
-
-
-def _number(file: IO[bytes] | int | None, inherited: int) -> int:
-    if file is None:
-        return inherited
-    return file if isinstance(file, int) else file.fileno()
