@@ -36,20 +36,29 @@ def answered(*words: str) -> list[dict[str, object]]:
 
 # Each fork imported it anew, for 3 s. Libraries of releases that an entry needs are not the ones installed for tests.
 LIBRARY = "transformers"
+# What torch imports when it compiles first, for 1 s.
+COMPILES, COMPILER = "torch.compile", "torch._inductor.compile_fx"
 
 
 def import_ahead(entry: Path) -> None:
-    """Import here, before any fork, what the entry imports of `LIBRARY` in any of its functions; of no release."""
+    """Import here, before any fork, what the entry imports of `LIBRARY` in any of its functions, of no release; and
+    the compiler for one that compiles.
+    """
     from examples.field_bugs import packages  # its folder is on the path by now
 
     facts = entry.with_suffix(".toml")
     if facts.is_file() and any(packages.installed_for(facts).values()):
         return
-    for node in ast.walk(ast.parse(entry.read_text(encoding="utf-8"))):
+    known, text = len(sys.modules), entry.read_text(encoding="utf-8")
+    if COMPILES in text:
+        importlib.import_module(COMPILER)
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and node.module == LIBRARY:
             module = importlib.import_module(LIBRARY)
             for alias in node.names:
                 getattr(module, alias.name)  # its modules are imported as their names are asked for
+    if len(sys.modules) > known:
+        forked_runs.settle()
 
 
 def main() -> None:
