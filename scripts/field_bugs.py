@@ -76,10 +76,10 @@ def facts_of(entry: Path) -> Mapping[str, Any]:
     return tomllib.loads(entry.with_suffix(".toml").read_text(encoding="utf-8"))
 
 
-def draft_of(entry: Path, form: str) -> Draft:
+def draft_of(entry: Path, form: str, steps: int = STEPS) -> Draft:
     """As `harness init --no-compile` drafts for any step of that name, on a machine with a GPU, but for the timing."""
     module = ".".join(entry.resolve().relative_to(ROOT).with_suffix("").parts)
-    return Draft(find_step_source(f"{module}:{form}"), STEPS, Arms(compiled=False, timed=False, memory=True))
+    return Draft(find_step_source(f"{module}:{form}"), steps, Arms(compiled=False, timed=False, memory=True))
 
 
 def write_contracts(draft: Draft, folder: Path, *, seed: int) -> list[LoadedContract]:
