@@ -68,6 +68,7 @@ TOGETHER = {
     "test_toy_kind.py": "a kind of a plugin",
     "test_transformers_twin.py": "transformers",
     "test_upstream_counterexamples.py": "transformers",
+    "test_walkthroughs.py": "pages followed",
     "test_verified.py": "two commits verified",
     "test_workflow_lint.py": "actionlint",
     "test_wrong_adapters_verified.py": "every wrong adapter verified",

@@ -23,14 +23,14 @@ import warm_server
 from harness.processes.kept import KEEPER
 
 SERVER = "WARM_SERVER"  # the variable with the server's address
+HERE = Path(__file__).parent
 PASS_S = 0.01  # between two looks for an end
 WARM = ("harness.runners.worker", "harness.runners.rank", "harness.runners.training_part", "harness.system.describing")
 
 
 def path_of_commands(*more: str | Path) -> str:
     """PYTHONPATH of a command whose workers are to be forks; under the fixture `warm`."""
-    here = Path(__file__).parent
-    return os.pathsep.join(map(str, (here / "site", here, *more)))
+    return os.pathsep.join(map(str, (HERE / "site", HERE, *more)))
 
 
 def popen(command: Sequence[str], **options: Any) -> Any:
