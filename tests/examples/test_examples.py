@@ -19,8 +19,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
+import forks
 import pytest
-import torch
 from claims_in_process import executed
 from planning import NO_GPU
 from tools import absent
@@ -115,10 +115,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("alone")
     for path in [*EXAMPLES, *RANKS]:
         _import_ahead(path / "train.py")
-    process = os.fork()
-    if process == 0:
-        os._exit(_run_alone(folder))
-    ended = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    ended = forks.end(forks.begin(lambda: _run_alone(folder)))
     found = {path.name: folder / f"{path.name}.txt" for path in [*EXAMPLES, *RANKS]}
     printed = {name: file.read_text() for name, file in found.items() if file.exists()}
     assert ended == 0, [*printed.values()][-1:]
@@ -133,10 +130,9 @@ def _import_ahead(script: Path) -> None:
                 importlib.import_module(node.module if isinstance(node, ast.ImportFrom) else node.names[0].name)
 
 
-def _run_alone(folder: Path) -> int:
-    """In the fork: each script, with what it prints in a file of its name; its exit code."""
+def _run_alone(folder: Path) -> None:
+    """In the fork: each script, with what it prints in a file of its name."""
     os.chdir(folder)
-    torch.set_num_threads(1)  # those of the process that was forked are not here
     for module in [*sys.modules]:
         if module.partition(".")[0] in ("harness", "examples"):
             del sys.modules[module]
@@ -149,8 +145,7 @@ def _run_alone(folder: Path) -> int:
                 runpy.run_path(sys.argv[0], run_name="__main__")
             except BaseException:
                 traceback.print_exc()
-                return 1
-    return 0
+                raise
 
 
 @pytest.mark.parametrize("name", TRAINED_LOSS)
