@@ -126,8 +126,9 @@ def _import_ahead(script: Path) -> None:
     """Here, where the adapters' runs need it, too: a process of its own imported all of it anew."""
     with warnings.catch_warnings(action="ignore"):
         for node in ast.walk(ast.parse(script.read_text())):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                importlib.import_module(node.module if isinstance(node, ast.ImportFrom) else node.names[0].name)
+            named = node.names if isinstance(node, ast.Import) else []
+            for name in [node.module] if isinstance(node, ast.ImportFrom) else [each.name for each in named]:
+                importlib.import_module(name or "")
 
 
 def _run_alone(folder: Path) -> None:

@@ -48,7 +48,7 @@ def keys(specs: list[KernelSpec] | tuple[KernelSpec, ...]) -> list[str]:
 def test_the_plan_is_what_a_step_launches(mode: str) -> None:
     model, settings = MODES[mode]
     config = replace(TrainConfig(model=model, rank=8, device="cpu"), **settings)
-    seq_lens = (64, 128)
+    seq_lens = (64,) if model is QWEN else (64, 128)  # what a second length adds does not depend on how many layers
     planned, launched = plan(model, config, seq_lens), recorded(model, config, seq_lens)
     assert keys(planned) == keys(launched)
     identities = {spec.key: spec.identity for spec in launched}

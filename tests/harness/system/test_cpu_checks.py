@@ -32,7 +32,8 @@ class Looking(StepFunctionSystem):
 
         def step(batch: dict[str, Tensor]) -> Tensor:
             dispatch = [type(mode) for mode in _get_current_dispatch_mode_stack()]
-            self.seen.append(([type(mode) for mode in _get_current_function_mode_stack()], dispatch))
+            functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+            self.seen.append(([type(mode) for mode in functions], dispatch))
             optimizer.zero_grad()
             loss: Tensor = model(nn.functional.one_hot(batch["x"], 4).float()).square().mean()
             loss.backward()  # type: ignore[no-untyped-call]
