@@ -71,6 +71,11 @@ def entries() -> list[Path]:
     return [path.with_suffix(".py") for path in sorted(ENTRIES.glob("*.toml")) if path.with_suffix(".py").exists()]
 
 
+def recorded() -> list[Path]:
+    """The entries of which a record with seed 0 is kept, and that need no release of their own."""
+    return [entry for entry in entries() if "installed" not in facts_of(entry) and 0 in record_of(entry)]
+
+
 def facts_of(entry: Path) -> Mapping[str, Any]:
     """What stands in its file of facts."""
     return tomllib.loads(entry.with_suffix(".toml").read_text(encoding="utf-8"))

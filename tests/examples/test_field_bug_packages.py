@@ -9,7 +9,8 @@ from pathlib import Path
 import field_bugs
 import pytest
 import write_field_bugs_page
-from field_bug_server import Ask
+from answer_field_bugs import needed_by
+from field_bug_server import Ask, assert_recorded
 from field_bugs import Said
 from install_field_bug_packages import rounds
 
@@ -72,6 +73,16 @@ def test_a_process_that_has_imported_another_release_is_refused(entry: Path) -> 
 
 def test_releases_of_one_package_are_downloaded_in_rounds() -> None:
     assert rounds(["a==1", "a==2", "b==1"]) == [["a==1", "b==1"], ["a==2"]]
+
+
+# They share what they need imported with the releases.
+WITH_LIBRARIES = [entry for entry in field_bugs.recorded() if needed_by(entry)]
+
+
+@pytest.mark.parametrize("form", field_bugs.FORMS)
+@pytest.mark.parametrize("entry", WITH_LIBRARIES, ids=lambda entry: entry.stem)
+def test_an_entry_with_a_library_says_what_is_recorded_of_it(entry: Path, form: str, ask: Ask) -> None:
+    assert_recorded(entry, form, ask)
 
 
 INSTALLED = {bug.entry.stem: bug for bug in write_field_bugs_page.bugs() if "installed" in bug.facts and bug.records}

@@ -176,26 +176,15 @@ def settings_for(fault: str) -> dict[str, str]:
     return {"precision": "fp8"} if fault.startswith("fp8_") else {"gemm": "tiled"}
 
 
-_plain: dict[str, dict[str, Tensor]] = {}  # by settings: what no fault has changed, trained once
-
-
-def plain_and_changed(name: str, gradients_after: Gradients) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Gradients without the fault and with it; of all faults of one arm the former are the same."""
-    settings = settings_for(name)
-    if str(settings) not in _plain:
-        _plain[str(settings)] = gradients_after(None, settings)
-    return _plain[str(settings)], gradients_after(name, settings)
-
-
 @pytest.mark.parametrize("name", sorted(KERNEL_FAULTS.keys() - SHOWN_ELSEWHERE))
 def test_a_fault_planted_in_the_trainer_changes_its_gradients(name: str, gradients_after: Gradients) -> None:
-    plain, changed = plain_and_changed(name, gradients_after)
+    plain, changed = (gradients_after(fault, settings_for(name)) for fault in (None, name))
     assert [key for key in plain if not torch.equal(plain[key], changed[key])]
 
 
 @pytest.mark.parametrize("name", sorted(SHOWN_ELSEWHERE))
 def test_a_fault_with_nothing_to_change_leaves_the_trainer_alone(name: str, gradients_after: Gradients) -> None:
-    plain, changed = plain_and_changed(name, gradients_after)
+    plain, changed = (gradients_after(fault, settings_for(name)) for fault in (None, name))
     assert [key for key in plain if not torch.equal(plain[key], changed[key])] == []
 
 

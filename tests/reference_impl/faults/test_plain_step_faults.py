@@ -29,23 +29,17 @@ SHOWN_FROM = {
 STEPS = 5
 
 
-def losses(arm: Arm, planted: str | None) -> list[float]:
-    workload = Workload(model="tiny", batch_size=1, seq_len=8, steps=STEPS, needs=Needs(device="cpu"))
-    with QLoRASystem().open(workload, arm, fault=planted) as run:
-        return [float(loss) for loss in torch.stack([run.step(index) for index in range(STEPS)])]
-
-
-@pytest.fixture(scope="module")
-def right() -> list[float]:
-    """Without a fault."""
-    return losses(Arm(), None)
-
-
 @pytest.mark.parametrize("fault", SHOWN_FROM)
-def test_both_arms_are_wrong_alike(fault: str, right: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_arms_are_wrong_alike(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_step, "RESET_STEP", 2)
     monkeypatch.setattr(plain_step, "ZEROED_FROM", 1)
-    wrong = losses(Arm(), fault)
+    workload = Workload(model="tiny", batch_size=1, seq_len=8, steps=STEPS, needs=Needs(device="cpu"))
+
+    def losses(arm: Arm, planted: str | None) -> list[float]:
+        with QLoRASystem().open(workload, arm, fault=planted) as run:
+            return [float(loss) for loss in torch.stack([run.step(index) for index in range(STEPS)])]
+
+    right, wrong = losses(Arm(), None), losses(Arm(), fault)
     assert [step for step in range(STEPS) if right[step] != wrong[step]] == [*range(SHOWN_FROM[fault], STEPS)]
     assert losses(Arm(capture="step"), fault) == wrong
     assert FAULTS[fault].description.plant == "both"
