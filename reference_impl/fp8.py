@@ -15,6 +15,7 @@ from functools import cache
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from reference_impl import ops
 from reference_impl.errors import ReferenceImplError
@@ -121,5 +122,9 @@ def _float(data: Tensor) -> Tensor:
 
 @cache
 def _values(dtype: torch.dtype) -> Tensor:
-    """What each code of a type of eight bits stands for, in the order of codes."""
-    return torch.arange(256, dtype=torch.uint8).view(dtype).float()
+    """What each code of a type of eight bits stands for, in the order of codes.
+
+    Made outside of any mode: it is kept for the process, and a step on tensors without values may be the first to ask.
+    """
+    with _disable_current_modes():
+        return torch.arange(256, dtype=torch.uint8).view(dtype).float()

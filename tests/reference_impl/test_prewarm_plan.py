@@ -83,16 +83,26 @@ def test_a_kernel_is_planned_once_for_equal_lengths() -> None:
     assert keys(kernels.plan()) == keys(plan(kernels.model, kernels.config, (64,)))
 
 
-def test_recording_leaves_nothing_behind() -> None:
+@pytest.mark.parametrize("precision", ["dtype", "fp8"])
+def test_recording_leaves_nothing_behind(precision: Any) -> None:
+    """Nor what a step would keep for later ones of the process, made of tensors without values."""
     import torch
 
-    from reference_impl import ops
+    from reference_impl import fp8, ops
     from reference_impl.trainer import Trainer
 
     recorded.cache_clear()
-    recorded(TINY, TrainConfig(device="cpu"), (16,))
+    fp8._values.cache_clear()
+    recorded(TINY, TrainConfig(device="cpu", precision=precision), (16,))
     assert "naive" in ops._pick("clip", torch.zeros(1)).__name__
-    assert Trainer(TrainConfig.preset("tiny", device="cpu")).step(0).item() > 0
+    after = Trainer(TrainConfig.preset("tiny", device="cpu", precision=precision))
+    loss = after.step(0)
+    assert loss.item() > 0
+    assert after.trainable.flat.isfinite().all()
+    fp8._values.cache_clear()
+    again = Trainer(TrainConfig.preset("tiny", device="cpu", precision=precision))
+    assert torch.equal(again.step(0), loss)
+    assert torch.equal(again.trainable.flat, after.trainable.flat)
 
 
 def test_without_a_device_there_is_nothing_to_open() -> None:
