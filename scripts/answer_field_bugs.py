@@ -2,9 +2,12 @@
 
     python scripts/answer_field_bugs.py        # then lines of: [drill] PATH FORM [CLAIM ...], or example NAME
 
-For tests: one process imports torch and what entries import of transformers, and each run is a fork of it. Without
-claims, all but the long run are tried. Of a line that begins with `drill`: what did not hold without a fault, and each
-fault that was planted, with its row.
+For tests: one process imports torch, and each run is a fork. What entries need imported beside it is imported once, in
+a branch: a fork that answers for all entries which need that. A release that an entry brings is imported by its runs
+alone, and in a branch that has no other release of it.
+
+Without claims, all but the long run are tried. A FORM may end with another number of steps than the templates' have
+(`buggy:8`). Of a line that begins with `drill`: what did not hold without a fault, and each fault that was planted.
 """
 
 from __future__ import annotations
@@ -12,13 +15,63 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import field_bugs
 import forked_runs
 from correct_trainers import try_example
 from verify_field_bugs import drill_form, try_form
+
+from harness.first_contract.draft import STEPS
+
+# Each fork imported it anew, for 3 s.
+LIBRARY = "transformers"
+# What torch imports when it compiles first, for 1 s.
+COMPILES, COMPILER = "torch.compile", "torch._inductor.compile_fx"
+# What releases that entries bring import of others, for 1 to 3 s: nothing that is a release of an entry's itself.
+OF_RELEASES = {
+    "liger-kernel": ("peft",),
+    "pytorch-lightning": ("torchmetrics",),
+    "pytorch-optimizer": (f"{LIBRARY}.modeling_utils",),
+    LIBRARY: (COMPILER,),
+}
+
+
+class Branch:
+    """A fork that answers line by line, until this process closes its end."""
+
+    def __init__(self) -> None:
+        theirs, self._to = os.pipe()
+        self._back, ours = os.pipe()
+        self._fork = forked_runs.Fork(lambda: self._serve(theirs, ours))
+        os.close(theirs)
+        os.close(ours)
+        self._answers = os.fdopen(self._back, encoding="utf-8")
+
+    def ask(self, line: str) -> str:
+        os.write(self._to, line.encode())
+        return self._answers.readline()
+
+    def end(self) -> None:
+        os.close(self._to)
+        self._fork.wait()
+
+    def _serve(self, lines: int, answers: int) -> None:
+        os.close(self._to)
+        os.close(self._back)
+        with os.fdopen(lines, encoding="utf-8") as asked, os.fdopen(answers, "w", encoding="utf-8") as given:
+            for line in asked:
+                print(_answer(line), file=given, flush=True)
+
+
+def _answer(line: str) -> str:
+    try:
+        return json.dumps(answered(*line.split()))
+    except Exception as error:  # the test that asked shows it
+        return json.dumps(f"{type(error).__name__}: {error}")
 
 
 def answered(*words: str) -> list[dict[str, object]]:
@@ -27,40 +80,70 @@ def answered(*words: str) -> list[dict[str, object]]:
         return [vars(each) for each in try_example(words[1])]
     if words[0] != "drill":
         path, form, *claims = words
-        import_ahead(Path(path))
-        return [vars(each) for each in try_form(Path(path), form, seed=0, claims=claims)]
+        name, _, steps = form.partition(":")
+        import_all(needed_by(Path(path)))
+        return [vars(each) for each in try_form(Path(path), name, seed=0, claims=claims, steps=int(steps or STEPS))]
     _, path, form, *claims = words
     found = drill_form(Path(path), form, claims)
     return [{"not_held": found.not_held}, *map(vars, found.planted)]
 
 
-# Each fork imported it anew, for 3 s. Libraries of releases that an entry needs are not the ones installed for tests.
-LIBRARY = "transformers"
+def needed_by(entry: Path) -> list[str]:
+    """What an entry imports in any of its functions, or has others import, of what takes long: `module[:name]`.
+
+    Of the library that is installed for tests only where the entry brings no releases, one of which may be its own.
+    """
+    text, brought = entry.read_text(encoding="utf-8"), _brought_by(entry)
+    needed = [COMPILER] if COMPILES in text else []
+    for package in sorted(brought & OF_RELEASES.keys()):
+        needed += OF_RELEASES[package]
+    for node in ast.walk(ast.parse(text)):
+        if not brought and isinstance(node, ast.ImportFrom) and node.module == LIBRARY:
+            needed += [f"{LIBRARY}:{alias.name}" for alias in node.names]
+    return needed
 
 
-def import_ahead(entry: Path) -> None:
-    """Import here, before any fork, what the entry imports of `LIBRARY` in any of its functions; of no release."""
+def _brought_by(entry: Path) -> set[str]:
     from examples.field_bugs import packages  # its folder is on the path by now
 
     facts = entry.with_suffix(".toml")
-    if facts.is_file() and any(packages.installed_for(facts).values()):
-        return
-    for node in ast.walk(ast.parse(entry.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module == LIBRARY:
-            module = importlib.import_module(LIBRARY)
-            for alias in node.names:
-                getattr(module, alias.name)  # its modules are imported as their names are asked for
+    forms: Mapping[str, list[str]] = packages.installed_for(facts) if facts.is_file() else {}
+    return {release.partition("==")[0] for releases in forms.values() for release in releases}
+
+
+def import_all(needed: list[str]) -> None:
+    """Import it here, before any fork of this process."""
+    known = len(sys.modules)
+    for each in needed:
+        name, _, attribute = each.partition(":")
+        module = importlib.import_module(name)
+        if attribute:
+            getattr(module, attribute)  # its modules are imported as their names are asked for
+    if len(sys.modules) > known:
+        forked_runs.settle()
+
+
+def branch_of(line: str) -> str:
+    """The one that answers: none for what needs torch alone; with the library, or without it."""
+    words = line.split()
+    needed = needed_by(Path(words[0])) if words[0] not in ("example", "drill") else []
+    return COMPILER if set(needed) == {COMPILER} else LIBRARY if needed else ""
 
 
 def main() -> None:
     sys.path.insert(0, str(field_bugs.ROOT))
     forked_runs.prepare()
+    branches: dict[str, Branch] = {}
     for line in sys.stdin:
-        try:
-            answer = json.dumps(answered(*line.split()))
-        except Exception as error:  # the test that asked shows it
-            answer = json.dumps(f"{type(error).__name__}: {error}")
-        print(answer, flush=True)
+        name = branch_of(line)
+        if not name:
+            print(_answer(line), flush=True)
+            continue
+        if name not in branches:
+            branches[name] = Branch()
+        print(branches[name].ask(line), end="", flush=True)
+    for branch in reversed(branches.values()):  # a later one holds the ends of those before it, too
+        branch.end()
 
 
 if __name__ == "__main__":

@@ -71,15 +71,20 @@ def entries() -> list[Path]:
     return [path.with_suffix(".py") for path in sorted(ENTRIES.glob("*.toml")) if path.with_suffix(".py").exists()]
 
 
+def recorded() -> list[Path]:
+    """The entries of which a record with seed 0 is kept, and that need no release of their own."""
+    return [entry for entry in entries() if "installed" not in facts_of(entry) and 0 in record_of(entry)]
+
+
 def facts_of(entry: Path) -> Mapping[str, Any]:
     """What stands in its file of facts."""
     return tomllib.loads(entry.with_suffix(".toml").read_text(encoding="utf-8"))
 
 
-def draft_of(entry: Path, form: str) -> Draft:
+def draft_of(entry: Path, form: str, steps: int = STEPS) -> Draft:
     """As `harness init --no-compile` drafts for any step of that name, on a machine with a GPU, but for the timing."""
     module = ".".join(entry.resolve().relative_to(ROOT).with_suffix("").parts)
-    return Draft(find_step_source(f"{module}:{form}"), STEPS, Arms(compiled=False, timed=False, memory=True))
+    return Draft(find_step_source(f"{module}:{form}"), steps, Arms(compiled=False, timed=False, memory=True))
 
 
 def write_contracts(draft: Draft, folder: Path, *, seed: int) -> list[LoadedContract]:

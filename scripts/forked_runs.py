@@ -23,9 +23,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+from pydantic import BaseModel
 
 from harness.contract.load import LoadedContract
 from harness.evidence import environment, layout
+from harness.evidence.base import Record
 from harness.evidence.environment import Machine
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
@@ -46,7 +48,14 @@ from harness.system.resolve import resolve
 from harness.system.wrappers import HARNESS_FAULTS
 
 # What probes import late; without it each fork would.
-AHEAD = ("torch._dynamo", "harness.runners.paired", "harness.runners.evaluation", "harness.runners.long_replay")
+AHEAD = (
+    "torch._dynamo",
+    "harness.runners.paired",
+    "harness.runners.evaluation",
+    "harness.runners.resume",
+    "harness.runners.long_replay",
+    "harness.system.replay.imports",
+)
 
 
 def prepare() -> None:
@@ -57,10 +66,39 @@ def prepare() -> None:
     for module in AHEAD:
         importlib.import_module(module)
     if not torch.cuda.is_available():
-        weight = torch.nn.Parameter(torch.ones(2))
-        TracedStep(lambda: weight.square().sum(), dict).record()  # what the first recording of a process builds
+        _record_a_step()
+    _build_models(Record)
+    settle()
+
+
+def _record_a_step() -> None:
+    """What the first recording of a process builds, and the first fake pass over what most steps execute."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.LayerNorm(4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
+    tokens = torch.zeros(2, dtype=torch.int64)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(torch.ones(2, 4)), tokens)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    TracedStep(step, lambda: dict(model.named_parameters()), roots=[step]).record()
+
+
+def _build_models(base: type[BaseModel]) -> None:
+    """pydantic builds what validates a model when it is asked first: that of each record in each fork, without this."""
+    for model in base.__subclasses__():
+        model.model_rebuild()
+        _build_models(model)
+
+
+def settle() -> None:
+    """Once something was imported ahead: a fork's collector would look through all of it, again and again."""
     gc.collect()
-    gc.freeze()  # a fork's collector would look through all of it, again and again
+    gc.freeze()
 
 
 @cache

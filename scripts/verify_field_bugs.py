@@ -27,7 +27,7 @@ from field_bugs import FORMS, LONG, Said
 from forked_drill import Drilled, drilled
 
 from harness.contract.load import LoadedContract
-from harness.first_contract.draft import Draft
+from harness.first_contract.draft import STEPS, Draft
 
 LIMIT_S = 300.0  # of one run: the longest takes a tenth of it on a quiet machine
 
@@ -40,13 +40,15 @@ def try_form(
     long: bool = False,
     claims: Sequence[str] = (),
     without: Sequence[str] = (),
+    steps: int = STEPS,
     limit_s: float = LIMIT_S,
 ) -> list[Said]:
     """What each claim says of one form, executed in forks of this process; without `long` the long run is left out.
 
-    claims: those to try, by their names without the entry's; empty: all but those in `without`. limit_s: of one run.
+    claims: those to try, by their names without the entry's; empty: all but those in `without`. steps: of each arm,
+    but in the long run. limit_s: of one run.
     """
-    with drafted(entry, form, seed) as (draft, folder, contracts):
+    with drafted(entry, form, seed, steps) as (draft, folder, contracts):
         left_out = {draft.claim_id(each) for each in without}
         wanted = [each for each in wanted_of(draft, contracts, claims, long=long) if each not in left_out]
         found = forked_runs.judged(contracts, forked_runs.planned(contracts, wanted), folder / "evidence", limit_s)
@@ -60,9 +62,11 @@ def drill_form(entry: Path, form: str, claims: Sequence[str]) -> Drilled:
 
 
 @contextmanager
-def drafted(entry: Path, form: str, seed: int) -> Iterator[tuple[Draft, Path, list[LoadedContract]]]:
+def drafted(
+    entry: Path, form: str, seed: int, steps: int = STEPS
+) -> Iterator[tuple[Draft, Path, list[LoadedContract]]]:
     """The draft of a form, and its contracts in a folder where modules are found."""
-    draft = field_bugs.draft_of(entry, form)
+    draft = field_bugs.draft_of(entry, form, steps)
     with tempfile.TemporaryDirectory(prefix="field-bug-") as name, field_bugs.first_on_path(Path(name)) as folder:
         try:
             yield draft, folder, field_bugs.write_contracts(draft, folder, seed=seed)

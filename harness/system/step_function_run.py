@@ -131,13 +131,13 @@ class StepFunctionRun:
         return require_batch(given, index, self._function.batch, self._structure)
 
     def step_body(self) -> Callable[[], Tensor]:
-        from harness.system.replay.cpu_checks import WithoutCpuChecks
+        from harness.system.replay.cpu_checks import without_cpu_checks
 
         copied, step, on_cpu = self._copied_batch(), self._function.step, self._device.type == "cpu"
 
         def body() -> Tensor:
             batch = copied()
-            with WithoutCpuChecks() if on_cpu else nullcontext():
+            with without_cpu_checks() if on_cpu else nullcontext():
                 return require_loss(step(batch), step, "step(batch)")
 
         return body

@@ -20,10 +20,43 @@ from reference_impl.config import MODEL_PRESETS
 LIMIT_S = 120.0
 
 
+class Workers:
+    """A worker that tests ask one after the other; a test that ends it says so, and the next one gets another."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._count = folder, 0
+        self._asked: WorkerProcess | None = None
+        self.all: list[WorkerProcess] = []
+
+    def started(self) -> WorkerProcess:
+        """A new one."""
+        self._count += 1
+        self.all.append(WorkerProcess("test", self._folder / f"worker-{self._count}"))
+        return self.all[-1]
+
+    def running(self) -> WorkerProcess:
+        """One that answers; what a test before has opened in it is replaced by what this one opens."""
+        if self._asked is None:
+            self._asked = self.started()
+        return self._asked
+
+    def ended(self, worker: WorkerProcess) -> None:
+        """It answers no more: it has failed, or is about to be killed."""
+        if worker is self._asked:
+            self._asked = None
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    found = Workers(tmp_path_factory.mktemp("workers"))
+    yield found
+    for worker in found.all:
+        worker.close()
+
+
 @pytest.fixture
-def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
-    with WorkerProcess("test", tmp_path / "worker") as process:
-        yield process
+def worker(workers: Workers) -> WorkerProcess:
+    return workers.running()
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +84,8 @@ def test_steps_are_timed_one_by_one_and_in_a_block(worker: WorkerProcess, job: J
     assert worker.ask({"do": "finish"}, LIMIT_S)["steps"] == 14
 
 
-def test_a_failing_arm_is_remembered_with_its_reason(worker: WorkerProcess, job: Job) -> None:
+def test_a_failing_arm_is_remembered_with_its_reason(worker: WorkerProcess, workers: Workers, job: Job) -> None:
+    workers.ended(worker)
     running = Running(replace(job, checkpoint="/nowhere"), worker)
     assert running.ask({"do": "open", "job": running.job.as_dict()}, LIMIT_S) == {}
     assert running.failure is not None
@@ -59,7 +93,8 @@ def test_a_failing_arm_is_remembered_with_its_reason(worker: WorkerProcess, job:
     assert running.ask({"do": "measure", "steps": 1}, LIMIT_S) == {}
 
 
-def test_a_killed_worker_names_its_signal(worker: WorkerProcess) -> None:
+def test_a_killed_worker_names_its_signal(worker: WorkerProcess, workers: Workers) -> None:
+    workers.ended(worker)
     os.kill(worker._process.pid, signal.SIGKILL)
     with pytest.raises(WorkerFailedError, match="SIGKILL"):
         worker.ask({"do": "finish"}, LIMIT_S)
@@ -70,16 +105,17 @@ def test_a_silent_worker_is_given_up(worker: WorkerProcess) -> None:
         worker.receive(0.05)
 
 
-def test_measuring_before_opening_is_refused(worker: WorkerProcess) -> None:
+def test_measuring_before_opening_is_refused(workers: Workers) -> None:
+    worker = workers.started()
     with pytest.raises(WorkerFailedError, match="'measure' is unknown, or comes before 'open'"):
         worker.ask({"do": "measure", "steps": 1}, LIMIT_S)
 
 
-def test_what_is_timed_is_alone(worker: WorkerProcess, tmp_path: Path, job: Job) -> None:
-    with WorkerProcess("other", tmp_path / "other") as other:
-        other.ask({"do": "open", "job": replace(job, arm="gemm_floor").as_dict()}, LIMIT_S)
-        with worker.alone([worker, other]):
-            other.send({"do": "finish"})
-            with pytest.raises(WorkerFailedError, match="no answer within 1 s"):
-                other.receive(1.0)
-        assert other.receive(LIMIT_S)["steps"] == 6
+def test_what_is_timed_is_alone(worker: WorkerProcess, workers: Workers, job: Job) -> None:
+    other = workers.started()
+    other.ask({"do": "open", "job": replace(job, arm="gemm_floor").as_dict()}, LIMIT_S)
+    with worker.alone([worker, other]):
+        other.send({"do": "finish"})
+        with pytest.raises(WorkerFailedError, match="no answer within 1 s"):
+            other.receive(1.0)
+    assert other.receive(LIMIT_S)["steps"] == 6

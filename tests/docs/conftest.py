@@ -7,9 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import warm_start
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,3 +66,19 @@ def environment(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> dict[
         "PIP_CONFIG_FILE": os.devnull,
         "CUDA_VISIBLE_DEVICES": "",
     }
+
+
+@pytest.fixture(scope="session")
+def warm_environment(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The same once the harness is installed there; workers of commands are forks of one process of that environment,
+    which imports torch once for all of them.
+    """
+    address = str(tmp_path_factory.mktemp("warm") / "socket")
+    python = environment["PATH"].partition(":")[0] + "/python"
+    variables = {**environment, "PYTHONHASHSEED": "0", "PYTHONPATH": str(warm_start.HERE)}
+    command = [python, "-P", str(warm_start.HERE / "warm_server.py"), address]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield {**environment, warm_start.SERVER: address, "PYTHONPATH": warm_start.path_of_commands()}
+        process.communicate()

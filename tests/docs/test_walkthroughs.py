@@ -1,6 +1,7 @@
 """Pages that a reader follows from an empty repository, word for word: their files written, their commands run.
 
 The harness is installed there from its wheel, in an environment that finds torch and the like where this one has them.
+A gate's workers are started as a reader's are, those of other commands are forks of one process of that environment.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ CODES = {
     "docs/tutorial.md": {"harness verify contracts/ --claim TRAIN-SAME": [0, 1, 0]},
 }
 
+STARTS = ("harness try", "harness verify", "harness drill")  # what starts workers
+
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
@@ -35,13 +38,16 @@ def test_the_page_works_as_written(
     environment: dict[str, str],
     repository: Path,
     record_testsuite_property: Callable[[str, object], None],
+    request: pytest.FixtureRequest,
 ) -> None:
     began = time.monotonic()
     codes = {line: list(expected) for line, expected in CODES[page].items()}
     for block in followed(page):
         if block.language in SHELLS:
             for command in commands(block):
-                run(command, environment, repository, codes.get(command.line, [0]).pop(0))
+                starts = command.line.startswith(STARTS) and "--gate" not in command.line
+                variables = request.getfixturevalue("warm_environment") if starts else environment
+                run(command, variables, repository, codes.get(command.line, [0]).pop(0))
         else:
             take(block, repository)
     assert [line for line, left in codes.items() if left] == []

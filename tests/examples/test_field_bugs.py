@@ -1,4 +1,4 @@
-"""The museum of field bugs: each entry says what is recorded of it, and correct trainers hold the same contracts."""
+"""The museum of field bugs: each entry says what is recorded of it, and the page says what they do."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ from pathlib import Path
 import field_bugs
 import pytest
 import write_field_bugs_page
-from field_bug_server import Ask, Server
-from field_bugs import FORMS, LONG, ROOT, Said
-from public_trainers import TRAINERS
+from answer_field_bugs import needed_by
+from field_bug_server import Ask, assert_recorded
+from field_bugs import FORMS, ROOT
 
 TOY = ROOT / "tests" / "examples" / "field_bugs_toy" / "doubled_updates.py"
-PUBLIC = ROOT / "tests" / "support" / "public_trainers.py"
-# Those that need releases of their own are tried in test_field_bug_packages.py.
-RECORDED = [
-    entry
-    for entry in field_bugs.entries()
-    if "installed" not in field_bugs.facts_of(entry) and 0 in field_bugs.record_of(entry)
-]
+# Those that need releases of their own, or more than torch, are tried in test_field_bug_packages.py.
+RECORDED = [entry for entry in field_bugs.recorded() if not needed_by(entry)]
 
 
 def test_a_bug_is_found_at_its_step_and_its_mended_form_holds(ask: Ask) -> None:
@@ -36,35 +31,7 @@ def test_a_bug_is_found_at_its_step_and_its_mended_form_holds(ask: Ask) -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("entry", RECORDED, ids=lambda entry: entry.stem)
 def test_an_entry_says_what_is_recorded_of_it(entry: Path, form: str, ask: Ask) -> None:
-    recorded = [each for each in field_bugs.record_of(entry)[0][form] if each.claim != LONG]
-    tried = [each.claim for each in recorded if each.status != "NOT_RUN"]
-    said = {each.claim: each for each in ask(entry, form, *tried)}
-    found = [(each.claim, each.status, each.reason) for each in said.values()]
-    assert found == [(each.claim, each.status, each.reason) for each in recorded if each.status != "NOT_RUN"], said
-
-
-@pytest.mark.parametrize("trainer", TRAINERS)
-def test_a_correct_trainer_holds_every_claim(trainer: str, ask: Ask) -> None:
-    said = ask(PUBLIC, trainer)
-    assert [each for each in said if each.status not in field_bugs.GOOD] == []
-    assert sum(each.status == "PASS" for each in said) >= 3
-    assert all(is_lacking(each) for each in said if each.status == "NOT_RUN")
-
-
-def test_correct_trainers_are_recorded_to_hold_every_claim(field_bug_server: Server) -> None:
-    """The shipped examples are verified elsewhere, by contracts of their own; one is tried again here."""
-    recorded = field_bugs.correct_trainers()
-    assert set(recorded) == {*field_bugs.SHIPPED, *TRAINERS}
-    assert [name for name, said in recorded.items() if not field_bugs.is_right("mended", said)] == []
-    again = field_bug_server.example("plain_loop")
-    assert [(each.claim, each.reason) for each in again] == [
-        (each.claim, each.reason) for each in recorded["plain_loop"]
-    ]
-
-
-def is_lacking(said: Said) -> bool:
-    """Whether a claim was not run for a capability of the step, or for want of a GPU."""
-    return "lacks the capability" in said.message or said.reason == "needs_cuda"
+    assert_recorded(entry, form, ask)
 
 
 def test_every_bug_is_found_or_says_what_would_find_it_and_mended_forms_hold_but_where_trouble_is_told() -> None:

@@ -1,11 +1,8 @@
-"""The example of FSDP2: its script alone, its claims in two processes, under faults, and a capture refused."""
+"""The example of FSDP2: its claims in two processes, under faults, and a capture refused."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +17,8 @@ from harness.runners.plan import plan
 from harness.runners.supervisor import execute
 from harness.system.resolve import resolve
 from harness.system.wrappers import HARNESS_FAULTS
+
+pytestmark = pytest.mark.usefixtures("warm")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ranks" / "fsdp2"
 STEPS = 8
@@ -68,12 +67,7 @@ def judged(
     return {unit.claim: judge_unit(contract, known[unit.claim], "tiny", [evidence]) for unit in units}
 
 
-def test_the_script_trains_alone_and_the_adapter_has_at_most_30_lines() -> None:
-    command = [sys.executable, "-P", "-W", "ignore", str(EXAMPLE / "train.py")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    printed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-    losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", printed)]
-    assert losses[-1] < 1.0  # untrained ln 32
+def test_the_adapter_has_at_most_30_lines() -> None:
     assert len((EXAMPLE / "adapter.py").read_text().splitlines()) <= 30
 
 

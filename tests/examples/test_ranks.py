@@ -1,10 +1,8 @@
-"""The example of several ranks: its script alone, its adapter's size, its claims as they stand, and under a fault."""
+"""The example of several ranks: its adapter's size, its claims as they stand, and under a fault."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,11 +51,7 @@ def judged(folder: Path, fault: str | None = None, claims: tuple[str, ...] = ())
     return {unit.claim: judge_unit(contract, known[unit.claim], "small", [evidence]) for unit in planned.units}
 
 
-def test_the_script_trains_alone_and_the_adapter_has_at_most_30_lines() -> None:
-    command = [sys.executable, "-P", "-W", "ignore", str(EXAMPLE / "train.py")]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", printed)]
-    assert losses[-1] < 1.0  # untrained ln 8
+def test_the_adapter_has_at_most_30_lines() -> None:
     assert len((EXAMPLE / "adapter.py").read_text().splitlines()) <= 30
 
 

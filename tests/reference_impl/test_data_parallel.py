@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 import torch
 import torch.distributed as dist
@@ -71,7 +72,6 @@ RUNS: dict[str, Callable[[Ranks], Seen]] = {
 
 
 def _train(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
     ranks = Ranks.of_this_process()
     assert ranks is not None
@@ -83,14 +83,8 @@ def _train(rank: int, folder: str) -> None:
 def by_rank(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Seen]]:
     """What each rank saw in each of `RUNS`."""
     folder = tmp_path_factory.mktemp("ranks")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch._dynamo", "reference_impl.cuda_graph"])
-    processes = [context.Process(target=_train, args=(rank, str(folder))) for rank in range(RANKS)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0] * RANKS
+    processes = [forks.begin(partial(_train, rank, str(folder))) for rank in range(RANKS)]
+    assert [forks.end(process) for process in processes] == [0] * RANKS
     return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
 
 

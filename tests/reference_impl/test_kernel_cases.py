@@ -13,7 +13,7 @@ import pytest
 from harness.contract.schema import Needs
 from harness.system.protocol import Arm, NotAvailable, Workload
 from reference_impl.kernels import registry
-from reference_impl.offline_compiler import OfflineCompilation, describe, rebuild
+from reference_impl.offline_compiler import OfflineCompilation, compiled_kernel, describe, rebuild
 from reference_impl.system import QLoRASystem
 
 ROOT = Path(__file__).parents[2]
@@ -22,29 +22,15 @@ HEADER = f"""
 import json
 from harness.contract.schema import Needs
 from harness.runners.kernel_match import compare
-from harness.system.protocol import Arm, Workload
+from harness.system.protocol import Arm, NotAvailable, Workload
 from reference_impl.system import QLoRASystem
 WORKLOAD = {WORKLOAD}
 """
-
-
-def interpreted(program: str) -> dict[str, object]:
-    """What a fresh process, which will interpret kernels, prints as JSON."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", HEADER + program], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, object] = json.loads(done.stdout)
-    return answer
-
-
-def test_interpreted_cases_hold_the_grid_and_compile_what_was_planned_and_launched() -> None:
-    answer = interpreted("""
+COMPARE = """
 kernels = QLoRASystem().kernel_cases(WORKLOAD, Arm(gemm="tiled"))
 cases = [compare(case) for case in kernels.comparisons(["gemm.backward_b"], ["float32"], [1.0, 1e5])]
 compiled = kernels.compiled()
-print(json.dumps({
+answer = {
     "shapes": [case.shape for case in cases if case.magnitude == 1.0],
     "magnitudes": sorted({case.magnitude for case in cases}),
     "errors": max(max(case.error_vs_fp64, case.error_vs_naive) for case in cases),
@@ -53,8 +39,56 @@ print(json.dumps({
     "metadata": sorted({(kernel.shared_memory_bytes, kernel.threads) for kernel in compiled}),
     "targets": all(".target sm_90" in kernel.ptx for kernel in compiled),
     "constants": kernels.constants(),
-}))
-""")
+}
+"""
+COMPILE_FIRST = """
+import triton
+try:
+    QLoRASystem().kernel_cases(WORKLOAD, Arm(gemm="tiled"))
+except RuntimeError as error:
+    answer = {"error": str(error)}
+"""
+REFUSE = """
+def refusal(gemm, operations, dtypes):
+    try:
+        next(iter(QLoRASystem().kernel_cases(WORKLOAD, Arm(gemm=gemm)).comparisons(operations, dtypes, [1.0])))
+    except (ValueError, NotAvailable) as error:
+        return f"{type(error).__name__}: {error}"
+answer = {
+    "operation": refusal("tiled", ["gemm.forward"], ["float32"]),
+    "bf16": refusal("tiled", ["gemm.backward_a"], ["bfloat16"]),
+    "path": refusal("fp16", ["gemm.backward_a"], ["float32"]),
+}
+"""
+# Each program in a fork of one process, which has imported torch and not Triton.
+IN_FORKS = """
+import os, sys, torch
+assert "triton" not in sys.modules
+for program in sys.argv[1:]:
+    process = os.fork()
+    if process == 0:
+        given = {}
+        exec(program, given)
+        print(json.dumps(given["answer"]), flush=True)
+        os._exit(0)
+    assert os.waitpid(process, 0)[1] == 0, program
+"""
+Answers = dict[str, dict[str, object]]
+
+
+@pytest.fixture(scope="module")
+def answers() -> Answers:
+    """What programs answer in processes that nothing but torch was imported in."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    programs = {"compare": COMPARE, "compile first": COMPILE_FIRST, "refuse": REFUSE}
+    command = [sys.executable, "-c", HEADER + IN_FORKS, *(HEADER + program for program in programs.values())]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(programs, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+def test_interpreted_cases_hold_the_grid_and_compile_what_was_planned_and_launched(answers: Answers) -> None:
+    answer = answers["compare"]
     # The model's two products (rank 8, so 2r = 16; queries, keys and values 256 wide), and three ragged ones.
     assert answer["shapes"] == ["M5 K16 N128", "M5 K256 N16", "M17 K33 N70", "M5 K20 N3", "M33 K18 N20"]
     assert answer["magnitudes"] == [1.0, 1e5]
@@ -64,31 +98,12 @@ print(json.dumps({
     assert answer["constants"] == {"tile": 16, "unroll": 4}
 
 
-def test_a_process_that_has_triton_already_does_not_pretend_to_interpret() -> None:
-    answer = interpreted("""
-import triton
-try:
-    QLoRASystem().kernel_cases(WORKLOAD, Arm(gemm="tiled"))
-except RuntimeError as error:
-    print(json.dumps({"error": str(error)}))
-""")
-    assert "new process" in str(answer["error"])
+def test_a_process_that_has_triton_already_does_not_pretend_to_interpret(answers: Answers) -> None:
+    assert "new process" in str(answers["compile first"]["error"])
 
 
-def test_what_cannot_be_compared_is_refused() -> None:
-    answer = interpreted("""
-from harness.system.protocol import NotAvailable
-def refusal(gemm, operations, dtypes):
-    try:
-        next(iter(QLoRASystem().kernel_cases(WORKLOAD, Arm(gemm=gemm)).comparisons(operations, dtypes, [1.0])))
-    except (ValueError, NotAvailable) as error:
-        return f"{type(error).__name__}: {error}"
-print(json.dumps({
-    "operation": refusal("tiled", ["gemm.forward"], ["float32"]),
-    "bf16": refusal("tiled", ["gemm.backward_a"], ["bfloat16"]),
-    "path": refusal("fp16", ["gemm.backward_a"], ["float32"]),
-}))
-""")
+def test_what_cannot_be_compared_is_refused(answers: Answers) -> None:
+    answer = answers["refuse"]
     assert str(answer["operation"]).startswith("ValueError: no operation 'gemm.forward'; there are gemm.backward_a,")
     assert answer["bf16"] == "NotAvailable: needs CUDA: interpreted kernels compute in float32 only"
     assert answer["path"] == "ValueError: the path fp16 keeps its weights in float16, not in float32"
@@ -119,9 +134,9 @@ def test_a_compiling_process_that_fails_says_why(monkeypatch: pytest.MonkeyPatch
 def test_what_a_compiling_process_prints_does_not_tear_its_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noise = "threading.Thread(target=lambda: [os.write(1, b'x') for _ in range(10**6)], daemon=True).start()"
-    (tmp_path / "sitecustomize.py").write_text(f"import os, threading\n{noise}\n", encoding="utf-8")
+    noise = "threading.Thread(target=lambda: [os.write(1, b'x') for _ in iter(lambda: sleep(1e-4), 0)], daemon=True)"
+    (tmp_path / "sitecustomize.py").write_text(f"import os, threading\nfrom time import sleep\n{noise}.start()\n")
     [spec, _] = registry.load("gemm").specializations(m=5, k=20, n=3)
-    [quiet] = OfflineCompilation([spec], 90).kernels()
+    quiet = compiled_kernel(spec, registry.offline_compile(spec, 90))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     assert OfflineCompilation([spec], 90).kernels() == [quiet]

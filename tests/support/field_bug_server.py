@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from field_bugs import ROOT, Said
+import field_bugs
+from field_bugs import LONG, ROOT, Said
 
 SCRIPT = ROOT / "scripts" / "answer_field_bugs.py"
 Ask = Callable[..., list[Said]]
@@ -57,3 +58,12 @@ def server() -> Iterator[Server]:
         opened = Server(process)
         yield opened
         opened.end()
+
+
+def assert_recorded(entry: Path, form: str, ask: Ask) -> None:
+    """Every claim that was tried when an entry was recorded, but the long run, says of a form what it said then."""
+    recorded = [each for each in field_bugs.record_of(entry)[0][form] if each.claim != LONG]
+    tried = [each.claim for each in recorded if each.status != "NOT_RUN"]
+    said = {each.claim: each for each in ask(entry, form, *tried)}
+    found = [(each.claim, each.status, each.reason) for each in said.values()]
+    assert found == [(each.claim, each.status, each.reason) for each in recorded if each.status != "NOT_RUN"], said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -27,6 +28,14 @@ class WithoutCpuChecks(TorchFunctionMode):
         if func is torch.nn.functional.one_hot:
             return _one_hot(*args, **kwargs)
         return func(*args, **kwargs)
+
+
+def without_cpu_checks() -> AbstractContextManager[object]:
+    """`WithoutCpuChecks` where a dispatch mode watches what is executed; nothing where nobody looks.
+
+    The mode is called at every operation and at every attribute of a tensor that is read.
+    """
+    return WithoutCpuChecks() if torch._C._len_torch_dispatch_stack() else nullcontext()
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:

@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import (
 
 from harness.errors import HarnessError
 from harness.system.replay.addresses import StaticAddresses
+from harness.system.replay.cpu_checks import WithoutCpuChecks
 from harness.system.replay.frames import called_at, of_traceback
 from harness.system.replay.host_changes import HostChanges
 from harness.system.replay.kept_tensors import KeptTensors
@@ -150,7 +151,8 @@ class TracedStep:
 
     def _body_and_outputs(self) -> list[Tensor]:
         kept, changes = KeptTensors(self._roots), HostChanges(self._roots, draws_of_torch=False)
-        loss = self._body()
+        with WithoutCpuChecks():
+            loss = self._body()
         outputs = self._read_outputs()
         self._output_names = list(outputs)
         kept.find(outputs)
@@ -189,7 +191,7 @@ def fake_pass(body: Body, state: State, roots: Sequence[object] = ()) -> bool:
     """
     with StateGuard(state, roots) as guard:
         try:
-            with FakeTensorMode(allow_non_fake_inputs=True):
+            with FakeTensorMode(allow_non_fake_inputs=True), WithoutCpuChecks():
                 body()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise HostSyncError(str(error.func), *of_traceback(error.__traceback__), called_at(error)) from error

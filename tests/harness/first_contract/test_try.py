@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 from warm_start import path_of_commands
+
+from harness.commands import application
 
 pytestmark = pytest.mark.usefixtures("warm")
 
@@ -65,13 +69,31 @@ def command(project: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
+def called(project: Path, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the same without a process of its own; its workers have theirs."""
+    out, err, known = io.StringIO(), io.StringIO(), set(sys.modules)
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(project)
+        patch.setattr(sys, "argv", ["harness", *arguments])
+        patch.setattr(sys, "path", [*sys.path])
+        patch.setattr("tempfile.tempdir", str(project / "temporary"))
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        with pytest.raises(SystemExit) as left:
+            application.main()
+    assert "train" not in sys.modules.keys() - known  # a worker alone imports what a user wrote
+    assert isinstance(left.value.code, int)
+    return left.value.code, out.getvalue(), err.getvalue()
+
+
+TRY = ("try", "train.py:make_step", "--no-compile", "--steps", "12")
+
+
 def tried(project: Path, *options: str) -> tuple[int, list[str]]:
     """Exit code and printed lines of a trial of few steps, without torch.compile."""
-    process = command(project, "try", "train.py:make_step", "--no-compile", "--steps", "12", *options)
-    printed, errors = process.communicate(timeout=200)
+    code, printed, errors = called(project, *TRY, *options)
     assert "Traceback" not in errors
     assert list((project / "temporary").glob("harness*")) == []
-    return process.returncode, printed.splitlines()
+    return code, printed.splitlines()
 
 
 def answers(lines: list[str]) -> dict[str, str]:
@@ -88,8 +110,13 @@ def answers(lines: list[str]) -> dict[str, str]:
 
 
 def test_a_sound_step_is_kept_with_its_contract_and_its_run(project: Path) -> None:
+    """All of it by the command itself, as a user gives it."""
     written(project)
-    code, lines = tried(project, "--write-contract", "--reports", "runs", "--name", "first")
+    process = command(project, *TRY, "--write-contract", "--reports", "runs", "--name", "first")
+    printed, errors = process.communicate(timeout=200)
+    assert "Traceback" not in errors
+    assert list((project / "temporary").glob("harness*")) == []
+    lines = printed.splitlines()
     assert lines[0] == "train.py:make_step (train.py:6): 12 steps an arm, on the CPU"
     words = {question: answer.partition(":")[0] for question, answer in answers(lines).items()}
     assert words == {
@@ -110,20 +137,19 @@ def test_a_sound_step_is_kept_with_its_contract_and_its_run(project: Path) -> No
         "next: harness check contracts/ && harness verify contracts/",
         "HELD: Every planned unit held.",
     ]
-    assert code == 0
-    assert command(project, "judge", "--check", "runs/first").communicate(timeout=100)[0].startswith("same")
+    assert process.returncode == 0
+    assert called(project, "judge", "--check", "runs/first")[1].startswith("same")
     kept, judged = (project / folder / "contracts" / "train-v1.yaml" for folder in (".", "runs/first"))
     assert kept.read_text() == judged.read_text()
 
-    again = command(project, "try", "train.py:make_step", "--write-contract")
-    assert again.communicate(timeout=100) == (
+    assert called(project, "try", "train.py:make_step", "--write-contract") == (
+        2,
         "",
         (
             "error: no file of yours is replaced without --force; found train_harness.py and contracts/train-v1.yaml "
             "and contracts-long/train-long-v1.yaml exists; move it away\n"
         ),
     )
-    assert again.returncode == 2
 
 
 KEEP = "-> keep the tensor (`losses.append(loss.detach())`) and read it after the step, outside of it"
@@ -160,7 +186,7 @@ def test_a_frozen_learning_rate_is_another_training(project: Path) -> None:
         ("", 'raise ValueError("no")', (), 'train.py:17 in step `raise ValueError("no")`: ValueError: no'),
         ("import sys; sys.exit(0)", "", (), "train.py:4 in <module> `import sys; sys.exit(0)`: SystemExit: 0"),
         ("import os; os._exit(0)", "", (), "the process that ran it ended, incomplete: "),
-        ("import time; time.sleep(600)", "", ("--wall-limit", "8"), "the process that ran it ended, wall limit: "),
+        ("import time; time.sleep(600)", "", ("--wall-limit", "1"), "the process that ran it ended, wall limit: "),
     ],
     ids=["raises", "exits", "exits hard", "hangs"],
 )
@@ -204,8 +230,8 @@ def test_an_interruption_ends_it_and_leaves_what_was_asked_for(
 
 def test_init_runs_nothing_and_is_refused_for_a_loop(project: Path) -> None:
     written(project, at_import="raise SystemExit(1)")
-    process = command(project, "init", "train:make_step", "--no-compile")
-    assert process.communicate(timeout=60) == (
+    assert called(project, "init", "train:make_step", "--no-compile") == (
+        0,
         (
             "wrote train_harness.py\nwrote contracts/train-v1.yaml\n"
             "wrote contracts-long/train-long-v1.yaml\nnext: harness check contracts/ && harness verify contracts/\n"
@@ -213,7 +239,6 @@ def test_init_runs_nothing_and_is_refused_for_a_loop(project: Path) -> None:
         "",
     )
     (project / "train.py").write_text("def main():\n    while True:\n        loss.backward()\n")
-    process = command(project, "init", "train:main", "--force")
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 2
+    code, _, errors = called(project, "init", "train:main", "--force")
+    assert code == 2
     assert errors.startswith("error: train.py:1: `main` makes a step and leaves the loop to its caller")

@@ -27,6 +27,7 @@ from harness.processes.kept import KEEPER
 
 SERVER = "WARM_SERVER"  # the variable with the address of the server whose forks have torch
 COMMANDS = "WARM_COMMANDS"  # of the one for commands, and for what they start without torch
+HERE = Path(__file__).parent
 PASS_S = 0.01  # between two looks for an end
 WARM = ("harness.runners.worker", "harness.runners.rank", "harness.runners.training_part", "harness.system.describing")
 JOB, TASK = "submitit.local._local", "submitit.core._submit"  # of a fleet: its jobs, and below each what it executes
@@ -36,8 +37,7 @@ USERS = ("harness.processes.kept", "harness.runners.part_elsewhere", "harness.ru
 
 def path_of_commands(*more: str | Path) -> str:
     """PYTHONPATH of a command whose workers are to be forks; under the fixture `warm`."""
-    here = Path(__file__).parent
-    return os.pathsep.join(map(str, (here / "site", here, *more)))
+    return os.pathsep.join(map(str, (HERE / "site", HERE, *more)))
 
 
 def popen(command: Sequence[str], **options: Any) -> Any:

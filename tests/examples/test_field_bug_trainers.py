@@ -1,0 +1,35 @@
+"""Correct trainers under the contracts by which bugs of the field are found: they hold every claim."""
+
+from __future__ import annotations
+
+import field_bugs
+import pytest
+from field_bug_server import Ask, Server
+from field_bugs import ROOT, Said
+from public_trainers import TRAINERS
+
+PUBLIC = ROOT / "tests" / "support" / "public_trainers.py"
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_correct_trainer_holds_every_claim(trainer: str, ask: Ask) -> None:
+    said = ask(PUBLIC, trainer)
+    assert [each for each in said if each.status not in field_bugs.GOOD] == []
+    assert sum(each.status == "PASS" for each in said) >= 3
+    assert all(is_lacking(each) for each in said if each.status == "NOT_RUN")
+
+
+def test_correct_trainers_are_recorded_to_hold_every_claim(field_bug_server: Server) -> None:
+    """The shipped examples are verified elsewhere, by contracts of their own; one is tried again here."""
+    recorded = field_bugs.correct_trainers()
+    assert set(recorded) == {*field_bugs.SHIPPED, *TRAINERS}
+    assert [name for name, said in recorded.items() if not field_bugs.is_right("mended", said)] == []
+    again = field_bug_server.example("plain_loop")
+    assert [(each.claim, each.reason) for each in again] == [
+        (each.claim, each.reason) for each in recorded["plain_loop"]
+    ]
+
+
+def is_lacking(said: Said) -> bool:
+    """Whether a claim was not run for a capability of the step, or for want of a GPU."""
+    return "lacks the capability" in said.message or said.reason == "needs_cuda"
