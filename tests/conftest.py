@@ -95,11 +95,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.fixture(scope="session")
-def published_page(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Any:
-    """Gives the page of a published run."""
-    from published_pages import drawn_once, shared_folder
+def published(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Any:
+    """Gives a published run as it is shown."""
+    from published_pages import published_in, shared_folder
 
-    return drawn_once(shared_folder(tmp_path_factory, worker_id))
+    return published_in(shared_folder(tmp_path_factory, worker_id))
+
+
+@pytest.fixture(scope="session")
+def published_page(published: Any) -> Any:
+    """Gives the page of a published run."""
+    return lambda directory: published(directory).page
 
 
 @pytest.fixture(scope="session")

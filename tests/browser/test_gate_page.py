@@ -9,7 +9,7 @@ from check_report_in_browser import VARIANTS, check, show
 from chromium import Browser
 from filelock import FileLock
 from first_screen import first_screen
-from published_pages import GATE_PARTS, shared_folder
+from published_pages import GATE_PARTS, drawings_of, shared_folder
 
 from harness.rejudge import shown_together
 from harness.shared_page import write_shared
@@ -21,11 +21,13 @@ BOUND = 600_000  # bytes of a page that run directories share
 @pytest.fixture(scope="session")
 def gate_page(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     """Drawn once for all processes of a session."""
-    folder = shared_folder(tmp_path_factory, worker_id) / "gate-page"
+    shared = shared_folder(tmp_path_factory, worker_id)
+    folder = shared / "gate-page"
     with FileLock(folder.with_suffix(".lock")):
         if not folder.exists():
-            bundles, judgement = shown_together(GATE_PARTS)
-            write_shared(folder, judgement, bundles)
+            with drawings_of(shared):
+                bundles, judgement = shown_together(GATE_PARTS)
+                write_shared(folder, judgement, bundles)
     return folder / "report.html"
 
 

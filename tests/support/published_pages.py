@@ -1,17 +1,25 @@
-"""Pages of the published runs, each drawn once for all processes of a session: a GPU run's takes 12 s."""
+"""Published runs as they are shown, each judged and drawn once for all processes of a session: one takes up to 12 s."""
 
 from __future__ import annotations
 
 import functools
+import os
+import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from drawn_plots import DrawnPlot, drawn_plots
 from filelock import FileLock
 
 from harness.rejudge import judged
+from harness.report import svg
 from harness.report.html import render
+from harness.report.svg import Plot
 from harness.report.view import ReportView
 from harness.run_directory.places import runs_in
 
@@ -19,6 +27,17 @@ REPORTS = Path(__file__).parents[2] / "reports"
 DIRECTORIES = runs_in(REPORTS)
 [_PARTS] = re.findall(r"^GATE_PARTS := (.+)$", (REPORTS.parent / "Makefile").read_text(), re.MULTILINE)
 GATE_PARTS = [REPORTS.parent / name for name in _PARTS.split()]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published run's page, and every plot of its sections, on the page or not."""
+
+    page: str
+    plots: tuple[DrawnPlot, ...]
+
+
+PublishedOf = Callable[[Path], Published]
 PageOf = Callable[[Path], str]
 
 
@@ -28,17 +47,55 @@ def judged_run(directory: Path) -> ReportView:
     return judged([directory])[1].view
 
 
-def drawn_once(shared: Path) -> PageOf:
-    """Gives the page of a published run; `shared` is a folder that the processes of a session have in common."""
+def published_in(shared: Path) -> PublishedOf:
+    """Gives a published run as it is shown; `shared` is a folder that the processes of a session have in common."""
 
-    def page_of(directory: Path) -> str:
-        page = shared / f"page-of-{directory.name}.html"
-        with FileLock(page.with_suffix(".lock")):
-            if not page.exists():
-                page.write_text(render(judged_run(directory)), encoding="utf-8")
-        return page.read_text(encoding="utf-8")
+    def published_of(directory: Path) -> Published:
+        kept = shared / f"published-{'-'.join(directory.relative_to(REPORTS).parts)}"
+        with FileLock(kept.with_suffix(".lock")):
+            if not kept.exists():
+                with drawings_of(shared):
+                    view = judged_run(directory)
+                    _write(kept, Published(render(view), drawn_plots(view)))
+        found: Published = pickle.loads(kept.read_bytes())  # noqa: S301 - written above
+        return found
 
-    return page_of
+    return published_of
+
+
+@contextmanager
+def drawings_of(shared: Path) -> Iterator[None]:
+    """Within it no figure is drawn that a process of the session has drawn within it."""
+    (shared / "drawings").mkdir(exist_ok=True)
+    with mock.patch.object(svg, "_drawn", _Drawings(shared / "drawings")):
+        yield
+
+
+class _Drawings(dict[bytes, Plot]):
+    """Figures by the digest of what they show, in a file each."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __contains__(self, asked: object) -> bool:
+        return isinstance(asked, bytes) and (super().__contains__(asked) or (self.folder / asked.hex()).exists())
+
+    def __missing__(self, asked: bytes) -> Plot:
+        plot: Plot = pickle.loads((self.folder / asked.hex()).read_bytes())  # noqa: S301 - written below
+        super().__setitem__(asked, plot)
+        return plot
+
+    def __setitem__(self, asked: bytes, plot: Plot) -> None:
+        super().__setitem__(asked, plot)
+        _write(self.folder / asked.hex(), plot)
+
+
+def _write(path: Path, value: object) -> None:
+    """The whole file at once: another process may be reading."""
+    own = path.with_name(f"{path.name}.{os.getpid()}")
+    own.write_bytes(pickle.dumps(value))
+    own.replace(path)
 
 
 def shared_folder(factory: pytest.TempPathFactory, worker: str) -> Path:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 import pytest
-from published_pages import REPORTS, judged_run
+from drawn_plots import DrawnPlot, drawn_plots
+from published_pages import REPORTS, PublishedOf
 from report_views import full_view, small_view
 
-from harness.contract.claims import AnyPart
 from harness.report import budget, svg
-from harness.report.blocks import JudgedPlot, Unit
-from harness.report.html import evidence
+from harness.report.blocks import Unit
 from harness.report.plots_roles import BROAD, Role
 from harness.report.svg import BASELINE, CANDIDATE, CONTROL, FLOOR, GRID, INK, LIMIT, MUTED, PAPER, REPLICA, Plot
 from harness.report.text import label
-from harness.report.view import ReportView
 
 PUBLISHED = sorted(
     archive.parent for archive in REPORTS.rglob("run.tar.xz") if not {"statistics", "accuracy"} & set(archive.parts)
@@ -49,22 +46,6 @@ class Mark(NamedTuple):
     inside: bool
 
 
-@cache
-def view_of(name: str) -> ReportView:
-    return MADE[name]() if name in MADE else judged_run(REPORTS / name)
-
-
-@cache
-def plots_of(name: str) -> tuple[tuple[str, Plot, frozenset[Unit]], ...]:
-    """Every plot of a run, whether it has room on a page or not, with its section and the units that it is of."""
-    return tuple(
-        (section.anchor, drawn.plot, drawn.units)
-        for section in evidence(view_of(name))
-        for part in section.parts
-        for drawn in [*part.judged, *(JudgedPlot(plot, frozenset()) for plot in part.plots)]
-    )
-
-
 def marks(plot: Plot) -> list[Mark]:
     root = ET.fromstring(f"<svg>{plot.markup('p')}</svg>")  # noqa: S314 - our own output
     return list(_marks(root, {}, plot))
@@ -89,64 +70,62 @@ def words(plot: Plot) -> set[str]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_every_mark_is_in_the_legend_with_its_colour(name: str) -> None:
-    for _, plot, _ in plots_of(name):
+def test_marks_of_a_run_are_drawn_and_named_by_their_roles(name: str, published: PublishedOf) -> None:
+    """One test a run, for what its figures are asked: to judge and draw a run takes seconds."""
+    for anchor, plot, units, parts in plots_of(name, published):
         drawn = marks(plot)
-        samples = {colour for mark in drawn if not mark.name and not mark.inside for colour in mark.colours}
-        assert {mark.colours for mark in drawn if mark.inside and not mark.name} <= {frozenset({GRID})}, plot.alt
-        for mark in drawn:
-            if mark.name:
-                assert mark.name in words(plot), plot.alt
-                assert mark.colours <= samples, (mark, plot.alt)
+        every_mark_is_in_the_legend_with_its_colour(plot, drawn)
+        a_role_has_its_colour_and_nothing_else_has_it(plot, drawn)
+        the_baseline_is_the_broad_band(plot, drawn)
+        if anchor == "trajectories" and plot.alt.startswith("Loss"):
+            the_arms_have_the_roles_that_the_claims_give_them(plot, drawn, units, parts)
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_a_role_has_its_colour_and_nothing_else_has_it(name: str) -> None:
-    for _, plot, _ in plots_of(name):
-        for mark in marks(plot):
-            for colour in mark.colours & set(COLOURS) if mark.name else ():
-                assert re.fullmatch(COLOURS[colour], mark.name), (mark, plot.alt)
-            if mark.name.endswith("(baseline)") or mark.name in {"A/A baseline", "baseline, ms a step"}:
-                assert mark.colours == {BASELINE}, (mark, plot.alt)
+def plots_of(name: str, published: PublishedOf) -> tuple[DrawnPlot, ...]:
+    return drawn_plots(MADE[name]()) if name in MADE else published(REPORTS / name).plots
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_the_baseline_is_the_broad_band(name: str) -> None:
-    for _, plot, _ in plots_of(name):
-        lines = [mark for mark in marks(plot) if mark.inside and mark.name]
-        broad = [mark for mark in lines if re.search(r"\(baseline\)|^baseline", mark.name)]
-        thin = [mark for mark in lines if re.search(r"\(candidate\)|\(control\)|\(again\)|^candidate, ", mark.name)]
-        assert all(mark.width == pytest.approx(BROAD, abs=0.1) for mark in broad), plot.alt
-        assert all(mark.width <= BROAD / 2 for mark in thin), plot.alt
+def every_mark_is_in_the_legend_with_its_colour(plot: Plot, drawn: list[Mark]) -> None:
+    letters = words(plot)
+    samples = {colour for mark in drawn if not mark.name and not mark.inside for colour in mark.colours}
+    assert {mark.colours for mark in drawn if mark.inside and not mark.name} <= {frozenset({GRID})}, plot.alt
+    for mark in drawn:
+        if mark.name:
+            assert mark.name in letters, plot.alt
+            assert mark.colours <= samples, (mark, plot.alt)
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_the_arms_have_the_roles_that_the_claims_give_them(name: str) -> None:
-    for anchor, plot, units in plots_of(name):
-        if anchor != "trajectories" or not plot.alt.startswith("Loss"):
-            continue
-        seen = {mark.name for mark in marks(plot) if mark.name and not mark.name.startswith("not finite")}
-        roles = [role for part in parts_of(name, units) if (role := roles_in(part)) <= seen]
-        assert bool(roles) is bool(units) or any("run 0" in one for one in seen), plot.alt
+def a_role_has_its_colour_and_nothing_else_has_it(plot: Plot, drawn: list[Mark]) -> None:
+    for mark in drawn:
+        for colour in mark.colours & set(COLOURS) if mark.name else ():
+            assert re.fullmatch(COLOURS[colour], mark.name), (mark, plot.alt)
+        if mark.name.endswith("(baseline)") or mark.name in {"A/A baseline", "baseline, ms a step"}:
+            assert mark.colours == {BASELINE}, (mark, plot.alt)
 
 
-def parts_of(name: str, units: frozenset[Unit]) -> list[AnyPart]:
-    return [
-        part
-        for verdict, parts, _ in view_of(name).judged()
-        for part in parts
-        if (verdict.contract, verdict.claim, verdict.workload) in units
-    ]
+def the_baseline_is_the_broad_band(plot: Plot, drawn: list[Mark]) -> None:
+    lines = [mark for mark in drawn if mark.inside and mark.name]
+    broad = [mark for mark in lines if re.search(r"\(baseline\)|^baseline", mark.name)]
+    thin = [mark for mark in lines if re.search(r"\(candidate\)|\(control\)|\(again\)|^candidate, ", mark.name)]
+    assert all(mark.width == pytest.approx(BROAD, abs=0.1) for mark in broad), plot.alt
+    assert all(mark.width <= BROAD / 2 for mark in thin), plot.alt
 
 
-def roles_in(part: AnyPart) -> set[str]:
+def the_arms_have_the_roles_that_the_claims_give_them(
+    plot: Plot, drawn: list[Mark], units: frozenset[Unit], parts: Sequence[Mapping[str, str]]
+) -> None:
+    seen = {mark.name for mark in drawn if mark.name and not mark.name.startswith("not finite")}
+    roles = [role for arms in parts if (role := roles_of(arms)) <= seen]
+    assert bool(roles) is bool(units) or any("run 0" in one for one in seen), plot.alt
+
+
+def roles_of(arms: Mapping[str, str]) -> set[str]:
     """The names under which a claim's two arms are drawn."""
-    arms = part.arms()
     return {f"{label(arms[role])} ({role})" for role in (Role.CANDIDATE, Role.BASELINE) if role in arms}
 
 
-def test_every_section_with_plots_is_looked_at() -> None:
-    assert {anchor for name in RUNS for anchor, _, _ in plots_of(name)} == DRAWN
+def test_every_section_with_plots_is_looked_at(published: PublishedOf) -> None:
+    assert {anchor for name in RUNS for anchor, *_ in plots_of(name, published)} == DRAWN
     assert set(budget.ORDER) == DRAWN
 
 
