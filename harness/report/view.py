@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.contract.schema import Contract, Workload
@@ -118,10 +119,13 @@ class ReportView:
 
     def runs_of(self, contract: str, claim: str, workload: str) -> list[RunEvidence]:
         """The evidence a unit was judged on, in the order of the plan."""
-        for unit in self.header.units:
-            if (unit.contract, unit.claim, unit.workload) == (contract, claim, workload):
-                return [self.evidence[name] for name in unit.runs if name in self.evidence]
-        return []
+        names = self._runs_by_unit.get((contract, claim, workload), [])
+        return [self.evidence[name] for name in names if name in self.evidence]
+
+    @cached_property
+    def _runs_by_unit(self) -> dict[tuple[str, str, str], list[str]]:
+        """The runs that each unit names; of a unit that is there twice, those of the first."""
+        return {(unit.contract, unit.claim, unit.workload): unit.runs for unit in reversed(self.header.units)}
 
     def title_of(self, run_id: str) -> str:
         """`contract · workload` of a run, for headings; the run's own id when no unit names it.
@@ -223,8 +227,13 @@ class ReportView:
         listed = f"{counted(number, 'listed claim')} {'has' if number == 1 else 'have'}"
         return f"{listed} no executable check." if number else ""
 
-    def judged(self) -> list[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
+    def judged(self) -> Sequence[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
         """Each verdict with the parts of its claim, by the bounds that it was judged by, and the runs behind it."""
+        return self._judged
+
+    @cached_property
+    def _judged(self) -> Sequence[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
+        """Kept: every section asks for each of its runs which units were judged on it."""
         rows = []
         for verdict in self.verdicts:
             claim = self.claim(verdict.contract, verdict.claim)
