@@ -4,9 +4,9 @@
 
 Each report is opened in light, dark and print, wide and at 390 px, and with JavaScript off. Checked: no console message
 or violation of the page's own content policy, no request beside the file itself, no horizontal scroll of the page,
-every image drawn, folded parts printed, one script, and without JavaScript the same words but for the tools that it
-makes; with `--axe`, no serious violation. Exit
-code 0 when all is well, 1 otherwise. `tests/browser` runs the same checks.
+every image drawn, every id there once and there for what refers to it, folded parts printed, one script, and without
+JavaScript the same words but for the tools that it makes; with `--axe`, no serious violation. Exit code 0 when all is
+well, 1 otherwise. `tests/browser` runs the same checks.
 """
 
 from __future__ import annotations
@@ -15,15 +15,21 @@ import argparse
 import base64
 import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from chromium import Browser, chromium, installed
 
 TOOLS = ".tool"  # what the page's script makes
-SEEN = "document.body.innerText"
+WORDS = f"""(() => {{
+  const tools = [...document.querySelectorAll('{TOOLS}')], places = tools.map(() => document.createComment(''));
+  tools.forEach((tool, place) => tool.replaceWith(places[place]));
+  const words = document.body.innerText;
+  places.forEach((place, at) => place.replaceWith(tools[at]));
+  return words;
+}})()"""
 COMPLAINTS = {"Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"}
 
 
@@ -50,12 +56,18 @@ PROBE = """(() => {
   const missing = [...document.images].filter(image => !image.complete || image.naturalWidth === 0).length
     + [...document.querySelectorAll('svg')]
       .filter(image => !image.closest('[hidden]') && image.getBBox().width === 0).length;
+  const ids = [...document.querySelectorAll('[id]')].map(e => e.id), known = new Set(ids);
+  const naming = [...document.querySelectorAll('a[href^="#"], [for], [aria-labelledby], [aria-describedby]')];
+  const named = naming.flatMap(e => [e.hash?.slice(1), e.htmlFor, e.getAttribute('aria-labelledby'),
+    e.getAttribute('aria-describedby')]).filter(id => id).flatMap(id => id.split(' '));
   const folded = [...document.querySelectorAll('details:not(.tool) > :not(summary)')];
   return {
     overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
     wide: [...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, pre, .hidden, .skip')
       && e.getBoundingClientRect().right > document.documentElement.clientWidth + 1).slice(0, 5)
       .map(e => e.tagName + '.' + e.className),
+    twice: ids.filter((id, place) => ids.indexOf(id) !== place).slice(0, 5),
+    astray: named.filter(id => !known.has(id)).slice(0, 5),
     missing, images: document.querySelectorAll('img, svg').length, scripts: document.scripts.length,
     hidden: folded.filter(e => !e.checkVisibility()).length, folded: folded.length,
     height: document.documentElement.scrollHeight,
@@ -67,10 +79,26 @@ AXE = """axe.run({resultTypes: ['violations']}).then(result => result.violations
   .map(item => item.id + ': ' + item.help + ' (' + item.nodes.slice(0, 3)
     .map(n => n.target.join(' ')).join('; ') + ')'))"""
 
+# The page stays as it is while axe looks at it, and axe asks for the measures of an element once for each below it:
+# kept, they save two fifths of its time.
+MEASURED_ONCE = """(() => {
+  const kept = (measure, known = new WeakMap()) => function () {
+    if (!known.has(this)) known.set(this, measure.call(this));
+    return known.get(this);
+  };
+  const element = Element.prototype;
+  for (const name of ['scrollWidth', 'scrollHeight', 'clientWidth', 'clientHeight']) {
+    const get = kept(Object.getOwnPropertyDescriptor(element, name).get);
+    Object.defineProperty(element, name, {get});
+  }
+  for (const name of ['getBoundingClientRect', 'getClientRects']) element[name] = kept(element[name]);
+  const computed = window.getComputedStyle, style = kept(function () { return computed(this); });
+  window.getComputedStyle = (one, pseudo) => pseudo ? computed(one, pseudo) : style.call(one);
+})()"""
 ONE_OF_EACH = """(() => {
   const shapes = new Set();
   for (const element of document.querySelectorAll('tbody tr, table, article, li, details')) {
-    const markup = element.outerHTML.replace(/>[^<]+</g, '><');
+    const markup = element.outerHTML.replace(/>[^<]*[^<\\s][^<]*</g, '>words<');
     const shape = markup.replace(/ (href|id|for|title|datetime|aria-[a-z]+)="[^"]*"/g, '');
     if (shapes.has(shape)) element.remove();
     shapes.add(shape);
@@ -92,41 +120,63 @@ def check(
     variants: Sequence[Variant] = VARIANTS,
     axe: str | None = None,
     *,
-    one_of_each: bool = False,
+    axe_in: Container[str] | None = None,
+    one_of_each: Container[str] = (),
     then: Callable[[Browser], None] | None = None,
 ) -> list[str]:
     """What is wrong with one report, a sentence each; axe: the source of axe-core, for the variants on a screen.
 
-    one_of_each: axe sees one row, table and card of each shape, whatever its words; of a large page it takes 20 s.
+    axe_in: the variants, by name, that it looks at; None for all of them. one_of_each: those of which it sees one row,
+    table and card of each shape, whatever its words; of a large page it takes seconds.
     then: what is done on the page before it is looked at.
+    The page is loaded for a variant that axe looks at, for one without JavaScript, and once for the others together.
     """
-    wrong = []
-    for variant in variants:
-        show(browser, report, variant)
+    seen_by_axe = {
+        each.name
+        for each in variants
+        if axe and each.media == "screen" and each.javascript and (axe_in is None or each.name in axe_in)
+    }
+    compared = {_unnamed(each) for each in variants if not each.javascript}
+    wrong, words, untouched = [], dict[Variant, str](), False
+    for variant in sorted(variants, key=lambda each: each.name in seen_by_axe):
+        if untouched and variant.javascript and variant.name not in seen_by_axe:
+            turn(browser, variant)
+        else:
+            show(browser, report, variant)
         if then is not None:
             then(browser)
         found = _findings(browser, report, variant)
-        if axe and variant.media == "screen" and variant.javascript:
-            if one_of_each:
-                browser.evaluate(ONE_OF_EACH)
-            browser.evaluate(axe)
-            found += [f"axe: {text}" for text in browser.evaluate(AXE)]
-        if not variant.javascript:
-            found += _missing_words(browser, report, variant)
+        if _unnamed(variant, javascript=False) in compared:
+            words[_unnamed(variant)] = _words(browser)
+        if axe and variant.name in seen_by_axe:
+            found += _of_axe(browser, axe, one_of_each=variant.name in one_of_each)
+        untouched = variant.javascript and variant.name not in seen_by_axe and then is None
+        wrong += [f"{report.name} {variant.name}: {text}" for text in found]
+    for variant in variants:
+        found = [] if variant.javascript else _missing_words(browser, report, variant, words)
         wrong += [f"{report.name} {variant.name}: {text}" for text in found]
     return wrong
 
 
+def _unnamed(variant: Variant, *, javascript: bool | None = None) -> Variant:
+    return replace(variant, name="", javascript=variant.javascript if javascript is None else javascript)
+
+
 def show(browser: Browser, report: Path, variant: Variant) -> None:
     """Load a report as `variant` says; the events since then are kept."""
+    turn(browser, variant)
+    browser.call("Page.navigate", url=report.resolve().as_uri())
+    browser.wait_for("Page.loadEventFired")
+
+
+def turn(browser: Browser, variant: Variant) -> None:
+    """Look at the open page as `variant` says, but for its scripts; the events since then are kept."""
     browser.events.clear()
     width = variant.width
     browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500)
     browser.call("Emulation.setScriptExecutionDisabled", value=not variant.javascript)
     features = [{"name": "prefers-color-scheme", "value": variant.scheme}]
     browser.call("Emulation.setEmulatedMedia", media=variant.media, features=features)
-    browser.call("Page.navigate", url=report.resolve().as_uri())
-    browser.wait_for("Page.loadEventFired")
 
 
 def _findings(browser: Browser, report: Path, variant: Variant) -> list[str]:
@@ -142,6 +192,8 @@ def _findings(browser: Browser, report: Path, variant: Variant) -> list[str]:
     ]
     found += [f"the page scrolls sideways by {seen['overflow']} px: {seen['wide']}"] if seen["overflow"] > 0 else []
     found += [f"{seen['missing']} of {seen['images']} images are not drawn"] if seen["missing"] else []
+    found += [f"ids that stand there twice: {', '.join(seen['twice'])}"] if seen["twice"] else []
+    found += [f"ids that are named and not there: {', '.join(seen['astray'])}"] if seen["astray"] else []
     found += [f"{seen['scripts']} scripts"] if seen["scripts"] != 1 else []
     if variant.media == "print" and seen["hidden"]:
         found.append(f"{seen['hidden']} of {seen['folded']} folded parts are not printed")
@@ -151,18 +203,28 @@ def _findings(browser: Browser, report: Path, variant: Variant) -> list[str]:
     return found
 
 
-def _missing_words(browser: Browser, report: Path, variant: Variant) -> list[str]:
-    """Whether the page, which is open without JavaScript, says more with it."""
-    without = _words(browser)
-    show(browser, report, Variant(variant.name, variant.media, variant.scheme, variant.width))
-    with_javascript = _words(browser)
+def _of_axe(browser: Browser, axe: str, *, one_of_each: bool) -> list[str]:
+    """What axe finds on the page, which serves for nothing else afterwards."""
+    if one_of_each:
+        browser.evaluate(ONE_OF_EACH)
+    browser.evaluate(MEASURED_ONCE)
+    browser.evaluate(axe)
+    return [f"axe: {text}" for text in browser.evaluate(AXE)]
+
+
+def _missing_words(browser: Browser, report: Path, variant: Variant, words: Mapping[Variant, str]) -> list[str]:
+    """Whether the page says more with JavaScript; `words`: of the variants that were looked at, without their names."""
+    without, same = words[_unnamed(variant)], _unnamed(variant, javascript=True)
     if not without:
         return ["nothing to read without JavaScript"]
-    return [] if without == with_javascript else ["other words without JavaScript than with it"]
+    if same not in words:
+        show(browser, report, same)
+    return [] if without == (words.get(same) or _words(browser)) else ["other words without JavaScript than with it"]
 
 
 def _words(browser: Browser) -> str:
-    words: Any = browser.evaluate(f"document.querySelectorAll('{TOOLS}').forEach(tool => tool.remove()), {SEEN}")
+    """What there is to read beside the tools of the page's script."""
+    words: Any = browser.evaluate(WORDS)
     return str(words).strip()
 
 
