@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import sys
@@ -66,13 +67,22 @@ def main() -> None:
     """Entry point; maps errors and signals to exit codes in one place."""
     with surviving_streams(), interruption.watched():
         try:
-            sys.exit(application(sys.argv[1:])(standalone_mode=False) or ExitCode.HELD)
+            run = application(sys.argv[1:])
+            _collect_from_now_on()
+            sys.exit(run(standalone_mode=False) or ExitCode.HELD)
         except HarnessError as error:
             first, *more = error.lines()
             print_lines([f"error: {first}", *more], sys.stderr)
             sys.exit(error.exit_code)
         except Exception as error:  # Python's own exit code 1 would read as a violated claim
             sys.exit(_usage(error) or _broken(error))
+
+
+def _collect_from_now_on() -> None:
+    """Look for garbage, but for what was imported while that was put off; `check` ends before there is any."""
+    if not gc.isenabled() and sys.argv[1:2] != ["check"]:
+        gc.freeze()
+        gc.enable()
 
 
 def _usage(error: Exception) -> int:

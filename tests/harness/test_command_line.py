@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from harness.existing_paths import require_existing
 from harness.standard_streams import broken, print_line
 
 ROOT = Path(__file__).parents[2]
+Ended = Callable[..., subprocess.CompletedProcess[str]]
 HARNESS = [sys.executable, "-m", "harness"]
 THAT_READ_A_PATH = {
     "verify": [],
@@ -51,11 +53,33 @@ THAT_NAME_ANOTHER = {
 }
 
 
-def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ended:
+    """A command line in this process, in the repository; in one of its own: `test_it_ends_so_as_a_process_too`."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(ROOT)
+        monkeypatch.setattr(sys, "argv", ["harness", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        printed, code = capsys.readouterr(), left.value.code
+        assert isinstance(code, int)
+        return subprocess.CompletedProcess(arguments, code, printed.out, printed.err)
+
+    return run
+
+
+def process(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*HARNESS, *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_the_version_is_that_of_the_installed_package() -> None:
+@pytest.mark.parametrize("arguments", [["--version"], ["verify", "contracts", "--plan", "--claim", "F-PTX-01"]])
+def test_it_ends_so_as_a_process_too(ended: Ended, arguments: list[str]) -> None:
+    here, there = ended(*arguments), process(*arguments)
+    assert (here.returncode, here.stdout, here.stderr) == (there.returncode, there.stdout, there.stderr)
+
+
+def test_the_version_is_that_of_the_installed_package(ended: Ended) -> None:
     assert (done := ended("--version")).returncode == 0
     assert done.stdout == f"contract-harness {version('contract-harness')}\n"
 
@@ -71,7 +95,7 @@ def test_every_command_has_examples_and_each_is_a_command_line_that_it_takes() -
             command.make_context(name, words)  # raises for an option that there is none of
 
 
-def test_examples_stand_below_the_help_a_line_each() -> None:
+def test_examples_stand_below_the_help_a_line_each(ended: Ended) -> None:
     lines = ended("judge", "--help").stdout.splitlines()
     place = next(number for number, line in enumerate(lines) if line.strip() == "Examples:")
     assert [line.strip().split("  ")[0] for line in lines[place + 1 :] if line.strip()] == [
@@ -80,20 +104,14 @@ def test_examples_stand_below_the_help_a_line_each() -> None:
 
 
 @pytest.mark.parametrize("command", THAT_READ_A_PATH)
-def test_a_path_that_is_not_there_is_a_mistake_on_the_command_line(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each command in this process; in one of its own: `test_a_plan_of_a_run_that_began_earlier_is_refused`."""
-    monkeypatch.setattr(sys, "argv", ["harness", command, "nothing-here.yaml", *THAT_READ_A_PATH[command]])
-    with pytest.raises(SystemExit) as left:
-        main()
-    printed = capsys.readouterr()
-    assert (left.value.code, printed.out) == (2, "")
-    assert printed.err.count("nothing-here.yaml: a path that is named must exist") == 1
+def test_a_path_that_is_not_there_is_a_mistake_on_the_command_line(ended: Ended, command: str) -> None:
+    done = ended(command, "nothing-here.yaml", *THAT_READ_A_PATH[command])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("nothing-here.yaml: a path that is named must exist") == 1
 
 
 @pytest.mark.parametrize("option", THAT_NAME_ANOTHER)
-def test_so_is_one_that_an_option_names(option: str) -> None:
+def test_so_is_one_that_an_option_names(ended: Ended, option: str) -> None:
     done = ended(*THAT_NAME_ANOTHER[option])
     assert (done.returncode, done.stdout) == (2, "")
     assert len(re.findall(r"nothing-here\.(yaml|py): a path that is named must exist", done.stderr)) == 1
@@ -108,10 +126,38 @@ def test_the_nearest_name_beside_a_missing_path_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["verify", "drill"])
-def test_a_plan_of_a_run_that_began_earlier_is_refused(command: str) -> None:
+def test_a_plan_of_a_run_that_began_earlier_is_refused(ended: Ended, command: str) -> None:
     done = ended(command, "contracts", "--plan", "--resume", "begun")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--plan is of a run that begins anew; found --resume begun; leave out one of them" in done.stderr
+
+
+class Collector:
+    """Of garbage, put off as `harness` leaves it while it imports."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def isenabled(self) -> bool:
+        return False
+
+    def freeze(self) -> None:
+        self.calls.append("freeze")
+
+    def enable(self) -> None:
+        self.calls.append("enable")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "calls"),
+    [(["explain", "F-PTX-001"], ["freeze", "enable"]), (["check", "contracts/ptx-target-parity-v1.yaml"], [])],
+)
+def test_garbage_is_looked_for_once_all_is_imported_but_by_check(
+    ended: Ended, monkeypatch: pytest.MonkeyPatch, arguments: list[str], calls: list[str]
+) -> None:
+    monkeypatch.setattr("harness.commands.application.gc", collector := Collector())
+    assert ended(*arguments).returncode == 0
+    assert collector.calls == calls
 
 
 CLAIM = "no contract here has this claim; found `F-PTX-01`; did you mean `F-PTX-001`?"
@@ -130,13 +176,13 @@ FAULT = "this fault; found `stale_bach`; did you mean `stale_batch`?"
         ("verify contracts --claims F-PTX-001", "No such option: --claims (Possible options: --claim)"),
     ],
 )
-def test_a_wrong_name_is_answered_with_the_nearest(words: str, near: str) -> None:
+def test_a_wrong_name_is_answered_with_the_nearest(ended: Ended, words: str, near: str) -> None:
     done = ended(*words.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith(f"{near}\n")
 
 
-def test_a_wrong_tag_is_answered_with_the_nearest(tmp_path: Path) -> None:
+def test_a_wrong_tag_is_answered_with_the_nearest(ended: Ended, tmp_path: Path) -> None:
     text = (ROOT / "contracts" / "ptx-target-parity-v1.yaml").read_text()
     (tmp_path / "tagged.yaml").write_text(text.replace("claims:", "tags: [kernels]\nclaims:", 1))
     shutil.copytree(ROOT / "contracts" / "shared", tmp_path / "shared")
@@ -145,13 +191,13 @@ def test_a_wrong_tag_is_answered_with_the_nearest(tmp_path: Path) -> None:
     assert done.stderr.endswith("no claim here has this tag; found `kernel`; did you mean 'kernels'?\n")
 
 
-def test_where_no_name_is_near_some_are_listed_and_the_others_counted() -> None:
+def test_where_no_name_is_near_some_are_listed_and_the_others_counted(ended: Ended) -> None:
     done = ended("drill", "contracts", "--plan", "--fault", "xyz")
     assert re.search(r"found `xyz`; known: adam_epsilon_in_root, .* and \d+ more\n$", done.stderr)
     assert len(done.stderr) < 600
 
 
-def test_an_unknown_claim_is_answered_with_the_nearest() -> None:
+def test_an_unknown_claim_is_answered_with_the_nearest(ended: Ended) -> None:
     done = ended("explain", "F-PTX-01")
     assert done.stderr.endswith("no contract has this claim; found 'F-PTX-01'; did you mean 'F-PTX-001'?\n")
 
