@@ -52,6 +52,7 @@ TOGETHER = {
     "test_drives.py": "libraries of the examples",
     "test_data_parallel.py": "two ranks of the trainer",
     "test_examples.py": "libraries of the examples",
+    "test_fuzz_readers.py": "a reader of each kind",
     "test_html_report.py": "pages of every verdict",
     "test_field_bug_packages.py": "releases of the museum",
     "test_field_bug_trainers.py": "trainers under the museum's claims",

@@ -73,8 +73,8 @@ def test_each_target_tries_inputs_of_which_some_are_read(
     name: str, known: dict[str, Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fuzz_readers, "CASES", tmp_path)
-    done = fuzz(name, [known[name]], 200, time.monotonic() + 60, number=1)
-    assert (done.tried, done.broken) == (200, None)
+    done = fuzz(name, [known[name]], 60, time.monotonic() + 60, number=1)
+    assert (done.tried, done.broken) == (60, None)
     assert done.read > 0
 
 
@@ -148,12 +148,12 @@ def test_after_a_finding_the_others_are_tried(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(fuzz_readers, "BATCH", 50)
 
     def aborts_at_times(case: bytes) -> None:
-        if case[0] == 1:
+        if case[0] in {1, 2}:
             os.abort()
 
-    done = fuzz("toy", [Target(bytes, aborts_at_times)], 2_000, time.monotonic() + 60, number=1)
-    assert done.tried == 2_000
-    assert str(done.broken).count("SIGABRT") == len(list((tmp_path / "toy").iterdir()))
+    done = fuzz("toy", [Target(bytes, aborts_at_times)], 500, time.monotonic() + 60, number=1)
+    assert done.tried == 500
+    assert str(done.broken).count("SIGABRT") == len(list((tmp_path / "toy").iterdir())) > 1
 
 
 def test_a_typed_error_is_an_answer() -> None:
