@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
@@ -23,6 +24,8 @@ from harness.commands import application
 
 A, B, OUT = Path("harness-reports/a"), Path("harness-reports/b"), Path("gate")
 
+Shards = Callable[..., None]
+
 
 def called(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     out, err = io.StringIO(), io.StringIO()
@@ -34,8 +37,28 @@ def called(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(sys.argv, left.value.code, out.getvalue(), err.getvalue())
 
 
-def shards(*behaviours: str) -> None:
-    """Two run directories of one contract: of its first workload, and of all others."""
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders with the run directories of some behaviours, each made once."""
+    return tmp_path_factory.mktemp("shards")
+
+
+@pytest.fixture
+def shards(kept: Path, played: None) -> Shards:
+    """Two run directories of one contract, in the current folder: of its first workload, and of all others."""
+
+    def made(*behaviours: str) -> None:
+        folder = kept / "-".join(behaviours)
+        if not folder.exists():
+            folder.mkdir()
+            with contextlib.chdir(folder):
+                _run_apart(*behaviours)
+        shutil.copytree(folder, ".", dirs_exist_ok=True)
+
+    return made
+
+
+def _run_apart(*behaviours: str) -> None:
     from scripted_system import contract_text
 
     Path("contracts").mkdir()
@@ -65,7 +88,7 @@ def page() -> Page:
     return Page((OUT / "report.html").read_text())
 
 
-def test_shards_that_held_open_the_gate_on_one_page() -> None:
+def test_shards_that_held_open_the_gate_on_one_page(shards: Shards) -> None:
     shards("held", "repeated")
     done = called("judge", "--gate", A, B, "--out", OUT)
     assert done.returncode == 0, done.stderr
@@ -81,13 +104,13 @@ def test_shards_that_held_open_the_gate_on_one_page() -> None:
 
 
 @pytest.mark.parametrize(("behaviours", "code"), [(("held", "violated"), 1), (("held", "not_run"), 10)])
-def test_the_exit_code_is_the_gates(behaviours: tuple[str, ...], code: int) -> None:
+def test_the_exit_code_is_the_gates(shards: Shards, behaviours: tuple[str, ...], code: int) -> None:
     shards(*behaviours)
     assert called("judge", "--gate", A, B, "--out", OUT).returncode == code
     assert (OUT / "report.html").exists()
 
 
-def test_the_terminal_has_a_line_for_each_part() -> None:
+def test_the_terminal_has_a_line_for_each_part(shards: Shards) -> None:
     shards("held", "violated")
     lines = [line for line in called("judge", "--gate", A, B).stdout.splitlines() if line.startswith("part ")]
     assert [line.partition(" · ")[0] for line in lines] == [
@@ -96,7 +119,7 @@ def test_the_terminal_has_a_line_for_each_part() -> None:
     ]
 
 
-def test_the_way_to_each_parts_own_page_leads_there() -> None:
+def test_the_way_to_each_parts_own_page_leads_there(shards: Shards) -> None:
     shards("held", "violated")
     spaced = Path(shutil.copytree(B, "with space"))
     called("judge", "--gate", A, spaced, "--out", "deep/gate")
@@ -108,7 +131,7 @@ def test_the_way_to_each_parts_own_page_leads_there() -> None:
     ]
 
 
-def test_a_part_without_a_page_has_no_link() -> None:
+def test_a_part_without_a_page_has_no_link(shards: Shards) -> None:
     shards("held", "repeated")
     (B / "report.html").unlink()
     called("judge", "--gate", A, B, "--out", OUT)
@@ -117,7 +140,7 @@ def test_a_part_without_a_page_has_no_link() -> None:
     ]
 
 
-def test_runs_of_one_name_in_two_folders_are_told_apart() -> None:
+def test_runs_of_one_name_in_two_folders_are_told_apart(shards: Shards) -> None:
     shards("held", "violated")
     Path("x").mkdir()
     shutil.move(A, "x/run")
@@ -127,7 +150,7 @@ def test_runs_of_one_name_in_two_folders_are_told_apart() -> None:
     assert "part harness-reports/run: VIOLATED, 0 of 1 held" in done.stdout
 
 
-def test_a_unit_that_a_later_part_made_otherwise_is_named_and_the_earliest_counts() -> None:
+def test_a_unit_that_a_later_part_made_otherwise_is_named_and_the_earliest_counts(shards: Shards) -> None:
     shards("held", "violated")
     later = Path(shutil.copytree(B, "later"))
     [records] = later.glob("evidence/*/fast.0.csv")
@@ -150,7 +173,7 @@ def of_other_sources(directory: Path) -> None:
     forge(directory / "run.json", set_to("environment", "source_digest", value="ab" * 32))
 
 
-def test_runs_of_other_sources_are_no_gate() -> None:
+def test_runs_of_other_sources_are_no_gate(shards: Shards) -> None:
     shards("held", "repeated")
     of_other_sources(B)
     refused = called("judge", "--gate", A, B, "--out", OUT)
@@ -158,7 +181,7 @@ def test_runs_of_other_sources_are_no_gate() -> None:
     assert not OUT.exists()
 
 
-def test_runs_of_other_sources_share_a_page_that_says_it_and_never_says_held() -> None:
+def test_runs_of_other_sources_share_a_page_that_says_it_and_never_says_held(shards: Shards) -> None:
     shards("held", "repeated")
     of_other_sources(B)
     done = called("report", A, B, "--out", OUT)
@@ -173,7 +196,7 @@ def test_runs_of_other_sources_share_a_page_that_says_it_and_never_says_held() -
     assert (OUT / "summary.md").read_text().count("**HELD SEPARATELY**") == 1
 
 
-def test_one_unit_under_two_versions_of_a_contract_is_shown_twice() -> None:
+def test_one_unit_under_two_versions_of_a_contract_is_shown_twice(shards: Shards) -> None:
     from scripted_system import contract_text
 
     shards("held", "violated")
@@ -202,7 +225,7 @@ def test_one_unit_under_two_versions_of_a_contract_is_shown_twice() -> None:
     ],
     ids=["a full folder", "a file", "inside a run"],
 )
-def test_where_no_page_is_written(command: list[str], out: str, said: str) -> None:
+def test_where_no_page_is_written(shards: Shards, command: list[str], out: str, said: str) -> None:
     shards("held", "repeated")
     Path("full").mkdir()
     Path("full/kept.txt").write_text("kept")
@@ -213,7 +236,7 @@ def test_where_no_page_is_written(command: list[str], out: str, said: str) -> No
     assert called("judge", "--check", A).returncode == 0
 
 
-def test_an_empty_folder_is_written_into() -> None:
+def test_an_empty_folder_is_written_into(shards: Shards) -> None:
     shards("held", "repeated")
     OUT.mkdir()
     assert called("report", A, B, "--out", OUT).returncode == 0
@@ -230,7 +253,7 @@ def test_an_empty_folder_is_written_into() -> None:
     ],
     ids=["several without --out", "--check", "--write", "nothing there"],
 )
-def test_usage(arguments: list[str | Path], said: str) -> None:
+def test_usage(shards: Shards, arguments: list[str | Path], said: str) -> None:
     shards("held", "repeated")
     done = called(*arguments)
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
@@ -250,7 +273,7 @@ def test_usage(arguments: list[str | Path], said: str) -> None:
     ],
     ids=["no run directory", "twice", "a drill"],
 )
-def test_what_is_no_part(command: list[str], second: str, said: str) -> None:
+def test_what_is_no_part(shards: Shards, command: list[str], second: str, said: str) -> None:
     shards("held", "repeated")
     called("verify", "contracts", "--fault", "nan_tail", "--workload", "held", "--name", "drill")
     done = called(*command, A, second, "--out", OUT)
@@ -267,7 +290,9 @@ def test_what_is_no_part(command: list[str], second: str, said: str) -> None:
     ],
     ids=["unfinished", "altered"],
 )
-def test_a_part_that_is_not_whole_proves_nothing_of_the_gate(command: list[str], file: str, warning: str) -> None:
+def test_a_part_that_is_not_whole_proves_nothing_of_the_gate(
+    shards: Shards, command: list[str], file: str, warning: str
+) -> None:
     shards("held", "repeated")
     (B / file).touch()
     done = called(*command, A, B, "--out", OUT)
@@ -277,7 +302,9 @@ def test_a_part_that_is_not_whole_proves_nothing_of_the_gate(command: list[str],
     assert re.search(r"\ba HELD 1 of 1 .*\bb ERROR 1 of 1 ", words)
 
 
-def test_under_github_actions_one_set_of_annotations_and_one_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_github_actions_one_set_of_annotations_and_one_summary(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shards("held", "violated")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "step.md")
@@ -291,7 +318,7 @@ def test_under_github_actions_one_set_of_annotations_and_one_summary(monkeypatch
     assert Path("step.md").read_text().count("2 planned · 1 held · 1 violated") == 2
 
 
-def test_json_stays_one_object_beside_the_pages() -> None:
+def test_json_stays_one_object_beside_the_pages(shards: Shards) -> None:
     shards("held", "repeated")
     done = called("judge", "--gate", A, B, "--out", OUT, "--json")
     assert json.loads(done.stdout)["gate"]["open"] is True
