@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,10 +20,44 @@ PUBLISHED = ROOT / "reports" / "2026-11-22-h200-throughput-tiny"
 REMEDY = "`pip install 'contract-harness[run]'` adds what runs need"
 
 
-def harness(*arguments: str | Path, system: str = "posix") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(PROGRAM), *(["--windows"] if system == "windows" else []), *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+class PlainInstall:
+    """A process of a system, in which each command line is tried."""
+
+    def __init__(self, *options: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), *options],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def harness(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps([*map(str, arguments)]), file=self.process.stdin, flush=True)
+        code, out, err = json.loads(self.process.stdout.readline())
+        return subprocess.CompletedProcess(arguments, code, out, err)
+
+
+@pytest.fixture(scope="module")
+def systems() -> Iterator[dict[str, PlainInstall]]:
+    """A plain install on either system."""
+    installs = {"posix": PlainInstall(), "windows": PlainInstall("--windows")}
+    yield installs
+    for each in installs.values():
+        each.process.communicate()
+
+
+@pytest.fixture
+def posix(systems: dict[str, PlainInstall]) -> PlainInstall:
+    return systems["posix"]
+
+
+@pytest.fixture
+def windows(systems: dict[str, PlainInstall]) -> PlainInstall:
+    return systems["windows"]
 
 
 @pytest.mark.parametrize(
@@ -36,8 +72,10 @@ def harness(*arguments: str | Path, system: str = "posix") -> subprocess.Complet
     ],
     ids=["check", "judge-check", "judge", "compare", "explain", "schema"],
 )
-def test_reading_and_judging_need_neither_torch_nor_posix(command: list[str], shown: str) -> None:
-    done = harness(*command, system="windows")
+def test_reading_and_judging_need_neither_torch_nor_posix(
+    windows: PlainInstall, command: list[str], shown: str
+) -> None:
+    done = windows.harness(*command)
     files = f"contracts: 18 contract files ({RULE})\n" if command[0] == "check" else ""
     # what the published drills leave to be said of the contracts is a warning, on any system
     told = [line for line in done.stderr.splitlines(keepends=True) if ": warning: " not in line]
@@ -45,12 +83,12 @@ def test_reading_and_judging_need_neither_torch_nor_posix(command: list[str], sh
     assert shown in done.stdout
 
 
-def test_reports_are_drawn_without_torch_and_posix(tmp_path: Path) -> None:
+def test_reports_are_drawn_without_torch_and_posix(windows: PlainInstall, tmp_path: Path) -> None:
     shutil.copytree(PUBLISHED, tmp_path / "run")
     (tmp_path / "run" / "report.html").unlink()
-    drawn = harness("report", tmp_path / "run", system="windows")
+    drawn = windows.harness("report", tmp_path / "run")
     assert (drawn.returncode, drawn.stdout.strip()) == (0, str(tmp_path / "run" / "report.html")), drawn.stderr
-    history = harness("history", tmp_path, "--out", tmp_path / "history.html", system="windows")
+    history = windows.harness("history", tmp_path, "--out", tmp_path / "history.html")
     assert (history.returncode, history.stdout) == (0, f"1 run: {tmp_path / 'history.html'}\n"), history.stderr
 
 
@@ -61,24 +99,24 @@ def test_reports_are_drawn_without_torch_and_posix(tmp_path: Path) -> None:
         ("windows", "runs need Linux or macOS; evidence is judged anywhere"),
     ],
 )
-def test_doctor_says_what_runs_need(system: str, missing: str) -> None:
-    done = harness("doctor", "contracts/traced-step-v1.yaml", system=system)
+def test_doctor_says_what_runs_need(systems: dict[str, PlainInstall], system: str, missing: str) -> None:
+    done = systems[system].harness("doctor", "contracts/traced-step-v1.yaml")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("0 of 3 units can be decided on this machine\n")
     assert f"Cannot be decided, {missing}:" in done.stdout
 
 
-def test_a_gate_without_the_extra_decides_nothing_and_breaks_nothing(tmp_path: Path) -> None:
-    done = harness("verify", "contracts/traced-step-v1.yaml", "--gate", "--reports", tmp_path)
+def test_a_gate_without_the_extra_decides_nothing_and_breaks_nothing(posix: PlainInstall, tmp_path: Path) -> None:
+    done = posix.harness("verify", "contracts/traced-step-v1.yaml", "--gate", "--reports", tmp_path)
     assert (done.returncode, done.stderr) == (10, "")
     first, unit, *_ = done.stdout.splitlines()
     assert first == "3 planned · 0 held · 0 violated · 0 undecided · 3 not run · 0 errors"
     assert REMEDY in unit
 
 
-def test_a_trial_without_the_extra_says_what_is_missing_once(tmp_path: Path) -> None:
+def test_a_trial_without_the_extra_says_what_is_missing_once(posix: PlainInstall, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("def make_step():\n    return step, batch, model\n")
-    done = harness("try", f"{tmp_path}/train.py:make_step")
+    done = posix.harness("try", f"{tmp_path}/train.py:make_step")
     assert (done.returncode, done.stderr) == (10, "")
     lines = done.stdout.splitlines()
     assert " ".join(" ".join(lines[2:4]).split()) == (
@@ -87,8 +125,8 @@ def test_a_trial_without_the_extra_says_what_is_missing_once(tmp_path: Path) -> 
     assert lines[4:] == ["", "NOT DECIDED: Nothing at all was decided."]
 
 
-def test_a_drill_without_the_extra_plants_nothing(tmp_path: Path) -> None:
-    done = harness("drill", "contracts/traced-step-v1.yaml", "--reports", tmp_path)
+def test_a_drill_without_the_extra_plants_nothing(posix: PlainInstall, tmp_path: Path) -> None:
+    done = posix.harness("drill", "contracts/traced-step-v1.yaml", "--reports", tmp_path)
     assert (done.returncode, done.stderr) == (10, "")
     assert done.stdout.startswith("0 faults planted · 0 killed")
     assert REMEDY in done.stdout

@@ -1,16 +1,20 @@
 """The command line as a plain install has it: without what the extra `run` adds, on Windows if asked for.
 
-    python tests/support/plain_install.py [--windows] COMMAND ...
+    python tests/support/plain_install.py [--windows]
 
-Modules that are not installed there are not found here, and what Python has on POSIX systems alone is taken away.
+Reads command lines, a list in JSON each, and answers each with its exit code, its stdout and its stderr. Modules that
+there are not found here, and what Python has on POSIX systems alone is taken away.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import signal
 import sys
 from collections.abc import Iterable
+from contextlib import redirect_stderr, redirect_stdout
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import Distribution, DistributionFinder, MetadataPathFinder
 from typing import Any
@@ -67,15 +71,27 @@ def become_windows() -> None:
     hide((*NOT_INSTALLED, *POSIX_MODULES))
 
 
+def answered(arguments: list[str]) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command line."""
+    from harness.commands.application import main as harness
+
+    sys.argv, out, err = ["harness", *arguments], io.StringIO(), io.StringIO()
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            harness()
+    except SystemExit as left:
+        return int(left.code or 0), out.getvalue(), err.getvalue()
+    return 0, out.getvalue(), err.getvalue()
+
+
 def main() -> None:
-    if sys.argv[1] == "--windows":
-        del sys.argv[1]
+    if sys.argv[1:] == ["--windows"]:
         become_windows()
     else:
         hide(NOT_INSTALLED)
-    from harness.commands.application import main as harness
-
-    harness()
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(answered(json.loads(line))) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
