@@ -200,16 +200,20 @@ def test_folded_parts_that_are_not_printed_are_found(browser: Browser, tmp_path:
     assert "folded parts are not printed" in sole_finding(browser, report, PRINT)
 
 
-@pytest.mark.parametrize("axe_in", [(), ("light", "phone-dark")], ids=["without axe", "with axe"])
+@pytest.mark.parametrize(
+    ("variants", "axe_in"),
+    [(VARIANTS[::-1], ()), (VARIANTS, ("light", "phone-dark"))],
+    ids=["the other way round, without axe", "with axe"],
+)
 def test_what_is_wrong_in_some_variants_is_found_in_each_of_them(
-    browser: Browser, axe: str, tmp_path: Path, axe_in: tuple[str, ...]
+    browser: Browser, axe: str, tmp_path: Path, variants: tuple[Variant, ...], axe_in: tuple[str, ...]
 ) -> None:
     """Whichever of them share a load: what axe has seen serves for no other."""
     wide = "<svg width='500' height='9'><path d='M0 0h9v9z'/></svg><script>document.body.append('planted')</script>"
     report = planted(tmp_path, wide, policy=False, gone="--paper: #16191d;")
     unfolded = "content-visibility: visible; display: block; height: auto;"
     report.write_text(report.read_text(encoding="utf-8").replace(unfolded, ""), encoding="utf-8")
-    found = check(browser, report, VARIANTS, axe, axe_in=axe_in, one_of_each=axe_in)
+    found = check(browser, report, variants, axe, axe_in=axe_in, one_of_each=axe_in)
     where = {
         words: {one.split()[1].rstrip(":") for one in found if words in one}
         for words in ("scrolls sideways", "background", "not printed", "2 scripts", "other words")
@@ -221,6 +225,19 @@ def test_what_is_wrong_in_some_variants_is_found_in_each_of_them(
         "2 scripts": set(SCREENS),
         "other words": {"no-javascript"},
     }
+
+
+def test_what_is_done_on_a_page_is_done_on_a_fresh_one_for_each_variant(browser: Browser, tmp_path: Path) -> None:
+    def add(opened: Browser) -> None:
+        opened.evaluate("document.querySelector('main').insertAdjacentHTML('beforeend', '<p id=planted>planted</p>')")
+
+    assert check(browser, planted(tmp_path, ""), [LIGHT, DARK], then=add) == []
+
+
+def test_axe_sees_the_tools_that_the_words_are_read_without(browser: Browser, axe: str, tmp_path: Path) -> None:
+    report = planted(tmp_path, "<p class='tool'><font color='#dddddd'>planted</font></p>")
+    [found] = check(browser, report, [LIGHT, WITHOUT], axe, axe_in={"light"}, one_of_each={"light"})
+    assert found.startswith("planted.html light: axe: color-contrast")
 
 
 def test_words_that_need_javascript_are_found(browser: Browser, tmp_path: Path) -> None:
