@@ -102,7 +102,7 @@ def test_the_archive_itself_has_a_limit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("before", "kind"),
-    [((), tarfile.XHDTYPE), ((), tarfile.XGLTYPE), ((), tarfile.GNUTYPE_LONGNAME), ((FILE,), tarfile.XHDTYPE)],
+    [((), tarfile.XHDTYPE), ((), tarfile.XGLTYPE), ((), tarfile.GNUTYPE_LONGNAME), ((FILE,), tarfile.GNUTYPE_LONGNAME)],
 )
 def test_a_header_that_goes_on_and_on_is_not_read_into_memory(
     tmp_path: Path, before: tuple[Member, ...], kind: bytes
