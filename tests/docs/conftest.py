@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import warm_server
 import warm_start
 
 ROOT = Path(__file__).parents[2]
@@ -75,8 +76,9 @@ def warm_environment(environment: dict[str, str], tmp_path_factory: pytest.TempP
     """
     address = str(tmp_path_factory.mktemp("warm") / "socket")
     python = environment["PATH"].partition(":")[0] + "/python"
-    variables = {**environment, "PYTHONHASHSEED": "0", "PYTHONPATH": str(warm_start.HERE)}
-    command = [python, "-P", str(warm_start.HERE / "warm_server.py"), address]
+    room = "x" * warm_server.ROOM
+    variables = {**environment, "PYTHONHASHSEED": "0", "PYTHONPATH": str(warm_start.HERE), "ROOM": room}
+    command = [python, "-P", str(warm_start.HERE / "warm_server.py"), address, "workers", room]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
