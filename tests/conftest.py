@@ -131,6 +131,16 @@ def command_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
         yield address
 
 
+@pytest.fixture(autouse=True)
+def path_as_before() -> Iterator[None]:
+    """A command looks for modules in its working directory too, and its processes find what it finds: the folder of one
+    test must not be where another's command looks.
+    """
+    before = [*sys.path]
+    yield
+    sys.path[:] = before
+
+
 @pytest.fixture(scope="module")
 def warm(worker_server: str) -> Iterator[None]:
     """Workers that a module's tests start in this process are forks of one that has imported torch, for two seconds."""
