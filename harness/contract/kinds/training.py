@@ -254,7 +254,9 @@ class ClippedNorm(Strict):
 
 
 class GradientMatch(Judged):
-    """Gradients of every trainable tensor agree at the chosen steps, and clipped norms keep the threshold."""
+    """Gradients of every trainable tensor agree at the chosen steps, and clipped norms keep the threshold. One that no
+    gradient reached in either arm's step, and that trains in others, has none to compare there.
+    """
 
     kind: Literal["gradient_match"]
     """Judges gradients against a baseline, clipped norms against a threshold, or both."""
