@@ -7,6 +7,7 @@ the first replay is step 0. A failed capture is ended, says why, and leaves the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -14,12 +15,13 @@ from torch import Tensor
 from harness.errors import HarnessError
 from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.attributes import Attributes
+from harness.system.replay.first_values import FirstValues
 from harness.system.replay.frames import called_at, of_traceback
 from harness.system.replay.graph import CaptureMode, CudaGraph, MemPoolId, graph_pool_handle, require_cuda, warm_up
 from harness.system.replay.host_changes import HostChanges
 from harness.system.replay.kept_tensors import KeptTensors
 from harness.system.replay.reachable import reach
-from harness.system.replay.state import State, StateGuard
+from harness.system.replay.state import State, StateGuard, UnknownStartError
 
 Body = Callable[[], Tensor | None]
 
@@ -75,15 +77,13 @@ class CapturedStep:
 
     def capture(self) -> None:
         """Warm up, undo it, capture. Raises `CaptureFailedError`."""
-        with StateGuard(self._state, self._roots) as guard:
+        try:
             try:
-                warm_up(self.stream, self._run_bodies, min(1, self.warmup_steps))
-                guard.executed_once()
-                warm_up(self.stream, self._run_bodies, self.warmup_steps - 1)
-                guard.restore(keep_created=True)
-            except Exception as error:
-                guard.restore()
-                raise CaptureFailedError("the warm-up before a capture", error) from error
+                guard = self._warm_up(None)
+            except UnknownStartError:
+                guard = self._warm_up(FirstValues())
+        except Exception as error:
+            raise CaptureFailedError("the warm-up before a capture", error) from error
         attributes, kept = Attributes(reach(*self._roots).containers), KeptTensors(self._roots)
         changes = HostChanges(self._roots, draws_of_torch=True)
         try:
@@ -99,6 +99,20 @@ class CapturedStep:
             guard.restore()
             raise CaptureFailedError("the capture", error) from error
         self.buffers.remember()
+
+    def _warm_up(self, first_values: FirstValues | None) -> StateGuard:
+        """What stands in the guard is what was there before."""
+        with StateGuard(self._state, self._roots) as guard:
+            try:
+                with first_values or nullcontext():
+                    warm_up(self.stream, self._run_bodies, min(1, self.warmup_steps))
+                guard.executed_once()
+                warm_up(self.stream, self._run_bodies, self.warmup_steps - 1)
+                guard.restore(keep_created=True, first_values=first_values)
+            except Exception:
+                guard.restore()
+                raise
+        return guard
 
     def replay(self) -> Tensor:
         """Execute one step on the current stream; the 0-d loss in storage of its own. No host sync."""

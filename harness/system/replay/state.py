@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from harness.errors import HarnessError
 from harness.system.replay import generators
 from harness.system.replay.attributes import Attributes
+from harness.system.replay.first_values import FirstValues
 from harness.system.replay.found_state import same
 from harness.system.replay.reachable import Reachable, reach, tensors_of
 from harness.system.shards import local
@@ -30,6 +31,10 @@ _STARTS_AT_ZERO = ("Adam", "AdamW", "Adamax", "Adadelta", "RMSprop", "RAdam", "S
 
 class StateError(HarnessError):
     """A trial execution created optimizer state whose first value the harness does not know."""
+
+
+class UnknownStartError(StateError):
+    """The same, of an execution in which nobody saw what that state was made of."""
 
 
 class StateGuard:
@@ -74,12 +79,14 @@ class StateGuard:
             for key in entry
         )
 
-    def restore(self, *, keep_created: bool = False) -> None:
-        """Put everything back. `keep_created`: lazily made optimizer state stays, rewound to zero, and so does what
-        the first execution built and the later ones left alone, such as a table.
+    def restore(self, *, keep_created: bool = False, first_values: FirstValues | None = None) -> None:
+        """Put everything back. `keep_created`: lazily made optimizer state stays, with the value that it began with,
+        and so does what the first execution built and the later ones left alone, such as a table.
 
-        A capture needs that: state created inside it would be created again by every replay. Raises `StateError` for
-        an optimizer whose state does not start at zero, and for tensors that were built lazily and then changed.
+        A capture needs that: state created inside it would be created again by every replay. `first_values` saw the
+        first execution. Raises `UnknownStartError` for an optimizer whose state is not known to start at zero, where
+        nobody saw it, `StateError` where it is not made of numbers alone, and for tensors that were built lazily and
+        then changed.
         """
         constants = self._constants() if keep_created else set()
         with _disable_current_modes(), torch.no_grad():
@@ -92,7 +99,7 @@ class StateGuard:
                 if gradient is not None and gradient_value is not None:
                     local(gradient).copy_(gradient_value)
             for optimizer, known in self._optimizers.values():
-                _restore_optimizer(optimizer, known, keep_created=keep_created)
+                _restore_optimizer(optimizer, known, keep_created=keep_created, first_values=first_values)
             generators.restore(generators.global_generators() | self._own_generators, self._generators)
 
     def _constants(self) -> set[int]:
@@ -171,7 +178,11 @@ def _saved(tensor: Tensor) -> Tensor:
 
 
 def _restore_optimizer(
-    optimizer: Optimizer, known: dict[Tensor, dict[str, tuple[Any, Any]]], *, keep_created: bool
+    optimizer: Optimizer,
+    known: dict[Tensor, dict[str, tuple[Any, Any]]],
+    *,
+    keep_created: bool,
+    first_values: FirstValues | None,
 ) -> None:
     for parameter in list(optimizer.state):
         entry = optimizer.state[parameter]
@@ -182,22 +193,23 @@ def _restore_optimizer(
                     local(original).copy_(value)
                 entry[key] = original
             elif keep_created:
-                _rewind_to_zero(optimizer, entry, key)
+                _rewind(optimizer, entry, key, first_values)
             else:
                 del entry[key]
         if not entry:
             del optimizer.state[parameter]
 
 
-def _rewind_to_zero(optimizer: Optimizer, entry: dict[str, Any], key: str) -> None:
+def _rewind(optimizer: Optimizer, entry: dict[str, Any], key: str, first_values: FirstValues | None) -> None:
     dampened = any(group.get("dampening", 0) for group in optimizer.param_groups)
     value = entry[key]
-    if type(optimizer).__name__ not in _STARTS_AT_ZERO or dampened or not isinstance(value, Tensor | None):
-        raise StateError(
+    if type(optimizer).__name__ in _STARTS_AT_ZERO and not dampened and isinstance(value, Tensor | None):
+        if value is not None:
+            local(value).zero_()
+    elif first_values is None or not isinstance(value, Tensor) or not first_values.put_back(value):
+        raise (UnknownStartError if first_values is None else StateError)(
             "a captured optimizer must have its state before the first step",
             where=type(optimizer).__name__,
             got=f"state {key!r} created lazily, with an unknown first value",
             remedy="create the optimizer's state when building the trainer",
         )
-    if value is not None:
-        local(value).zero_()

@@ -9,6 +9,7 @@ what would break a capture, and nothing about speed, memory or loading.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TypeVar
 
 import torch
@@ -22,12 +23,13 @@ from torch._subclasses.fake_tensor import (
 from harness.errors import HarnessError
 from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.cpu_checks import WithoutCpuChecks
+from harness.system.replay.first_values import FirstValues
 from harness.system.replay.frames import called_at, of_traceback
 from harness.system.replay.host_changes import HostChanges
 from harness.system.replay.kept_tensors import KeptTensors
 from harness.system.replay.operations import Operations, record
 from harness.system.replay.reachable import reach
-from harness.system.replay.state import State, StateError, StateGuard
+from harness.system.replay.state import State, StateError, StateGuard, UnknownStartError
 from harness.system.shards import is_distributed
 
 Body = Callable[[], Tensor]
@@ -161,16 +163,24 @@ class TracedStep:
         return [loss.detach(), *(tensor.detach() for tensor in outputs.values())]
 
     def _create_state(self) -> None:
-        """Two executions: the second shows whether what the first one built is left alone from then on."""
+        """Raises `NotTraceableError` where the state that the step makes lazily cannot be made before it."""
+        try:
+            try:
+                self._execute_twice(None)
+            except UnknownStartError:
+                self._execute_twice(FirstValues())
+        except StateError as error:
+            raise NotTraceableError(error.rule, where=error.where, got=error.got, remedy=error.remedy) from error
+
+    def _execute_twice(self, first_values: FirstValues | None) -> None:
+        """The second execution shows whether what the first one built is left alone from then on."""
         with StateGuard(self._state, self._roots) as guard:
             try:
-                self._body()
+                with first_values or nullcontext():
+                    self._body()
                 guard.executed_once()
                 self._body()
-                guard.restore(keep_created=True)
-            except StateError as error:
-                guard.restore()
-                raise NotTraceableError(error.rule, where=error.where, got=error.got, remedy=error.remedy) from error
+                guard.restore(keep_created=True, first_values=first_values)
             except BaseException:
                 guard.restore()
                 raise

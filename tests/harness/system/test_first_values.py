@@ -1,0 +1,148 @@
+"""State that an optimizer makes in its first step: known by what it was made of, so that a capture can begin before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from harness.contract.schema import Arm, Workload
+from harness.system.replay.first_values import FirstValues
+from harness.system.step_function import StepFunctionSystem
+
+GRADIENT = torch.arange(6.0).view(2, 3)
+MADE_OF_NUMBERS: dict[str, tuple[Callable[[], Tensor], Any]] = {
+    "zeros_like": (lambda: torch.zeros_like(GRADIENT), [[0.0] * 3] * 2),
+    "ones_like": (lambda: torch.ones_like(GRADIENT), [[1.0] * 3] * 2),
+    "full_like": (lambda: torch.full_like(GRADIENT, 0.5), [[0.5] * 3] * 2),
+    "zeros": (lambda: torch.zeros(2), [0.0] * 2),
+    "ones": (lambda: torch.ones((), dtype=torch.float64), 1.0),
+    "full": (lambda: torch.full((2,), -3.0), [-3.0] * 2),
+    "new_zeros": (lambda: GRADIENT.new_zeros(2), [0.0] * 2),
+    "new_ones": (lambda: GRADIENT.new_ones(2), [1.0] * 2),
+    "new_full": (lambda: GRADIENT.new_full((2,), 7.0), [7.0] * 2),
+    "empty, filled": (lambda: torch.empty(2).fill_(4.0), [4.0] * 2),
+    "empty, zeroed": (lambda: torch.empty_like(GRADIENT).zero_(), [[0.0] * 3] * 2),
+    "a number": (lambda: torch.tensor(2.5), 2.5),
+    "numbers": (lambda: torch.tensor([1.0, 2.0]), [1.0, 2.0]),
+    "a copy": (lambda: torch.ones(2).clone().detach(), [1.0] * 2),
+    "another type": (lambda: torch.full((2,), 3).to(torch.float64), [3.0] * 2),
+    "one for all": (lambda: torch.zeros(1).expand(1).unsqueeze(0), [[0.0]]),
+}
+
+
+@pytest.mark.parametrize("name", MADE_OF_NUMBERS)
+def test_what_numbers_made_is_put_back(name: str) -> None:
+    make, expected = MADE_OF_NUMBERS[name]
+    with FirstValues() as seen:
+        tensor = make()
+        tensor.add_(1)
+    tensor.mul_(3)
+    assert seen.put_back(tensor)
+    assert tensor.tolist() == expected
+
+
+OTHERS: dict[str, Callable[[], Tensor]] = {
+    "of the gradient": GRADIENT.clone,
+    "drawn": lambda: torch.rand(2),
+    "never filled": lambda: torch.empty(2),
+    "filled by the gradient": lambda: torch.empty(()).fill_(GRADIENT.sum()),
+    "a copy of what was changed": lambda: torch.zeros(2).add_(GRADIENT[0, :2]).clone(),
+    "a copy of what a list was changed with": lambda: changed_in_a_list().clone(),
+}
+
+
+def changed_in_a_list() -> Tensor:
+    tensor = torch.zeros(2)
+    torch._foreach_add_([tensor], 1.0)
+    return tensor
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_else_made_it_is_not_known(name: str) -> None:
+    with FirstValues() as seen:
+        tensor = OTHERS[name]()
+    before = tensor.tolist()
+    assert not seen.put_back(tensor)
+    assert tensor.tolist() == before
+
+
+def test_a_tensor_filled_in_later_steps_keeps_its_first_value() -> None:
+    with FirstValues() as seen:
+        tensor = torch.empty(2).fill_(1.0)
+        tensor.fill_(5.0)
+    assert seen.put_back(tensor)
+    assert tensor.tolist() == [1.0] * 2
+
+
+class Rising(torch.optim.Optimizer):
+    """Its rate begins at a half and rises; momentum begins at one."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state["rate"] = torch.full((), 0.5)
+                    state["momentum"] = torch.ones_like(parameter)
+                state["momentum"].mul_(0.5).add_(parameter.grad)
+                parameter.data.addcmul_(state["momentum"], state["rate"] / -100)
+                state["rate"].add_(0.1)
+
+
+class Copying(Rising):
+    """Its state begins as the first gradient."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                average = self.state[parameter].setdefault("average", parameter.grad.clone())
+                average.lerp_(parameter.grad, 0.1)
+                parameter.data.add_(average, alpha=-0.01)
+
+
+class Learns(StepFunctionSystem):
+    def __init__(self, optimizer: Callable[[Any], torch.optim.Optimizer]) -> None:
+        self.optimizer = optimizer
+
+    def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 1, bias=False))
+        optimizer = self.optimizer(list(model.parameters()))
+
+        def step(batch: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss: Tensor = (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            return loss.detach()
+
+        return step, lambda index: torch.randn(8, 4, generator=torch.Generator().manual_seed(index)), model
+
+
+def trained(optimizer: Callable[[Any], torch.optim.Optimizer], capture: str) -> tuple[list[float], str | None]:
+    workload = Workload(model="any", batch_size=8, seq_len=4, steps=6)
+    with Learns(optimizer).open(workload, Arm.model_validate({"capture": capture})) as run:
+        return [float(run.step(index)) for index in range(6)], run.capture_record().failure
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Muon, torch.optim.Rprop, torch.optim.AdamW, Rising])
+def test_a_captured_optimizer_begins_as_the_plain_one(kind: Any) -> None:
+    settings = {"fused": True} if kind is torch.optim.AdamW else {}
+    plain, captured = (trained(lambda given: kind(given, **settings), capture) for capture in ("none", "step"))
+    assert captured == plain
+    assert captured[1] is None
+    assert len(set(plain[0])) == 6
+
+
+def test_state_that_begins_as_a_gradient_is_refused_and_trains_on_uncaptured() -> None:
+    losses, failure = trained(Copying, "step")
+    assert failure is not None
+    assert "Copying: a captured optimizer must have its state before the first step; found state 'average'" in failure
+    assert losses == trained(Copying, "none")[0]
