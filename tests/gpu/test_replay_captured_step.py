@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from measured_systems import Measured
-from step_function_systems import Chooses, Regression, Waits
+from step_function_systems import Chooses, OwnOptimizer, Regression, Waits
 from torch import Tensor, nn
 
 from harness.contract.schema import Arm, Needs, Workload
@@ -86,6 +86,16 @@ def test_a_captured_step_trains_bitwise_like_the_plain_one_from_step_zero() -> N
     for name, parameter in plain.state().items():
         assert torch.equal(parameter, other.state()[name]), name
     assert (step.replays, step.warmup_steps, step.buffers.moved) == (20, 3, set())
+
+
+def test_state_that_begins_as_other_numbers_than_zero_begins_so_in_a_capture() -> None:
+    losses = {}
+    for capture in ("none", "step"):
+        with OwnOptimizer().open(WORKLOAD, Arm.model_validate({"capture": capture})) as run:
+            losses[capture] = [float(run.step(index)) for index in range(12)]
+            record = run.capture_record()
+    assert losses["step"] == losses["none"]
+    assert (record.failure, record.captured, record.replays) == (None, True, 12)
 
 
 def test_two_scopes_share_a_pool_and_train_alike() -> None:

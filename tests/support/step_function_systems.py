@@ -121,3 +121,30 @@ class OwnOperator(Regression):
 
     def before_update(self, loss: Tensor, model: nn.Module) -> None:
         negated(loss.detach())
+
+
+class Rising(torch.optim.Optimizer):
+    """Its rate begins at a half and rises; momentum begins at one."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state["rate"] = torch.full((), 0.5)
+                    state["momentum"] = torch.ones_like(parameter)
+                state["momentum"].mul_(0.5).add_(parameter.grad)
+                parameter.data.addcmul_(state["momentum"], state["rate"] / -100)
+                state["rate"].add_(0.1)
+
+
+class OwnOptimizer(Regression):
+    """Is updated by an optimizer whose state, made in the first step, begins as other numbers than zero."""
+
+    name = "own optimizer"
+
+    def optimizer(self, model: nn.Module, rate: Tensor) -> Any:
+        return Rising(model.parameters())

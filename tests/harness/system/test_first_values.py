@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from step_function_systems import Rising
 from torch import Tensor, nn
 
 from harness.contract.schema import Arm, Workload
@@ -76,24 +77,6 @@ def test_a_tensor_filled_in_later_steps_keeps_its_first_value() -> None:
         tensor.fill_(5.0)
     assert seen.put_back(tensor)
     assert tensor.tolist() == [1.0] * 2
-
-
-class Rising(torch.optim.Optimizer):
-    """Its rate begins at a half and rises; momentum begins at one."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {})
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                state = self.state[parameter]
-                if not state:
-                    state["rate"] = torch.full((), 0.5)
-                    state["momentum"] = torch.ones_like(parameter)
-                state["momentum"].mul_(0.5).add_(parameter.grad)
-                parameter.data.addcmul_(state["momentum"], state["rate"] / -100)
-                state["rate"].add_(0.1)
 
 
 class Copying(Rising):
