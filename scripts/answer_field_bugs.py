@@ -97,8 +97,8 @@ def needed_by(entry: Path) -> list[str]:
     needed = [COMPILER] if COMPILES in text else []
     for package in sorted(brought & OF_RELEASES.keys()):
         needed += OF_RELEASES[package]
-    for node in ast.walk(ast.parse(text)):
-        if not brought and isinstance(node, ast.ImportFrom) and node.module == LIBRARY:
+    for node in ast.walk(ast.parse(text)) if LIBRARY in text and not brought else ():
+        if isinstance(node, ast.ImportFrom) and node.module == LIBRARY:
             needed += [f"{LIBRARY}:{alias.name}" for alias in node.names]
     return needed
 

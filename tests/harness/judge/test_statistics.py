@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy  # its `stats` takes a second to import: when a test asks for it, and not in every process that collects
 
 from harness.judge import statistics
 from harness.judge.statistics import COMMON_NOISE, Array, Reading
@@ -92,15 +92,17 @@ def test_one_process_in_eight_is_left_out_on_each_side(processes: int, outliers:
 def test_the_interval_is_scipys_for_a_trimmed_mean(processes: int) -> None:
     logs = np.random.default_rng(processes).normal(0.2, 0.03, processes)
     mean, reach = statistics.trimmed(logs, 0.99)
-    assert float(mean) == pytest.approx(stats.trim_mean(logs, 0.125))
-    expected = stats.mstats.trimmed_mean_ci(logs, limits=(0.125, 0.125), alpha=0.02)
+    assert float(mean) == pytest.approx(scipy.stats.trim_mean(logs, 0.125))
+    expected = scipy.stats.mstats.trimmed_mean_ci(logs, limits=(0.125, 0.125), alpha=0.02)
     assert [float(mean - reach), float(mean + reach)] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("processes", [5, 7])
 def test_where_none_is_left_out_the_interval_is_students(processes: int) -> None:
     mean, reach = statistics.trimmed(LOGS[:processes], 0.99)
-    expected = stats.t.interval(0.98, processes - 1, loc=LOGS[:processes].mean(), scale=stats.sem(LOGS[:processes]))
+    expected = scipy.stats.t.interval(
+        0.98, processes - 1, loc=LOGS[:processes].mean(), scale=scipy.stats.sem(LOGS[:processes])
+    )
     assert [float(mean - reach), float(mean + reach)] == pytest.approx(expected)
 
 
@@ -111,7 +113,7 @@ def test_how_far_an_outlier_lies_changes_nothing() -> None:
 
 def test_the_missed_bias_is_the_worst_end_of_either_arm() -> None:
     selves = np.stack([np.full(8, 0.01), LOGS - LOGS.mean() - 0.02])
-    low, _ = stats.mstats.trimmed_mean_ci(selves[1], limits=(0.125, 0.125), alpha=0.05)
+    low, _ = scipy.stats.mstats.trimmed_mean_ci(selves[1], limits=(0.125, 0.125), alpha=0.05)
     assert statistics.missed_bias(selves) == pytest.approx(-low)
 
 
@@ -175,7 +177,7 @@ def test_decisions() -> None:
 )
 def test_as_many_may_dissent_as_a_sign_test_lets(processes: int, confidence: float, few: int) -> None:
     assert statistics.may_dissent(processes, confidence) == few
-    assert stats.binom.cdf(few + 1, processes, 0.5) > 1 - confidence
+    assert scipy.stats.binom.cdf(few + 1, processes, 0.5) > 1 - confidence
 
 
 def test_at_a_chance_of_just_what_is_left_of_the_confidence_one_may_dissent() -> None:
@@ -322,7 +324,7 @@ def test_a_spread_reaches_as_far_as_its_sample() -> None:
 
 
 def test_a_spread_is_the_winsorized_deviation() -> None:
-    expected = np.std(stats.mstats.winsorize(LOGS, limits=(0.125, 0.125)), ddof=1)
+    expected = np.std(scipy.stats.mstats.winsorize(LOGS, limits=(0.125, 0.125)), ddof=1)
     assert statistics.Spread.of(LOGS).deviation == pytest.approx(float(expected))
 
 
@@ -338,7 +340,7 @@ def test_more_processes_are_named_when_they_would_decide(side: int) -> None:
 
 def _reach(confidence: float, processes: int) -> float:
     kept = processes - 2 * (processes // 8)
-    return float(stats.t.ppf(confidence, kept - 1)) * math.sqrt(processes) / kept
+    return float(scipy.stats.t.ppf(confidence, kept - 1)) * math.sqrt(processes) / kept
 
 
 def test_a_wide_spread_decides_a_fail_before_it_decides_a_pass() -> None:

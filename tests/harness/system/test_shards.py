@@ -11,9 +11,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.distributed.tensor.placement_types import Placement
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from harness.runners.reductions import digest_of_all, digests, largest_difference, not_finite
@@ -44,22 +41,33 @@ def alone() -> Iterator[DeviceMesh]:
     dist.destroy_process_group()
 
 
-def spread(tensor: Tensor, mesh: DeviceMesh, *placements: Placement) -> DTensor:
-    return DTensor.from_local(tensor, mesh, placements, run_check=False)
+# What takes a second to import is imported when a test asks for it, and not in every process that collects.
+def spread(tensor: Tensor, mesh: DeviceMesh, *placements: str) -> Tensor:
+    """A DTensor of which this process holds `tensor`; placements: one for each dimension of the mesh."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    known = {"a part": Shard(0), "a summand": Partial(), "the whole": Replicate()}
+    return DTensor.from_local(tensor, mesh, [known[each] for each in placements], run_check=False)
+
+
+def sharded(module: nn.Module, mesh: DeviceMesh) -> Any:
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(module, mesh=mesh)
 
 
 @pytest.mark.parametrize(
     ("placements", "replicated"),
     [
-        ((Shard(0), Shard(0)), False),
-        ((Shard(0), Partial()), False),
-        ((Replicate(), Shard(0)), True),  # HSDP
-        ((Replicate(), Replicate()), True),
+        (("a part", "a part"), False),
+        (("a part", "a summand"), False),
+        (("the whole", "a part"), True),  # HSDP
+        (("the whole", "the whole"), True),
     ],
 )
 @pytest.mark.usefixtures("four_ranks")
 def test_a_tensor_is_replicated_where_another_rank_holds_the_same(
-    placements: tuple[Placement, Placement], *, replicated: bool
+    placements: tuple[str, str], *, replicated: bool
 ) -> None:
     mesh = init_device_mesh("cpu", (2, 2))
     assert shards.is_replicated(spread(EIGHT, mesh, *placements)) is replicated
@@ -69,12 +77,12 @@ def test_a_tensor_is_replicated_where_another_rank_holds_the_same(
 @pytest.mark.usefixtures("four_ranks")
 def test_elements_are_counted_here_and_in_all_ranks() -> None:
     mesh = init_device_mesh("cpu", (4,))
-    tensors = [spread(EIGHT, mesh, Shard(0)), spread(EIGHT, mesh, Replicate()), EIGHT]
+    tensors = [spread(EIGHT, mesh, "a part"), spread(EIGHT, mesh, "the whole"), EIGHT]
     assert shards.elements(tensors) == (24, 48)
 
 
 def test_what_is_gathered_has_the_digest_of_the_whole(alone: DeviceMesh) -> None:
-    ours, bad = spread(EIGHT, alone, Shard(0)), spread(EIGHT / 0, alone, Shard(0))
+    ours, bad = spread(EIGHT, alone, "a part"), spread(EIGHT / 0, alone, "a part")
     assert digests({"p": ours}) == digests({"p": EIGHT})
     assert digest_of_all({"p": ours}) == digest_of_all({"p": EIGHT})
     assert not_finite({"p": ours, "bad": bad}) == {"bad"}
@@ -82,24 +90,24 @@ def test_what_is_gathered_has_the_digest_of_the_whole(alone: DeviceMesh) -> None
 
 
 def test_two_sharded_tensors_of_a_shape_are_two(alone: DeviceMesh) -> None:
-    one, other = (spread(EIGHT.clone(), alone, Shard(0)) for _ in range(2))
+    one, other = (spread(EIGHT.clone(), alone, "a part") for _ in range(2))
     assert same(one) == same(one.detach())
     assert same(one) != same(other)
 
 
 def test_a_shard_that_moves_is_seen(alone: DeviceMesh) -> None:
-    held = {"p": spread(EIGHT.clone(), alone, Shard(0))}
+    held = {"p": spread(EIGHT.clone(), alone, "a part")}
     addresses = StaticAddresses(lambda: held)
     addresses.remember()
     addresses.check()
     assert not addresses.moved
-    held["p"] = spread(EIGHT.clone(), alone, Shard(0))
+    held["p"] = spread(EIGHT.clone(), alone, "a part")
     addresses.check()
     assert addresses.moved == {"p"}
 
 
 def test_a_look_at_addresses_is_no_operation_of_the_step(alone: DeviceMesh) -> None:
-    held = {"p": nn.Parameter(spread(EIGHT.clone(), alone, Shard(0))), "b": EIGHT.clone()}
+    held = {"p": nn.Parameter(spread(EIGHT.clone(), alone, "a part")), "b": EIGHT.clone()}
     addresses = StaticAddresses(lambda: held)
     addresses.remember()
     with DispatchWatch("cpu") as watch:
@@ -110,7 +118,7 @@ def test_a_look_at_addresses_is_no_operation_of_the_step(alone: DeviceMesh) -> N
 
 
 def test_what_a_trial_did_to_shards_is_undone(alone: DeviceMesh) -> None:
-    model: Any = fully_shard(nn.Linear(4, 4), mesh=alone)
+    model = sharded(nn.Linear(4, 4), alone)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
     def step() -> None:
@@ -133,7 +141,7 @@ def test_what_a_trial_did_to_shards_is_undone(alone: DeviceMesh) -> None:
 
 def test_a_step_on_shards_is_not_recorded_and_trains_on(alone: DeviceMesh) -> None:
     """A pass on tensors without values would leave FSDP2's own buffers without them."""
-    model: Any = fully_shard(nn.Linear(4, 4), mesh=alone)
+    model = sharded(nn.Linear(4, 4), alone)
 
     def step() -> Tensor:
         loss = model(torch.ones(2, 4)).sum()
@@ -152,5 +160,4 @@ def test_what_a_users_module_keeps_is_found_after_it_is_sharded(alone: DeviceMes
             super().__init__(4, 4)
             self.average = torch.zeros(4)
 
-    sharded = fully_shard(Averaging(), mesh=alone)
-    assert list(reach(sharded).tensors) == ["average"]
+    assert list(reach(sharded(Averaging(), alone)).tensors) == ["average"]
