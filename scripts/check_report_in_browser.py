@@ -74,7 +74,8 @@ PROBE = """(() => {
     background: getComputedStyle(document.body).backgroundColor,
   };
 })()"""
-AXE = """axe.run({resultTypes: ['violations']}).then(result => result.violations
+# Without `noHtml` axe keeps the markup of each element that it looks at, and that of all below it.
+AXE = """axe.configure({noHtml: true}), axe.run({resultTypes: ['violations']}).then(result => result.violations
   .filter(item => ['serious', 'critical'].includes(item.impact))
   .map(item => item.id + ': ' + item.help + ' (' + item.nodes.slice(0, 3)
     .map(n => n.target.join(' ')).join('; ') + ')'))"""

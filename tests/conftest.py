@@ -50,6 +50,7 @@ TOGETHER = {
     "test_drill_recheck.py": "a drill judged again",
     "test_drill_run.py": "a drill",
     "test_drives.py": "libraries of the examples",
+    "test_checks_in_chromium.py": "checks of a browser",
     "test_data_parallel.py": "two ranks of the trainer",
     "test_examples.py": "libraries of the examples",
     "test_fuzz_readers.py": "a reader of each kind",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -24,12 +25,13 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
-def import_statements(module: str, source: str) -> Iterator[ImportStatement]:
+@functools.cache  # several rules look at the same sources
+def import_statements(module: str, source: str) -> tuple[ImportStatement, ...]:
     """Every import of `source`, in functions and under `if TYPE_CHECKING:` too.
 
     `from harness import judge` imports harness.judge: the name counts as a part of what is imported.
     """
-    return _imports(module, ast.parse(source), deferred=False)
+    return tuple(_imports(module, ast.parse(source), deferred=False))
 
 
 def _imports(module: str, node: ast.AST, *, deferred: bool) -> Iterator[ImportStatement]:
