@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import index_reports
 import pytest
+from archive_builders import Member, archive_of
 
 from harness import session
 from harness.drill import drill as fire_drill
 from harness.errors import EvidenceError
+from harness.run_directory.bundle import read_bundle
 
 SCRIPTED = Path(__file__).parents[1] / "support" / "scripted"
 
@@ -65,6 +68,32 @@ def test_a_directory_without_verdicts_is_not_listed_as_if_it_had_them(reports: P
     (reports / "1-plain" / "verdicts.json").unlink()
     with pytest.raises(EvidenceError, match="holds its verdicts"):
         index_reports.published(reports)
+
+
+ARCHIVES = sorted(index_reports.REPORTS.rglob("run.tar.xz"), key=lambda path: path.stat().st_size)
+REFUSED = re.escape("a published run has a readable run.json")
+
+
+@pytest.mark.parametrize("archive", ARCHIVES[:3], ids=lambda path: path.parent.name)
+def test_the_header_of_an_archive_is_that_of_the_run(archive: Path) -> None:
+    assert index_reports.header_of(archive.parent) == read_bundle(archive.parent).header
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("run/verdicts.json", "found none"), ("run/evidence/run.json", "found none"), ("run/run.json", "ValidationError")],
+)
+def test_an_archive_without_a_readable_header_is_refused(tmp_path: Path, name: str, told: str) -> None:
+    archive_of(tmp_path / "run.tar.xz", Member(name, b"{}"))
+    with pytest.raises(EvidenceError, match=f"{REFUSED}.*{told}"):
+        index_reports.header_of(tmp_path)
+
+
+def test_a_truncated_archive_is_refused(tmp_path: Path) -> None:
+    whole = ARCHIVES[0].read_bytes()
+    (tmp_path / "run.tar.xz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(EvidenceError, match=REFUSED):
+        index_reports.header_of(tmp_path)
 
 
 def test_faults_are_counted_over_all_drills(reports: Path) -> None:
