@@ -55,6 +55,7 @@ TOGETHER = {
     "test_examples.py": "libraries of the examples",
     "test_fuzz_readers.py": "a reader of each kind",
     "test_gate_page.py": "the gate's page",
+    "test_glossary.py": "figures of every judge",
     "test_html_report.py": "pages of every verdict",
     "test_field_bug_packages.py": "releases of the museum",
     "test_field_bug_trainers.py": "trainers under the museum's claims",

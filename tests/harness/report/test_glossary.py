@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,11 +31,12 @@ TAILS = re.compile(r"^(?:nodes|over_peer|kernels)\.|\.(?:float|bfloat)\d+$|\.pro
 KINDS = re.compile(rf"^(?:(?:{'|'.join(BUILT_IN)})(?:\.\d+)?|measurement_\d+)\.")
 
 
-def emitted() -> set[str]:
+@functools.cache  # it takes a second to judge them all
+def emitted() -> frozenset[str]:
     """Names of figures and denominators, without their parts: of every judge's cases, and as the judges write them."""
     verdicts = [case.judged() for cases in EVERYTHING.values() for case in cases]
     names = {name for verdict in verdicts for name in (*verdict.figures, *verdict.denominators)} | set(written())
-    return {KINDS.sub("", name) for name in names}
+    return frozenset(KINDS.sub("", name) for name in names)
 
 
 def written() -> Iterator[str]:

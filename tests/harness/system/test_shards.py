@@ -74,6 +74,10 @@ def test_a_tensor_is_replicated_where_another_rank_holds_the_same(
     assert shards.is_replicated(EIGHT)
 
 
+def test_what_only_one_rank_has_a_place_for_is_held_by_no_other(alone: DeviceMesh) -> None:
+    assert not shards.is_replicated(spread(EIGHT, alone, "the whole"))
+
+
 @pytest.mark.usefixtures("four_ranks")
 def test_elements_are_counted_here_and_in_all_ranks() -> None:
     mesh = init_device_mesh("cpu", (4,))
