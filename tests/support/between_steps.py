@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_start
 from claims_in_process import judged
-from forked_part import train_part
 
-from harness.evidence.run_records import ArmFailed
 from harness.judge.verdict import Verdict
-from harness.runners import resume, resumed_seeds
-from harness.runners.recorder import Recorder
-from harness.runners.training_part import TrainingPart
+from harness.runners import part_elsewhere
 
 STEPS, SAVE_AT, EVERY = 12, 6, 3
 COMMON = {"id": "CLAIM", "title": "t", "why": "w", "if_fails": "f", "judged_on": ["w"], "candidate": "plain"}
@@ -38,25 +34,9 @@ def evaluated(system: str, directory: Path, *, fault: str | None = None, **claim
 
 
 def fork_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train parts in a fork of a process that has done nothing yet: starting an interpreter takes seconds."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        [
-            "torch",
-            "torch.optim",
-            "torch._dynamo",
-            "harness.runners.training_part",
-            "harness.system.replay.cpu_checks",
-            "harness.system.step_function",
-        ]
-    )
+    """Train parts in forks of a process that has done nothing yet (`warm`): starting an interpreter takes seconds.
 
-    def train_elsewhere(part: TrainingPart, recorder: Recorder) -> ArmFailed | None:
-        process = context.Process(target=train_part, args=(part.model_dump_json(), str(recorder.directory)))
-        process.start()
-        process.join()
-        assert process.exitcode == 0
-        return None
-
-    for probe in (resume, resumed_seeds):
-        monkeypatch.setattr(probe, "train_elsewhere", train_elsewhere)
+    They have one thread, as this process must: sums in another order have other bits.
+    """
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(part_elsewhere, "subprocess", warm_start.Subprocess())

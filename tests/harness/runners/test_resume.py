@@ -16,7 +16,7 @@ from harness.system.between_faults import BREAKS
 
 
 @pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def forked(warm: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Both processes on one thread: sums in another order have other bits."""
     fork_other_processes(monkeypatch)
     threads = torch.get_num_threads()
@@ -94,9 +94,7 @@ def test_a_bound_decides_alone_where_bits_do_not(tmp_path: Path) -> None:
     assert wide.figures["end_max_abs_difference"].value is not None
 
 
-def test_a_module_that_keeps_what_it_saved_is_seen_through_by_another_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("forked")
+def test_a_module_that_keeps_what_it_saved_is_seen_through_by_another_process(tmp_path: Path) -> None:
     """Within one process it would pass: nothing of it is in the checkpoint."""
-    monkeypatch.setenv("PYTHONPATH", child_path())
     assert resumed("InMemory", tmp_path).reason == "nothing_loaded"

@@ -28,6 +28,12 @@ pytestmark = pytest.mark.usefixtures("warm")
 SYSTEM = "checkpoint_systems:Dying"
 
 
+@pytest.fixture(autouse=True)
+def nothing_else_ends_with_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor waits a second behind a worker that a signal ended: test_supervisor.py has what comes then."""
+    monkeypatch.setattr("harness.runners.supervisor.ENDED_TOGETHER_S", 0.05)
+
+
 class Loaded:
     def __init__(self, contract: Contract) -> None:
         self.contract = contract

@@ -32,7 +32,7 @@ CLAIM: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def forked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def forked(warm: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All processes on one thread: sums in another order have other bits."""
     fork_other_processes(monkeypatch)
     threads = torch.get_num_threads()

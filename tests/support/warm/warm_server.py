@@ -27,6 +27,7 @@ import warm_start
 AHEAD = {
     "workers": (
         *("torch", "torch.optim", "torch._dynamo", "harness.runners.paired", "harness.runners.ranks"),
+        "harness.runners.part_elsewhere",
         "harness.processes.keeper",
     ),
     # and processes that describe systems, and workers whose probe needs no torch
@@ -79,6 +80,7 @@ def _import_ahead(modules: Sequence[str]) -> None:
         importlib.import_module(module)
     if "harness.report.html" in modules:
         _draw_ahead()
+    _complete_models()
     for user in warm_start.USERS:
         if user in sys.modules:
             vars(sys.modules[user])["subprocess"] = warm_start.Subprocess()
@@ -87,6 +89,18 @@ def _import_ahead(modules: Sequence[str]) -> None:
     warm_fork.know_modules()
     gc.collect()
     gc.freeze()
+
+
+def _complete_models() -> None:
+    """A model's schema is compiled when it is first needed: each fork did that for those that it reads and writes."""
+    from pydantic import BaseModel
+
+    waiting: list[type[BaseModel]] = BaseModel.__subclasses__()
+    while waiting:
+        model = waiting.pop()
+        if model.__module__.startswith("harness."):
+            model.model_rebuild()
+        waiting += model.__subclasses__()
 
 
 def _draw_ahead() -> None:

@@ -64,7 +64,7 @@ def _server_of(command: Sequence[str]) -> str:
     module = _module(command)
     if module in {"harness", "pytest", JOB}:
         return os.environ.get(COMMANDS, "")
-    if module in WARM and _is_kept(command):
+    if module in WARM and (_is_kept(command) or not warm_fork.is_warm()):  # what a warm process starts is its child
         return os.environ.get(SERVER) or os.environ.get(COMMANDS, "")
     return ""
 
