@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 import torch
@@ -136,22 +136,27 @@ def test_a_missing_tensor_and_the_last_layers_scale() -> None:
     assert flat.tolist() == [0.25, 0.25, 0.25]
 
 
-Gradients = Callable[[str | None, dict[str, str]], dict[str, Tensor]]
+def gradients_of(fault: str | None, settings: dict[str, str]) -> dict[str, Tensor]:
+    """Gradients of step 1 of a fused run; those of FP8 in a run whose products are FP8, others in a tiled one."""
+    with QLoRASystem().open(STEP, Arm.model_validate(settings), fault=fault) as run:
+        run.step(0)
+        run.step(1)
+        return {name: value.clone() for name, value in run.gradients().items()}
 
 
-@pytest.fixture
-def gradients_after() -> Iterator[Gradients]:
-    """Gradients of step 1 of a fused, tiled run with a fault planted; those of FP8 in a run whose products are FP8."""
-    own = ops.rms_norm_reduce_gains
+@cache
+def plain_gradients(settings: tuple[tuple[str, str], ...]) -> dict[str, Tensor]:
+    """Without a fault: the same for all faults of an arm."""
+    return gradients_of(None, dict(settings))
 
-    def step(fault: str | None, settings: dict[str, str]) -> dict[str, Tensor]:
-        with QLoRASystem().open(STEP, Arm.model_validate(settings), fault=fault) as run:
-            run.step(0)
-            run.step(1)
-            return {name: value.clone() for name, value in run.gradients().items()}
 
-    yield step
+def changed_by(fault: str) -> list[str]:
+    """Names of the tensors whose gradients are others with a fault planted, which the run leaves as it found it."""
+    settings, own = settings_for(fault), ops.rms_norm_reduce_gains
+    plain, changed = plain_gradients(tuple(settings.items())), gradients_of(fault, settings)
     assert ops.rms_norm_reduce_gains is own
+    assert plain.keys() == changed.keys()
+    return [key for key in plain if not torch.equal(plain[key], changed[key])]
 
 
 # On a CPU there is one row of partial sums, and no order to lose; the small model's shapes have no ragged edge, and its
@@ -177,15 +182,13 @@ def settings_for(fault: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", sorted(KERNEL_FAULTS.keys() - SHOWN_ELSEWHERE))
-def test_a_fault_planted_in_the_trainer_changes_its_gradients(name: str, gradients_after: Gradients) -> None:
-    plain, changed = (gradients_after(fault, settings_for(name)) for fault in (None, name))
-    assert [key for key in plain if not torch.equal(plain[key], changed[key])]
+def test_a_fault_planted_in_the_trainer_changes_its_gradients(name: str) -> None:
+    assert changed_by(name)
 
 
 @pytest.mark.parametrize("name", sorted(SHOWN_ELSEWHERE))
-def test_a_fault_with_nothing_to_change_leaves_the_trainer_alone(name: str, gradients_after: Gradients) -> None:
-    plain, changed = (gradients_after(fault, settings_for(name)) for fault in (None, name))
-    assert [key for key in plain if not torch.equal(plain[key], changed[key])] == []
+def test_a_fault_with_nothing_to_change_leaves_the_trainer_alone(name: str) -> None:
+    assert changed_by(name) == []
 
 
 def test_the_system_offers_its_kernels_for_comparison() -> None:
