@@ -66,7 +66,9 @@ TOGETHER = {
     "test_kernel_interpreted.py": "kernels interpreted",
     "test_nf4.py": "bitsandbytes",
     "test_peer_worker.py": "a worker of peers",
+    "test_plan_faults.py": "kernels of recorded steps",
     "test_plain_install.py": "a plain install on two systems",
+    "test_prewarm_plan.py": "kernels of recorded steps",
     "test_random_kills.py": "a command that nobody kills",
     "test_rank_deaths.py": "ranks that die",
     "test_rehearse_workflow.py": "a workflow rehearsed",
@@ -144,13 +146,17 @@ def path_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def warm(worker_server: str) -> Iterator[None]:
-    """Workers that a module's tests start in this process are forks of one that has imported torch, for two seconds."""
+def warm(worker_server: str, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Workers that a module's tests start in this process are forks of one that has imported torch, for two seconds.
+
+    So are those that modules of the project start which the tests name in `STARTS_WORKERS`.
+    """
     import warm_start
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(warm_start.SERVER, worker_server)
-        patch.setattr("harness.processes.kept.subprocess", warm_start.Subprocess())
+        for user in ("harness.processes.kept", *getattr(request.module, "STARTS_WORKERS", ())):
+            patch.setattr(f"{user}.subprocess", warm_start.Subprocess())
         yield
 
 

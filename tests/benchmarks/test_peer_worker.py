@@ -17,6 +17,8 @@ from benchmarks.peers import Running
 from benchmarks.worker_process import WorkerFailedError, WorkerProcess
 from reference_impl.config import MODEL_PRESETS
 
+pytestmark = pytest.mark.usefixtures("warm")
+STARTS_WORKERS = ("benchmarks.worker_process",)
 LIMIT_S = 120.0
 
 
@@ -47,7 +49,7 @@ class Workers:
 
 
 @pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+def workers(tmp_path_factory: pytest.TempPathFactory, warm: None) -> Iterator[Workers]:
     found = Workers(tmp_path_factory.mktemp("workers"))
     yield found
     for worker in found.all:

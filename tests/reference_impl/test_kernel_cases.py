@@ -16,6 +16,8 @@ from reference_impl.kernels import registry
 from reference_impl.offline_compiler import OfflineCompilation, compiled_kernel, describe, rebuild
 from reference_impl.system import QLoRASystem
 
+pytestmark = pytest.mark.usefixtures("warm")
+STARTS_WORKERS = ("reference_impl.offline_compiler",)
 ROOT = Path(__file__).parents[2]
 WORKLOAD = 'Workload(model="tiny", batch_size=1, seq_len=5, steps=1, needs=Needs(device="cpu"))'
 HEADER = f"""

@@ -30,6 +30,7 @@ COMMANDS = "WARM_COMMANDS"  # of the one for commands, and for what they start w
 HERE = Path(__file__).parent
 PASS_S = 0.01  # between two looks for an end
 WARM = ("harness.runners.worker", "harness.runners.rank", "harness.runners.training_part", "harness.system.describing")
+TORCH = ("benchmarks.peer_worker", "reference_impl.offline_compiler")  # without a keeper
 JOB, TASK = "submitit.local._local", "submitit.core._submit"  # of a fleet: its jobs, and below each what it executes
 # of `subprocess`
 USERS = ("harness.processes.kept", "harness.runners.part_elsewhere", "harness.runners.ranks", "submitit.local.local")
@@ -64,6 +65,8 @@ def _server_of(command: Sequence[str]) -> str:
     module = _module(command)
     if module in {"harness", "pytest", JOB}:
         return os.environ.get(COMMANDS, "")
+    if module in TORCH:
+        return os.environ.get(SERVER, "")
     if module in WARM and (_is_kept(command) or not warm_fork.is_warm()):  # what a warm process starts is its child
         return os.environ.get(SERVER) or os.environ.get(COMMANDS, "")
     return ""
