@@ -56,7 +56,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> dict[
     [packages] = place.glob("lib/*/site-packages")
     (packages / "others.pth").write_text(f"{others(place.parent / 'others')}\n")
     pip = place / "bin" / "pip"
-    pip.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pip --python "{place}/bin/python" "$@"\n')
+    pip.write_text(f'#!/bin/sh\nexec "{place}/bin/python" -m pip "$@"\n')  # pip is one of the others
     pip.chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_", "GITHUB_"))}
     return {
