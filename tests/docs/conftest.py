@@ -41,7 +41,7 @@ def installed(package: str) -> Path:
 def others(folder: Path) -> Path:
     """Links to all that is installed here, but for the harness itself."""
     folder.mkdir()
-    for packages in {installed("torch"), installed("matplotlib")}:
+    for packages in {installed("torch"), installed("matplotlib"), installed("pip")}:
         for entry in packages.iterdir():
             if not entry.name.startswith(("contract_harness", "__editable__")) and not (folder / entry.name).exists():
                 (folder / entry.name).symlink_to(entry)
