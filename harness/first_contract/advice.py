@@ -20,8 +20,8 @@ BY_LINE = {
         "keep the tensor (`losses.append(loss.detach())`) and read it after the step, outside of it"
     ),
     r"\.step\([^)]": (
-        "what such a `step` is given it reads on the host: LBFGS decides by it how often it evaluates, a schedule on a "
-        "plateau when to change; a schedule's `step()` belongs outside of the step"
+        "such a `step` decides on the host: a GradScaler's whether to update, LBFGS's how often to evaluate, a plateau "
+        "schedule's when to change; a schedule's belongs outside of the step"
     ),
     r"\.step\(": (
         "torch's optimizers read their own step count on the host unless they are made with `fused=True`, on a GPU "
