@@ -4,7 +4,7 @@ changed, and a capture begins before that step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from harness.system.replay.operations import tensors_in
 from harness.system.shards import local
 
 _SMALL = 64  # elements; so large a tensor of other values than one number is remembered as it is
@@ -66,14 +67,6 @@ class FirstValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif name in _SAME and args[0] in self._values and args[0] not in self._changed:
             self._values[returned] = self._values[args[0]]
         elif func._schema.is_mutable:
-            for tensor in _tensors([*args, *kwargs.values()]):
+            for tensor in tensors_in([*args, *kwargs.values()]):
                 self._changed[tensor] = True
         return returned
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for each in value:
-            yield from _tensors(each)

@@ -96,7 +96,7 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        given = list(_tensors([*args, *kwargs.values()]))
+        given = list(tensors_in([*args, *kwargs.values()]))
         known = [self._results.get(tensor) for tensor in given]
         drawn = torch.Tag.nondeterministic_seeded in func.tags
         # of numbers in the code alone: without a tensor too, as `arange` is, but no random one
@@ -136,12 +136,13 @@ def _filled(value: Any, values: Sequence[Any]) -> Any:
     return value
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Of an operation's arguments, also within lists."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, tuple | list):
         for each in value:
-            yield from _tensors(each)
+            yield from tensors_in(each)
 
 
 def _places(value: Any) -> Iterator[int]:
