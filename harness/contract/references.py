@@ -34,6 +34,7 @@ def _problems(contract: Contract, only_on: Mapping[int, Collection[str]]) -> Ite
             path: Path = (*here, "parts", number) if composite else here
             yield from _arm_names(contract, part, path)
             yield from _ranks(contract, part, path)
+            yield from _control_of_ends(contract, part, path)
             for problem in (*part.contradictions(), *part.dangling_names(claim.judged_on, judgements)):
                 yield replace(problem, path=(*path, *problem.path))
             for name in claim.judged_on:
@@ -84,6 +85,22 @@ def _arm_names(contract: Contract, part: AnyPart, path: Path) -> Iterator[Proble
         place = (*path, *part.candidate_path.split("."))
         remedy = "give it `capture: step` or `capture: backward`"
         yield Problem(place, "the candidate of a captured claim captures", f"'{candidate}'", remedy)
+
+
+def _control_of_ends(contract: Contract, part: AnyPart, path: Path) -> Iterator[Problem]:
+    """Ends are compared of one system's arms, and the control is the baseline once more."""
+    named = part.arms()
+    arms = {name: contract.arms[arm] for name, arm in named.items() if arm in contract.arms}
+    if "ends.control" not in named or len(arms) < len(named):
+        return
+    if arms["ends.control"] != arms["baseline"]:
+        rule = "the control of `ends` has the baseline's settings"
+        got = f"'{named['ends.control']}' has others than '{named['baseline']}'"
+        yield Problem((*path, "ends", "control"), rule, got, "the harness starts it a rounding away by itself")
+    if (arms["candidate"].system or contract.system) != (arms["baseline"].system or contract.system):
+        rule = "`ends` compares arms of one system, whose tensors have the same names"
+        got = f"'{named['candidate']}' and '{named['baseline']}' have two"
+        yield Problem((*path, "ends"), rule, got, "leave `ends` out")
 
 
 def _ranks(contract: Contract, part: AnyPart, path: Path) -> Iterator[Problem]:

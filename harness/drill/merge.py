@@ -18,11 +18,10 @@ from harness.system.wrappers import SWAPPED_ARMS
 
 
 def arms_to_execute(run: Run) -> set[str]:
-    """The faulted arms, and every arm that shares a gradient comparison with one."""
+    """The faulted arms, and every arm that gradients or ends are compared with in the same process."""
     if run.probe != "paired" or run.fault == SWAPPED_ARMS:
         return set(run.arms)  # swapped arms change places with one another
-    needed = set(run.fault_arms)
-    needed |= {candidate for candidate, baseline in run.baseline_of.items() if baseline in needed}
+    needed = _changed(run)
     pending = list(needed)
     while pending:
         arm = pending.pop()
@@ -34,11 +33,25 @@ def arms_to_execute(run: Run) -> set[str]:
 
 def _bounded_apart(run: Run, arm: str) -> set[str]:
     """Arms from whose end that of `arm` may lie a bounded distance: where one of both has several ranks, and the other
-    a single one. Others end equal in bits, which their digests tell.
+    a single one; and those before it whose movements its own are compared with. Others end equal in bits, or as far
+    apart as their digests and losses tell.
     """
     several = run.arms[arm].arm.ranks > 1
-    together = {other for arms in run.compared or [] if arm in arms for other in arms} & run.arms.keys()
-    return {other for other in together if (run.arms[other].arm.ranks > 1) is not several}
+    apart = {other for other in _compared_with(run, arm) if (run.arms[other].arm.ranks > 1) is not several}
+    return apart | {other for other in run.arms if arm in _moved_after(run, other)}
+
+
+def _compared_with(run: Run, arm: str) -> set[str]:
+    return {other for arms in run.compared or [] if arm in arms for other in arms} & run.arms.keys()
+
+
+def _moved_after(run: Run, arm: str) -> set[str]:
+    """Arms that record how otherwise than this one they move what they train: those that come after it."""
+    if not run.arms[arm].moves:
+        return set()
+    order = list(run.arms)
+    later = order[order.index(arm) + 1 :]
+    return {other for other in _compared_with(run, arm) & {*later} if run.arms[other].moves}
 
 
 def donor_for(run: Run, controls: Sequence[Run]) -> Run | None:
@@ -74,9 +87,10 @@ def reduced(run: Run) -> Run:
 
 
 def _changed(run: Run) -> set[str]:
-    """Arms whose evidence the fault can change: itself, or the gradients that it is compared with."""
+    """Arms whose evidence the fault can change: itself, or the gradients or the end that it is compared with."""
     faulted = set(run.fault_arms)
-    return faulted | {candidate for candidate, baseline in run.baseline_of.items() if baseline in faulted}
+    moved = {other for arm in faulted & run.arms.keys() for other in _moved_after(run, arm)}
+    return faulted | moved | {candidate for candidate, baseline in run.baseline_of.items() if baseline in faulted}
 
 
 def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:

@@ -35,6 +35,18 @@ class EndDifference(Record):
     buffer: str | None = None  # where it is
 
 
+class MovedApart(Record):
+    """How otherwise an execution moved tensors, from its start to its end, than the first one of another arm.
+
+    tensors: by `category name` three L2 norms: of the difference between the two movements, of the other arm's
+    movement, and of the tensor at this execution's end. A tensor that came with the first step was moved there from 0.
+    """
+
+    arm: str
+    tensors: dict[str, tuple[Amount, Amount, Amount]]
+    uncompared: list[str]  # that the other arm has not, or in another shape, or that hold no floating-point numbers
+
+
 class ArmStart(Record):
     record: Literal["arm_start"] = "arm_start"
     arm: str
@@ -61,6 +73,7 @@ class ArmEnd(Record):
     capture_errors: list[str] | None = None  # what ended those that failed, whoever caught it; None: not watched
     state: State | None = None  # as in the start
     differences: list[EndDifference] | None = None
+    moved_apart: list[MovedApart] | None = None  # None: no claim reads it
     input_names: list[str] | None = None  # of what the last step read; None: not shown, or recorded before they were
     input_shapes: Count | None = None  # how many different shapes and types the steps' inputs had; None: likewise
     # by how much optimizers' own counters went up, each number once; None: nobody looked

@@ -25,6 +25,8 @@ class PlannedArm(Record):
     micro_batches: int | None = None  # that its inputs are split into, a digest each; None: no claim reads them
     watch_ranks: bool = False  # parameters after each step, rows that it read, and collectives that it began
     rounded_to: str | None = None  # data type that its first parameters are rounded to for a digest more
+    moves: bool = False  # how far it moves each tensor, beside how far the arms before it did
+    nudged: bool = False  # its parameters start a rounding away from where its system put them
 
     def records_too(self, other: PlannedArm) -> bool:
         """Whether all that is recorded of the other one beside the usual is recorded of this one alike."""
@@ -34,6 +36,8 @@ class PlannedArm(Record):
             and other.watch_ranks <= self.watch_ranks
             and other.micro_batches in (None, self.micro_batches)
             and other.rounded_to in (None, self.rounded_to)
+            and other.moves <= self.moves
+            and other.nudged == self.nudged
         )
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import replace
 from operator import eq
 
 from harness.contract.schema import Workload
-from harness.evidence.arm_records import ArmEnd, EndDifference, Gradients
+from harness.evidence.arm_records import ArmEnd, EndDifference, Gradients, MovedApart
 from harness.evidence.base import Record
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
@@ -87,7 +87,7 @@ def arm_lacks(host: Run, there: str, guest: Run, name: str, arms: Mapping[str, s
 
 def equal_work(one: PlannedArm, other: PlannedArm) -> bool:
     """Whether both train the same way: one program with one set of settings."""
-    return (one.arm, one.system, one.commit) == (other.arm, other.system, other.commit)
+    return (one.arm, one.system, one.commit, one.nudged) == (other.arm, other.system, other.commit, other.nudged)
 
 
 def reads_gradients(run: Run) -> Collection[str]:
@@ -141,7 +141,10 @@ def _end(end: ArmEnd, name: str, ours: Mapping[str, str]) -> ArmEnd:
     differences: list[EndDifference] | None = None
     if end.differences is not None:  # those from arms that the guest does not know are another's
         differences = [one.model_copy(update={"arm": ours[one.arm]}) for one in end.differences if one.arm in ours]
-    return end.model_copy(update={"arm": name, "differences": differences})
+    apart: list[MovedApart] | None = None
+    if end.moved_apart is not None:
+        apart = [one.model_copy(update={"arm": ours[one.arm]}) for one in end.moved_apart if one.arm in ours]
+    return end.model_copy(update={"arm": name, "differences": differences, "moved_apart": apart})
 
 
 def _gradients(seen: Gradients, name: str, ours: Mapping[str, str]) -> Gradients:

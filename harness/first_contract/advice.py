@@ -46,6 +46,10 @@ BY_REASON = {
     "end_differs": (
         "something changes the named tensors that a replay does not repeat: change them in place, by torch"
     ),
+    "ends_apart": (
+        "what no loss reads is trained otherwise: update the named tensor in this arm, too (an average, a running "
+        "statistic, a parameter that its optimizer does not hold)"
+    ),
     "non_finite": "a loss is NaN or infinite: lower the learning rate, or look at the step that is named",
     "non_finite_end": "an update made it NaN or infinite: lower the learning rate, or clip the gradients",
     "exceeds_tolerance": (

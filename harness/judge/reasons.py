@@ -71,6 +71,9 @@ DIFFERS = _fails("differs", "Equality in bits was demanded, and a value differs.
 END_DIFFERS = _fails(
     "end_differs", "Equality in bits was demanded; the losses agree, and the state at the end does not."
 )
+ENDS_APART = _fails(
+    "ends_apart", "The losses agree within the bound, and a tensor is moved otherwise than the contract allows."
+)
 END_STATE_UNRECORDED = _undecided(
     "end_state_unrecorded", "The evidence was recorded before the state at the end was; run it again."
 )

@@ -143,6 +143,13 @@ def require_comparable(
             _require_equal_start(kind, name, execution, reference_name, reference)
         if frozen:
             require_equal_start_state(name, execution, reference_name, reference)
+    require_same_work(executions, sheet)
+
+
+def require_same_work(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
+    """Settle FAIL unless all executions made as many steps as the first, on the same batches."""
+    reference_name, reference = next(iter(executions.items()))
+    others = list(executions.items())[1:]
     for name, execution in others:
         ours, theirs = len(execution.series.loss), len(reference.series.loss)
         if ours != theirs:

@@ -24,6 +24,7 @@ from harness.judge.end_state import (
     require_recorded,
 )
 from harness.judge.guards import require_guards, require_moving, with_control
+from harness.judge.near_ends import require_near_ends
 from harness.judge.series import (
     Bounds,
     called,
@@ -89,6 +90,9 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
             f"{theirs} differs from its own repetition by {number(noise)}, more than the tolerance {bounds}",
         )
     require_recorded(watched)
+    if part.ends is not None:
+        control = executed(run, part.ends.control)
+        require_near_ends(part.ends, ours, candidate, theirs, baseline, control, sheet)
     ends = ""
     if part.equality == "within":
         require_distance(ours, candidate, part.baseline)

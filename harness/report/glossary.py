@@ -61,6 +61,8 @@ GLOSSARY: Mapping[str, str] = MappingProxyType(
         "clipped norm": "The norm of a group of gradients after the clip, which must keep the threshold.",
         "clipped tensor": "A tensor whose gradient was clipped inside the recorded graph.",
         "exceeding": "Beyond the bound that the contract demands.",
+        "end distance": "How otherwise two arms moved a tensor from start to end, over the baseline's movement.",
+        "rounding": "What arithmetic in another order changes, without a mistake anywhere.",
         "exceeded": "Which of the contract's bounds was not kept.",
         # time
         "mean ratio": "How many times as fast the candidate is, as the trimmed mean over the processes.",

@@ -10,6 +10,7 @@ from harness.commits.import_path import in_use
 from harness.errors import UsageError
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.runners import rank_seat
+from harness.runners.nudge import nudge
 from harness.system.adapter_checks import AdapterError, describe_value, names
 from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import TrainingRun, TrainingSystem
@@ -59,6 +60,8 @@ def _opened_here(run: Run, planned: PlannedArm, system: TrainingSystem, fault: s
     if planned.arm.ranks > 1:
         training = CountedSteps(training, run.workload.steps)
     with training as entered:
+        if planned.nudged:
+            nudge(entered)
         yield entered
         if (at_commit := in_use()) is not None:
             at_commit.require(planned.system)  # what was imported meanwhile, too

@@ -24,6 +24,7 @@ from harness.runners.capture_attempts import CaptureAttempts
 from harness.runners.exchange import Exchange
 from harness.runners.host_sync import OBSERVED_STEPS, device_of, observe_syncs
 from harness.runners.micro_batches import MicroBatchWatch
+from harness.runners.moves import MOVES, Moves
 from harness.runners.opening import opened, release_memory
 from harness.runners.profiling import Watched, graph_launches, in_step
 from harness.runners.raised import message_of, obstacle_of, stack_of
@@ -59,7 +60,10 @@ def execute(run: Run, recorder: Recorder) -> None:
     judgement still needs them. Raises what the device says once it cannot be used any more.
     """
     kept: KeptGradients = {}
-    ends = Ends(_ends_elsewhere(run, Exchange(recorder.exchange)))
+    ends = Ends(
+        _left_elsewhere(run, Exchange(recorder.exchange), END),
+        Moves(_left_elsewhere(run, Exchange(recorder.exchange), MOVES)),
+    )
     failed = set(run.without)
     for arm in run.arms:
         if arm not in run.needed(failed) or not is_here(run.arms[arm].arm.ranks):
@@ -74,10 +78,10 @@ def execute(run: Run, recorder: Recorder) -> None:
             release_memory()  # a CUDA error is sticky: it is raised again here, and the worker ends
 
 
-def _ends_elsewhere(run: Run, exchange: Exchange) -> dict[str, dict[str, Tensor]]:
-    """Parameters that arms of another commit ended with, which this process's are compared with."""
+def _left_elsewhere(run: Run, exchange: Exchange, what: str) -> dict[str, dict[str, Tensor]]:
+    """What arms of another commit left under a name, with which this process's are compared."""
     compared = {arm for arms in run.compared or [] if set(arms) & run.arms.keys() for arm in arms}
-    taken = {arm: exchange.take(arm, END) for arm in sorted(compared - run.arms.keys())}
+    taken = {arm: exchange.take(arm, what) for arm in sorted(compared - run.arms.keys())}
     return {arm: tensors for arm, tensors in taken.items() if tensors is not None}
 
 
@@ -107,6 +111,7 @@ def _execute_arm(run: Run, arm: str, recorder: Recorder, kept: KeptGradients, en
         del execution
         if planned.commit is not None and replica == 0:
             Exchange(recorder.exchange).leave(arm, END, ends.kept(arm))
+            Exchange(recorder.exchange).leave(arm, MOVES, ends.moves.kept(arm))
 
 
 @contextmanager
@@ -116,7 +121,7 @@ def opened_execution(
     """One execution of an arm, opened; its memory is returned on exit. `facts` stand beside those of the system."""
     recorder.phase(f"{arm}.{replica}: open")
     with opened(run, arm) as training:
-        watch = StateWatch(training)
+        watch = StateWatch(training, moves=run.arms[arm].moves and replica == 0)
         execution = ArmExecution(run, arm, run.arms[arm], replica, training, recorder, ends, watch, facts)
         yield execution
         del execution, training, watch
@@ -352,6 +357,10 @@ def arm_end(training: TrainingRun, arm: str, replica: int, steps: int, watch: St
     ended = {**named_parameters(training), **watch.end_buffers}
     differences = ends.differences(ended)
     ends.keep(ended, arm)
+    apart = None
+    if watch.moved is not None:
+        apart = ends.moves.apart(watch.moved, watch.watched)
+        ends.moves.keep(watch.moved, arm)
     return ArmEnd(
         arm=arm,
         replica=replica,
@@ -361,6 +370,7 @@ def arm_end(training: TrainingRun, arm: str, replica: int, steps: int, watch: St
         steps_called=steps,
         state=state,
         differences=differences,
+        moved_apart=apart,
     )
 
 

@@ -17,6 +17,7 @@ from harness.runners.faults import PlannedFault
 ID_LIMIT = 150  # characters; a run's id names a directory
 PAIRED = "paired"  # the probe whose runs all kinds share
 TRIED_TOGETHER = ("operations", "magnitudes")  # of kernel comparisons; a judge reads those that its claim names
+_OF_BASELINE = ("baseline", "ends.control")  # of two commits, both are of the baseline's
 BASELINE, CANDIDATE, CONTROL = range(3)  # the order of arms in a paired run
 
 
@@ -46,12 +47,17 @@ class _PairedRun:
             known = self.recorded_of.get(arm, {})
             if any(known.get(name, value) != value for name, value in fields.items()):
                 return False
+        if any(self._nudged(arm) is not _nudged(part, arm) for arm in part.arms().values() if arm in self.role):
+            return False
         demand = part.gradients()
         if demand is None or demand.baseline is None:
             return True
         return self.baseline_of.get(demand.candidate, demand.baseline) == demand.baseline and (
             demand.candidate not in self._chain(demand.baseline)
         )
+
+    def _nudged(self, arm: str) -> bool:
+        return bool(self.recorded_of.get(arm, {}).get("nudged", False))
 
     def _chain(self, arm: str) -> list[str]:
         chain = [arm]
@@ -91,11 +97,16 @@ class _PairedRun:
         return sorted(self.role, key=lambda arm: (self.role[arm], len(self._chain(arm)), as_written.index(arm)))
 
 
+def _nudged(part: AnyPart, arm: str) -> bool:
+    """Whether an arm starts a rounding away for this part, and so trains otherwise than for another one."""
+    return bool(part.recorded_of().get(arm, {}).get("nudged", False))
+
+
 def _by_role(part: AnyPart) -> tuple[set[str], set[str]]:
-    """The arm that a part names as its baseline, if it has one, and its other arms."""
+    """The arm that a part names as its baseline, if it has one, with what is that once more; and its other arms."""
     arms = part.arms()
-    return {arm for name, arm in arms.items() if name == "baseline"}, {
-        arm for name, arm in arms.items() if name != "baseline"
+    return {arm for name, arm in arms.items() if name in _OF_BASELINE}, {
+        arm for name, arm in arms.items() if name not in _OF_BASELINE
     }
 
 

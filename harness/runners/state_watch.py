@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from harness.evidence.arm_records import NOT_FINITE, EndDifference, State
+from harness.runners import moves
 from harness.runners.reductions import digests, largest_difference, not_finite
 from harness.system.faulty_run import FaultyRun
 from harness.system.protocol import HasParameters, HasState, TrainingRun
@@ -32,8 +33,12 @@ class StateWatch:
     has grown since, which is a log: no replay appends to it.
     """
 
-    def __init__(self, training: TrainingRun) -> None:
-        self._training = training
+    def __init__(self, training: TrainingRun, *, moves: bool = False) -> None:
+        """moves: keep copies of the start in the host's memory, for `moved` to be there at the end."""
+        self._training, self._moves = training, moves
+        self._start: dict[str, Tensor] = {}
+        self.moved: dict[str, tuple[Tensor, float]] | None = None
+        self.watched: set[str] = set()  # by `category name` what an end may be compared by
         self._loose_at_start: frozenset[str] = frozenset()
         self._loose_later: dict[str, weakref.ref[Tensor]] = {}
         self.end_buffers: dict[str, Tensor] = {}  # the floating-point ones at the end, by BUFFER and their name
@@ -42,6 +47,8 @@ class StateWatch:
         """Before the first step."""
         state = watched_state(self._training)
         self._loose_at_start = frozenset(state.get(LOOSE, {}))
+        if self._moves:
+            self._start = moves.copied(moves.floating(state))
         return _recorded(state)
 
     def after_first_step(self) -> None:
@@ -71,6 +78,11 @@ class StateWatch:
             f"{BUFFER}{name}": tensor for name, tensor in state["buffers"].items() if tensor.is_floating_point()
         }
         kept_state = {**state, LOOSE: kept}
+        if self._moves:
+            self.moved = moves.moved(self._start, moves.floating(kept_state))
+            self.watched = {
+                f"{name} {each}" for name in kept_state.keys() - {*moves.LEFT_OUT} for each in kept_state[name]
+            }
         return _recorded(kept_state).model_copy(update={"numbers": _numbers(kept_state)})
 
 
@@ -145,6 +157,7 @@ class Ends:
     """Parameters and buffers that executions of one run ended with: the first of each arm, in the host's memory."""
 
     _kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    moves: moves.Moves = field(default_factory=moves.Moves)
 
     def differences(self, ended: Mapping[str, Tensor]) -> list[EndDifference]:
         """How far what a training ended with lies from each one kept; one tensor at a time is on the device twice.
@@ -166,6 +179,7 @@ class Ends:
     def forget(self, arm: str) -> None:
         """Of an arm that failed nothing is compared."""
         self._kept.pop(arm, None)
+        self.moves.forget(arm)
 
     def keep(self, ended: Mapping[str, Tensor], arm: str) -> None:
         """Keep what the first execution of `arm` ended with."""

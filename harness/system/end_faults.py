@@ -71,6 +71,24 @@ class DroppedLastUpdate(EndFault):
             torch._foreach_copy_(self._parameters(), self._before)
 
 
+class HalfMoved(EndFault):
+    """Parameters end halfway between where they began and where training took them."""
+
+    def step(self, index: int) -> Tensor:
+        import torch
+
+        if not self._next:
+            with torch.no_grad():
+                self._start = torch._foreach_mul(self._parameters(), 1.0)
+        return super().step(index)
+
+    def _change_end(self) -> None:
+        import torch
+
+        with torch.no_grad():
+            torch._foreach_lerp_(self._parameters(), self._start, 0.5)
+
+
 class WipedMoments(EndFault):
     def _change_end(self) -> None:
         import torch

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from harness.errors import UsageError
 from harness.system import between_faults, rank_faults
-from harness.system.end_faults import DrawnNumbers, DroppedLastUpdate, NanEndState, WipedMoments
+from harness.system.end_faults import DrawnNumbers, DroppedLastUpdate, HalfMoved, NanEndState, WipedMoments
 from harness.system.faulty_run import FAULTY_STEP, FaultyRun
 from harness.system.late_faults import LATE, SLOWING, LateDroppedUpdate, LateNan, LateStaleBatch, SlowingSteps
 from harness.system.memory_faults import HiddenMemory, LeakingSteps, MemorySpike, ResetPeak, RetainedTensors
@@ -228,6 +228,7 @@ _WRAPPERS: dict[str, type[FaultyRun]] = {
     "shifted_metric": ShiftedMetric,
     "nan_end_state": NanEndState,
     "dropped_last_update": DroppedLastUpdate,
+    "half_moved": HalfMoved,
     "wiped_moments": WipedMoments,
     "drawn_numbers": DrawnNumbers,
     "dropped_step": DroppedStep,
@@ -267,6 +268,7 @@ _SUMMARIES = {
     "shifted_metric": f"every metric from step {FAULTY_STEP} on is {SHIFT:g} more than it is",
     "nan_end_state": "once the last step has returned, every parameter is NaN",
     "dropped_last_update": "the last step's update is taken back",
+    "half_moved": "once the last step has returned, every parameter is put back half of its way",
     "wiped_moments": "once the last step has returned, the optimizer's moments are zero",
     "drawn_numbers": "once the last step has returned, a random number is drawn",
     "dropped_step": f"step {FAULTY_STEP} is not executed",
@@ -345,6 +347,7 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
         "trajectory_match": _fails("end_differs", final_parameters_equal=False, steps_differing=0),
         "ranks_match": _fails("ranks_end_apart"),
     },
+    "half_moved": {"trajectory_match": _fails("ends_apart")},
     "wiped_moments": {
         "trajectory_match": _fails("end_differs", final_parameters_equal=True, steps_differing=0),
         "gradient_match": _fails("end_differs"),

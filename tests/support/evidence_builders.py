@@ -47,6 +47,7 @@ BATCHES = [f"batch{index}" for index in range(STEPS)]
 ARMS: dict[str, dict[str, Any]] = {
     "graphed": {"capture": "step"},
     "ungraphed": {"capture": "none"},
+    "nudged": {"capture": "none"},
     "synchronizing": {"capture": "none", "clip_mode": "synchronizing"},
     "untrained": {"capture": "none", "learning_rate": 0},
     "other_system": {"capture": "none", "system": "elsewhere:System"},

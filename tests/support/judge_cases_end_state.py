@@ -24,6 +24,7 @@ from evidence_builders import (
 )
 from judge_cases import Case
 from judge_cases_capture import captured, sampled, watched
+from judge_cases_ends import NEAR_ENDS
 from judge_cases_gradients import GRADIENTS_WITHIN, matched
 from judge_cases_throughput import timed
 from judge_cases_training import WITHIN, repeated, trajectory
@@ -253,7 +254,7 @@ THROUGHPUT_ENDS = [
     Case("no recorded state", "end_state_unrecorded", lambda: timed(ours=old(graphed(np.linspace(3.0, 2.0, 8))))),
 ]
 ENDS: dict[str, list[Case]] = {
-    "trajectory_match": TRAJECTORY_ENDS,
+    "trajectory_match": TRAJECTORY_ENDS + NEAR_ENDS,
     "repeatability": REPEATABILITY_ENDS,
     "gradient_match": GRADIENT_ENDS,
     "capture": CAPTURE_ENDS,

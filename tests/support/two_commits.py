@@ -33,13 +33,15 @@ class Trainer(StepFunctionSystem):
 """
 UPDATE = "def rate_at(step):\n    return 0.01\n"
 OTHER_UPDATE = "def rate_at(step):\n    return 0.01 if step < 3 else 0.02\n"
+LAST_UPDATE = "def rate_at(step):\n    return 0.01 if step < 7 else 0.02\n"
+NEAR = "within, ends: {control: again, at_most: 0.01}"  # as `equality`
 CONTRACT = """\
 schema: contract/v1
 id: as-main
 title: Trains as main does
 system: {package}trainer:Trainer
 workloads: {{small: {{model: any, batch_size: 1, seq_len: 4, steps: 8, needs: {{device: cpu}}}}}}
-arms: {{here: {{}}, main: {{}}}}
+arms: {{here: {{}}, main: {{}}, again: {{}}}}
 claims:
   - {{id: SAME, title: Trains as main does, kind: trajectory_match, candidate: here, baseline: main,
      equality: {equality}, max_abs_difference: 1.0e-6, guards: {{steps: 8}},

@@ -21,6 +21,7 @@ from harness.contract.base import (
     Strict,
     refuse,
 )
+from harness.contract.kinds.ends import Ends
 
 
 class TrainingEffect(Strict):
@@ -192,6 +193,8 @@ class TrajectoryMatch(Bounded):
     parameter_dtypes: ParameterDtypes | None = None
     """The data types of the arms' trainable parameters, where they differ. Starts are then equal where they hold the
     same values once rounded to the coarser type; frozen tensors are not compared, and each must end as it began."""
+    ends: Ends | None = None
+    """Within a bound: how far apart the arms may end. In bits they end equal anyway."""
     guards: Guards
     """What must be true before PASS may be said."""
 
@@ -201,13 +204,18 @@ class TrajectoryMatch(Bounded):
         "precisions.baseline": Demand(("vacuous_precision",)),
         "parameter_dtypes.candidate": Demand(("vacuous_parameter_dtype",)),
         "parameter_dtypes.baseline": Demand(("vacuous_parameter_dtype",)),
+        "ends.at_most": Demand(("ends_apart",)),
     }
     no_demand: ClassVar = {
         **Bounded.no_demand,
         "baseline": "names an arm",
         "metric": "names a series",
         "compare": "chooses the steps that are compared",
+        "ends.control": "names an arm",
     }
+
+    def arms(self) -> dict[str, str]:
+        return super().arms() | ({} if self.ends is None else {"ends.control": self.ends.control})
 
     def candidate_capabilities(self) -> frozenset[str]:
         return super().candidate_capabilities() | frozenset({"metrics"} if self.metric != "loss" else ())
@@ -216,6 +224,12 @@ class TrajectoryMatch(Bounded):
         if self.equality == "bitwise" and (self.precisions or self.parameter_dtypes):
             rule = "arms of two precisions are compared within a bound"
             yield Problem(("equality",), rule, "`bitwise`", "say `within`")
+        if self.ends is not None and (self.equality == "bitwise" or self.compare == "first"):
+            rule = "`ends` is for arms that train on within a bound"
+            got = (
+                "`bitwise`, which compares every bit of the ends" if self.equality == "bitwise" else "`compare: first`"
+            )
+            yield Problem(("ends",), rule, got, "leave `ends` out")
         if self.precisions is not None and self.precisions.candidate == self.precisions.baseline:
             rule = "`precisions` are two different ones"
             yield Problem(("precisions",), rule, f"`{self.precisions.candidate}` for both")
@@ -226,10 +240,14 @@ class TrajectoryMatch(Bounded):
             yield Problem(("parameter_dtypes",), rule, found, "name float32 or float64 as one of them")
 
     def recorded_of(self) -> dict[str, dict[str, int | str]]:
-        if self.parameter_dtypes is None:
-            return {}
-        rounding: dict[str, int | str] = {"rounded_to": self.parameter_dtypes.coarser()}
-        return {self.candidate: rounding, self.baseline: rounding}
+        found: dict[str, dict[str, int | str]] = {}
+        if self.parameter_dtypes is not None:
+            rounding = {"rounded_to": self.parameter_dtypes.coarser()}
+            found = {self.candidate: {**rounding}, self.baseline: {**rounding}}
+        if self.ends is not None:
+            for arm in (self.candidate, self.baseline, self.ends.control):
+                found[arm] = found.get(arm, {}) | {"moves": True, "nudged": arm == self.ends.control}
+        return found
 
     def formats_differ(self) -> bool:
         """Whether the arms store tensors in other formats, so that frozen ones are not compared."""
@@ -241,7 +259,10 @@ class TrajectoryMatch(Bounded):
     def compared(self) -> list[list[str]]:
         # How far the parameters end apart, which a claim in bits tells only where the process has both: digests decide
         # it. Of the baseline's repetition and the control series and digests are read.
-        return [[self.candidate, self.baseline]] if self.equality == "within" else []
+        if self.equality == "bitwise":
+            return []
+        control = [] if self.ends is None else [[self.ends.control, self.baseline]]
+        return [[self.candidate, self.baseline], *control]
 
 
 class ClippedNorm(Strict):

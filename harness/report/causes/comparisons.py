@@ -20,6 +20,16 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "Something that the recorded losses do not read differs: the last update, a moment, a buffer, a generator.",
         "look at how the named tensor is updated in both arms, in the last step above all",
     ),
+    "ends_apart": (
+        (
+            "Something that the recorded losses do not read, or not yet, is trained otherwise: averaged weights, "
+            "running statistics, a parameter that the optimizer does not hold, the last update."
+        ),
+        (
+            "look at how the named tensor is updated in both arms; a share of 1 is a tensor that one arm leaves alone, "
+            "one over the number of steps is an update that came late or never"
+        ),
+    ),
     "exceeds_tolerance": (
         "The arms do other arithmetic, in another order or data type, by more than the bound allows for.",
         "compare the difference with the noise floor: many times of it is a mistake, about once is rounding",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from two_commits import GRADIENTS, OTHER_UPDATE, UserRepository
+from two_commits import GRADIENTS, LAST_UPDATE, NEAR, OTHER_UPDATE, UserRepository
 
 from harness import session
 from harness.contract.load import load_contracts
@@ -164,6 +164,19 @@ def test_a_commit_that_trains_otherwise_fails_at_the_first_step(repository: User
     [verdict] = verify([repository.root], VerifyOptions(name="run", baseline="main~1")).verdicts
     assert (verdict.status, verdict.reason) == (Status.FAIL, "differs")
     assert verdict.figures["first_differing_step"].value == 4
+
+
+def test_ends_are_compared_with_a_control_of_the_other_commit(repository: UserRepository) -> None:
+    """The last update is another in the tree: were the control of the tree, it would be as far off, and excuse it."""
+    repository.contract(equality=NEAR)
+    repository.commit("Ends within a hundredth")
+    contract = repository.root / "as-main.yaml"
+    [held] = verify([contract], VerifyOptions(name="equal", baseline="main")).verdicts
+    assert (held.status, held.figures["end_distance"].value) == (Status.PASS, 0)
+    repository.write("update.py", LAST_UPDATE)
+    repository.commit("Another rate of the last update")
+    [verdict] = verify([contract], VerifyOptions(name="other", baseline="main~1")).verdicts
+    assert (verdict.status, verdict.reason) == (Status.FAIL, "ends_apart"), verdict.message
 
 
 def test_an_interruption_leaves_no_worktree(repository: UserRepository) -> None:

@@ -21,6 +21,11 @@ def _another(kind: str, *lines: str) -> str:
 
 MATCHED = ("candidate: fast", "baseline: plain", "max_abs_difference: 1", "guards: {steps: 10}")
 TWO_DTYPES = "parameter_dtypes: {candidate: bfloat16, baseline: float32}"
+NEAR = "ends: {control: waiting, at_most: 0.01}"
+NOT_THE_BASELINE = (
+    "the control of `ends` has the baseline's settings; found 'waiting' has others than 'plain'; the harness "
+    "starts it a rounding away by itself"
+)
 ACCUMULATED = ("candidate: fast", "baseline: plain", "micro_batches: 2", "max_relative_difference: 0.1")
 TWO_PRECISIONS = "precisions: {candidate: bfloat16, baseline: float32}"
 EDITS = [
@@ -214,6 +219,31 @@ CLAIMS = [
         (
             "32:23: of `parameter_dtypes` one holds all values of the other; found `bfloat16` and `float16`; "
             "name float32 or float64 as one of them"
+        ),
+    ),
+    (
+        _another("trajectory_match", *MATCHED, "equality: bitwise", NEAR),
+        (
+            f"32:21: {NOT_THE_BASELINE}\ntoy.yaml:32:11: `ends` is for arms that train on within a bound; found "
+            "`bitwise`, which compares every bit of the ends; leave `ends` out"
+        ),
+    ),
+    (
+        _another("trajectory_match", *MATCHED, "equality: within", "compare: first", NEAR),
+        (
+            f"33:21: {NOT_THE_BASELINE}\ntoy.yaml:33:11: `ends` is for arms that train on within a bound; found "
+            "`compare: first`; leave `ends` out"
+        ),
+    ),
+    (
+        _another("trajectory_match", *MATCHED, "equality: within", NEAR),
+        f"32:21: {NOT_THE_BASELINE}",
+    ),
+    (
+        _another("trajectory_match", *MATCHED, "equality: within", NEAR.replace("waiting", "plain")),
+        (
+            "32:21: an arm is not compared with itself; found 'plain' as `baseline` and as `ends.control`; "
+            "name another arm"
         ),
     ),
     (

@@ -50,7 +50,11 @@ def test_lint_has_nothing_to_say_of_it(timed: bool, compiled: bool, project: Pat
             "optimized",
             ["REPEATS", "WITHIN", "GRADIENTS"],
             ["EVALUATED", "RESUMES", "RESUMES-LATER"],
-            {"optimized": {"capture": "none", "optimized": True}, "plain": {"capture": "none"}},
+            {
+                "optimized": {"capture": "none", "optimized": True},
+                "plain": {"capture": "none"},
+                "nudged": {"capture": "none"},
+            },
         ),
     ],
 )

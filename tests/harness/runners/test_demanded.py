@@ -52,6 +52,7 @@ ACCUMULATION = {
 OTHER_MICRO_BATCHES = {**ACCUMULATION, "id": "B", "micro_batches": 4}
 WITHIN = {key: value for key, value in TRAJECTORY.items() if key != "id"} | {"equality": "within"}
 DTYPES = {**WITHIN, "id": "D", "parameter_dtypes": {"candidate": "bfloat16", "baseline": "float32"}}
+NEAR = {**WITHIN, "id": "N", "ends": {"control": "synchronizing", "at_most": 0.01}}
 OTHER_BASELINE = {**GRADIENTS, "id": "H", "baseline": "untrained", "steps": [1]}
 PARTS: dict[str, Any] = {
     "id": "Z",
@@ -75,6 +76,7 @@ EVERYTHING: list[dict[str, Any]] = [
     ACCUMULATION,
     OTHER_MICRO_BATCHES,
     DTYPES,
+    NEAR,
     PARTS,
 ]
 
@@ -134,6 +136,12 @@ CHANGES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"parameter_dtypes": DTYPES["parameter_dtypes"]},
         "arms.plain.rounded_to: 'bfloat16' in the",
     ),
+    ({**WITHIN, "id": "N"}, {"ends": NEAR["ends"]}, "arms.plain.moves: True in the contract, False in the evidence"),
+    (
+        NEAR,
+        {"ends": {"control": "untrained", "at_most": 0.01}},
+        "arms.untrained.moves: True in the contract, False in the evidence",
+    ),
     (REPEATED, {"runs": 4}, "arms.plain.replicas: 4 in the contract, 3 in the evidence"),
 ]
 
@@ -156,6 +164,7 @@ def test_a_changed_setting_of_a_probe_was_not_run(claim: dict[str, Any], change:
         (REPEATED, {"runs": 2}),
         (ACCUMULATION, {"max_relative_difference": 0.2}),
         (DTYPES, {"parameter_dtypes": None}),
+        (NEAR, {"ends": {"control": "synchronizing", "at_most": 0.5}}),
         (MEMORY, {"growth_at_most": 0.2}),
         (CAPTURE, {"captures": 2, "nodes_at_least": 10}),
     ],

@@ -1,0 +1,16 @@
+"""How far apart two arms may end: in what they trained, and in what no loss reads."""
+
+from __future__ import annotations
+
+from harness.contract.base import Name, Positive, Strict
+
+
+class Ends(Strict):
+    """Every parameter, buffer and other tensor that both arms keep is moved alike, as far as rounding lets it."""
+
+    control: Name
+    """An arm with the baseline's settings. The harness starts it a rounding away from the baseline's parameters, so
+    that it shows which tensors rounding alone moves, and how far."""
+    at_most: Positive
+    """Largest distance between the two arms' movements of any tensor, from its start to its end, over the baseline's
+    (L2 norms). One that ends within ten times the control's distance, or 1e-6 of the tensor, is rounding."""

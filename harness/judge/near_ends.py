@@ -1,0 +1,133 @@
+"""Within a bound: both arms move every tensor alike, from its start to its end, as far as rounding lets them.
+
+A loss shows what it reads. Averaged weights, running statistics, a parameter that few batches reach or the last update
+are in no loss, or in none yet. What an optimizer divides by its own size (Adam's update of a bias before a norm) is
+moved as far by rounding as by a gradient, so a distance alone says nothing: the control, which is the baseline from
+a start a rounding away, tells one from the other.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from harness.contract.kinds.ends import Ends
+from harness.evidence.arm_records import MovedApart
+from harness.evidence.run_evidence import ArmEvidence
+from harness.judge import reasons
+from harness.judge.context import end_of
+from harness.judge.end_state import require_recorded, start_differences
+from harness.judge.series import require_same_work
+from harness.judge.sheet import Sheet, number, settle, some
+
+AS_ROUNDING = 10.0  # times the control's distance: it is nudged once, and a candidate rounds otherwise at each step
+OF_SIZE = 1e-6  # of the tensor's own norm: what a parameter of float32 loses to its sum with updates far smaller
+NOT_READ = ("optimizer", "generators")
+SAME_IN_CONTROL = ("buffers", "generators", "optimizer")  # a loose tensor may be a parameter by another name
+
+
+class Tensor(NamedTuple):
+    """One tensor that both arms moved: L2 norms, and how far the control moved it apart."""
+
+    name: str
+    apart: float
+    moved: float
+    size: float
+    control: float
+
+    @property
+    def share(self) -> float:
+        """The distance over the baseline's movement."""
+        return self.apart / self.moved if self.moved else (math.inf if self.apart else 0.0)
+
+    @property
+    def is_rounding(self) -> bool:
+        return self.apart <= max(AS_ROUNDING * self.control, OF_SIZE * self.size)
+
+
+def require_near_ends(
+    demanded: Ends,
+    ours: str,
+    candidate: ArmEvidence,
+    theirs: str,
+    baseline: ArmEvidence,
+    control: ArmEvidence,
+    sheet: Sheet,
+) -> None:
+    """Settle FAIL where a tensor is moved otherwise, INCONCLUSIVE where rounding moves every parameter as far."""
+    arm = baseline.start.arm
+    _require_nudged_alone(control, theirs, baseline, sheet)
+    made, nudged = _of(candidate, arm), _of(control, arm)
+    _require_all(ours, candidate, made)
+    tensors = [
+        Tensor(name, apart, moved, size, nudged.tensors.get(name, (0.0, 0.0, 0.0))[0])
+        for name, (apart, moved, size) in made.tensors.items()
+    ]
+    beyond = [each for each in tensors if not each.share <= demanded.at_most]
+    wrong = sorted((each for each in beyond if not each.is_rounding), key=lambda each: -each.share)
+    told = [each for each in tensors if each not in beyond or each in wrong]
+    furthest = max(told, key=lambda each: each.share, default=None)
+    sheet.count("end_distance_tensors", len(tensors))
+    sheet.figure("rounding_tensors", len(beyond) - len(wrong), "tensors")
+    sheet.figure("end_distance", None if furthest is None else furthest.share, "of the baseline's movement")
+    if furthest is not None:
+        sheet.figure("end_distance_tensor", furthest.name)
+    if wrong:
+        settle(reasons.ENDS_APART, _message(demanded, ours, theirs, wrong))
+    decided = [each for each in told if each.name.startswith("parameters ")]
+    if not decided:
+        settle(
+            reasons.NOISE_ABOVE_TOLERANCE,
+            f"the control {control.start.arm}, which begins a rounding away from {theirs}, moves every parameter more "
+            f"than {number(demanded.at_most)} of its way apart: ends this far apart say nothing",
+        )
+
+
+def _require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
+    """Settle unless the control did the baseline's work from its start, but for the parameters."""
+    name = f"control {control.start.arm}"
+    require_same_work({theirs: baseline, name: control}, sheet)
+    require_recorded({name: control})
+    apart = [str(each) for each in start_differences(control, baseline) if each.category in SAME_IN_CONTROL]
+    if control.start.frozen_digest != baseline.start.frozen_digest:
+        apart.append("frozen parameters")
+    if apart:
+        settle(
+            reasons.UNEQUAL_START,
+            f"{name} begins a rounding away from {theirs} in its parameters alone, and here in more: {some(apart)}",
+        )
+
+
+def _message(demanded: Ends, ours: str, theirs: str, wrong: list[Tensor]) -> str:
+    first = wrong[0]
+    if first.moved:
+        far = (
+            f"take {first.name} to ends that lie {number(first.share)} of {theirs}'s way apart, where "
+            f"{number(demanded.at_most)} is allowed and a rounding at the start makes "
+            f"{number(first.control / first.moved)}"
+        )
+    else:
+        far = f"{ours} moves {first.name} by {number(first.apart)}, where {theirs} leaves it alone"
+    others = f"; so of {len(wrong)} tensors: {some([each.name for each in wrong])}" if len(wrong) > 1 else ""
+    return f"{ours} and {theirs} have losses within the bound, and {far}{others}"
+
+
+def _of(execution: ArmEvidence, arm: str) -> MovedApart:
+    found = next((each for each in end_of(execution).moved_apart or [] if each.arm == arm), None)
+    if found is None:
+        settle(reasons.EVIDENCE_MISSING, f"how far {execution.start.arm} ended from {arm} was not recorded")
+    return found
+
+
+def _require_all(ours: str, candidate: ArmEvidence, made: MovedApart) -> None:
+    """Settle ERROR where a tensor of the end was neither compared nor said not to be, or no parameter was compared."""
+    state = end_of(candidate).state
+    named = {f"{category} {name}" for category, found in (state.digests if state else {}).items() for name in found}
+    lost = {name for name in named if not name.startswith(NOT_READ)} - {*made.tensors, *made.uncompared}
+    if lost:
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"of the end of {ours} {len(lost)} tensors were not compared: {some(sorted(lost))}",
+        )
+    if not any(name.startswith("parameters ") for name in made.tensors):
+        settle(reasons.EVIDENCE_MISSING, f"no parameter of {ours} was compared at its end")

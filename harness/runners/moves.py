@@ -1,0 +1,89 @@
+"""How an execution moves each tensor, from its start to its end, and how otherwise than the first of another arm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from harness.evidence.arm_records import MovedApart
+from harness.runners.reductions import real
+from harness.system.replay.found_state import StateByCategory
+
+LEFT_OUT = ("optimizer", "generators")  # what an update reads: where it goes wrong, what it writes does
+MOVES = "moves"  # the name of movements among what an arm leaves for another commit's
+
+
+def floating(state: StateByCategory) -> dict[str, Tensor]:
+    """By `category name` what may move: tensors of floating-point numbers that a later step or a reader finds."""
+    return {
+        f"{category} {name}": tensor
+        for category, tensors in state.items()
+        if category not in LEFT_OUT
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point() or tensor.is_complex()
+    }
+
+
+def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in the host's memory, as real numbers; parts are gathered from every rank."""
+    return {name: real(tensor).detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+
+
+def moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, float]]:
+    """By name the movement in float32 [as the tensor], in the host's memory, and the L2 norm of the end."""
+    found = {}
+    for name, tensor in end.items():
+        ours = real(tensor).detach().double()
+        before = start.get(name)
+        alike = before is not None and before.shape == ours.shape
+        change = _less(ours, before.to(ours.device).double()) if before is not None and alike else ours
+        found[name] = (change.to("cpu", torch.float32, copy=True), float(ours.norm()))
+    return found
+
+
+def _less(ours: Tensor, theirs: Tensor) -> Tensor:
+    """The difference; 0 between equal infinities, as a mask has them."""
+    return torch.where(ours == theirs, torch.zeros((), dtype=ours.dtype, device=ours.device), ours - theirs)
+
+
+@dataclass
+class Moves:
+    """Movements that executions of one run made: the first of each arm whose movements some claim reads."""
+
+    _kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+
+    def apart(self, made: Mapping[str, tuple[Tensor, float]], watched: set[str]) -> list[MovedApart]:
+        """How otherwise than each one kept. watched: names of all that the execution has, of integers too."""
+        return [self._apart(arm, kept, made, watched) for arm, kept in self._kept.items()]
+
+    def _apart(
+        self, arm: str, kept: Mapping[str, Tensor], made: Mapping[str, tuple[Tensor, float]], watched: set[str]
+    ) -> MovedApart:
+        common = sorted(name for name in made.keys() & kept.keys() if kept[name].shape == made[name][0].shape)
+        return MovedApart(
+            arm=arm,
+            tensors={
+                name: (
+                    float(_less(made[name][0].double(), kept[name].double()).norm()),
+                    float(kept[name].double().norm()),
+                    made[name][1],
+                )
+                for name in common
+            },
+            uncompared=sorted(watched - set(common)),
+        )
+
+    def kept(self, arm: str) -> Mapping[str, Tensor]:
+        """The movements that the first execution of `arm` made; nothing of one that is not known."""
+        return self._kept.get(arm, {})
+
+    def keep(self, made: Mapping[str, tuple[Tensor, float]], arm: str) -> None:
+        """Keep those of the first execution of `arm`."""
+        self._kept.setdefault(arm, {name: movement for name, (movement, _) in made.items()})
+
+    def forget(self, arm: str) -> None:
+        """Of an arm that failed nothing is compared."""
+        self._kept.pop(arm, None)

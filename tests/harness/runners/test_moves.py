@@ -1,0 +1,84 @@
+"""How otherwise an execution moved tensors than another: the difference of two movements, not of two ends."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.evidence.arm_records import MovedApart
+from harness.runners.moves import Moves, copied, floating, moved
+
+WEIGHT, MEAN, COUNT = "parameters weight", "buffers mean", "buffers count"
+
+
+def tensors(**values: list[float]) -> dict[str, Tensor]:
+    return {{"weight": WEIGHT, "mean": MEAN}[name]: torch.tensor(each) for name, each in values.items()}
+
+
+def apart(start: dict[str, Tensor], end: dict[str, Tensor], other: tuple[dict[str, Tensor], ...]) -> MovedApart:
+    moves = Moves()
+    moves.keep(moved(*other), "plain")
+    [found] = moves.apart(moved(start, end), {*end, COUNT})
+    assert found.arm == "plain"
+    return found
+
+
+def test_a_start_that_was_nudged_is_no_movement() -> None:
+    """Ends 0.5 apart, of which 0.25 were there before."""
+    plain = tensors(weight=[1.0, 2.0]), tensors(weight=[1.0, 5.0])
+    found = apart(tensors(weight=[1.0, 2.25]), tensors(weight=[1.0, 5.5]), plain)
+    assert found.tensors[WEIGHT] == pytest.approx((0.25, 3.0, math.hypot(1, 5.5)))
+    assert found.uncompared == [COUNT]
+
+
+def test_norms_are_over_all_elements() -> None:
+    plain = tensors(weight=[0.0, 0.0]), tensors(weight=[6.0, 8.0])
+    found = apart(tensors(weight=[0.0, 0.0]), tensors(weight=[3.0, 4.0]), plain)
+    assert found.tensors == {WEIGHT: (5.0, 10.0, 5.0)}
+
+
+def test_what_came_with_the_first_step_was_moved_there_from_zero() -> None:
+    plain = tensors(), tensors(mean=[3.0])
+    assert apart(tensors(), tensors(mean=[4.0]), plain).tensors == {MEAN: (1.0, 3.0, 4.0)}
+
+
+def test_another_name_or_shape_is_not_compared_and_named() -> None:
+    plain = tensors(weight=[0.0]), tensors(weight=[1.0])
+    found = apart(tensors(weight=[0.0, 0.0]), tensors(weight=[1.0, 1.0], mean=[1.0]), plain)
+    assert (found.tensors, found.uncompared) == ({}, [COUNT, MEAN, WEIGHT])
+
+
+def test_only_floating_point_numbers_outside_the_optimizer_are_moved() -> None:
+    state = {
+        "parameters": {"weight": torch.ones(1)},
+        "buffers": {"mean": torch.ones(1), "count": torch.ones(1, dtype=torch.int64)},
+        "optimizer": {"exp_avg": torch.ones(1)},
+        "generators": {"cpu": torch.ones(1)},
+        "tensors": {"wave": torch.ones(1, dtype=torch.complex64)},
+    }
+    assert sorted(floating(state)) == [MEAN, WEIGHT, "tensors wave"]
+
+
+def test_a_copy_of_the_start_is_the_hosts_own() -> None:
+    weight = torch.ones(1)
+    kept = copied({WEIGHT: weight})
+    weight.add_(1)
+    assert kept[WEIGHT].tolist() == [1.0]
+
+
+def test_equal_infinities_are_no_movement_and_no_distance() -> None:
+    mask = tensors(mean=[-math.inf, 1.0])
+    assert apart(mask, mask, (mask, mask)).tensors == {MEAN: (0.0, 0.0, math.inf)}
+    assert apart({}, mask, ({}, mask)).tensors == {MEAN: (0.0, math.inf, math.inf)}
+
+
+def test_of_several_executions_of_an_arm_the_first_is_kept_and_a_failed_arm_is_forgotten() -> None:
+    moves = Moves()
+    for value in (1.0, 2.0):
+        moves.keep(moved({}, tensors(weight=[value])), "plain")
+    assert moves.kept("plain")[WEIGHT].tolist() == [1.0]
+    moves.forget("plain")
+    assert moves.apart(moved({}, tensors(weight=[1.0])), {WEIGHT}) == []

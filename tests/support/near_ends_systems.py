@@ -1,0 +1,98 @@
+"""Trainers whose captured arm trains otherwise in what no loss reads, or as rightly as rounding lets it."""
+
+from __future__ import annotations
+
+import torch
+from stateful_systems import Averages, Built, Stateful
+from torch import Tensor, nn
+
+from harness.contract.schema import Arm
+
+
+class ForgetsItsAverage(Averages):
+    """The captured arm never updates the averaged weights."""
+
+    told = "tensors built.more.average.0"
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        super().prepare(built, arm)
+        built.more["forgets"] = arm.capture == "step"
+
+    def after_update(self, built: Built) -> None:
+        if not built.more["forgets"]:
+            super().after_update(built)
+
+
+class OwnStatistics(nn.BatchNorm1d):
+    """BatchNorm by its formula, as a fused kernel has it; `fewer` of the rows is what the variance is divided by."""
+
+    fewer = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, variance = x.mean(dim=0), x.var(dim=0, unbiased=False)
+        with torch.no_grad():
+            self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
+            self.running_mean.lerp_(mean, 0.1)  # type: ignore[union-attr]
+            self.running_var.lerp_(variance * len(x) / (len(x) - self.fewer), 0.1)  # type: ignore[union-attr]
+        return (x - mean) * torch.rsqrt(variance + self.eps) * self.weight + self.bias
+
+
+class DividesByItsRows(Stateful):
+    """The captured arm's running variance is the biased one, of 16 rows: a sixteenth too small."""
+
+    told = "buffers 1.running_var"
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 12, bias=False), OwnStatistics(12), nn.Tanh(), nn.Linear(12, 1))
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        built.model[1].fewer = 0 if arm.capture == "step" else 1
+
+
+class LeavesOneOut(Stateful):
+    """The captured arm's optimizer does not hold one parameter, at a rate at which no loss shows it."""
+
+    told = "parameters 3.weight"
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        built.optimizer.param_groups[0]["lr"].fill_(1e-6)
+        if arm.capture == "step":
+            group = built.optimizer.param_groups[0]
+            group["params"] = [each for each in group["params"] if each is not built.model[3].weight]
+
+
+class RoundsOtherwise(Stateful):
+    """The captured arm adds up the first layer in two halves. Its bias, before a norm, is moved by rounding alone."""
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        built.more["halves"] = arm.capture == "step"
+
+    def forward(self, built: Built, batch: dict[str, Tensor]) -> Tensor:
+        first, *rest = built.model
+        x = batch["x"]
+        if built.more["halves"]:
+            found = x[:, :3] @ first.weight[:, :3].T + x[:, 3:] @ first.weight[:, 3:].T + first.bias
+        else:
+            found = first(x)
+        return nn.functional.mse_loss(nn.Sequential(*rest)(found), batch["y"])
+
+
+class Chaotic(Stateful):
+    """What is trained is the outcome of a map that doubles every rounding twice a step; its loss is read from it."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 12, bias=False), nn.Tanh(), nn.Linear(12, 1, bias=False))
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        built.more["other"] = 1 + 1e-6 * (arm.capture == "step")
+
+    def after_update(self, built: Built) -> None:
+        with torch.no_grad():
+            for parameter in built.model.parameters():
+                for _ in range(2):  # the logistic map on [0, 1], folded: chaotic for almost every start
+                    parameter.copy_(4 * parameter.abs().remainder(1) * (1 - parameter.abs().remainder(1)))
+                parameter.mul_(built.more["other"])
+
+
+WRONG = (ForgetsItsAverage, DividesByItsRows, LeavesOneOut)
+ROUNDED = (RoundsOtherwise,)
