@@ -41,8 +41,9 @@ class Tensor(NamedTuple):
         return self.apart / self.moved if self.moved else (math.inf if self.apart else 0.0)
 
     @property
-    def is_rounding(self) -> bool:
-        return self.apart <= max(AS_ROUNDING * self.control, OF_SIZE * self.size)
+    def rounding(self) -> float:
+        """The largest distance that says nothing."""
+        return max(AS_ROUNDING * self.control, OF_SIZE * self.size)
 
 
 def require_near_ends(
@@ -59,12 +60,14 @@ def require_near_ends(
     _require_nudged_alone(control, theirs, baseline, sheet)
     made, nudged = _of(candidate, arm), _of(control, arm)
     _require_all(ours, candidate, made)
+    alone = sorted(made.tensors.keys() - nudged.tensors.keys())
+    if alone:
+        settle(reasons.EVIDENCE_INCONSISTENT, f"of {control.start.arm} {len(alone)} tensors are missing: {some(alone)}")
     tensors = [
-        Tensor(name, apart, moved, size, nudged.tensors.get(name, (0.0, 0.0, 0.0))[0])
-        for name, (apart, moved, size) in made.tensors.items()
+        Tensor(name, apart, moved, size, nudged.tensors[name][0]) for name, (apart, moved, size) in made.tensors.items()
     ]
     beyond = [each for each in tensors if not each.share <= demanded.at_most]
-    wrong = sorted((each for each in beyond if not each.is_rounding), key=lambda each: -each.share)
+    wrong = sorted((each for each in beyond if not each.apart <= each.rounding), key=lambda each: -each.share)
     told = [each for each in tensors if each not in beyond or each in wrong]
     furthest = max(told, key=lambda each: each.share, default=None)
     sheet.count("end_distance_tensors", len(tensors))
@@ -74,12 +77,12 @@ def require_near_ends(
         sheet.figure("end_distance_tensor", furthest.name)
     if wrong:
         settle(reasons.ENDS_APART, _message(demanded, ours, theirs, wrong))
-    decided = [each for each in told if each.name.startswith("parameters ")]
-    if not decided:
+    # one that is not trained at all would have been told
+    if not any(each.rounding < each.moved for each in tensors if each.name.startswith("parameters ")):
         settle(
-            reasons.NOISE_ABOVE_TOLERANCE,
-            f"the control {control.start.arm}, which begins a rounding away from {theirs}, moves every parameter more "
-            f"than {number(demanded.at_most)} of its way apart: ends this far apart say nothing",
+            reasons.ENDS_UNDECIDED,
+            f"the control {control.start.arm}, which begins a rounding away from {theirs}, ends so far from it in "
+            "every parameter that one which is not trained at all could not be told",
         )
 
 

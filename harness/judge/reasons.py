@@ -293,6 +293,7 @@ UNDECIDED_SLOWDOWN = _undecided(
 
 # --- measured, not decided ---------------------------------------------------------------------------------------
 CANDIDATE_NOT_CAPTURED = _undecided("candidate_not_captured", "An arm that must be captured for this claim was not.")
+ENDS_UNDECIDED = _undecided("ends_undecided", "A rounding at the start moves every parameter as far as training does.")
 NOISE_ABOVE_TOLERANCE = _undecided(
     "noise_above_tolerance", "The baseline differs from its own repetition by more than the tolerance."
 )

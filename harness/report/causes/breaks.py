@@ -125,6 +125,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "The baseline is not repeatable: atomic additions, a generator that is not seeded, threads that race.",
         "make the baseline repeatable first, or widen the tolerance above its noise",
     ),
+    "ends_undecided": (
+        "Training enlarges roundings until they are all of its way: a learning rate that is too high, or many steps.",
+        "compare fewer steps, or train at a lower rate; without `ends`, say in `why` what the losses do not show",
+    ),
     "replays_unwatched": (
         "The evidence was recorded before replays were watched on the device.",
         "run it once more: today's harness watches them",

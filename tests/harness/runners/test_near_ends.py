@@ -61,7 +61,7 @@ def test_what_rounding_moves_as_far_is_not_told(system: Any, tmp_path: Path) -> 
 
 def test_training_in_which_rounding_decides_every_end_is_not_decided(tmp_path: Path) -> None:
     found = verdict_of(near_ends_systems.Chaotic, tmp_path, max_abs_difference=1e9)
-    assert (found.status, found.reason) == (Status.INCONCLUSIVE, "noise_above_tolerance"), found.message
+    assert (found.status, found.reason) == (Status.INCONCLUSIVE, "ends_undecided"), found.message
 
 
 @pytest.mark.parametrize(("fault", "reason"), [("half_moved", "ends_apart"), ("dropped_last_update", "ends_apart")])
