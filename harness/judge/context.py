@@ -113,6 +113,9 @@ def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
     """The first `number` executions of an arm; settles with ERROR when one is missing, unfinished or torn."""
     _require_alive(run, arm)
     executions = run.arms.get(arm, [])
+    if not executions:  # it was not executed for want of another that failed
+        for other in run.failed:
+            _require_alive(run, other)
     if len(executions) < number:
         settle(
             reasons.EVIDENCE_MISSING,

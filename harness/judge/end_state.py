@@ -75,9 +75,15 @@ def _require_whole(role: str, execution: ArmEvidence, state: State) -> None:
         )
 
 
-def require_equal_start_state(name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence) -> None:
-    """Settle FAIL where two executions start from different buffers, generators or other state."""
+def require_equal_start_state(
+    name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence, more_in: str | None = None
+) -> None:
+    """Settle FAIL where two executions start from different buffers, generators or other state. The one named `more_in`
+    may have tensors that the other has not: an optimization's own copies, say.
+    """
     apart = start_differences(execution, reference)
+    if more_in in (name, reference_name):
+        apart = [each for each in apart if not (each.only_one_has_it and each.ours is (more_in == name))]
     if apart:
         settle(
             reasons.UNEQUAL_START,
@@ -161,8 +167,9 @@ def counts_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> list[str]:
 class Apart:
     """One tensor that differs, or that only one side has."""
 
-    def __init__(self, category: str, name: str, *, only_one_has_it: bool) -> None:
-        self.category, self.name, self.only_one_has_it = category, name, only_one_has_it
+    def __init__(self, category: str, name: str, *, only_one_has_it: bool, ours: bool) -> None:
+        """ours: the first one has it."""
+        self.category, self.name, self.only_one_has_it, self.ours = category, name, only_one_has_it, ours
 
     def __str__(self) -> str:
         return f"{self.category} {self.name}" + (" (in one alone)" if self.only_one_has_it else "")
@@ -175,7 +182,7 @@ def differing(ours: State, theirs: State) -> list[Apart]:
         if mine == other:  # a model has thousands of names, which need no order then
             continue
         found += [
-            Apart(category, name, only_one_has_it=name not in mine or name not in other)
+            Apart(category, name, only_one_has_it=name not in mine or name not in other, ours=name in mine)
             for name in sorted({*mine, *other})
             if mine.get(name) != other.get(name)
         ]

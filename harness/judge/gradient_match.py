@@ -58,7 +58,8 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
     require_finite(named, sheet)
     require_finite_gradients(records, sheet)
     same_system = part.baseline is None or context.same_system(part.candidate, part.baseline)
-    require_comparable(named, sheet, frozen=same_system)
+    more_in = f"candidate {part.candidate}" if part.equality == "within" else None
+    require_comparable(named, sheet, frozen=same_system, more_in=more_in)
     if part.baseline is not None:
         _require_some_left(candidate, baseline)
     _require_agreement(part, compared, sheet)

@@ -23,7 +23,7 @@ from harness.judge.sheet import Sheet, number, settle, some
 AS_ROUNDING = 10.0  # times the control's distance: it is nudged once, and a candidate rounds otherwise at each step
 OF_SIZE = 1e-6  # of the tensor's own norm: what a parameter of float32 loses to its sum with updates far smaller
 NOT_READ = ("optimizer", "generators")
-SAME_IN_CONTROL = ("buffers", "generators", "optimizer")  # a loose tensor may be a parameter by another name
+SAME_IN_CONTROL = ("buffers", "generators")  # other tensors may be copies of parameters, which are nudged with them
 
 
 class Tensor(NamedTuple):

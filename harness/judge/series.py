@@ -127,13 +127,19 @@ def require_finite(executions: Mapping[str, ArmEvidence], sheet: Sheet, metric: 
 
 
 def require_comparable(
-    executions: Mapping[str, ArmEvidence], sheet: Sheet, *, frozen: bool = True, rounded: bool = False
+    executions: Mapping[str, ArmEvidence],
+    sheet: Sheet,
+    *,
+    frozen: bool = True,
+    rounded: bool = False,
+    more_in: str | None = None,
 ) -> None:
     """Settle FAIL unless all executions start equal and did the same work on the same batches.
 
     The first entry is what the others are compared with. Names are for the message. `frozen` says whether frozen
     tensors and other state must start equal too (not where another system stores them in another format), `rounded`
-    whether trainable parameters are compared by their values in the coarser of two data types.
+    whether trainable parameters are compared by their values in the coarser of two data types, `more_in` which one may
+    start with tensors that the others have not.
     """
     reference_name, reference = next(iter(executions.items()))
     others = list(executions.items())[1:]
@@ -142,7 +148,7 @@ def require_comparable(
         for kind in ("rounded" if rounded else "trainable", *(("frozen",) if frozen else ())):
             _require_equal_start(kind, name, execution, reference_name, reference)
         if frozen:
-            require_equal_start_state(name, execution, reference_name, reference)
+            require_equal_start_state(name, execution, reference_name, reference, more_in)
     require_same_work(executions, sheet)
 
 

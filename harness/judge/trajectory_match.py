@@ -72,6 +72,7 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
         sheet,
         frozen=same_system and not part.formats_differ(),
         rounded=part.parameter_dtypes is not None,
+        more_in=ours if part.equality == "within" else None,
     )
     in_noise = _in_noise(noise, found.largest)
     require_equal(found, part.equality, bounds, f"{ours} and {theirs}", in_noise, part.metric)

@@ -128,18 +128,29 @@ def require_parameters(found: object, function: Callable[..., Any]) -> dict[str,
 
 
 def require_updated(parameters: Mapping[str, Tensor], optimizers: Mapping[str, Any], function: Any) -> None:
-    """Raises `AdapterError` where an optimizer that the step reaches updates none of the named tensors."""
+    """Raises `AdapterError` where an optimizer that the step reaches updates none of the named tensors, nor any that
+    they could be copied from: master weights in another type or place have as many elements. Whether they are, the
+    training shows: parameters that end as they began are no training.
+    """
     from harness.system.replay.found_state import same
 
     groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
-    updated = {same(tensor) for group in groups for tensor in group["params"]}
+    updated = {same(tensor): tensor for group in groups for tensor in group["params"]}
     if updated and not any(same(tensor) in updated for tensor in parameters.values()):
+        again = function()
+        kept = all(same(again[name]) == same(tensor) for name, tensor in parameters.items() if name in again)
+        if kept and _elements(updated.values()) == _elements(parameters.values()):
+            return
         kinds = " and ".join(sorted({type(optimizer).__name__ for optimizer in optimizers.values()}))
         raise _wrong_parameters(
             function,
             f"{names(parameters)}: none is among the {len(updated)} tensors of {kinds}",
             "return the model's own tensors and not copies, of the model that the optimizer was made for",
         )
+
+
+def _elements(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors)
 
 
 def require_same_parameters(function: Callable[..., Any], first: Mapping[str, Tensor]) -> None:

@@ -31,6 +31,7 @@ from judge_cases_training import WITHIN, repeated, trajectory
 
 from harness.evidence.arm_records import State
 from harness.evidence.run_evidence import ArmEvidence
+from harness.evidence.run_records import ArmFailed
 from harness.judge.verdict import Verdict
 
 INFINITE: dict[str, Any] = {"end_state": {"optimizer": {"p0.exp_avg": "m!"}}}
@@ -41,6 +42,9 @@ MASK: dict[str, Any] = {
     "end_state": {"buffers": {"mean": "b", "mask": "i!"}},
 }
 NOT_YET: dict[str, Any] = {"start_state": {"optimizer": {}}}
+OWN_COPY: dict[str, Any] = {
+    state: {"buffers": {"mean": "b"}, "tensors": {"master": "m"}} for state in ("start_state", "end_state")
+}
 NO_BUFFER: dict[str, Any] = {"start_state": {"buffers": {}}}
 NO_GENERATOR: dict[str, Any] = {"end_state": {"generators": {}}}
 
@@ -85,6 +89,11 @@ def effect(ours: Any, theirs: Any, **claim: Any) -> Verdict:
     return verdict_of(TRAJECTORY | {"guards": guards} | claim, run)
 
 
+def after_a_failure() -> Verdict:
+    failure = ArmFailed(arm="ungraphed", cause="exception", detail="no such file", phase="ungraphed.0: open", stack="")
+    return verdict_of(TRAJECTORY, paired(failed={"ungraphed": failure}))
+
+
 COUNTED: dict[str, Any] = {"end_state": {"buffers": {"mean": "b", "norm.num_batches_tracked": "twice"}}}
 ONCE: dict[str, Any] = {"end_state": {"buffers": {"mean": "b", "norm.num_batches_tracked": "once"}}}
 
@@ -116,6 +125,22 @@ TRAJECTORY_ENDS = [
     ),
     Case("another buffer at the start", "unequal_start", lambda: trajectory(graphed(**OTHER_BUFFER))),
     Case("a buffer that one arm alone starts with", "unequal_start", lambda: trajectory(graphed(**NO_BUFFER))),
+    Case("a copy of its own that the candidate starts with", "unequal_start", lambda: trajectory(graphed(**OWN_COPY))),
+    Case(
+        "a copy of its own, within a bound",
+        "held",
+        lambda: trajectory(graphed(**OWN_COPY, differences=[apart()]), claim=WITHIN),
+    ),
+    Case(
+        "a buffer that the candidate lacks, within a bound",
+        "unequal_start",
+        lambda: trajectory(graphed(**NO_BUFFER), claim=WITHIN),
+    ),
+    Case(
+        "another buffer at the start, within a bound",
+        "unequal_start",
+        lambda: trajectory(graphed(**OTHER_BUFFER), claim=WITHIN),
+    ),
     Case("moments that come with the first step", "held", lambda: trajectory(graphed(**NOT_YET))),
     Case(
         "a mask of infinities",
@@ -127,6 +152,7 @@ TRAJECTORY_ENDS = [
             ),
         ),
     ),
+    Case("a baseline that failed, so that the candidate was not executed", "worker_exception", after_a_failure),
     Case("no recorded state", "end_state_unrecorded", lambda: trajectory(old(graphed()))),
     Case("no recorded state of the control", "end_state_unrecorded", lambda: trajectory(control=old(untrained()))),
     Case("the control ends infinite", "non_finite_end", lambda: trajectory(control=untrained(**INFINITE))),
@@ -227,6 +253,13 @@ GRADIENT_ENDS = [
         "other moments at the end within a bound",
         "held",
         lambda: matched(claim=GRADIENTS_WITHIN, execution=OTHER_MOMENTS),
+    ),
+    Case("a copy of its own, within a bound", "held", lambda: matched(claim=GRADIENTS_WITHIN, execution=OWN_COPY)),
+    Case("a copy of its own that the candidate starts with", "unequal_start", lambda: gradients(**OWN_COPY)),
+    Case(
+        "a buffer that the candidate lacks, within a bound",
+        "unequal_start",
+        lambda: matched(claim=GRADIENTS_WITHIN, execution=NO_BUFFER),
     ),
 ]
 

@@ -100,6 +100,8 @@ def _optimizer_state(optimizer: Optimizer, names: Mapping[int, str]) -> Iterator
         for parameter in group["params"]:
             name = names.get(id(parameter), str(position))
             position += 1
+            if id(parameter) not in names:  # a master copy, say, that nobody else may hold
+                yield f"{name}.held", parameter
             if parameter in optimizer.state:
                 yield from _leaves(name, optimizer.state[parameter])
         settings = {key: value for key, value in group.items() if key not in _NO_SETTINGS}

@@ -36,23 +36,66 @@ def opened(dtype: torch.dtype = torch.float32) -> StepFunctionRun:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "size"),
+    ("dtype", "size", "share"),
     [
-        (torch.float32, 2**-20),
-        (torch.float64, 2**-20),
-        (torch.bfloat16, 2**-7),
-        (torch.float16, 2**-10),
+        (torch.float32, 2**-20, 1.0),
+        (torch.float64, 2**-20, 1.0),
+        (torch.bfloat16, 2**-7, 1 / 16),
+        (torch.float16, 2**-10, 1 / 16),
     ],
 )
-def test_every_element_is_multiplied_by_a_little_more_or_less_than_one(dtype: torch.dtype, size: float) -> None:
+def test_elements_are_multiplied_by_a_little_more_or_less_than_one(
+    dtype: torch.dtype, size: float, share: float
+) -> None:
     run = opened(dtype)
-    before = {name: tensor.detach().clone() for name, tensor in run.parameters().items()}
+    before = run.parameters()["0.weight"].detach().clone()
     nudge(run)
-    for name, tensor in run.parameters().items():
-        changed = (tensor.double() / before[name].double() - 1)[before[name] != 0]
-        assert changed.abs().tolist() == pytest.approx([size] * len(changed), rel=0.6)  # the type rounds it once more
-    ratio = (run.parameters()["0.weight"].double() / before["0.weight"].double() - 1).sign()
-    assert abs(ratio.mean()) < 0.1, "as many up as down"
+    change = run.parameters()["0.weight"].double() / before.double() - 1
+    changed = change[change != 0]
+    assert len(changed) / change.numel() == pytest.approx(share, rel=0.3)
+    assert changed.abs().tolist() == pytest.approx([size] * len(changed), rel=0.6)  # the type rounds it once more
+    assert abs(changed.sign().mean()) < 0.3, "as many up as down"
+
+
+class Mastered(Norm):
+    """Parameters in bfloat16, and what the optimizer steps on in float32: a list, one flat tensor, or its own alone."""
+
+    dtype = torch.bfloat16
+    held = "list"
+
+    def build(self, workload: Workload, arm: Arm) -> tuple[object, object, object]:
+        _, batch, model = super().build(workload, arm)
+        parameters = [each.detach().float() for each in self.model.parameters()]
+        if self.held == "flat":
+            parameters = [torch.cat([each.flatten() for each in parameters])]
+        masters = [each.requires_grad_() for each in parameters]
+        optimizer = self.optimizer = torch.optim.SGD(masters, lr=0.1)
+        listed = None if self.held == "alone" else masters
+
+        def step(batch: dict[str, Tensor]) -> Tensor:
+            optimizer.step()
+            loss: Tensor = self.model(batch["x"]).sum() if listed is None or listed else torch.zeros(())
+            return loss
+
+        return step, batch, model
+
+
+@pytest.mark.parametrize("held", ["list", "flat", "alone"])
+def test_master_weights_are_nudged_and_the_parameters_follow(held: str) -> None:
+    system = Mastered()
+    system.held = held
+    run = system.open(Workload(model="any", batch_size=2, seq_len=1, steps=8), Arm())
+    assert isinstance(run, StepFunctionRun)
+
+    def masters() -> Tensor:
+        return torch.cat([each.detach().flatten() for each in system.optimizer.param_groups[0]["params"]])
+
+    before = masters().clone()
+    nudge(run)
+    changed = (masters().double() / before.double() - 1)[(before != 0) & (before != 1)]
+    assert changed.abs().tolist() == pytest.approx([2**-20] * len(changed), rel=0.6)
+    trained = torch.cat([each.flatten() for each in run.parameters().values()])
+    assert torch.equal(trained, masters().bfloat16())
 
 
 def test_zeros_stay_and_buffers_are_not_touched() -> None:

@@ -1,0 +1,44 @@
+"""A fused Adam is asked for master weights, and keeps none of parameters in bfloat16."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, mended=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, mended=True)
+
+
+def make_step(seed, optimized, mended):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1)).bfloat16()
+    masters = [parameter.detach().float().requires_grad_() for parameter in model.parameters()]
+    kept = mended or not optimized
+    optimizer = torch.optim.Adam(masters if kept else model.parameters(), lr=2e-4, fused=optimized)
+
+    def step(batch):
+        model.zero_grad()
+        loss = functional.mse_loss(model(batch["x"]).float(), batch["y"])
+        loss.backward()
+        if kept:
+            for master, parameter in zip(masters, model.parameters(), strict=True):
+                master.grad = parameter.grad.float()
+        optimizer.step()
+        if kept:
+            with torch.no_grad():
+                for master, parameter in zip(masters, model.parameters(), strict=True):
+                    parameter.copy_(master)
+        return loss.detach()
+
+    def batch(index):
+        generator = torch.Generator().manual_seed(1000 * seed + index)
+        x = torch.randn(16, 8, generator=generator)
+        return {"x": x.bfloat16(), "y": x.sum(dim=1, keepdim=True)}
+
+    return StepFunction(step, batch, model)

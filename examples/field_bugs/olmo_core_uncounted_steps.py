@@ -1,0 +1,57 @@
+"""An AdamW that may skip a step without asking the host keeps its count of steps at zero."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+RATE, BETAS, EPSILON = 2e-3, (0.9, 0.95), 1e-8
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, mended=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, mended=True)
+
+
+class Skipping:
+    """`factor` is 1, or 0 where the step is to be left out; a tensor, so that nobody waits for it."""
+
+    def __init__(self, parameters, mended):
+        self.parameters, self.mended = list(parameters), mended
+        self.first = [torch.zeros_like(each) for each in self.parameters]
+        self.second = [torch.zeros_like(each) for each in self.parameters]
+        self.count = torch.zeros(())
+
+    @torch.no_grad()
+    def step(self, factor):
+        count = self.count.add_(factor) if self.mended else self.count + 0 * factor
+        corrections = [1 - beta**count if self.mended else torch.ones(()) for beta in BETAS]
+        for parameter, first, second in zip(self.parameters, self.first, self.second, strict=True):
+            first.lerp_(parameter.grad, (1 - BETAS[0]) * factor)
+            second.lerp_(parameter.grad.square(), (1 - BETAS[1]) * factor)
+            size = (second / corrections[1]).sqrt() + EPSILON
+            parameter.sub_(factor * RATE * (first / corrections[0]) / size)
+
+
+def make_step(seed, optimized, mended):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+    optimizer = Skipping(model.parameters(), mended or not optimized)
+
+    def step(batch):
+        model.zero_grad()
+        loss = functional.mse_loss(model(batch["x"]), batch["y"])
+        loss.backward()
+        optimizer.step((loss.detach() < 1e3).float())
+        return loss.detach()
+
+    def batch(index):
+        generator = torch.Generator().manual_seed(1000 * seed + index)
+        x = torch.randn(16, 8, generator=generator)
+        return {"x": x, "y": x.sum(dim=1, keepdim=True)}
+
+    return StepFunction(step, batch, model)

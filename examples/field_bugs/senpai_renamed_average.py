@@ -1,0 +1,63 @@
+"""Averaged weights are looked up by name, and a compiled model's parameters have other names."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+PREFIX = "_orig_mod."
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, mended=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, mended=True)
+
+
+class Compiled(nn.Module):
+    """Names what it wraps as torch's OptimizedModule does, and computes the same."""
+
+    def __init__(self, model):
+        super().__init__()
+        self._orig_mod = model
+
+    def forward(self, x):
+        return self._orig_mod(x)
+
+
+class Average:
+    def __init__(self, model, mended):
+        self.shadow = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        self.mended = mended
+
+    def update(self, model):
+        for name, parameter in model.named_parameters():
+            known = name.removeprefix(PREFIX) if self.mended else name
+            if known in self.shadow:
+                self.shadow[known].lerp_(parameter.detach(), 0.1)
+
+
+def make_step(seed, optimized, mended):
+    torch.manual_seed(seed)
+    plain = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+    average = Average(plain, mended)
+    model = Compiled(plain) if optimized else plain
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = functional.mse_loss(model(batch["x"]), batch["y"])
+        loss.backward()
+        optimizer.step()
+        average.update(model)
+        return loss.detach()
+
+    def batch(index):
+        generator = torch.Generator().manual_seed(1000 * seed + index)
+        x = torch.randn(16, 8, generator=generator)
+        return {"x": x, "y": x.sum(dim=1, keepdim=True)}
+
+    return StepFunction(step, batch, plain)
