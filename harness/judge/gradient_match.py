@@ -75,14 +75,26 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _require_some_left(candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """Settle NOT_RUN where neither arm leaves any: a loop that ends with `optimizer.zero_grad()` has none to read."""
-    records = [*candidate.gradients, *baseline.gradients]
-    if baseline.gradients and not any(record.tensors for record in records):
+    """Settle NOT_RUN where an arm leaves none: its loop ends with `optimizer.zero_grad()`, or updates each parameter as
+    soon as its gradient is there.
+    """
+    arms = (candidate, baseline)
+    if baseline.gradients and not any(record.tensors for arm in arms for record in arm.gradients):
+        none = f"{candidate.start.arm} or {baseline.start.arm}"
+    else:
+        none = next((arm.start.arm for arm in arms if _says_none(arm)), "")
+    if none:
         settle(
             reasons.CAPABILITY_MISSING,
-            f"no step of {candidate.start.arm} or {baseline.start.arm} leaves a gradient to read: each sets them to "
-            "none at its end; `zero_grad` at the beginning of a step leaves those of the last one",
+            f"no step of {none} leaves a gradient to read: each sets them to none at its end; `zero_grad` at the "
+            "beginning of a step leaves those of the last one",
         )
+
+
+def _says_none(arm: ArmEvidence) -> bool:
+    """Whether it names every trainable tensor as one without a gradient, at each step that was read."""
+    trained = arm.start.trainable_tensors
+    return trained > 0 and arm.gradients != [] and all(len(record.without) == trained for record in arm.gradients)
 
 
 def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> list[Gradients]:

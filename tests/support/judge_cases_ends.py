@@ -61,6 +61,9 @@ def unrecorded(whose: str) -> Verdict:
 
 
 OTHER_BUFFER = {"start_state": {"buffers": {"mean": "other"}}}
+NOISY = moved(by=2e-6, p0=(0.02, MOVED, SIZE))  # p0 follows rounding 10,000 times as far as the others
+COARSE = moved(by=1e-4, p0=(9, MOVED, SIZE))  # the candidate rounds 50 times as much as the control was nudged
+TOO_COARSE = moved(by=1e-4, p0=(11, MOVED, SIZE))
 TENTH = (0.2, MOVED, SIZE)
 NEAR_ENDS = [
     Case("every tensor moved alike", "held", near),
@@ -68,6 +71,13 @@ NEAR_ENDS = [
     Case("two tensors moved otherwise", "ends_apart", partial(near, moved(by=0.001, mean=TENTH, p1=(2, MOVED, SIZE)))),
     Case("moved as far as rounding moves it", "held", partial(near, moved(p0=TENTH), moved(p0=(0.02, MOVED, SIZE)))),
     Case("moved further than rounding", "ends_apart", partial(near, moved(p0=TENTH), moved(p0=(0.019, MOVED, SIZE)))),
+    Case("moved as far as this arm's rounding moves it", "held", partial(near, COARSE, NOISY)),
+    Case(
+        "moved further than this arm's rounding",
+        "ends_apart",
+        partial(near, TOO_COARSE, NOISY),
+    ),
+    Case("every parameter moved otherwise", "ends_apart", partial(near, moved(by=0.5), NOISY)),
     Case("moved within a millionth of the tensor", "held", partial(near, moved(p0=(1e-5, 1e-5, SIZE)))),
     Case("moved by two millionths", "ends_apart", partial(near, moved(p0=(2e-5, 1e-5, SIZE)))),
     Case("moved where the baseline moves nothing", "ends_apart", partial(near, moved(p0=(0.5, 0.0, SIZE)))),

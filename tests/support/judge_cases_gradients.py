@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from evidence_builders import STEPS, arm, cuda_graph, gradients, graphed, paired, reduction, verdict_of
 from judge_cases import Case
 from judge_cases_training import changed
 
-from harness.evidence.arm_records import GroupNorm
+from harness.evidence.arm_records import Gradients, GroupNorm
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge.verdict import Verdict
 
@@ -59,9 +60,12 @@ BOTH = [gradients(step) for step in (0, 5)]
 NONE_LEFT = [each.model_copy(update={"tensors": []}) for each in BOTH]
 
 
-def none_left(baseline: ArmEvidence) -> Verdict:
+SAID_NONE = [each.model_copy(update={"without": ["a", "b"]}) for each in NONE_LEFT]
+
+
+def none_left(baseline: ArmEvidence, candidate: Sequence[Gradients] = NONE_LEFT) -> Verdict:
     """A candidate whose steps leave no gradient."""
-    run = paired(baseline, arm("synchronizing"), graphed(gradients=NONE_LEFT))
+    run = paired(baseline, arm("synchronizing"), graphed(gradients=candidate))
     return verdict_of(GRADIENTS | {"clipped_norm": None, "clip_active_steps": None}, run)
 
 
@@ -136,6 +140,16 @@ GRADIENT_CASES = [
     ),
     Case("a tensor that nothing trains", "tensors_missing", lambda: routed([A], end="0")),
     Case("no gradient in the candidate alone", "tensors_missing", lambda: none_left(arm("ungraphed", gradients=BOTH))),
+    Case(
+        "no gradient in the candidate, which names them all",
+        "capability_missing",
+        lambda: none_left(arm("ungraphed", gradients=BOTH), SAID_NONE),
+    ),
+    Case(
+        "no gradient in one of the candidate's steps",
+        "tensors_missing",
+        lambda: none_left(arm("ungraphed", gradients=BOTH), [BOTH[0], SAID_NONE[1]]),
+    ),
     Case("no gradient in either", "capability_missing", lambda: none_left(arm("ungraphed", gradients=NONE_LEFT))),
     Case("no gradient, and none known of the baseline", "tensors_missing", lambda: none_left(arm("ungraphed"))),
     Case(

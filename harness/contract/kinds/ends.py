@@ -13,4 +13,5 @@ class Ends(Strict):
     that it shows which tensors rounding alone moves, and how far."""
     at_most: Positive
     """Largest distance between the two arms' movements of any tensor, from its start to its end, over the baseline's
-    (L2 norms). One that ends within ten times the control's distance, or 1e-6 of the tensor, is rounding."""
+    (L2 norms). One that ends within ten times the control's distance, or 1e-6 of the tensor, is rounding; where the
+    median parameter is further apart than the control's, ten times as much further."""
