@@ -14,6 +14,7 @@ from harness.judge import reasons
 from harness.judge.context import Context, end_of, executed, require_captured
 from harness.judge.end_state import note_distance, note_watched, require_distance, require_finite_end, require_recorded
 from harness.judge.guards import require_trained
+from harness.judge.near_ends import require_near_ends
 from harness.judge.ranks import named, of_ranks, rank_steps
 from harness.judge.series import Bounds, difference, losses, note_difference, require_equal, require_finite
 from harness.judge.sheet import Sheet, number, settle
@@ -58,6 +59,9 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
     if in_turn is not None:
         _require_in_turn(executions, in_turn, sheet)
         after_each_step = f", and are those of {part.in_turn} in bits after each step"
+    if part.ends is not None:
+        control = executed(run, part.ends.control)
+        require_near_ends(part.ends, "rank 0", executions[0], theirs, baseline, control, sheet)
     require_recorded(everything)
     return sheet.held(
         f"the mean loss of {len(executions)} ranks and the loss of {theirs} differ by at most "

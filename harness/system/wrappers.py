@@ -347,7 +347,7 @@ _BREAKS: dict[str, dict[str, Expectation]] = {
         "trajectory_match": _fails("end_differs", final_parameters_equal=False, steps_differing=0),
         "ranks_match": _fails("ranks_end_apart"),
     },
-    "half_moved": {"trajectory_match": _fails("ends_apart")},
+    "half_moved": dict.fromkeys(("trajectory_match", "ranks_match"), _fails("ends_apart")),
     "wiped_moments": {
         "trajectory_match": _fails("end_differs", final_parameters_equal=True, steps_differing=0),
         "gradient_match": _fails("end_differs"),

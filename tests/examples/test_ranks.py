@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from planning import NO_GPU
+from ranked_averages import Averages, StaleAverages, StaleStatistic
 
 from harness.contract.load import load_contract
 from harness.contract.schema import Contract
@@ -29,9 +30,12 @@ class Loaded:
         self.contract = contract
 
 
-def judged(folder: Path, fault: str | None = None, claims: tuple[str, ...] = ()) -> dict[str, Verdict]:
-    """Verdicts of a short run of two ranks, by claim."""
+def judged(
+    folder: Path, fault: str | None = None, claims: tuple[str, ...] = (), *, system: str | None = None
+) -> dict[str, Verdict]:
+    """Verdicts of a short run of two ranks, by claim; of another system under the same claims."""
     text = (EXAMPLE / "contract.yaml").read_text()
+    text = re.sub(r"(?m)^system: .*", f"system: {system}", text) if system is not None else text
     text = re.sub(r"\n +training_effect: .*", "", re.sub(r"(steps|distinct_batches): 40", rf"\1: {STEPS}", text))
     (folder / "contract.yaml").write_text(text)
     contract = load_contract(folder / "contract.yaml").contract
@@ -78,3 +82,12 @@ def test_a_fault_is_told_by_its_step_and_rank(tmp_path: Path, fault: str, claim:
     assert verdict.figures["rank"].value == 1
     expected = HARNESS_FAULTS[fault].breaks[{"DDP-REPLICAS": "ranks_agree", "DDP-ONE-RANK": "ranks_match"}[claim]]
     assert {name: verdict.figures[name].value for name in expected.figures} == dict(expected.figures)
+
+
+@pytest.mark.parametrize("system", [Averages, StaleAverages, StaleStatistic], ids=lambda system: system.__name__)
+def test_what_no_loss_of_the_ranks_reads_ends_as_it_does_in_one_process(tmp_path: Path, system: type[Averages]) -> None:
+    named = f"ranked_averages:{system.__name__}"
+    verdict = judged(tmp_path, claims=("DDP-ONE-RANK",), system=named)["DDP-ONE-RANK"]
+    assert verdict.reason == ("held" if system.told is None else "ends_apart"), verdict.message
+    if system.told is not None:
+        assert verdict.figures["end_distance_tensor"].value == system.told

@@ -11,8 +11,9 @@ import numpy as np
 from evidence_builders import LOSSES, STEPS, apart, arm, cuda_graph, paired, verdict_of
 from judge_cases import Case
 from judge_cases_end_state import INFINITE, NO_GENERATOR, old
+from judge_cases_ends import TENTH, ending, moved
 
-from harness.evidence.arm_records import GraphNodes, RankSteps
+from harness.evidence.arm_records import GraphNodes, MovedApart, RankSteps
 from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence
 from harness.judge.verdict import Verdict
 
@@ -152,6 +153,16 @@ def in_turn(parameters: Sequence[str] = PARAMETERS, first: dict[str, Any] | None
     return verdict_of(claim, run_of(*ranks, beside=[one(), alone]))
 
 
+def near(ours: MovedApart | None = None, *, control: bool = True, last: dict[str, Any] | None = None) -> Verdict:
+    """The claim with ends beside a control, which moves a millionth of the way; rank 0's as given."""
+    nudged = ending(rank_of(0, name="nudged", start="a rounding away"), moved(by=2e-6))
+    close: dict[str, Any] = {"losses": LOSSES - 0.25, "end": "rounded", **CLOSE}
+    first = ending(rank_of(0, **close), ours or moved(by=0.001))
+    ranks = [first, rank_of(1, **{"losses": LOSSES + 0.25, "end": "rounded", **(last or {})})]
+    claim = MATCH | {"ends": {"control": "nudged", "at_most": 0.01}, "max_end_difference": None}
+    return verdict_of(claim, run_of(*ranks, beside=[one(), *([nudged] if control else [])]))
+
+
 def shorter() -> Verdict:
     """All make nine steps."""
     nine = {"losses": LOSSES[:9], "parameters": PARAMETERS[:10], "collectives": [1] * 9}
@@ -258,6 +269,10 @@ MATCH_CASES = [
     Case("in turn, and another end", "ranks_end_apart", lambda: in_turn(first={"end": "other"})),
     Case("in turn from another start", "unequal_start", lambda: in_turn(start="other")),
     Case("in turn and fewer steps", "unequal_lengths", lambda: in_turn(PARAMETERS[:10], losses=LOSSES[:9])),
+    Case("every tensor moved as one process moves it", "held", near),
+    Case("averages moved otherwise", "ends_apart", lambda: near(moved(by=0.001, mean=TENTH))),
+    Case("ends without their control", "evidence_missing", lambda: near(control=False)),
+    Case("near ends of a rank that read others' rows", "unequal_batches", lambda: near(last=STALE)),
     Case("a stale rank", "unequal_batches", lambda: matching(CLOSE, STALE)),
     Case(
         "a row that no rank read",

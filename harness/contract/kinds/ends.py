@@ -15,3 +15,7 @@ class Ends(Strict):
     """Largest distance between the two arms' movements of any tensor, from its start to its end, over the baseline's
     (L2 norms). One that ends within ten times the control's distance, or 1e-6 of the tensor, is rounding; where the
     median parameter is further apart than the control's, ten times as much further."""
+
+    def recorded_of(self, candidate: str, baseline: str) -> dict[str, dict[str, int | str]]:
+        """How all three move each tensor; and that the harness starts the control a rounding away."""
+        return {arm: {"moves": True, "nudged": arm == self.control} for arm in (candidate, baseline, self.control)}

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from harness.contract.base import Count, Demand, Judged, Name, Positive, Problem, refuse
+from harness.contract.kinds.ends import Ends
 
 
 class OverRanks(Judged):
@@ -86,6 +87,9 @@ class RanksMatch(OverRanks):
     in_turn: Name | None = None
     """An arm with one rank that takes the ranks' shares one after the other, as micro-batches, and adds up what they
     add up: its parameters are equal in bits to theirs after every step, and end as far from the baseline's."""
+    ends: Ends | None = None
+    """How far apart the first rank and the baseline may end in what no loss reads, too, as averaged weights: beside a
+    control, which says what rounding makes of it, in the place of `max_end_difference`."""
 
     broken_by: ClassVar = {
         "steps": Demand(("vacuous_steps",)),
@@ -93,18 +97,27 @@ class RanksMatch(OverRanks):
         "max_relative_difference": Demand(("exceeds_tolerance",)),
         "max_end_difference": Demand(("ranks_end_apart",)),
         "in_turn": Demand(("ranks_end_apart",)),
+        "ends.at_most": Demand(("ends_apart",)),
     }
-    no_demand: ClassVar = {"candidate": "names an arm", "baseline": "names an arm"}
+    no_demand: ClassVar = {"candidate": "names an arm", "baseline": "names an arm", "ends.control": "names an arm"}
 
     def arms(self) -> dict[str, str]:
-        return super().arms() | ({} if self.in_turn is None else {"in_turn": self.in_turn})
+        more = {"in_turn": self.in_turn, "ends.control": None if self.ends is None else self.ends.control}
+        return super().arms() | {field: arm for field, arm in more.items() if arm is not None}
+
+    def recorded_of(self) -> dict[str, dict[str, int | str]]:
+        found = super().recorded_of()
+        of_ends = {} if self.ends is None else self.ends.recorded_of(self.candidate, self.baseline)
+        return {arm: fields | of_ends.get(arm, {}) for arm, fields in found.items()}
 
     @model_validator(mode="after")
     def _has_a_bound(self) -> RanksMatch:
         if self.max_abs_difference is None and self.max_relative_difference is None:
             refuse("say `max_abs_difference`, `max_relative_difference` or both", "kind")
-        if self.max_end_difference is None and self.in_turn is None:
-            refuse("say `max_end_difference`, `in_turn` or both", "kind")
+        if self.max_end_difference is None and self.in_turn is None and self.ends is None:
+            refuse("say `max_end_difference` or `ends`, `in_turn`, or one of them beside it", "kind")
+        if self.max_end_difference is not None and self.ends is not None:
+            refuse("`ends` says how far parameters may end apart: leave `max_end_difference` out", "ends")
         return self
 
     def step_counts(self) -> dict[str, int | None]:

@@ -245,8 +245,8 @@ class TrajectoryMatch(Bounded):
             rounding = {"rounded_to": self.parameter_dtypes.coarser()}
             found = {self.candidate: {**rounding}, self.baseline: {**rounding}}
         if self.ends is not None:
-            for arm in (self.candidate, self.baseline, self.ends.control):
-                found[arm] = found.get(arm, {}) | {"moves": True, "nudged": arm == self.ends.control}
+            for arm, fields in self.ends.recorded_of(self.candidate, self.baseline).items():
+                found[arm] = found.get(arm, {}) | fields
         return found
 
     def formats_differ(self) -> bool:

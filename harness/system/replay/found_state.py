@@ -9,9 +9,9 @@
 | `tensors` | tensors that hang on attributes, in lists and in closures, such as averaged weights |
 
 Names do not depend on what the variables of an adapter are called, unless two things would share a name, nor on
-`torch.compile`, which puts `_orig_mod.` before them. Settings of optimizers and schedulers are compared by value: a
-captured step needs its learning rate in a tensor, of float32 on a GPU, and an uncaptured one a number. How an
-optimizer executes its update (`capturable`, `fused`) is no state.
+`torch.compile` and `DistributedDataParallel`, which put `_orig_mod.` and `module.` before them. Settings of optimizers
+and schedulers are compared by value: a captured step needs its learning rate in a tensor, of float32 on a GPU, and an
+uncaptured one a number. How an optimizer executes its update (`capturable`, `fused`) is no state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from harness.system.replay import generators
@@ -54,7 +54,7 @@ def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCateg
     known = {same(tensor) for tensor in parameters.values()}
     by_identity = {id(tensor): plain_name(name) for name, tensor in parameters.items()}
     registered: dict[str, list[_Entry]] = {"parameters": [], "buffers": []}
-    for path, module in found.modules.items():
+    for path, module in _of_one_process(found.modules).items():
         for category, tensors in (("parameters", module.named_parameters()), ("buffers", module.named_buffers())):
             for name, tensor in tensors:
                 by_identity.setdefault(id(tensor), plain_name(name))
@@ -84,6 +84,21 @@ def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCateg
         "generators": {name: generators.as_tensor(state) for name, state in drawn.items()},
         "tensors": loose,
     }
+
+
+def _of_one_process(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+    """Each module by its path; in the place of DistributedDataParallel, compiled or not, the model that it trains.
+
+    Where a step holds that one too, it goes by its own path.
+    """
+    found, held = {}, {id(module) for module in modules.values()}
+    for path, module in modules.items():
+        inner = getattr(module, _COMPILED.rstrip("."), module)
+        if not isinstance(inner, nn.parallel.DistributedDataParallel):
+            found[path] = module
+        elif id(inner.module) not in held:
+            found[path] = inner.module
+    return found
 
 
 def same(tensor: Tensor) -> tuple[object, ...]:

@@ -20,6 +20,7 @@ MATCH = {
     "max_abs_difference": 0.1,
     "max_end_difference": 0.1,
 }
+NEAR = MATCH | {"max_end_difference": None}
 EQUAL = {
     "id": "E",
     "kind": "trajectory_match",
@@ -29,7 +30,14 @@ EQUAL = {
     "max_abs_difference": 0.1,
     "guards": {"steps": 3},
 }
-ARMS: dict[str, Any] = {"two": {"ranks": 2}, "too": {"ranks": 2}, "one": {}, "alone": {}, "three": {"ranks": 3}}
+ARMS: dict[str, Any] = {
+    "two": {"ranks": 2},
+    "too": {"ranks": 2},
+    "three": {"ranks": 3},
+    "one": {},
+    "again": {},
+    "alone": {"capture": "step"},
+}
 
 
 def rules(*claims: dict[str, Any]) -> list[tuple[str, str]]:
@@ -38,12 +46,15 @@ def rules(*claims: dict[str, Any]) -> list[tuple[str, str]]:
 
 def test_claims_about_ranks_that_go_together_have_no_problem() -> None:
     in_turn = {**MATCH, "id": "T", "in_turn": "alone", "max_end_difference": None}
-    assert rules(AGREE, MATCH, in_turn, EQUAL) == []
+    near = {**in_turn, "id": "N", "ends": {"control": "again", "at_most": 0.01}}
+    assert rules(AGREE, MATCH, in_turn, near, EQUAL) == []
 
 
 def test_ranks_that_match_say_what_of_their_ends() -> None:
-    with pytest.raises(ValidationError, match="say `max_end_difference`, `in_turn` or both"):
+    with pytest.raises(ValidationError, match="say `max_end_difference` or `ends`, `in_turn`, or"):
         make_contract(MATCH | {"max_end_difference": None}, arms=ARMS)
+    with pytest.raises(ValidationError, match="leave `max_end_difference` out"):
+        make_contract(MATCH | {"ends": {"control": "again", "at_most": 0.01}}, arms=ARMS)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +63,11 @@ def test_ranks_that_match_say_what_of_their_ends() -> None:
         (AGREE | {"candidate": "one"}, "a claim about ranks is about an arm with several", "'one' has 1"),
         (MATCH | {"in_turn": "too"}, "ranks are compared with one process", "'too' has 2"),
         (MATCH | {"in_turn": "one"}, "an arm is not compared with itself", "'one' as `baseline` and as `in_turn`"),
+        (
+            NEAR | {"ends": {"control": "alone", "at_most": 0.01}},
+            "the control of `ends` has the baseline's settings",
+            "'alone' has others than 'one'",
+        ),
         (MATCH | {"baseline": "too"}, "ranks are compared with one process", "'too' has 2"),
         (
             EQUAL | {"baseline": "one"},

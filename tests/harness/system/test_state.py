@@ -197,6 +197,23 @@ def test_compiled_names_are_the_names_of_the_module() -> None:
     )
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("held", ["the replica", "model first", "replica first"])
+def test_names_under_distributed_data_parallel_are_those_of_one_process(held: str, compiled: bool) -> None:
+    model = nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1))
+    ranked = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)  # without its processes
+    nn.Module.__init__(ranked)
+    ranked.module = model
+    replica = torch.compile(ranked, backend="eager") if compiled else ranked
+    held_both: dict[str, list[Any]] = {"model first": [model, replica], "replica first": [replica, model]}
+    roots = held_both.get(held, [replica])
+    plain, found = found_state(model), found_state(*roots)
+    assert {category: set(names) for category, names in found.items()} == {
+        category: set(names) for category, names in plain.items()
+    }
+    assert set(plain["buffers"]) == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+
+
 def test_the_state_of_an_optimizer_in_a_librarys_wrapper_is_restored_and_found_once() -> None:
     """As accelerate wraps them: a captured one starts at zero whatever the wrapper is called."""
 
