@@ -32,7 +32,7 @@ contracts that `harness init` writes for any step: three templates, committed be
 entry has a field, a tolerance or a number of steps of its own ([an entry](../examples/field_bugs/README.md)).
 
 A bug is found where a claim about the buggy form is violated or an error; the mended form has to hold every claim that
-is run. "After steps" is when a difference showed first, of the 40 steps of most claims and the 10,000 of LONG;
+is run. "After steps" is when a difference showed first, of the 43 steps of most claims and the 10,000 of LONG;
 "seconds" are those of the run that showed it. "First try" is what the templates of then said, before any change.
 
 Since then the templates were bettered; all were tried again:

@@ -51,6 +51,7 @@ _OF_AN_ARM = {
     "start a process for a part": Kind.IMPORTS,
     "steps before the load": Kind.JUDGED_TRAINING,
     "save": Kind.END,
+    "save earlier": Kind.END,
     "load": Kind.OPENING,
     "gradients": Kind.JUDGED_TRAINING,  # at another arm's parameters
     "watch replays": Kind.DETECTORS,

@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.contract.schema import SCHEMA_VERSION
 from harness.first_contract.step_source import GIVEN, StepSource
 
-STEPS = 40
+STEPS = 43  # a prime: no period of a trainer's (accumulated batches, a log, a synchronization) ends with it
 LONG = 10_000
 TOLERANCE = "1.0e-3"
 WHY_TOLERANCE = (
@@ -22,11 +22,12 @@ WHY_TOLERANCE = (
     "that, more as training goes on. Half precision needs more: change the number, and say here why."
 )
 
+EVALUATED = "1.0e-2"
 ENDS_SHARE = "0.01"
 ENDS = f"    ends: {{control: nudged, at_most: {ENDS_SHARE}}}\n"
 WHY_ENDS = (
     "The ends are compared, too, since averaged weights, running statistics and the last update are in no loss: a "
-    "hundredth of the plain step's way, a quarter of what one of 40 updates makes of it."
+    f"hundredth of the plain step's way, less than half of what one of {STEPS} updates makes of it."
 )
 
 OUTSIDE_SHARE = 0.5
@@ -130,9 +131,8 @@ class Draft:
             claims.append(self._long())
         title = "A long run of {1} goes on as it began, and through evaluations and checkpoints"
         workloads = {"small": self.steps} | ({} if self.optimizes else {"long": LONG})
-        arms = self._two_arms()[:1] if self.optimizes else self._two_arms()
         identity = self.long_contract_name.removesuffix(".yaml")
-        return self._file(identity, title, workloads, arms, claims)
+        return self._file(identity, title, workloads, self._two_arms(), claims)
 
     @property
     def _compiles(self) -> bool:
@@ -315,32 +315,35 @@ class Draft:
         )
 
     def _evaluated(self) -> str:
-        every = self.steps // 4
+        every = _prime_at_most(self.steps // 4)
         return self._claim(
             "EVALUATED",
             "Evaluations between steps change nothing of the training",
             "evaluation",
             f"    candidate: {self._candidate}\n    every: {every}\n    evaluations: {self.steps // every}\n"
-            f"    steps: {self.steps}\n",
-            "An evaluation reads: training goes on, in every bit, as if there had been none.",
+            f"    steps: {self.steps}\n    plain: plain\n    max_relative_difference: {EVALUATED}\n",
+            "An evaluation reads: training goes on, in every bit, as if there had been none. It returns what the plain "
+            "step's returns, but for a hundredth: ten times what the losses may differ by.",
             "The evaluation replays the captured training step, leaves the model in another mode, draws random numbers "
-            "that training would have drawn, or writes over a batch in a static buffer.",
-            "idle_evaluation, training_evaluation, drawing_evaluation, no_steps",
+            "that training would have drawn, or writes over a batch in a static buffer. Where `evaluations_differ`, it "
+            "reads a graph, weights or a mode that are not those of the step at hand.",
+            "idle_evaluation, training_evaluation, drawing_evaluation, other_evaluation, no_steps",
         )
 
     def _resumes(self, claim: str, before: int) -> str:
-        half = self.steps // 2
+        saved_at = _prime_at_most(2 * self.steps // 3 if before else self.steps // 2)
         baseline = "" if self.optimizes else "    baseline: plain\n"
         when = f"Loaded after {before} steps" if before else "Saved and loaded by another process"
         return self._claim(
             claim,
             f"{when}, training goes on as if it had never stopped",
             "resume",
-            f"    candidate: {self._candidate}\n{baseline}    save_at: {half}\n    steps_before_load: {before}\n"
-            f"    steps: {self.steps - half}\n    equality: bitwise\n    max_abs_difference: 0.1\n",
+            f"    candidate: {self._candidate}\n{baseline}    save_at: {saved_at}\n    steps_before_load: {before}\n"
+            f"    steps: {self.steps - saved_at}\n    equality: bitwise\n    max_abs_difference: 0.1\n",
             "A checkpoint holds all that the next step reads. The bound is shown beside the bits.",
             "`not_restored` names what was not saved or not loaded. `differs` with all of it restored: a schedule that "
-            "counts steps of its own, or a replay of tensors that the load replaced.",
+            "counts steps of its own, gradients of a batch that is not yet complete, or a replay of tensors that the "
+            "load replaced. Before the save: another was made halfway there, and training went on otherwise.",
             "idle_load, restarted_data, doubled_first_step, no_steps",
         )
 
@@ -355,6 +358,11 @@ class Draft:
             "late_stale_batch, late_dropped_update, late_nan, no_steps",
             on="long",
         )
+
+
+def _prime_at_most(number: int) -> int:
+    """The largest prime, or 2: a multiple of no period of a trainer's, which would hide what happens within one."""
+    return next(each for each in range(max(number, 2), 1, -1) if all(each % divisor for divisor in range(2, each)))
 
 
 def _path_lines(wanted: Path | None, folder: Path) -> str:

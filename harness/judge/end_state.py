@@ -147,8 +147,8 @@ def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baselin
     settle(
         reasons.END_DIFFERS,
         f"{ours} and {theirs} have losses within the bound, and other numbers of batches in BatchNorm's counts, "
-        f"{statistics}: a forward pass ran more often in one of them, as one that is recomputed for the backward pass "
-        f"does; {some(apart)}",
+        f"{statistics}: in one of them a forward pass ran more often, as one that is recomputed for the backward pass "
+        f"does, or a copy of the model was never updated; {some(apart)}",
     )
 
 

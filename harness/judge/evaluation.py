@@ -1,19 +1,23 @@
-"""`evaluation`: an arm that is evaluated between its steps trains, in every bit, as it does without evaluations."""
+"""`evaluation`: an arm that is evaluated between its steps trains, in every bit, as it does without evaluations.
+
+What the evaluations return is held against a plain arm's: one of an old graph, or of weights that were not averaged,
+changes nothing of the training.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from harness.contract.kinds.between_steps import Evaluation
 from harness.evidence.arm_records import Evaluated
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, replicas, require_captured
+from harness.judge.context import Context, executed, replicas, require_captured
 from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
 from harness.judge.guards import require_trained
 from harness.judge.series import Bounds, difference, losses, require_comparable, require_equal, require_finite
-from harness.judge.sheet import Sheet, settle, some
+from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
 
 GENERATORS = "generators"  # every process has some
@@ -50,6 +54,7 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
             f"{shown} of {len(evaluations)} evaluations returned a number that the one before had not returned, "
             f"{part.evaluations} are demanded",
         )
+    returned = "" if part.plain is None else _require_values(part, evaluations, executed(run, part.plain), sheet)
     for name, execution in compared.items():
         require_trained(name, execution)
     require_finite_end(compared, sheet)
@@ -57,8 +62,55 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
     require_recorded(compared)
     return sheet.held(
         f"{part.candidate} trains in every bit of {found.steps} steps and of its end as it does without its "
-        f"{len(evaluations)} evaluations, one after every {part.every} steps"
+        f"{len(evaluations)} evaluations, one after every {part.every} steps{returned}"
     )
+
+
+def _require_values(part: Evaluation, evaluations: Sequence[Evaluated], plain: ArmEvidence, sheet: Sheet) -> str:
+    """What is said of the numbers that evaluations returned beside the plain arm's; settles FAIL where most differ."""
+    bound = part.max_relative_difference or 0.0
+    theirs = _require_evaluations(part, plain)
+    named = {name for each in evaluations for name in each.values}
+    other = sorted(named ^ {name for each in theirs for name in each.values})
+    if other:
+        settle(
+            reasons.EVALUATIONS_DIFFER,
+            f"the evaluations of {part.candidate} and {part.plain} return numbers of different names: {some(other)}",
+        )
+    sheet.count("evaluations_compared", len(theirs))
+    apart = {name: list(_apart(name, evaluations, theirs)) for name in sorted(named)}
+    # more than half of them are as far apart, or further
+    typical = {name: sorted(found)[(len(found) - 1) // 2] for name, found in apart.items()}
+    worst = max(typical, key=lambda name: typical[name])
+    sheet.figure("evaluated_relative_difference", typical[worst])
+    sheet.figure("evaluated_relative_difference_of", worst)
+    if typical[worst] > bound:
+        beyond = [index for index, found in enumerate(apart[worst]) if found > bound]
+        first = evaluations[beyond[0]]
+        settle(
+            reasons.EVALUATIONS_DIFFER,
+            f"{len(beyond)} of {len(evaluations)} evaluations return another {worst} than {part.plain}'s, the first of "
+            f"them, after {first.steps} steps, {_shown(first, worst)} for {_shown(theirs[beyond[0]], worst)}: apart by "
+            f"more than {number(bound)} of it",
+        )
+    return f"; they return what {part.plain}'s do, within {number(typical[worst])}"
+
+
+def _shown(evaluation: Evaluated, name: str) -> str:
+    value = evaluation.values.get(name)
+    return "nothing" if value is None else f"{value:.6g}"
+
+
+def _apart(name: str, ours: Sequence[Evaluated], theirs: Sequence[Evaluated]) -> Iterator[float]:
+    """Differences relative to the plain arm's number; infinite where one of the two returned none."""
+    for one, other in zip(ours, theirs, strict=True):
+        mine, plain = one.values.get(name), other.values.get(name)
+        if mine is None or plain is None:
+            yield 0.0 if mine is plain else math.inf
+        elif mine == plain:
+            yield 0.0
+        else:
+            yield abs(mine - plain) / abs(plain) if plain and math.isfinite(plain) else math.inf
 
 
 def showing(evaluations: Sequence[Evaluated]) -> int:

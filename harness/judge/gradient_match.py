@@ -51,7 +51,7 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
         named[f"baseline {part.baseline}"] = baseline
     require_same_parameters(named)
     records = records_of(part, candidate)
-    compared = list(compared_tensors(part, records)) if part.baseline is not None else []
+    compared = list(compared_tensors(part, records, baseline)) if part.baseline is not None else []
     _note(part, records, compared, sheet)
 
     note_watched(named, sheet)
@@ -114,12 +114,27 @@ def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> li
     return records
 
 
-def compared_tensors(part: GradientMatch | Accumulation, records: list[Gradients]) -> Iterator[Compared]:
-    """Each tensor at each step beside the baseline's; settles when one was not compared."""
+def compared_tensors(
+    part: GradientMatch | Accumulation, records: list[Gradients], baseline: ArmEvidence
+) -> Iterator[Compared]:
+    """Each tensor at each step beside the baseline's; settles when one was not compared.
+
+    Zeros where no gradient reached the baseline's are left out: a buffer of all gradients holds them, and what an
+    update makes of either shows in the parameters.
+    """
+    without = {record.step: set(record.without) for record in baseline.gradients}
     for record in records:
         rounding = ROUNDING * max((tensor.baseline_max_abs or 0.0 for tensor in record.tensors), default=0.0)
         for tensor in record.tensors:
             absolute, scale = tensor.max_abs_difference, tensor.baseline_max_abs
+            if absolute is None and tensor.name in without.get(record.step, ()):
+                if tensor.max_abs == 0:
+                    continue
+                settle(
+                    reasons.TENSORS_MISSING,
+                    f"at step {record.step} a gradient reached {tensor.name} in {part.candidate}, of at most "
+                    f"{number(tensor.max_abs)}, and none in {part.baseline}",
+                )
             if absolute is None or tensor.baseline_digest is None or scale is None:
                 settle(
                     reasons.EVIDENCE_MISSING,
@@ -154,10 +169,17 @@ def _note(part: GradientMatch, records: list[Gradients], compared: list[Compared
         sheet.figure("max_abs_difference_tensor", worst.tensor)
         sheet.figure("max_abs_difference_step", worst.step, "step")
         sheet.figure("max_relative_difference", max(entry.relative for entry in compared))
+        sheet.figure("tensors_rounded", len(_rounded(part, compared)), "tensors")
         sheet.figure("tensors_differing", len({entry.tensor for entry in compared if entry.differs}), "tensors")
     if compared and part.equality == "bitwise" and part.max_abs_difference is not None:
         bound = part.max_abs_difference
         sheet.figure("within_upstream_tolerance", all(entry.absolute <= bound for entry in compared))
+
+
+def _rounded(part: GradientMatch, compared: list[Compared]) -> set[str]:
+    """Tensors beyond the relative bound in what may be rounding alone."""
+    bound = math.inf if part.equality == "bitwise" else (part.max_relative_difference or math.inf)
+    return {entry.tensor for entry in compared if entry.rounded and entry.relative > bound}
 
 
 def require_finite_gradients(records: list[Gradients], sheet: Sheet) -> None:
@@ -305,6 +327,12 @@ def _sentence(part: GradientMatch, records: list[Gradients], compared: list[Comp
         how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {number(worst)}"
         tensors = len({entry.tensor for entry in compared})
         said.append(f"the gradients of {tensors} tensors {how} to {part.baseline}'s at {len(records)} steps")
+        rounded = len(_rounded(part, compared))
+        if rounded:
+            said.append(
+                f"{rounded} of them by more than the relative bound, but by less than {ROUNDING:g} of the step's "
+                "largest gradient, as rounding does"
+            )
     if part.clipped_norm is not None:
         groups = sum(len(record.groups) for record in records)
         said.append(f"all {groups} clipped norms are at most {number(part.clipped_norm.at_most)}")

@@ -61,7 +61,7 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
         after_each_step = f", and are those of {part.in_turn} in bits after each step"
     if part.ends is not None:
         control = executed(run, part.ends.control)
-        require_near_ends(part.ends, "rank 0", executions[0], theirs, baseline, control, sheet)
+        after_each_step += require_near_ends(part.ends, "rank 0", executions[0], theirs, baseline, control, sheet)
     require_recorded(everything)
     return sheet.held(
         f"the mean loss of {len(executions)} ranks and the loss of {theirs} differ by at most "

@@ -140,6 +140,9 @@ EVALUATION_CHANGED_STATE = _fails(
     "evaluation_changed_state", "After an evaluation, state that training reads was not as it was before."
 )
 EVALUATION_NOT_FINITE = _fails("evaluation_not_finite", "An evaluation returned NaN or infinity.")
+EVALUATIONS_DIFFER = _fails(
+    "evaluations_differ", "Most evaluations returned other numbers than the plain arm's, beyond the bound."
+)
 VACUOUS_EVALUATIONS = _fails(
     "vacuous_evaluations", "Fewer evaluations than demanded returned a number that the one before did not return."
 )

@@ -91,16 +91,16 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
             f"{theirs} differs from its own repetition by {number(noise)}, more than the tolerance {bounds}",
         )
     require_recorded(watched)
+    ends, excused = "", ""
     if part.ends is not None:
         control = executed(run, part.ends.control)
-        require_near_ends(part.ends, ours, candidate, theirs, baseline, control, sheet)
-    ends = ""
+        excused = require_near_ends(part.ends, ours, candidate, theirs, baseline, control, sheet)
     if part.equality == "within":
         require_distance(ours, candidate, part.baseline)
         ends = distance(candidate, part.baseline)
     where = f"at all {found.steps} steps" if part.compare == "every" else f"at the {part.compare} step"
     how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {number(found.largest)}"
-    return sheet.held(f"the {called(part.metric)} of {ours} and {theirs} {how} {where}{ends}")
+    return sheet.held(f"the {called(part.metric)} of {ours} and {theirs} {how} {where}{ends}{excused}")
 
 
 def require_precisions(part: TrajectoryMatch | NotWorse, candidate: ArmEvidence, baseline: ArmEvidence) -> None:

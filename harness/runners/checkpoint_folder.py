@@ -15,9 +15,18 @@ from harness.evidence import layout
 
 def checkpoint_path(directory: Path) -> Path:
     """Where the system of the run in `directory` saves, and finds what it saved; its folder is made."""
+    return _folder(directory) / "training"
+
+
+def earlier_path(directory: Path) -> Path:
+    """Where it saved once before, of which nothing is loaded."""
+    return _folder(directory) / "earlier"
+
+
+def _folder(directory: Path) -> Path:
     folder = directory.resolve() / layout.CHECKPOINT
     folder.mkdir(exist_ok=True)
-    return folder / "training"
+    return folder
 
 
 def size_of(path: Path) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from harness.evidence.arm_records import Loaded, Saved
-from harness.runners.checkpoint_folder import checkpoint_path, size_of
+from harness.runners.checkpoint_folder import checkpoint_path, earlier_path, size_of
 from harness.runners.paired import digests_of
 from harness.runners.recorder import Recorder
 from harness.runners.stretch import Stretch
@@ -19,6 +19,17 @@ def save_checkpoint(training: TrainingRun, arm: str, replica: int, recorder: Rec
     _resumes(training, arm).save(path)
     files, size = size_of(path)
     recorder.write(Saved(arm=arm, replica=replica, steps=steps, process=os.getpid(), files=files, bytes=size))
+
+
+def save_earlier(training: TrainingRun, arm: str, replica: int, recorder: Recorder) -> None:
+    """Save where nobody loads from, and train on: a trainer saves again and again. Raises `NotAvailable`, likewise.
+
+    A saver that keeps what it saved first, and training that goes on otherwise for having been saved, show in what is
+    loaded then, and in the steps between.
+    """
+    recorder.phase(f"{arm}.{replica}: save earlier")
+    _resumes(training, arm).save(earlier_path(recorder.directory))
+    recorder.phase(f"{arm}.{replica}: steps")
 
 
 def load_checkpoint(

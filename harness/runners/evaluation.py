@@ -1,14 +1,14 @@
-"""The evaluation probe: an arm trains without evaluations, and once more with one after every so many steps.
+"""The evaluation probe: an arm trains without evaluations, and once more with one after every so many steps; a plain
+arm, where the claim names one, with them alone.
 
-Executions: 0 without, 1 with them. Digests of the state around each evaluation show what it changed where no loss does.
+Executions of the candidate: 0 without, 1 with them. Digests of the state around each evaluation show what it changed
+where no loss does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
-
-from torch import Tensor
 
 from harness.evidence.arm_records import Evaluated
 from harness.evidence.plan_records import Run
@@ -17,42 +17,44 @@ from harness.runners.recorder import Recorder
 from harness.runners.reductions import digests
 from harness.runners.state_watch import LOOSE, Ends, watched_state
 from harness.runners.stretch import Stretch
-from harness.system.adapter_checks import AdapterError, describe_value
+from harness.system.evaluated_values import require_values
 from harness.system.protocol import Evaluates, NotAvailable, TrainingRun
-from harness.system.users_code import return_place
 
 WITHOUT, WITH = 0, 1
-WHOLE = "value"  # the name of a number that came alone
 NAMED = 20  # changed tensors, at most
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Train the arm twice."""
-    arm, every = str(run.settings["candidate"]), int(str(run.settings["every"]))
-    ends = Ends()
-    for replica in (WITHOUT, WITH):
-        recorder.phase(f"{arm}.{replica}: open")
-        with opened(run, arm) as training:
-            between = _Evaluations(training, arm, every, recorder)
-            stretch = Stretch(run, arm, replica, training, recorder)
-            stretch.steps(range(run.workload.steps), *([between.after] if replica == WITH else []))
-            stretch.end(ends)
-        del training, between, stretch
+    """Train the candidate twice, and the plain arm once."""
+    arm, plain, ends = str(run.settings["candidate"]), run.settings.get("plain"), Ends()
+    _train(run, arm, WITHOUT, recorder, ends, evaluated=False)
+    _train(run, arm, WITH, recorder, ends, evaluated=True)
+    if plain is not None:
+        _train(run, str(plain), 0, recorder, ends, evaluated=True)
+
+
+def _train(run: Run, arm: str, replica: int, recorder: Recorder, ends: Ends, *, evaluated: bool) -> None:
+    recorder.phase(f"{arm}.{replica}: open")
+    with opened(run, arm) as training:
+        between = _Evaluations(training, arm, replica, int(str(run.settings["every"])), recorder)
+        stretch = Stretch(run, arm, replica, training, recorder)
+        stretch.steps(range(run.workload.steps), *([between.after] if evaluated else []))
+        stretch.end(ends)
 
 
 class _Evaluations:
-    def __init__(self, training: TrainingRun, arm: str, every: int, recorder: Recorder) -> None:
+    def __init__(self, training: TrainingRun, arm: str, replica: int, every: int, recorder: Recorder) -> None:
         if not isinstance(training, Evaluates):
             raise NotAvailable(f"the system of arm {arm} lacks the capability `evaluate`")
         self._training, self._evaluates = training, training
-        self._arm, self._every, self._recorder = arm, every, recorder
+        self._arm, self._replica, self._every, self._recorder = arm, replica, every, recorder
 
     def after(self, steps: int) -> None:
         """Evaluate, if it is time; `steps` were made."""
         if steps % self._every:
             return
         before = _state_digests(self._training)
-        values = values_of(self._evaluates.evaluate(), self._evaluates)
+        values = require_values(self._evaluates.evaluate(), self._evaluates.evaluate)
         after = _state_digests(self._training)
         changed = [
             f"{category} {name}"
@@ -63,7 +65,7 @@ class _Evaluations:
         self._recorder.write(
             Evaluated(
                 arm=self._arm,
-                replica=WITH,
+                replica=self._replica,
                 steps=steps,
                 values=values,
                 before={category: _of_category(names, names) for category, names in before.items()},
@@ -83,26 +85,3 @@ def _state_digests(training: TrainingRun) -> dict[str, dict[str, str]]:
 def _of_category(found: Mapping[str, str], names: Mapping[str, str]) -> str:
     """One digest of those of the named tensors."""
     return sha256(" ".join(found.get(name, "gone") for name in sorted(names)).encode()).hexdigest()[:32]
-
-
-def values_of(returned: object, training: Evaluates) -> dict[str, float]:
-    """The numbers that an evaluation returned; none where it returned nothing. Raises `AdapterError` for anything else.
-
-    Reading them waits for the device.
-    """
-    if returned is None:
-        return {}
-    entries = returned.items() if isinstance(returned, Mapping) else [(WHOLE, returned)]
-    values = {}
-    for name, value in entries:
-        number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            found = describe_value(value) if name == WHOLE else f"{describe_value(value)} under {name!r:.60}"
-            raise AdapterError(
-                "evaluate() returns a number, a tensor of one number, or several of them by name",
-                where=return_place(training.evaluate),
-                got=found,
-                remedy="return the mean loss of the evaluated batches, say",
-            )
-        values[str(name)] = float(number)
-    return values

@@ -13,17 +13,19 @@ from harness.runners.reductions import real
 from harness.system.replay.found_state import StateByCategory
 
 LEFT_OUT = ("optimizer", "generators")  # what an update reads: where it goes wrong, what it writes does
+# BatchNorm's count of batches: one of a forward pass that is recomputed may be another, and is judged by itself
+COUNT = "num_batches_tracked"
 MOVES = "moves"  # the name of movements among what an arm leaves for another commit's
 
 
-def floating(state: StateByCategory) -> dict[str, Tensor]:
-    """By `category name` what may move: tensors of floating-point numbers that a later step or a reader finds."""
+def movable(state: StateByCategory) -> dict[str, Tensor]:
+    """By `category name` what may move: tensors that a later step or a reader finds, of whole numbers and flags too."""
     return {
         f"{category} {name}": tensor
         for category, tensors in state.items()
         if category not in LEFT_OUT
         for name, tensor in tensors.items()
-        if tensor.is_floating_point() or tensor.is_complex()
+        if name.rpartition(".")[2] != COUNT
     }
 
 

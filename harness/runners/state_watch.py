@@ -48,7 +48,7 @@ class StateWatch:
         state = watched_state(self._training)
         self._loose_at_start = frozenset(state.get(LOOSE, {}))
         if self._moves:
-            self._start = moves.copied(moves.floating(state))
+            self._start = moves.copied(moves.movable(state))
         return _recorded(state)
 
     def after_first_step(self) -> None:
@@ -79,7 +79,7 @@ class StateWatch:
         }
         kept_state = {**state, LOOSE: kept}
         if self._moves:
-            self.moved = moves.moved(self._start, moves.floating(kept_state))
+            self.moved = moves.moved(self._start, moves.movable(kept_state))
             self.watched = {
                 f"{name} {each}" for name in kept_state.keys() - {*moves.LEFT_OUT} for each in kept_state[name]
             }

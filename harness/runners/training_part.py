@@ -74,7 +74,7 @@ def _end(line: Line, answer: PartAnswer) -> NoReturn:
 def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoReturn:
     """Open the arm, make the steps, and end this process. Raises what the system raises."""
     # torch, and with it what the system needs
-    from harness.runners.checkpoints import load_checkpoint, save_checkpoint
+    from harness.runners.checkpoints import load_checkpoint, save_checkpoint, save_earlier
     from harness.runners.opening import opened
     from harness.runners.state_watch import Ends
     from harness.runners.stretch import Stretch
@@ -86,9 +86,15 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
         stretch = Stretch(seeded, part.arm, part.replica, training, recorder, facts)
         if part.first:
             load_checkpoint(training, part.arm, part.replica, stretch, recorder, steps_before=0)
-        stretch.steps(range(part.first, part.until))
+        saves, earlier = part.until < run.workload.steps, (part.first + part.until) // 2
+
+        def after(steps: int) -> None:
+            if saves and part.first < earlier == steps:
+                save_earlier(training, part.arm, part.replica, recorder)
+
+        stretch.steps(range(part.first, part.until), after)
         stretch.end(Ends())
-        if part.until < run.workload.steps:
+        if saves:
             save_checkpoint(training, part.arm, part.replica, recorder, steps=part.until)
         _end(line, PartAnswer())  # before the arm is closed, which might yet write
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MOMENTS = ("exp_avg", "momentum", "square_avg")
 COUNTS = ("step",)
 SCALE = 10.0
+OTHER = 1.5
 
 
 class CheckpointFault(FaultyRun):
@@ -207,6 +208,14 @@ class NanEvaluation(EvaluationFault):
         return {"loss": float("nan")}
 
 
+class OtherEvaluation(EvaluationFault):
+    def _evaluate(self) -> Mapping[str, float]:
+        from harness.system.evaluated_values import require_values
+
+        returned = require_values(super()._evaluate(), cast("Any", self._inner).evaluate)
+        return {name: OTHER * value + 1.0 for name, value in returned.items()}
+
+
 class TrainingEvaluation(EvaluationFault):
     def _evaluate(self) -> Any:
         returned = super()._evaluate()
@@ -301,6 +310,9 @@ _ROWS = {
         IdleEvaluation, "nothing is evaluated but the first time", "evaluation", "vacuous_evaluations", {}
     ),
     "nan_evaluation": _Row(NanEvaluation, "evaluations return NaN", "evaluation", "evaluation_not_finite", {}),
+    "other_evaluation": _Row(
+        OtherEvaluation, "evaluations return other numbers", "evaluation", "evaluations_differ", {}
+    ),
     "training_evaluation": _Row(
         TrainingEvaluation, "an evaluation trains on a batch", "evaluation", "evaluation_changed_state", {}
     ),

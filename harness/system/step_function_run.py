@@ -117,10 +117,12 @@ class StepFunctionRun:
         self.forget_captures()
         self._parameters = _trained_parameters(self._function)
 
-    def evaluate(self) -> Tensor | float | Mapping[str, Tensor | float]:
-        """By the function's own `evaluate`. Raises `AdapterError` where it has none."""
-        returned: Tensor | float | Mapping[str, Tensor | float] = self._function.given("evaluate")()
-        return returned
+    def evaluate(self) -> Mapping[str, float]:
+        """By the function's own `evaluate`. Raises `AdapterError` where it has none, or returns no numbers."""
+        from harness.system.evaluated_values import require_values
+
+        evaluate = self._function.given("evaluate")
+        return require_values(evaluate(), evaluate)
 
     def _batch(self, index: int) -> dict[str, Tensor]:
         """The batch of a step. What makes it is the host's work, and no wait for a device whose part the CPU plays."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 from typing import Any, ClassVar
@@ -277,6 +278,26 @@ class InMemory(Right):
         self.trainer.load_state_dict(KEPT)
 
 
+class SavesTheFirstAgain(Right):
+    """What was staged for the first checkpoint is written for every later one."""
+
+    staged: Any = None
+
+    def save(self, path: Path) -> None:
+        self.staged = copy.deepcopy(self.trainer.state_dict()) if self.staged is None else self.staged
+        torch.save(self.staged, path)
+
+
+class TrainsOnFromItsAverage(Right):
+    """A save leaves the averaged weights in the model, which are right in the checkpoint."""
+
+    def save(self, path: Path) -> None:
+        super().save(path)
+        with torch.no_grad():
+            for name, tensor in self.trainer.model.named_parameters():
+                tensor.copy_(self.trainer.average[name])
+
+
 class ElsewhereThanAsked(Right):
     """Writes nothing to the path that it is given; the load repairs nothing but one tensor."""
 
@@ -321,6 +342,28 @@ class DrawsItsBatch(Right):
     def evaluate(self) -> Any:
         torch.randint(ROWS, (4,))
         return super().evaluate()
+
+
+class EvaluatesItsAverage(Right):
+    """The captured arm evaluates the averaged weights, the plain one those that it trains."""
+
+    def build(self, workload: Workload, arm: Arm) -> StepFunction:
+        self.captured = arm.capture == "step"
+        return super().build(workload, arm)
+
+    def evaluate(self) -> Any:
+        if not self.captured:
+            return super().evaluate()
+        trained = {name: tensor.detach().clone() for name, tensor in self.trainer.model.named_parameters()}
+        self._put(self.trainer.average)
+        found = super().evaluate()
+        self._put(trained)
+        return found
+
+    def _put(self, values: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, tensor in self.trainer.model.named_parameters():
+                tensor.copy_(values[name])
 
 
 class TakesTrainingBatches(Right):

@@ -221,6 +221,26 @@ def evaluated(
     return verdict_of(EVALUATION | dict(claim or {}), run)
 
 
+def beside_plain(*theirs: float | None, **changes: Any) -> Verdict:
+    """Five evaluations of a candidate beside a plain arm's, which may be a hundredth apart; None: of no loss."""
+    at = (2, 4, 6, 8, 10)
+    ours = [evaluation(steps, values={"loss": 3.0 - steps / 10}) for steps in at]
+    plain = [
+        evaluation(steps, arm="synchronizing", replica=0, values={} if loss is None else {"loss": loss})
+        for steps, loss in zip(at, theirs, strict=False)
+    ]
+    run = RunEvidence(
+        "run",
+        "evaluation",
+        {
+            "ungraphed": [arm("ungraphed"), replace(arm("ungraphed", replica=1), evaluations=ours)],
+            "synchronizing": [replace(arm("synchronizing"), evaluations=plain)],
+        },
+    )
+    claim = {"every": 2, "evaluations": 5, "plain": "synchronizing", "max_relative_difference": 0.01, **changes}
+    return verdict_of(EVALUATION | claim, run)
+
+
 def captured_evaluation(**changes: Any) -> Verdict:
     both = [arm("graphed", capture=cuda_graph()), arm("graphed", replica=1, capture=cuda_graph(**changes))]
     both[1] = replace(both[1], evaluations=[evaluation(5), evaluation(10)])
@@ -255,6 +275,14 @@ EVALUATION_CASES = [
             *(evaluation(at, left={"parameters": "x", "optimizer": "y"}) for at in (5, 10)), **differing()
         ),
     ),
+    Case("returns what a plain arm's returns", "held", lambda: beside_plain(2.8, 2.6, 2.4, 2.2, 2.0)),
+    Case("fewer than half return something else", "held", lambda: beside_plain(2.8, 9, 2.41, 9, 2.01)),
+    Case("most return something else", "evaluations_differ", lambda: beside_plain(2.8, 2.7, 2.3, 2.0, 2.0)),
+    Case("a plain arm's are zero", "evaluations_differ", lambda: beside_plain(0, 0, 0, 2.2, 2.0)),
+    Case("a plain arm's are NaN", "evaluations_differ", lambda: beside_plain(*[math.nan] * 5)),
+    Case("a plain arm returns nothing", "evaluations_differ", lambda: beside_plain(*[None] * 5)),
+    Case("a plain arm returns it once", "evaluations_differ", lambda: beside_plain(2.8, None, None, None, None)),
+    Case("an evaluation of the plain arm is missing", "evidence_missing", lambda: beside_plain(2.8, 2.6, 2.4, 2.2)),
     Case("losses differ", "differs", lambda: evaluated(**differing())),
     Case("ends apart", "end_differs", lambda: evaluated(end_state={"tensors": {"average": "x"}})),
     Case("takes a batch", "unequal_batches", lambda: evaluated(batches=[*BATCHES[:5], "other", *BATCHES[6:]])),

@@ -62,8 +62,9 @@ def unrecorded(whose: str) -> Verdict:
 
 OTHER_BUFFER = {"start_state": {"buffers": {"mean": "other"}}}
 NOISY = moved(by=2e-6, p0=(0.02, MOVED, SIZE))  # p0 follows rounding 10,000 times as far as the others
-COARSE = moved(by=1e-4, p0=(9, MOVED, SIZE))  # the candidate rounds 50 times as much as the control was nudged
-TOO_COARSE = moved(by=1e-4, p0=(11, MOVED, SIZE))
+COARSE = moved(by=1.6e-5, p0=(1.5, MOVED, SIZE))  # the candidate rounds 8 times as much as the control was nudged
+TOO_COARSE = moved(by=1.6e-5, p0=(1.7, MOVED, SIZE))
+WRONG_ALL_OVER = moved(by=1e-3, p0=(2.1, MOVED, SIZE))  # every parameter is moved 500 times as far as by the nudge
 TENTH = (0.2, MOVED, SIZE)
 NEAR_ENDS = [
     Case("every tensor moved alike", "held", near),
@@ -77,6 +78,7 @@ NEAR_ENDS = [
         "ends_apart",
         partial(near, TOO_COARSE, NOISY),
     ),
+    Case("what moves every parameter much further than rounding", "ends_apart", partial(near, WRONG_ALL_OVER, NOISY)),
     Case("every parameter moved otherwise", "ends_apart", partial(near, moved(by=0.5), NOISY)),
     Case("moved within a millionth of the tensor", "held", partial(near, moved(p0=(1e-5, 1e-5, SIZE)))),
     Case("moved by two millionths", "ends_apart", partial(near, moved(p0=(2e-5, 1e-5, SIZE)))),

@@ -81,6 +81,14 @@ def routed(theirs: list[Any], end: str = "1", said: list[str] | None = None) -> 
     return verdict_of(GRADIENTS, paired(baseline, arm("synchronizing"), candidate))
 
 
+def unreached(largest: float) -> Verdict:
+    """No gradient reached the baseline's `b` in step 5; the candidate's has one of this size."""
+    b = reduction("b", max_abs=largest, max_abs_difference=None, baseline_digest=None, baseline_max_abs=None)
+    baseline = arm("ungraphed", gradients=[gradients(0), gradients(5, tensors=[A], without=["b"])])
+    candidate = graphed(gradients=[gradients(0), gradients(5, tensors=[A, b])])
+    return verdict_of(GRADIENTS, paired(baseline, arm("synchronizing"), candidate))
+
+
 A = reduction("a")
 RELATIVELY = {"equality": "within", "max_abs_difference": None, "max_relative_difference": 1e-3}
 GRADIENT_CASES = [
@@ -138,6 +146,8 @@ GRADIENT_CASES = [
     Case(
         "an expert without tokens of which the baseline says nothing", "tensors_missing", lambda: routed([A], said=[])
     ),
+    Case("zeros where no gradient reached the baseline's", "held", lambda: unreached(0.0)),
+    Case("a gradient where none reached the baseline's", "tensors_missing", lambda: unreached(0.25)),
     Case("a tensor that nothing trains", "tensors_missing", lambda: routed([A], end="0")),
     Case("no gradient in the candidate alone", "tensors_missing", lambda: none_left(arm("ungraphed", gradients=BOTH))),
     Case(

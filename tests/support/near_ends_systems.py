@@ -61,6 +61,22 @@ class LeavesOneOut(Stateful):
             group["params"] = [each for each in group["params"] if each is not built.model[3].weight]
 
 
+class CountsTwice(Stateful):
+    """The captured arm counts what it sees of each kind twice, in whole numbers."""
+
+    told = "buffers seen"
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        built.model.register_buffer("seen", torch.zeros(2, dtype=torch.int64))
+        built.more["times"] = 2 if arm.capture == "step" else 1
+
+    def forward(self, built: Built, batch: dict[str, Tensor]) -> Tensor:
+        positive = (batch["x"][:, 0] > 0).long()
+        with torch.no_grad():
+            built.model.seen.add_(torch.stack([1 - positive, positive]).sum(dim=1) * built.more["times"])
+        return super().forward(built, batch)
+
+
 class RoundsOtherwise(Stateful):
     """The captured arm adds up the first layer in two halves. Its bias, before a norm, is moved by rounding alone."""
 
@@ -94,5 +110,5 @@ class Chaotic(Stateful):
                 parameter.mul_(built.more["other"])
 
 
-WRONG = (ForgetsItsAverage, DividesByItsRows, LeavesOneOut)
+WRONG = (ForgetsItsAverage, DividesByItsRows, LeavesOneOut, CountsTwice)
 ROUNDED = (RoundsOtherwise,)

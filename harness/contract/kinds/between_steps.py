@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from harness.contract.base import Count, Demand, Equality, Judged, Name, Positive
+from harness.contract.base import Count, Demand, Equality, Judged, Name, Positive, refuse
 from harness.contract.kinds.training import bites_by_equality
 
 
@@ -64,7 +64,9 @@ class Resume(Judged):
 
 
 class Evaluation(Judged):
-    """Training that is evaluated between its steps is, in every bit, the same training without evaluations."""
+    """Training that is evaluated between its steps is, in every bit, the same training without evaluations; and, where
+    the contract names a plain arm, its evaluations return what that one's do.
+    """
 
     kind: Literal["evaluation"]
     """Judges an arm that is evaluated between its steps against the same arm that is not."""
@@ -76,16 +78,32 @@ class Evaluation(Judged):
     """Evaluations that must have shown something: numbers of which one at least differs from those before it."""
     steps: Count
     """Steps that must have been compared."""
+    plain: Name | None = None
+    """A plain arm, evaluated after the same steps: what its evaluations return, the candidate's return, too."""
+    max_relative_difference: Positive | None = None
+    """Of what they return: the largest difference, relative to the plain arm's number, that more than half of the
+    evaluations may show. Others may be further apart: a rounding may tip a prediction, and an accuracy with it."""
 
     baseline_path: ClassVar[str] = "candidate"  # the same arm
     broken_by: ClassVar = {
         "evaluations": Demand(("vacuous_evaluations",)),
         "steps": Demand(("vacuous_steps",)),
+        "max_relative_difference": Demand(("evaluations_differ",)),
     }
     no_demand: ClassVar = {
         "candidate": "names an arm",
+        "plain": "names an arm",
         "every": "chooses the steps; an evaluation that is missing there is an ERROR",
     }
+
+    def arms(self) -> dict[str, str]:
+        return super().arms() | ({} if self.plain is None else {"plain": self.plain})
+
+    @model_validator(mode="after")
+    def _compares_what_is_returned(self) -> Evaluation:
+        if (self.plain is None) != (self.max_relative_difference is None):
+            refuse("`plain` and `max_relative_difference` go together", "kind")
+        return self
 
     def step_counts(self) -> dict[str, int | None]:
         return {"steps": self.steps, "every": self.every}
@@ -95,6 +113,9 @@ class Evaluation(Judged):
         if self.evaluations > steps // self.every:
             rule = f"`evaluations` ({self.evaluations}) is within the {steps // self.every} that there are"
             yield ("evaluations",), rule
+
+    def process_count(self) -> int | None:
+        return None if self.plain is None else 1
 
     def candidate_capabilities(self) -> frozenset[str]:
         return frozenset({"evaluate"})

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from harness.contract.base import Name, Positive, Strict
+from typing import Annotated
+
+from pydantic import Field
+
+from harness.contract.base import Name, Strict
 
 
 class Ends(Strict):
@@ -11,10 +15,11 @@ class Ends(Strict):
     control: Name
     """An arm with the baseline's settings. The harness starts it a rounding away from the baseline's parameters, so
     that it shows which tensors rounding alone moves, and how far."""
-    at_most: Positive
+    at_most: Annotated[float, Field(gt=0, lt=1)]
     """Largest distance between the two arms' movements of any tensor, from its start to its end, over the baseline's
-    (L2 norms). One that ends within ten times the control's distance, or 1e-6 of the tensor, is rounding; where the
-    median parameter is further apart than the control's, ten times as much further."""
+    (L2 norms); at 1 a parameter that is not trained at all would pass. One that ends within ten times the control's
+    distance, or 1e-6 of the tensor, is rounding; where the median parameter is further apart than the control's, up to
+    ten times as much further."""
 
     def recorded_of(self, candidate: str, baseline: str) -> dict[str, dict[str, int | str]]:
         """How all three move each tensor; and that the harness starts the control a rounding away."""

@@ -353,7 +353,9 @@ class GradientMatch(Judged):
 
 
 class Repeatability(Bounded):
-    """N runs of one arm with one seed agree, in bits or within a bound."""
+    """N runs of one arm with one seed agree, in bits or within a bound. All are of one process, with a fixed hash seed:
+    what differs from process to process alone, as a seed made of its number or of `hash()`, does not show.
+    """
 
     kind: Literal["repeatability"]
     """Judges runs of one arm with one seed against each other."""

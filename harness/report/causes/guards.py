@@ -126,7 +126,7 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     ),
     "vacuous_no_buffers": (
         "The capture names no static buffers.",
-        "name the tensors that a captured step reads and writes in the capture record",
+        "name what the graph reads and others write: its batch, or gradients where the optimizer alone is captured",
     ),
     "vacuous_no_memory": (
         "The system reports the memory of another device, or of none.",
@@ -151,6 +151,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     "evaluation_not_finite": (
         "The evaluation divides by an empty set, or meets a batch that overflows.",
         "compute the metric of that evaluation alone, batch by batch",
+    ),
+    "evaluations_differ": (
+        "The evaluation replays a graph of other weights or another mode, or reads weights that nobody averaged.",
+        "print the numbers of both arms after one evaluation, and look at which tensors each reads",
     ),
     "vacuous_evaluations": (
         "An evaluation returns a number that was kept, or does not read the parameters as they are now.",

@@ -45,9 +45,21 @@ def test_what_an_evaluation_leaves_behind_fails_with_its_reason(tmp_path: Path, 
     assert verdict.figures[figure].value == value
 
 
+@pytest.mark.parametrize(("system", "reason"), [("Right", "held"), ("EvaluatesItsAverage", "evaluations_differ")])
+def test_evaluations_return_what_a_plain_arms_do(tmp_path: Path, system: str, reason: str) -> None:
+    alone = evaluated(system, tmp_path / "alone", candidate="captured")
+    assert alone.reason == "held", "it changes nothing, and returns something new"
+    verdict = evaluated(system, tmp_path / "beside", candidate="captured", plain="plain", max_relative_difference=1e-6)
+    assert verdict.reason == reason, verdict.message
+    apart = verdict.figures["evaluated_relative_difference"].value
+    assert isinstance(apart, float)
+    assert (apart == 0) is (reason == "held")
+
+
 @pytest.mark.parametrize("fault", [name for name, breaks in BREAKS.items() if "evaluation" in breaks])
 def test_every_fault_of_an_evaluation_is_killed(tmp_path: Path, fault: str) -> None:
-    verdict = evaluated("Right", tmp_path, fault=fault)
+    beside = {"candidate": "captured", "plain": "plain", "max_relative_difference": 0.01}
+    verdict = evaluated("Right", tmp_path, fault=fault, **(beside if fault == "other_evaluation" else {}))
     assert is_killed(BREAKS[fault]["evaluation"], verdict), (verdict.reason, verdict.message)
 
 

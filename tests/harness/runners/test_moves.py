@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.evidence.arm_records import MovedApart
-from harness.runners.moves import Moves, copied, floating, moved
+from harness.runners.moves import Moves, copied, movable, moved
 
 WEIGHT, MEAN, COUNT = "parameters weight", "buffers mean", "buffers count"
 
@@ -51,15 +51,25 @@ def test_another_name_or_shape_is_not_compared_and_named() -> None:
     assert (found.tensors, found.uncompared) == ({}, [COUNT, MEAN, WEIGHT])
 
 
-def test_only_floating_point_numbers_outside_the_optimizer_are_moved() -> None:
+def test_what_an_update_reads_and_batchnorms_counts_are_judged_elsewhere() -> None:
+    batches = {"1.num_batches_tracked": torch.ones(1, dtype=torch.int64)}
     state = {
         "parameters": {"weight": torch.ones(1)},
-        "buffers": {"mean": torch.ones(1), "count": torch.ones(1, dtype=torch.int64)},
+        "buffers": {"mean": torch.ones(1), "count": torch.ones(1, dtype=torch.int64), **batches},
         "optimizer": {"exp_avg": torch.ones(1)},
         "generators": {"cpu": torch.ones(1)},
         "tensors": {"wave": torch.ones(1, dtype=torch.complex64)},
     }
-    assert sorted(floating(state)) == [MEAN, WEIGHT, "tensors wave"]
+    assert sorted(movable(state)) == [COUNT, MEAN, WEIGHT, "tensors wave"]
+
+
+def test_whole_numbers_and_flags_are_moved_as_others_are() -> None:
+    plain = {COUNT: torch.tensor([0, 0])}, {COUNT: torch.tensor([6, 8])}
+    assert apart({COUNT: torch.tensor([0, 0])}, {COUNT: torch.tensor([12, 16])}, plain).tensors == {
+        COUNT: (10.0, 10.0, 20.0)
+    }
+    flags = {COUNT: torch.tensor([False])}, {COUNT: torch.tensor([True])}
+    assert apart(flags[0], flags[0], flags).tensors == {COUNT: (1.0, 1.0, 0.0)}
 
 
 def test_a_copy_of_the_start_is_the_hosts_own() -> None:
