@@ -1,11 +1,13 @@
-"""What does not belong together makes no gate: parts of two trainers."""
+"""What does not belong together makes no gate: parts of two trainers, a waiver of another part."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -110,3 +112,47 @@ def test_parts_of_one_contract_whose_systems_are_others_are_one_gate(harness: Ca
     run_part(harness, Path("harness-reports/three"), "held")
     assert harness("judge", "--gate", PARTS[0], "harness-reports/three")[0] != 12
     assert harness("judge", "--gate", PARTS[1], "harness-reports/three")[0] == 12
+
+
+def waive(workload: str | None, days: int = 1) -> None:
+    """Write the waivers that stand beside the contracts; None: none."""
+    path = Path("contracts/waivers.yaml")
+    path.unlink(missing_ok=True)
+    if workload is not None:
+        expires = datetime.now(tz=UTC).date() + timedelta(days=days)
+        unit = f"contract: scripted-v1, claim: SCRIPT-001, workload: {workload}"
+        entry = f"{{{unit}, owner: ada, reason: known, expires: {expires}}}"
+        path.write_text(f"schema: waivers/v1\nwaivers:\n  - {entry}\n")
+
+
+@pytest.mark.parametrize(
+    ("deciding", "days", "other", "code"),
+    [
+        (None, 1, "violated", 1),
+        ("violated", -1, "violated", 1),
+        ("violated", 1, None, 0),
+        ("violated", 1, "violated", 0),
+    ],
+)
+def test_a_waiver_counts_for_what_its_own_part_decides(
+    harness: Call, deciding: str | None, days: int, other: str | None, code: int
+) -> None:
+    waive(deciding, days)
+    run_part(harness, PARTS[0], "violated")
+    waive(other)
+    run_part(harness, PARTS[1], "held")
+    for order in (PARTS, PARTS[::-1]):
+        ended, said = harness("judge", "--gate", *order)
+        assert (ended, " · 1 waived" in said) == (code, code == 0)
+        assert harness("report", *order, "--out", "page")[0] == 0
+        assert (" · 1 waived" in Path("page/summary.md").read_text()) == (code == 0)
+        shutil.rmtree("page")
+
+
+def test_a_later_attempt_with_a_waiver_does_not_waive_the_first(harness: Call) -> None:
+    run_part(harness, PARTS[0])
+    waive("violated")
+    run_part(harness, PARTS[1])
+    forge(PARTS[0] / "run.json", lambda header: header.update(started_at="2026-01-01T00:00:00+00:00"))
+    code, said = harness("judge", "--gate", *PARTS)
+    assert (code, " · 1 waived" in said) == (1, False)
