@@ -1,4 +1,4 @@
-"""What does not belong together makes no gate: parts of two trainers, a waiver of another part."""
+"""What does not belong together makes no gate: parts of two trainers, a waiver of another part, a lost contract."""
 
 from __future__ import annotations
 
@@ -156,3 +156,27 @@ def test_a_later_attempt_with_a_waiver_does_not_waive_the_first(harness: Call) -
     forge(PARTS[0] / "run.json", lambda header: header.update(started_at="2026-01-01T00:00:00+00:00"))
     code, said = harness("judge", "--gate", *PARTS)
     assert (code, " · 1 waived" in said) == (1, False)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("judge", PARTS[0]),
+        ("judge", "--gate", *PARTS),
+        ("judge", "--check", PARTS[0]),
+        ("judge", "--write", PARTS[0]),
+        ("report", PARTS[0]),
+        ("report", *PARTS, "--out", "page"),
+        ("pack", PARTS[0]),
+        ("compare", PARTS[0], PARTS[1]),
+        ("attest", PARTS[0], "--unsigned"),
+    ],
+    ids=lambda command: " ".join(map(str, command)),
+)
+def test_a_lost_copy_of_a_contract_is_altered_evidence(harness: Call, command: tuple[str | Path, ...]) -> None:
+    run_part(harness, PARTS[0], "held")
+    run_part(harness, PARTS[1], "violated")
+    (PARTS[0] / "contracts/scripted-v1.yaml").unlink()
+    code, said = harness(*command)
+    assert code == 12
+    assert "contracts/scripted-v1.yaml: missing" in said
