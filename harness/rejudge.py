@@ -170,18 +170,23 @@ def _drill_record(bundle: Bundle) -> DrillRecord | None:
 
 
 def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
-    """The contracts that the runs carry, each once; shards are checked for equal digests when joined."""
+    """The contracts that the runs carry, each once; shards are checked for equal digests when joined.
+
+    Raises EvidenceError where a copy is not as it was recorded, ContractErrors where it is and cannot be read.
+    """
     paths: dict[str, Path] = {}
     for bundle in bundles:
         for path in bundle.contract_paths():
             paths.setdefault(path.name, path)
     try:
         return load_contracts([paths[name] for name in sorted(paths)], partial(_copy_of_shared, bundles))
-    except ContractErrors as problem:
+    except (ContractErrors, UsageError) as problem:
         for bundle in bundles:  # what was changed is no contract of anybody's to mend
             if changed := [line for line in altered(bundle) if line.startswith(f"{layout.CONTRACTS}/")]:
                 rule = "a run's contracts are as they were recorded"
                 raise EvidenceError(rule, where=str(bundle.path), got="; ".join(changed[:5])) from problem
+        if isinstance(problem, UsageError):
+            raise
         raise ContractErrors([_as_named(error, bundles) for error in problem.errors]) from problem
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness.contract.load import LoadedContract
 from harness.contract.waivers import Waiver
-from harness.evidence import environment, redaction
+from harness.evidence import environment, redaction, sources
 from harness.evidence.commit_records import TwoCommits
 from harness.evidence.redaction import Redaction
 from harness.evidence.trainers import trainers
@@ -63,10 +63,9 @@ def header_of(
     commits: TwoCommits | None = None,
 ) -> Header:
     """`run.json`, but for the digests of evidence. Waivers are judged by the day on which the run starts."""
-    systems = sorted({loaded.contract.system for loaded in contracts})
-    arms = sorted({system for loaded in contracts for system in loaded.contract.systems()})
-    listed = environment.listed_sources(systems)
-    collected = environment.collect(systems, listed).model_copy(update={"trainers": trainers(arms)})
+    systems = sorted({system for loaded in contracts for system in loaded.contract.systems()})
+    listed = sources.listed_sources(systems)
+    collected = environment.collect(systems, listed).model_copy(update={"trainers": trainers(systems)})
     header = Header(
         purpose="verify" if options.fault is None else "fault",
         started_at=started.isoformat(timespec="seconds"),
@@ -81,7 +80,7 @@ def header_of(
             contracts=contract_digests(contracts),
             shared=shared_digests(contracts),
             source=collected.source_digest,
-            packages=environment.package_digests(listed),
+            packages=sources.package_digests(listed),
         ),
         waivers=[WaiverRecord(**waiver.record(started.date())) for waiver in waivers],
     )

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import SystemResolutionError
+from harness.evidence.modules import INSTALLED
 
-INSTALLED = ("site-packages", "dist-packages")
 _in_use: list[ImportPath] = []
 
 

@@ -5,46 +5,24 @@ Neither imports torch: planning must be quick, and must not start CUDA in the su
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from harness.errors import HarnessError
 from harness.evidence.cuda_driver import Devices, Gpu, devices
 from harness.evidence.environment_records import CHANGES, CpuFacts, Environment, GitFacts, GpuFacts, JobFacts
 from harness.evidence.git import git
+from harness.evidence.modules import module_installed
+from harness.evidence.sources import source_digest
 
 PACKAGES = ("torch", "triton", "numpy", "cuda-bindings", "pydantic", "transformers", "peft", "bitsandbytes")
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_INTERPRET")
 _CHECKOUT = Path(__file__).parents[2]
-SOURCE_LIMIT = 64 * 2**20  # bytes of one source file
-
-
-def module_spec(name: str) -> ModuleSpec | None:
-    """Where a module can be found, without importing it or a package that it lies in; None: nowhere."""
-    package, *inner = name.split(".")
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        return None
-    for part in inner:
-        if spec is None or spec.submodule_search_locations is None:
-            return None
-        # by its last name: a folder without `__init__.py` would be looked for below a package that nobody imported
-        spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
-    return spec
-
-
-def module_installed(name: str) -> bool:
-    """Whether a module can be found, without importing it or a package that it lies in."""
-    return module_spec(name) is not None
 
 
 @dataclass(frozen=True)
@@ -101,7 +79,7 @@ def torch_cuda() -> str | None:
 
 def collect(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None) -> Environment:
     """The machine's fingerprint. `systems` are `module:attribute` names, for the source digest; `listed`: what
-    `listed_sources` gives of them, where that is known."""
+    `sources.listed_sources` gives of them, where that is known."""
     versions = {name: installed for name in PACKAGES if (installed := _version(name)) is not None}
     return Environment(
         git=GitFacts(commit=git_commit()),
@@ -144,68 +122,6 @@ def job_facts() -> JobFacts:
         node=os.environ.get("SLURMD_NODENAME"),
         restarts=int(restarts) if restarts.isdecimal() else None,
     )
-
-
-def package_digests(listed: Mapping[str, str]) -> dict[str, str]:
-    """SHA-256 over the sources of the harness and of each package that a system lives in, by the package's name."""
-    return {package: hashlib.sha256(lines.encode()).hexdigest() for package, lines in listed.items()}
-
-
-def source_digest(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None) -> str:
-    """SHA-256 over the Python sources of the harness and of the packages that the systems live in.
-
-    From files, because a copied tree may have no git. Each file counts with its path inside its package, so the
-    digest does not depend on where the tree lies. A package that cannot be found counts as absent. Raises HarnessError
-    for sources of more than `SOURCE_LIMIT` bytes.
-    """
-    lines = listed_sources(systems) if listed is None else listed
-    return hashlib.sha256("".join(lines.values()).encode()).hexdigest()
-
-
-def listed_sources(systems: Iterable[str] = ()) -> dict[str, str]:
-    """By package, sorted: a line for each source file, its path inside the package and its SHA-256. As
-    `source_digest`."""
-    packages = sorted({"harness", *(name.partition(":")[0].partition(".")[0] for name in systems)})
-    return {package: "".join(_lines(package)) for package in packages}
-
-
-def _lines(package: str) -> Iterator[str]:
-    for name, path in _sources(package):
-        yield f"{package}/{name} {_digest(path)}\n"
-
-
-def _digest(path: Path) -> str:
-    rule = "the sources of a system are files that can be read, none endless"
-    try:
-        size = path.stat().st_size
-        if size > SOURCE_LIMIT:
-            remedy = "keep data out of the package, or under another ending than .py"
-            raise HarnessError(rule, where=str(path), got=f"{size} bytes, more than {SOURCE_LIMIT}", remedy=remedy)
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise HarnessError(rule, where=str(path), got=error.strerror or type(error).__name__) from error
-
-
-def _sources(package: str) -> list[tuple[str, Path]]:
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None:
-        return []
-    if spec.submodule_search_locations is None:  # a single file
-        return [("", Path(spec.origin))] if spec.origin is not None else []
-    return sorted(found for root in spec.submodule_search_locations for found in _below(root))
-
-
-def _below(root: str) -> Iterator[tuple[str, Path]]:
-    """Every source file below a folder. An editor's lock is a link to nothing that ends in .py, and a pipe would never
-    end: neither is one."""
-    for folder, _, names in os.walk(root):
-        for name in names:
-            path = os.path.join(folder, name)  # noqa: PTH118 - hundreds of them: a Path takes ten times as long
-            if name.endswith(".py") and os.path.isfile(path):  # noqa: PTH113 - likewise
-                yield path[len(root) :].strip(os.sep).replace(os.sep, "/"), Path(path)
 
 
 def git_commit() -> str | None:

@@ -67,6 +67,6 @@ class Environment(Facts):
     platform: str | None = None
     redacted: str | None = None  # what was left out of header and evidence
     trainers: dict[str, GitFacts] = Field(default_factory=dict)  # by `module:attribute`; of its own repository
-    source_digest: str = ""  # SHA-256, see `harness.evidence.environment.source_digest`
+    source_digest: str = ""  # SHA-256, see `harness.evidence.sources.source_digest`
     variables: dict[str, str] = Field(default_factory=dict)
     versions: dict[str, str | None] = Field(default_factory=dict)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from harness.evidence.environment import module_spec
 from harness.evidence.environment_records import CHANGES, GitFacts
 from harness.evidence.git import git
+from harness.evidence.modules import module_spec
 
 
 def trainers(systems: Iterable[str]) -> dict[str, GitFacts]:

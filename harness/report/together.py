@@ -41,7 +41,7 @@ def together(
             if one.part is not None and (seen := one.part.view.evidence.get(run_id)) is not None:
                 evidence[f"{one.part.name}/{run_id}"] = replace(seen, run_id=f"{one.part.name}/{run_id}")
     return ReportView(
-        header=_header({part.name: part.view.header for part in parts}, [_named(one) for one in units]),
+        header=_header({part.name: part.view.header for part in parts}, units),
         contracts=contracts,
         verdicts=[one.verdict for one in units],
         evidence=evidence,
@@ -83,12 +83,21 @@ def _named(one: JudgedUnit) -> Unit:
     return one.unit.model_copy(update={"runs": [f"{one.part.name}/{run}" for run in one.unit.runs]})
 
 
-def _header(headers: Mapping[str, Header], units: Sequence[Unit]) -> Header:
-    """The first header, with the units that were judged, and the waivers, interruptions and attempts of all."""
+def _header(headers: Mapping[str, Header], units: Sequence[JudgedUnit]) -> Header:
+    """The first header, with the units that were judged, and the interruptions and attempts of all.
+
+    A waiver counts for the units that its own run decides: another run's was not waived, or not any more.
+    """
     first, *others = headers.values()
+    decided = {(one.part.name, *one.name) for one in units if one.part is not None}
     changes: dict[str, object] = {
-        "units": list(units),
-        "waivers": [waiver for header in headers.values() for waiver in header.waivers],
+        "units": [_named(one) for one in units],
+        "waivers": [
+            waiver
+            for name, header in headers.items()
+            for waiver in header.waivers
+            if (name, waiver.contract, waiver.claim, waiver.workload) in decided
+        ],
         "resumed": [resumption for header in headers.values() for resumption in header.resumed],
         "drilled": list(
             {(one.contract, one.claim): one for header in headers.values() for one in header.drilled}.values()

@@ -30,6 +30,17 @@ def another_plan(begun: JournalFile, now: JournalFile) -> str | None:
     return f"another plan: run {runs[0]} is executed otherwise" if runs else None
 
 
+def other_commits(begun: Environment, now: Environment) -> Iterator[tuple[str, str, str]]:
+    """The systems that were at another commit, or changed since it in one of the two, each with both commits.
+
+    A commit that is not known is none: of a system that only one of them has, or that lies in no repository.
+    """
+    for system in sorted({*begun.trainers} & {*now.trainers}):
+        there, here = begun.trainers[system].commit, now.trainers[system].commit
+        if there is not None and here is not None and there != here:
+            yield system, there, here
+
+
 def _differences(begun: Header, now: Header) -> Iterator[str]:
     if (begun.purpose, begun.fault) != (now.purpose, now.fault):
         yield f"{_purpose(now)}, it was begun as {_purpose(begun)}"
@@ -41,6 +52,8 @@ def _differences(begun: Header, now: Header) -> Iterator[str]:
     yield from _digests("sources of the package", begun.digests.packages, now.digests.packages)
     if begun.digests.source != now.digests.source:
         yield "other sources"
+    for system, there, here in other_commits(begun.environment, now.environment):
+        yield f"the trainer {system} at the commit {here}, it was begun at {there}"
     yield from _environment(begun.environment, now.environment)
     waivers = [[waiver.model_dump(exclude={"expired"}) for waiver in header.waivers] for header in (begun, now)]
     if waivers[0] != waivers[1]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from harness.contract.claims import parts_of
@@ -19,6 +20,7 @@ from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Verdict
 from harness.run_directory.attempts import timings
 from harness.run_directory.bundle import Bundle, Header
+from harness.run_directory.same_run import other_commits
 
 NOT_IN_ANY_SHARD = Obstacle(reason="not_planned", message="no shard of this gate planned this unit")
 NOT_IN_THIS_RUN = Obstacle(reason="not_planned", message="the contract has this unit, and the run did not plan it")
@@ -150,15 +152,9 @@ def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
     than one before it, or that timed a claim of it on another kind of machine."""
     first = bundles[0]
     contracts: dict[str, tuple[str, Bundle]] = {}
-    for bundle in bundles:
+    for number, bundle in enumerate(bundles):
         header = bundle.header
-        if header.digests.source != first.header.digests.source:
-            yield EvidenceError(
-                "shards come from the same sources",
-                where=str(bundle.path),
-                got=f"source digest {header.digests.source[:12]}, {first.path} has {first.header.digests.source[:12]}",
-                remedy="run the shards again from one commit",
-            )
+        yield from _other_sources(bundle, bundles[:number])
         if header.commits != first.header.commits:
             yield EvidenceError(
                 "shards compare the same commits",
@@ -176,6 +172,41 @@ def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
                     remedy="run the shards again with one version of the contract",
                 )
     yield from _timed_apart(bundles)
+
+
+def _other_sources(bundle: Bundle, before: Sequence[Bundle]) -> Iterator[EvidenceError]:
+    """Whether it is of other sources than one before it, and whether of another commit of a trainer."""
+    where, remedy = str(bundle.path), "run the shards again from one commit"
+    sources = ((one, found) for one in before if (found := _differing_sources(one.header, bundle.header)))
+    for other, (what, digest, known) in islice(sources, 1):
+        got = f"{what} {digest[:12]}, {other.path} has {known[:12]}"
+        yield EvidenceError("shards come from the same sources", where=where, got=got, remedy=remedy)
+    commits = (
+        (one, each) for one in before for each in other_commits(one.header.environment, bundle.header.environment)
+    )
+    for other, (system, known, commit) in islice(commits, 1):
+        got = f"{system} at {commit}, {other.path} has {known}"
+        yield EvidenceError("shards come from one commit of a trainer", where=where, got=got, remedy=remedy)
+
+
+def _differing_sources(first: Header, other: Header) -> tuple[str, str, str] | None:
+    """The first package of which two runs hold other sources, and its digest in the second and the first.
+
+    A package that one of them lacks is of a system that it lacks, or was not there for the same system to import. A
+    header of before packages were listed says only whether all sources are the same.
+    """
+    known, found = first.digests.packages, other.digests.packages
+    if known and found:
+        systems, others = {*first.environment.trainers}, {*other.environment.trainers}
+        demanded = ({*known} if systems <= others else set()) | ({*found} if others <= systems else set())
+        for name in sorted(demanded | ({*known} & {*found})):
+            if known.get(name) != found.get(name):
+                return f"sources of {name} with digest", found.get(name, "none"), known.get(name, "none")
+        if {*known} != {*found}:
+            return None
+    if first.digests.source != other.digests.source:
+        return "source digest", other.digests.source, first.digests.source
+    return None
 
 
 def _timed_apart(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:

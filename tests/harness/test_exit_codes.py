@@ -79,7 +79,7 @@ def contract(
     monkeypatch.setattr("harness.session.write_reports", lambda *_: None)  # reports have tests of their own
     # and so has what a header says of machine and sources: it was most of a row, and is that of the first one here
     monkeypatch.setattr("harness.evidence.environment.collect", lambda *_: found_here())
-    monkeypatch.setattr("harness.evidence.environment.listed_sources", lambda *_: {"harness": "here"})
+    monkeypatch.setattr("harness.evidence.sources.listed_sources", lambda *_: {"harness": "here"})
     monkeypatch.setattr("harness.run_header.trainers", lambda *_: {})
     pytester.makeini("[pytest]\ncontract_paths = contracts\n")
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # hypothesis alone takes half a second of each process

@@ -290,12 +290,16 @@ def test_data_that_changed_meanwhile_are_refused(player: Player) -> None:
 
 
 MACHINES: dict[str, tuple[str, object, str]] = {
-    "processor": ("cpu_model", "another", "another machine: cpu"),
-    "memory": ("host_memory_gib", 1.0, "another machine: host_memory_gib"),
-    "commit": ("git_commit", "abc", "the commit abc, it was begun at"),
-    "sources": ("source_digest", "0" * 64, "other sources"),
-    "packages": ("package_digests", {"harness": "0" * 64}, "sources of the package harness with digest 000000000000"),
-    "versions": ("_version", "0.0", "bitsandbytes 0.0, it was begun with bitsandbytes"),
+    "processor": ("environment.cpu_model", "another", "another machine: cpu"),
+    "memory": ("environment.host_memory_gib", 1.0, "another machine: host_memory_gib"),
+    "commit": ("environment.git_commit", "abc", "the commit abc, it was begun at"),
+    "sources": ("environment.source_digest", "0" * 64, "other sources"),
+    "packages": (
+        "sources.package_digests",
+        {"harness": "0" * 64},
+        "sources of the package harness with digest 000000000000",
+    ),
+    "versions": ("environment._version", "0.0", "bitsandbytes 0.0, it was begun with bitsandbytes"),
 }
 
 
@@ -303,7 +307,7 @@ MACHINES: dict[str, tuple[str, object, str]] = {
 def test_another_machine_or_harness_is_refused(player: Player, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     interrupted(player, "held", "violated", at=2)
     function, value, found = MACHINES[name]
-    monkeypatch.setattr(environment, function, lambda *_: value)
+    monkeypatch.setattr(f"harness.evidence.{function}", lambda *_: value)
     with pytest.raises(EvidenceError) as refused:
         resumed()
     assert found in str(refused.value)
@@ -455,3 +459,45 @@ def test_a_gate_that_is_under_way_cannot_be_gone_on_with(folder: Path) -> None:
     assert second.returncode == 2
     assert b"another one is at work in it" in second.stderr
     assert rejudged(Path("reports/run")).problems == []
+
+
+def change_file() -> None:
+    Path("our_train.py").write_text("rate = 2\n")
+
+
+def commit() -> None:
+    identity = ["-c", "user.name=ada", "-c", "user.email=ada@example.org"]
+    for words in (["init", "--quiet"], ["add", "*.py"], ["commit", "--quiet", "--allow-empty", "-m", "A trainer"]):
+        subprocess.run(["git", *identity, *words], check=True)
+
+
+TRAINERS: dict[str, tuple[Callable[[], None], str]] = {
+    "a file": (change_file, "sources of the package our_train with digest "),
+    "a commit": (commit, "the trainer our_adapter:System at the commit "),
+}
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_a_trainer_that_changed_meanwhile_is_refused(
+    player: Player, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The system's module is the same, and imports another one within a function."""
+    change, found = TRAINERS[name]
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    monkeypatch.setattr("scripted_system.CONTRACT", scripted_contract("our_adapter:System"))
+    adapter = "from scripted_system import ScriptedSystem as System\n\n\ndef build():\n    import our_train\n"
+    Path("our_adapter.py").write_text(adapter)
+    Path("our_train.py").write_text("rate = 1\n")
+    commit()
+    interrupted(player, "held", "violated", at=2)
+    change()
+    with pytest.raises(EvidenceError, match="an interrupted run is gone on with as it was begun") as refused:
+        resumed()
+    assert found in str(refused.value)
+    assert player.executed == []
+
+
+def scripted_contract(system: str) -> str:
+    from scripted_system import CONTRACT
+
+    return CONTRACT.replace("scripted_system:ScriptedSystem", system)

@@ -151,11 +151,11 @@ def all_passed(statement: Any) -> None:
 
 
 def other_sources(statement: Any) -> None:
-    statement["subject"][1]["digest"]["sha256"] = "0" * 64
+    statement["subject"][-1]["digest"]["sha256"] = "0" * 64
 
 
 def fewer_subjects(statement: Any) -> None:
-    del statement["subject"][1]
+    del statement["subject"][-1]
 
 
 def one_more(statement: Any) -> None:

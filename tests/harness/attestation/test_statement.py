@@ -74,7 +74,10 @@ def test_it_is_about_the_manifest_and_the_sources_of_the_trainer(folder: Path) -
     assert statement["predicateType"] == "https://in-toto.io/attestation/test-result/v0.1"
     assert statement["subject"] == [
         {"name": "manifest.json", "digest": {"sha256": manifest}},
-        {"name": "sources of scripted_system", "digest": {"sha256": header["digests"]["packages"]["scripted_system"]}},
+        *(
+            {"name": f"sources of {name}", "digest": {"sha256": header["digests"]["packages"][name]}}
+            for name in ("raises_on_import", "scripted_system")  # which the second imports
+        ),
     ]
     [contract, described] = statement["predicate"]["configuration"]
     assert contract["digest"]["sha256"] == header["digests"]["contracts"]["scripted-v1"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from harness.errors import HarnessError
 from harness.evidence import environment
 from harness.evidence.cuda_driver import Devices, Gpu, read
-from harness.evidence.environment import source_digest
+from harness.evidence.sources import source_digest
 
 H200 = Gpu("NVIDIA H200", "GPU-1", "sm_90", 139.8)
 
@@ -57,37 +55,6 @@ class FakeDriver:
     def _cuDeviceGetAttribute(self, value: Any, attribute: int, _device: Any) -> int:  # noqa: N802
         value._obj.value = {75: 9, 76: 0}[attribute]
         return 0
-
-
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    folder = tmp_path / "a_package_of_sources"
-    folder.mkdir()
-    (folder / "__init__.py").write_text("x = 1\n")
-    return folder
-
-
-def test_a_source_without_end_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = package(tmp_path, monkeypatch)
-    with (folder / "data.py").open("wb") as file:
-        file.truncate(100 * 2**30)
-    with pytest.raises(HarnessError) as refused:
-        source_digest(["a_package_of_sources:System"])
-    assert str(refused.value) == (
-        f"{folder / 'data.py'}: the sources of a system are files that can be read, none endless; "
-        "found 107374182400 bytes, more than 67108864; keep data out of the package, or under another ending than .py"
-    )
-
-
-def test_what_is_no_source_counts_as_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = package(tmp_path, monkeypatch)
-    before = source_digest(["a_package_of_sources:System"])
-    (folder / ".#system.py").symlink_to("kim@host.1234:5678")  # the lock of an editor
-    os.mkfifo(folder / "pipe.py")
-    (folder / "folder.py").mkdir()
-    (folder / "zeros.py").symlink_to("/dev/zero")
-    (folder / "circle").symlink_to(folder)
-    assert source_digest(["a_package_of_sources:System"]) == before
 
 
 def test_a_gpu_as_the_driver_tells_it() -> None:
@@ -165,14 +132,6 @@ def test_the_cuda_version_that_torch_is_built_for(
     assert environment.torch_cuda() == cuda
 
 
-def test_modules_are_found_without_being_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "explosive.py").write_text("raise RuntimeError('imported')")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert environment.module_installed("explosive")
-    assert not environment.module_installed("no_such_module_at_all")
-    assert not environment.module_installed("no_such_package.below")
-
-
 def test_planning_imports_no_torch_and_the_fingerprint_is_json() -> None:
     program = (
         "import sys\n"
@@ -186,63 +145,3 @@ def test_planning_imports_no_torch_and_the_fingerprint_is_json() -> None:
     assert collected["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert collected["source_digest"] == source_digest(["reference_impl.system:QLoRASystem"])
     assert collected["cpu"]["cores"] >= 1
-
-
-def test_the_source_digest_follows_content_and_not_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    digests = []
-    for place, text in (("first", "a = 1\n"), ("second", "a = 1\n"), ("third", "a = 2\n")):
-        package = tmp_path / place / "digested_package"
-        (package / "below").mkdir(parents=True)
-        (package / "__init__.py").write_text("")
-        (package / "below" / "module.py").write_text(text)
-        (package / "notes.txt").write_text(place)  # no source
-        with monkeypatch.context() as patch:
-            patch.syspath_prepend(str(tmp_path / place))
-            digests.append(source_digest(["digested_package.below.module:System"]))
-    assert digests[0] == digests[1]
-    assert digests[2] != digests[0]
-    assert source_digest(["no_such_package:System"]) == source_digest()
-    assert source_digest() != digests[0]
-
-
-def test_every_source_is_listed_by_its_path_and_counts_for_its_package_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = package(tmp_path, monkeypatch)
-    for name in ("z.py", "below/a.py", "below/deeper/b.py", ".hidden/c.py", "below/notes.txt", "a.pyc"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(name)
-    (folder / "link.py").symlink_to("z.py")
-    systems = ["a_package_of_sources:System"]
-    before = environment.listed_sources(systems)
-    listed = [line.split()[0] for line in before["a_package_of_sources"].splitlines()]
-    paths = (".hidden/c.py", "__init__.py", "below/a.py", "below/deeper/b.py", "link.py", "z.py")
-    assert listed == [f"a_package_of_sources/{path}" for path in paths]
-    (folder / "below/deeper/b.py").write_text("changed")
-    after = environment.listed_sources(systems)
-    changed = {
-        name: environment.package_digests(before)[name] != environment.package_digests(after)[name] for name in before
-    }
-    assert changed == {"a_package_of_sources": True, "harness": False}
-    assert environment.collect(systems, before).source_digest != environment.collect(systems).source_digest
-
-
-def test_a_renamed_source_changes_the_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    package = tmp_path / "renaming_package"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "one.py").write_text("a = 1\n")
-    before = source_digest(["renaming_package:System"])
-    (package / "one.py").rename(package / "two.py")
-    assert source_digest(["renaming_package:System"]) != before
-
-
-def test_a_module_is_found_below_folders_that_are_no_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "nobodys" / "inner").mkdir(parents=True)
-    (tmp_path / "nobodys" / "inner" / "trainer.py").write_text("")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    spec = environment.module_spec("nobodys.inner.trainer")
-    assert spec is not None
-    assert spec.origin == str(tmp_path / "nobodys" / "inner" / "trainer.py")
-    assert environment.module_spec("nobodys.inner.missing") is None

@@ -1,0 +1,55 @@
+"""Where modules lie, found without importing any, and which of them are a library's or Python's own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+INSTALLED = ("site-packages", "dist-packages")
+_STANDARD = Path(os.__file__).parent
+
+
+def module_spec(name: str) -> ModuleSpec | None:
+    """Where a module can be found, without importing it or a package that it lies in; None: nowhere."""
+    package, *inner = name.split(".")
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    for part in inner:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        # by its last name: a folder without `__init__.py` would be looked for below a package that nobody imported
+        spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
+    return spec
+
+
+def module_installed(name: str) -> bool:
+    """Whether a module can be found, without importing it or a package that it lies in."""
+    return module_spec(name) is not None
+
+
+def places_of(package: str) -> list[Path]:
+    """The folders of a package, or the file of a module, by its name without dots; none where it cannot be found."""
+    spec = module_spec(package)
+    if spec is None:
+        return []
+    if spec.submodule_search_locations is not None:
+        return [Path(folder) for folder in spec.submodule_search_locations]
+    return [Path(spec.origin)] if spec.has_location and spec.origin is not None else []
+
+
+def place_in(folder: Path, package: str) -> Path | None:
+    """Where Python finds a package or module when it looks in this folder; None where it is not there."""
+    below, file = folder / package, folder / f"{package}.py"
+    module = os.path.isfile(file)  # noqa: PTH113 - no error where the folder may not be read
+    if os.path.isfile(below / "__init__.py") or (os.path.isdir(below) and not module):  # noqa: PTH112, PTH113
+        return below
+    return file if module else None
+
+
+def is_library(place: Path) -> bool:
+    """Whether a file or folder is an installed package's, or Python's own."""
+    return any(part in INSTALLED for part in place.parts) or place.is_relative_to(_STANDARD)
