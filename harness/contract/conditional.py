@@ -27,7 +27,7 @@ from harness.contract.claims import part_kinds, part_model, parts_of
 from harness.contract.conditions import Bound, Conditions, Situation
 from harness.contract.schema import Contract
 from harness.contract.strict_yaml import Document, Key, nearest
-from harness.contract.validation_errors import explain
+from harness.contract.validation_errors import explain, number_remedy, shown
 from harness.errors import ContractError
 from harness.kinds import kinds
 
@@ -142,11 +142,21 @@ class Bounds:
             if isinstance(value, dict):
                 place = (*path, *field.split("."))
                 try:
-                    cases = ByCase.model_validate(value).cases
+                    bound = ByCase.model_validate(value)
                 except ValidationError as error:
                     self.errors += explain(error, self.document, place, ByCase)
                 else:
-                    yield Found(claim, part, path, field, [case.conditions() for case in cases])
+                    found = Found(claim, part, path, field, [case.conditions() for case in bound.cases])
+                    self._note_what_is_no_number(found, bound)
+                    yield found
+
+    def _note_what_is_no_number(self, found: Found, bound: ByCase) -> None:
+        """A field may be left out where another bound stands beside it; the value of a case may not."""
+        for choice, value in ((None, bound.otherwise), *((at, case.value) for at, case in enumerate(bound.cases))):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                rule = f"'{found.place[-1]}' must be a valid number"
+                place, remedy = found.value_at(choice), number_remedy(value)
+                self.errors.append(self.document.error(place, rule, got=shown(value), remedy=remedy))
 
     def _sets_of(self, number: int, found: Sequence[Found]) -> dict[Choices, set[str]]:
         """The sets of numbers that a claim may be judged by, each with its workloads; `otherwise` alone is the first.

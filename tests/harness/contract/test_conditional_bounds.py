@@ -95,6 +95,26 @@ def test_a_wrong_case(toy: Toy, case: str, message: str) -> None:
     assert refusal(bounded(toy, case)) == message
 
 
+BOUNDS = "equality: within\n    max_relative_difference: 1.0e-3\n    max_abs_difference: BOUND"
+
+
+@pytest.mark.parametrize(
+    "value", ["null", "true", "[1]", "high", '"0.1"', "{otherwise: 1, cases: [{gpu: B, value: 2}]}"]
+)
+@pytest.mark.parametrize("of_case", [True, False])
+def test_a_value_that_is_no_number_beside_another_bound(toy: Toy, value: str, of_case: bool) -> None:
+    bound = f"{{otherwise: {'1' if of_case else value}, cases: [{{gpu: H100, value: {value if of_case else '1'}}}]}}"
+    path = toy("equality: bitwise\n    max_abs_difference: 0.1", BOUNDS.replace("BOUND", bound))
+    column = 25 + bound.index(value)
+    assert refusal(path).startswith(f"19:{column}: 'max_abs_difference' must be a valid number; found ")
+
+
+def test_nothing_in_the_place_of_a_value_is_told_what_to_do(toy: Toy) -> None:
+    bound = "{otherwise: null, cases: [{gpu: H100, value: 1}]}"
+    message = refusal(toy("equality: bitwise\n    max_abs_difference: 0.1", BOUNDS.replace("BOUND", bound)))
+    assert message == "19:37: 'max_abs_difference' must be a valid number; found nothing; write a number"
+
+
 def test_both_values_are_checked_at_their_own_place(toy: Toy) -> None:
     message = refusal(bounded(toy, "gpu: H100, value: -1", otherwise="-2"))
     assert [line.partition(" ")[2] for line in message.splitlines()] == [
