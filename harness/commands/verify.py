@@ -36,7 +36,8 @@ from harness.commands.arguments import (
 )
 from harness.commands.interruption import GRACE_S, LONG_GRACE_S, interruptible
 from harness.commands.printing import print_costs, print_forecast, print_judgement, print_shard, recorded_in
-from harness.contract.load import folders_read, load_contracts
+from harness.contract.folders import folders_read
+from harness.contract.load import load_contracts
 from harness.contract.waivers import expired_on, find_waivers
 from harness.evidence import environment
 from harness.fleet import gate as fleet

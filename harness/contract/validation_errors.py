@@ -91,7 +91,7 @@ def _one(detail: Any, path: Path, document: Document, root: type[BaseModel]) -> 
         rule, got = "the key 'kind' is required", ""
         remedy = f"use one of: {', '.join(claim_kinds())}"
     elif kind == "union_tag_invalid":
-        path, rule, got = (*path, "kind"), "unknown kind", f"'{context['tag']}'"
+        path, rule, got = (*path, "kind"), "unknown kind", shown(detail["input"]["kind"])
         remedy = nearest(context["tag"], _QUOTED.findall(context["expected_tags"]))
     elif kind == "literal_error" and location[-1] == "[key]":
         rule, of_key = "unknown key", True

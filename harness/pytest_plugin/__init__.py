@@ -52,7 +52,7 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     if file_path.suffix.lower() not in {".yaml", ".yml"}:
         return None
-    from harness.contract.load import real
+    from harness.contract.folders import real
     from harness.pytest_plugin.items import ContractFile, contract_files
 
     if real(file_path) not in contract_files(parent.config):

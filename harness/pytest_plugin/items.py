@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from harness import session
-from harness.contract.load import files_of_folder, load_contracts, real
+from harness.contract.folders import files_of_folder, real
+from harness.contract.load import load_contracts
 from harness.contract.tags import selected
 from harness.errors import ExitCode, HarnessError
 from harness.escaping import escaped, escaped_command, escaped_lines

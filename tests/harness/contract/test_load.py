@@ -20,6 +20,7 @@ KINDS = (
     "kernel_match, step_match, repeatability, runs_differ, step_accuracy, accumulation, not_worse, memory_steady, "
     "peak_memory, long_replay, resume, evaluation, ranks_agree, ranks_match, composite"
 )
+SORTED = ", ".join(sorted(KINDS.split(", ")))
 NAME = "'^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$'"
 BAD_VALUES = [
     (
@@ -59,6 +60,9 @@ BAD_VALUES = [
     ("steps: 10}\narms", "steps: '1e1'}\narms", "6:57: 'steps' must be a valid integer; found '1e1'"),
     ("steps: 10}\narms", "steps: null}\narms", "6:57: 'steps' must be a valid integer; found nothing; write a number"),
     ("steps: 10}\narms", "steps: -5}\narms", "6:57: 'steps' must be greater than or equal to 1; found -5"),
+    ("kind: trajectory_match", "kind: 3", f"14:11: unknown kind; found 3; use one of: {SORTED}"),
+    ("kind: trajectory_match", "kind: null", f"14:11: unknown kind; found nothing; use one of: {SORTED}"),
+    ("kind: trajectory_match", "kind: [capture]", "14:11: unknown kind; found a list of 1; did you mean 'capture'?"),
     ("steps: 10}\narms", "steps: 1.5}\narms", "6:57: 'steps' must be a valid integer; found 1.5"),
     ("steps: 10}\narms", "steps: true}\narms", "6:57: 'steps' must be a valid integer; found true"),
     ("seq_len: 8", "seq_len: -1", "6:47: 'seq_len' must be greater than or equal to 1, or a valid list; found -1"),
