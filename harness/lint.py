@@ -141,6 +141,10 @@ def _claims(
                 yield Finding("warning", loaded.where(*here, "kind"), message)
             if message := _twin_arms(loaded, part):
                 yield Finding("warning", loaded.where(*here, "candidate"), message)
+            for path in part.idle():
+                asked = f"`{path}: {part.value_at(path)}` asks for nothing"
+                message = f"{asked}, since every run meets it: leave it out, or demand more"
+                yield Finding("warning", loaded.where(*here, *path.split(".")), message)
             for problem in dict.fromkeys(problem for one in part.variants() for problem in one.undecidable()):
                 yield Finding("error", loaded.where(*here, *problem.path), problem.rule)
         yield from _faults(loaded, index, descriptions)

@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from harness.contract.base import Capability, Judged, Name, Strict, Text, refuse
 from harness.contract.claims import part_kinds, part_model, parts_of
-from harness.contract.conditions import Bound, Conditions, Situation
+from harness.contract.conditions import Bound, Conditions, Dtype, Situation
 from harness.contract.schema import Contract
 from harness.contract.strict_yaml import Document, Key, nearest
 from harness.contract.validation_errors import explain, number_remedy, shown
@@ -49,7 +49,7 @@ class Case(Strict):
     """Exactly this compute capability, such as `"9.0"`."""
     capability_at_least: Capability | None = None
     """This compute capability or a higher one."""
-    dtype: Name | None = None
+    dtype: Dtype | None = None
     """What the candidate computes in, as its system states."""
     value: Any
     """The bound."""

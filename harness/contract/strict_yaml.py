@@ -325,10 +325,14 @@ class _Reader:
             got = f"{len(text)} characters"
             self._refuse(event, f"a number has at most {MAX_NUMBER_LENGTH} characters", got=got)
         if integer:
-            return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
-        if not math.isfinite(number := float(text)):
+            number = int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+            if not -(2**63) <= number < 2**63:  # what systems, and most readers of what is recorded, can hold
+                remedy = f"write a smaller one, or a float: `{number}.0`"
+                self._refuse(event, "a whole number has at most 64 bits", got=text, remedy=remedy)
+            return number
+        if not math.isfinite(real := float(text)):
             self._refuse(event, "numbers are finite", got=f"{text}, beyond the largest float")
-        return number
+        return real
 
     def _refuse(self, event: Any, rule: str, *, got: str = "", remedy: str = "") -> NoReturn:
         mark = event.start_mark

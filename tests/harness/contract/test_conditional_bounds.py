@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from harness.commands.explain import explanation_of
 from harness.contract.claims import parts_of
 from harness.contract.conditional import numbers_of
-from harness.contract.conditions import Situation, capability_of, is_gpu, reaches
+from harness.contract.conditions import Dtype, Situation, capability_of, is_gpu, reaches
 from harness.contract.load import load_contract
 from harness.errors import ContractError
 
 Toy = Callable[..., Path]
 EFFECT = "guards: {steps: 10, training_effect: {control: waiting, last: 2, at_least: BOUND}}"
+DTYPES = get_args(Dtype)
 H100 = "NVIDIA H100 80GB HBM3"
 
 
@@ -84,6 +86,14 @@ def test_a_resolved_judgement_has_no_cases_any_more(toy: Toy) -> None:
         (
             'capability: "9.0", capability_at_least: "8.0", value: 1',
             "20:118: say either `capability` or `capability_at_least`",
+        ),
+        (
+            "dtype: flaot32, value: 1",
+            f"20:113: 'dtype' must be one of: {', '.join(DTYPES)}; found 'flaot32'; did you mean 'float32'?",
+        ),
+        (
+            "dtype: bf16, value: 1",
+            f"20:113: 'dtype' must be one of: {', '.join(DTYPES)}; found 'bf16'; did you mean 'bfloat16'?",
         ),
         (
             "workload: smal, value: 1",
@@ -185,7 +195,9 @@ def test_the_numbers_of_a_kind() -> None:
 def test_conditions_by_the_hundred_end_in_one_error(toy: Toy) -> None:
     claim = "  - id: TOY-002\n    title: t\n    kind: capture\n    candidate: fast\n"
     for field in ("nodes_at_least", "nodes_at_most", "kernels_per_layer_at_least", "skipped_steps_at_most"):
-        cases = ", ".join(f'{{gpu: {field}{n}, capability: "{n + 1}.0", dtype: d{n}, value: 9}}' for n in range(15))
+        cases = ", ".join(
+            f'{{gpu: {field}{n}, capability: "{n + 1}.0", dtype: {DTYPES[n % 10]}, value: 9}}' for n in range(15)
+        )
         claim += f"    {field}: {{otherwise: 9, cases: [{cases}]}}\n"
     assert "the conditions of a claim tell at most 20000 situations apart" in refusal(toy(claim=claim))
 

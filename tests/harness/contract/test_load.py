@@ -60,6 +60,22 @@ BAD_VALUES = [
     ("steps: 10}\narms", "steps: '1e1'}\narms", "6:57: 'steps' must be a valid integer; found '1e1'"),
     ("steps: 10}\narms", "steps: null}\narms", "6:57: 'steps' must be a valid integer; found nothing; write a number"),
     ("steps: 10}\narms", "steps: -5}\narms", "6:57: 'steps' must be greater than or equal to 1; found -5"),
+    (
+        "steps: 10}\narms",
+        "steps: 10, seed: 12345678901234567890123456}\narms",
+        (
+            "6:67: a whole number has at most 64 bits; found 12345678901234567890123456; "
+            "write a smaller one, or a float: `12345678901234567890123456.0`"
+        ),
+    ),
+    (
+        "steps: 10}\narms",
+        "steps: 9223372036854775808}\narms",
+        (
+            "6:57: a whole number has at most 64 bits; found 9223372036854775808; "
+            "write a smaller one, or a float: `9223372036854775808.0`"
+        ),
+    ),
     ("kind: trajectory_match", "kind: 3", f"14:11: unknown kind; found 3; use one of: {SORTED}"),
     ("kind: trajectory_match", "kind: null", f"14:11: unknown kind; found nothing; use one of: {SORTED}"),
     ("kind: trajectory_match", "kind: [capture]", "14:11: unknown kind; found a list of 1; did you mean 'capture'?"),
