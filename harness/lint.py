@@ -13,7 +13,7 @@ from harness.contract.strict_yaml import nearest
 from harness.errors import HarnessError
 from harness.kinds import kind_of
 from harness.system.options import option_error
-from harness.system.protocol import SystemDescription
+from harness.system.protocol import FaultDescription, SystemDescription
 
 if TYPE_CHECKING:
     from harness.run_directory.drill_record import DrillRecord
@@ -44,7 +44,16 @@ def lint(loaded: LoadedContract, describe: Describe, claims: Collection[str] | N
     findings += _arms(loaded, descriptions)
     findings += _workloads(loaded, descriptions)
     findings += _claims(loaded, descriptions, claims)
+    findings += _numbers(loaded, descriptions, claims)
     return sorted(findings, key=lambda finding: _place(finding, str(loaded.path)))
+
+
+def errors_of(loaded: LoadedContract, describe: Describe) -> list[Finding]:
+    """The errors that `lint` finds, but for systems that cannot be described."""
+    descriptions, _ = _describe_all(loaded, describe)
+    found = [*_arms(loaded, descriptions), *_workloads(loaded, descriptions), *_claims(loaded, descriptions, None)]
+    errors = [finding for finding in found if finding.level == "error"]
+    return sorted(errors, key=lambda finding: _place(finding, str(loaded.path)))
 
 
 def lint_together(contracts: Sequence[LoadedContract]) -> list[Finding]:
@@ -141,21 +150,33 @@ def _claims(
                 yield Finding("warning", loaded.where(*here, "kind"), message)
             if message := _twin_arms(loaded, part):
                 yield Finding("warning", loaded.where(*here, "candidate"), message)
+            for path in part.idle():
+                asked = f"`{path}: {part.value_at(path)}` asks for nothing"
+                message = f"{asked}, since every run meets it: leave it out, or demand more"
+                yield Finding("warning", loaded.where(*here, *path.split(".")), message)
             for problem in dict.fromkeys(problem for one in part.variants() for problem in one.undecidable()):
                 yield Finding("error", loaded.where(*here, *problem.path), problem.rule)
         yield from _faults(loaded, index, descriptions)
-        yield from _numbers(loaded, index, descriptions)
 
 
-def _numbers(loaded: LoadedContract, index: int, descriptions: Mapping[str, SystemDescription]) -> Iterator[Finding]:
-    """Demanded numbers that none of the claim's faults breaks: they could be anything."""
-    from harness.drill.numbers import left_out_for, unbroken
+def _numbers(
+    loaded: LoadedContract, descriptions: Mapping[str, SystemDescription], claims: Collection[str] | None
+) -> Iterator[Finding]:
+    """Demanded numbers that none of a claim's faults breaks: they could be anything."""
     from harness.drill.offered import offered_faults
 
-    claim = loaded.contract.claims[index]
-    if loaded.contract.system not in descriptions or not claim.falsified_by:
+    if loaded.contract.system not in descriptions:
         return
     offered = offered_faults(descriptions.values())
+    for index, claim in enumerate(loaded.contract.claims):
+        if claim.falsified_by and (claims is None or claim.id in claims):
+            yield from _numbers_of(loaded, index, offered)
+
+
+def _numbers_of(loaded: LoadedContract, index: int, offered: Mapping[str, FaultDescription]) -> Iterator[Finding]:
+    from harness.drill.numbers import left_out_for, unbroken
+
+    claim = loaded.contract.claims[index]
     for position, fault in enumerate(claim.falsified_by):
         if fault in offered and (left_out := left_out_for(claim, offered[fault])):
             message = f"fault '{fault}' breaks `{left_out}`, which '{claim.id}' does not demand: it will survive"

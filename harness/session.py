@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from harness.runners.interpreters import Interpreters
 
 
+Refuse = Callable[[Sequence[LoadedContract], Sequence[Waiver]], None]
+
+
 def plan_contracts(
     contracts: Sequence[LoadedContract], options: VerifyOptions, checkout: Checkout | None = None
 ) -> Plan:
@@ -83,16 +86,20 @@ def verify(
     options: VerifyOptions,
     watch: Watch | None = None,
     interpreters: Interpreters | None = None,
+    refuse: Refuse | None = None,
 ) -> Judgement:
     """Execute every planned run, judge every unit, write the run directory. Raises ContractError, UsageError.
 
     interpreters: those that were started before, for the runs; they are ended with the last run.
+    refuse: raises ContractError where contracts that load are not to be run (`harness.linted`).
     Whatever ends it early (also KeyboardInterrupt, and SystemExit on SIGTERM) leaves the evidence so far, marked
     INCOMPLETE, and carries a note that says where; with `options.resume` such a directory is gone on with.
     """
     contracts = load_contracts(paths)
     options = of_tags(contracts, options)
     waivers = find_waivers(paths, options.waivers)
+    if refuse is not None:
+        refuse(contracts, waivers)
     with baselines(contracts, options) as checkout:
         return _verified(contracts, waivers, options, checkout, watch, interpreters)
 

@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from harness.contract import strict_yaml
 from harness.contract.base import Name, Strict, Text
-from harness.contract.load import files_of_folder
+from harness.contract.folders import files_of_folder
 from harness.contract.upstream.items import Item, read_upstream
 from harness.errors import ContractError
 from harness.evidence.files import first_error

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from harness.contract import strict_yaml
-from harness.contract.load import files_of_folder
+from harness.contract.folders import files_of_folder
 from harness.contract.upstream.sections import CLAIM_SECTIONS, TITLE_KEYS
 
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,8 @@ import typer
 
 from harness.commands.arguments import Json, Paths, Tags, Waivers
 from harness.contract import version_1
-from harness.contract.load import LoadedContract, folders_read, load_contracts
+from harness.contract.folders import folders_read
+from harness.contract.load import LoadedContract, load_contracts, unused_files
 from harness.contract.schema import SCHEMA_VERSION
 from harness.contract.tags import selected
 from harness.contract.waivers import Waiver, expired_on, find_waivers, unmatched
@@ -58,7 +59,11 @@ def findings_of(
     findings = [
         item for contract in loaded for item in (*lint(contract, describe, only), *lint_drill(contract, records))
     ]
-    return loaded, [*_old_versions(loaded), *findings, *lint_together(loaded), *stale]
+    unused = [
+        Finding("warning", f"{file}:1:1", "no contract that was read uses this shared file")
+        for file in unused_files(paths, loaded)
+    ]
+    return loaded, [*_old_versions(loaded), *findings, *lint_together(loaded), *unused, *stale]
 
 
 def _old_versions(contracts: Sequence[LoadedContract]) -> list[Finding]:

@@ -33,6 +33,7 @@ from harness.drill import matrix
 from harness.fleet import gate as fleet
 from harness.fleet.engines import engine
 from harness.fleet.shards import drill_shards
+from harness.linted import refuse_lint_errors
 from harness.report.progress import Progress
 from harness.standard_streams import print_json, print_lines
 
@@ -74,7 +75,7 @@ def drill(
             print_forecast(forecast_drill(paths, options), as_json=json)
         return
     with interruptible(LONG_GRACE_S), Progress(recorded_in(reports)) as watch:
-        result = fire_drill.drill(paths, options, watch)
+        result = fire_drill.drill(paths, options, watch, refuse_lint_errors)
     if json:
         print_json(matrix.as_json(result.record, result.run_directory))
     else:
@@ -84,5 +85,7 @@ def drill(
 
 def drill_on(on: str | None, gpus: str | None, paths: Sequence[Path], directory: Path, *, redact: bool | None) -> int:
     """Every fault of the contracts as jobs of an engine; the worst exit code of a shard."""
-    jobs_of, shards = engine(on, gpus), drill_shards(load_contracts(paths))
+    contracts = load_contracts(paths)
+    refuse_lint_errors(contracts)
+    jobs_of, shards = engine(on, gpus), drill_shards(contracts)
     return fleet.worst(fleet.run_shards(shards, jobs_of, directory, print_shard, redact_words(redact)).values())

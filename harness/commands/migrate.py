@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from harness.commands.arguments import Paths
-from harness.contract.load import contract_files, real
+from harness.contract.folders import real
+from harness.contract.load import contract_files
 from harness.contract.migrate import Migration, migration_of
 from harness.contract.schema import SCHEMA_VERSION
 from harness.errors import ExitCode

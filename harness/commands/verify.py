@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -36,13 +37,15 @@ from harness.commands.arguments import (
 )
 from harness.commands.interruption import GRACE_S, LONG_GRACE_S, interruptible
 from harness.commands.printing import print_costs, print_forecast, print_judgement, print_shard, recorded_in
-from harness.contract.load import folders_read, load_contracts
+from harness.contract.folders import folders_read
+from harness.contract.load import load_contracts
 from harness.contract.waivers import expired_on, find_waivers
 from harness.evidence import environment
 from harness.fleet import gate as fleet
 from harness.fleet.engines import engine
 from harness.fleet.shards import gate_shards
 from harness.github_actions import append_step_summary
+from harness.linted import refuse_lint_errors
 from harness.rejudge import judged
 from harness.report.progress import Progress
 from harness.standard_streams import print_lines
@@ -114,18 +117,21 @@ def verify_here(paths: Sequence[Path], options: session.VerifyOptions) -> sessio
     """Every run on this machine; while contracts are read and systems describe themselves, interpreters import."""
     from harness.runners.interpreters import Interpreters
 
+    refuse = partial(refuse_lint_errors, paths=paths, limit_s=options.wall_limit_s)
     with Interpreters() as interpreters:
         if environment.torch_version() is not None and hasattr(os, "killpg"):
             interpreters.begin()
         with Progress(recorded_in(options.reports)) as watch:
-            return session.verify(paths, options, watch, interpreters)
+            return session.verify(paths, options, watch, interpreters, refuse)
 
 
 def verify_on(
     on: str | None, gpus: str | None, paths: Sequence[Path], options: session.VerifyOptions
 ) -> session.Judgement:
     """Every claim of the contracts as jobs of an engine, then all run directories judged together."""
-    jobs_of, shards = engine(on, gpus), gate_shards(load_contracts(paths))
+    contracts = load_contracts(paths)
+    refuse_lint_errors(contracts, find_waivers(paths, options.waivers), paths)
+    jobs_of, shards = engine(on, gpus), gate_shards(contracts)
     directory = fleet.new_directory(options.reports, options.name)
     given = {
         "--baseline": options.baseline,

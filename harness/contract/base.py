@@ -89,6 +89,8 @@ class Judged(Strict):
     """Whose evidence it is judged by where arms have several ranks: each one's for itself, the first one's, or all."""
     broken_by: ClassVar[Mapping[str, Demand]] = {}
     """Every field that can turn PASS into FAIL, by its path, with what the judge says then."""
+    asks_nothing: ClassVar[Mapping[str, float]] = {}
+    """Of fields of `broken_by`, by their path, the value that every run meets."""
     no_demand: ClassVar[Mapping[str, str]] = {}
     """Every other field, by its path, with why it can turn no PASS into FAIL. A path covers what lies below it."""
 
@@ -138,7 +140,17 @@ class Judged(Strict):
     def can_bite(self, path: str) -> bool:
         """Whether the value at a path of `broken_by` can: it is there, and not empty."""
         value = self.value_at(path)
-        return value is not None and value is not False and value not in ([], {})
+        if value is None or value is False or value in ([], {}):
+            return False
+        return value != self.asks_nothing.get(path)
+
+    def idle(self) -> list[str]:
+        """Paths of fields that ask for nothing wherever it is judged."""
+        return [
+            path
+            for path, nothing in self.asks_nothing.items()
+            if all(one.value_at(path) == nothing for one in self.variants())
+        ]
 
     def value_at(self, path: str) -> object:
         """The value at a path such as `guards.steps`; None where something on the way is left out."""

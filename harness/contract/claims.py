@@ -67,10 +67,11 @@ class _OneOf:
     def _validated(self, value: Any) -> Any:
         names = self._names()
         kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
-        if isinstance(kind, str) and kind not in names:
+        named = isinstance(value, dict) and "kind" in value
+        if kind not in names if isinstance(kind, str) else named:
             expected = ", ".join(map(repr, names))
             raise PydanticKnownError(
-                "union_tag_invalid", {"discriminator": "'kind'", "tag": kind, "expected_tags": expected}
+                "union_tag_invalid", {"discriminator": "'kind'", "tag": str(kind), "expected_tags": expected}
             )
         # what has no kind is refused by any of them, and in the same words
         chosen = kind if isinstance(kind, str) else names[0]

@@ -24,10 +24,10 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from harness.contract.base import Capability, Judged, Name, Strict, Text, refuse
 from harness.contract.claims import part_kinds, part_model, parts_of
-from harness.contract.conditions import Bound, Conditions, Situation
+from harness.contract.conditions import Bound, Conditions, Dtype, Situation
 from harness.contract.schema import Contract
 from harness.contract.strict_yaml import Document, Key, nearest
-from harness.contract.validation_errors import explain
+from harness.contract.validation_errors import explain, number_remedy, shown
 from harness.errors import ContractError
 from harness.kinds import kinds
 
@@ -49,7 +49,7 @@ class Case(Strict):
     """Exactly this compute capability, such as `"9.0"`."""
     capability_at_least: Capability | None = None
     """This compute capability or a higher one."""
-    dtype: Name | None = None
+    dtype: Dtype | None = None
     """What the candidate computes in, as its system states."""
     value: Any
     """The bound."""
@@ -142,11 +142,21 @@ class Bounds:
             if isinstance(value, dict):
                 place = (*path, *field.split("."))
                 try:
-                    cases = ByCase.model_validate(value).cases
+                    bound = ByCase.model_validate(value)
                 except ValidationError as error:
                     self.errors += explain(error, self.document, place, ByCase)
                 else:
-                    yield Found(claim, part, path, field, [case.conditions() for case in cases])
+                    found = Found(claim, part, path, field, [case.conditions() for case in bound.cases])
+                    self._note_what_is_no_number(found, bound)
+                    yield found
+
+    def _note_what_is_no_number(self, found: Found, bound: ByCase) -> None:
+        """A field may be left out where another bound stands beside it; the value of a case may not."""
+        for choice, value in ((None, bound.otherwise), *((at, case.value) for at, case in enumerate(bound.cases))):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                rule = f"'{found.place[-1]}' must be a valid number"
+                place, remedy = found.value_at(choice), number_remedy(value)
+                self.errors.append(self.document.error(place, rule, got=shown(value), remedy=remedy))
 
     def _sets_of(self, number: int, found: Sequence[Found]) -> dict[Choices, set[str]]:
         """The sets of numbers that a claim may be judged by, each with its workloads; `otherwise` alone is the first.

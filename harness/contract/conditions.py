@@ -5,8 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Literal
 
 OTHERWISE = "otherwise"
+# Data types that a condition may name, as torch calls them: another name would hold nowhere, and nothing would say so.
+Dtype = Literal[
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float4_e2m1fn_x2",
+]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,18 +13,16 @@ from pydantic import ValidationError
 
 from harness.contract import shared, strict_yaml, version_1
 from harness.contract.conditional import Bounds, Reading
+from harness.contract.folders import RULE, files_of_folder, real, shared_files
 from harness.contract.references import problems
 from harness.contract.schema import SCHEMA_VERSION, Contract
-from harness.contract.shared import Locate, SharedFile, SharedFiles, is_shared_file
+from harness.contract.shared import Locate, SharedFile, SharedFiles
 from harness.contract.strict_yaml import MOST_ERRORS
 from harness.contract.validation_errors import explain
 from harness.errors import ContractError, ContractErrors
 from harness.existing_paths import require_existing
 
-WAIVERS_FILE = "waivers.yaml"  # lies beside contracts and is none; in any case, and as `.yml`
 NO_CONTRACT = "a file that is no contract lies in another folder, or in a hidden one"
-SUFFIXES = frozenset({".yaml", ".yml"})
-RULE = f"every .yaml and .yml in it at any depth, but hidden ones, shared files and {WAIVERS_FILE}"
 
 
 @dataclass(frozen=True)
@@ -105,77 +102,6 @@ def _validated_once(reading: Reading) -> tuple[Contract | None, list[ContractErr
     return contract, document.cut(first, len(found))
 
 
-@dataclass(frozen=True)
-class FolderFiles:
-    """The YAML files of a folder, each kind sorted: contracts, waivers, hidden files, what contracts share."""
-
-    contracts: list[Path]
-    waivers: list[Path]
-    hidden: list[Path]
-    shared: list[Path]
-
-
-def files_of_folder(folder: Path) -> FolderFiles:
-    """Which files below a folder are contracts: the one rule, for every command and for pytest.
-
-    Every file whose name ends in `.yaml` or `.yml`, in any case and at any depth, is a contract; but for waiver files
-    (`waivers.yaml`), for files that contracts share (`schema: shared/v2`), and for hidden files and those in
-    hidden folders (a name that begins with a dot). Links are followed, each folder is entered once, so that a circle of
-    links ends.
-    """
-    found = FolderFiles([], [], [], [])
-    entered: set[Path] = set()
-
-    def enter(directory: Path, *, hidden: bool) -> None:
-        if real(directory) in entered:
-            return
-        entered.add(real(directory))
-        try:
-            inside = sorted(directory.iterdir())
-        except OSError as error:
-            rule = "a folder of contracts can be read"
-            raise ContractError(rule, where=str(directory), got=str(error.strerror)) from error
-        for path in inside:
-            unseen = hidden or path.name.startswith(".")
-            if os.path.isdir(path):  # noqa: PTH112 - what cannot be looked at is none, and raises nothing
-                enter(path, hidden=unseen)
-            elif path.suffix.lower() in SUFFIXES:
-                _kind_of(path, found, hidden=unseen).append(path)
-
-    enter(folder, hidden=False)
-    return FolderFiles(sorted(found.contracts), sorted(found.waivers), sorted(found.hidden), sorted(found.shared))
-
-
-def real(path: Path) -> Path:
-    """Where a path leads, links followed as far as they lead anywhere: `Path.resolve` raises for a circle of them."""
-    return Path(os.path.realpath(path))
-
-
-def _kind_of(path: Path, found: FolderFiles, *, hidden: bool) -> list[Path]:
-    if hidden:
-        return found.hidden
-    if is_waiver_file(path):
-        return found.waivers
-    return found.shared if is_shared_file(path) else found.contracts
-
-
-def is_waiver_file(path: Path) -> bool:
-    """Whether a file's name says that it holds waivers."""
-    return path.suffix.lower() in SUFFIXES and f"{path.stem.lower()}.yaml" == WAIVERS_FILE
-
-
-def folders_read(paths: Sequence[Path]) -> list[str]:
-    """A line for each folder among `paths`: how many contracts it holds, by which rule, and what was left out."""
-    lines = []
-    for path in paths:
-        if path.is_dir():
-            found = files_of_folder(path)
-            hidden = f"; hidden: {', '.join(map(str, found.hidden))}" if found.hidden else ""
-            number = len(found.contracts)
-            lines.append(f"{path}: {number} contract file{'' if number == 1 else 's'} ({RULE}){hidden}")
-    return lines
-
-
 @contextmanager
 def _uncollected() -> Iterator[None]:
     """Within the block nothing is looked for to be freed: models and documents are kept, and the looks take a tenth."""
@@ -203,9 +129,13 @@ def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[
         for file in _files(paths, errors):
             try:
                 loaded.append(load_contract(file, files))
-            except ContractError as error:  # one of a shared file is that of every contract that uses it
-                listed = {str(each) for each in errors}
-                errors += [each for each in error.each() if str(each) not in listed]
+            except ContractError as error:
+                _add_new(errors, error)
+        for file in shared_files(paths):  # also one that nobody uses: it may be a contract that says it is none
+            try:
+                files.read(file)
+            except ContractError as error:
+                _add_new(errors, error)
     first_with_id: dict[str, LoadedContract] = {}
     for one in loaded:
         first = first_with_id.setdefault(one.contract.id.casefold(), one)
@@ -217,6 +147,18 @@ def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[
     if errors:
         raise ContractErrors(errors)
     return loaded
+
+
+def _add_new(errors: list[ContractError], found: ContractError) -> None:
+    """One error of a shared file is that of every contract that uses it."""
+    listed = {str(each) for each in errors}
+    errors += [each for each in found.each() if str(each) not in listed]
+
+
+def unused_files(paths: Sequence[Path], contracts: Sequence[LoadedContract]) -> list[Path]:
+    """The shared files of folders among `paths` that none of these contracts uses."""
+    used = {real(Path(file.document.where)) for one in contracts for file in one.shared}
+    return [file for file in shared_files(paths) if real(file) not in used]
 
 
 def contract_files(paths: Sequence[Path]) -> list[Path]:

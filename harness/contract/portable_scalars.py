@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+MAX_NUMBER_LENGTH = 100
 _RESOLVER: Any = yaml.resolver.Resolver()
 _CONSTRUCTOR = yaml.constructor.SafeConstructor()
 # of every plain scalar that is not a string to both, and of no other but by chance
@@ -31,6 +32,15 @@ def portable(text: str, value: object) -> str | None:
     if isinstance(value, str):
         return f'"{text}"'
     return _float_text(text) if isinstance(value, float) else str(value)
+
+
+def number_of_text(text: str) -> str | None:
+    """How to write a number that was written as a text, such as `1_000` or "1e-5"; None where it is none."""
+    bare = text.strip().replace("_", "")
+    found = _FLOAT.fullmatch(bare) if len(bare) <= MAX_NUMBER_LENGTH else None
+    if found is None or not found["whole"] + found["rest"]:
+        return None
+    return str(int(bare)) if bare.lstrip("+-").isdigit() else _float_text(bare)
 
 
 def _reads_alike(text: str, value: object) -> bool:

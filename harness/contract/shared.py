@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -17,7 +17,8 @@ from pydantic import Field, ValidationError
 
 from harness.contract import strict_yaml
 from harness.contract.base import Name, Strict
-from harness.contract.schema import Arm, Workload
+from harness.contract.schema import SCHEMA_VERSION as CONTRACT_VERSION
+from harness.contract.schema import Arm, Contract, Workload
 from harness.contract.strict_yaml import Document
 from harness.contract.validation_errors import explain
 from harness.errors import ContractError, ContractErrors
@@ -27,6 +28,7 @@ SECTIONS = ("workloads", "arms")
 MOST_FILES = 20  # that one contract uses
 WHAT = "a shared file"
 PLACE = "a shared file lies in the contract's folder, or in the one above it"
+_PREFIX = "shared/"
 _SCHEMA_LINE = re.compile(r"""^schema:[ \t]*["']?shared/""", re.MULTILINE)
 
 # The path of a contract, which of its shared files, and how it names it; where that lies.
@@ -44,6 +46,9 @@ class Shared(Strict):
     """Arms by name."""
 
 
+_OF_CONTRACTS = {field.alias or name for name, field in Contract.model_fields.items()} - {"schema", *SECTIONS}
+
+
 @dataclass(frozen=True)
 class SharedFile:
     """A valid shared file; `digest` is the SHA-256 of its bytes, in hexadecimal."""
@@ -57,11 +62,23 @@ class SharedFile:
 
 
 def is_shared_file(path: Path) -> bool:
-    """Whether a file says of itself that it holds what contracts share; one that cannot be read does not."""
+    """Whether a file's `schema` says that it holds what contracts share; one that cannot be read does not say so."""
     try:
-        return path.is_file() and _SCHEMA_LINE.search(strict_yaml.read_text(path)) is not None
+        return path.is_file() and _says_shared(strict_yaml.read_text(path))
     except (ContractError, OSError):
         return False
+
+
+@lru_cache(maxsize=64)  # a command looks into a folder several times
+def _says_shared(text: str) -> bool:
+    if _PREFIX not in text:
+        return False
+    try:
+        value = strict_yaml.parse(text).value
+    except ContractError:  # which is told of it as of a contract: all that its text decides is by which name
+        return _SCHEMA_LINE.search(text) is not None
+    schema = value.get("schema") if isinstance(value, dict) else None
+    return isinstance(schema, str) and schema.startswith(_PREFIX)
 
 
 def beside(folder: Path, name: str) -> Path:
@@ -70,12 +87,14 @@ def beside(folder: Path, name: str) -> Path:
     Raises ContractError for one that leads elsewhere, also by a link.
     """
     parts = PurePosixPath(name).parts
-    refused = PurePosixPath(name).is_absolute() or "\\" in name or ":" in name or ".." in parts[1:]
+    if PurePosixPath(name).is_absolute() or "\\" in name or ":" in name or ".." in parts[1:]:
+        raise ContractError(PLACE, got=repr(name), remedy="name it by a path from the contract's folder")
     path = Path(os.path.normpath(folder / name))
     top = os.path.realpath(folder / ".." if parts[:1] == ("..",) else folder)
-    within = Path(os.path.realpath(path)).is_relative_to(top)
-    if refused or not within:
-        raise ContractError(PLACE, got=repr(name), remedy="name it by a path from the contract's folder")
+    end = os.path.realpath(path)
+    if not Path(end).is_relative_to(top):
+        got = f"'{name}', a link that leads out of it, to {end}"
+        raise ContractError(PLACE, got=got, remedy="put the file itself there, or a link to one that lies there")
     return path
 
 
@@ -95,20 +114,36 @@ class SharedFiles:
         if len(names) > MOST_FILES:
             rule = f"a contract uses at most {MOST_FILES} files"
             raise document.error(("uses",), rule, got=str(len(names)), remedy="join some of them")
-        return [self._file(document, path, number, name) for number, name in enumerate(names)]
+        found = [self._place(document, path, number, name) for number, name in enumerate(names)]
+        if self._locate is None:  # a run keeps files by their bytes, which two may have alike
+            self._refuse_twice(document, names, found)
+        return [self.read(each) for each in found]
 
-    def _file(self, document: Document, path: Path, number: int, name: str) -> SharedFile:
+    def read(self, path: Path) -> SharedFile:
+        """One shared file. Raises ContractError; ContractErrors for several."""
+        if path not in self._read:
+            self._read[path] = read_shared(path)
+        return self._read[path]
+
+    def _refuse_twice(self, document: Document, names: Sequence[str], found: Sequence[Path]) -> None:
+        first: dict[str, str] = {}
+        for number, (name, each) in enumerate(zip(names, found, strict=True)):
+            end = os.path.realpath(each)
+            if end in first:
+                got = f"'{name}', which is '{first[end]}' again"
+                raise document.error(("uses", number), "`uses` names a file once", got=got, remedy="remove it")
+            first[end] = name
+
+    def _place(self, document: Document, path: Path, number: int, name: str) -> Path:
         try:
             found = self._locate(path, number, name) if self._locate else self._beside(path.parent, name)
         except ContractError as error:
             raise document.error(("uses", number), error.rule, got=error.got, remedy=error.remedy) from error
-        if found not in self._read:
-            if not found.is_file():
-                what = "a directory" if found.is_dir() else "nothing"
-                got, remedy = f"{what} at {found}", "check the path, which begins at the contract's folder"
-                raise document.error(("uses", number), "a shared file is there", got=got, remedy=remedy)
-            self._read[found] = read_shared(found)
-        return self._read[found]
+        if found not in self._read and not found.is_file():
+            what = "a directory" if found.is_dir() else "nothing"
+            got, remedy = f"{what} at {found}", "check the path, which begins at the contract's folder"
+            raise document.error(("uses", number), "a shared file is there", got=got, remedy=remedy)
+        return found
 
 
 def read_shared(path: Path) -> SharedFile:
@@ -119,6 +154,10 @@ def read_shared(path: Path) -> SharedFile:
         got = repr(value.get("schema", "no `schema`")) if isinstance(value, dict) else "no mapping"
         remedy = f"write `schema: {SCHEMA_VERSION}`"
         raise document.error(("schema",), f"{WHAT} says that it is one", got=got, remedy=remedy)
+    if foreign := [key for key in value if key in _OF_CONTRACTS]:
+        rule, got = "a shared file holds workloads and arms alone", ", ".join(map(repr, foreign))
+        remedy = f"write `schema: {CONTRACT_VERSION}`, or move them into a contract"
+        raise document.error(("schema",), rule, got=f"{got}, which only contracts have", remedy=remedy)
     if errors := document.unportable_errors():
         raise ContractErrors(errors)
     try:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from harness.contract.portable_scalars import FIRST_CHARACTERS, portable
+from harness.contract.portable_scalars import FIRST_CHARACTERS, MAX_NUMBER_LENGTH, number_of_text, portable
 from harness.errors import ContractError
 
 MAX_BYTES = 1 << 20
@@ -35,7 +35,6 @@ _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": Fals
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NON_FINITE = re.compile(r"[-+]?(\.inf|\.Inf|\.INF)|\.nan|\.NaN|\.NAN")
-_MAX_NUMBER_LENGTH = 100
 _TAB_INDENTATION = re.compile(r"^ *\t", re.MULTILINE)
 _CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 
@@ -49,6 +48,13 @@ class Unportable:
     instead: str
     start: int
     end: int
+
+    def remedy(self) -> str:
+        """What to write; of a text that YAML 1.1 takes for a number, such as `1_000`, first the number."""
+        number = number_of_text(self.text) if self.instead.startswith('"') else None
+        return (
+            f"write `{self.instead}`" if number is None else f"write `{number}`, or `{self.instead}` where it is a text"
+        )
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ class Document:
                 "every YAML reader reads a value alike",
                 where=f"{self.where}:{found.position[0]}:{found.position[1]}",
                 got=f"`{found.text}`, which YAML 1.1 reads otherwise",
-                remedy=f"write `{instead.get(found.position, found.instead)}`",
+                remedy=f"write `{instead[found.position]}`" if found.position in instead else found.remedy(),
             )
             for found in self.unportable[:MOST_ERRORS]
         ]
@@ -315,14 +321,18 @@ class _Reader:
         integer = _INT.fullmatch(text)
         if not integer and not _FLOAT.fullmatch(text):
             return text
-        if len(text) > _MAX_NUMBER_LENGTH:
+        if len(text) > MAX_NUMBER_LENGTH:
             got = f"{len(text)} characters"
-            self._refuse(event, f"a number has at most {_MAX_NUMBER_LENGTH} characters", got=got)
+            self._refuse(event, f"a number has at most {MAX_NUMBER_LENGTH} characters", got=got)
         if integer:
-            return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
-        if not math.isfinite(number := float(text)):
+            number = int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+            if not -(2**63) <= number < 2**63:  # what systems, and most readers of what is recorded, can hold
+                remedy = f"write a smaller one, or a float: `{number}.0`"
+                self._refuse(event, "a whole number has at most 64 bits", got=text, remedy=remedy)
+            return number
+        if not math.isfinite(real := float(text)):
             self._refuse(event, "numbers are finite", got=f"{text}, beyond the largest float")
-        return number
+        return real
 
     def _refuse(self, event: Any, rule: str, *, got: str = "", remedy: str = "") -> NoReturn:
         mark = event.start_mark

@@ -10,12 +10,14 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from harness.contract.claims import claim_kinds, claim_model, part_model
+from harness.contract.portable_scalars import number_of_text
 from harness.contract.schema import Contract, Workload
 from harness.contract.strict_yaml import MOST_ERRORS, Document, Key, nearest
 from harness.errors import ContractError
 
 Path = tuple[Key, ...]
 _MAPPING_ERRORS = ("model_type", "model_attributes_type", "dict_type")
+_NUMBER_ERRORS = ("float_type", "int_type")
 _QUOTED = re.compile(r"'([^']*)'")
 
 
@@ -79,7 +81,7 @@ def _without_tags(detail: Any, value: Any) -> tuple[Path, bool]:
 def _one(detail: Any, path: Path, document: Document, root: type[BaseModel]) -> ContractError:
     kind, context, location = detail["type"], detail.get("ctx", {}), tuple(detail["loc"])
     name = _name(path)
-    got, remedy, of_key = _shown(detail["input"]), "", False
+    got, remedy, of_key = shown(detail["input"]), _remedy(kind, detail["input"]), False
     if kind == "missing":
         path, rule, got, remedy = path[:-1], f"the key '{name}' is required", "", "add it"
     elif kind == "extra_forbidden":
@@ -89,7 +91,7 @@ def _one(detail: Any, path: Path, document: Document, root: type[BaseModel]) -> 
         rule, got = "the key 'kind' is required", ""
         remedy = f"use one of: {', '.join(claim_kinds())}"
     elif kind == "union_tag_invalid":
-        path, rule, got = (*path, "kind"), "unknown kind", f"'{context['tag']}'"
+        path, rule, got = (*path, "kind"), "unknown kind", shown(detail["input"]["kind"])
         remedy = nearest(context["tag"], _QUOTED.findall(context["expected_tags"]))
     elif kind == "literal_error" and location[-1] == "[key]":
         rule, of_key = "unknown key", True
@@ -121,7 +123,20 @@ def _demand(message: str) -> str:
     return re.sub(r"^(Input|String|List|Dictionary) should", "must", message)
 
 
-def _shown(value: object) -> str:
+def _remedy(kind: str, value: object) -> str:
+    return number_remedy(value, whole=kind == "int_type") if kind in _NUMBER_ERRORS else ""
+
+
+def number_remedy(value: object, *, whole: bool = False) -> str:
+    """What to write where a number is asked for; `whole`: where only a whole one will do."""
+    if value is None:
+        return "write a number"
+    number = number_of_text(value) if isinstance(value, str) else None
+    return "" if number is None or (whole and not number.lstrip("-").isdigit()) else f"write `{number}`"
+
+
+def shown(value: object) -> str:
+    """A value as an error names it."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):

@@ -21,7 +21,8 @@ from typing import Any
 
 from harness.contract import strict_yaml
 from harness.contract.base import says_something
-from harness.contract.load import LoadedContract, files_of_folder, is_waiver_file, real
+from harness.contract.folders import files_of_folder, is_waiver_file, real
+from harness.contract.load import LoadedContract
 from harness.contract.strict_yaml import Document, nearest
 from harness.errors import ContractError, ContractErrors
 from harness.existing_paths import require_existing

@@ -67,13 +67,20 @@ class DrillResult:
         return headline_of(self.record).code
 
 
-def drill(paths: Sequence[Path], options: DrillOptions, watch: session.Watch | None = None) -> DrillResult:
+def drill(
+    paths: Sequence[Path],
+    options: DrillOptions,
+    watch: session.Watch | None = None,
+    refuse: session.Refuse | None = None,
+) -> DrillResult:
     """Plan, execute, judge, write a drill directory. Raises ContractError, UsageError.
+
+    refuse: as `session.verify` has it.
 
     KeyboardInterrupt, and SystemExit on SIGTERM, leave an INCOMPLETE directory with the rows whose runs had ended,
     which counts the others as never planted; a note says where.
     """
-    contracts, machine, planned = plan_drill_here(paths, options)
+    contracts, machine, planned = plan_drill_here(paths, options, refuse)
     options = replace(options, claims=selected(contracts, options.tags, options.claims))
     started = datetime.now(tz=UTC)
     if not planned.cases:
@@ -105,10 +112,14 @@ def drill(paths: Sequence[Path], options: DrillOptions, watch: session.Watch | N
             raise
 
 
-def plan_drill_here(paths: Sequence[Path], options: DrillOptions) -> tuple[list[LoadedContract], Machine, DrillPlan]:
+def plan_drill_here(
+    paths: Sequence[Path], options: DrillOptions, refuse: session.Refuse | None = None
+) -> tuple[list[LoadedContract], Machine, DrillPlan]:
     """The contracts, this machine, and what is drilled of them on it. Raises ContractError, UsageError."""
     contracts = load_contracts(paths)
     machine = environment.machine()
+    if refuse is not None:
+        refuse(contracts, ())
     describe_all(system for loaded in contracts for system in loaded.contract.systems())  # all of them in one process
     claims = selected(contracts, options.tags, options.claims)
     planned = plan_drill(contracts, claims=claims, faults=options.faults, machine=machine, describe=describe)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness import session
 from harness.contract.load import load_contracts
+from harness.contract.waivers import find_waivers
 from harness.drill.drill import DrillOptions, plan_drill_here
 from harness.drill.execution import runs_of
 from harness.drill.plan import DrillPlan
@@ -16,6 +17,7 @@ from harness.evidence.environment import Machine
 from harness.evidence.plan_records import Run, Unit
 from harness.forecast.estimates import Estimates
 from harness.forecast.records import Forecast, PlannedRun, PlannedUnit
+from harness.linted import refuse_lint_errors
 from harness.runners.gpu_needs import needs_gpu
 from harness.runners.lanes import lanes
 from harness.runners.sharing import Hosted, hosted
@@ -28,6 +30,7 @@ def forecast_verify(paths: Sequence[Path], options: session.VerifyOptions) -> Fo
     """
     contracts = load_contracts(paths)
     options = session.of_tags(contracts, options)
+    refuse_lint_errors(contracts, find_waivers(paths, options.waivers), paths, options.wall_limit_s)
     with session.baselines(contracts, options) as checkout:
         planned = session.plan_something(contracts, options, checkout)
     units = [_unit(unit) for unit in planned.units]
@@ -36,7 +39,7 @@ def forecast_verify(paths: Sequence[Path], options: session.VerifyOptions) -> Fo
 
 def forecast_drill(paths: Sequence[Path], options: DrillOptions) -> Forecast:
     """Of `drill` with the same arguments. Raises ContractError, UsageError as that does before it begins."""
-    _, _, planned = plan_drill_here(paths, options)
+    _, _, planned = plan_drill_here(paths, options, refuse_lint_errors)
     return _forecast(_drilled(planned), runs_of(planned), options.reports)
 
 

@@ -52,12 +52,13 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     if file_path.suffix.lower() not in {".yaml", ".yml"}:
         return None
-    from harness.contract.load import real
+    from harness.contract.folders import real
+    from harness.pytest_plugin.beside import FileBeside, files_beside
     from harness.pytest_plugin.items import ContractFile, contract_files
 
-    if real(file_path) not in contract_files(parent.config):
-        return None
-    return ContractFile.from_parent(parent, path=file_path)
+    if real(file_path) in contract_files(parent.config):
+        return ContractFile.from_parent(parent, path=file_path)
+    return FileBeside.from_parent(parent, path=file_path) if real(file_path) in files_beside(parent.config) else None
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from harness import session
-from harness.contract.load import files_of_folder, load_contracts, real
+from harness.contract.folders import SUFFIXES, files_of_folder, real
+from harness.contract.load import load_contracts
 from harness.contract.tags import selected
 from harness.errors import ExitCode, HarnessError
 from harness.escaping import escaped, escaped_command, escaped_lines
 from harness.evidence.plan_records import Unit
 from harness.github_actions import annotate, append_step_summary
 from harness.judge.verdict import Status, Verdict
+from harness.linted import refuse_lint_errors
 from harness.pytest_plugin.failure_text import failure_text, properties
 from harness.pytest_plugin.shared_runs import PlannedContract, SharedRuns, plan_file
 
@@ -69,6 +71,7 @@ class ContractFile(pytest.File):
         options = options_of(self.config)
         try:
             known = plan_file(self.path, session.VerifyOptions())
+            refuse_lint_errors([known.loaded], known.waivers)
             wanted = [name for name in options.workloads if name in known.loaded.contract.workloads]
             if options.workloads and not wanted:
                 return
@@ -132,6 +135,12 @@ class ContractReporter:
         self._judgement: session.Judgement | None = None
         self._problem: str | None = None
         self._not_judged: list[Path] = []
+        self._invalid = False
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A contract that is refused has a sentence; what breaks otherwise has a traceback."""
+        of_contracts = Path(report.nodeid).suffix.lower() in SUFFIXES
+        self._invalid |= report.failed and of_contracts and not hasattr(report.longrepr, "reprtraceback")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         properties = dict(report.user_properties)
@@ -142,10 +151,16 @@ class ContractReporter:
             self._other_failed = True
 
     def finish(self, pytest_session: pytest.Session) -> None:
-        """Write the run directory; the table's exit code replaces pytest's own when contract items ran.
+        """Write the run directory; the table's exit code replaces pytest's own when contract items ran, or when a
+        contract was refused.
 
         A gate over all of `contract_paths` stays shut where a contract of it was not judged.
         """
+        self._judge_what_ran(pytest_session)
+        if self._invalid and pytest_session.exitstatus != pytest.ExitCode.INTERNAL_ERROR:
+            pytest_session.exitstatus = ExitCode.INVALID_CONTRACT
+
+    def _judge_what_ran(self, pytest_session: pytest.Session) -> None:
         stopped = pytest_session.shouldstop or pytest_session.shouldfail  # `-x` leaves units out, and ends with 1
         finished = not stopped and pytest_session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
         options = options_of(self._config)

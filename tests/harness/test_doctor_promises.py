@@ -112,7 +112,7 @@ REFERENCE = ("trajectory", "gradients", "capture", "capture-kernels", "memory", 
 
 
 def contract(name: str, system: str, claims: dict[str, dict[str, Any]], model: str = "any") -> dict[str, Any]:
-    texts = {"title": "t", "judged_on": ["w"], "why": "w", "if_fails": "f", "falsified_by": ["nan_tail"]}
+    texts = {"title": "t", "judged_on": ["w"], "why": "w", "if_fails": "f", "falsified_by": ["missing_run"]}
     return {
         "schema": "contract/v2",
         "id": name,

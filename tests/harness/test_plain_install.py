@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.contract.load import RULE
+from harness.contract.folders import RULE
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "support" / "plain_install.py"

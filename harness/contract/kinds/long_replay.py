@@ -47,6 +47,7 @@ class LongReplay(Judged):
         "memory_growth_at_most_mib": Demand(("memory_grows",)),
         "slowdown_at_most": Demand(("slows_down",)),
     }
+    asks_nothing: ClassVar = {"distinct_batches": 1}
     no_demand: ClassVar = {
         "candidate": "names an arm",
         "baseline": "names an arm",

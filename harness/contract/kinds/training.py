@@ -57,6 +57,7 @@ class Guarding(Judged):
         "guards.clip_active_steps": Demand(("vacuous_clip_inactive",)),
         "guards.training_effect.at_least": Demand(("vacuous_training_effect",)),
     }
+    asks_nothing: ClassVar = {"guards.distinct_batches": 1, "guards.clip_active_steps": 0}
     no_demand: ClassVar = {
         "candidate": "names an arm",
         "guards.training_effect.control": "names an arm",
@@ -65,11 +66,6 @@ class Guarding(Judged):
 
     if TYPE_CHECKING:  # each kind declares them, after its own fields
         guards: Guards
-
-    def can_bite(self, path: str) -> bool:
-        if path == "guards.clip_active_steps" and self.guards.clip_active_steps == 0:
-            return False
-        return super().can_bite(path)
 
     def arms(self) -> dict[str, str]:
         effect = self.guards.training_effect
@@ -331,6 +327,10 @@ class GradientMatch(Judged):
     def contradictions(self) -> Iterator[Problem]:
         if len(set(self.steps)) < len(self.steps):
             yield Problem(("steps",), "`steps` are distinct", str(self.steps), "remove the repeated one")
+        for field in ("equality", "max_abs_difference", "max_relative_difference"):
+            if self.baseline is None and getattr(self, field) is not None:
+                remedy = f"name one, or leave `{field}` out"
+                yield Problem((field,), f"`{field}` compares with a `baseline`", "none", remedy)
 
     def step_counts(self) -> dict[str, int | None]:
         return {"clip_active_steps": self.clip_active_steps}

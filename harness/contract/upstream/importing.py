@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.contract.load import files_of_folder, real
+from harness.contract.folders import files_of_folder, real
 from harness.contract.upstream.forms import Executable, recognized
 from harness.contract.upstream.items import Item, UpstreamContract, read_upstream
 from harness.contract.upstream.sections import CLAIM_SECTIONS

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from harness.commands.explain import explanation_of
 from harness.contract.claims import parts_of
 from harness.contract.conditional import numbers_of
-from harness.contract.conditions import Situation, capability_of, is_gpu, reaches
+from harness.contract.conditions import Dtype, Situation, capability_of, is_gpu, reaches
 from harness.contract.load import load_contract
 from harness.errors import ContractError
 
 Toy = Callable[..., Path]
 EFFECT = "guards: {steps: 10, training_effect: {control: waiting, last: 2, at_least: BOUND}}"
+DTYPES = get_args(Dtype)
 H100 = "NVIDIA H100 80GB HBM3"
 
 
@@ -86,6 +88,14 @@ def test_a_resolved_judgement_has_no_cases_any_more(toy: Toy) -> None:
             "20:118: say either `capability` or `capability_at_least`",
         ),
         (
+            "dtype: flaot32, value: 1",
+            f"20:113: 'dtype' must be one of: {', '.join(DTYPES)}; found 'flaot32'; did you mean 'float32'?",
+        ),
+        (
+            "dtype: bf16, value: 1",
+            f"20:113: 'dtype' must be one of: {', '.join(DTYPES)}; found 'bf16'; did you mean 'bfloat16'?",
+        ),
+        (
             "workload: smal, value: 1",
             "20:116: a case's `workload` is one of its claim; found 'smal'; did you mean 'small'?",
         ),
@@ -93,6 +103,26 @@ def test_a_resolved_judgement_has_no_cases_any_more(toy: Toy) -> None:
 )
 def test_a_wrong_case(toy: Toy, case: str, message: str) -> None:
     assert refusal(bounded(toy, case)) == message
+
+
+BOUNDS = "equality: within\n    max_relative_difference: 1.0e-3\n    max_abs_difference: BOUND"
+
+
+@pytest.mark.parametrize(
+    "value", ["null", "true", "[1]", "high", '"0.1"', "{otherwise: 1, cases: [{gpu: B, value: 2}]}"]
+)
+@pytest.mark.parametrize("of_case", [True, False])
+def test_a_value_that_is_no_number_beside_another_bound(toy: Toy, value: str, of_case: bool) -> None:
+    bound = f"{{otherwise: {'1' if of_case else value}, cases: [{{gpu: H100, value: {value if of_case else '1'}}}]}}"
+    path = toy("equality: bitwise\n    max_abs_difference: 0.1", BOUNDS.replace("BOUND", bound))
+    column = 25 + bound.index(value)
+    assert refusal(path).startswith(f"19:{column}: 'max_abs_difference' must be a valid number; found ")
+
+
+def test_nothing_in_the_place_of_a_value_is_told_what_to_do(toy: Toy) -> None:
+    bound = "{otherwise: null, cases: [{gpu: H100, value: 1}]}"
+    message = refusal(toy("equality: bitwise\n    max_abs_difference: 0.1", BOUNDS.replace("BOUND", bound)))
+    assert message == "19:37: 'max_abs_difference' must be a valid number; found nothing; write a number"
 
 
 def test_both_values_are_checked_at_their_own_place(toy: Toy) -> None:
@@ -165,7 +195,9 @@ def test_the_numbers_of_a_kind() -> None:
 def test_conditions_by_the_hundred_end_in_one_error(toy: Toy) -> None:
     claim = "  - id: TOY-002\n    title: t\n    kind: capture\n    candidate: fast\n"
     for field in ("nodes_at_least", "nodes_at_most", "kernels_per_layer_at_least", "skipped_steps_at_most"):
-        cases = ", ".join(f'{{gpu: {field}{n}, capability: "{n + 1}.0", dtype: d{n}, value: 9}}' for n in range(15))
+        cases = ", ".join(
+            f'{{gpu: {field}{n}, capability: "{n + 1}.0", dtype: {DTYPES[n % 10]}, value: 9}}' for n in range(15)
+        )
         claim += f"    {field}: {{otherwise: 9, cases: [{cases}]}}\n"
     assert "the conditions of a claim tell at most 20000 situations apart" in refusal(toy(claim=claim))
 

@@ -68,7 +68,8 @@ def test_a_guard_that_is_left_out_or_asks_for_nothing_is_no_demand() -> None:
 
     effect = {"control": "c", "last": 2, "at_least": 0.2}
     assert demanded(clip_active_steps=0) == set()
-    assert demanded(clip_active_steps=1, distinct_batches=1) == {"guards.clip_active_steps", "guards.distinct_batches"}
+    assert demanded(distinct_batches=1) == set()
+    assert demanded(clip_active_steps=1, distinct_batches=2) == {"guards.clip_active_steps", "guards.distinct_batches"}
     assert demanded(training_effect=effect) == {"guards.training_effect.at_least"}
 
 

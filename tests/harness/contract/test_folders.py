@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.contract.load import files_of_folder, folders_read, load_contracts
+from harness.contract.folders import files_of_folder, folders_read
+from harness.contract.load import load_contracts
 from harness.contract.waivers import find_waivers
 from harness.errors import ContractError, ContractErrors
 

@@ -140,6 +140,29 @@ def test_finding(toy: Toy, old: str, new: str, finding: Finding) -> None:
     assert len(findings) == 2  # and the unused arm, wherever it stands now
 
 
+EVERY_RUN = "asks for nothing, since every run meets it: leave it out, or demand more"
+
+
+@pytest.mark.parametrize(
+    ("guard", "column"), [("distinct_batches: 1", 43), ("clip_active_steps: 0", 44)], ids=["batches", "clip"]
+)
+def test_a_guard_that_no_run_fails(toy: Toy, guard: str, column: int) -> None:
+    findings = _findings(toy("guards: {steps: 10}", f"guards: {{steps: 10, {guard}}}"))
+    assert findings == [Finding("warning", f"toy.yaml:19:{column}", f"`guards.{guard}` {EVERY_RUN}")]
+
+
+def test_guards_that_some_run_may_fail(toy: Toy) -> None:
+    for guards in ("clip_active_steps: 1, distinct_batches: 2", "distinct_batches: {otherwise: 1, cases: [CASE]}"):
+        path = toy("{steps: 10}\n", f"{{steps: 10, {guards.replace('CASE', '{gpu: H100, value: 2}')}}}\n")
+        assert [each for each in _findings(path) if EVERY_RUN in each.message] == []
+
+
+def test_a_long_replay_of_one_batch(toy: Toy) -> None:
+    claim = "  - id: TOY-002\n    title: t\n    kind: long_replay\n    candidate: fast\n    baseline: plain\n"
+    [finding] = _findings(toy(claim=f"{claim}    steps: 10\n    distinct_batches: 1\n"))
+    assert finding == Finding("warning", "toy.yaml:30:23", f"`distinct_batches: 1` {EVERY_RUN}")
+
+
 def test_a_named_choice_fits(toy: Toy) -> None:
     assert _findings(toy("capture: step}", "capture: step, mode: fused}")) == []
 

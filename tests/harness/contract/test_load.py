@@ -20,6 +20,7 @@ KINDS = (
     "kernel_match, step_match, repeatability, runs_differ, step_accuracy, accumulation, not_worse, memory_steady, "
     "peak_memory, long_replay, resume, evaluation, ranks_agree, ranks_match, composite"
 )
+SORTED = ", ".join(sorted(KINDS.split(", ")))
 NAME = "'^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$'"
 BAD_VALUES = [
     (
@@ -50,8 +51,34 @@ BAD_VALUES = [
     ),
     ("0.1", ".nan", "18:25: numbers are finite; found .nan"),
     ("0.1", "-1", "18:25: 'max_abs_difference' must be greater than 0; found -1"),
-    ("0.1", "'0.1'", "18:25: 'max_abs_difference' must be a valid number; found '0.1'"),
+    ("0.1", "'0.1'", "18:25: 'max_abs_difference' must be a valid number; found '0.1'; write `0.1`"),
+    ("0.1", "'1_000'", "18:25: 'max_abs_difference' must be a valid number; found '1_000'; write `1000`"),
+    ("0.1", "'-1e-5'", "18:25: 'max_abs_difference' must be a valid number; found '-1e-5'; write `-1.0e-5`"),
+    ("0.1", "'much'", "18:25: 'max_abs_difference' must be a valid number; found 'much'"),
+    ("0.1", f"'{'9' * 5000}'", f"18:25: 'max_abs_difference' must be a valid number; found '{'9' * 56}..."),
+    ("steps: 10}\narms", "steps: '+1_0'}\narms", "6:57: 'steps' must be a valid integer; found '+1_0'; write `10`"),
+    ("steps: 10}\narms", "steps: '1e1'}\narms", "6:57: 'steps' must be a valid integer; found '1e1'"),
+    ("steps: 10}\narms", "steps: null}\narms", "6:57: 'steps' must be a valid integer; found nothing; write a number"),
     ("steps: 10}\narms", "steps: -5}\narms", "6:57: 'steps' must be greater than or equal to 1; found -5"),
+    (
+        "steps: 10}\narms",
+        "steps: 10, seed: 12345678901234567890123456}\narms",
+        (
+            "6:67: a whole number has at most 64 bits; found 12345678901234567890123456; "
+            "write a smaller one, or a float: `12345678901234567890123456.0`"
+        ),
+    ),
+    (
+        "steps: 10}\narms",
+        "steps: 9223372036854775808}\narms",
+        (
+            "6:57: a whole number has at most 64 bits; found 9223372036854775808; "
+            "write a smaller one, or a float: `9223372036854775808.0`"
+        ),
+    ),
+    ("kind: trajectory_match", "kind: 3", f"14:11: unknown kind; found 3; use one of: {SORTED}"),
+    ("kind: trajectory_match", "kind: null", f"14:11: unknown kind; found nothing; use one of: {SORTED}"),
+    ("kind: trajectory_match", "kind: [capture]", "14:11: unknown kind; found a list of 1; did you mean 'capture'?"),
     ("steps: 10}\narms", "steps: 1.5}\narms", "6:57: 'steps' must be a valid integer; found 1.5"),
     ("steps: 10}\narms", "steps: true}\narms", "6:57: 'steps' must be a valid integer; found true"),
     ("seq_len: 8", "seq_len: -1", "6:47: 'seq_len' must be greater than or equal to 1, or a valid list; found -1"),

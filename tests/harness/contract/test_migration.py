@@ -11,7 +11,8 @@ import pytest
 from harness.commands import application
 from harness.commands.check import print_findings
 from harness.contract import migrate
-from harness.contract.load import files_of_folder, load_contract
+from harness.contract.folders import files_of_folder
+from harness.contract.load import load_contract
 from harness.contract.migrate import migration_of
 from harness.contract.text_edits import Edit
 from harness.errors import ContractError

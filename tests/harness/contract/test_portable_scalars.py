@@ -79,6 +79,21 @@ def test_a_number_that_yaml_1_1_takes_for_a_text(toy: Toy) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("1_000", '`1000`, or `"1_000"` where it is a text'),
+        ("-1_000.5", '`-1000.5`, or `"-1_000.5"` where it is a text'),
+        ("1:30", '`"1:30"`'),
+        ("2026-01-01", '`"2026-01-01"`'),
+    ],
+)
+def test_a_number_with_underscores_is_first_of_all_a_number(toy: Toy, text: str, remedy: str) -> None:
+    with pytest.raises(ContractError) as error:
+        load_contract(toy("0.1", text))
+    assert str(error.value).endswith(f"found `{text}`, which YAML 1.1 reads otherwise; write {remedy}")
+
+
 def test_the_key_that_version_1_had(toy: Toy) -> None:
     with pytest.raises(ContractError) as error:
         load_contract(toy("judged_on:", "on:"))

@@ -28,6 +28,7 @@ NOT_THE_BASELINE = (
 )
 ACCUMULATED = ("candidate: fast", "baseline: plain", "micro_batches: 2", "max_relative_difference: 0.1")
 TWO_PRECISIONS = "precisions: {candidate: bfloat16, baseline: float32}"
+CLIPPED = "clipped_norm: {at_most: 1, relative_rounding: 0}"
 EDITS = [
     ("candidate: fast", "candidate: fats", "15:16: `candidate` names an arm; found 'fats'; did you mean 'fast'?"),
     (
@@ -120,11 +121,21 @@ CLAIMS = [
         _another("gradient_match", "candidate: fast", "baseline: plain", "equality: bitwise", "steps: [1, 1]"),
         "30:12: `steps` are distinct; found [1, 1]; remove the repeated one",
     ),
+    *(
+        (
+            _another("gradient_match", "candidate: fast", f"{field}: {value}", "steps: [1]", CLIPPED),
+            (
+                f"28:{7 + len(field)}: `{field}` compares with a `baseline`; found none; "
+                f"name one, or leave `{field}` out"
+            ),
+        )
+        for field, value in (("equality", "bitwise"), ("max_abs_difference", 1), ("max_relative_difference", 1))
+    ),
     (
         _another(
             "gradient_match",
             "candidate: fast",
-            "clipped_norm: {at_most: 1, relative_rounding: 0}",
+            CLIPPED,
             "steps: [1]",
             "clip_active_steps: 11",
         ),

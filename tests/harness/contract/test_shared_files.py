@@ -12,8 +12,9 @@ from sealing import seal
 
 from harness import session
 from harness.commands.check import findings_of
+from harness.contract.folders import RULE, files_of_folder, folders_read
 from harness.contract.json_schema import SHARED_PATH, shared_schema_text
-from harness.contract.load import files_of_folder, load_contract, load_contracts
+from harness.contract.load import load_contract, load_contracts
 from harness.errors import ContractErrors
 from harness.rejudge import rejudged
 from harness.run_directory.bundle import altered, read_bundle
@@ -143,6 +144,69 @@ def test_a_wrong_shared_file(folder: Path, old: str, new: str, message: str) -> 
     assert f"contracts/shared.yaml:{message}" in refusals(folder)
 
 
+def test_a_contract_that_calls_itself_shared_is_an_error_and_no_silence(folder: Path) -> None:
+    changed(folder / "two.yaml", "contract/v2", "shared/v2")
+    assert refusals(folder) == [
+        (
+            "contracts/two.yaml:1:9: a shared file holds workloads and arms alone; found 'id', 'title', 'uses', "
+            "'system', 'claims', which only contracts have; write `schema: contract/v2`, or move them into a contract"
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "schema", ["schema: shared/v2", '"schema": "shared/v2"', "schema:\n  shared/v2", "schema : shared/v3"]
+)
+def test_a_shared_file_that_nobody_uses_is_read_all_the_same(folder: Path, schema: str) -> None:
+    (folder / "spare.yaml").write_text(f"{schema}\narm: {{}}\n")
+    [message] = refusals(folder)
+    assert message.startswith("contracts/spare.yaml:")
+    assert files_of_folder(folder).shared == [folder / "shared.yaml", folder / "spare.yaml"]
+
+
+@pytest.mark.parametrize("text", ["schema: shared/v2\narms: [\n", "arms: [\nschema: shared/v2\n"])
+def test_one_that_is_not_well_formed_is_an_error_whoever_uses_it(folder: Path, text: str) -> None:
+    (folder / "spare.yaml").write_text(text)
+    [message] = refusals(folder)
+    assert message.startswith("contracts/spare.yaml:")
+    assert "the file is well-formed YAML" in message
+
+
+@pytest.mark.parametrize(
+    "title", ['title: "A contract\nschema: shared/v2 is what it says"', "title: |\n  schema: shared/v2"]
+)
+def test_what_a_line_of_text_reads_makes_no_file_shared(folder: Path, title: str) -> None:
+    path = changed(folder / "two.yaml", "title: A contract of two arms", title)
+    assert [one.path for one in load_contracts([folder])] == [folder / "one.yaml", path]
+    assert files_of_folder(folder).shared == [folder / "shared.yaml"]
+
+
+def test_shared_files_are_counted_where_a_folder_is_read(folder: Path) -> None:
+    shutil.copy(folder / "shared.yaml", folder / "spare.yaml")
+    (folder / ".hidden.yaml").touch()
+    assert folders_read([folder]) == [
+        (
+            f"contracts: 2 contract files ({RULE}); 2 shared files: contracts/shared.yaml, contracts/spare.yaml; "
+            "hidden: contracts/.hidden.yaml"
+        )
+    ]
+
+
+def test_a_shared_file_that_no_contract_uses_is_a_warning(folder: Path) -> None:
+    (folder / "below").mkdir()
+    shutil.move(folder / "one.yaml", folder / "below" / "one.yaml")
+    changed(folder / "below" / "one.yaml", "[shared.yaml]", "[../shared.yaml]")
+    shutil.copy(folder / "shared.yaml", folder / "spare.yaml")
+
+    def warned(*paths: Path) -> list[str]:
+        return [str(each) for each in findings_of(paths)[1] if "shared file" in each.message]
+
+    assert warned(folder, folder / "below") == [
+        "contracts/spare.yaml:1:1: warning: no contract that was read uses this shared file"
+    ]
+    assert warned(folder / "two.yaml") == []
+
+
 def test_a_system_that_does_not_know_a_shared_setting_is_told_there(folder: Path) -> None:
     changed(folder / "shared.yaml", "{capture: step}", "{capture: step, no_such: 1}")
     _, findings = findings_of([folder / "one.yaml"])
@@ -170,14 +234,36 @@ def test_a_name_that_two_shared_files_define(folder: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("again", ["shared.yaml", "./shared.yaml", "link.yaml", "../contracts/shared.yaml"])
+def test_one_file_named_twice_is_one_error(folder: Path, again: str) -> None:
+    (folder / "link.yaml").symlink_to("shared.yaml")
+    path = changed(folder / "one.yaml", "[shared.yaml]", f"[shared.yaml, {again}]")
+    assert refusals(path) == [
+        f"contracts/one.yaml:4:21: `uses` names a file once; found '{again}', which is 'shared.yaml' again; remove it"
+    ]
+
+
+@pytest.mark.parametrize("name", ["out.yaml", "away/outside.yaml"])
+def test_a_link_that_leads_elsewhere(folder: Path, tmp_path: Path, name: str) -> None:
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    outside.mkdir()
+    (outside / "outside.yaml").write_text(SHARED)
+    (folder / "out.yaml").symlink_to(outside / "outside.yaml")
+    (folder / "away").symlink_to(outside)
+    assert refusals(changed(folder / "one.yaml", "[shared.yaml]", f"[{name}]")) == [
+        (
+            "contracts/one.yaml:4:8: a shared file lies in the contract's folder, or in the one above it; "
+            f"found '{name}', a link that leads out of it, to {outside / 'outside.yaml'}; "
+            "put the file itself there, or a link to one that lies there"
+        )
+    ]
+
+
 @pytest.mark.parametrize(
     "name",
-    ["/etc/shared.yaml", "../../shared.yaml", "a/../../shared.yaml", "..\\\\a.yaml", "out.yaml", "c:x.yaml"],
+    ["/etc/shared.yaml", "../../shared.yaml", "a/../../shared.yaml", "..\\\\a.yaml", "c:x.yaml"],
 )
-def test_a_path_that_leads_elsewhere(folder: Path, tmp_path: Path, name: str) -> None:
-    outside = tmp_path.parent / f"{tmp_path.name}-outside.yaml"
-    outside.write_text(SHARED)
-    (folder / "out.yaml").symlink_to(outside)
+def test_a_path_that_leads_elsewhere(folder: Path, name: str) -> None:
     [message] = refusals(changed(folder / "one.yaml", "[shared.yaml]", f'["{name}"]'))
     assert message.startswith(
         "contracts/one.yaml:4:8: a shared file lies in the contract's folder, or in the one above it; found "

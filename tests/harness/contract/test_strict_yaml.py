@@ -76,6 +76,15 @@ def test_empty_value_is_null(parser: str) -> None:
     assert parse("a:\nb: [~, ]\n").value == {"a": None, "b": [None]}
 
 
+def test_whole_numbers_have_64_bits(parser: str) -> None:
+    assert parse("a: [9223372036854775807, -9223372036854775808, 0x7fffffffffffffff]\n").value == {
+        "a": [2**63 - 1, -(2**63), 2**63 - 1]
+    }
+    for text in ("9223372036854775808", "-9223372036854775809", "0x8000000000000000"):
+        with pytest.raises(ContractError, match=r"1:4: a whole number has at most 64 bits"):
+            parse(f"a: {text}\n")
+
+
 def test_merge_key_is_an_ordinary_key(parser: str) -> None:
     assert parse("<<: {a: 1}\n").value == {"<<": {"a": 1}}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.contract.load import RULE
+from harness.contract.folders import RULE
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "tests" / "plugin_kind"

@@ -1,0 +1,102 @@
+"""Which files of a folder are contracts, which hold what contracts share, and which are neither."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.contract.shared import is_shared_file
+from harness.errors import ContractError
+from harness.numbers import counted
+
+WAIVERS_FILE = "waivers.yaml"  # lies beside contracts and is none; in any case, and as `.yml`
+SUFFIXES = frozenset({".yaml", ".yml"})
+RULE = f"every .yaml and .yml in it at any depth, but hidden ones, shared files and {WAIVERS_FILE}"
+
+
+@dataclass(frozen=True)
+class FolderFiles:
+    """The YAML files of a folder, each kind sorted: contracts, waivers, hidden files, what contracts share."""
+
+    contracts: list[Path]
+    waivers: list[Path]
+    hidden: list[Path]
+    shared: list[Path]
+
+
+def files_of_folder(folder: Path) -> FolderFiles:
+    """Which files below a folder are contracts: the one rule, for every command and for pytest.
+
+    Every file whose name ends in `.yaml` or `.yml`, in any case and at any depth, is a contract; but for waiver files
+    (`waivers.yaml`), for files that contracts share (`schema: shared/v2`), and for hidden files and those in
+    hidden folders (a name that begins with a dot). Links are followed, each folder is entered once, so that a circle of
+    links ends.
+    """
+    found = FolderFiles([], [], [], [])
+    entered: set[Path] = set()
+
+    def enter(directory: Path, *, hidden: bool) -> None:
+        if real(directory) in entered:
+            return
+        entered.add(real(directory))
+        try:
+            inside = sorted(directory.iterdir())
+        except OSError as error:
+            rule = "a folder of contracts can be read"
+            raise ContractError(rule, where=str(directory), got=str(error.strerror)) from error
+        for path in inside:
+            unseen = hidden or path.name.startswith(".")
+            if os.path.isdir(path):  # noqa: PTH112 - what cannot be looked at is none, and raises nothing
+                enter(path, hidden=unseen)
+            elif path.suffix.lower() in SUFFIXES:
+                _kind_of(path, found, hidden=unseen).append(path)
+
+    enter(folder, hidden=False)
+    return FolderFiles(sorted(found.contracts), sorted(found.waivers), sorted(found.hidden), sorted(found.shared))
+
+
+def real(path: Path) -> Path:
+    """Where a path leads, links followed as far as they lead anywhere: `Path.resolve` raises for a circle of them."""
+    return Path(os.path.realpath(path))
+
+
+def _kind_of(path: Path, found: FolderFiles, *, hidden: bool) -> list[Path]:
+    if hidden:
+        return found.hidden
+    if is_waiver_file(path):
+        return found.waivers
+    return found.shared if is_shared_file(path) else found.contracts
+
+
+def is_waiver_file(path: Path) -> bool:
+    """Whether a file's name says that it holds waivers."""
+    return path.suffix.lower() in SUFFIXES and f"{path.stem.lower()}.yaml" == WAIVERS_FILE
+
+
+def shared_files(paths: Sequence[Path]) -> list[Path]:
+    """The files of folders among `paths` that hold what contracts share, each once."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        for file in files_of_folder(path).shared if path.is_dir() else ():
+            found.setdefault(real(file), file)
+    return list(found.values())
+
+
+def folders_read(paths: Sequence[Path]) -> list[str]:
+    """A line for each folder among `paths`: how many contracts it holds, by which rule, and what was left out."""
+    lines = []
+    for path in paths:
+        if path.is_dir():
+            found = files_of_folder(path)
+            read = f"{path}: {counted(len(found.contracts), 'contract file')} ({RULE})"
+            lines.append("; ".join([read, *_named(found)]))
+    return lines
+
+
+def _named(found: FolderFiles) -> Iterator[str]:
+    if found.shared:
+        yield f"{counted(len(found.shared), 'shared file')}: {', '.join(map(str, found.shared))}"
+    if found.hidden:
+        yield f"hidden: {', '.join(map(str, found.hidden))}"
