@@ -28,6 +28,7 @@ from harness.runners.checkpoint_folder import remove_checkpoint
 from harness.runners.folders import without_folders
 from harness.runners.gpu_lock import gpu_locks
 from harness.runners.interpreters import Interpreter, Interpreters
+from harness.runners.line import NoMessage
 from harness.runners.output import OutputPump
 from harness.runners.own_folder import put_back, write_death
 from harness.runners.process_times import write_process_times
@@ -185,6 +186,7 @@ def _death(run: Run, directory: Path, code: int, overrun: Overrun | None, phase:
         "wall_limit": f"still running after {run.wall_limit_s:g} s",
         "heartbeat": f"no progress for {run.heartbeat_s:g} s",
         "output_limit": f"printed more than {OutputPump.LIMIT // 2**20} MiB",
+        "garbage": f"it wrote {NoMessage()}",
     }
     if overrun is not None:
         return Death(cause=overrun, detail=limits[overrun], phase=phase, stack=_stack(directory))
