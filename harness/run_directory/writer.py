@@ -25,6 +25,7 @@ from harness.run_directory.seal import BEING_WRITTEN, manifest_of, write_manifes
 from harness.signals_noted import raise_if_noted
 
 UNFINISHED_NAME = ".incomplete-"  # and something at random, behind the final name
+KEPT = f"kept what there is, marked {layout.INCOMPLETE}"  # as a note begins that says where
 PAGES = (layout.PAGE, layout.SUMMARY, layout.JUNIT)
 
 
