@@ -22,12 +22,18 @@ def escaped(text: object) -> str:
     Line ends, control characters, marks of direction and whatever else is not seen become `\\n`, `\\x1b`, `\\u202e`; a
     command of a CI system loses a character to `\\x3a` or `\\x23`. A text that was escaped before stays as it is.
     """
-    line = text if isinstance(text, str) else str(text)
-    if not line.isprintable():
-        line = "".join(sign if sign.isprintable() else _code(sign) for sign in line)
+    line = printable(text)
     if "##" in line:
         line = _COMMAND.sub(r"#\\x23", line)
     return _AT_START.sub(lambda found: f"{found[1]}\\x{ord(found[2][0]):02x}{found[2][1:]}", line)
+
+
+def printable(text: object) -> str:
+    """As `escaped`, for what no CI system reads as its log, such as a page: there a command is no more than text."""
+    line = text if isinstance(text, str) else str(text)
+    if line.isprintable():
+        return line
+    return "".join(sign if sign.isprintable() else _code(sign) for sign in line)
 
 
 def escaped_lines(text: object) -> str:

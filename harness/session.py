@@ -28,6 +28,7 @@ from harness.judging import judgement_json as judgement_json  # noqa: PLC0414
 from harness.report.view import ReportView
 from harness.run_directory.interrupted_run import Described, made_directory
 from harness.run_directory.verdict_file import write_verdicts
+from harness.run_directory.writer import KEPT
 from harness.run_header import VerifyOptions as VerifyOptions  # noqa: PLC0414
 from harness.run_header import beside_the_header
 from harness.run_header import directory_name as directory_name  # noqa: PLC0414
@@ -153,7 +154,7 @@ def _verified(
             write_judgement(writer.path, judgement)
             directory = writer.finish()
         except BaseException as error:
-            error.add_note(f"kept what there is, marked {layout.INCOMPLETE}: {writer.abandon()}")
+            error.add_note(f"{KEPT}: {writer.abandon()}")
             raise
         return Judgement(judgement.view, directory, writer.digest)
 

@@ -72,8 +72,7 @@ def drill(
         from harness.forecast.forecast import forecast_drill
 
         with interruptible():
-            print_forecast(forecast_drill(paths, options), as_json=json)
-        return
+            raise typer.Exit(print_forecast(forecast_drill(paths, options), as_json=json))
     with interruptible(LONG_GRACE_S), Progress(recorded_in(reports)) as watch:
         result = fire_drill.drill(paths, options, watch, refuse_lint_errors)
     if json:

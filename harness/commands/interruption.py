@@ -29,7 +29,8 @@ _grace: list[float] = [GRACE_S]
 def watched() -> Iterator[None]:
     """Within the block signals end the command. A signal that was ignored before it (nohup) stays so.
 
-    One that came since the process's first line (`first_signals`) ends it at once.
+    One that came since the process's first line (`first_signals`) ends it at once. A process that noted them from
+    there on is the command's alone, and is no more than ending behind the block: there a signal raises nothing.
     """
     noted.clear()
     previous: dict[int, Any] = {number: signal.getsignal(number) for number in CODES}
@@ -44,8 +45,17 @@ def watched() -> Iterator[None]:
         yield
     finally:
         for number, handler in previous.items():
-            signal.signal(number, handler)
+            signal.signal(number, _while_it_ends(handler) if found else handler)
         raise_if_noted()  # also where something has made another exception of it, or none
+
+
+def _while_it_ends(handler: Any) -> Any:
+    """What a signal does while the interpreter ends: nothing behind an earlier one, whose code stands."""
+    return signal.SIG_IGN if noted or handler is signal.SIG_IGN else _end_now
+
+
+def _end_now(number: int, _frame: object) -> None:
+    os._exit(CODES[number])
 
 
 @contextmanager

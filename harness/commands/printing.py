@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness import session
+from harness.errors import ExitCode
 from harness.evidence import environment
 from harness.github_actions import annotate
 from harness.numbers import counted, dump_json
@@ -47,14 +48,15 @@ def print_costs(judgement: session.Judgement) -> None:
         print_line(costs)
 
 
-def print_forecast(forecast: Forecast, *, as_json: bool) -> None:
-    """What would be executed, on stdout."""
+def print_forecast(forecast: Forecast, *, as_json: bool) -> ExitCode:
+    """What would be executed, on stdout; the exit code of a plan is that of a run only where it is sure to break."""
     from harness.forecast.text import shown
 
     if as_json:
         print_json(dump_json(forecast.model_dump(mode="json"), indent=2))
     else:
         print_lines(shown(forecast))
+    return ExitCode.ERROR if forecast.broken else ExitCode.HELD
 
 
 def recorded_in(reports: Path) -> Callable[[Sequence[Run]], dict[str, float]]:

@@ -100,8 +100,7 @@ def verify(
         from harness.forecast.forecast import forecast_verify
 
         with interruptible():
-            print_forecast(forecast_verify(paths, options), as_json=json)
-        return
+            raise typer.Exit(print_forecast(forecast_verify(paths, options), as_json=json))
     late = expired_on(datetime.now(tz=UTC).date(), find_waivers(paths, waivers))
     print_lines((f"{where}: warning: {message}" for where, message in late), sys.stderr)
     with interruptible(LONG_GRACE_S if shared else GRACE_S):

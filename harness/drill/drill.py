@@ -35,7 +35,7 @@ from harness.run_directory.drill_record import (
     record_text,
 )
 from harness.run_directory.interrupted_run import Described, made_directory
-from harness.run_directory.writer import BundleWriter
+from harness.run_directory.writer import KEPT, BundleWriter
 from harness.runners.plan import Plan
 from harness.system.described import describe, describe_all
 
@@ -108,7 +108,7 @@ def drill(
             if ended and ended.cases:
                 error.add_note(_keep_rows(ended, contracts, writer, machine, started))
             else:
-                error.add_note(f"kept what there is, marked {layout.INCOMPLETE}: {writer.abandon()}")
+                error.add_note(f"{KEPT}: {writer.abandon()}")
             raise
 
 

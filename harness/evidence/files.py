@@ -10,6 +10,8 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from harness.evidence.own_places import remove
+
 SIZE_LIMIT = 512 * 2**20  # bytes of one file: a million-step series takes about 60 MB
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -57,9 +59,11 @@ def _unknown_version(error: Exception, model: type[BaseModel], name: str) -> str
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all: a reader never sees half of it."""
+    """Write a file whole or not at all: a reader never sees half of it, and no link or pipe there is opened."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(text.encode("utf-8"))
+    remove(temporary)
+    with temporary.open("xb") as file:
+        file.write(text.encode("utf-8"))
     temporary.replace(path)
 
 

@@ -6,13 +6,14 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness import session
 from harness.evidence import environment
 from harness.first_contract.draft import Draft
+from harness.run_directory.writer import KEPT
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,19 @@ def try_step(
             if environment.torch_version() is not None and hasattr(os, "killpg"):
                 interpreters.begin()
             kept = replace(options, reports=folder / "runs" if reports is None else reports)
-            judgement = session.verify([contract], kept, watch, interpreters)
+            with _nothing_kept() if reports is None else nullcontext():
+                judgement = session.verify([contract], kept, watch, interpreters)
     return Tried(draft, judgement, None if reports is None else judgement.run_directory)
+
+
+@contextmanager
+def _nothing_kept() -> Iterator[None]:
+    """What ends the block says of no run directory where it is kept: it goes away with the folder that it is in."""
+    try:
+        yield
+    except BaseException as error:
+        error.__notes__ = [note for note in getattr(error, "__notes__", []) if not note.startswith(KEPT)]
+        raise
 
 
 @contextmanager

@@ -66,3 +66,8 @@ class Forecast(Record):
     @property
     def decidable(self) -> int:
         return sum(unit.obstacle is None for unit in self.units)
+
+    @property
+    def broken(self) -> bool:
+        """Whether a unit will be an ERROR: its system does not say what it is."""
+        return any(unit.obstacle is not None and unit.obstacle.reason == "system_not_described" for unit in self.units)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from harness.errors import ExitCode
 from harness.judge.verdict import Status
-from harness.numbers import dump_json
+from harness.numbers import counted, dump_json
 from harness.report.headline import ERROR, HELD, NOT_DECIDED, Headline, headline
 from harness.report.view import ReportView
 
@@ -34,7 +34,7 @@ def _message(view: ReportView, result: Headline) -> str:
         return result.word
     if view.drill is not None and view.of_controls:
         killed = len(view.drill.rows) - len(view.drill.survivors)
-        counts = f"{killed} of {view.drill.planned} faults killed"
+        counts = f"{killed} of {counted(view.drill.planned, 'fault')} killed"
     else:
         held = sum(verdict.status is Status.PASS for verdict in view.verdicts)
         counts = f"{held} of {len(view.verdicts)} held"

@@ -62,7 +62,7 @@ def decided(verdict: Verdict, part: Judged, prefix: str = "") -> Decided | None:
     if not found or verdict.status in {Status.NOT_RUN, Status.ERROR}:
         return None
     best = found[0]
-    name = "" if best.rule.noun else words(best.name)
+    name = "" if best.rule.noun or best.unit == best.name else words(best.name)
     return Decided(_text(best, verdict, prefix), name, _confidence(best, verdict, part, prefix))
 
 

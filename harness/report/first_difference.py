@@ -9,6 +9,7 @@ from harness.contract.claims import AnyPart
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge.sheet import number
 from harness.judge.verdict import Figure
+from harness.numbers import counted
 
 _DIFFER = ("differs", "exceeds_tolerance")
 
@@ -56,6 +57,6 @@ def _look_at(step: int) -> str:
     if step == 1:
         return "the first forward pass agreed, so look at the gradients of step 0, and at the first update"
     return (
-        f"{step} steps agreed, so look at what is not yet other in the first update: a schedule, a count, an "
-        "average, gradients that are wrong by little"
+        f"{counted(step, 'step')} agreed, so look at what is not yet other in the first update: a schedule, a count, "
+        "an average, gradients that are wrong by little"
     )

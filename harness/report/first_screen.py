@@ -16,7 +16,7 @@ from harness.judge.verdict import WORST_FIRST, Verdict
 from harness.report.claim_rows import losses
 from harness.report.decimate import Doubles, absolute_difference, first_differing
 from harness.report.sparkline import Box, around, finite
-from harness.report.text import clean, label, line, number
+from harness.report.text import clean, label, line, number, several
 from harness.report.view import ReportView
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _shape(name: str, workload: Workload) -> str:
     lengths = workload.seq_len if isinstance(workload.seq_len, list) else [workload.seq_len]
     tokens = "/".join(str(length) for length in lengths[:4]) + ("/…" if len(lengths) > 4 else "")
     called = "" if name == workload.model else f" ({name})"
-    return f"{workload.model}, {workload.batch_size} × {tokens} tokens, {workload.steps:,} steps{called}"
+    return f"{workload.model}, {workload.batch_size} × {tokens} tokens, {several(workload.steps, 'step')}{called}"
 
 
 def _few_of(texts: Iterable[str]) -> str:
@@ -143,9 +143,9 @@ def _course(anchor: str, verdict: Verdict, names: tuple[str, str], ours: Doubles
     apart, first = absolute_difference(ours, theirs), first_differing(ours, theirs)
     steps = len(apart)
     if first is None:
-        outcome = f"equal in every bit at all {steps:,} steps"
+        outcome = f"equal in every bit at {'all ' if steps != 1 else ''}{several(steps, 'step')}"
     elif not np.isfinite(apart).all():
-        outcome = f"not finite at {int((~np.isfinite(apart)).sum()):,} of {steps:,} steps"
+        outcome = f"not finite at {int((~np.isfinite(apart)).sum()):,} of {several(steps, 'step')}"
     else:
         largest = f"largest {float(apart.max()):.3g}, at step {int(apart.argmax()):,}"
         outcome = f"{largest}; first differing step {first:,}"

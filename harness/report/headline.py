@@ -100,7 +100,9 @@ def _failure(statuses: Sequence[str], survivors: str = "") -> Headline | None:
     if Status.ERROR in statuses:
         return Headline(ExitCode.ERROR, ERROR, _BROKE)
     if survivors or Status.FAIL in statuses:
-        return Headline(ExitCode.VIOLATED, VIOLATED, survivors or "A claim is violated.")
+        violated = statuses.count(Status.FAIL)
+        units = "A claim is violated." if violated == 1 else f"{violated} units are violated."
+        return Headline(ExitCode.VIOLATED, VIOLATED, survivors or units)
     return None
 
 

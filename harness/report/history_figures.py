@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from harness.contract.claims import CompositeClaim, part_names
+from harness.numbers import counted
 from harness.report.blocks import Part, Section, Table, table
 from harness.report.deciding import Measured, measured
 from harness.report.history_plot import plot
@@ -160,5 +161,5 @@ def _others(group: DataFrame) -> Part | None:
             values = [float(value) for value in one["value"]]
             rows.append([_unit(claim, workload, mechanism), words(figure), values[0], values[-1], unit, len(values)])
     columns = ["claim", "figure", "first", "latest", "unit", "runs"]
-    listed = table(f"{len(rows)} others that changed", columns, rows, folded=True)
+    listed = table(f"{counted(len(rows), 'other')} that changed", columns, rows, folded=True)
     return Part("Figures that decide nothing", [], [], [listed]) if rows else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from harness.numbers import counted
 from harness.report.history_runs import UNKNOWN
 from harness.report.svg import INK, LIMIT, SERIES, Plot, draw, plain
 from harness.report.text import label, words
@@ -46,7 +47,9 @@ def plot(one: DataFrame) -> Plot:
         axes[0].legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.2)
 
     values = ", ".join(f"{value:.4g}" for value in one["value"].tail(6))
-    return draw(paint, alt=f"{words(last['figure'])} over {len(order)} runs; the latest: {values}.", heights=(1.7,))
+    return draw(
+        paint, alt=f"{words(last['figure'])} over {counted(len(order), 'run')}; the latest: {values}.", heights=(1.7,)
+    )
 
 
 def _near(one: DataFrame) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.report.blocks import Section
 from harness.report.svg import Plot, stylesheet
-from harness.report.text import clean, line, sentence
+from harness.report.text import line, listing, sentence
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -71,4 +71,4 @@ def _fit(value: object) -> object:
     """The last gate before the page: whatever a section let through is cleaned and bounded here."""
     from markupsafe import Markup
 
-    return value if isinstance(value, Markup) or not isinstance(value, str) else clean(value, 6000)
+    return value if isinstance(value, Markup) or not isinstance(value, str) else listing(value)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.numbers import counted
 from harness.report.decimate import Doubles, decimate
 from harness.report.plots_roles import Role, line_of
 from harness.report.svg import SERIES, Plot, draw, drawn_once, legend, plain, reads_as
@@ -44,7 +45,7 @@ def long_replay(steps: Doubles, seconds: Doubles, yardstick: Doubles, memory: Ma
             legend(axis)
 
     text = (
-        f"Milliseconds a step over {len(steps)} blocks: {number(float(1e3 * seconds[0]))} in the first, "
+        f"Milliseconds a step over {counted(len(steps), 'block')}: {number(float(1e3 * seconds[0]))} in the first, "
         f"{number(float(1e3 * seconds[-1]))} in the last."
     )
     grown = [f"{name} {number(float(levels[-1] - levels[0]) / 2**20)} MiB" for name, levels in memory.items()]

@@ -5,17 +5,26 @@ Escaping for HTML is Jinja's work, for XML and Markdown that of the writers; thi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from harness.escaping import escaped
+from harness.escaping import escaped, printable
 from harness.judge.verdict import Figure
 
 
 def clean(value: object, limit: int = 2000) -> str:
     """Escaped text of at most `limit` characters, lines and tabs kept; what was cut out of the middle is counted."""
+    return _lines(value, limit, escaped)
+
+
+def listing(value: object, limit: int = 6000) -> str:
+    """`clean` for what a page alone shows, no log: a line keeps its first signs, such as a stack's carets."""
+    return _lines(value, limit, printable)
+
+
+def _lines(value: object, limit: int, made_fit: Callable[[object], str]) -> str:
     text = value if isinstance(value, str) else str(value)
     cut = _bounded(text, limit)
-    shown = "\n".join("\t".join(escaped(part) for part in each.split("\t")) for each in cut.split("\n"))
+    shown = "\n".join("\t".join(made_fit(part) for part in each.split("\t")) for each in cut.split("\n"))
     return shown if len(shown) == len(cut) else _bounded(shown, limit)
 
 
@@ -24,7 +33,7 @@ def _bounded(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     tail = limit // 4
-    return f"{text[: limit - tail]} … ({len(text) - limit:,} characters left out) … {text[-tail:]}"
+    return f"{text[: limit - tail]} … ({several(len(text) - limit, 'character')} left out) … {text[-tail:]}"
 
 
 def line(value: object, limit: int = 200) -> str:
@@ -56,6 +65,11 @@ def number(value: object) -> str:
         short = f"{value:.6g}"
         return f"{value:,.0f}" if value.is_integer() and 1e4 <= abs(value) < 1e15 else short.replace("e-0", "e-")
     return "–" if value is None else line(value, 300)
+
+
+def several(count: int, noun: str, ending: str = "s") -> str:
+    """`1 step`, `1,200 steps`: `numbers.counted` with thousands grouped."""
+    return f"{count:,} {noun if count == 1 else f'{noun}{ending}'}"
 
 
 def figure(value: Figure) -> str:

@@ -5,15 +5,15 @@ which is put in place last and all at once.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
-from harness.evidence.files import read_model, write_text
+from harness.evidence.files import parse, write_text
+from harness.evidence.own_places import make_way, own_folder, remove
 from harness.evidence.run_evidence import Death
 from harness.numbers import dump_json
 from harness.run_directory.bundle import Bundle, Header, LoadedContract, unused
@@ -25,6 +25,7 @@ from harness.run_directory.seal import BEING_WRITTEN, manifest_of, write_manifes
 from harness.signals_noted import raise_if_noted
 
 UNFINISHED_NAME = ".incomplete-"  # and something at random, behind the final name
+KEPT = f"kept what there is, marked {layout.INCOMPLETE}"  # as a note begins that says where
 PAGES = (layout.PAGE, layout.SUMMARY, layout.JUNIT)
 
 
@@ -71,14 +72,17 @@ class BundleWriter:
         self.put_back()
 
     def put_back(self) -> None:
-        """Write all that is not evidence: at first, and again where a system may have removed it."""
-        for folder in (layout.CONTRACTS, layout.EVIDENCE):
-            (self.path / folder).mkdir(parents=True, exist_ok=True)
+        """Write all that is not evidence: at first, and again where a system may have removed or replaced it."""
+        own_folder(self.path)
+        above = {folder.as_posix() for name in self._copies for folder in PurePosixPath(name).parents}
+        for folder in sorted({layout.CONTRACTS, layout.EVIDENCE, *above}):
+            own_folder(self.path / folder)
+        for name in (layout.JOURNAL, layout.LOCK):
+            make_way(self.path / name)
         self._mark()
         for name, text in self._copies.items():
-            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.path / name).write_bytes(text.encode("utf-8"))
-        write_text(self.path / layout.HEADER, header_text(self._header))
+            self._write(name, text)
+        self._write(layout.HEADER, header_text(self._header))
 
     def evidence_directory(self, run_id: str) -> Path:
         """Where the supervisor puts the evidence of a run."""
@@ -86,15 +90,17 @@ class BundleWriter:
 
     def bundle(self) -> Bundle:
         """What is there so far, for the judges; the header as anybody will read it, in the order of the file."""
-        header = read_model(self.path / layout.HEADER, Header)
+        header = parse(header_text(self._header).encode("utf-8"), Header, layout.HEADER)
         return Bundle(Place(self.path, self.path, self.path), header, BEING_WRITTEN)
 
     def settle(self) -> None:
         """Once no worker runs any more: what no run directory holds (links, devices, files without end) goes away.
 
-        The run that left it is dead; the others keep their verdicts.
+        The run that left it is dead; the others keep their verdicts. So does what has the name of one of the
+        directory's own files and is none of them.
         """
         self.put_back()
+        self._remove_what_was_made_of_it()
         for entry in sorted((self.path / layout.EVIDENCE).iterdir()):
             settle_run(entry)
 
@@ -115,8 +121,9 @@ class BundleWriter:
                 "a run directory is written once", where=str(self.final), got=f"it exists; this run is in {self.path}"
             ) from error
         self.path = self.final
-        for name in (layout.INCOMPLETE, layout.JOURNAL, layout.LOCK):
-            (self.path / name).unlink(missing_ok=name != layout.INCOMPLETE)
+        (self.path / layout.INCOMPLETE).unlink()
+        for name in (layout.JOURNAL, layout.LOCK):
+            remove(self.path / name)
         self.digest = digest_of(manifest_text(manifest))
         write_manifest(self.path, manifest)
         return self.path
@@ -128,9 +135,7 @@ class BundleWriter:
         """
         if not self.path.exists():  # `finish` was cut off behind its renaming
             self.path = self.final
-        if not self.path.exists():
-            self.put_back()
-        self._mark()
+        self.put_back()
         self._remove_what_was_made_of_it()
         if not self.final.exists():
             self.path.rename(self.final)
@@ -139,12 +144,14 @@ class BundleWriter:
 
     def _remove_what_was_made_of_it(self) -> None:
         for name in (layout.MANIFEST, layout.VERDICTS, layout.DRILL, *PAGES):
-            (self.path / name).unlink(missing_ok=True)
+            remove(self.path / name)
 
     def _mark(self) -> None:
-        (self.path / layout.INCOMPLETE).write_text(
-            "This run did not finish: what is missing from its evidence is an error.\n", encoding="utf-8"
-        )
+        self._write(layout.INCOMPLETE, "This run did not finish: what is missing from its evidence is an error.\n")
+
+    def _write(self, name: str, text: str) -> None:
+        make_way(self.path / name)
+        write_text(self.path / name, text)
 
 
 def header_text(header: Header) -> str:
@@ -156,17 +163,10 @@ def settle_run(entry: Path) -> None:
     """One run's part of `BundleWriter.settle`; `entry` is what lies in its place below `evidence/`."""
     only = listing(entry).unfit if entry.is_dir() and not entry.is_symlink() else {".": "no folder of its own"}
     for name, what in sorted(only.items()):
-        _remove(entry if name == "." else entry / name)
+        with suppress(OSError):  # what stays is an error when the directory is sealed
+            remove(entry if name == "." else entry / name)
         lane = name.partition("/")[0]
         _record_death(entry / lane if lane.startswith(layout.LANE) else entry, name, what)
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):  # what stays is an error when the directory is sealed
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 def _record_death(folder: Path, name: str, what: str) -> None:

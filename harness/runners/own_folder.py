@@ -5,11 +5,11 @@ That costs the run its evidence, and no other run anything.
 
 from __future__ import annotations
 
-import shutil
 import stat
 from pathlib import Path
 
 from harness.evidence import layout
+from harness.evidence.own_places import empty_folder, kind, make_way
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
 from harness.numbers import dump_json
@@ -26,15 +26,13 @@ def put_back(run: Run, directory: Path, phase: str) -> Death | None:
 
     What has the name of a file of the supervisor's and is no plain file (a link, a pipe, a folder) goes away.
     """
-    found = _kind(directory)
+    found = kind(directory)
     if found != "a folder":
-        _remove(directory)
-        directory.mkdir(parents=True)
+        empty_folder(directory)
     elif directory.stat().st_mode & stat.S_IRWXU != stat.S_IRWXU:
         directory.chmod(0o755)
     for name in OWN:
-        if _kind(directory / name) not in {"nothing", "a file"}:
-            _remove(directory / name)
+        make_way(directory / name)
     if found == "a folder" and (directory / layout.RUN).exists():
         return None
     write_run(run, directory)
@@ -47,25 +45,3 @@ def put_back(run: Run, directory: Path, phase: str) -> Death | None:
 def write_death(death: Death, directory: Path) -> None:
     """`death.json`: how the worker died."""
     (directory / layout.DEATH).write_text(dump_json(death.model_dump(), indent=2) + "\n", encoding="utf-8")
-
-
-def _kind(path: Path) -> str:
-    """What stands there itself, links not followed."""
-    try:
-        mode = path.lstat().st_mode
-    except OSError:  # also where a part of the way to it is no folder any more
-        return "nothing"
-    kinds = {stat.S_IFDIR: "a folder", stat.S_IFREG: "a file", stat.S_IFLNK: "a link"}
-    return kinds.get(stat.S_IFMT(mode), "something else")
-
-
-def _remove(path: Path) -> None:
-    """Remove whatever stands there; where there is no way to it, what stands in the way."""
-    found = _kind(path)
-    if found == "a folder":
-        shutil.rmtree(path)
-    elif found != "nothing":
-        path.unlink()
-    for parent in path.parents:
-        if _kind(parent) != "nothing" and not parent.is_dir():
-            parent.unlink()

@@ -7,6 +7,7 @@ import traceback
 from harness.errors import HarnessError
 from harness.evidence.base import Obstacle
 from harness.runners.folders import without_folders
+from harness.system.error_text import named, notes_of, text_of
 from harness.system.protocol import NotAvailable
 from harness.system.users_code import innermost_frame
 
@@ -20,30 +21,24 @@ def message_of(error: BaseException) -> str:
     The place stands first, where nothing cuts it off. An error of the harness names its own.
     """
     if isinstance(error, HarnessError):
-        return _excerpt("; ".join([str(error), *_notes(error)]))
+        return _excerpt("; ".join([text_of(error), *notes_of(error)]))
     frame = innermost_frame(error)
-    return _excerpt(f"{frame}: {_named(error)}" if frame else _named(error))
-
-
-def _named(error: BaseException) -> str:
-    text = str(error)
-    named = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return "; ".join([named, *_notes(error)])
-
-
-def _notes(error: BaseException) -> list[str]:
-    """What whoever let it pass has added."""
-    return list(map(str, getattr(error, "__notes__", [])))
+    said = "; ".join([named(error), *notes_of(error)])
+    return _excerpt(f"{frame}: {said}" if frame else said)
 
 
 def stack_of(error: BaseException) -> str:
     """The end of its traceback, without this machine's folders."""
-    return without_folders(_printable("".join(traceback.format_exception(error))))[-_STACK_LIMIT:]
+    try:
+        lines = traceback.format_exception(error)
+    except BaseException:  # of a stranger's class: it is left out then, and its place is not
+        lines = [*traceback.format_tb(error.__traceback__), named(error)]
+    return without_folders(_printable("".join(lines)))[-_STACK_LIMIT:]
 
 
 def obstacle_of(error: NotAvailable) -> Obstacle:
     """What the system said that this machine lacks."""
-    return Obstacle(reason="not_available", message=_excerpt(str(error)))
+    return Obstacle(reason="not_available", message=_excerpt(text_of(error)))
 
 
 def _excerpt(text: str) -> str:

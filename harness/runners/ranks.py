@@ -17,13 +17,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from harness.evidence.base import Cause, Obstacle
+from pydantic import ValidationError
+
+from harness.evidence.base import Cause
 from harness.evidence.environment import usable_cores
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Raised
 from harness.python_path import child_command
 from harness.runners.folders import without_folders
-from harness.runners.line import ALONE, GO, TOGETHER, pair
+from harness.runners.line import ALONE, GO, TOGETHER, NoMessage, pair
 from harness.runners.rank import IMPORTED, RankAnswer, RankJob, folder_of
 from harness.runners.rank_marks import MARKS, Marks, Position, new_marks
 from harness.runners.rank_seat import ADDRESS
@@ -70,6 +72,7 @@ class _Rank:
             command = child_command("harness.runners.rank")
             self.process = subprocess.Popen(command, stdin=theirs.fileno(), env=environment)
         self.answer: RankAnswer | None = None
+        self._garbled = False  # whether it said what is no message
         self.awaited = self.is_stopped = 0.0  # seconds in which it stood still and others waited; was stopped
         self.position = Position()
 
@@ -79,16 +82,19 @@ class _Rank:
 
     @property
     def ended_badly(self) -> bool:
-        return not self.complete and (self.answer is not None or self.process.poll() is not None)
+        return not self.complete and (self._garbled or self.answer is not None or self.process.poll() is not None)
 
     def listen(self, recorder: Recorder) -> None:
         """Take what it says; what it asks of the supervisor is asked for it."""
-        while self.answer is None and (said := self.line.receive(0.0)):
-            if said in (ALONE, TOGETHER):
-                recorder.ask(said)
-                self.line.send(GO)
-            elif said != IMPORTED:
-                self.answer = RankAnswer.model_validate_json(said)
+        try:
+            while self.answer is None and not self._garbled and (said := self.line.receive(0.0)):
+                if said in (ALONE, TOGETHER):
+                    recorder.ask(said)
+                    self.line.send(GO)
+                elif said != IMPORTED:
+                    self.answer = RankAnswer.model_validate_json(said)
+        except (NoMessage, ValidationError):
+            self._garbled = True
 
     def look(self, seconds: float, farthest: Position) -> None:
         """Note how long others have waited for it, and how long it has been stopped."""
@@ -100,6 +106,8 @@ class _Rank:
 
     def ending(self) -> tuple[Cause, str]:
         """How its process ended, in a word and in a sentence's tail."""
+        if self._garbled:
+            return "exception", "it wrote on the harness's own line what is no message"
         if self.answer is not None and self.answer.failed is not None:
             return "exception", self.answer.failed
         code = self.process.wait()
@@ -198,14 +206,10 @@ def _raise_first(ranks: Sequence[_Rank], recorder: Recorder) -> NoReturn:
     first = min(bad, key=lambda rank: (rank.answer is not None, rank.answer.at if rank.answer else 0.0, rank.number))
     obstacle = first.answer.obstacle if first.answer is not None else None
     if obstacle is not None:
-        raise _not_available(obstacle)
+        raise NotAvailable(obstacle.message)
     cause, how = first.ending()
     colon = ":" if cause == "exception" else ""
     raise RankEnded(cause, f"rank {first.number} of {len(ranks)}{colon} {how}", first.stack())
-
-
-def _not_available(obstacle: Obstacle) -> NotAvailable:
-    return NotAvailable(obstacle.message)
 
 
 def _require_moving(ranks: Sequence[_Rank]) -> None:

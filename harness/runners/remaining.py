@@ -5,7 +5,6 @@ The arm's end is recorded before the next worker begins; what the dead one wrote
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,8 +18,9 @@ from harness.numbers import dump_json
 
 
 def without_the_arm(run: Run, directory: Path, death: Death, failed: dict[str, ArmFailed]) -> Run | None:
-    """Prepare `directory` for the run without the arm in which its worker died; None where nothing remains to run.
+    """Prepare `directory` for the run without the arm in which its worker died; None where that is the run's own end.
 
+    It is where every judgement names that arm, and none another one that failed, whose cause would be lost in it.
     failed: what earlier workers of the run came to, by arm, which this one may have removed; it is added to. Ends
     after as many workers as the run has arms, since each leaves one out.
     """
@@ -28,16 +28,11 @@ def without_the_arm(run: Run, directory: Path, death: Death, failed: dict[str, A
     if arm is None:
         return None
     records, _ = read_records(directory)
-    recorded = {record.arm: record for record in records if isinstance(record, ArmFailed)}
-    lost = [record for name, record in failed.items() if name not in recorded]
-    failed.update(recorded)
+    failed.update({record.arm: record for record in records if isinstance(record, ArmFailed)})
     failed.setdefault(
         arm, ArmFailed(arm=arm, cause=death.cause, detail=death.detail, phase=death.phase, stack=death.stack)
     )
-    if not run.needed(failed):
-        # the dead worker may have removed the directory, and with it what earlier ones came to
-        if lost and not os.path.lexists(directory / layout.RECORDS):
-            _write(lost, directory)
+    if set(failed) == {arm} and not run.needed(failed):
         return None
     rest = run.model_copy(update={"without": list(failed)})
     _set_aside(directory)

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from harness.commits.checkout import Checkout
 from harness.evidence import environment, layout
 from harness.evidence.files import Damaged, read_bytes
+from harness.evidence.own_places import empty_folder
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import death_from_records, read_records
 from harness.evidence.run_evidence import Death
@@ -28,6 +29,7 @@ from harness.runners.checkpoint_folder import remove_checkpoint
 from harness.runners.folders import without_folders
 from harness.runners.gpu_lock import gpu_locks
 from harness.runners.interpreters import Interpreter, Interpreters
+from harness.runners.line import NoMessage
 from harness.runners.output import OutputPump
 from harness.runners.own_folder import put_back, write_death
 from harness.runners.process_times import write_process_times
@@ -76,7 +78,7 @@ def execute(
     variables: Mapping[str, str] = MappingProxyType({}),
     company: Company | None = None,
 ) -> Death | None:
-    """Run `run` in a worker process of its own; its evidence goes into `directory`, which must not exist yet.
+    """Run `run` in a worker process of its own; its evidence goes into `directory`, in the place of what is there.
 
     Returns None when the evidence is complete, else how the worker died (also written to `death.json`). A worker that
     died in one arm of a paired run is followed by another without that arm, as long as a judgement needs the rest. With
@@ -86,7 +88,7 @@ def execute(
     `variables` are set in the worker before it reads the run. `company`: the other runs of the session; None: there
     are none.
     """
-    directory.mkdir(parents=True)
+    empty_folder(directory)  # nobody writes there before but a system, in another run of the session
     write_run(run, directory)
     tell = on_progress or (lambda _progress: None)
     company = company or Company()
@@ -185,6 +187,7 @@ def _death(run: Run, directory: Path, code: int, overrun: Overrun | None, phase:
         "wall_limit": f"still running after {run.wall_limit_s:g} s",
         "heartbeat": f"no progress for {run.heartbeat_s:g} s",
         "output_limit": f"printed more than {OutputPump.LIMIT // 2**20} MiB",
+        "garbage": f"it wrote {NoMessage()}",
     }
     if overrun is not None:
         return Death(cause=overrun, detail=limits[overrun], phase=phase, stack=_stack(directory))

@@ -43,8 +43,13 @@ class Turns:
                 self._let_go(worker)
 
     def alone(self, worker: Stoppable, check: Callable[[], None]) -> None:
-        """Returns when every other is stopped and this one is not. `check` raises to give up."""
+        """Returns when every other is stopped and this one is not. `check` raises to give up.
+
+        One that is alone already goes on: it would wait for itself.
+        """
         with self._changed:
+            if self._alone is worker:
+                return
             self._asking.append(worker)
             worker.stop()
             try:

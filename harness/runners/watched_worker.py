@@ -16,14 +16,14 @@ from harness.commits.checkout import Checkout
 from harness.evidence import layout
 from harness.evidence.plan_records import Run
 from harness.runners.interpreters import Interpreter
-from harness.runners.line import ALONE, GO, READY, TOGETHER, Job
+from harness.runners.line import ALONE, GO, READY, TOGETHER, Job, NoMessage
 from harness.runners.output import OutputPump
 from harness.runners.recorder import HEARTBEAT
 from harness.runners.turns import Turns
 
 POLL_S = 0.1
 TERMINATION_GRACE_S = 5.0
-Overrun = Literal["wall_limit", "heartbeat", "output_limit"]
+Overrun = Literal["wall_limit", "heartbeat", "output_limit", "garbage"]
 
 
 class Stopped(Exception):  # noqa: N818 - it is not an error: somebody asked for it
@@ -60,11 +60,12 @@ class WatchedWorker:
         self._beat_at = self._began
         self._phase = ""
         self._heartbeat: IO[bytes] | None = None
+        self._garbled = False
         self._pump = OutputPump(interpreter.output, directory / layout.OUTPUT)
 
     def begin(self, variables: Mapping[str, str], threads: int | None, checkout: Checkout | None = None) -> None:
         """Give it its run; see `Job`. checkout: of the commit that its baselines are of."""
-        told = self._line.receive(0.0) or ""
+        told = self._said(0.0) or ""
         if told.startswith(READY):
             self.ready = float(told.removeprefix(READY))
         self.given = self._began = self._beat_at = time.monotonic()
@@ -133,7 +134,7 @@ class WatchedWorker:
 
     def _listen(self, stop: threading.Event | None, turns: Turns) -> None:
         """Wait a moment for what it asks, and see that it gets it."""
-        asked = self._line.receive(POLL_S)
+        asked = self._said(POLL_S)
         if asked == ALONE:
             turns.alone(self, lambda: self._check(stop))
             self._line.send(GO)
@@ -146,8 +147,18 @@ class WatchedWorker:
             except subprocess.TimeoutExpired:
                 return
 
+    def _said(self, seconds: float) -> str | None:
+        """As `Line.receive`; what is no message is noted."""
+        try:
+            return self._line.receive(seconds)
+        except NoMessage:
+            self._garbled = True
+            return None
+
     def _overrun(self) -> Overrun | None:
         self._observe()
+        if self._garbled:
+            return "garbage"
         if self._pump.exceeded:
             return "output_limit"
         with self._lock:

@@ -26,6 +26,7 @@ from typing import Any
 from harness.commits.import_path import ImportPath
 from harness.errors import HarnessError, SystemResolutionError
 from harness.system.description_text import NotADescription, to_plain
+from harness.system.error_text import named, text_of
 from harness.system.resolve import resolve
 from harness.system.users_code import attribute_place
 
@@ -62,26 +63,22 @@ def _answer(name: str) -> dict[str, Any]:
         return _error(error.rule, f"{error.got}{_place(error.__cause__)}", error.remedy)
     except NotADescription as error:
         rule = "describe() returns a SystemDescription, with plain values in all of its fields"
-        return _error(rule, f"{_text(error)}{_declared(system, _text(error))}")
+        return _error(rule, f"{_short(text_of(error))}{_declared(system, _short(text_of(error)))}")
     except HarnessError as error:
         return _error(error.rule, f"{error.got} ({error.where})", error.remedy)
     except (SystemExit, KeyboardInterrupt) as error:
         rule = "a system is imported and described without ending the process"
-        return _error(rule, f"{type(error).__name__}: {_text(error)}{_place(error)}")
+        return _error(rule, f"{_short(named(error))}{_place(error)}")
     except BaseException as error:
         rule = "a system is imported and described without raising"
-        return _error(rule, f"{type(error).__name__}: {_text(error)}{_place(error)}")
+        return _error(rule, f"{_short(named(error))}{_place(error)}")
 
 
 def _error(rule: str, got: str, remedy: str = "") -> dict[str, Any]:
     return {"error": {"rule": rule, "got": got, "remedy": remedy}}
 
 
-def _text(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except BaseException as another:  # a stranger's exception may raise when it is asked what it says
-        text = f"({type(another).__name__} when asked for its message)"
+def _short(text: str) -> str:
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= MOST else text[: MOST - 1] + "…"
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 from harness.commits.import_path import in_use
 from harness.errors import SystemResolutionError
 from harness.python_path import add_working_directory
+from harness.system.error_text import named
 from harness.system.protocol import TrainingSystem
 from harness.system.users_code import definition, relative
 
@@ -33,7 +34,7 @@ def resolve(name: str) -> TrainingSystem:
         raise SystemResolutionError(
             "the system's module must be importable",
             where=name,
-            got=f"{type(error).__name__}: {error}",
+            got=named(error),
             remedy=_import_remedy(module_name, error),
         ) from error
     for attribute in attribute_path.split("."):
@@ -67,7 +68,7 @@ def _instance(name: str, found: Any) -> TrainingSystem:
             raise SystemResolutionError(
                 "a system's class or factory is called without arguments",
                 where=name,
-                got=f"{type(error).__name__}: {error}{_defined(found)}",
+                got=f"{named(error)}{_defined(found)}",
                 remedy="give its parameters defaults, or name an instance: `system = MySystem(…)`, `module:system`",
             ) from error
     if not _looks_like_a_system(found):

@@ -125,11 +125,23 @@ def test_a_signal_that_was_ignored_from_the_start_stays_so() -> None:
     assert ended_early(signal.SIGHUP, before="signal.signal(signal.SIGHUP, signal.SIG_IGN)") == (0, "judged\n")
 
 
-def test_handlers_are_as_they_were_before_the_first_line_afterwards() -> None:
-    later = "print(signal.getsignal(15) is signal.SIG_DFL, signal.getsignal(2).__name__)"
-    program = EARLY.format(before="", signal="") + LATER + later
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "judged\nTrue default_int_handler\n"
+def ended_late(number: signal.Signals, first: str = "pass") -> tuple[int, str]:
+    """What becomes of a command that gets a signal while the interpreter ends; `first` happens within the command."""
+    send = f"lambda: (os.kill(os.getpid(), {int(number)}), time.sleep(0.05))"
+    program = EARLY.format(before=f"import threading, time\nthreading._register_atexit({send})", signal="")
+    program += f"from harness.commands import interruption\nwith interruption.watched():\n    {first}\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+def test_a_signal_while_a_command_ends_changes_no_code_of_an_earlier_one(number: signal.Signals) -> None:
+    assert ended_late(number, "os.kill(os.getpid(), 15)") == (143, "")
+
+
+@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+def test_the_first_signal_while_a_command_ends_has_its_code_and_prints_nothing(number: signal.Signals) -> None:
+    assert ended_late(number) == (CODES[number], "")
 
 
 def test_the_command_holds_signals_before_it_imports_the_application() -> None:

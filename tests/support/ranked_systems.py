@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sockets import write_to_sockets
 from step_function_systems import Descending
 from torch import Tensor, nn
 
@@ -31,6 +32,9 @@ def misbehave(how: str) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
         case "hangs":
             threading.Event().wait()  # the line at which it hangs: HANGS
+        case "garbles":
+            write_to_sockets(b"...\n")
+            threading.Event().wait()
         case "leaves":
             os._exit(0)
 

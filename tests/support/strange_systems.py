@@ -75,7 +75,7 @@ STRANGE = {
     "exits_at_once": Strange("; found exit status 0 and no answer", "import os; os._exit(0)"),
     "leaves": Strange("; found SystemExit: 0 ({path}:1)", "raise SystemExit(0)"),
     "leaves_described": Strange("; found SystemExit: 0 ({path}:12)", body="        raise SystemExit(0)"),
-    "interrupts": Strange("; found KeyboardInterrupt:  ({path}:1)", "raise KeyboardInterrupt"),
+    "interrupts": Strange("; found KeyboardInterrupt ({path}:1)", "raise KeyboardInterrupt"),
     "crashes": Strange("; found SIGSEGV and no answer", "import os; os.kill(os.getpid(), 11)"),
     "kills_its_parent": Strange("; found a process that killed its parent", "import os; os.kill(os.getppid(), 9)"),
     "last_words": Strange("printed at last 'farewell'", "import os; print('farewell', flush=True); os._exit(3)"),
@@ -93,7 +93,7 @@ STRANGE = {
     "raises_described": Strange("; found ZeroDivisionError: division by zero ({path}:12)", body="        1 / 0"),
     "raises_anything": Strange("; found GeneratorExit: stop ({path}:1)", "raise GeneratorExit('stop')"),
     "speechless": Strange(
-        "; found OSError:  ({path}:3)",
+        "; found Mute: (OSError when asked for its message) ({path}:4)",
         "class Mute(Exception):\n    def __str__(self):\n        raise OSError\nraise Mute",
     ),
     "no_python": Strange("; found SyntaxError: invalid syntax", "def ="),

@@ -29,8 +29,8 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "take the exit out of the system's code",
     ),
     "worker_garbage": (
-        "The system wrote into the worker's own files, or the disk was full.",
-        "see that the disk has room, and that the system writes into folders of its own",
+        "The system wrote into the worker's own files or sockets, or the disk was full.",
+        "see that the disk has room, and that the system writes into folders and sockets of its own",
     ),
     "worker_output_limit": (
         "The system prints in each step, or a library warns without end.",

@@ -7,11 +7,12 @@ from harness.evidence.arm_records import Evaluated
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.context import end_of
 from harness.judge.resume import Halves, halves_of
+from harness.numbers import counted
 from harness.report import plots
 from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
 from harness.report.decimate import absolute_difference, first_differing
 from harness.report.plots_roles import Role
-from harness.report.text import line
+from harness.report.text import line, several
 from harness.report.view import ReportView
 
 SHOWN = 12  # rows of a table; the run directory holds all
@@ -62,8 +63,9 @@ def _resumed(title: str, part: Resume, run: RunEvidence, units: frozenset[Unit])
         name = f"{ours} against {theirs}"
         images.append(plots.difference(values, tolerances=bounds, floor=None, first=first, name=name))
     processes = (
-        f"Saved after {saved.steps} steps by process {saved.process}, {saved.bytes:,} bytes in {saved.files} files; "
-        f"loaded by process {loaded.process} after {loaded.steps_before} steps of its own."
+        f"Saved after {counted(saved.steps, 'step')} by process {saved.process}, "
+        f"{several(saved.bytes, 'byte')} in {counted(saved.files, 'file')}; "
+        f"loaded by process {loaded.process} after {counted(loaded.steps_before, 'step')} of its own."
     )
     text = [processes, _equal(len(values), first)]
     judged = [JudgedPlot(image, units) for image in images]
@@ -84,8 +86,8 @@ def _restored(halves: Halves) -> Table:
 
 def _equal(steps: int, differing: int | None) -> str:
     if differing is None:
-        return f"Equal in every bit at all {steps:,} steps."
-    return f"The first of {steps:,} steps that differs is step {differing}."
+        return f"Equal in every bit at {'all ' if steps != 1 else ''}{several(steps, 'step')}."
+    return f"The first of {several(steps, 'step')} that differs is step {differing}."
 
 
 def _evaluated(title: str, part: Evaluation, run: RunEvidence, units: frozenset[Unit]) -> list[Part]:
@@ -94,7 +96,7 @@ def _evaluated(title: str, part: Evaluation, run: RunEvidence, units: frozenset[
         return []
     found = executions[1].evaluations
     text = [
-        f"{len(found)} evaluations, one after every {part.every} steps.",
+        f"{counted(len(found), 'evaluation')}, one after every {counted(part.every, 'step')}.",
         _equal(
             min(len(each.series.loss) for each in executions),
             first_differing(executions[1].series.loss, executions[0].series.loss),

@@ -8,10 +8,11 @@ import numpy as np
 
 from harness.evidence.arm_records import CaptureEvidence, GraphNodes, HostSyncEvidence, MemoryEvidence
 from harness.evidence.run_evidence import ArmEvidence
+from harness.numbers import counted
 from harness.report import plots
 from harness.report.blocks import JudgedPlot, Part, Section, table
 from harness.report.decimate import Doubles
-from harness.report.text import line, size
+from harness.report.text import line, several, size
 from harness.report.view import ReportView
 
 MEMORY = "Memory held by the process, sample by sample: what each arm has more or less than at its first sample."
@@ -71,9 +72,10 @@ def _capture(title: str, run_id: str, seen: CaptureEvidence) -> Part:
     for graph in _different(seen.nodes):
         total = sum(graph.by_type.values())
         nodes = sorted(graph.by_type.items(), key=lambda item: -item[1])
-        part.tables.append(table(f"Graph {graph.label}: {total:,} nodes by type", ["node", "count"], nodes))
+        part.tables.append(table(f"Graph {graph.label}: {several(total, 'node')} by type", ["node", "count"], nodes))
         kernels = sorted(graph.kernels.items(), key=lambda item: (-item[1], item[0]))
-        caption = f"Graph {graph.label}: {len(kernels)} kernels, {sum(graph.kernels.values()):,} launches"
+        launched = several(sum(graph.kernels.values()), "launch", "es")
+        caption = f"Graph {graph.label}: {counted(len(kernels), 'kernel')}, {launched}"
         part.tables.append(table(caption, ["kernel", "launches"], kernels, folded=len(kernels) > 8, shown=KERNELS))
     return part
 
@@ -91,7 +93,7 @@ def _different(graphs: list[GraphNodes]) -> list[GraphNodes]:
 
 def _syncs(title: str, run_id: str, seen: HostSyncEvidence) -> Part:
     replayed = "replays of a capture" if seen.replayed else "plain steps"
-    part = Part(title, [f"Watched: {replayed}; {seen.layers} layers."], runs=[run_id])
+    part = Part(title, [f"Watched: {replayed}; {counted(seen.layers, 'layer')}."], runs=[run_id])
     rows = [
         [
             reading.detector.replace("_", " "),

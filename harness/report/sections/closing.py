@@ -11,7 +11,7 @@ from harness.evidence.base import Scalar
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import ArmFailed
 from harness.report.blocks import Part, Section, Table, table
-from harness.report.text import clean, line, number
+from harness.report.text import clean, line, listing, number
 from harness.report.view import ReportView
 from harness.run_directory.bundle import Header
 
@@ -33,13 +33,14 @@ def deaths(view: ReportView) -> Section | None:
     """Every worker and arm that did not complete, with the last Python stack that was seen of it."""
     parts = []
     for run in view.evidence.values():
-        broken: list[tuple[str, Death | ArmFailed]] = [(f"arm {arm}: ", end) for arm, end in run.failed.items()]
+        broken: list[tuple[str, Death | ArmFailed]] = [(f"arm {arm}", end) for arm, end in run.failed.items()]
         if run.death is not None:
             broken.append(("", run.death))
         for arm, end in broken:
             where = f" in the phase {line(end.phase, 80)}" if end.phase else ""
-            cause = f"{line(arm, 120)}{end.cause.replace('_', ' ')}{where}: {line(end.detail, 600)}"
-            stack = clean(end.stack, 6000).strip()
+            whose = f"{line(arm, 120)}: " if arm else ""
+            cause = f"{whose}{end.cause.replace('_', ' ')}{where}: {line(end.detail, 600)}"
+            stack = listing(end.stack).strip()
             parts.append(Part(line(run.run_id, 120), [cause], runs=[run.run_id], listing=stack))
     introduction = "Workers, and arms of a run, that ended before their work was done."
     return Section("broke", "What broke", introduction, parts) if parts else None

@@ -9,7 +9,7 @@ from harness.costs.account import Costs, PhaseSeconds
 from harness.costs.kinds import Kind
 from harness.report.blocks import ROWS_SHOWN, Part, Section, Table
 from harness.report.plots_costs import bars
-from harness.report.text import line
+from harness.report.text import line, several
 from harness.report.view import ReportView
 
 NAMED = 4  # kinds that a single line names
@@ -106,7 +106,7 @@ def _runs(costs: Costs) -> list[Table]:
     tables = [_table("The longest runs" if rows[RUNS:] else "Runs", columns, rows[:RUNS])]
     return [
         *tables,
-        *([_table(f"{len(rows) - RUNS:,} more runs", columns, rows[RUNS:], folded=True)] if rows[RUNS:] else []),
+        *([_table(several(len(rows) - RUNS, "more run"), columns, rows[RUNS:], folded=True)] if rows[RUNS:] else []),
     ]
 
 

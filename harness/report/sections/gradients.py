@@ -9,6 +9,7 @@ from harness.contract.kinds.accumulation import Accumulation
 from harness.contract.kinds.training import GradientMatch
 from harness.evidence.arm_records import Gradients
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.numbers import counted
 from harness.report import plots
 from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
 from harness.report.view import ReportView
@@ -65,7 +66,10 @@ def _part(
     if compared:
         equal = sum(1 for row in compared if row[3])
         steps = ", ".join(str(step) for step in sorted({row[1] for row in compared})[:20])
-        part.text.append(f"{equal} of {len(compared)} compared tensors are equal in every bit, at steps {steps}.")
+        are = "is" if equal == 1 else "are"
+        part.text.append(
+            f"{equal} of {counted(len(compared), 'compared tensor')} {are} equal in every bit, at steps {steps}."
+        )
         points = _points([(name, value) for name, _, value, _, _ in compared])
         if equal < len(compared):  # of what is equal in bits a plot shows nothing
             bound = claim.max_abs_difference if isinstance(claim, GradientMatch) else None

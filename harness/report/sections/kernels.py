@@ -14,6 +14,7 @@ from harness.evidence.run_records import (
     PeerErrors,
     PrewarmEvidence,
 )
+from harness.numbers import counted
 from harness.report import plots_machine
 from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
 from harness.report.text import size
@@ -70,7 +71,8 @@ def _prewarm(run_id: str, title: str, seen: PrewarmEvidence, units: frozenset[Un
         part.tables.append(table("Library handles", ["handle", "came to be, s"], handles))
     if seen.free_bytes_after_fill is not None:
         free = size(seen.free_bytes_after_fill)
-        part.text.append(f"Device memory was filled but for {free}; {seen.steps_after_fill} steps ran after that.")
+        after = counted(seen.steps_after_fill, "step")
+        part.text.append(f"Device memory was filled but for {free}; {after} ran after that.")
     return part
 
 
@@ -128,7 +130,7 @@ def _kernels(records: list[tuple[str, KernelsEvidence]]) -> Table:
     common = "".join(f"; {columns[place]}: {rows[0][place]}" for place in shared)
     kept = [place for place in range(len(columns)) if place not in shared]
     cells = [[row[place] for place in kept] for row in rows]
-    caption = f"{len(rows)} kernels by key{common}"
+    caption = f"{counted(len(rows), 'kernel')} by key{common}"
     return table(caption, [columns[place] for place in kept], cells, folded=len(rows) > 8, shown=40)
 
 

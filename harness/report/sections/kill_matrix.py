@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.judge.verdict import Verdict
+from harness.numbers import counted
 from harness.report.blocks import Table, table
 from harness.report.cards import SIGNS, word
 from harness.report.text import clean, line
@@ -219,9 +220,8 @@ def _killed(cells: Sequence[Cell]) -> str:
 def _lead(record: DrillRecord) -> str:
     """How many were killed, and how many upstream's numbers alone would have let pass."""
     survived, left = len(record.survivors), len(record.not_run)
-    killed = (
-        f"{len(record.rows) - survived} of {record.planned} planned faults killed, {survived} survived, {left} not run."
-    )
+    dead = f"{len(record.rows) - survived} of {counted(record.planned, 'planned fault')} killed"
+    killed = f"{dead}, {survived} survived, {left} not run."
     numbers = [row.upstream_alone_passes for row in record.rows if row.upstream_alone_passes is not None]
     if not numbers:
         return killed

@@ -8,6 +8,7 @@ from harness.contract.kinds.memory import PeakMemory
 from harness.evidence.arm_records import MemoryPeak, PeakMemoryEvidence
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Verdict
+from harness.numbers import counted
 from harness.report.blocks import Part, Section, table
 from harness.report.text import line, size
 from harness.report.view import ReportView
@@ -68,7 +69,9 @@ def _row(peak: MemoryPeak) -> list[str]:
 
 
 def _disturbances(arm: str, found: PeakMemoryEvidence) -> str:
+    foreign = found.foreign_processes or 0
+    others = "1 other process" if foreign == 1 else f"{foreign} other processes"
     return (
-        f"In the process of {arm} torch's peak statistics were set back {found.resets} times, fell unseen "
-        f"{found.lost_peaks} times, and {found.foreign_processes or 0} other processes used the GPU."
+        f"In the process of {arm} torch's peak statistics were set back {counted(found.resets, 'time')}, fell unseen "
+        f"{counted(found.lost_peaks, 'time')}, and {others} used the GPU."
     )

@@ -7,6 +7,7 @@ import math
 from harness.contract.kinds.steps import StepMatch
 from harness.evidence.arm_records import ComparedStep, StepReading
 from harness.evidence.run_evidence import RunEvidence
+from harness.numbers import counted
 from harness.report.blocks import Part, Section, table
 from harness.report.view import ReportView
 
@@ -39,7 +40,8 @@ def _part(title: str, run: RunEvidence, claim: StepMatch) -> Part:
     facts = run.arms[claim.reference][0].start.facts if run.arms.get(claim.reference) else {}
     by = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items() if name in _MADE_BY)
     text = (
-        f"{len(steps)} steps of {claim.candidate} against {claim.reference}, with {claim.yardstick} as the yardstick."
+        f"{counted(len(steps), 'step')} of {claim.candidate} against {claim.reference}, "
+        f"with {claim.yardstick} as the yardstick."
     )
     part = Part(title, [text, *([f"The reference: {by}."] if by else [])], runs=[run.run_id])
     quantities: dict[str, list[Row]] = {}

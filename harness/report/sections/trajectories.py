@@ -16,7 +16,7 @@ from harness.report import plots
 from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
 from harness.report.decimate import Doubles, absolute_difference, first_differing, relative_difference
 from harness.report.plots_roles import Role
-from harness.report.text import line
+from harness.report.text import line, several
 from harness.report.view import ReportView
 
 ANCHOR = "trajectories"
@@ -175,7 +175,9 @@ def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
     first = first_differing(item.candidate, item.baseline)
     name, tolerances = item.name, sorted(item.tolerances)
     if first is None:
-        part.text.append(f"{line(name)}: equal in every bit at all {len(values):,} steps.")
+        part.text.append(
+            f"{line(name)}: equal in every bit at {'all ' if len(values) != 1 else ''}{several(len(values), 'step')}."
+        )
     for bound in sorted(item.relative):
         apart = relative_difference(item.candidate, item.baseline).max()
         allowed = f"{bound:g} times are allowed"

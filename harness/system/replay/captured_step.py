@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.errors import HarnessError
+from harness.system.error_text import text_of
 from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.attributes import Attributes
 from harness.system.replay.first_values import FirstValues
@@ -31,7 +32,7 @@ class CaptureFailedError(HarnessError):
 
     def __init__(self, stage: str, error: BaseException) -> None:
         place = of_traceback(error.__traceback__)
-        message = (str(error).strip().splitlines() or [""])[0]
+        message = (text_of(error).strip().splitlines() or [""])[0]
         self.reason = f"{type(error).__name__}: {message}{called_at(error)}"
         super().__init__(f"{stage} must succeed", where=f"{place.file}:{place.line}", got=self.reason)
 

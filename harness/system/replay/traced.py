@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from harness.errors import HarnessError
+from harness.system.error_text import text_of
 from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.cpu_checks import WithoutCpuChecks
 from harness.system.replay.first_values import FirstValues
@@ -212,4 +213,4 @@ def fake_pass(body: Body, state: State, roots: Sequence[object] = ()) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [""])[0]
+    return (text_of(error).strip().splitlines() or [""])[0]

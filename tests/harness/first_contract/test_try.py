@@ -242,3 +242,20 @@ def test_init_runs_nothing_and_is_refused_for_a_loop(project: Path) -> None:
     code, _, errors = called(project, "init", "train:main", "--force")
     assert code == 2
     assert errors.startswith("error: train.py:1: `main` makes a step and leaves the loop to its caller")
+
+
+@pytest.mark.parametrize("reports", [(), ("--reports", "runs")], ids=["nothing", "runs"])
+def test_an_interruption_names_what_is_kept_and_nothing_that_is_not(
+    reports: tuple[str, ...], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    written(project)
+    monkeypatch.setattr("harness.session.execute", interrupted)
+    monkeypatch.setattr("harness.runners.interpreters.Interpreters.begin", lambda _: None)
+    code, _, errors = called(project, *TRY, *reports)
+    kept = [line for line in errors.splitlines() if line.startswith("kept what there is")]
+    assert (code, len(kept)) == (130, len(reports) // 2)
+    assert all(Path(project, line.rpartition(": ")[2]).exists() for line in kept)
+    assert list((project / "temporary").glob("harness*")) == []

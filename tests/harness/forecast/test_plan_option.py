@@ -99,6 +99,19 @@ def test_it_prints_units_runs_and_where_seconds_are_from(
     assert sorted(Path("harness-reports").rglob("*")) == here
 
 
+@pytest.mark.parametrize("command", ["verify", "drill"])
+def test_a_system_that_does_not_say_what_it_is_has_the_exit_code_of_a_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    write_contract("held")
+    contract = Path("contracts/scripted-v1.yaml")
+    contract.write_text(contract.read_text().replace("system: scripted_system:", "system: nowhere_to_be_found:"))
+    monkeypatch.setattr(sys, "argv", ["harness", command, "contracts", "--plan"])
+    with pytest.raises(SystemExit) as left:
+        application.main()
+    assert left.value.code == 12
+
+
 def test_it_writes_nothing_where_nothing_was(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,7 +39,7 @@ def whole_drill() -> ReportView:
         (planted(view_of(PASS)), "a fault was planted", "lightgrey", False),
         (whole_drill(), "HELD · 2 of 2 faults killed", "brightgreen", False),
         (whole_drill_view(killed=[True, False]), "VIOLATED · 1 of 2 faults killed", "red", True),
-        (whole_drill_view(NOT_RUN, killed=[True]), "PARTLY DECIDED · 1 of 1 faults killed · a part", "red", True),
+        (whole_drill_view(NOT_RUN, killed=[True]), "PARTLY DECIDED · 1 of 1 fault killed · a part", "red", True),
     ],
 )
 def test_words_and_colour(view: ReportView, message: str, colour: str, error: bool) -> None:

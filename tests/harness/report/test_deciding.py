@@ -120,12 +120,17 @@ SYNCS = {"candidate_syncs_per_step": (24.0, "syncs")}
             Decided("9e-5, at most 0.0001", "max error vs fp64: float32", "measured over 12 cases"),
         ),
         (
+            part("capture", captures=1, per_shape=False),
+            verdict({"captures": (1, "captures")}, {"steps": 9}),
+            Decided("1 capture, exactly 1", "", "counted over 9 steps"),
+        ),
+        (
             part("memory_steady", growth_at_most=0.01),
             verdict({"allocated_growth": (0.0007, ""), "reserved_growth": (0.002, "")}, {"samples": 297}),
             Decided("0.2 %, at most 1 %", "reserved growth", "measured over 297 samples"),
         ),
     ],
-    ids=["bits", "within", "ratio", "a-layer", "worst-of-its-own-bound", "percent"],
+    ids=["bits", "within", "ratio", "a-layer", "worst-of-its-own-bound", "counted", "percent"],
 )
 def test_what_held_is_told_by_its_kinds_first_figure(judged: Judged, found: Verdict, expected: Decided) -> None:
     assert decided(found, judged) == expected

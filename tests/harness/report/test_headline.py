@@ -40,6 +40,14 @@ def test_the_first_row_of_the_table_that_applies(
     assert (found.code, found.word) == (code, word)
 
 
+@pytest.mark.parametrize(
+    ("statuses", "sentence"),
+    [((FAIL, PASS), "A claim is violated."), ((FAIL, PASS, FAIL, FAIL), "3 units are violated.")],
+)
+def test_what_is_violated_is_said_of_as_many(statuses: tuple[Status, ...], sentence: str) -> None:
+    assert headline(view_of(*statuses)).sentence == sentence
+
+
 @pytest.mark.parametrize(("gate", "shut"), [(False, ""), (True, "The gate is closed: ")])
 def test_what_is_partly_decided_says_how_much_of_it_held(gate: bool, shut: str) -> None:
     view = view_of(PASS, OPEN, NOT_RUN, NOT_RUN, gate=gate)

@@ -81,7 +81,7 @@ def test_a_bound_of_a_ratio() -> None:
 def test_what_may_hide_a_peak_is_told() -> None:
     part = peak_part(resets=2, lost_peaks=1, steps=peak(device_bytes=None, outside_bytes=None, samples=0))
     assert part.text[1] == (
-        "In the process of graphed torch's peak statistics were set back 2 times, fell unseen 1 times, and 0 other "
+        "In the process of graphed torch's peak statistics were set back 2 times, fell unseen 1 time, and 0 other "
         "processes used the GPU."
     )
     assert part.tables[0].rows[1][4:] == ["–", "–"]

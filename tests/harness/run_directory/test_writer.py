@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -117,11 +118,57 @@ def test_what_no_directory_holds_costs_the_run_that_left_it_and_goes(writer: Bun
     assert (death.cause, death.detail) == ("garbage", said if kind != "gone" else death.detail)
 
 
+OWN = [
+    *("INCOMPLETE", "run.json", "journal.json", "journal.lock", "manifest.json", "verdicts.json", "drill.json"),
+    *("report.html", "summary.md", "junit.xml"),
+    *("contracts", "contracts/c.yaml", "waivers", "waivers/1.yaml"),
+]
+
+
+@pytest.fixture(params=[(name, how) for name in OWN for how in ("pipe", "folder", "link", "loop")], ids="-".join)
+def planted(request: pytest.FixtureRequest, writer: BundleWriter, tmp_path: Path) -> tuple[str, str]:
+    """What a system put in the place of one of the directory's own files; and a file outside, to which links lead."""
+    name, how = request.param
+    place, outside = writer.path / name, tmp_path / "outside"
+    outside.write_text("outside")
+    if place.is_dir():
+        shutil.rmtree(place)
+    place.unlink(missing_ok=True)
+    if how == "pipe":
+        os.mkfifo(place)
+    elif how == "folder":
+        (place / "below").mkdir(parents=True)
+    else:
+        place.symlink_to(outside if how == "link" else name.rpartition("/")[2])
+    return name, str(outside)
+
+
 def test_in_a_lane_it_costs_the_lane(writer: BundleWriter) -> None:
     in_a_lane(writer.evidence_directory(RUN_ID))
     writer.settle()
     assert (writer.evidence_directory(RUN_ID) / "lane.1" / "death.json").exists()
     assert not (writer.evidence_directory(RUN_ID) / "death.json").exists()
+
+
+def test_what_stands_in_the_place_of_an_own_file_is_removed_and_never_opened(
+    writer: BundleWriter, planted: tuple[str, str]
+) -> None:
+    name, outside = planted
+    writer.settle()
+    (writer.path / "verdicts.json").write_text("{}")
+    directory = writer.finish()
+    assert read_bundle(directory).complete
+    assert (directory / "contracts" / "c.yaml").read_text(encoding="utf-8") == LOADED.text
+    assert not (directory / "journal.json").exists(), name
+    assert Path(outside).read_text() == "outside"
+
+
+def test_nor_does_it_hold_up_one_that_is_given_up(writer: BundleWriter, planted: tuple[str, str]) -> None:
+    name, outside = planted
+    directory = writer.abandon()
+    assert not read_bundle(directory).complete
+    assert (directory / "INCOMPLETE").is_file(), name
+    assert Path(outside).read_text() == "outside"
 
 
 def test_a_worker_that_left_plain_files_is_left_alone(writer: BundleWriter) -> None:

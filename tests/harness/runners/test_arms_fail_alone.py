@@ -228,6 +228,18 @@ def test_two_arms_that_end_their_process_cost_two_workers_more(
     ]
 
 
+def test_the_last_arm_to_end_its_process_is_not_told_as_the_end_of_another(tmp_path: Path) -> None:
+    """No claim needs what remains, and each has a cause of its own."""
+    arms = {"plain": {}, "raises": {"fails": "raises"}, "killed": {"fails": "killed"}}
+    contract, run = planned(arms, claim("RAISES", "raises", "plain"), claim("KILLED", "killed", "plain"))
+    assert execute(run, tmp_path / "run") is None
+    _, evidence = read_run(tmp_path / "run")
+    raised, killed = (judge_unit(contract, each, "w", [evidence]) for each in contract.claims)
+    assert (raised.reason, killed.reason) == ("worker_exception", "worker_signal")
+    assert "ValueError: this arm is broken" in raised.message
+    assert killed.message == "arm killed of run c+w+paired failed in phase killed.0: steps: SIGKILL"
+
+
 def test_a_run_whose_every_claim_names_the_dead_arm_is_not_made_again(tmp_path: Path) -> None:
     _, run = planned({"plain": {}, "bad": {"fails": "killed"}}, claim("BAD", "bad", "plain"))
     death = execute(run, tmp_path / "run")

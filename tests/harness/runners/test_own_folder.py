@@ -81,6 +81,15 @@ def test_what_earlier_arms_came_to_is_there_again_after_the_last_one_removed_it(
     earlier = ArmFailed(arm="first", cause="signal", detail="SIGSEGV", phase="first.0: steps", stack="")
     death = Death(cause="incomplete", detail="the directory was nothing", phase="last.0: steps", stack="")
     failed = {"first": earlier}
-    assert without_the_arm(run, tmp_path, death, failed) is None
-    assert list(failed) == ["first", "last"]
-    assert read_records(tmp_path)[0] == [earlier]
+    rest = without_the_arm(run, tmp_path, death, failed)
+    assert rest is not None
+    assert rest.without == list(failed) == ["first", "last"]
+    assert read_records(tmp_path)[0] == list(failed.values())
+
+
+def test_what_another_system_put_in_the_place_of_a_run_is_not_in_its_way(tmp_path: Path) -> None:
+    directory = directory_of(tmp_path)
+    directory.mkdir(parents=True)
+    (directory / "records.jsonl").write_text("not of this run\n")
+    assert execute(stand_in_run("one_arm"), directory) is None
+    assert read_run(directory)[1].death is None

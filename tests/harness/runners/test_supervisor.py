@@ -132,6 +132,29 @@ def test_a_hanging_worker_is_ended_with_its_stack(
     assert "in _wait_for_ever" in death.stack
 
 
+def test_a_line_without_end_holds_up_no_limit(tmp_path: Path, fast_clock: Callable[[str], None]) -> None:
+    fast_clock("dripping")
+    death = _execute(stand_in_run("drips", wall_limit_s=500.0, heartbeat_s=9000.0), tmp_path)
+    assert (death.cause, death.phase) == ("wall_limit", "dripping")
+    assert "in drips" in death.stack
+
+
+def test_a_flooded_line_is_no_message(tmp_path: Path) -> None:
+    death = _execute(stand_in_run("floods", wall_limit_s=1e6, heartbeat_s=1e6), tmp_path)
+    detail = "it wrote more than 16 MiB on the harness's own line, and no message"
+    assert (death.cause, death.detail, death.phase) == ("garbage", detail, "flooding")
+    assert "in floods" in death.stack
+
+
+def test_a_worker_that_asks_and_reads_no_answer_meets_its_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast_clock: Callable[[str], None]
+) -> None:
+    monkeypatch.setattr("harness.runners.line.SENDING_S", 0.0001)
+    fast_clock("hanging")
+    death = _execute(stand_in_run("asks_and_asks", wall_limit_s=500.0, heartbeat_s=9000.0), tmp_path)
+    assert (death.cause, death.phase) == ("wall_limit", "hanging")
+
+
 def test_heartbeats_do_not_stretch_the_wall_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that moves with the worker's beats alone: one that has no turn for a while has not stopped."""
     seconds, seen = 0.0, 0

@@ -48,6 +48,16 @@ def test_who_is_alone_stops_the_others_until_it_is_not() -> None:
         assert (one.stopped, other.stopped) == (False, False)
 
 
+def test_who_is_alone_already_does_not_wait_for_itself() -> None:
+    turns, one, other = Turns(), Worker(), Worker()
+    with turns.present(one), turns.present(other):
+        turns.alone(one, nothing)
+        assert not waits(started(lambda: turns.alone(one, nothing)))
+        assert (one.stopped, other.stopped) == (False, True)
+        turns.together(one)
+        assert (one.stopped, other.stopped) == (False, False)
+
+
 def test_askers_are_served_in_their_order_and_who_has_been_alone_waits_for_the_rest() -> None:
     turns, first, second, third = Turns(), Worker(), Worker(), Worker()
     with turns.present(first), turns.present(second), turns.present(third):

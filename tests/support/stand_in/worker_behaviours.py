@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from sockets import write_to_sockets
+
 from harness.evidence.arm_records import ArmEnd, ArmStart
 from harness.evidence.plan_records import Run
 from harness.runners.recorder import Recorder
@@ -146,6 +148,30 @@ def fails_in_a_step(run: Run, recorder: Recorder) -> None:
 def leaves_by_system_exit(run: Run, recorder: Recorder) -> None:
     recorder.phase("arm plain")
     raise SystemExit(0)
+
+
+def drips(run: Run, recorder: Recorder) -> None:
+    """A byte a moment on the line to its supervisor, which never ends."""
+    recorder.phase("dripping")
+    while True:
+        write_to_sockets(b".")
+        time.sleep(0.02)
+
+
+def floods(run: Run, recorder: Recorder) -> None:
+    """Without end on the line to its supervisor, as fast as that takes it."""
+    recorder.phase("flooding")
+    while True:
+        write_to_sockets(b"x" * 2**16)
+
+
+def asks_and_asks(run: Run, recorder: Recorder) -> None:
+    """To be alone twice, together twice, and again, without a look at the answers; then hangs."""
+    recorder.phase("asking")
+    write_to_sockets(b"alone\nalone\n")
+    write_to_sockets(b"together\n" * 2000)
+    recorder.phase("hanging")
+    _wait_for_ever()
 
 
 def writes_garbage(run: Run, recorder: Recorder) -> None:

@@ -1,0 +1,66 @@
+"""The line between a worker and its supervisor: whole messages, within their seconds and their size."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from harness.runners import line
+from harness.runners.line import Line, NoMessage, pair
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Line, socket.socket]]:
+    ours, theirs = pair()
+    with theirs:
+        yield ours, theirs
+    ours.close()
+
+
+def test_messages_come_one_at_a_time_and_a_part_of_one_is_kept(ends: tuple[Line, socket.socket]) -> None:
+    ours, theirs = ends
+    theirs.sendall(b"one\ntwo\nthr")
+    assert [ours.receive(0.0), ours.receive(0.0), ours.receive(0.0)] == ["one", "two", None]
+    theirs.sendall(b"ee\n")
+    assert ours.receive(0.0) == "three"
+    theirs.close()
+    assert ours.receive(None) == ""
+
+
+def test_the_seconds_are_those_of_a_whole_line(
+    ends: tuple[Line, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look finds another byte, and takes a second by this clock."""
+    ours, theirs = ends
+    now = [0.0]
+
+    def look(*_: object) -> tuple[list[Line], list[Line], list[Line]]:
+        assert now[0] <= 5.0, "it looks on and on"
+        now[0] += 1.0
+        theirs.sendall(b".")
+        return [ours], [], []
+
+    monkeypatch.setattr(line, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(line, "select", SimpleNamespace(select=look))
+    assert ours.receive(4.5) is None
+
+
+def test_a_line_without_end_is_no_message(ends: tuple[Line, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = ends
+    monkeypatch.setattr(line, "MOST_BYTES", 100)
+    theirs.sendall(b"x" * 101)
+    with pytest.raises(NoMessage):
+        ours.receive(None)
+    with pytest.raises(NoMessage):
+        ours.receive(0.0)
+
+
+def test_what_the_other_end_does_not_read_is_lost_and_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "SENDING_S", 0.01)
+    ours, theirs = pair()
+    with theirs:
+        ours.send("x" * 2**22)
+    ours.close()
