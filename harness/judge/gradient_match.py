@@ -169,7 +169,9 @@ def _note(part: GradientMatch, records: list[Gradients], compared: list[Compared
         sheet.figure("max_abs_difference_tensor", worst.tensor)
         sheet.figure("max_abs_difference_step", worst.step, "step")
         sheet.figure("max_relative_difference", max(entry.relative for entry in compared))
-        sheet.figure("tensors_rounded", len(_rounded(part, compared)), "tensors")
+        rounded = _rounded(part, compared)
+        if rounded:  # verdicts published before it was counted have none
+            sheet.figure("tensors_rounded", len(rounded), "tensors")
         sheet.figure("tensors_differing", len({entry.tensor for entry in compared if entry.differs}), "tensors")
     if compared and part.equality == "bitwise" and part.max_abs_difference is not None:
         bound = part.max_abs_difference
