@@ -106,15 +106,14 @@ def not_tried(tried: Tried) -> list[str]:
     here; nothing where the arm came to its end.
     """
     for run in tried.judgement.view.evidence.values():
-        below: list[str] = []
-        if run.death is not None:  # its stack begins with the innermost frame
-            where = folders(tried)
-            below = [f"{'':>13}{each}" for each in advice("", places_in_stack(run.death.stack, where)[:1], where)]
-            told = f"the process that ran it ended, {run.death.cause.replace('_', ' ')}: {run.death.detail}"
-        elif "plain" in run.failed:
-            told = run.failed["plain"].detail
-        else:
+        ended, below = run.death or run.failed.get("plain"), list[str]()
+        if ended is None:
             continue
+        told = ended.detail
+        if run.death is not None or ended.cause != "exception":  # its stack begins with the innermost frame
+            where = folders(tried)
+            below = [f"{'':>13}{each}" for each in advice("", places_in_stack(ended.stack, where)[:1], where)]
+            told = f"the process that ran it ended, {ended.cause.replace('_', ' ')}: {told}"
         return [*_wrapped(f"{WORDS[Status.ERROR]:>9}  {line(told, 600)}", "", 13), *below]
     verdicts = tried.judgement.verdicts
     if all(verdict.status is Status.NOT_RUN for verdict in verdicts):  # for want of torch, say

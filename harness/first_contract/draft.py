@@ -318,7 +318,7 @@ class Draft:
         every = _prime_at_most(self.steps // 4)
         return self._claim(
             "EVALUATED",
-            "Evaluations between steps change nothing of the training",
+            "Evaluations between steps change nothing of the training, and return what the plain step's do",
             "evaluation",
             f"    candidate: {self._candidate}\n    every: {every}\n    evaluations: {self.steps // every}\n"
             f"    steps: {self.steps}\n    plain: plain\n    max_relative_difference: {EVALUATED}\n",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from torch import Tensor
-
 from harness.system.adapter_checks import AdapterError, describe_value
 from harness.system.users_code import return_place
 
@@ -17,6 +15,8 @@ def require_values(returned: object, evaluate: Callable[[], object]) -> dict[str
 
     Reading them waits for the device.
     """
+    from torch import Tensor
+
     if returned is None:
         return {}
     entries = returned.items() if isinstance(returned, Mapping) else [(WHOLE, returned)]
