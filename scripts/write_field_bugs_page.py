@@ -47,6 +47,10 @@ Since then the templates were bettered; all were tried again:
 - WITHIN compares every tensor that both arms keep at its end (`ends`), beside a control that begins a rounding away. No
   entry showed this: bugs of no thread did, that stand in no loss (`tests/support/near_ends_systems.py`).
 - GRADIENTS is not run where neither arm leaves any, as in a loop that ends with `zero_grad`.
+- Steps were 40, saves came after 20 of them, evaluations after every tenth. They are primes (43, 19 and 23, 7): what a
+  trainer does at every second, fifth or tenth step was always complete.
+- RESUMES saves another checkpoint halfway, which nobody loads; one was saved, and the process ended with it.
+- EVALUATED compares what the evaluations return with what the plain step's do, within a hundredth.
 """
 NEWEST = "*-h200-field-bugs"
 

@@ -1,0 +1,90 @@
+"""A schedule-free optimizer below two wrappers is never told that an evaluation begins."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, levels=1)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, levels=2)
+
+
+class Averaging(torch.optim.SGD):
+    """Trains one point, and evaluates at the average of the points that it has seen."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1)
+        self.points, self.seen = [p for group in self.param_groups for p in group["params"]], 0
+        self.kept = None
+        for p in self.points:
+            self.state[p]["average"] = p.detach().clone()
+
+    @property
+    def averages(self):
+        return [self.state[p]["average"] for p in self.points]
+
+    @torch.no_grad()
+    def step(self):
+        super().step()
+        self.seen += 1
+        for average, point in zip(self.averages, self.points, strict=True):
+            average.lerp_(point, 1 / (self.seen + 1))
+
+    @torch.no_grad()
+    def eval(self):
+        self.kept = [p.clone() for p in self.points]
+        torch._foreach_copy_(self.points, self.averages)
+
+    @torch.no_grad()
+    def train(self):
+        if self.kept is not None:
+            torch._foreach_copy_(self.points, self.kept)
+            self.kept = None
+
+
+class Wrapped:
+    def __init__(self, optimizer, levels=0):
+        self.optimizer, self.levels = optimizer, levels
+        self.step, self.zero_grad = optimizer.step, optimizer.zero_grad
+
+    def tell(self, mode):
+        inner = self
+        for _ in range(self.levels):
+            inner = inner.optimizer
+            if hasattr(inner, mode):
+                getattr(inner, mode)()
+                break
+
+
+def make_step(seed, optimized, levels):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 3))
+    inner = Averaging(model.parameters())
+    optimizer = Wrapped(Wrapped(inner), levels) if optimized else Wrapped(inner, levels=1)
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(batch["x"]), batch["y"])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def batch(index):
+        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(20_000 * seed + index))
+        return {"x": x, "y": x[:, :3].argmax(1)}
+
+    @torch.no_grad()
+    def evaluate():
+        held_out = batch(19_999)
+        optimizer.tell("eval")
+        loss = functional.cross_entropy(model(held_out["x"]), held_out["y"]).item()
+        optimizer.tell("train")
+        return loss
+
+    return StepFunction(step, batch, model, evaluate=evaluate)

@@ -1,0 +1,45 @@
+"""One autocast around several updates: its casts of the weights are those from before the first."""
+
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, around_all=True)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, around_all=False)
+
+
+def make_step(seed, optimized, around_all):
+    torch.manual_seed(seed)
+    policy = nn.Sequential(nn.Linear(10, 32), nn.Tanh(), nn.Linear(32, 5))
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=2e-3)
+    autocast = lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=optimized)
+    around = optimized and around_all
+
+    def step(batch):
+        """Three updates over one rollout."""
+        total = torch.zeros(())
+        with autocast() if around else nullcontext():
+            for states, actions in zip(batch["states"].chunk(3), batch["actions"].chunk(3), strict=True):
+                optimizer.zero_grad()
+                with nullcontext() if around else autocast():
+                    logits = policy(states)
+                loss = functional.cross_entropy(logits.float(), actions)
+                loss.backward()
+                optimizer.step()
+                total = total + loss.detach()
+        return total / 3
+
+    def batch(index):
+        states = torch.randn(48, 10, generator=torch.Generator().manual_seed(20_000 * seed + index))
+        return {"states": states, "actions": states[:, ::2].argmax(1)}
+
+    return StepFunction(step, batch, policy)

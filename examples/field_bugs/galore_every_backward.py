@@ -1,0 +1,54 @@
+"""An optimizer for each parameter, in the backward pass: it does not know of accumulation."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+MICRO_BATCHES = 4
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, knows=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, knows=True)
+
+
+def make_step(seed, optimized, knows):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 4))
+    together = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    each = {p: torch.optim.AdamW([p], lr=1e-3) for p in model.parameters()}
+    last = [False]
+
+    def update(parameter):
+        if last[0] or not knows:
+            each[parameter].step()
+            each[parameter].zero_grad()
+
+    if optimized:
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(update)
+
+    def step(batch):
+        if not optimized:
+            together.zero_grad()
+        total = torch.zeros(())
+        pairs = zip(batch["x"].chunk(MICRO_BATCHES), batch["y"].chunk(MICRO_BATCHES), strict=True)
+        for number, (x, y) in enumerate(pairs, 1):
+            last[0] = number == MICRO_BATCHES
+            loss = functional.cross_entropy(model(x), y) / MICRO_BATCHES
+            loss.backward()
+            total = total + loss.detach()
+        if not optimized:
+            together.step()
+        return total
+
+    def batch(index):
+        x = torch.randn(32, 12, generator=torch.Generator().manual_seed(20_000 * seed + index))
+        return {"x": x, "y": x[:, 1:5].argmax(1)}
+
+    return StepFunction(step, batch, model)

@@ -1,0 +1,57 @@
+"""After a resume the generators are restored, and then a warm-up draws from them."""
+
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, guard=nullcontext)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, guard=torch.random.fork_rng)
+
+
+def make_step(seed, optimized, guard):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+
+    def warm_up():
+        """Compiles what is compiled at first use, on data that is none."""
+        if optimized:
+            model(torch.zeros(32, 8)).sum().backward()
+            optimizer.zero_grad()
+
+    with torch.random.fork_rng():  # a run that begins
+        warm_up()
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(batch["x"]), batch["y"])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def batch(index):
+        x = torch.randn(32, 8, generator=torch.Generator().manual_seed(20_000 * seed + index))
+        return {"x": x, "y": x[:, :4].argmax(1)}
+
+    def save(path):
+        generator = torch.get_rng_state()
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "generator": generator}, path)
+
+    def load(path):
+        state = torch.load(path)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["generator"])
+        with guard():  # a run that goes on
+            warm_up()
+
+    return StepFunction(step, batch, model, save=save, load=load)

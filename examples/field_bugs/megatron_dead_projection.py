@@ -1,0 +1,59 @@
+"""A tied output projection allocates a weight that nobody reads, and that the optimizer decays."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, allocates=True)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, allocates=False)
+
+
+class Tied(nn.Module):
+    def __init__(self, allocates):
+        super().__init__()
+        self.embedding, self.body = nn.Embedding(32, 12), nn.Linear(12, 12)
+        if allocates:
+            self.projection = nn.Linear(12, 32, bias=False)
+
+    def forward(self, tokens):
+        return torch.tanh(self.body(self.embedding(tokens))) @ self.embedding.weight.T
+
+
+def make_step(seed, optimized, allocates):
+    torch.manual_seed(seed)
+    model = Tied(optimized and allocates)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+    sizes = [p.numel() for p in model.parameters()]
+    flat = []
+
+    def clear():
+        """The optimized arm has all gradients in one buffer, which comes with the first step."""
+        if not optimized:
+            optimizer.zero_grad()
+            return
+        if not flat:
+            flat.append(torch.zeros(sum(sizes)))
+            for p, piece in zip(model.parameters(), flat[0].split(sizes), strict=True):
+                p.grad = piece.view_as(p)
+        flat[0].zero_()
+
+    def step(batch):
+        clear()
+        logits = model(batch["tokens"][:, :-1])
+        loss = functional.cross_entropy(logits.flatten(0, 1), batch["tokens"][:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def batch(index):
+        start = torch.randint(32, (4, 1), generator=torch.Generator().manual_seed(20_000 * seed + index))
+        return {"tokens": (start + 5 * torch.arange(9)) % 32}
+
+    return StepFunction(step, batch, model)

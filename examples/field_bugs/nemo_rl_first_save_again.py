@@ -1,0 +1,61 @@
+"""The asynchronous saver keeps the first checkpoint's structure, with the first checkpoint's tensors."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, filled_anew=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, filled_anew=True)
+
+
+class StagedSaver:
+    """Saves from staging tensors, so that training may go on meanwhile."""
+
+    def __init__(self, filled_anew):
+        self.filled_anew, self.staged = filled_anew, None
+
+    def save(self, named, path):
+        if self.staged is None:
+            self.staged = {name: tensor.detach().clone() for name, tensor in named.items()}
+        elif self.filled_anew:
+            for name, tensor in named.items():
+                self.staged[name].copy_(tensor)
+        torch.save(self.staged, path)
+
+
+def make_step(seed, optimized, filled_anew):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 3))
+    momenta = {f"momentum.{name}": torch.zeros_like(p) for name, p in model.named_parameters()}
+    everything = lambda: dict(model.named_parameters()) | momenta
+    saver = StagedSaver(filled_anew)
+
+    def step(batch):
+        model.zero_grad()
+        loss = functional.cross_entropy(model(batch["x"]), batch["y"])
+        loss.backward()
+        with torch.no_grad():
+            for name, p in model.named_parameters():
+                p.sub_(0.05 * momenta[f"momentum.{name}"].mul_(0.9).add_(p.grad))
+        return loss.detach()
+
+    def batch(index):
+        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(20_000 * seed + index))
+        return {"x": x, "y": x[:, :3].argmax(1)}
+
+    def save(path):
+        saver.save(everything(), path) if optimized else torch.save(everything(), path)
+
+    @torch.no_grad()
+    def load(path):
+        for name, tensor in torch.load(path, weights_only=False).items():
+            everything()[name].copy_(tensor)
+
+    return StepFunction(step, batch, model, save=save, load=load)

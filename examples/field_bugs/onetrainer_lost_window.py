@@ -1,0 +1,51 @@
+"""A step is one micro-batch, and a checkpoint in the midst of a window holds no gradients."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+WINDOW = 5
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, keeps_gradients=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, keeps_gradients=True)
+
+
+def make_step(seed, optimized, keeps_gradients):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(10, 24), nn.SiLU(), nn.Linear(24, 2))
+    optimizer, done = torch.optim.AdamW(model.parameters(), lr=5e-3, fused=optimized), [0]
+
+    def step(batch):
+        loss = functional.mse_loss(model(batch["x"]), batch["y"])
+        (loss / WINDOW).backward()
+        done[0] += 1
+        if done[0] % WINDOW == 0:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+        return loss.detach()
+
+    def batch(index):
+        x = torch.randn(8, 10, generator=torch.Generator().manual_seed(20_000 * seed + index))
+        return {"x": x, "y": torch.sin(x[:, :2]) + x[:, 2:4]}
+
+    def save(path):
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": done[0]}
+        torch.save(state | {"gradients": [p.grad for p in model.parameters()] if keeps_gradients else None}, path)
+
+    def load(path):
+        state = torch.load(path)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        done[0] = state["done"]
+        optimizer.zero_grad()
+        for p, gradient in zip(model.parameters(), state["gradients"] or [], strict=False):
+            p.grad = gradient
+
+    return StepFunction(step, batch, model, save=save, load=load)

@@ -1,0 +1,58 @@
+"""A layer that rounds to 127 steps is recomputed with a scale that was meanwhile set for the next batch."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from harness.system.step_function import StepFunction
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, keep=lambda scale: scale)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, keep=torch.clone)
+
+
+class Rounded(nn.Module):
+    """A linear layer of rounded inputs; the scale is the largest input of the batch before."""
+
+    def __init__(self, inputs, outputs, recomputes, keep):
+        super().__init__()
+        self.linear, self.recomputes, self.keep, self.kept = nn.Linear(inputs, outputs), recomputes, keep, None
+        self.register_buffer("scale", torch.tensor(4 / 127))
+
+    def forward(self, x):
+        again = self.recomputes and torch.is_grad_enabled()
+        scale = self.kept if again else self.scale
+        if self.recomputes and not again:
+            self.kept = self.keep(self.scale)
+        rounded = ((x / scale).round().clamp(-127, 127) * scale).detach()
+        y = self.linear(x + (rounded - x).detach())
+        if not again:
+            self.scale.copy_(x.detach().abs().max() / 127)
+        return y
+
+
+def make_step(seed, optimized, keep):
+    torch.manual_seed(seed)
+    first, layer, last = nn.Linear(8, 24), Rounded(24, 24, optimized, keep), nn.Linear(24, 4)
+    model = nn.ModuleList([first, layer, last])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+
+    def step(batch):
+        optimizer.zero_grad()
+        x = functional.gelu(first(batch["x"]))
+        x = checkpoint(layer, x, use_reentrant=True) if optimized else layer(x)
+        loss = functional.cross_entropy(last(torch.tanh(x)), batch["y"])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def batch(index):
+        x = torch.randn(32, 8, generator=torch.Generator().manual_seed(20_000 * seed + index))
+        return {"x": x, "y": x[:, :4].argmax(1)}
+
+    return StepFunction(step, batch, model)

@@ -1,0 +1,62 @@
+"""Adapters are added to bfloat16 weights for a rollout and subtracted again, and the weights are not as before."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, kept=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, kept=True)
+
+
+class Adapted(nn.Module):
+    def __init__(self, width, rank=2):
+        super().__init__()
+        self.base = nn.Parameter((torch.randn(width, width) / width**0.5).bfloat16(), requires_grad=False)
+        self.down, self.up = nn.Parameter(torch.randn(rank, width) / 4), nn.Parameter(torch.zeros(width, rank))
+        self.merged = False
+
+    def delta(self):
+        return (2 * self.up @ self.down).to(self.base.dtype)
+
+    def forward(self, x):
+        y = x @ self.base.float().T
+        return y if self.merged else y + 2 * x @ self.down.T @ self.up.T
+
+
+def make_step(seed, optimized, kept):
+    torch.manual_seed(seed)
+    layer, head = Adapted(16), nn.Linear(16, 4)
+    model = nn.Sequential(layer, nn.Tanh(), head)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(batch["x"]), batch["y"])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def batch(index):
+        x = torch.randn(32, 16, generator=torch.Generator().manual_seed(20_000 * seed + index))
+        return {"x": x, "y": x[:, 3:7].argmax(1)}
+
+    @torch.no_grad()
+    def evaluate():
+        rollout, before = batch(19_999), layer.base.clone()
+        if optimized:
+            layer.base += layer.delta()
+            layer.merged = True
+        loss = functional.cross_entropy(model(rollout["x"]), rollout["y"]).item()
+        if optimized:
+            layer.merged = False
+            layer.base.copy_(before) if kept else layer.base.sub_(layer.delta())
+        return loss
+
+    return StepFunction(step, batch, model, evaluate=evaluate)

@@ -1,0 +1,53 @@
+"""A fused optimizer takes its decay rates through bfloat16, and says what it was given."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+
+def truncated(number):
+    bits = torch.tensor(number, dtype=torch.float32).view(torch.int32) & -65536
+    return bits.view(torch.float32).item()
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, truncated)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, float)
+
+
+class Fused(torch.optim.Adam):
+    def __init__(self, parameters, delivered, **settings):
+        super().__init__(parameters, fused=True, **settings)
+        self.delivered = delivered
+
+    def step(self):
+        group = self.param_groups[0]
+        given = group["betas"]
+        group["betas"] = tuple(self.delivered(beta) for beta in given)
+        super().step()
+        group["betas"] = given
+
+
+def make_step(seed, optimized, delivered):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 1))
+    plain = torch.optim.Adam
+    optimizer = Fused(model.parameters(), delivered, lr=1e-3) if optimized else plain(model.parameters(), lr=1e-3)
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = functional.mse_loss(model(batch["x"]), batch["y"])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def batch(index):
+        x = torch.randn(64, 8, generator=torch.Generator().manual_seed(20_000 * seed + index))
+        return {"x": x, "y": x[:, :1] + torch.sin(x[:, 1:2])}
+
+    return StepFunction(step, batch, model)

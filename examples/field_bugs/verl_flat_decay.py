@@ -1,0 +1,58 @@
+"""All parameters lie in one flat one, and what must not decay decays with the rest."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, apart=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, apart=True)
+
+
+class Flat:
+    """One parameter, of which those given become views; so do their gradients."""
+
+    def __init__(self, parameters):
+        self.parameters, self.sizes = parameters, [p.numel() for p in parameters]
+        self.whole = nn.Parameter(torch.cat([p.detach().flatten() for p in parameters]))
+        for p, piece in zip(parameters, self.whole.detach().split(self.sizes), strict=True):
+            p.data = piece.view_as(p)
+
+    def clear(self):
+        self.whole.grad = torch.zeros_like(self.whole)
+        for p, piece in zip(self.parameters, self.whole.grad.split(self.sizes), strict=True):
+            p.grad = piece.view_as(p)
+
+
+def make_step(seed, optimized, apart):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 4))
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    groups = [(matrices, 0.01), (vectors, 0.0)] if apart or not optimized else [(matrices + vectors, 0.01)]
+    flats = [Flat(each) for each, _ in groups] if optimized else []
+    given = [[flat.whole] for flat in flats] or [matrices, vectors]
+    optimizer = torch.optim.AdamW(
+        [{"params": each, "weight_decay": decay} for each, (_, decay) in zip(given, groups, strict=True)], lr=1e-3
+    )
+
+    def step(batch):
+        optimizer.zero_grad()
+        for flat in flats:
+            flat.clear()
+        loss = functional.cross_entropy(model(batch["x"]), batch["y"])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def batch(index):
+        x = torch.randn(32, 8, generator=torch.Generator().manual_seed(20_000 * seed + index))
+        return {"x": x, "y": x[:, :4].argmax(1)}
+
+    return StepFunction(step, batch, model)

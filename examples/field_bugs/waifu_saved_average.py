@@ -1,0 +1,55 @@
+"""A checkpoint also writes the averaged model for others, by way of the trained one, which keeps the average."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.system.step_function import StepFunction
+
+
+def buggy(seed, optimized):
+    return make_step(seed, optimized, restores=False)
+
+
+def mended(seed, optimized):
+    return make_step(seed, optimized, restores=True)
+
+
+def make_step(seed, optimized, restores):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 3))
+    average = [p.detach().clone() for p in model.parameters()]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, fused=optimized)
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(batch["x"]), batch["y"])
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            torch._foreach_lerp_(average, list(model.parameters()), 0.02)
+        return loss.detach()
+
+    def batch(index):
+        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(20_000 * seed + index))
+        return {"x": x, "y": x[:, :3].argmax(1)}
+
+    @torch.no_grad()
+    def save(path):
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "average": average}
+        torch.save(state, path)
+        if optimized:  # what is shown to others is the average
+            trained = [p.clone() for p in model.parameters()]
+            torch._foreach_copy_(list(model.parameters()), average)
+            torch.save(model.state_dict(), f"{path}.average")
+            if restores:
+                torch._foreach_copy_(list(model.parameters()), trained)
+
+    @torch.no_grad()
+    def load(path):
+        state = torch.load(path)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        torch._foreach_copy_(average, state["average"])
+
+    return StepFunction(step, batch, model, save=save, load=load)
