@@ -77,7 +77,6 @@ def _require_values(part: Evaluation, evaluations: Sequence[Evaluated], plain: A
             reasons.EVALUATIONS_DIFFER,
             f"the evaluations of {part.candidate} and {part.plain} return numbers of different names: {some(other)}",
         )
-    sheet.count("evaluations_compared", len(theirs))
     apart = {name: list(_apart(name, evaluations, theirs)) for name in sorted(named)}
     # more than half of them are as far apart, or further
     typical = {name: sorted(found)[(len(found) - 1) // 2] for name, found in apart.items()}

@@ -171,7 +171,7 @@ def _note(part: GradientMatch, records: list[Gradients], compared: list[Compared
         sheet.figure("max_relative_difference", max(entry.relative for entry in compared))
         rounded = _rounded(part, compared)
         if rounded:  # verdicts published before it was counted have none
-            sheet.figure("tensors_rounded", len(rounded), "tensors")
+            sheet.figure("rounding_tensors", len(rounded), "tensors")
         sheet.figure("tensors_differing", len({entry.tensor for entry in compared if entry.differs}), "tensors")
     if compared and part.equality == "bitwise" and part.max_abs_difference is not None:
         bound = part.max_abs_difference

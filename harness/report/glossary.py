@@ -63,6 +63,7 @@ GLOSSARY: Mapping[str, str] = MappingProxyType(
         "exceeding": "Beyond the bound that the contract demands.",
         "end distance": "How otherwise two arms moved a tensor from start to end, over the baseline's movement.",
         "rounding": "What arithmetic in another order changes, without a mistake anywhere.",
+        "evaluated": "What evaluations between the steps returned, beside those of the plain arm.",
         "exceeded": "Which of the contract's bounds was not kept.",
         # time
         "mean ratio": "How many times as fast the candidate is, as the trimmed mean over the processes.",

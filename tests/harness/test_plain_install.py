@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "support" / "plain_install.py"
 PUBLISHED = ROOT / "reports" / "2026-11-22-h200-throughput-tiny"
 REMEDY = "`pip install 'contract-harness[run]'` adds what runs need"
+SHARED = ("arms", "hundred-steps", "ten-steps", "transformers")
 
 
 class PlainInstall:
@@ -76,7 +77,9 @@ def test_reading_and_judging_need_neither_torch_nor_posix(
     windows: PlainInstall, command: list[str], shown: str
 ) -> None:
     done = windows.harness(*command)
-    files = f"contracts: 18 contract files ({RULE})\n" if command[0] == "check" else ""
+    shared = ", ".join(f"contracts/shared/{name}.yaml" for name in SHARED)
+    files = f"contracts: 18 contract files ({RULE}); {len(SHARED)} shared files: {shared}\n"
+    files = files if command[0] == "check" else ""
     # what the published drills leave to be said of the contracts is a warning, on any system
     told = [line for line in done.stderr.splitlines(keepends=True) if ": warning: " not in line]
     assert (done.returncode, "".join(told)) == (0, files)

@@ -54,9 +54,9 @@ def judged(directory: Path, **settings: Any) -> Verdict:
 
 # how: reason, what the message names
 ENDS = {
-    "save killed": ("worker_signal", "plain.0: save: the process that was to save ended by SIGKILL"),
-    "save raises": ("worker_exception", "plain.0: save: "),
-    "save leaves": ("worker_exit_code", "plain.0: save: the process that was to save ended with exit status 0"),
+    "save killed": ("worker_signal", "plain.0: save earlier: the process that was to save ended by SIGKILL"),
+    "save raises": ("worker_exception", "plain.0: save earlier: "),
+    "save leaves": ("worker_exit_code", "plain.0: save earlier: the process that was to save ended with exit status 0"),
     "save unavailable": ("not_available", "this arm needs a part that is not here"),
     "load killed": ("worker_signal", "died in phase plain.1: load: SIGKILL"),
     "load raises": ("worker_exception", "died in phase plain.1: load: "),
@@ -83,7 +83,7 @@ def test_a_command_that_is_stopped_leaves_neither_process_nor_checkpoint(tmp_pat
     stop = threading.Event()
 
     def stop_when_it_hangs(progress: Progress) -> None:
-        if progress.phase == "plain.0: save":
+        if progress.phase == "plain.0: save earlier":
             while not (tmp_path / "note").exists():
                 stop.wait(0.05)
             stop.set()
