@@ -13,7 +13,7 @@ from harness.contract.kinds.between_steps import Evaluation
 from harness.evidence.arm_records import Evaluated
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, executed, replicas, require_captured
+from harness.judge.context import Context, executed, replicas, require_captured, require_uncaptured
 from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
 from harness.judge.guards import require_trained
 from harness.judge.series import Bounds, difference, losses, require_comparable, require_equal, require_finite
@@ -54,7 +54,11 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
             f"{shown} of {len(evaluations)} evaluations returned a number that the one before had not returned, "
             f"{part.evaluations} are demanded",
         )
-    returned = "" if part.plain is None else _require_values(part, evaluations, executed(run, part.plain), sheet)
+    returned = ""
+    if part.plain is not None:
+        plain = executed(run, part.plain)
+        require_uncaptured(context, part.plain, plain)
+        returned = _require_values(part, evaluations, plain, sheet)
     for name, execution in compared.items():
         require_trained(name, execution)
     require_finite_end(compared, sheet)

@@ -24,9 +24,7 @@ from harness.judge.sheet import Sheet, number, settle, some
 from harness.numbers import counted
 
 AS_ROUNDING = 10.0  # times the control's distance: it is nudged once, and tensors follow a rounding unequally
-MORE_ROUNDING = (
-    10.0  # times as much as the control's, and no more: right steps in float32 were seen at 1.2, wrong ones at 600
-)
+MORE_ROUNDING = 10.0  # times the control's, at most: right steps of float32 needed 1, wrong ones were seen at 600
 OF_SIZE = 1e-6  # of the tensor's own norm: what a parameter of float32 loses to its sum with updates far smaller
 NOT_READ = ("optimizer", "generators")
 SAME_IN_CONTROL = ("buffers", "generators")  # other tensors may be copies of parameters, which are nudged with them

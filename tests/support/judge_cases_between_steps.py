@@ -221,7 +221,7 @@ def evaluated(
     return verdict_of(EVALUATION | dict(claim or {}), run)
 
 
-def beside_plain(*theirs: float | None, **changes: Any) -> Verdict:
+def beside_plain(*theirs: float | None, **plain_arm: Any) -> Verdict:
     """Five evaluations of a candidate beside a plain arm's, which may be a hundredth apart; None: of no loss."""
     at = (2, 4, 6, 8, 10)
     ours = [evaluation(steps, values={"loss": 3.0 - steps / 10}) for steps in at]
@@ -234,10 +234,10 @@ def beside_plain(*theirs: float | None, **changes: Any) -> Verdict:
         "evaluation",
         {
             "ungraphed": [arm("ungraphed"), replace(arm("ungraphed", replica=1), evaluations=ours)],
-            "synchronizing": [replace(arm("synchronizing"), evaluations=plain)],
+            "synchronizing": [replace(arm("synchronizing", **plain_arm), evaluations=plain)],
         },
     )
-    claim = {"every": 2, "evaluations": 5, "plain": "synchronizing", "max_relative_difference": 0.01, **changes}
+    claim = {"every": 2, "evaluations": 5, "plain": "synchronizing", "max_relative_difference": 0.01}
     return verdict_of(EVALUATION | claim, run)
 
 
@@ -282,6 +282,11 @@ EVALUATION_CASES = [
     Case("a plain arm's are NaN", "evaluations_differ", lambda: beside_plain(*[math.nan] * 5)),
     Case("a plain arm returns nothing", "evaluations_differ", lambda: beside_plain(*[None] * 5)),
     Case("a plain arm returns it once", "evaluations_differ", lambda: beside_plain(2.8, None, None, None, None)),
+    Case(
+        "a plain arm that is captured",
+        "vacuous_baseline_captured",
+        lambda: beside_plain(2.8, 2.6, 2.4, 2.2, 2.0, capture=cuda_graph()),
+    ),
     Case("an evaluation of the plain arm is missing", "evidence_missing", lambda: beside_plain(2.8, 2.6, 2.4, 2.2)),
     Case("losses differ", "differs", lambda: evaluated(**differing())),
     Case("ends apart", "end_differs", lambda: evaluated(end_state={"tensors": {"average": "x"}})),
