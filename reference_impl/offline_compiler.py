@@ -75,7 +75,7 @@ def describe(spec: KernelSpec) -> dict[str, Any]:
     """All of a spec as plain values; the inverse of `rebuild`."""
     return {
         "function": (spec.function.fn.__module__, spec.function.fn.__name__),
-        "pointers": [(pointer.name, pointer.dtype, pointer.aligned) for pointer in spec.pointers],
+        "pointers": [(pointer.name, pointer.dtype, pointer.aligned, pointer.tile) for pointer in spec.pointers],
         "fields": {
             name: getattr(spec, name)
             for name in ("op", "shape", "dtype", "constants", "num_warps", "num_stages", "grid", "enable_fp_fusion")

@@ -67,11 +67,16 @@ class KernelArgumentError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Pointer:
     """A tensor argument of a kernel: its name, element type (`fp32`, `bf16`, …) and whether 16-byte alignment is
-    compiled in. Arguments that are read one element a row are left unaligned, so that any slice may be passed."""
+    compiled in. Arguments that are read one element a row are left unaligned, so that any slice may be passed.
+
+    With `tile` the kernel gets a descriptor of the tensor, which is read and written in tiles of that shape: Hopper's
+    copy engine moves them without a thread's help. Architectures before it compile them into plain loads and stores.
+    """
 
     name: str
     dtype: str
     aligned: bool = True
+    tile: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +123,12 @@ class KernelSpec:
     @property
     def signature(self) -> dict[str, str]:
         """Argument types as `triton.compiler.ASTSource` takes them, in the kernel's argument order."""
-        pointers = {pointer.name: f"*{pointer.dtype}" for pointer in self.pointers}
+        pointers = {
+            pointer.name: f"*{pointer.dtype}"
+            if pointer.tile is None
+            else f"tensordesc<{pointer.dtype}{[*pointer.tile]}>"
+            for pointer in self.pointers
+        }
         return pointers | dict.fromkeys(self.constexprs, "constexpr")
 
     @property
@@ -127,7 +137,7 @@ class KernelSpec:
         return {
             (index,): [["tt.divisibility", POINTER_ALIGNMENT]]
             for index, pointer in enumerate(self.pointers)
-            if pointer.aligned
+            if pointer.aligned and pointer.tile is None
         }
 
     @property
@@ -199,6 +209,15 @@ def load(op: str) -> ModuleType:
     return importlib.import_module(KERNELS[op])
 
 
+@functools.cache
+def shared_memory_bytes() -> int:
+    """What one block may have of shared memory: of the current CUDA device; without one, of Hopper (227 KiB)."""
+    if not torch.cuda.is_available():
+        return 227 * 1024
+    properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return int(properties.shared_memory_per_block_optin)
+
+
 def dtype_name(op: str, argument: str, dtype: torch.dtype) -> str:
     """Triton's name of a dtype; KernelArgumentError for one that no kernel takes (fp64, …)."""
     try:
@@ -221,7 +240,21 @@ def require_shape(op: str, argument: str, tensor: Tensor, shape: tuple[int, ...]
 
 def jit_launch(spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
     """Launch through Triton's own JIT cache, compiling on first use."""
-    spec.function[spec.grid](*arguments, **spec.constexprs, **spec.options)
+    spec.function[spec.grid](*_as_compiled(spec, arguments), **spec.constexprs, **spec.options)
+
+
+def _as_compiled(spec: KernelSpec, arguments: tuple[Tensor, ...]) -> list[Any]:
+    """What the kernel takes for its tensors: the tensor itself, or its descriptor."""
+    return [
+        tensor if pointer.tile is None else _descriptor(tensor, pointer.tile)
+        for pointer, tensor in zip(spec.pointers, arguments, strict=True)
+    ]
+
+
+def _descriptor(tensor: Any, tile: tuple[int, ...]) -> Any:
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    return TensorDescriptor.from_tensor(tensor, list(tile))
 
 
 _launchers: list[Launcher] = [jit_launch]
@@ -287,8 +320,19 @@ def compile_for_device(spec: KernelSpec) -> Any:
 
     Returns Triton's `CompiledKernel` (`.asm["ptx"]`, `.metadata`); `load_compiled` puts its module on the device.
     """
-    dtypes = [_DTYPES[pointer.dtype] for pointer in spec.pointers]
-    return spec.function.warmup(*dtypes, grid=spec.grid, **spec.constexprs, **spec.options)
+    from triton.runtime.jit import MockTensor
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    def stand_in(pointer: Pointer) -> Any:
+        tensor = MockTensor(_DTYPES[pointer.dtype])
+        if pointer.tile is None:
+            return tensor
+        # Sizes of a described tensor are arguments of the launch: no number here reaches the machine code.
+        *outer, inner = pointer.tile
+        return TensorDescriptor(tensor, [*outer, inner], [inner] * len(outer) + [1], list(pointer.tile))
+
+    arguments = [stand_in(pointer) for pointer in spec.pointers]
+    return spec.function.warmup(*arguments, grid=spec.grid, **spec.constexprs, **spec.options)
 
 
 def load_compiled(compiled: Any) -> None:

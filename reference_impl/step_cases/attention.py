@@ -23,6 +23,8 @@ from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 RAGGED = (Heads(2, 5, 2, 1, 8), Heads(1, 33, 3, 1, 24))
 # The interpreter takes a fiftieth of a second for each program: longer sequences are for compiled kernels.
 _SMALL, _LONGER = Heads(1, 9, 1, 1, 16), Heads(1, 65, 6, 2, 8)
+# In two bytes an element tiles of such a length are read by descriptor.
+_LONG = Heads(1, 1024, 2, 1, 128)
 _PEAKED = 1000.0**0.5
 _SDPA = "torch scaled_dot_product_attention"
 
@@ -43,7 +45,7 @@ def _shapes(setting: Setting) -> Iterator[_Shape]:
     model, config = setting.model, setting.config
     yield _Shape(Heads(config.batch_size, config.seq_len, model.num_heads, model.num_kv_heads, model.head_dim))
     compiled = setting.device.type != "cpu"
-    for index, heads in enumerate((*RAGGED, _LONGER) if compiled else RAGGED):
+    for index, heads in enumerate((*RAGGED, _LONGER, _LONG) if compiled else RAGGED):
         yield _Shape(heads, large_keys=index % 2 == 1)
     yield _Shape(_LONGER if compiled else _SMALL, peaked=True)
 

@@ -76,7 +76,11 @@ def in_turn(specs: list[KernelSpec], targets: tuple[int, ...] = TARGETS) -> list
         for place, spec in enumerate(specs)
         for sm in (sorted(set(targets)) if is_long() else [targets[place % len(targets)]])
     ]
-    return [pytest.param(spec, sm, id=f"{spec.key}-{sm}") for spec, sm in pairs]
+    first = {spec.op.partition(".")[0]: spec for spec in reversed(specs)}.values()  # of each source
+    return [
+        pytest.param(spec, sm, id=f"{spec.key}-{sm}", marks=() if spec in first else pytest.mark.slow)
+        for spec, sm in pairs
+    ]
 
 
 @pytest.mark.parametrize(("spec", "sm"), [*in_turn(qwen2_specs()), *in_turn(fp8_specs(), FP8_TARGETS)])
@@ -108,6 +112,12 @@ def test_clip_scale_keeps_nan_and_rounds_as_ieee() -> None:
     assert re.findall(r"\bmin\.\S*f32", ptx) == ["min.NaN.f32"]
     assert re.findall(r"\bsqrt\.\S*f32", ptx) == ["sqrt.rn.f32"]
     assert re.findall(r"\bdiv\.\S*f32", ptx) == ["div.rn.f32"]
+
+
+@pytest.mark.parametrize(("seq_len", "sm", "described"), [(2048, 90, True), (2048, 86, False), (512, 90, False)])
+def test_long_attention_reads_its_tiles_by_the_copy_engine(seq_len: int, sm: int, described: bool) -> None:
+    spec = registry.load("attention").forward_spec(4, seq_len, 12, 2, 128, "bf16")
+    assert ("cp.async.bulk.tensor" in ptx_of(spec, sm)) == described
 
 
 @pytest.mark.parametrize("double", [False, True])

@@ -28,11 +28,83 @@ def load_rows(  # type: ignore[no-untyped-def]  # noqa: ANN201
 
 
 @device_function
-def query_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
-    query_head: tl.tensor,
+def load_tile(  # type: ignore[no-untyped-def]  # noqa: ANN201
+    packed: tl.tensor,
+    token: tl.tensor,
+    first: tl.tensor,
+    head: tl.tensor,
+    S: tl.constexpr,
+    WIDTH: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TILED: tl.constexpr,
+):
+    """Rows `first` … of a sequence that begins at row `token` of packed [T, WIDTH], and the columns of one head.
+
+    TILED: packed is a descriptor of such tiles, and no tile reaches past the end of its sequence.
+    """
+    if TILED:
+        tile = packed.load([(token + first).to(tl.int32), head * 2 * HALF])
+    else:
+        column, inside = columns(HALF, HALF_BLOCK)
+        position = first + tl.arange(0, BLOCK)
+        tile = load_rows(packed + token * WIDTH + head * 2 * HALF, position, column, inside, S, WIDTH)
+    return tile
+
+
+@device_function
+def attend(  # type: ignore[no-untyped-def]  # noqa: ANN201
+    packed: tl.tensor,
+    query: tl.tensor,
+    row: tl.tensor,
+    token: tl.tensor,
     key_head: tl.tensor,
     value_head: tl.tensor,
-    grad_head: tl.tensor,
+    low: tl.tensor,
+    high: tl.tensor,
+    maximum: tl.tensor,
+    total: tl.tensor,
+    summed: tl.tensor,
+    S: tl.constexpr,
+    WIDTH: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SCALE: tl.constexpr,
+    TILED: tl.constexpr,
+    DIAGONAL: tl.constexpr,
+):
+    """Key blocks `low` to `high` for one block of queries: running maximum (base 2), sum, and weighted values.
+
+    Only the block on the diagonal has keys after a query, or rows after the sequence's end.
+    """
+    LOG2: tl.constexpr = SCALE * 1.4426950408889634
+    for other in range(low, high):
+        first = other * BLOCK
+        keys = load_tile(packed, token, first, key_head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
+        values = load_tile(packed, token, first, value_head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
+        scores = tl.dot(query, tl.trans(keys), input_precision="ieee")
+        if DIAGONAL:
+            position = first + tl.arange(0, BLOCK)
+            scores = tl.where(position[None, :] <= row[:, None], scores, float("-inf"))
+        higher = tl.maximum(maximum, tl.max(scores, axis=1) * LOG2)
+        shrink = tl.exp2(maximum - higher)
+        weights = tl.exp2(scores * LOG2 - higher[:, None])
+        total = total * shrink + tl.sum(weights, axis=1)
+        summed = tl.dot(weights.to(values.dtype), values, summed * shrink[:, None], input_precision="ieee")
+        maximum = higher
+    return maximum, total, summed
+
+
+@device_function
+def query_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
+    packed: tl.tensor,
+    grad_output: tl.tensor,
+    head: tl.tensor,
+    key_head: tl.tensor,
+    value_head: tl.tensor,
+    token: tl.tensor,
     log_sum_exp: tl.tensor,
     deltas: tl.tensor,
     block: tl.tensor,
@@ -43,20 +115,20 @@ def query_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
     HALF_BLOCK: tl.constexpr,
     BLOCK: tl.constexpr,
     SCALE: tl.constexpr,
+    TILED: tl.constexpr,
 ):
     """dQ of one block of queries, fp32: keys from the first block to the diagonal."""
     lane = tl.arange(0, BLOCK)
     row = block * BLOCK + lane
-    column, inside = columns(HALF, HALF_BLOCK)
-    query = load_rows(query_head, row, column, inside, S, WIDTH)
-    grad = load_rows(grad_head, row, column, inside, S, OUT_WIDTH)
+    query = load_tile(packed, token, block * BLOCK, head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
+    grad = load_tile(grad_output, token, block * BLOCK, head, S, OUT_WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
     log2_sum = tl.load(log_sum_exp + row, mask=row < S, other=0.0) * 1.4426950408889634
     delta = tl.load(deltas + row, mask=row < S, other=0.0)
     query_sum = tl.zeros([BLOCK, 2 * HALF_BLOCK], tl.float32)
     for other in range(block + 1):
         position = other * BLOCK + lane
-        keys = load_rows(key_head, position, column, inside, S, WIDTH)
-        values = load_rows(value_head, position, column, inside, S, WIDTH)
+        keys = load_tile(packed, token, other * BLOCK, key_head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
+        values = load_tile(packed, token, other * BLOCK, value_head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
         scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * (SCALE * 1.4426950408889634)
         weights = tl.exp2(scores - log2_sum[:, None])
         weights = tl.where(position[None, :] <= row[:, None], weights, 0.0)
@@ -68,10 +140,12 @@ def query_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
 
 @device_function
 def key_value_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
-    query_head: tl.tensor,
+    packed: tl.tensor,
+    grad_output: tl.tensor,
+    head: tl.tensor,
     key_head: tl.tensor,
     value_head: tl.tensor,
-    grad_head: tl.tensor,
+    token: tl.tensor,
     log_sum_exp: tl.tensor,
     deltas: tl.tensor,
     block: tl.tensor,
@@ -83,19 +157,19 @@ def key_value_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
     HALF_BLOCK: tl.constexpr,
     BLOCK: tl.constexpr,
     SCALE: tl.constexpr,
+    TILED: tl.constexpr,
 ):
     """One query head's share of dK and dV of one block of keys, fp32: queries from the diagonal to the last block."""
     lane = tl.arange(0, BLOCK)
     row = block * BLOCK + lane
-    column, inside = columns(HALF, HALF_BLOCK)
-    keys = load_rows(key_head, row, column, inside, S, WIDTH)
-    values = load_rows(value_head, row, column, inside, S, WIDTH)
+    keys = load_tile(packed, token, block * BLOCK, key_head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
+    values = load_tile(packed, token, block * BLOCK, value_head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
     key_sum = tl.zeros([BLOCK, 2 * HALF_BLOCK], tl.float32)
     value_sum = tl.zeros([BLOCK, 2 * HALF_BLOCK], tl.float32)
     for other in range(block, BLOCKS):
         position = other * BLOCK + lane
-        query = load_rows(query_head, position, column, inside, S, WIDTH)
-        grad = load_rows(grad_head, position, column, inside, S, OUT_WIDTH)
+        query = load_tile(packed, token, other * BLOCK, head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
+        grad = load_tile(grad_output, token, other * BLOCK, head, S, OUT_WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
         log2_sum = tl.load(log_sum_exp + position, mask=position < S, other=0.0) * 1.4426950408889634
         delta = tl.load(deltas + position, mask=position < S, other=0.0)
         # Transposed, [keys, queries]: P^T and dS^T are then left factors as they are computed.
