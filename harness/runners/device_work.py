@@ -88,8 +88,12 @@ def _begun_in_steps(events: Sequence[Any]) -> set[int]:
 
 
 def _begun_in(name: str, events: Sequence[Any]) -> list[Any]:
-    """The host's events that began within a range of that name."""
-    on_host = [event for event in events if not _on_device(event)]
+    """The host's events that began within a range of that name.
+
+    A range of the host is shown on the device, too, for as long as its kernels ran there: what the host began meanwhile
+    was after the range.
+    """
+    on_host = [event for event in events if not _of_device(event)]
     ranges = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in on_host if event.name() == name]
     return [event for event in on_host if any(begin <= event.start_ns() <= end for begin, end in ranges)]
 
@@ -97,7 +101,11 @@ def _begun_in(name: str, events: Sequence[Any]) -> list[Any]:
 def _on_device(event: Any) -> bool:
     """An activity of the device; the profiler shows ranges of the host there, too, which are none: ours, and those that
     a library records, such as `Optimizer.step#AdamW.step`, which lasts as long as the update's kernels once more."""
-    return str(event.device_type()).endswith("CUDA") and not event.is_user_annotation()
+    return _of_device(event) and not event.is_user_annotation()
+
+
+def _of_device(event: Any) -> bool:
+    return str(event.device_type()).endswith("CUDA")
 
 
 def _seconds(events: Iterable[Any]) -> float:

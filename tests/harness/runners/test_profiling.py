@@ -84,6 +84,18 @@ def test_a_range_that_a_library_records_is_no_kernel() -> None:
     assert [each.name for each in work.outside] == ["adam"]
 
 
+def test_what_the_host_begins_after_a_step_is_outside_of_it_though_the_device_is_still_at_it() -> None:
+    events = [
+        Event("harness.step", 10, 20, is_range=True),
+        Event("cudaGraphLaunch", 12, 5, number=1),
+        Event("gemm", 20, 60, number=1, device="CUDA"),
+        Event("harness.step", 20, 60, device="CUDA", is_range=True),  # as the device shows it
+        Event("cudaLaunchKernel", 40, 5, number=2),  # the harness keeps the loss
+        Event("copy", 85, 4, number=2, device="CUDA"),
+    ]
+    assert device_work(events, 1, []).outside == []
+
+
 @pytest.mark.parametrize(
     "name",
     [
