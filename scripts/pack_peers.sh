@@ -25,16 +25,20 @@ packages=(
   liger_kernel==0.8.5 axolotl==0.21.0 omegaconf==2.3.0 kagglehub==1.0.3
   dill==0.4.1 pydantic==2.14.3 pydantic_core==2.50.4 annotated_types==0.8.0 typing_inspection==0.4.5
 )
-torchtune=(torchtune==0.6.1 torchao==0.15.0)
-missing=()
-for package in "${packages[@]}" "${torchtune[@]}"; do
-  compgen -G "$wheels/${package/==/-}-*.whl" >/dev/null || missing+=("$package")
-done
-if ((${#missing[@]})); then
+# What no folder of wheels holds yet, of one list: torchtune's torchao is another version, and pip takes one of a package.
+fetch() {
+  local package missing=()
+  for package in "$@"; do
+    compgen -G "$wheels/${package/==/-}-*.whl" >/dev/null || missing+=("$package")
+  done
+  ((${#missing[@]})) || return 0
   "$python" -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
     --platform manylinux_2_28_x86_64 --platform manylinux_2_24_x86_64 --platform manylinux_2_17_x86_64 \
     --platform manylinux2014_x86_64 --dest "$wheels" "${missing[@]}"
-fi
+}
+torchtune=(torchtune==0.6.1 torchao==0.15.0)
+fetch "${packages[@]}"
+fetch "${torchtune[@]}"
 
 # Only a source distribution of it is published.
 antlr=antlr4_python3_runtime-4.9.3
@@ -53,7 +57,7 @@ done
 rm -rf "$site/torchtune_peer/recipes"
 find "$site/torchtune_peer" -name '*.so' -delete
 find "$site/axolotl" -mindepth 1 -maxdepth 1 ! -name kernels ! -name utils ! -name __init__.py -exec rm -rf {} +
-find "$site/axolotl/utils" -mindepth 1 ! -name __init__.py ! -name logging.py -delete
+find "$site/axolotl/utils" -mindepth 1 -maxdepth 1 ! -name __init__.py ! -name logging.py -exec rm -rf {} +
 rm -rf "$site/studio" "$site/test" "$site/tests"
 find "$site/bitsandbytes" -name 'libbitsandbytes_*' ! -name '*_cpu.so' ! -name '*_cuda130.so' -delete
 tar -C "$site" -cJf .peers/unsloth.tar.xz .
