@@ -86,7 +86,7 @@ class CapturedStep:
         except Exception as error:
             raise CaptureFailedError("the warm-up before a capture", error) from error
         attributes, kept = Attributes(reach(*self._roots).containers), KeptTensors(self._roots)
-        changes = HostChanges(self._roots, draws_of_torch=True)
+        changes = HostChanges(self._roots, of_device=True)
         try:
             # outside the guard's `with`: its optimizer hook would be recorded as part of the step
             self._capture_bodies()

@@ -1,4 +1,5 @@
-"""What one execution of a step changes on the host: numbers, tensors that are bound anew, generators of the host.
+"""What one execution of a step changes on the host: numbers, tensors that are bound anew, generators of the host; where
+a device's graph is replayed, tensors in the host's memory, too.
 
 A replay executes no Python, so it does none of that again: training that needs it goes wrong without an error.
 """
@@ -15,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from harness.system.replay import generators
 from harness.system.replay.attributes import EMPTY, contents, copied
 from harness.system.replay.kept_tensors import KeptTensors
-from harness.system.replay.reachable import Container, reach
+from harness.system.replay.reachable import Container, Reachable, reach
 
 _PLAIN = (bool, int, float, str, type(None))
 _SHOWN = 40  # characters of a value
@@ -25,12 +26,13 @@ _GONE = object()
 class HostChanges:
     """Made before an execution of the step; `found` after it."""
 
-    def __init__(self, roots: Sequence[object], *, draws_of_torch: bool) -> None:
-        """draws_of_torch: whether torch's generators on the CPU are the host's, which recorded operators draw from."""
+    def __init__(self, roots: Sequence[object], *, of_device: bool) -> None:
+        """of_device: whether replays are of a device's graph, which has nothing of what torch does on the CPU."""
         found = reach(*roots)
         self._before = [(container, copied(container), found.paths[id(container)]) for container in found.containers]
         self._generators = generators.global_generators() | found.generators
-        self._draws_of_torch = draws_of_torch
+        self._of_device = of_device
+        self._in_place = {path: (each, each._version) for path, each in _on_host(found)} if of_device else {}
         self._drawn_before = self._drawn()
 
     def found(self, kept: KeptTensors) -> list[str]:
@@ -40,6 +42,11 @@ class HostChanges:
             for container, before, held_at in self._before
             for key, path, how in _differences(container, before, held_at)
             if not kept.binds(container, key)
+        ]
+        changes += [
+            f"{path} (a tensor on the host, changed in place)"
+            for path, (tensor, version) in self._in_place.items()
+            if tensor._version != version
         ]
         now = self._drawn()
         drawn = [f"{name} (numbers drawn on the host)" for name in now if now[name] != self._drawn_before.get(name)]
@@ -51,8 +58,25 @@ class HostChanges:
             return {
                 name: state.cpu().numpy().tobytes() if isinstance(state, Tensor) else repr(state)
                 for name, state in generators.states(self._generators).items()
-                if not isinstance(state, Tensor) or (self._draws_of_torch and not name.startswith("torch.cuda"))
+                if not isinstance(state, Tensor) or (self._of_device and not name.startswith("torch.cuda"))
             }
+
+
+def _on_host(found: Reachable) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor in the host's memory, with its path. A pinned one may be what the device's graph copies to."""
+    yield from ((path, each) for path, each in found.tensors.items() if _is_of_host(each))
+    for container in found.containers:
+        if isinstance(container, dict):
+            held_at = found.paths[id(container)]
+            yield from ((f"{held_at}.{key}", each) for key, each in container.items() if _is_of_host(each))
+    for path, optimizer in found.optimizers.items():
+        for number, state in enumerate(optimizer.state.values()):
+            held_at = ".".join(filter(None, (path, "state", str(number))))
+            yield from ((f"{held_at}.{key}", each) for key, each in state.items() if _is_of_host(each))
+
+
+def _is_of_host(value: object) -> bool:
+    return isinstance(value, Tensor) and value.device.type == "cpu" and not (value.is_inference() or value.is_pinned())
 
 
 def _differences(container: Container, before: Any, path: str) -> Iterator[tuple[Any, str, str]]:

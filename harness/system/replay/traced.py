@@ -153,7 +153,7 @@ class TracedStep:
         return torch.clone(loss)
 
     def _body_and_outputs(self) -> list[Tensor]:
-        kept, changes = KeptTensors(self._roots), HostChanges(self._roots, draws_of_torch=False)
+        kept, changes = KeptTensors(self._roots), HostChanges(self._roots, of_device=False)
         with WithoutCpuChecks():
             loss = self._body()
         outputs = self._read_outputs()

@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from harness.system.replay.host_changes import HostChanges
+from harness.system.replay.kept_tensors import KeptTensors
 from harness.system.replay.state import StateGuard
 from harness.system.replay.traced import TracedStep
 
@@ -95,6 +97,46 @@ def test_what_replays_keep_up_is_no_change() -> None:
     traced = TracedStep(body, dict, lambda: {"largest": trainer.largest}, roots=[body])  # type: ignore[dict-item]
     traced.record()
     assert traced.host_changes == []
+
+
+class Warming(torch.optim.SGD):
+    """Keeps its rate in a tensor on the host, and raises it with each step."""
+
+    def __init__(self, parameters: list[Tensor]) -> None:
+        super().__init__(parameters, lr=torch.tensor(0.1))
+        for parameter in parameters:
+            self.state[parameter]["raised"] = torch.zeros(())
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            group["lr"].mul_(1.1)
+            for parameter in group["params"]:
+                self.state[parameter]["raised"].add_(1)
+
+
+def test_a_tensor_on_the_host_that_a_captured_step_changes_in_place_is_named() -> None:
+    """A device's graph has nothing of it; a recorded step has."""
+    model = nn.Linear(2, 2)
+    model.register_buffer("seen", torch.zeros(()))
+    optimizer, scale, unchanged = Warming([model.weight]), torch.ones(2), torch.ones(2)
+
+    def body() -> None:
+        scale.mul_(unchanged)
+        optimizer.step()
+        model.seen.add_(1)  # type: ignore[operator]
+
+    in_graph, recorded = (HostChanges([body], of_device=device) for device in (True, False))
+    body()
+    assert in_graph.found(KeptTensors([body])) == [
+        f"{path} (a tensor on the host, changed in place)"
+        for path in (
+            "scale",
+            "model.seen",
+            "optimizer.group0.lr",
+            "optimizer.state.0.raised",
+        )
+    ]
+    assert recorded.found(KeptTensors([body])) == []
 
 
 class CountingSGD(torch.optim.SGD):
