@@ -9,10 +9,11 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+import yaml
 from pydantic import Field, ValidationError
 
 from harness.contract import strict_yaml
@@ -69,16 +70,34 @@ def is_shared_file(path: Path) -> bool:
         return False
 
 
-@lru_cache(maxsize=64)  # a command looks into a folder several times
 def _says_shared(text: str) -> bool:
+    """Reads no farther than the document's `schema`: a command looks at each file of a folder several times."""
     if _PREFIX not in text:
         return False
     try:
-        value = strict_yaml.parse(text).value
-    except ContractError:  # which is told of it as of a contract: all that its text decides is by which name
+        return (_schema(strict_yaml.events(text)) or "").startswith(_PREFIX)
+    except yaml.YAMLError:  # which is told of it as of a contract: all that its text decides is by which name
         return _SCHEMA_LINE.search(text) is not None
-    schema = value.get("schema") if isinstance(value, dict) else None
-    return isinstance(schema, str) and schema.startswith(_PREFIX)
+
+
+def _schema(next_event: Callable[[], Any]) -> str | None:
+    """The scalar at `schema` in a document's mapping; None: there is none. Raises yaml.YAMLError."""
+    depth, key = 0, None  # the key whose value comes next; None: a key does
+    while True:
+        event = next_event()
+        if isinstance(event, yaml.StreamEndEvent):
+            return None
+        if isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth == 1 and isinstance(event, yaml.NodeEvent):
+            value = event.value if isinstance(event, yaml.ScalarEvent) else None
+            if key == "schema":
+                return value
+            key = (value or "") if key is None else None
+        if isinstance(event, yaml.CollectionStartEvent):
+            if depth == 0 and not isinstance(event, yaml.MappingStartEvent):
+                return None
+            depth += 1
 
 
 def beside(folder: Path, name: str) -> Path:

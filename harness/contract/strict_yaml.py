@@ -213,7 +213,7 @@ def _refuse_characters(text: str, where: str) -> None:
             raise ContractError(rule, where=f"{where}:{line}:{column}", got=got, remedy=remedy)
 
 
-def _events(text: str) -> Callable[[], Any]:
+def events(text: str) -> Callable[[], Any]:
     """A function that gives the next event; libyaml's parser where PyYAML was built with it."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     get_event: Callable[[], Any] = loader(text).get_event
@@ -225,7 +225,7 @@ class _Reader:
 
     def __init__(self, text: str, where: str, what: str) -> None:
         self.text, self.where, self.what = text, where, what
-        self.get_event = _events(text)
+        self.get_event = events(text)
         self.keys: dict[tuple[Key, ...], Position] = {}
         self.values: dict[tuple[Key, ...], Position] = {}
         self.unportable: list[Unportable] = []

@@ -19,7 +19,9 @@ def expectation_for(claim: AnyClaim, fault: FaultDescription) -> Expectation | N
     if claim.id in fault.breaks:
         return fault.breaks[claim.id]
     declared = [fault.breaks[part.kind] for part in parts_of(claim) if part.kind in fault.breaks]
-    return min(declared, key=lambda expectation: WORST_FIRST.index(Status(expectation.status)), default=None)
+    if len(declared) < 2:
+        return declared[0] if declared else None
+    return min(declared, key=lambda expectation: WORST_FIRST.index(Status(expectation.status)))
 
 
 def seen_figures(verdict: Verdict, names: Mapping[str, object]) -> dict[str, Scalar | None]:

@@ -34,10 +34,12 @@ class Unbroken:
 
 def unbroken(claim: AnyClaim, faults: Mapping[str, FaultDescription]) -> Iterator[Unbroken]:
     """The demanded numbers of all parts that no fault of `falsified_by` breaks, in the order of the fields."""
+    planted = [expectation_for(claim, faults[name]) for name in claim.falsified_by if name in faults]
     for part, path, demand in demanded(claim):
-        if any(breaks(claim, faults[name], part, demand) for name in claim.falsified_by if name in faults):
+        if any(breaks(claim, expected, part, demand) for expected in planted):
             continue
-        fitting = tuple(sorted(name for name, fault in faults.items() if breaks(claim, fault, part, demand)))
+        offered = {name: expectation_for(claim, fault) for name, fault in faults.items()}
+        fitting = tuple(sorted(name for name, expected in offered.items() if breaks(claim, expected, part, demand)))
         yield Unbroken(
             part,
             path,
@@ -54,9 +56,8 @@ def demanded(claim: AnyClaim) -> Iterator[tuple[int, str, Demand]]:
             yield position, path, demand
 
 
-def breaks(claim: AnyClaim, fault: FaultDescription, part: int, demand: Demand) -> bool:
-    """Whether what the fault must make the judge say is that this demand of this part is not met."""
-    expected = expectation_for(claim, fault)
+def breaks(claim: AnyClaim, expected: Expectation | None, part: int, demand: Demand) -> bool:
+    """Whether what a fault must make the judge say is that this demand of this part is not met."""
     if expected is None or expected.reason not in demand.reasons or not _concerns(claim, expected, part):
         return False
     return all(
@@ -76,10 +77,10 @@ def _concerns(claim: AnyClaim, expected: Expectation, part: int) -> bool:
 
 def left_out_for(claim: AnyClaim, fault: FaultDescription) -> str:
     """The field that a fault would break if the claim had a value there; "" when it breaks one that has."""
-    left_out = ""
+    left_out, expected = "", expectation_for(claim, fault)
     for position, part in enumerate(parts_of(claim)):
         for path, demand in part.broken_by.items():
-            if breaks(claim, fault, position, demand):
+            if breaks(claim, expected, position, demand):
                 if part.value_at(path) is not None:
                     return ""
                 left_out = left_out or path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import jsonschema
 import pytest
@@ -12,6 +13,7 @@ from sealing import seal
 
 from harness import session
 from harness.commands.check import findings_of
+from harness.contract import strict_yaml
 from harness.contract.folders import RULE, files_of_folder, folders_read
 from harness.contract.json_schema import SHARED_PATH, shared_schema_text
 from harness.contract.load import load_contract, load_contracts
@@ -179,6 +181,33 @@ def test_what_a_line_of_text_reads_makes_no_file_shared(folder: Path, title: str
     path = changed(folder / "two.yaml", "title: A contract of two arms", title)
     assert [one.path for one in load_contracts([folder])] == [folder / "one.yaml", path]
     assert files_of_folder(folder).shared == [folder / "shared.yaml"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "workloads: {tiny: {schema: shared/v2}}\nschema: contract/v2\n",
+        "? [schema, shared/v2]\n: 1\nschema: contract/v2\n",
+        "- schema: shared/v2\n",
+        "schema: [shared/v2]\n",
+        "shared/v2\n",
+    ],
+)
+def test_another_schema_than_the_document_s_own_makes_no_file_shared(folder: Path, text: str) -> None:
+    (folder / "spare.yaml").write_text(text)
+    assert files_of_folder(folder).shared == [folder / "shared.yaml"]
+
+
+def test_each_file_is_composed_once_however_many_there_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (folder / "one.yaml").read_text()
+    own_id = next(line for line in text.splitlines() if line.startswith("id: "))
+    for number in range(70):
+        (folder / f"more-{number}.yaml").write_text(text.replace(own_id, f"id: more-{number}-v1"))
+    composed = mock.Mock(wraps=strict_yaml.parse)
+    monkeypatch.setattr(strict_yaml, "parse", composed)
+    loaded, _ = findings_of([folder], None, None, ())
+    assert len(loaded) == 72
+    assert composed.call_count == 72 + 1
 
 
 def test_shared_files_are_counted_where_a_folder_is_read(folder: Path) -> None:

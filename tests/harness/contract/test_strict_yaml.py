@@ -143,13 +143,13 @@ def test_refusals(parser: str, text: str, message: str) -> None:
 )
 def test_deep_nesting_is_refused_at_once(parser: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without reading on: the parser is asked for no more than what leads to the first value that is too deep."""
-    events, asked = strict_yaml._events, itertools.count()
+    events, asked = strict_yaml.events, itertools.count()
 
     def counted(text: str) -> Callable[[], object]:
         following = events(text)
         return lambda: (next(asked), following())[1]
 
-    monkeypatch.setattr(strict_yaml, "_events", counted)
+    monkeypatch.setattr(strict_yaml, "events", counted)
     assert f"values are nested at most {MAX_DEPTH} deep; found a deeper one" in _refusal(text)
     assert next(asked) <= 2 * MAX_DEPTH + 4  # a mapping has its key and itself; and stream, document
 
