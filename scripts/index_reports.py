@@ -57,6 +57,7 @@ class Published:
     header: Header
     verdicts: VerdictFile
     drill: DrillRecord | None
+    shown: str  # what a reader opens: its page, or the summary of one that was published without
 
 
 def published(reports: Path) -> list[Published]:
@@ -65,7 +66,8 @@ def published(reports: Path) -> list[Published]:
     for path in runs_in(reports):
         header = header_of(path)
         drill = read_record(path / layout.DRILL) if header.purpose == "drill" else None
-        directories.append(Published(path.name, header, read_verdicts(path), drill))
+        shown = "report.html" if (path / "report.html").is_file() else "summary.md"
+        directories.append(Published(path.name, header, read_verdicts(path), drill, shown))
     return directories
 
 
@@ -148,7 +150,7 @@ def _run(run: Published) -> list[str]:
         counts = f"fire drill: {matrix.count_line(run.drill)}"
     elif run.header.purpose == "fault":
         counts = f"planted fault `{run.header.fault}`: {counts}"
-    return [f"[{run.name}]({run.name}/report.html)", machine, software, f"`{commit}`" if commit else "–", counts]
+    return [f"[{run.name}]({run.name}/{run.shown})", machine, software, f"`{commit}`" if commit else "–", counts]
 
 
 def _open(verdicts: Iterable[tuple[Published, Verdict]]) -> list[list[str]]:

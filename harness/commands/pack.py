@@ -22,7 +22,7 @@ from harness.run_directory.seal import manifest_of, write_manifest
 from harness.standard_streams import print_lines
 
 PUBLISHED = Path("reports")  # where published runs are looked for, in the working directory
-_BESIDE = (layout.PAGE, layout.SUMMARY, layout.VERDICTS)  # the page first: a part that another page shows needs none
+_BESIDE = (layout.PAGE, layout.SUMMARY, layout.VERDICTS)  # the page first: it may be left out
 
 
 def pack(
@@ -34,7 +34,7 @@ def pack(
         bool, typer.Option("--redact", help="Leave out names of host, user and folders, in the evidence too.")
     ] = False,
     page: Annotated[
-        bool, typer.Option("--page/--no-page", help="Leave out its own page, for a part that a page of several shows.")
+        bool, typer.Option("--page/--no-page", help="Leave out its own page: another shows it, or `harness report` draws it.")
     ] = True,
 ) -> None:
     """Make the published form of a run: its page, summary and verdicts beside one archive; the source stays."""

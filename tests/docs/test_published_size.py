@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from harness.commands.report import render
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.places import runs_in
+from harness.run_directory.verdict_file import read_verdicts
 
 REPORTS = Path(__file__).parents[2] / "reports"
 MOST_FILES, MOST_BYTES = 300, 8_000_000
 SHOWN = {"manifest.json", "report.html", "run.tar.xz", "summary.md", "verdicts.json"}
+RUNS = [run for place in (".", "accuracy", "gates", "statistics/trials") for run in runs_in(REPORTS / place)]
+PAGES = [page.parent.name for page in REPORTS.glob("gates/*/report.html")]
+UNSHOWN = [
+    run
+    for run in RUNS
+    if not (run / "report.html").is_file()
+    and "-trial-" not in run.name
+    and not any(run.name.startswith(f"{page}-") for page in PAGES)
+]
 
 
 def test_reports_hold_at_most_300_files_and_8_mb() -> None:
@@ -21,20 +34,36 @@ def test_reports_hold_at_most_300_files_and_8_mb() -> None:
 
 
 def test_a_published_run_is_its_pages_one_archive_and_a_manifest() -> None:
-    runs = [run for place in (".", "accuracy", "gates", "statistics/trials") for run in runs_in(REPORTS / place)]
-    assert len(runs) >= 15
-    other = {run: {path.name for path in run.iterdir()} ^ SHOWN for run in runs}
+    assert len(RUNS) >= 15
+    other = {run: {path.name for path in run.iterdir()} ^ SHOWN for run in RUNS}
     unfit = {run.name: files - {"drill.json"} for run, files in other.items() if files - {"drill.json"}}
-    pages = [page.parent.name for page in REPORTS.glob("gates/*/report.html")]
     assert set(map(frozenset, unfit.values())) == {frozenset({"report.html"})}
-    # a page of several shows a part that has none, or statistics count it
-    assert [
-        name for name in unfit if "-trial-" not in name and not any(name.startswith(f"{page}-") for page in pages)
-    ] == []
 
 
+def test_runs_without_a_page_that_nothing_else_shows_are_named() -> None:
+    """The others are parts of a page of several, or trials that statistics count."""
+    assert sorted(_named_without_a_page()) == sorted(str(run.relative_to(REPORTS)) for run in UNSHOWN)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("run", runs_in(REPORTS), ids=lambda run: run.name)
 def test_a_published_run_is_sealed_and_its_archive_too(run: Path) -> None:
     sealed = read_bundle(run).seal
     assert (sealed.missing, sealed.lines()) == ("", [])
     assert read_bundle(run / "run.tar.xz").seal.whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", UNSHOWN, ids=lambda run: run.name)
+def test_the_page_of_a_run_without_one_is_drawn_from_its_archive(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / run.name)
+    render(copy)
+    page = (copy / "report.html").read_text()
+    claims = {verdict.claim for verdict in read_verdicts(run).claims}
+    assert claims
+    assert [claim for claim in sorted(claims) if claim not in page] == []
+
+
+def _named_without_a_page() -> list[str]:
+    paragraph = (REPORTS / "README.md").read_text().split("have no page of their own", 1)[1].split("\n\n", 1)[0]
+    return re.findall(r"`([^`\s]+)`", paragraph.split("`harness report", 1)[0])

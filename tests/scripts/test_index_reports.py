@@ -34,6 +34,7 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     planted = session.VerifyOptions(reports=folder, name="2-planted", fault="nan_tail", workloads=("held",))
     session.verify([contract], planted)
     fire_drill.drill([contract], fire_drill.DrillOptions(reports=folder, name="3-drill"))
+    (folder / "1-plain" / "report.html").touch()
     return folder
 
 
@@ -42,6 +43,7 @@ def test_every_run_has_a_row_with_its_count_line_and_a_drill_its_matrix(reports:
     plain, planted, drill = rows[2:5]
     assert plain.startswith("| [1-plain](1-plain/report.html) | ")
     assert plain.endswith("| 2 planned · 1 held · 1 violated · 0 undecided · 0 not run · 0 errors |")
+    assert planted.startswith("| [2-planted](2-planted/summary.md) | ")
     assert "| planted fault `nan_tail`: 1 planned · " in planted
     assert "| fire drill: 2 faults planted · 2 killed · 0 survived · 1 of 1 control held" in drill
 
