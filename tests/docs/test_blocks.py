@@ -50,6 +50,7 @@ def test_the_fences_are_all_of_blocks() -> None:
     assert fences == {page: 2 * sum(block.page == page for block in ALL) for page in PAGES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", sorted({block.page for block in RUN}))
 def test_commands_end_as_the_page_says(page: str, repository: Path) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

@@ -32,6 +32,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", FOLLOWED)
 def test_the_page_works_as_written(
     page: str,

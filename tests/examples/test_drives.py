@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from budget import slow_but
 from tools import absent
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
@@ -103,7 +104,7 @@ def untouched() -> Callable[[str], Trained]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("drive", sorted(DRIVES))
-@pytest.mark.parametrize("name", sorted(LIBRARIES))
+@pytest.mark.parametrize("name", slow_but(["lightning_module"], sorted(LIBRARIES)))
 def test_a_driven_trainer_trains_as_the_library_does(
     name: str, drive: str, untouched: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import forks
 import pytest
+from budget import slow_but
 from claims_in_process import executed
 from planning import NO_GPU
 from tools import absent
@@ -149,6 +150,7 @@ def _run_alone(folder: Path) -> None:
                 raise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED_LOSS)
 def test_the_script_trains_without_the_harness(name: str, printed: dict[str, str]) -> None:
     losses = [float(loss) for loss in re.findall(r"\bloss'?:? '?([0-9.]+)", printed[name])]
@@ -208,13 +210,13 @@ def _judged(name: str, folder: Path) -> dict[str, Verdict]:
 
 
 @pytest.mark.filterwarnings("ignore")  # libraries warn of what their users may do
-@pytest.mark.parametrize("name", sorted(EXPECTED))
+@pytest.mark.parametrize("name", slow_but(["plain_loop"], sorted(EXPECTED)))
 def test_a_short_run_shows_what_the_page_says(name: str, verdicts: Callable[[str], dict[str, Verdict]]) -> None:
     assert {claim: (each.status, each.reason) for claim, each in verdicts(name).items()} == EXPECTED[name]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("claim", sorted(NAMED))
+@pytest.mark.parametrize("claim", slow_but(["PLAIN-CAPTURE-AS-WRITTEN"], sorted(NAMED)))
 def test_what_stands_in_the_way_of_a_capture_is_named_with_its_line(
     claim: str, verdicts: Callable[[str], dict[str, Verdict]]
 ) -> None:

@@ -10,6 +10,7 @@ import field_bugs
 import pytest
 import write_field_bugs_page
 from answer_field_bugs import needed_by
+from budget import slow_but
 from field_bug_server import Ask, assert_recorded
 from field_bugs import Said
 from install_field_bug_packages import rounds
@@ -80,12 +81,14 @@ WITH_LIBRARIES = [entry for entry in field_bugs.recorded() if needed_by(entry)]
 
 
 @pytest.mark.parametrize("form", field_bugs.FORMS)
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", WITH_LIBRARIES, ids=lambda entry: entry.stem)
 def test_an_entry_with_a_library_says_what_is_recorded_of_it(entry: Path, form: str, ask: Ask) -> None:
     assert_recorded(entry, form, ask)
 
 
 INSTALLED = {bug.entry.stem: bug for bug in write_field_bugs_page.bugs() if "installed" in bug.facts and bug.records}
+QUICK = "pytorch_optimizer_lookahead_resume"
 
 
 # Without a GPU their kernels are interpreted, 6 ms a row; what they do wrong they do at the first steps (`is_told_by`).
@@ -98,7 +101,7 @@ def is_told_by(few_steps: int, said: Said) -> bool:
 
 
 @pytest.mark.parametrize("form", field_bugs.FORMS)
-@pytest.mark.parametrize("name", INSTALLED)
+@pytest.mark.parametrize("name", slow_but([QUICK], INSTALLED))
 def test_a_release_says_what_is_recorded_of_it(name: str, form: str, ask: Ask) -> None:
     """By the claim that found the bug; those of an entry that a wheel holds are tried where it is installed."""
     bug = INSTALLED[name]

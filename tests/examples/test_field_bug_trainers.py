@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import field_bugs
 import pytest
+from budget import slow_but
 from field_bug_server import Ask, Server
 from field_bugs import ROOT, Said
 from public_trainers import TRAINERS
@@ -11,7 +12,7 @@ from public_trainers import TRAINERS
 PUBLIC = ROOT / "tests" / "support" / "public_trainers.py"
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize("trainer", slow_but(["micro_batches_for_one"], TRAINERS))
 def test_a_correct_trainer_holds_every_claim(trainer: str, ask: Ask) -> None:
     said = ask(PUBLIC, trainer)
     assert [each for each in said if each.status not in field_bugs.GOOD] == []
@@ -19,6 +20,7 @@ def test_a_correct_trainer_holds_every_claim(trainer: str, ask: Ask) -> None:
     assert all(is_lacking(each) for each in said if each.status == "NOT_RUN")
 
 
+@pytest.mark.slow
 def test_correct_trainers_are_recorded_to_hold_every_claim(field_bug_server: Server) -> None:
     """The shipped examples are verified elsewhere, by contracts of their own; one is tried again here."""
     recorded = field_bugs.correct_trainers()

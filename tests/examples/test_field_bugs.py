@@ -9,12 +9,14 @@ import field_bugs
 import pytest
 import write_field_bugs_page
 from answer_field_bugs import needed_by
+from budget import slow_but
 from field_bug_server import Ask, assert_recorded
 from field_bugs import FORMS, ROOT
 
 TOY = ROOT / "tests" / "examples" / "field_bugs_toy" / "doubled_updates.py"
 # Those that need releases of their own, or more than torch, are tried in test_field_bug_packages.py.
 RECORDED = [entry for entry in field_bugs.recorded() if not needed_by(entry)]
+QUICK = [entry for entry in RECORDED if entry.stem in {"nemo_rl_lost_optimizer", "torchtitan_promoted_moments"}]
 
 
 def test_a_bug_is_found_at_its_step_and_its_mended_form_holds(ask: Ask) -> None:
@@ -29,7 +31,7 @@ def test_a_bug_is_found_at_its_step_and_its_mended_form_holds(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("entry", RECORDED, ids=lambda entry: entry.stem)
+@pytest.mark.parametrize("entry", slow_but(QUICK, RECORDED), ids=lambda entry: entry.stem)
 def test_an_entry_says_what_is_recorded_of_it(entry: Path, form: str, ask: Ask) -> None:
     assert_recorded(entry, form, ask)
 

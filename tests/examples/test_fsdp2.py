@@ -71,6 +71,7 @@ def test_the_adapter_has_at_most_30_lines() -> None:
     assert len((EXAMPLE / "adapter.py").read_text().splitlines()) <= 30
 
 
+@pytest.mark.slow
 def test_sharded_ranks_train_as_others_do_and_what_is_not_captured_is_said(tmp_path: Path) -> None:
     verdicts = judged(tmp_path, also=CAPTURED)
     refused = verdicts.pop("FSDP-CAPTURED")

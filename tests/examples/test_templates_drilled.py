@@ -14,8 +14,13 @@ PUBLIC = ROOT / "tests" / "support" / "public_trainers.py"
 @pytest.mark.parametrize(
     ("entry", "form", "claims"),
     [
-        (PUBLIC, "averaged_weights", {"CAPTURES", "SAME", "SYNCS", "EVALUATED", "RESUMES", "RESUMES-LATER"}),
-        (ENTRIES / "libreyolo_batchnorm_warmup.py", "mended", {"CAPTURES", "SAME"}),
+        pytest.param(
+            PUBLIC,
+            "averaged_weights",
+            {"CAPTURES", "SAME", "SYNCS", "EVALUATED", "RESUMES", "RESUMES-LATER"},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(ENTRIES / "libreyolo_batchnorm_warmup.py", "mended", {"CAPTURES", "SAME"}, marks=pytest.mark.slow),
         (PUBLIC, "recomputed_activations", {"WITHIN"}),
     ],
     ids=["captured by the harness", "captures itself", "optimized otherwise"],

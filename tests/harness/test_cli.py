@@ -85,6 +85,7 @@ def test_a_command_that_runs_nothing_loads_no_torch(command: str) -> None:
     assert done.stderr.splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
 def test_check_costs_little_beside_its_libraries(capsys: pytest.CaptureFixture[str]) -> None:
     """Half a second of processor time is the aim on a quick core, and is printed. What is held is a ratio inside this
     run, which a slow or busy machine does not change: check against the three libraries that it cannot do without. A

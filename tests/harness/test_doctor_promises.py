@@ -13,6 +13,7 @@ import pytest
 from warm_start import path_of_commands
 from wrong_adapters import RIGHT
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 # A trainer of somebody's own, which offers only what its description says.
 PARTIAL = """

@@ -9,7 +9,7 @@ from itertools import chain, combinations
 from pathlib import Path
 
 import pytest
-from budget import is_long
+from budget import is_long, slow_but
 
 from harness.commands import application as cli
 from harness.evidence.environment import collect
@@ -124,7 +124,7 @@ def check_pytest(result: pytest.RunResult, verdicts: tuple[str, ...], *, gate: b
     assert result.ret == exit_code(verdicts, gate=gate)
 
 
-@pytest.mark.parametrize("row", TABLE, ids=name_of)
+@pytest.mark.parametrize("row", slow_but(SHORT_TABLE, TABLE), ids=name_of)
 def test_pytest(row: Row, contract: Callable[[tuple[str, ...]], Path], pytester: pytest.Pytester) -> None:
     verdicts, gate = row
     folder = contract(verdicts)
@@ -140,7 +140,7 @@ def test_the_short_table_has_each_exit_code() -> None:
     }
 
 
-@pytest.mark.parametrize("row", TABLE if is_long() else SHORT_TABLE, ids=name_of)
+@pytest.mark.parametrize("row", slow_but(SHORT_TABLE[2:3], TABLE if is_long() else SHORT_TABLE), ids=name_of)
 def test_pytest_in_two_processes(
     row: Row, contract: Callable[[tuple[str, ...]], Path], pytester: pytest.Pytester
 ) -> None:

@@ -132,14 +132,16 @@ def test_a_file_that_cannot_be_read_is_named_and_nothing_is_written(call: Call) 
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        (
+        pytest.param(
             GRAPH + "invariants:\n" + f"- {'so ' * 100}\n" * 3000,
             "ours.yaml: a contract has at most 1048576 bytes; found 1",
+            marks=pytest.mark.slow,
         ),
         ("name: x\n", "ours.yaml: a contract has a claim at least; found none among 0 items; leave out --write"),
-        (
+        pytest.param(
             GRAPH + "invariants:\n" + "- so\n" * 6000,
             "ours.yaml: a contract has at most 50000 values; found more; import fewer files into one contract",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -14,6 +14,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
+from budget import slow_but
 
 from harness import session
 from harness.commands import application
@@ -403,8 +404,10 @@ def never_killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, object]
     return done.returncode, json.loads(done.stdout)["claims"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-@pytest.mark.parametrize("awaited", [(), ENDED], ids=["at its first line", "behind three ends"])
+@pytest.mark.parametrize(
+    "number", slow_but([signal.SIGKILL], [signal.SIGKILL, signal.SIGTERM]), ids=["SIGKILL", "SIGTERM"]
+)
+@pytest.mark.parametrize("awaited", slow_but([ENDED], [(), ENDED]), ids=["at its first line", "behind three ends"])
 def test_a_killed_gate_is_gone_on_with(
     folder: Path, number: signal.Signals, awaited: tuple[str, ...], never_killed: tuple[int, object]
 ) -> None:

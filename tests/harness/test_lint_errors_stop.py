@@ -61,6 +61,13 @@ def wrong_shared_file(folder: Path) -> str:
     return f"contracts/spare.yaml:2:25: {expected}"
 
 
+# Two processes more take seconds each time.
+OPTIONS = [
+    (),
+    ("--contract-gate",),
+    ("--continue-on-collection-errors",),
+    pytest.param(("-n", "2"), marks=pytest.mark.slow),
+]
 WRONG = [unknown_fault, waiver_of_no_claim, waiver_of_no_contract, wrong_shared_file]
 RUNNING = [
     ("verify",),
@@ -109,7 +116,7 @@ def test_what_check_of_the_same_paths_does_not_read_stops_nothing(
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("options", [(), ("--contract-gate",), ("--continue-on-collection-errors",), ("-n", "2")])
+@pytest.mark.parametrize("options", OPTIONS)
 def test_pytest_does_not_collect_what_check_refuses(
     folder: Path, pytester: pytest.Pytester, wrong: Callable[[Path], str], options: tuple[str, ...]
 ) -> None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from budget import slow_but
 from sealing import forge
 
 from harness.commands import application
@@ -158,19 +159,22 @@ def test_a_later_attempt_with_a_waiver_does_not_waive_the_first(harness: Call) -
     assert (code, " · 1 waived" in said) == (1, False)
 
 
+COMMANDS: list[tuple[str | Path, ...]] = [
+    ("judge", PARTS[0]),
+    ("judge", "--gate", *PARTS),
+    ("judge", "--check", PARTS[0]),
+    ("judge", "--write", PARTS[0]),
+    ("report", PARTS[0]),
+    ("report", *PARTS, "--out", "page"),
+    ("pack", PARTS[0]),
+    ("compare", PARTS[0], PARTS[1]),
+    ("attest", PARTS[0], "--unsigned"),
+]
+
+
 @pytest.mark.parametrize(
     "command",
-    [
-        ("judge", PARTS[0]),
-        ("judge", "--gate", *PARTS),
-        ("judge", "--check", PARTS[0]),
-        ("judge", "--write", PARTS[0]),
-        ("report", PARTS[0]),
-        ("report", *PARTS, "--out", "page"),
-        ("pack", PARTS[0]),
-        ("compare", PARTS[0], PARTS[1]),
-        ("attest", PARTS[0], "--unsigned"),
-    ],
+    slow_but(COMMANDS[:2], COMMANDS),
     ids=lambda command: " ".join(map(str, command)),
 )
 def test_a_lost_copy_of_a_contract_is_altered_evidence(harness: Call, command: tuple[str | Path, ...]) -> None:

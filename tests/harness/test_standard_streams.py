@@ -63,7 +63,7 @@ def published() -> Path:
 # A process takes a third of a second: all commands with one reader, all readers with one of the shortest commands that
 # print lines. `.ci/long fuzz` takes all.
 PAIRS = [
-    (name, reader)
+    pytest.param(name, reader, marks=() if name == "explain" else pytest.mark.slow)
     for name in ARGUMENTS
     for reader in READERS
     if is_long() or name == "explain" or reader == "a reader of a line"

@@ -27,6 +27,7 @@ while words:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "locale"), [("prøject".encode(), C), (b"pr\xffject", {"PYTHONUTF8": "1"})], ids=["C", "no UTF-8"]
 )

@@ -18,6 +18,7 @@ import yaml
 from warm_start import path_of_commands
 from wrong_adapters import ADAPTERS, DESCRIBED, RIGHT
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PLACED = {**ADAPTERS, **DESCRIBED}
 

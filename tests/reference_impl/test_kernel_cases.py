@@ -80,17 +80,21 @@ Answers = dict[str, dict[str, object]]
 
 @pytest.fixture(scope="module")
 def answers() -> Answers:
-    """What programs answer in processes that nothing but torch was imported in."""
+    """What programs that are refused answer in processes that nothing but torch was imported in."""
+    return answered({"compile first": COMPILE_FIRST, "refuse": REFUSE})
+
+
+def answered(programs: dict[str, str]) -> Answers:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    programs = {"compare": COMPARE, "compile first": COMPILE_FIRST, "refuse": REFUSE}
     command = [sys.executable, "-c", HEADER + IN_FORKS, *(HEADER + program for program in programs.values())]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return dict(zip(programs, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
-def test_interpreted_cases_hold_the_grid_and_compile_what_was_planned_and_launched(answers: Answers) -> None:
-    answer = answers["compare"]
+@pytest.mark.slow
+def test_interpreted_cases_hold_the_grid_and_compile_what_was_planned_and_launched() -> None:
+    answer = answered({"compare": COMPARE})["compare"]
     # The model's two products (rank 8, so 2r = 16; queries, keys and values 256 wide), and three ragged ones.
     assert answer["shapes"] == ["M5 K16 N128", "M5 K256 N16", "M17 K33 N70", "M5 K20 N3", "M33 K18 N20"]
     assert answer["magnitudes"] == [1.0, 1e5]

@@ -69,8 +69,8 @@ def test_the_unfaulted_step_errs_no_more_than_transformers_own(contract: Contrac
     ("fault", "bound"),
     [
         ("wrong_nf4_table", "median_gradient_ratio_at_most"),
-        ("lora_product_in_fp8", "gradient_ratio_at_most"),
-        ("constant_learning_rate", "loss_ratio_at_most"),
+        pytest.param("lora_product_in_fp8", "gradient_ratio_at_most", marks=pytest.mark.slow),
+        pytest.param("constant_learning_rate", "loss_ratio_at_most", marks=pytest.mark.slow),
     ],
 )
 def test_each_bound_is_exceeded_by_a_fault(fault: str, bound: str, contract: Contract, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ every step.
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from reference_impl.config import TrainConfig
@@ -22,6 +23,7 @@ def run(learning_rate: float) -> tuple[float, int]:
     return sum(losses[-20:]) / 20, clipped
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_against_an_untrained_control() -> None:
     torch.set_num_threads(1)
     rate = TrainConfig.preset("tiny").learning_rate

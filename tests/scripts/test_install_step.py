@@ -34,6 +34,7 @@ def absent_modules(workspace: Path, modules: set[str]) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
+@pytest.mark.slow
 def test_it_brings_the_command_and_every_module_that_a_contract_needs(tmp_path: Path) -> None:
     """Nothing is installed before, and pip finds stand-ins in place of an index."""
     (tmp_path / "source").mkdir()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import random_kills
 import warm_start
+from budget import slow_but
 
 pytestmark = pytest.mark.usefixtures("warm_commands", "forked")
 
@@ -26,7 +27,7 @@ def whole(warm_commands: None, forked: None) -> tuple[dict[str, float], bytes]:
     return random_kills.unkilled("verify")
 
 
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", slow_but(range(2), range(12)))
 def test_a_killed_command_leaves_no_open_gate_and_no_process(
     whole: tuple[dict[str, float], bytes], number: int
 ) -> None:

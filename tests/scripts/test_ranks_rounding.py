@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import ranks_rounding
 
 
+@pytest.mark.slow
 def test_ranks_end_as_one_process_in_turn_does() -> None:
     in_turn, joined, parts = ranks_rounding.differences(seed=0, steps=4)
     assert in_turn == 0.0

@@ -156,7 +156,7 @@ def test_a_claim_decides_once_a_run_of_it_is_published() -> None:
 
 def published(name: str, purpose: str, *statuses: Status) -> Published:
     units = [verdict("F-GRAPH-BWD-001", f"w{place}", status) for place, status in enumerate(statuses)]
-    return Published(name, header(purpose=purpose), verdict_file(units), None)
+    return Published(name, header(purpose=purpose), verdict_file(units), None, "report.html")
 
 
 def test_the_last_run_that_has_a_claim_gives_its_verdicts() -> None:

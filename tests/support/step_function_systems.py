@@ -134,7 +134,7 @@ class Rising(torch.optim.Optimizer):
             for parameter in group["params"]:
                 state = self.state[parameter]
                 if not state:
-                    state["rate"] = torch.full((), 0.5)
+                    state["rate"] = torch.full((), 0.5, device=parameter.device)
                     state["momentum"] = torch.ones_like(parameter)
                 state["momentum"].mul_(0.5).add_(parameter.grad)
                 parameter.data.addcmul_(state["momentum"], state["rate"] / -100)

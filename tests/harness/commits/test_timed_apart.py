@@ -77,6 +77,7 @@ def test_each_arm_is_timed_in_a_process_of_its_own_commit(repository: UserReposi
     assert opened == ["here: open", "main: open"]  # the other way round in processes of even numbers
 
 
+@pytest.mark.slow
 def test_an_arm_that_fails_at_its_commit_is_named_with_its_stack(repository: UserRepository, tmp_path: Path) -> None:
     repository.write("update.py", "raise ValueError('not at this commit')\n")
     head = repository.commit("Broken")[:12]

@@ -166,6 +166,7 @@ def test_a_commit_that_trains_otherwise_fails_at_the_first_step(repository: User
     assert verdict.figures["first_differing_step"].value == 4
 
 
+@pytest.mark.slow
 def test_ends_are_compared_with_a_control_of_the_other_commit(repository: UserRepository) -> None:
     """The last update is another in the tree: were the control of the tree, it would be as far off, and excuse it."""
     repository.contract(equality=NEAR)

@@ -51,6 +51,7 @@ def _replaced(value: Any, path: tuple[str | int, ...], new: object, *, rename: b
     return written(damaged)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.sampled_from(PLACES), new=DAMAGE, rename=st.booleans())
 def test_one_damaged_value(

@@ -160,6 +160,7 @@ def test_a_contract_takes_little_longer_than_its_yaml_by_the_parser_in_c() -> No
     assert loading <= 2.5 * parsing
 
 
+@pytest.mark.slow
 def test_reading_all_contracts_costs_little_beside_the_libraries_for_it() -> None:
     """Half a second is the aim on a quick core; held is a ratio, which a slow or busy machine does not change."""
     code = (

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from budget import slow_but
 from small_drill import run_here, write_contract
 
 from harness import session
@@ -130,6 +131,7 @@ def test_a_claim_that_cannot_fail_lets_faults_survive(tmp_path: Path, monkeypatc
     assert found.exit_code == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm")
 def test_two_workers_at_a_time_agree_with_the_control_up_to_the_faulty_step(tmp_path: Path) -> None:
     path = write_contract(tmp_path, "doubled_step, unended_capture")
@@ -152,7 +154,7 @@ def test_nothing_to_run_is_not_decided(tmp_path: Path) -> None:
     assert not (tmp_path / "reports").exists()
 
 
-@pytest.mark.parametrize("fault", SEVEN)
+@pytest.mark.parametrize("fault", slow_but(["stale_batch", "frozen_learning_rate"], SEVEN))
 def test_verify_with_a_fault_fails_as_the_fault_declares(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -210,7 +210,11 @@ def test_what_a_module_prints_is_none_of_the_answers(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+    ("number", "code", "word"),
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        pytest.param(signal.SIGTERM, 143, "terminated", marks=pytest.mark.slow),
+    ],
 )
 def test_an_interruption_ends_it_and_leaves_what_was_asked_for(
     number: int, code: int, word: str, project: Path

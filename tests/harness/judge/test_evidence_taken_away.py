@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from budget import is_long
+from budget import is_long, slow_but
 from evidence_builders import timed_run
 from evidence_paths import Judged, Path, changed, few, inside, name_of, recorded, things
 from evidence_reads import Reads, reads_noted
@@ -64,6 +64,10 @@ ALL_OF_IT = {
 }
 
 
+# Kinds with so many cases, or so much evidence, that they take half of all the time.
+MANY = ("throughput_ratio", "trajectory_match", "not_worse")
+
+
 def parts(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Lists and dictionaries without one of their entries, series without their first or last rows."""
     for key, entry in inside(value):
@@ -109,7 +113,7 @@ def unlike_earlier_ones(
         yield path, less
 
 
-@pytest.mark.parametrize("kind", list(EVERYTHING))
+@pytest.mark.parametrize("kind", slow_but([kind for kind in EVERYTHING if kind not in MANY], EVERYTHING))
 @pytest.mark.parametrize(("taken", "may_pass"), [(parts, AN_ENTRY), (things, ALL_OF_IT)], ids=["an entry", "all of it"])
 def test_less_evidence_never_passes(
     taken: Callable[[Any], Iterator[tuple[Path, Any]]],

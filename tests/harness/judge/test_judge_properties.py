@@ -78,6 +78,7 @@ def test_memory_that_never_exceeds_its_warm_up_is_steady(sizes: list[int]) -> No
     assert verdict.reason == ("held" if peak and sizes else "vacuous_steps" if not sizes else "vacuous_no_memory")
 
 
+@pytest.mark.slow
 @given(
     times=st.lists(st.lists(st.floats(1e-9, 1.0), min_size=8, max_size=8), min_size=8, max_size=8),
     load=st.floats(0, 2),

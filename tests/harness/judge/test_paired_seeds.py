@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import seed_error_rates
+from budget import slow_but
 from judge_cases import figures
 from judge_cases_seeds import executions, seeds
 from seed_error_rates import REPORTS, simulate, wanted
@@ -73,7 +74,7 @@ def test_no_number_of_seeds_decides_what_lies_at_the_margin() -> None:
     assert paired_seeds.seeds_to_decide(np.array([-1.0, -0.5, 0.0, 0.5, 1.0]), 0.95) is None
 
 
-@pytest.mark.parametrize("count", [5, 8, 12])
+@pytest.mark.parametrize("count", slow_but([5], [5, 8, 12]))
 @pytest.mark.parametrize("noise", NOISES)
 def test_a_pass_at_the_margin_is_rare_whatever_the_noises_shape(noise: str, count: int) -> None:
     [point] = [each for each in simulate(noise, count, 0.95, EXPERIMENTS, 1) if each.beyond_margin == 0.0]

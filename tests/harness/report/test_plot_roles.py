@@ -8,6 +8,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 import pytest
+from budget import slow_but
 from drawn_plots import DrawnPlot, drawn_plots
 from published_pages import REPORTS, PublishedOf
 from report_views import full_view, small_view
@@ -69,7 +70,7 @@ def words(plot: Plot) -> set[str]:
     return {str(text.text) for text in root.iter("text")}
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", slow_but(MADE, RUNS))
 def test_marks_of_a_run_are_drawn_and_named_by_their_roles(name: str, published: PublishedOf) -> None:
     """One test a run, for what its figures are asked: to judge and draw a run takes seconds."""
     for anchor, plot, units, parts in plots_of(name, published):
@@ -124,6 +125,7 @@ def roles_of(arms: Mapping[str, str]) -> set[str]:
     return {f"{label(arms[role])} ({role})" for role in (Role.CANDIDATE, Role.BASELINE) if role in arms}
 
 
+@pytest.mark.slow
 def test_every_section_with_plots_is_looked_at(published: PublishedOf) -> None:
     assert {anchor for name in RUNS for anchor, *_ in plots_of(name, published)} == DRAWN
     assert set(budget.ORDER) == DRAWN

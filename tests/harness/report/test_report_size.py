@@ -35,11 +35,13 @@ def size(page: str) -> int:
     return len(page.encode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda path: path.name)
 def test_a_published_run_stays_below_400_kb(directory: Path, published_page: PageOf) -> None:
     assert size(published_page(directory)) < BOUND
 
 
+@pytest.mark.slow
 def test_all_published_gpu_runs_as_one_stay_below_400_kb_and_keep_their_timings_drawn(
     published_page: PageOf, tmp_path_factory: pytest.TempPathFactory, worker_id: str
 ) -> None:

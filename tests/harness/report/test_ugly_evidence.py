@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from budget import slow_but
 from hostile_views import HOSTILE, hostile_view
 from report_page import Page, images, parsed, with_losses
 from report_views import full_view, loss_curve, small_view, verdict
@@ -74,7 +75,7 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
+@pytest.mark.parametrize("text", slow_but([TEXTS["markup"], TEXTS["empty"]], TEXTS.values()), ids=TEXTS.keys())
 def test_hostile_text_in_every_field_neither_runs_nor_breaks_nor_prevents_the_page(
     text: str, full: tuple[str, Page]
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from budget import slow_but
 from claims_in_process import contract_of, executed, judged
 from step_function_systems import Regression
 
@@ -65,7 +66,7 @@ def test_a_replay_without_a_fault_holds(tmp_path: Path) -> None:
     assert verdict.denominators == {"steps": STEPS, "blocks": STEPS // EVERY, "state_tensors": 27}
 
 
-@pytest.mark.parametrize("fault", WITHOUT_TIME)
+@pytest.mark.parametrize("fault", slow_but(["late_stale_batch", "late_nan"], WITHOUT_TIME))
 def test_a_late_fault_is_killed(fault: str, tmp_path: Path) -> None:
     verdict = judged(SYSTEM, tmp_path, CLAIM, fault=fault, steps=STEPS)
     assert is_killed(HARNESS_FAULTS[fault].breaks["long_replay"], verdict), (verdict.reason, verdict.message)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from between_steps import fork_other_processes, resumed
+from budget import slow_but
 
 from harness.drill.expectations import is_killed
 from harness.python_path import child_path
@@ -73,14 +74,17 @@ WRONG = {
 
 
 @pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize("system", WRONG)
+@pytest.mark.parametrize("system", slow_but([*WRONG][::5], WRONG))
 def test_what_a_checkpoint_forgets_fails_with_its_reason(tmp_path: Path, system: str) -> None:
     verdict = resumed(system, tmp_path)
     assert (str(verdict.status), verdict.reason, verdict.figures["not_restored"].value) == ("FAIL", *WRONG[system])
 
 
+FAULTS = [name for name, breaks in BREAKS.items() if "resume" in breaks]
+
+
 @pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize("fault", [name for name, breaks in BREAKS.items() if "resume" in breaks])
+@pytest.mark.parametrize("fault", slow_but(FAULTS[:3], FAULTS))
 def test_every_fault_of_a_checkpoint_is_killed(tmp_path: Path, fault: str) -> None:
     within: dict[str, Any] = {"equality": "within"} if fault == "scaled_checkpoint" else {}
     verdict = resumed("ByIndex", tmp_path, fault=fault, **within)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from between_steps import COMMON, SAVE_AT, STEPS, fork_other_processes
+from budget import slow_but
 from claims_in_process import judged
 
 from harness.contract.kinds.seeds import NotWorse
@@ -70,6 +71,7 @@ def test_a_checkpoint_that_leaves_something_out_may_end_no_worse(tmp_path: Path)
     assert verdict.reason == "held", verdict.message
 
 
+@pytest.mark.slow
 def test_one_that_forgets_the_parameters_ends_worse(tmp_path: Path) -> None:
     verdict = over_seeds("Right", tmp_path, fault="scaled_checkpoint", margin=None, relative_margin=0.1)
     assert (verdict.status, verdict.reason) == ("FAIL", "worse")
@@ -77,7 +79,7 @@ def test_one_that_forgets_the_parameters_ends_worse(tmp_path: Path) -> None:
 
 
 # the others of these differ in nothing that a probe over seeds does: judge_cases_resumed_seeds.py has their evidence
-@pytest.mark.parametrize("fault", ["idle_load", "restarted_data"])
+@pytest.mark.parametrize("fault", slow_but(["idle_load"], ["idle_load", "restarted_data"]))
 def test_a_fault_of_a_checkpoint_has_its_reason(tmp_path: Path, fault: str) -> None:
     verdict = over_seeds("Right", tmp_path, fault=fault)
     assert is_killed(BREAKS[fault]["not_worse"], verdict), f"{verdict.reason}: {verdict.message}"

@@ -80,6 +80,7 @@ def test_no_handler_of_its_keeper_takes_its_signals(waiting: Interpreter) -> Non
     waiting.discard()
 
 
+@pytest.mark.slow
 def test_it_leaves_the_evidence_that_a_started_one_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = planned()
     assert execute(run, tmp_path / "forked") is None

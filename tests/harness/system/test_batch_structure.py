@@ -163,6 +163,7 @@ for settings in ({}, {"compile": True}):
 """
 
 
+@pytest.mark.slow
 def test_a_compiled_step_gets_its_batch_and_draws_as_the_plain_one_does() -> None:
     """In a process of its own: the compiler of a CPU asks where Python's own tools for building were imported from."""
     command = [sys.executable, "-W", "ignore", "-c", COMPILED]

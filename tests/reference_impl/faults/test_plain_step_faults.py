@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 import torch
+from budget import slow_but
 
 from harness.contract.schema import Needs
 from harness.system.protocol import Arm, Workload
@@ -29,7 +30,7 @@ SHOWN_FROM = {
 STEPS = 5
 
 
-@pytest.mark.parametrize("fault", SHOWN_FROM)
+@pytest.mark.parametrize("fault", slow_but(["labels_not_shifted", "zeroed_gradient"], SHOWN_FROM))
 def test_both_arms_are_wrong_alike(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_step, "RESET_STEP", 2)
     monkeypatch.setattr(plain_step, "ZEROED_FROM", 1)
