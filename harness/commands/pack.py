@@ -34,7 +34,10 @@ def pack(
         bool, typer.Option("--redact", help="Leave out names of host, user and folders, in the evidence too.")
     ] = False,
     page: Annotated[
-        bool, typer.Option("--page/--no-page", help="Leave out its own page: another shows it, or `harness report` draws it.")
+        bool,
+        typer.Option(
+            "--page/--no-page", help="Leave out its own page: another shows it, or `harness report` draws it."
+        ),
     ] = True,
 ) -> None:
     """Make the published form of a run: its page, summary and verdicts beside one archive; the source stays."""

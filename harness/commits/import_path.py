@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import SystemResolutionError
-from harness.evidence.modules import INSTALLED
+from harness.evidence.modules import INSTALLED, is_recorded, recorded_in
 
 _in_use: list[ImportPath] = []
 
@@ -96,19 +96,21 @@ def rebased(commit: str, root: Path, tree: Path, homes: Iterable[Path]) -> Impor
 
 
 def _moved(entry: Path, root: Path, tree: Path) -> Path | None:
-    """An entry of the path in the worktree; None where the commit does not have that folder."""
+    """An entry of the path in the worktree; None where the commit has no such folder, and none was installed there."""
     place = entry.resolve()
     if not place.is_relative_to(root) or installed(place, root):
         return entry
     there = tree / place.relative_to(root)
-    return there if there.exists() else None
+    if there.exists():
+        return there
+    return entry if recorded_in(place) else None
 
 
 def installed(place: Path, root: Path) -> bool:
     """Whether a folder or file below `root` is an installed package's, in an environment within the repository."""
     prefixes = [Path(prefix) for prefix in (sys.prefix, sys.base_prefix) if _within(prefix, str(root))]
-    parts = place.relative_to(root).parts
-    return any(part in INSTALLED for part in parts) or any(place.is_relative_to(prefix) for prefix in prefixes)
+    by_name = any(part in INSTALLED for part in place.relative_to(root).parts)
+    return by_name or is_recorded(place) or any(place.is_relative_to(prefix) for prefix in prefixes)
 
 
 def _file(module: object) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from contextlib import suppress
+from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 INSTALLED = ("site-packages", "dist-packages")
-_STANDARD = Path(os.__file__).parent
+_STANDARD = Path(os.path.realpath(os.__file__)).parent
 
 
 def module_spec(name: str) -> ModuleSpec | None:
@@ -52,4 +54,35 @@ def place_in(folder: Path, package: str) -> Path | None:
 
 def is_library(place: Path) -> bool:
     """Whether a file or folder is an installed package's, or Python's own."""
-    return any(part in INSTALLED for part in place.parts) or place.is_relative_to(_STANDARD)
+    real = Path(os.path.realpath(place))
+    return real.is_relative_to(_STANDARD) or is_installed(real)
+
+
+def is_installed(place: Path) -> bool:
+    """Whether a file or folder, where it really lies, is an installed package's: below `site-packages`, or recorded.
+
+    A user's own package may be linked into `site-packages`, and is their own.
+    """
+    real = Path(os.path.realpath(place))
+    return any(part in INSTALLED for part in real.parts) or is_recorded(real)
+
+
+def is_recorded(place: Path) -> bool:
+    """Whether an installer has recorded, in a folder above, what lies there: `pip install --target`, images and
+    unpacked wheels put packages into folders of any name."""
+    above = reversed(place.parents)  # the root first
+    return any(name in recorded_in(folder) for folder, name in zip(above, place.parts[1:], strict=False))
+
+
+@cache
+def recorded_in(folder: Path) -> frozenset[str]:
+    """The files and folders that belong to the packages installed in a folder, by the records of their installers
+    (https://packaging.python.org/specifications/recording-installed-packages)."""
+    names: set[str] = set()
+    with suppress(OSError):  # a folder that may not be read
+        for entry in os.scandir(folder):
+            if entry.name.endswith(".dist-info"):
+                with suppress(OSError):
+                    record = (folder / entry.name / "RECORD").read_text("utf-8", "replace")
+                    names.update(line.replace(",", "/").partition("/")[0] for line in record.splitlines())
+    return frozenset(names - {"", "..", "__pycache__"})

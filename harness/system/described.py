@@ -18,10 +18,12 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import IO, Any, Self
 
 from harness.commits.import_path import ImportPath
 from harness.errors import SystemResolutionError
+from harness.evidence.modules import is_library
 from harness.processes.kept import KeptProcess
 from harness.python_path import add_working_directory, child_command, child_path
 from harness.system.description_text import NotADescription, from_plain
@@ -32,7 +34,6 @@ LIMIT_S = 60.0  # for each system; an import of a large package from a cold disk
 MOST_BYTES = 16 * 2**20  # of an answer, and of what is printed meanwhile
 STACK_S = 1.0  # for the process to write down the stack in which it hangs
 ENDING_S = 1.0  # for a process to end that has closed its pipes
-PYTHON = os.path.dirname(os.__file__)  # noqa: PTH120
 SHOWN = 300  # characters of the last lines that were printed
 FRAME = re.compile(r'File "([^"<]+)", line (\d+) in')
 
@@ -182,7 +183,7 @@ class _Describer:
             if _readable([self._output], left) and not self._keep_printed():
                 break
             frames = FRAME.findall(self._printed.decode("utf-8", "replace"))
-        own = [frame for frame in frames if not frame[0].startswith(PYTHON) and "site-packages" not in frame[0]]
+        own = [frame for frame in frames if not is_library(Path(frame[0]))]
         return f" ({':'.join((own or frames)[0])})" if frames else ""
 
     def _ending(self) -> str:

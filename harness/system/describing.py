@@ -25,13 +25,13 @@ from typing import Any
 
 from harness.commits.import_path import ImportPath
 from harness.errors import HarnessError, SystemResolutionError
+from harness.evidence.modules import is_library
 from harness.system.description_text import NotADescription, to_plain
 from harness.system.error_text import named, text_of
 from harness.system.resolve import resolve
 from harness.system.users_code import attribute_place
 
 MOST = 500  # characters of a message
-PYTHON, LIBRARIES = str(Path(os.__file__).parent), f"{os.sep}site-packages{os.sep}"
 OURS = {str(Path(__file__).with_name(f"{name}.py")) for name in ("describing", "resolve", "description_text")}
 _write, _exit = os.write, os._exit  # a system may put something else in their places
 
@@ -91,7 +91,7 @@ def _place(error: BaseException | None) -> str:
         return f" ({error.filename}:{error.lineno})"
     frames = _frames(error.__traceback__)
     theirs = [frame for frame in frames if frame[0] not in OURS and not frame[0].startswith("<frozen ")]
-    own = [frame for frame in theirs if not frame[0].startswith((PYTHON, "<")) and LIBRARIES not in frame[0]] or theirs
+    own = [frame for frame in theirs if not frame[0].startswith("<") and not is_library(Path(frame[0]))] or theirs
     return f" ({own[-1][0]}:{own[-1][1]})" if own else ""
 
 

@@ -9,16 +9,15 @@ import itertools
 import linecache
 import os
 import sys
-import sysconfig
 import textwrap
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.evidence.modules import is_installed, is_library
+
 _HARNESS = str(Path(__file__).parents[1]) + os.sep
-_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
-_LIBRARIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 _SOURCE_LIMIT = 120  # characters of a line of code that is quoted
 
 
@@ -70,13 +69,11 @@ def _frames(error: BaseException) -> Iterator[Frame]:
 
 
 def _is_installed(file: str) -> bool:
-    return any(folder in file for folder in _LIBRARIES) and f"{os.sep}torch{os.sep}" not in file
+    return is_installed(Path(file)) and f"{os.sep}torch{os.sep}" not in file
 
 
 def _is_own(file: str) -> bool:
-    if file.startswith((_HARNESS, "<")) or any(folder in file for folder in _LIBRARIES):
-        return False
-    return not file.startswith(_STANDARD_LIBRARY + os.sep)
+    return not file.startswith((_HARNESS, "<")) and not is_library(Path(file))
 
 
 def definition(thing: Any) -> str:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from installed_packages import record_installed
 from two_commits import UserRepository
 
 from harness.commits.checkout import checked_out
@@ -146,9 +147,12 @@ def test_the_import_path_is_the_same_within_the_worktree(tmp_path: Path, monkeyp
     entries = [str(folder) for folder in (outside, root / "tools", environment, root / "new", root)]
     monkeypatch.setattr(sys, "path", ["", *entries])
     monkeypatch.chdir(root / "tools")
+    target = root / "wheels"  # of no commit, as what is installed into a repository seldom is
+    record_installed(target, {"bought.py": ""})
+    sys.path.insert(2, str(target))
     found = rebased("c0ffee", root, tree, [root / "src"])
     assert found.folder == str(tree / "tools")
-    expected = (tree / "src", tree / "tools", outside, environment, tree)
+    expected = (tree / "src", tree / "tools", outside, target, environment, tree)
     assert found.path == [str(folder) for folder in expected]
     monkeypatch.chdir(root / "new")
     assert rebased("c0ffee", root, tree, []).folder == str(tree)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from installed_packages import record_installed
 
 from harness.errors import HarnessError
 from harness.evidence import environment, sources
@@ -184,6 +185,45 @@ def test_libraries_python_and_what_is_not_there_are_left_out(tmp_path: Path, mon
     assert set(listed) == {"harness", "our_adapter", "our_package"}
     assert len(listed["our_package"].splitlines()) == 2
     assert sources.listed_sources(["our_library:System"])["our_library"]  # a system's own package, wherever it lies
+
+
+def test_what_an_installer_recorded_is_a_library_in_a_folder_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pip install --target`, an unpacked wheel: what lies beside, unrecorded, is the user's."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = {"our_library": "import our_losses", "our_module": "", "our_losses": "", "our_tools": "import our_module"}
+    write(tmp_path, our_adapter=f"import {', '.join(names)}, our_split.part\n", our_split__of__part="")
+    packages = {name: names[name] for name in ("our_library", "our_module")}
+    record_installed(tmp_path, {"our_library/__init__.py": packages["our_library"], "our_module.py": ""})
+    write(tmp_path, our_losses="", our_tools__of__a="import our_module")
+    assert set(sources.listed_sources(["our_adapter:System"])) == {
+        *("harness", "our_adapter", "our_losses", "our_split", "our_tools")
+    }
+
+
+def test_what_is_linked_is_what_it_really_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Package managers link libraries into environments, a user their own package into `site-packages`."""
+    store, own = tmp_path / "store", tmp_path / "own"
+    write(store / "site-packages" / "a_linked_library", __init__="")
+    record_installed(store / "wheels", {"a_linked_wheel/__init__.py": ""})
+    write(own / "our_package", __init__="")
+    linked = {"a_linked_library": store / "site-packages", "a_linked_wheel": store / "wheels"}
+    write(tmp_path / "links", our_adapter="import a_linked_library, a_linked_wheel, our_package\n")
+    for folder, names in (("links", linked), ("site-packages", {"our_package": own})):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        for name, behind in names.items():
+            (tmp_path / folder / name).symlink_to(behind / name)
+        monkeypatch.syspath_prepend(str(tmp_path / folder))
+    assert set(sources.listed_sources(["our_adapter:System"])) == {"harness", "our_adapter", "our_package"}
+
+
+def test_words_after_import_in_a_text_bring_no_folder_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    put = "sys.path.append('.')"
+    write(tmp_path, our_adapter=f'"""How to\nimport .losses, ..\nimport .\n"""\nimport sys\n{put}\n', our_losses="")
+    assert set(sources.listed_sources(["our_adapter:System"])) == {"harness", "our_adapter"}
 
 
 PATHS = {

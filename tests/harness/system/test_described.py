@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from installed_packages import record_installed
 from process_table import still_alive
 from strange_systems import STRANGE
 
@@ -68,6 +69,17 @@ def test_a_system_that_hangs_has_its_seconds_and_no_more(strange: Path, name: st
         raise answer
     assert "; found no answer after 1 s" in str(caught.value)
     assert found_in(name, strange) in str(caught.value)
+
+
+@pytest.mark.parametrize(("does", "limit_s"), [("raise OSError('gone')", 60.0), ("import time; time.sleep(600)", 1.0)])
+def test_what_a_library_of_any_folder_does_is_told_by_the_systems_line(
+    strange: Path, does: str, limit_s: float
+) -> None:
+    name = f"installed_and_{does.partition(' ')[0]}s"
+    record_installed(strange, {f"{name}.py": f"def load():\n    {does}\n"})
+    (strange / f"stranger_{name}.py").write_text(f"import {name}\n\n{name}.load()\n")
+    answer = describe_all([system(name)], limit_s=limit_s)[system(name)]
+    assert f"stranger_{name}.py:3)" in str(answer)
 
 
 def test_a_daemon_that_the_import_left_is_gone(strange: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from installed_packages import record_installed
 
 from harness.system.replay.traced import HostSyncError, fake_pass
 from harness.system.users_code import attribute_place, definition, innermost_frame, relative, return_place
@@ -94,11 +95,10 @@ def test_a_library_that_raises_is_told_by_the_line_that_called_it() -> None:
     assert raised(step) == f"{HERE}:{line_of(expected)} in step `{expected}`"
 
 
-def installed(folder: Path, name: str, source: str) -> ModuleType:
+def installed(folder: Path, name: str, source: str, into: str = "site-packages") -> ModuleType:
     """A module as one that a package manager put there."""
-    place = folder / "site-packages"
-    place.mkdir(exist_ok=True)
-    (place / f"{name}.py").write_text(source)
+    place = folder / into
+    record_installed(place, {f"{name}.py": source})
     sys.path.insert(0, str(place))
     try:
         return __import__(name)
@@ -122,8 +122,10 @@ def test_a_wait_in_a_library_names_its_line_and_the_users(tmp_path: Path) -> Non
     assert caught.value.got.startswith(f"host sync by aten._local_scalar_dense.default, {called} in step `library.log")
 
 
-def test_an_installed_trainer_is_told_by_what_the_harness_called_last(tmp_path: Path) -> None:
-    trainer = installed(tmp_path, "installed_trainer", "def step():\n    inner()\n\ndef inner():\n    1 / 0\n")
+@pytest.mark.parametrize("into", ["site-packages", "target"])
+def test_an_installed_trainer_is_told_by_what_the_harness_called_last(into: str, tmp_path: Path) -> None:
+    name = f"installed_trainer_in_{into.partition('-')[0]}"
+    trainer = installed(tmp_path, name, "def step():\n    inner()\n\ndef inner():\n    1 / 0\n", into)
     source = compile("def call(step):\n    step()\n", str(Path(definition.__code__.co_filename)), "exec")
     harness: dict[str, Any] = {}
     exec(source, harness)  # noqa: S102 - a frame of the harness's own
@@ -133,4 +135,4 @@ def test_an_installed_trainer_is_told_by_what_the_harness_called_last(tmp_path: 
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this test's own frame
         frame = innermost_frame(error)
     assert frame is not None
-    assert (Path(frame.file).name, frame.line, frame.function) == ("installed_trainer.py", 2, "step")
+    assert (Path(frame.file).name, frame.line, frame.function) == (f"{name}.py", 2, "step")
