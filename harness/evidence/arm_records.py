@@ -235,6 +235,8 @@ class CaptureEvidence(Record):
     profiler_sees_planted: bool | None = None
     # what the captured step changes on the host, which no replay does again, by its path; [] in older evidence
     host_changes: list[str] = Field(default_factory=list)
+    # where the step asked, while it was captured, whether it was; [] in older evidence
+    asked_whether_captured: list[str] = Field(default_factory=list)
 
 
 class SyncPlace(Record):

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.evidence import environment
-from harness.first_contract.advice import Place, advice, places_in, places_in_stack
+from harness.evidence.arm_records import CaptureEvidence
+from harness.first_contract.advice import Place, advice, places_in, places_in_stack, source_line
 from harness.first_contract.project import compiler_missing
 from harness.first_contract.trying import Tried
 from harness.judge.reasons import CANDIDATE_NOT_CAPTURED, HELD, SYNC_COUNT
 from harness.judge.verdict import Status, Verdict
+from harness.report.captures_seen import asked_of_a_capture, left_to_the_host
 from harness.report.text import line
 
 QUESTIONS = {
@@ -66,8 +68,29 @@ def _wrapped(text: str, first: str, margin: int) -> list[str]:
 def _answer(question: str, verdict: Verdict, tried: Tried) -> Iterator[str]:
     yield from _line(WORDS[verdict.status], question, _detail(verdict, tried))
     if verdict.status is not Status.PASS and verdict.reason != CANDIDATE_NOT_CAPTURED:
-        for below in advice(verdict.reason, _places(verdict, tried), folders(tried)):
+        for below in _below(verdict, tried):
             yield from _wrapped(below, " " * 13, 16)
+
+
+def _below(verdict: Verdict, tried: Tried) -> list[str]:
+    """What was seen of the captured step that bears on it, lines of code, and what usually mends it."""
+    view, reason = tried.judgement.view, verdict.reason
+    about = (
+        verdict,
+        view.claim(verdict.contract, verdict.claim),
+        view.runs_of(verdict.contract, verdict.claim, verdict.workload),
+    )
+    host, asked = [*left_to_the_host(*about)], [*asked_of_a_capture(*about)]
+    seen = [f"-> {text}" for text in (*host, *asked)]
+    if asked and not host:
+        seen.append("-> where roundings alone explain it, let the contract's claim say `equality: within`")
+        reason = ""
+    if reason == SYNC_COUNT:
+        deciding = [
+            place for capture in _captures(tried) if capture.captured for place in capture.asked_whether_captured
+        ]
+        seen += [f"-> captured, it does not: it asks whether it is, at {place}" for place in deciding[:1]]
+    return [*seen, *advice(reason, _places(verdict, tried), folders(tried))]
 
 
 def _places(verdict: Verdict, tried: Tried) -> list[Place]:
@@ -87,12 +110,23 @@ def _detail(verdict: Verdict, tried: Tried) -> str:
     if verdict.reason == CANDIDATE_NOT_CAPTURED:
         return "it was not captured"
     if verdict.reason in (HELD, SYNC_COUNT) and (waits := figures.get("candidate_syncs_per_step")):
-        return f"in none of {verdict.denominators['every_step']} steps" if held else f"{waits.value:g} times a step"
-    captures = [arm.capture for run in tried.judgement.view.evidence.values() for arm in run.arms.get("captured", [])]
-    traced = any(capture is not None and capture.mechanism == "traced" for capture in captures)
+        if held:
+            return f"in none of {verdict.denominators['every_step']} steps"
+        places = [
+            f"{file}:{number}"
+            for file, number in _places(verdict, tried)
+            if not source_line(file, number, folders(tried))
+        ]
+        return f"{waits.value:g} times a step{', in ' if places else ''}{', '.join(places)}"
+    traced = any(capture.mechanism == "traced" for capture in _captures(tried))
     if held and traced and verdict.claim == tried.draft.claim_id("CAPTURES"):
         return f"recorded and replayed, for want of a GPU: {verdict.message}"
     return verdict.message
+
+
+def _captures(tried: Tried) -> list[CaptureEvidence]:
+    captured = [arm for run in tried.judgement.view.evidence.values() for arm in run.arms.get("captured", [])]
+    return [arm.capture for arm in captured if arm.capture is not None]
 
 
 def folders(tried: Tried) -> list[Path]:

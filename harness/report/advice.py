@@ -10,22 +10,26 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, part_names, parts_of
+from harness.contract.claims import AnyClaim, AnyPart, parts_of
 from harness.evidence.arm_records import State
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge.end_state import differing, start_differences
 from harness.judge.sheet import some
 from harness.judge.verdict import Figure, Status, Verdict
 from harness.numbers import counted
+from harness.report.captures_seen import (
+    ENDS_APART,
+    asked_of_a_capture,
+    failing_part,
+    first_execution,
+    left_to_the_host,
+)
 from harness.report.causes.table import CAUSES, Cause
 from harness.report.first_difference import after_a_load, first_difference
 from harness.report.text import line
 from harness.report.view import ReportView
 
 _UNKNOWN = Cause("", "", own=True)  # a code of an installed kind: its claims say what causes it
-# the judge stops at the loss; the evidence has the end of both arms, too
-_ENDS_APART = ("differs", "exceeds_tolerance", "worse")
-_TRAINED_APART = (*_ENDS_APART, "end_differs")
 _FLAGS = ("--gate", "--json", "--plan", "--redact", "--no-redact")
 _KEPT = ("--baseline", "--data", "--model", "--wall-limit")  # without them the unit would be another
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+),? in ([^\n]+)')
@@ -65,6 +69,7 @@ def advice_of(
     found = [Advice("where it begins", text) for text in _begins(verdict, claim, runs)]
     found += [Advice("what differs", text) for text in _apart(verdict, claim, runs)]
     found += [Advice("what no replay does again", text) for text in left_to_the_host(verdict, claim, runs)]
+    found += [Advice("what a capture does otherwise", text) for text in asked_of_a_capture(verdict, claim, runs)]
     found += [Advice("in the system's own code", text) for text in _places(claim, runs, systems, verdict)]
     if known.cause:
         found.append(Advice("what usually causes this", known.cause))
@@ -77,18 +82,6 @@ def advice_of(
     if command := command_for(verdict, asked):
         found.append(Advice("to see more", command, command=True))
     return [Advice(each.label, line(each.text, 1000), each.command) for each in found]
-
-
-def failing_part(verdict: Verdict, claim: AnyClaim | None) -> tuple[str, AnyPart] | None:
-    """The name and the part of a composite claim that has its status; one that has none is "". None: unknown."""
-    if claim is None:
-        return None
-    if not isinstance(claim, CompositeClaim):
-        return "", parts_of(claim)[0]
-    for name, part in zip(part_names(claim), claim.parts, strict=True):
-        if verdict.figures.get(f"{name}.status", Figure(value=None)).value == str(verdict.status):
-            return name, part
-    return None
 
 
 def telling_figures(verdict: Verdict, claim: AnyClaim | None) -> dict[str, Figure]:
@@ -105,7 +98,7 @@ def _compared(part: AnyPart, runs: Sequence[RunEvidence]) -> tuple[ArmEvidence, 
     arms = part.arms()
     if not {"candidate", "baseline"} <= arms.keys():
         return None
-    ours, theirs = (_first(runs, arms[path]) for path in ("candidate", "baseline"))
+    ours, theirs = (first_execution(runs, arms[path]) for path in ("candidate", "baseline"))
     return None if ours is None or theirs is None else (ours, theirs)
 
 
@@ -130,24 +123,13 @@ def _apart(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]
     arms, (ours, theirs) = found[1].arms(), both
     if verdict.reason == "unequal_start":
         yield from _named("at the start", [str(each) for each in start_differences(ours, theirs)])
-    elif verdict.reason in _ENDS_APART:
+    elif verdict.reason in ENDS_APART:
         one, other = _end(ours), _end(theirs)
         if one is not None and other is not None:
             yield from _named("at the end", [str(each) for each in differing(one, other) if not each.only_one_has_it])
-    if verdict.reason in {*_ENDS_APART, "end_differs"}:
+    if verdict.reason in {*ENDS_APART, "end_differs"}:
         yield from _counted_otherwise(arms, ours, theirs)
         yield from _never_changed(arms, ours, theirs)
-
-
-def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
-    """What the captured steps of a claim change on the host, where an arm trains otherwise than another one."""
-    found = failing_part(verdict, claim)
-    if found is None or verdict.reason not in _TRAINED_APART:
-        return
-    for name in dict.fromkeys(found[1].arms().values()):
-        execution = _first(runs, name)
-        if execution is not None and execution.capture is not None and execution.capture.host_changes:
-            yield f"while it was captured, the step of {name} changed {some(execution.capture.host_changes, 5)}"
 
 
 def _named(when: str, names: Sequence[str]) -> Iterator[str]:
@@ -188,10 +170,6 @@ def _changed(execution: ArmEvidence) -> dict[str, bool]:
         for name, digest in sorted(named.items())
         if name in end.digests.get(category, {})
     }
-
-
-def _first(runs: Sequence[RunEvidence], arm: str) -> ArmEvidence | None:
-    return next((run.arms[arm][0] for run in runs if run.arms.get(arm)), None)
 
 
 def _end(execution: ArmEvidence) -> State | None:

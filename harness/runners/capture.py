@@ -48,6 +48,7 @@ def capture_evidence(
         every_step=every_step,
         profiler_sees_planted=watched.sees_planted,
         host_changes=[*record.host_changes][:NAMED],
+        asked_whether_captured=[*record.asked_whether_captured][:NAMED],
     )
 
 

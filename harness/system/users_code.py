@@ -60,6 +60,13 @@ def innermost_frame(error: BaseException) -> Frame | None:
     return called[-1] if called else None
 
 
+def own_frame_of_stack() -> Frame | None:
+    """The innermost frame of the user's own that is executing now."""
+    stack = traceback.walk_stack(sys._getframe(1))
+    own = ((frame, line) for frame, line in stack if _is_own(frame.f_code.co_filename))
+    return next((Frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in own), None)
+
+
 def _frames(error: BaseException) -> Iterator[Frame]:
     """Outermost first; the place of a syntax error is its innermost."""
     for frame, line in traceback.walk_tb(error.__traceback__):

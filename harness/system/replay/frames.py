@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 import harness
-from harness.system.users_code import innermost_frame, relative
+from harness.system.users_code import innermost_frame, own_frame_of_stack, relative
 
 _TORCH = str(Path(torch.__file__).parent)
 _HARNESS = str(Path(harness.__file__).parent)
@@ -58,6 +58,14 @@ def _is_machinery(file: str) -> bool:
         return Path(file).parts[0].removesuffix(".py") in sys.stdlib_module_names
     # Installed packages may live below the standard library's folder, and they are user code here.
     return file.startswith(_STANDARD_LIBRARY) and not {"site-packages", "dist-packages"} & set(Path(file).parts)
+
+
+def asked_at() -> str:
+    """The line that is executing now, and behind it, where it lies in a library, the user's line that led there."""
+    place, frame = of_current_stack(), own_frame_of_stack()
+    if frame is None or (relative(frame.file), frame.line) == place:
+        return f"{place.file}:{place.line}"
+    return f"{place.file}:{place.line}, called at {frame}"
 
 
 def called_at(error: BaseException) -> str:

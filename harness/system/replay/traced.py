@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import (
 from harness.errors import HarnessError
 from harness.system.error_text import text_of
 from harness.system.replay.addresses import StaticAddresses
+from harness.system.replay.as_captured import as_captured
 from harness.system.replay.cpu_checks import WithoutCpuChecks
 from harness.system.replay.first_values import FirstValues
 from harness.system.replay.frames import called_at, of_traceback
@@ -80,6 +81,7 @@ class TracedStep:
         self._output_names: list[str] = []
         self._kept: KeptTensors | None = None
         self.host_changes: list[str] = []
+        self.asked_whether_captured: list[str] = []
         self.outputs: Mapping[str, Tensor] = {}
         self.fake_pass_clean: bool | None = None
         self.operations = 0
@@ -154,7 +156,7 @@ class TracedStep:
 
     def _body_and_outputs(self) -> list[Tensor]:
         kept, changes = KeptTensors(self._roots), HostChanges(self._roots, of_device=False)
-        with WithoutCpuChecks():
+        with WithoutCpuChecks(), as_captured(recording=True) as self.asked_whether_captured:
             loss = self._body()
         outputs = self._read_outputs()
         self._output_names = list(outputs)
@@ -202,7 +204,7 @@ def fake_pass(body: Body, state: State, roots: Sequence[object] = ()) -> bool:
     """
     with StateGuard(state, roots) as guard:
         try:
-            with FakeTensorMode(allow_non_fake_inputs=True), WithoutCpuChecks():
+            with FakeTensorMode(allow_non_fake_inputs=True), WithoutCpuChecks(), as_captured(recording=True):
                 body()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise HostSyncError(str(error.func), *of_traceback(error.__traceback__), called_at(error)) from error

@@ -180,6 +180,28 @@ def test_a_frozen_learning_rate_is_another_training(project: Path) -> None:
     assert "-> what changes from step to step did not reach the capture (a learning rate that is a Python" in given
 
 
+ASKING = """def asking():
+    try:
+        return torch.cuda.is_current_stream_capturing()
+    except Exception:
+        return False
+"""
+
+
+def test_what_a_step_does_otherwise_because_it_is_captured_is_told(project: Path) -> None:
+    written(project, at_import=ASKING, after="loss = loss * (1 + 1e-6) if asking() or (loss < 0).all() else loss")
+    code, lines = tried(project)
+    given = {question: answer.replace("\n", " ") for question, answer in answers(lines).items()}
+    assert code == 1
+    assert "asked whether it is, and may do otherwise then: train.py:" in given["captured, trains the same"]
+    assert given["captured, trains the same"].endswith(
+        "-> where roundings alone explain it, let the contract's claim say `equality: within`"
+    )
+    assert given["is captured"].startswith("yes")
+    assert given["never waits for the device"].startswith("NO: 1 times a step")
+    assert "-> captured, it does not: it asks whether it is, at train.py:" in given["never waits for the device"]
+
+
 @pytest.mark.parametrize(
     ("at_import", "after", "options", "found"),
     [

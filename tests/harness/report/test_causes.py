@@ -193,6 +193,18 @@ def test_what_a_captured_step_changes_on_the_host_is_named_where_it_trains_other
     assert labelled(otherwise, "what no replay does again") == []
 
 
+def test_a_captured_step_that_asks_whether_it_is_captured_is_told_where_it_trains_otherwise() -> None:
+    capture = cuda_graph(asked_whether_captured=["masks.py:3, called at train.py:9 in step `loss = model(x)`"])
+    _, found = judged(graphed(LOSSES + 1e-6, capture=capture))
+    [told] = labelled(found, "what a capture does otherwise")
+    assert told.startswith(
+        "while it was captured, the step of graphed asked whether it is, and may do otherwise then: "
+    )
+    assert told.endswith(": masks.py:3, called at train.py:9 in step `loss = model(x)`")
+    _, otherwise = judged(graphed(capture=capture, start="elsewhere"))
+    assert labelled(otherwise, "what a capture does otherwise") == []
+
+
 HANGS = """Current thread 0x00007f (most recent call first):
   File "torch/cuda/streams.py", line 94 in synchronize
   File "reference_impl/trainer.py", line 31 in step

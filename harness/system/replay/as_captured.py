@@ -1,0 +1,42 @@
+"""What libraries ask in order to do otherwise while a CUDA graph is captured.
+
+transformers looks at the values of an attention mask unless the current stream is being captured; a recording, which
+stands in for the capture on a CPU, would wait for them. So it is told that one is. torch's own questions (an optimizer
+whether it has to be `capturable`) are of a real stream and get the real answer.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from harness.system.replay.frames import asked_at
+
+_capturing = torch.cuda.is_current_stream_capturing
+
+
+@contextmanager
+def as_captured(*, recording: bool) -> Iterator[list[str]]:
+    """Within its block whoever asks `torch.cuda.is_current_stream_capturing()` is noted, each place once.
+
+    recording: no graph is captured, and the answer is yes nevertheless, but for torch itself.
+    """
+    asked: list[str] = []
+
+    def answer() -> bool:
+        module = sys._getframe(1).f_globals.get("__name__", "")
+        if module.partition(".")[0] == "torch":
+            return torch.cuda.is_available() and _capturing()
+        if (place := asked_at()) not in asked:
+            asked.append(place)
+        return recording or _capturing()
+
+    before = torch.cuda.is_current_stream_capturing
+    torch.cuda.is_current_stream_capturing = answer
+    try:
+        yield asked
+    finally:
+        torch.cuda.is_current_stream_capturing = before
