@@ -223,7 +223,8 @@ class CaptureEvidence(Record):
     uncaptured_steps: Count
     nodes: list[GraphNodes]
     recorded_operations: Count  # traced: ATen operations recorded
-    fake_pass_clean: bool | None  # traced: the body ran under fake tensors without a host sync
+    # traced: the body ran under fake tensors without a host sync; None: it was not seen of all operators
+    fake_pass_clean: bool | None
     moved_buffers: list[str]  # static buffers whose address changed, by name
     static_buffers: Count
     observed_steps: Count  # steps that the harness watched
@@ -237,6 +238,8 @@ class CaptureEvidence(Record):
     host_changes: list[str] = Field(default_factory=list)
     # where the step asked, while it was captured, whether it was; [] in older evidence
     asked_whether_captured: list[str] = Field(default_factory=list)
+    # traced: operators that have no form for fake tensors, so that nothing says whether they wait; [] in older evidence
+    unseen_operators: list[str] = Field(default_factory=list)
 
 
 class SyncPlace(Record):

@@ -46,6 +46,12 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
     named = {part.candidate: execution}
     require_finite_end(named, sheet)
     require_recorded(named)
+    if capture.fake_pass_clean is None and capture.unseen_operators:
+        settle(
+            reasons.OPERATORS_UNSEEN,
+            f"{some(capture.unseen_operators)} cannot be executed on fake tensors: whether it waits for the device is "
+            "not seen here",
+        )
     return sheet.held(
         f"{capture.captures} captures of {nodes} nodes were replayed {capture.replays} times, once a step, "
         f"and {capture.static_buffers} buffers kept their addresses"
@@ -120,9 +126,9 @@ def _require_contents(capture: CaptureEvidence, nodes: int) -> None:
     if nodes == 0 or empty:
         settle(reasons.EMPTY_CAPTURE, f"the capture holds no operation: {some(empty) or 'nothing was recorded'}")
     if capture.mechanism == "traced":
-        if capture.fake_pass_clean is None:
+        if capture.fake_pass_clean is None and not capture.unseen_operators:
             settle(reasons.EVIDENCE_MISSING, "the step was not run under fake tensors, so syncs went unseen")
-        if not capture.fake_pass_clean:
+        if capture.fake_pass_clean is False:
             settle(reasons.SYNC_IN_CAPTURE, "the step waited for the device under fake tensors")
     for graph in capture.nodes:
         _require_device_work(graph)

@@ -331,6 +331,9 @@ DETECTORS_DISAGREE = _undecided(
     "detectors_disagree", "Two sync detectors disagree, though both readings are within the bound."
 )
 ONE_DETECTOR = _undecided("one_detector", "Fewer than two usable sync detectors gave a reading.")
+OPERATORS_UNSEEN = _undecided(
+    "operators_unseen", "A recorded step has operators of which nothing on a CPU says whether they wait for the device."
+)
 DRIVER_VERSION_UNKNOWN = _undecided("driver_version_unknown", "The newest PTX version the driver loads is unknown.")
 MISSING_CASES = _undecided("missing_cases", "Some operation, data type, shape or magnitude of the grid was not run.")
 

@@ -49,6 +49,7 @@ def capture_evidence(
         profiler_sees_planted=watched.sees_planted,
         host_changes=[*record.host_changes][:NAMED],
         asked_whether_captured=[*record.asked_whether_captured][:NAMED],
+        unseen_operators=[*record.unseen_operators][:NAMED],
     )
 
 

@@ -20,13 +20,13 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensorMode,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.runners.device_work import PLANTED, WAITS
 from harness.runners.profiling import planted_sync, profiler, raw_events
 from harness.runners.raised import message_of
+from harness.system.replay.fake_step import FakeStepMode
 from harness.system.replay.frames import Place, innermost, of_current_stack, of_traceback
 
 Execute = Callable[[], object]
@@ -162,7 +162,7 @@ def by_fake_pass(execute: Execute, device: str) -> Syncs:
     by one less than it). Raises `FakePassError` where it fails before any. The caller undoes what fake tensors were
     left behind.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True), DispatchWatch(device, stand_in=True) as mode:
+    with FakeStepMode() as fake, DispatchWatch(device, stand_in=True) as mode:
         try:
             execute()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -171,6 +171,8 @@ def by_fake_pass(execute: Execute, device: str) -> Syncs:
         except Exception as error:
             if not mode.seen:
                 raise FakePassError(message_of(error)) from error
+    if fake.refusal and not mode.seen:
+        raise FakePassError(fake.refusal)
     return Syncs(mode.seen)
 
 

@@ -236,6 +236,7 @@ class CaptureRecord:
     captured_addresses: Mapping[str, int] = field(default_factory=dict)  # name -> address at capture
     host_changes: Sequence[str] = ()  # what the captured step changes on the host, which no replay does again
     asked_whether_captured: Sequence[str] = ()  # where it asked whether a graph is captured, and may do otherwise
+    unseen_operators: Sequence[str] = ()  # traced: of which nothing says whether they wait for the device
 
 
 @runtime_checkable

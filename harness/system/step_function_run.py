@@ -236,6 +236,7 @@ class StepFunctionRun:
             captured_addresses={} if captured is None else captured.buffers.captured,
             host_changes=[] if captured is None else captured.host_changes,
             asked_whether_captured=[] if captured is None else captured.asked_whether_captured,
+            unseen_operators=getattr(captured, "unseen_operators", []),
         )
 
     def __enter__(self) -> Self:

@@ -126,6 +126,11 @@ CAPTURE_CASES = [
     Case("copy to the host", "forbidden_node", lambda: captured(nodes=[graph(device_to_host_copies=1)])),
     Case("unknown node", "unknown_node_type", lambda: captured(**nodes(teleport=1))),
     Case("sync under fake tensors", "sync_in_capture", lambda: retraced(fake_pass_clean=False)),
+    Case(
+        "an operator unseen",
+        "operators_unseen",
+        lambda: retraced(fake_pass_clean=None, unseen_operators=["mine::scaled"]),
+    ),
     Case("no fake pass", "evidence_missing", lambda: retraced(fake_pass_clean=None)),
     Case("a second capture", "wrong_capture_count", lambda: captured(captures=2, nodes=[graph(), graph()])),
     Case(

@@ -173,6 +173,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "The other detectors cannot be used with this system or on this machine.",
         "run it where the profiler works, or where the step can be traced",
     ),
+    "operators_unseen": (
+        "An operator of one's own is not registered for fake tensors.",
+        "run it on a machine with a CUDA device, or register one: `my_operator.register_fake`",
+    ),
     "driver_version_unknown": (
         "The driver could not be asked, or is newer than the table of PTX versions.",
         "run it where the driver answers, or update the harness",

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensorMode,
 )
 
 from harness.errors import HarnessError
@@ -25,6 +24,7 @@ from harness.system.error_text import text_of
 from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.as_captured import as_captured
 from harness.system.replay.cpu_checks import WithoutCpuChecks
+from harness.system.replay.fake_step import FakeStepMode
 from harness.system.replay.first_values import FirstValues
 from harness.system.replay.frames import called_at, of_traceback
 from harness.system.replay.host_changes import HostChanges
@@ -82,6 +82,7 @@ class TracedStep:
         self._kept: KeptTensors | None = None
         self.host_changes: list[str] = []
         self.asked_whether_captured: list[str] = []
+        self.unseen_operators: list[str] = []
         self.outputs: Mapping[str, Tensor] = {}
         self.fake_pass_clean: bool | None = None
         self.operations = 0
@@ -92,7 +93,7 @@ class TracedStep:
         self._require_whole()
         self.fake_pass_clean = False
         created_state = self._created_in_fake_pass()
-        self.fake_pass_clean = True
+        self.fake_pass_clean = None if self.unseen_operators else True
         if created_state:
             self._create_state()
         try:
@@ -129,7 +130,7 @@ class TracedStep:
 
     def _created_in_fake_pass(self) -> bool:
         try:
-            return fake_pass(self._body, self._state, self._roots)
+            done = fake_pass(self._body, self._state, self._roots)
         except HarnessError:
             raise
         except Exception as error:  # what a fake tensor refuses, or the step's own defect: executed plainly, it tells
@@ -140,6 +141,8 @@ class TracedStep:
                 got=f"{type(error).__name__}: {_first_line(error)}{called_at(error)}",
                 remedy="keep values on the device, and read them after the step",
             ) from error
+        self.unseen_operators = done.unseen
+        return done.created_state
 
     def replay(self) -> Tensor:
         """Execute the recorded operators once; the 0-d loss in storage of its own."""
@@ -196,20 +199,27 @@ class TracedStep:
                 guard.restore()
 
 
-def fake_pass(body: Body, state: State, roots: Sequence[object] = ()) -> bool:
-    """Run `body` on fake tensors, undo it; whether an optimizer or the body itself created state in it.
+class FakePass(NamedTuple):
+    """created_state: whether an optimizer or the body itself did; unseen: see `FakeStepMode`."""
+
+    created_state: bool
+    unseen: list[str]
+
+
+def fake_pass(body: Body, state: State, roots: Sequence[object] = ()) -> FakePass:
+    """Run `body` on fake tensors, and undo it.
 
     Raises `HostSyncError` with file and line where the body needs a real value. Sees `.item()`, `.tolist()`,
     `bool(tensor)` and operators whose output shape depends on values; not `print(tensor)`.
     """
     with StateGuard(state, roots) as guard:
         try:
-            with FakeTensorMode(allow_non_fake_inputs=True), WithoutCpuChecks(), as_captured(recording=True):
+            with FakeStepMode() as mode, WithoutCpuChecks(), as_captured(recording=True):
                 body()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise HostSyncError(str(error.func), *of_traceback(error.__traceback__), called_at(error)) from error
         else:
-            return guard.created_state
+            return FakePass(guard.created_state, mode.unseen)
         finally:
             guard.restore()
 

@@ -1,0 +1,67 @@
+"""Fake tensors for a stranger's step: an operator that torch cannot execute on them is executed on zeros.
+
+Operators of people's own are seldom registered for fake tensors, and torch's form of some is of another device
+(`_grouped_mm` takes bfloat16 alone there). Their kernels say of which shapes their results are; whether those of
+people's own wait for the device stays unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    run_fallback_kernel,
+)
+from torch.utils import _pytree
+
+from harness.system.error_text import named
+from harness.system.users_code import own_frame_of_stack
+
+_OF_TORCH = ("aten", "prims")  # what their operators wait for is known by tag
+
+
+class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """unseen: the operators, none of torch's own, that were executed on zeros; refusal: where, and why torch
+    refused, the first one."""
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.unseen: list[str] = []
+        self.refusal = ""
+
+    def dispatch(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] = {},
+    ) -> object:
+        try:
+            return super().dispatch(func, types, args, kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            raise
+        except RuntimeError as error:
+            return self._on_zeros(func, args, kwargs, error)
+
+    def _on_zeros(self, func: Any, args: Sequence[object], kwargs: Mapping[str, object], error: RuntimeError) -> object:
+        """Raises `error` where the kernel refuses, too: it is the step's own, or this needs values."""
+        needs_values = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+        if not isinstance(func, OpOverload) or needs_values & {*func.tags}:
+            raise error
+        flat, spec = _pytree.tree_flatten((args, kwargs))
+        try:
+            found = run_fallback_kernel(self, func, flat, spec, error)
+        except Exception:
+            raise error from None
+        name = func._schema.name
+        if func.namespace not in _OF_TORCH and name not in self.unseen:
+            self.unseen.append(name)
+            frame = own_frame_of_stack()
+            self.refusal = self.refusal or (f"{frame}: " if frame else "") + named(error)
+        return found

@@ -1,0 +1,54 @@
+"""What torch cannot execute on fake tensors is executed on zeros, and named where nothing says whether it waits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.runners.sync_detectors import FakePassError, by_fake_pass
+from harness.system.replay.fake_step import FakeStepMode
+from harness.system.replay.traced import NotTraceableError, TracedStep
+
+
+@torch.library.custom_op("strangers::doubled", mutates_args=())
+def doubled(values: Tensor) -> Tensor:
+    if values.dim() == 0:
+        raise RuntimeError("one value is no row")
+    return values * 2
+
+
+def step_of(weight: Tensor) -> TracedStep:
+    def body() -> Tensor:
+        weight.mul_(2)
+        total: Tensor = doubled(weight).sum()
+        return total
+
+    return TracedStep(body, lambda: {"weight": weight})
+
+
+def test_an_operator_of_ones_own_is_recorded_and_named() -> None:
+    weight = torch.tensor([1.0, 2.0])
+    step = step_of(weight)
+    assert [float(step.replay()) for _ in range(3)] == [12.0, 24.0, 48.0]
+    assert (step.unseen_operators, step.fake_pass_clean) == (["strangers::doubled"], None)
+
+
+def test_a_step_that_its_own_kernel_refuses_says_what_torch_does_of_it() -> None:
+    with pytest.raises(NotTraceableError, match="There was no fake impl registered"):
+        step_of(torch.ones(())).record()
+
+
+def test_an_operator_of_torch_with_a_form_of_another_device_is_not_unseen() -> None:
+    rows, weights, ends = torch.ones(4, 8), torch.ones(2, 8, 8), torch.tensor([2, 4], dtype=torch.int32)
+    expected = torch._grouped_mm(rows, weights, ends)
+    with FakeStepMode() as mode:
+        found = torch._grouped_mm(rows, weights, ends)
+    assert (found.shape, found.dtype, mode.unseen) == (expected.shape, expected.dtype, [])
+
+
+def test_a_watch_for_waits_sees_none_where_an_operator_is_unseen_and_says_so() -> None:
+    weight = torch.ones(2)
+    with pytest.raises(FakePassError, match="RuntimeError: There was no fake impl registered"):
+        by_fake_pass(lambda: doubled(weight), "cpu")
+    assert by_fake_pass(lambda: doubled(weight).sum().item(), "cpu").total() == 1
