@@ -15,6 +15,7 @@ import torch
 
 from harness.system.replay.frames import asked_at
 
+_ASKED_OF, _NAME = (torch.cuda, torch.cuda.graphs), "is_current_stream_capturing"
 _capturing = torch.cuda.is_current_stream_capturing
 
 
@@ -34,9 +35,10 @@ def as_captured(*, recording: bool) -> Iterator[list[str]]:
             asked.append(place)
         return recording or _capturing()
 
-    before = torch.cuda.is_current_stream_capturing
-    torch.cuda.is_current_stream_capturing = answer
     try:
+        for module in _ASKED_OF:
+            setattr(module, _NAME, answer)
         yield asked
     finally:
-        torch.cuda.is_current_stream_capturing = before
+        for module in _ASKED_OF:
+            setattr(module, _NAME, _capturing)

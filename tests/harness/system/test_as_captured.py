@@ -21,9 +21,9 @@ from harness.system.replay.traced import TracedStep
 # as transformers asks: without CUDA torch's own function raises
 LIBRARY = """import torch
 
-def is_capturing():
+def is_capturing(of=torch.cuda):
     try:
-        return torch.cuda.is_current_stream_capturing()
+        return of.is_current_stream_capturing()
     except Exception:
         return False
 
@@ -64,9 +64,10 @@ def test_it_is_told_so_no_longer_than_that(library: Any) -> None:
     original = torch.cuda.is_current_stream_capturing
     with as_captured(recording=True) as asked:
         assert library.is_capturing()
-        assert library.is_capturing()
+        assert library.is_capturing(torch.cuda.graphs)
     assert len(asked) == 2  # two lines of this test
     assert torch.cuda.is_current_stream_capturing is original
+    assert torch.cuda.graphs.is_current_stream_capturing is original
     assert not library.is_capturing()
 
 
