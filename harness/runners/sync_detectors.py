@@ -28,6 +28,7 @@ from harness.runners.profiling import planted_sync, profiler, raw_events
 from harness.runners.raised import message_of
 from harness.system.replay.fake_step import FakeStepMode
 from harness.system.replay.frames import Place, innermost, of_current_stack, of_traceback
+from harness.system.replay.inside_operator import executed
 
 Execute = Callable[[], object]
 
@@ -117,7 +118,10 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.seen[Sync(of_current_stack(), operation)] += 1
             if self._stand_in:
                 return _stand_in(func, args, kwargs)
-        return func(*args, **kwargs)
+        returned, needed = executed(func, args, kwargs)
+        for inner in needed:
+            self.seen[Sync(of_current_stack(), f"{func._schema.name.replace('::', '.')}, by {inner} within")] += 1
+        return returned
 
 
 def _stand_in(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

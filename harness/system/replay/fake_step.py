@@ -21,9 +21,8 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree
 
 from harness.system.error_text import named
+from harness.system.replay.inside_operator import OF_TORCH
 from harness.system.users_code import own_frame_of_stack
-
-_OF_TORCH = ("aten", "prims")  # what their operators wait for is known by tag
 
 
 class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
@@ -60,7 +59,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         except Exception:
             raise error from None
         name = func._schema.name
-        if func.namespace not in _OF_TORCH and name not in self.unseen:
+        if func.namespace not in OF_TORCH and name not in self.unseen:
             self.unseen.append(name)
             frame = own_frame_of_stack()
             self.refusal = self.refusal or (f"{frame}: " if frame else "") + named(error)

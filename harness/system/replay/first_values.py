@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from harness.system.replay.operations import tensors_in
+from harness.system.replay.inside_operator import tensors_in
 from harness.system.shards import local
 
 _SMALL = 64  # elements; so large a tensor of other values than one number is remembered as it is

@@ -18,6 +18,8 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from harness.system.replay.inside_operator import executed, tensors_in
+
 _LIFT, _COPY = torch.ops.aten.lift_fresh.default, torch.ops.aten.clone.default
 
 
@@ -106,7 +108,9 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         called = _COPY if func is _LIFT else func  # what the code made of numbers is made anew by each repetition
         arguments, keywords = [*map(self.known, args)], {k: self.known(v) for k, v in kwargs.items()}
         operation = _Operation(called, arguments, keywords, [], [], torch.is_grad_enabled())
-        returned = called(*args, **kwargs)
+        returned, needed = executed(called, args, kwargs)
+        if needed and not constant:
+            raise RuntimeError(f"{func} gives the host a value of the step, by {needed[0]} within")
         self.operations.append(operation)
         for index, tensor in enumerate(returned if isinstance(returned, tuple | list) else [returned]):
             if not isinstance(tensor, Tensor):
@@ -134,15 +138,6 @@ def _filled(value: Any, values: Sequence[Any]) -> Any:
     if type(value) is list:
         return [_filled(each, values) for each in value]
     return value
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Of an operation's arguments, also within lists."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for each in value:
-            yield from tensors_in(each)
 
 
 def _places(value: Any) -> Iterator[int]:

@@ -1,0 +1,83 @@
+"""What an operator of somebody's own does within: a dispatch mode sees the operator, and none of those that it calls.
+
+A kernel that is written in Python, or that calls torch, dispatches again; one in C++ that reads memory itself shows
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+OF_TORCH = ("aten", "prims")  # what their operators wait for is known by name and tag
+_READS = {Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.__array__}
+_UNTAGGED = {torch.ops.aten.is_nonzero.default, torch.ops.aten.multinomial.default}
+_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+
+def executed(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """What the operator returns, and the operators within that needed values on the host, each call once."""
+    given = list(tensors_in([*args, *kwargs.values()]))
+    plain = bool(given) and all(_is_plain(tensor) for tensor in given)
+    others = torch._C._len_torch_dispatch_stack() > 0  # another mode, which wants to be given the operator, too
+    if func.namespace in OF_TORCH or not plain or others:
+        return func(*args, **kwargs), []
+    with _Inside() as inside, _Read(inside.needed):
+        # below the mode that is looked from: it would be given the operator itself again
+        returned = func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), *args, **kwargs)
+    return returned, inside.needed
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether it lies in the CPU's memory: a GPU has detectors of its own."""
+    ordinary = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    return ordinary and tensor.device.type == "cpu"
+
+
+class _Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.needed: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if _VALUES & {*func.tags} or func in _UNTAGGED:
+            self.needed.append(func._schema.name.replace("::", "."))
+        return func(*args, **(kwargs or {}))
+
+
+class _Read(TorchFunctionMode):
+    """What reads memory of the CPU without an operator, and copies from a device."""
+
+    def __init__(self, needed: list[str]) -> None:
+        super().__init__()
+        self._needed = needed
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        to_host = func is Tensor.to and "cpu" in {str(each) for each in (*args[1:], *kwargs.values())}
+        if func in _READS or to_host:
+            self._needed.append(f"Tensor.{func.__name__}")
+        return func(*args, **kwargs)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Of an operator's arguments, also within lists."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from tensors_in(each)

@@ -1,0 +1,84 @@
+"""A wait within an operator of somebody's own is seen, also where the operator is registered for fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from harness.runners.sync_detectors import by_dispatch_mode
+from harness.system.replay.inside_operator import executed
+from harness.system.replay.traced import NotTraceableError, TracedStep
+
+READS: dict[str, Callable[[Tensor], object]] = {
+    "item": lambda x: x.sum().item(),
+    "bool": lambda x: bool(x.sum() > 0),
+    "mask": lambda x: x[x > 0],
+    "tolist": lambda x: x.tolist(),
+    "numpy": lambda x: x.numpy(),
+    "array": np.asarray,
+    "cpu": lambda x: x.cpu(),
+    "to": lambda x: x.to("cpu"),
+    "to device": lambda x: x.to(device=torch.device("cpu")),
+}
+
+
+def operator(name: str, read: Callable[[Tensor], object]) -> Callable[[Tensor], Tensor]:
+    def doubled(values: Tensor) -> Tensor:
+        read(values)
+        return values * 2
+
+    made = torch.library.custom_op(f"strangers_inside::{name}", doubled, mutates_args=())
+    made.register_fake(torch.empty_like)
+    return made
+
+
+OPERATORS = {name: operator(f"reads_{name.replace(' ', '_')}", read) for name, read in READS.items()}
+QUIET = operator("reads_nothing", lambda x: x.to(torch.float64).max())
+
+
+def step_of(weight: Tensor, doubled: Callable[[Tensor], Tensor]) -> TracedStep:
+    def body() -> Tensor:
+        weight.mul_(2)
+        return doubled(weight).sum()
+
+    return TracedStep(body, lambda: {"weight": weight})
+
+
+@pytest.mark.parametrize("name", READS)
+def test_what_is_read_within_cannot_be_recorded_and_is_a_wait(name: str) -> None:
+    weight = torch.tensor([1.0, 2.0])
+    named = f"strangers_inside.reads_{name.replace(' ', '_')}"
+    with pytest.raises(NotTraceableError, match=f"{named}.default gives the host a value of the step, by "):
+        step_of(weight, OPERATORS[name]).record()
+    assert weight.tolist() == [1.0, 2.0]
+    [sync] = by_dispatch_mode(lambda: OPERATORS[name](weight), "cpu")
+    assert sync.operation.startswith(f"{named}, by ")
+    assert sync.place.file.endswith("test_inside_operator.py")
+
+
+def test_one_that_reads_nothing_is_recorded_and_no_wait() -> None:
+    weight = torch.tensor([1.0, 2.0])
+    step = step_of(weight, QUIET)
+    assert [float(step.replay()) for _ in range(2)] == [12.0, 24.0]
+    assert (step.unseen_operators, step.fake_pass_clean) == ([], True)
+    assert not by_dispatch_mode(lambda: QUIET(weight), "cpu")
+
+
+def test_of_numbers_in_the_code_it_may_read() -> None:
+    weight = torch.ones(2)
+
+    def body() -> Tensor:
+        weight.mul_(2)
+        return weight.sum() + OPERATORS["item"](torch.arange(3.0)).sum()
+
+    step = TracedStep(body, lambda: {"weight": weight})
+    assert [float(step.replay()) for _ in range(2)] == [10.0, 14.0]
+
+
+def test_torchs_own_operators_are_executed_as_they_are() -> None:
+    values = torch.tensor([1.0, 2.0])
+    assert executed(torch.ops.aten.nonzero.default, (values,), {})[1] == []
