@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree
 
 from harness.system.error_text import named
-from harness.system.replay.inside_operator import OF_TORCH
+from harness.system.replay.inside_operator import is_of_torch
 from harness.system.users_code import own_frame_of_stack
 
 
@@ -59,7 +59,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         except Exception:
             raise error from None
         name = func._schema.name
-        if func.namespace not in OF_TORCH and name not in self.unseen:
+        if not is_of_torch(func) and name not in self.unseen:
             self.unseen.append(name)
             frame = own_frame_of_stack()
             self.refusal = self.refusal or (f"{frame}: " if frame else "") + named(error)

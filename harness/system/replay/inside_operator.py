@@ -7,6 +7,7 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-OF_TORCH = ("aten", "prims")  # what their operators wait for is known by name and tag
+# what their operators wait for is known by name and tag
+_OF_TORCH = {"aten", "prims", "c10d", "_c10d_functional", "quantized", "mkldnn", "inductor"}
 _READS = {Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.__array__}
 _UNTAGGED = {torch.ops.aten.is_nonzero.default, torch.ops.aten.multinomial.default}
 _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -23,15 +25,23 @@ _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 def executed(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[str]]:
     """What the operator returns, and the operators within that needed values on the host, each call once."""
+    if is_of_torch(func):
+        return func(*args, **kwargs), []
     given = list(tensors_in([*args, *kwargs.values()]))
     plain = bool(given) and all(_is_plain(tensor) for tensor in given)
     others = torch._C._len_torch_dispatch_stack() > 0  # another mode, which wants to be given the operator, too
-    if func.namespace in OF_TORCH or not plain or others:
+    if not plain or others:
         return func(*args, **kwargs), []
     with _Inside() as inside, _Read(inside.needed):
         # below the mode that is looked from: it would be given the operator itself again
         returned = func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), *args, **kwargs)
     return returned, inside.needed
+
+
+@cache
+def is_of_torch(func: OpOverload) -> bool:
+    """Asked at each operation, so that it is known by the operator."""
+    return func.namespace in _OF_TORCH
 
 
 def _is_plain(tensor: Tensor) -> bool:
