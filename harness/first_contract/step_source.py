@@ -7,9 +7,6 @@ file. It takes no arguments but those named in `GIVEN` (others have defaults), a
 from __future__ import annotations
 
 import ast
-import importlib.util
-import keyword
-import sys
 import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,8 +14,7 @@ from pathlib import Path
 
 from harness.contract.strict_yaml import nearest
 from harness.errors import UsageError
-from harness.existing_paths import require_existing
-from harness.python_path import add_working_directory
+from harness.first_contract.step_file import file_of
 
 GIVEN = {
     "workload": "workload",
@@ -65,7 +61,7 @@ def find_step_source(asked: str) -> StepSource:
             got=f"`{asked}`",
             remedy="for example `train:make_step` or `train.py:make_step`",
         )
-    file, folder, module = _by_path(Path(place)) if place.endswith(".py") or "/" in place else _by_module(place)
+    file, folder, module = file_of(place)
     function = _function(_parsed(file), name, file)
     arguments = _arguments(function, file)
     _require_returns(function, file)
@@ -80,54 +76,6 @@ def find_step_source(asked: str) -> StepSource:
         )
     whole = {key: value for key in given if type(value := arguments[key]) is int and value > 0}
     return StepSource(asked, module, name, told, file, function.lineno, given, whole)
-
-
-def _by_path(path: Path) -> tuple[Path, Path, str]:
-    """File, folder and module of a path: as `python path/to/file.py` has it, or as its package does."""
-    require_existing([path])
-    if not path.is_file():
-        raise UsageError("the file must exist", where=str(path), got="no file there")
-    file = path.resolve()
-    names, folder = [file.stem], file.parent
-    while (folder / "__init__.py").is_file() and folder != folder.parent:
-        names, folder = [folder.name, *names], folder.parent
-    if not all(name.isidentifier() and not keyword.iskeyword(name) for name in names):
-        raise UsageError(
-            "a module is imported by its file's name, which is an identifier and no word of Python's own",
-            where=str(path),
-            got=".".join(names),
-            remedy="rename the file",
-        )
-    return file, folder, ".".join(names)
-
-
-def _by_module(name: str) -> tuple[Path, Path, str]:
-    """The file of a module that Python would find, as one of the working directory; nothing is imported for it."""
-    if not all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split(".")):
-        raise UsageError("a module's name is made of identifiers", got=f"`{name}`")
-    add_working_directory()
-    first, *rest = name.split(".")
-    for folder in _places_of(first):
-        base = folder.joinpath(first, *rest)
-        for file in (base.with_suffix(".py"), base / "__init__.py"):
-            if file.is_file():
-                return file.resolve(), Path.cwd(), name
-    raise UsageError(
-        "the module must be one that Python finds",
-        got=f"no `{name}` in {Path.cwd()} or among what is installed",
-        remedy="run from the folder that holds it, or name its file: `path/to/file.py:function`",
-    )
-
-
-def _places_of(package: str) -> Iterator[Path]:
-    """Folders that may hold it: those of the path, and where an import hook of an editable installation says."""
-    yield from (Path(entry or ".") for entry in sys.path)
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError, AttributeError):
-        return
-    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
-        yield Path(folder).parent
 
 
 def _parsed(file: Path) -> ast.Module:

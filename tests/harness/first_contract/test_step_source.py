@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import queue
+import random
+import typing
 from pathlib import Path
 
 import pytest
@@ -54,6 +57,45 @@ def test_a_file_is_imported_as_python_would(
         (project / file).with_name("__init__.py").touch()
     source = find_step_source(asked)
     assert (source.module, source.folder) == (module, project / folder if folder else None)
+
+
+@pytest.mark.parametrize(
+    ("file", "found"),
+    [
+        ("random.py", f"another `random`: {random.__file__}; rename it"),
+        ("time.py", "another `time`: Python's own; rename it"),
+        ("test.py", "another `test`: "),
+        ("a_library_of_theirs.py", "another `a_library_of_theirs`: {elsewhere}/a_library_of_theirs.py; rename it"),
+        ("typing/train.py", f"another `typing`: {typing.__file__}; rename it"),
+        ("scripts/queue.py", f"another `queue`: {queue.__file__}; rename it"),
+    ],
+)
+def test_a_file_whose_module_python_finds_elsewhere_is_refused(
+    file: str, found: str, project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "a_library_of_theirs.py").touch()
+    monkeypatch.syspath_prepend(str(elsewhere))
+    written("def make():\n    return step, batch, model\n", file)
+    if file.startswith("typing"):
+        (project / "typing" / "__init__.py").touch()
+    with pytest.raises(UsageError) as refused:
+        find_step_source(f"{file}:make")
+    assert str(refused.value).startswith(f"{file}: a module is imported by its name, which no other has that Python ")
+    assert found.format(elsewhere=elsewhere) in str(refused.value)
+
+
+@pytest.mark.parametrize("file", ["train.py", "scripts/a_library_of_theirs.py", "package/__init__.py"])
+def test_a_file_that_python_finds_first_is_taken(
+    file: str, project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that Python is told of comes first; a folder of the same name that is no package is looked in last."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "a_library_of_theirs.py").touch()
+    (elsewhere / "train").mkdir()
+    monkeypatch.syspath_prepend(str(elsewhere))
+    written("def make():\n    return step, batch, model\n", file)
+    assert find_step_source(f"{file}:make").file == project / file
 
 
 LOOP = """def main():
