@@ -41,15 +41,15 @@ class Attributes:
         return any(not _holds_the_same(container, before) for container, before in self._before.values())
 
     def note_created(self, roots: Sequence[object]) -> None:
-        """Remember the value of every tensor that can be reached now; see `created_and_left_alone`."""
+        """Remember the value of every tensor that can be reached now; see `created`."""
         with _disable_current_modes(), torch.no_grad():
             self._created = {id(tensor): (tensor, tensor.detach().clone()) for _, tensor in self._new_tensors(roots)}
         self._lengths = {key: len(each) for key, (each, _) in self._before.items() if isinstance(each, list | deque)}
 
-    def created_and_left_alone(self, roots: Sequence[object]) -> tuple[set[int], list[str]]:
-        """Of the tensors noted, those still held: identities of the unchanged ones, paths of the changed ones."""
+    def created(self, roots: Sequence[object]) -> tuple[set[int], list[tuple[str, Tensor]]]:
+        """Of the tensors noted, those still held: identities of the unchanged ones, and the changed ones by path."""
         kept: set[int] = set()
-        changed: list[str] = []
+        changed: list[tuple[str, Tensor]] = []
         with _disable_current_modes(), torch.no_grad():
             for path, tensor in self._new_tensors(roots):
                 noted = self._created.get(id(tensor))
@@ -58,7 +58,7 @@ class Attributes:
                 if torch.equal(torch.nan_to_num(tensor), torch.nan_to_num(noted[1])):
                     kept.add(id(tensor))
                 else:
-                    changed.append(path)
+                    changed.append((path, tensor))
         return kept, changed
 
     def restore(self, kept: AbstractSet[int] = frozenset()) -> None:

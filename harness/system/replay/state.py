@@ -80,17 +80,16 @@ class StateGuard:
         )
 
     def restore(self, *, keep_created: bool = False, first_values: FirstValues | None = None) -> None:
-        """Put everything back. `keep_created`: lazily made optimizer state stays, with the value that it began with,
-        and so does what the first execution built and the later ones left alone, such as a table.
+        """Put everything back. `keep_created`: lazily made state stays, an optimizer's, a gradient scaler's or a table,
+        with the value that it began with.
 
         A capture needs that: state created inside it would be created again by every replay. `first_values` saw the
-        first execution. Raises `UnknownStartError` for an optimizer whose state is not known to start at zero, where
-        nobody saw it, `StateError` where it is not made of numbers alone, and for tensors that were built lazily and
-        then changed.
+        first execution. Raises `UnknownStartError` for what changes and is not known to start at zero, where nobody
+        saw it, and `StateError` where it is not made of numbers alone.
         """
-        constants = self._constants() if keep_created else set()
+        kept = self._created(first_values) if keep_created else set()
         with _disable_current_modes(), torch.no_grad():
-            self._attributes.restore(constants)
+            self._attributes.restore(kept)
             for tensor, memory, value in self._values.values():
                 _put_back_memory(tensor, memory)
                 _put_back(tensor, value)
@@ -102,15 +101,20 @@ class StateGuard:
                 _restore_optimizer(optimizer, known, keep_created=keep_created, first_values=first_values)
             generators.restore(generators.global_generators() | self._own_generators, self._generators)
 
-    def _constants(self) -> set[int]:
-        kept, changed = self._attributes.created_and_left_alone(self._roots)
-        if changed:
-            raise StateError(
-                "a captured step must have its state before the first step",
-                where=changed[0],
-                got="a tensor created lazily, and changed by the steps that follow",
-                remedy="create it when building the trainer",
-            )
+    def _created(self, first_values: FirstValues | None) -> set[int]:
+        """Identities of the tensors that came to be and stay, each with the value that it began with."""
+        kept, changed = self._attributes.created(self._roots)
+        for path, tensor in changed:
+            with _disable_current_modes(), torch.no_grad():
+                known = first_values is not None and first_values.put_back(tensor)
+            if not known:
+                raise (UnknownStartError if first_values is None else StateError)(
+                    "a captured step must have its state before the first step",
+                    where=path,
+                    got="a tensor created lazily of other tensors, and changed by the steps that follow",
+                    remedy="create it when building the trainer",
+                )
+            kept.add(id(tensor))
         return kept
 
     def _remember(self, tensor: Tensor, *, known_gradient: bool) -> None:
