@@ -29,7 +29,8 @@ class StepFunction:
         batches are read in its order, epoch after epoch. What is under the name `tokens` counts as the step's
         tokens; without it they are the workload's batch size times sequence length.
     parameters: what training updates, by name, on one device; or a dictionary of it, or the `torch.nn.Module` whose
-        parameters these are. A step updates the tensors themselves: it puts no new ones in their place.
+        parameters these are, or several of these in a list or a dictionary, `model.parameters()` too. A step updates
+        the tensors themselves: it puts no new ones in their place.
     state: tensors that training changes and nobody finds from the step, by name.
     evaluate: evaluates the model between two steps, and returns a number, or several by name (kind `evaluation`).
     save, load: write the training to a path, and go on from it, in another process (kind `resume`).
@@ -98,8 +99,8 @@ _NEEDED_BY = {"evaluate": "evaluate", "save": "resume", "load": "resume", "captu
 
 
 def as_step_function(returned: object, build: Callable[..., Any], name: str = "build") -> StepFunction:
-    """What `build`, or a fault's `plant`, returned: a `StepFunction`, or a tuple of its functions; in either a module
-    or a dictionary of tensors may stand for the function that names the parameters.
+    """What `build`, or a fault's `plant`, returned: a `StepFunction`, or a tuple of its functions; in either modules
+    or tensors may stand for the function that names the parameters.
 
     Raises `AdapterError` for anything else; `name` is what the message calls the function that returned it.
     """
@@ -112,7 +113,7 @@ def as_step_function(returned: object, build: Callable[..., Any], name: str = "b
             got=describe_value(returned),
             remedy="end it with `return StepFunction(step=step, batch=batch, parameters=parameters)`",
         )
-    returned = _with_batches_by_index(_with_named_parameters(returned), build)
+    returned = _with_batches_by_index(_with_named_parameters(returned, build, name), build)
     for member, arguments in _CALLS.items():
         function = getattr(returned, member)
         if function is None and member in _NEEDED_BY:
@@ -142,12 +143,38 @@ def _with_batches_by_index(function: StepFunction, build: Callable[..., Any]) ->
     return replace(function, batch=LoaderBatches(loader))
 
 
-def _with_named_parameters(function: StepFunction) -> StepFunction:
+def _with_named_parameters(function: StepFunction, build: Callable[..., Any], name: str) -> StepFunction:
     import torch
 
     given: object = function.parameters
     if isinstance(given, torch.nn.Module):
         return replace(function, parameters=lambda: dict(given.named_parameters()))
-    if isinstance(given, Mapping):
-        return replace(function, parameters=lambda: dict(given))
-    return function
+    if callable(given) or not isinstance(given, Iterable) or isinstance(given, str | torch.Tensor):
+        return function
+    several = dict(given) if isinstance(given, Mapping) else {str(number): each for number, each in enumerate(given)}
+    wrong = [f"{describe_value(each)} under `{key}`" for key, each in several.items() if not _trains(each)]
+    if wrong or not several:
+        raise AdapterError(
+            f"`parameters` of what {name} returns are modules and tensors",
+            where=return_place(build),
+            got=wrong[0] if wrong else "none",
+            remedy="return the model that is trained: `return step, batch, model`",
+        )
+    return replace(function, parameters=lambda: _parameters_of(several))
+
+
+def _trains(thing: object) -> bool:
+    import torch
+
+    return isinstance(thing, torch.nn.Module | torch.Tensor)
+
+
+def _parameters_of(several: Mapping[str, object]) -> dict[str, Any]:
+    """Of modules their parameters, below the module's name; anything else as it is."""
+    import torch
+
+    named: dict[str, Any] = {}
+    for name, each in several.items():
+        within = dict(each.named_parameters()) if isinstance(each, torch.nn.Module) else None
+        named |= {name: each} if within is None else {f"{name}.{inner}": tensor for inner, tensor in within.items()}
+    return named

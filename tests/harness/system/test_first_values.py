@@ -129,3 +129,78 @@ def test_state_that_begins_as_a_gradient_is_refused_and_trains_on_uncaptured() -
     assert failure is not None
     assert "Copying: a captured optimizer must have its state before the first step; found state 'average'" in failure
     assert losses == trained(Copying, "none")[0]
+
+
+class Lazy(StepFunctionSystem):
+    """Keeps what it makes in its first step in an attribute, and changes it in each."""
+
+    def __init__(self, make: Callable[[nn.Module], Tensor]) -> None:
+        self.make = make
+
+    def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        kept: dict[str, Tensor] = {}
+
+        def step(batch: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss: Tensor = (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if not kept:
+                kept["average"] = self.make(model)
+            average = kept["average"].lerp_(loss.detach(), 0.1)
+            return loss.detach() + average.sum()
+
+        return step, lambda index: torch.randn(8, 4, generator=torch.Generator().manual_seed(index)), model
+
+
+def lazily(make: Callable[[nn.Module], Tensor], capture: str) -> tuple[list[float], str | None]:
+    workload = Workload(model="any", batch_size=8, seq_len=4, steps=6)
+    with Lazy(make).open(workload, Arm.model_validate({"capture": capture})) as run:
+        return [float(run.step(index)) for index in range(6)], run.capture_record().failure
+
+
+def test_an_attribute_of_numbers_alone_begins_in_a_capture_as_it_was_made() -> None:
+    plain, captured = (lazily(lambda _: torch.full((2,), 3.0), capture) for capture in ("none", "step"))
+    assert captured == plain
+    assert captured[1] is None
+
+
+def test_an_attribute_made_of_other_tensors_is_refused_and_trains_on_uncaptured() -> None:
+    plain, captured = (
+        lazily(lambda model: next(model.parameters()).detach().clone(), capture) for capture in ("none", "step")
+    )
+    assert captured[0] == plain[0]
+    assert captured[1] is not None
+    assert "kept.average: a captured step must have its state before the first step; found a tensor " in captured[1]
+
+
+def scaled(capture: str) -> tuple[list[float], str | None]:
+    class Scaled(Learns):
+        def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+            _, batch, model = super().build(workload, arm)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+            scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
+
+            def step(batch: Tensor) -> Tensor:
+                optimizer.zero_grad()
+                loss: Tensor = (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+                scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+                scaler.step(optimizer)
+                scaler.update()
+                return loss.detach() + scaler._scale  # type: ignore[operator]
+
+            return step, batch, model
+
+    workload = Workload(model="any", batch_size=8, seq_len=4, steps=6)
+    with Scaled(torch.optim.SGD).open(workload, Arm.model_validate({"capture": capture})) as run:
+        return [float(run.step(index)) for index in range(6)], run.capture_record().failure
+
+
+def test_a_captured_gradient_scaler_begins_and_grows_as_the_plain_one() -> None:
+    plain, captured = scaled("none"), scaled("step")
+    assert captured == plain
+    assert captured[1] is None
+    assert plain[0][-1] > 2**12

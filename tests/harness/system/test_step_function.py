@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 
 from harness.contract.schema import Arm, Workload
 from harness.runners.raised import message_of
+from harness.system.adapter_checks import AdapterError
+from harness.system.built import as_step_function
 from harness.system.protocol import (
     HasCapture,
     HasGradients,
@@ -20,6 +23,7 @@ from harness.system.protocol import (
     TrainingRun,
 )
 from harness.system.step_function import StepFunction, StepFunctionSystem
+from harness.system.users_code import relative
 
 
 class Example(StepFunctionSystem):
@@ -45,6 +49,7 @@ class Example(StepFunctionSystem):
         return step, batch, lambda: dict(model.named_parameters())
 
 
+HERE = relative(__file__)
 WORKLOAD = Workload(model="any", batch_size=2, seq_len=4, steps=12)
 
 
@@ -218,3 +223,50 @@ def test_a_frozen_parameter_is_watched_and_not_trained() -> None:
         watched = run.state()["parameters"].values()
         assert any(tensor is system.layer.weight for tensor in watched)
         assert not any(tensor is run.parameters()["weight"] for tensor in watched)
+
+
+def two_models() -> tuple[nn.Module, nn.Module]:
+    return nn.Linear(2, 2, bias=False), nn.Sequential(nn.Linear(2, 1))
+
+
+GIVEN: dict[str, tuple[Any, set[str]]] = {
+    "modules": (lambda a, b: [a, b], {"0.weight", "1.0.weight", "1.0.bias"}),
+    "modules by name": (lambda a, b: {"first": a, "second": b}, {"first.weight", "second.0.weight", "second.0.bias"}),
+    "a module and a tensor": (lambda a, b: (a, b[0].bias), {"0.weight", "1"}),
+    "the parameters themselves": (lambda _a, b: b.parameters(), {"0", "1"}),
+    "a function": (lambda a, _b: lambda: dict(a.named_parameters()), {"weight"}),
+}
+
+
+@pytest.mark.parametrize("how", GIVEN)
+def test_what_is_trained_is_given_by_modules_or_tensors(how: str) -> None:
+    given, names = GIVEN[how]
+    models = two_models()
+    function = as_step_function((lambda _batch: torch.zeros(()), lambda index: index, given(*models)), two_models)
+    assert set(function.parameters()) == names
+    again, tensors = function.parameters(), {id(tensor) for model in models for tensor in model.parameters()}
+    assert {id(tensor) for tensor in again.values()} <= tensors
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ([1, 2], "are modules and tensors; found the int 1 under `0`; return the model that is trained: "),
+        ({"a": nn.Linear(1, 1), "b": "c"}, "are modules and tensors; found the str 'c' under `b`; "),
+        ([], "are modules and tensors; found none; "),
+        ("weights", "is a function; found the str 'weights'; "),
+        (torch.zeros(2), "is a function; found a tensor of 2 (float32); "),
+    ],
+)
+def test_what_names_no_parameters_is_told(given: object, found: str) -> None:
+    class Wrong(Example):
+        def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+            step, batch, _ = super().build(workload, arm)
+            return step, batch, given
+
+    with pytest.raises(AdapterError) as refused, Wrong().open(WORKLOAD, Arm()) as run:
+        run.parameters()
+    assert str(refused.value).startswith(
+        f"{HERE}:{inspect.getsourcelines(Wrong.build)[1] + 2}: `parameters` of what build "
+    )
+    assert found in str(refused.value)
