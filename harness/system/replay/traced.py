@@ -27,6 +27,7 @@ from harness.system.replay.cpu_checks import WithoutCpuChecks
 from harness.system.replay.fake_step import FakeStepMode
 from harness.system.replay.first_values import FirstValues
 from harness.system.replay.frames import called_at, of_traceback
+from harness.system.replay.generator_states import noted_generator_states
 from harness.system.replay.host_changes import HostChanges
 from harness.system.replay.kept_tensors import KeptTensors
 from harness.system.replay.operations import Operations, record
@@ -159,12 +160,19 @@ class TracedStep:
 
     def _body_and_outputs(self) -> list[Tensor]:
         kept, changes = KeptTensors(self._roots), HostChanges(self._roots, of_device=False)
-        with WithoutCpuChecks(), as_captured(recording=True) as self.asked_whether_captured:
+        with (
+            WithoutCpuChecks(),
+            as_captured(recording=True) as self.asked_whether_captured,
+            noted_generator_states() as states_set,
+        ):
             loss = self._body()
         outputs = self._read_outputs()
         self._output_names = list(outputs)
         kept.find(outputs)
-        self.host_changes = changes.found(kept)
+        set_anew = [
+            f"torch's generator (its state is set at {place}, as torch.utils.checkpoint does)" for place in states_set
+        ]
+        self.host_changes = [*changes.found(kept), *set_anew]
         self._kept = kept
         return [loss.detach(), *(tensor.detach() for tensor in outputs.values())]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from harness.system.replay.host_changes import HostChanges
 from harness.system.replay.kept_tensors import KeptTensors
@@ -171,3 +173,25 @@ def test_a_trial_step_leaves_no_trace_in_an_optimizer_of_ones_own() -> None:
     traced = TracedStep(body, dict, roots=[body])
     traced.record()
     assert traced.host_changes == ["optimizer.updates (0, then 1)"]
+
+
+def test_a_generator_whose_state_a_recorded_step_sets_is_named() -> None:
+    """`checkpoint` draws again what the first pass dropped out; a replay draws anew."""
+    weight, values = torch.ones(8, requires_grad=True), torch.ones(8)
+
+    def body() -> Tensor:
+        weight.grad = None
+        dropped = checkpoint(lambda x: nn.functional.dropout(x * weight, 0.5), values, use_reentrant=False)
+        loss: Tensor = dropped.square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    before = torch.random.set_rng_state
+    step = TracedStep(body, lambda: {"weight": weight})
+    step.record()
+    [told] = step.host_changes
+    assert re.fullmatch(
+        r"torch's generator \(its state is set at \S*test_host_changes\.py:\d+, as torch\.utils\.checkpoint does\)",
+        told,
+    )
+    assert (torch.random.set_rng_state, torch.set_rng_state) == (before, before)
