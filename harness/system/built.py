@@ -151,16 +151,22 @@ def _with_named_parameters(function: StepFunction, build: Callable[..., Any], na
         return replace(function, parameters=lambda: dict(given.named_parameters()))
     if callable(given) or not isinstance(given, Iterable) or isinstance(given, str | torch.Tensor):
         return function
-    several = dict(given) if isinstance(given, Mapping) else {str(number): each for number, each in enumerate(given)}
-    wrong = [f"{describe_value(each)} under `{key}`" for key, each in several.items() if not _trains(each)]
-    if wrong or not several:
+    several = (
+        given if isinstance(given, Mapping | list) else list(given)
+    )  # itself: a step may put others in their place
+    wrong = [f"{describe_value(each)} under `{key}`" for key, each in _by_name(several).items() if not _trains(each)]
+    if wrong or not _by_name(several):
         raise AdapterError(
             f"`parameters` of what {name} returns are modules and tensors",
             where=return_place(build),
             got=wrong[0] if wrong else "none",
             remedy="return the model that is trained: `return step, batch, model`",
         )
-    return replace(function, parameters=lambda: _parameters_of(several))
+    return replace(function, parameters=lambda: _parameters_of(_by_name(several)))
+
+
+def _by_name(several: Mapping[str, Any] | list[Any]) -> Mapping[str, Any]:
+    return several if isinstance(several, Mapping) else {str(number): each for number, each in enumerate(several)}
 
 
 def _trains(thing: object) -> bool:

@@ -83,6 +83,13 @@ def _member(line: str, name: str, found: str, call: str) -> Wrong:
     return _ends(line, told)
 
 
+def _given_as_trained(value: str, found: str) -> Wrong:
+    rule = "`parameters` of what build returns are modules and tensors"
+    remedy = "return the model that is trained: `return step, batch, model`"
+    return _ends(f"return step, batch, {value}", f": {rule}; found {found}; {remedy}")
+
+
+GROUP = "`params`, `lr`, `momentum`, `dampening`, `weight_decay`"
 FROM_BUILD = {
     "nothing": _build("pass", "None", at="def build(self, workload, arm):"),
     "one_value": _build("return step", "a function"),
@@ -92,12 +99,11 @@ FROM_BUILD = {
     "a_generator": _build("yield step, batch, parameters", "a generator", at="def build(self, workload, arm):"),
     "a_number_as_step": _member("return 0.5, batch, parameters", "step", "a float", "step(batch)"),
     "one_batch": _member("return step, batch(0), parameters", "batch", "a dict with `x`, `y`", "batch(index)"),
-    "parameters_listed": _member(
-        "return step, batch, list(model.parameters())", "parameters", "a list of 2", "parameters()"
+    "names_of_parameters": _given_as_trained(
+        "[name for name, _ in model.named_parameters()]", "the str 'weight' under `0`"
     ),
-    "parameters_of_the_model": _member(
-        "return step, batch, model.parameters()", "parameters", "a generator", "parameters()"
-    ),
+    "no_parameters": _given_as_trained("[]", "none"),
+    "groups_of_parameters": _given_as_trained("optimizer.param_groups", f"a dict with {GROUP} and 5 more under `0`"),
     "state_itself": _member(
         'return StepFunction(step, batch, parameters, state={"x": torch.ones(1)})',
         "state",
