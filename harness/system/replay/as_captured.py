@@ -14,8 +14,8 @@ from contextlib import contextmanager
 import torch
 
 from harness.system.replay.frames import asked_at
+from harness.system.replay.stand_ins import standing_in
 
-_ASKED_OF, _NAME = (torch.cuda, torch.cuda.graphs), "is_current_stream_capturing"
 _capturing = torch.cuda.is_current_stream_capturing
 
 
@@ -35,10 +35,5 @@ def as_captured(*, recording: bool) -> Iterator[list[str]]:
             asked.append(place)
         return recording or _capturing()
 
-    try:
-        for module in _ASKED_OF:
-            setattr(module, _NAME, answer)
+    with standing_in((torch.cuda, torch.cuda.graphs), "is_current_stream_capturing", answer):
         yield asked
-    finally:
-        for module in _ASKED_OF:
-            setattr(module, _NAME, _capturing)

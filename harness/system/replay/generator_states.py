@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from harness.system.replay.frames import asked_at
+from harness.system.replay.stand_ins import standing_in
 
-_SET_BY, _NAME = (torch, torch.random), "set_rng_state"
 _set = torch.random.set_rng_state
 
 
@@ -27,10 +27,5 @@ def noted_generator_states() -> Iterator[list[str]]:
             places.append(place)
         _set(new_state)
 
-    try:
-        for module in _SET_BY:
-            setattr(module, _NAME, noted)
+    with standing_in((torch, torch.random), "set_rng_state", noted):
         yield places
-    finally:
-        for module in _SET_BY:
-            setattr(module, _NAME, _set)
