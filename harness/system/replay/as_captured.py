@@ -29,11 +29,12 @@ def as_captured(*, recording: bool) -> Iterator[list[str]]:
 
     def answer() -> bool:
         module = sys._getframe(1).f_globals.get("__name__", "")
-        if module.partition(".")[0] == "torch":
-            return torch.cuda.is_available() and _capturing()
-        if (place := asked_at()) not in asked:
+        of_torch = module.partition(".")[0] == "torch"
+        if not of_torch and (place := asked_at()) not in asked:
             asked.append(place)
-        return recording or _capturing()
+        if not recording:
+            return _capturing()
+        return not of_torch or (torch.cuda.is_available() and _capturing())
 
     with standing_in((torch.cuda, torch.cuda.graphs), "is_current_stream_capturing", answer):
         yield asked
