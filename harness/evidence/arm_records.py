@@ -236,7 +236,7 @@ class CaptureEvidence(Record):
     profiler_sees_planted: bool | None = None
     # what the captured step changes on the host, which no replay does again, by its path; [] in older evidence
     host_changes: list[str] = Field(default_factory=list)
-    # where the step asked, while it was captured, whether it was; [] in older evidence
+    # traced: where the step asked, while it was recorded, whether it is captured; [] in older evidence
     asked_whether_captured: list[str] = Field(default_factory=list)
     # traced: operators that have no form for fake tensors, so that nothing says whether they wait; [] in older evidence
     unseen_operators: list[str] = Field(default_factory=list)

@@ -235,7 +235,7 @@ class StepFunctionRun:
             static_buffers={} if captured is None else captured.buffers.seen(),
             captured_addresses={} if captured is None else captured.buffers.captured,
             host_changes=[] if captured is None else captured.host_changes,
-            asked_whether_captured=[] if captured is None else captured.asked_whether_captured,
+            asked_whether_captured=getattr(captured, "asked_whether_captured", []),
             unseen_operators=getattr(captured, "unseen_operators", []),
         )
 

@@ -20,10 +20,10 @@ _capturing = torch.cuda.is_current_stream_capturing
 
 
 @contextmanager
-def as_captured(*, recording: bool) -> Iterator[list[str]]:
-    """Within its block whoever asks `torch.cuda.is_current_stream_capturing()` is noted, each place once.
+def as_captured() -> Iterator[list[str]]:
+    """Within its block `torch.cuda.is_current_stream_capturing()` is true, but for torch itself; who asked is noted.
 
-    recording: no graph is captured, and the answer is yes nevertheless, but for torch itself.
+    Of a real capture nobody needs it, and there compiled code may hold torch's own function to its identity.
     """
     asked: list[str] = []
 
@@ -32,8 +32,6 @@ def as_captured(*, recording: bool) -> Iterator[list[str]]:
         of_torch = module.partition(".")[0] == "torch"
         if not of_torch and (place := asked_at()) not in asked:
             asked.append(place)
-        if not recording:
-            return _capturing()
         return not of_torch or (torch.cuda.is_available() and _capturing())
 
     with standing_in((torch.cuda, torch.cuda.graphs), "is_current_stream_capturing", answer):

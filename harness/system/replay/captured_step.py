@@ -15,7 +15,6 @@ from torch import Tensor
 from harness.errors import HarnessError
 from harness.system.error_text import text_of
 from harness.system.replay.addresses import StaticAddresses
-from harness.system.replay.as_captured import as_captured
 from harness.system.replay.attributes import Attributes
 from harness.system.replay.first_values import FirstValues
 from harness.system.replay.frames import called_at, of_traceback
@@ -76,7 +75,6 @@ class CapturedStep:
         self.outputs: Mapping[str, Tensor] = {}
         self._kept: KeptTensors | None = None
         self.host_changes: list[str] = []
-        self.asked_whether_captured: list[str] = []
 
     def capture(self) -> None:
         """Warm up, undo it, capture. Raises `CaptureFailedError`."""
@@ -91,8 +89,7 @@ class CapturedStep:
         changes = HostChanges(self._roots, of_device=True)
         try:
             # outside the guard's `with`: its optimizer hook would be recorded as part of the step
-            with as_captured(recording=False) as self.asked_whether_captured:
-                self._capture_bodies()
+            self._capture_bodies()
             self.outputs = dict(self._read_outputs())
             kept.find(self.outputs)
             self._kept = kept

@@ -162,7 +162,7 @@ class TracedStep:
         kept, changes = KeptTensors(self._roots), HostChanges(self._roots, of_device=False)
         with (
             WithoutCpuChecks(),
-            as_captured(recording=True) as self.asked_whether_captured,
+            as_captured() as self.asked_whether_captured,
             noted_generator_states() as states_set,
         ):
             loss = self._body()
@@ -222,7 +222,7 @@ def fake_pass(body: Body, state: State, roots: Sequence[object] = ()) -> FakePas
     """
     with StateGuard(state, roots) as guard:
         try:
-            with FakeStepMode() as mode, WithoutCpuChecks(), as_captured(recording=True):
+            with FakeStepMode() as mode, WithoutCpuChecks(), as_captured():
                 body()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise HostSyncError(str(error.func), *of_traceback(error.__traceback__), called_at(error)) from error

@@ -7,14 +7,12 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 from installed_packages import record_installed
 from torch import Tensor
 
-from harness.system.replay import as_captured as module
 from harness.system.replay.as_captured import as_captured
 from harness.system.replay.traced import TracedStep
 
@@ -62,7 +60,7 @@ def test_a_step_whose_library_looks_at_values_unless_captured_is_recorded(librar
 
 def test_it_is_told_so_no_longer_than_that(library: Any) -> None:
     original = torch.cuda.is_current_stream_capturing
-    with as_captured(recording=True) as asked:
+    with as_captured() as asked:
         assert library.is_capturing()
         assert library.is_capturing(torch.cuda.graphs)
     assert len(asked) == 2  # two lines of this test
@@ -71,18 +69,11 @@ def test_it_is_told_so_no_longer_than_that(library: Any) -> None:
     assert not library.is_capturing()
 
 
-@pytest.mark.parametrize("captured", [True, False])
-def test_within_a_capture_the_answer_is_cudas(library: Any, captured: bool) -> None:
-    with mock.patch.object(module, "_capturing", return_value=captured), as_captured(recording=False) as asked:
-        assert library.is_capturing() is captured
-    assert len(asked) == 1
-
-
 def test_torch_itself_is_told_of_a_real_stream() -> None:
     """An optimizer that is told of a capture demands to be `capturable`."""
     of_torch: dict[str, Any] = {"__name__": "torch.optim.optimizer", "torch": torch}
     exec("def ask():\n    return torch.cuda.is_current_stream_capturing()\n", of_torch)  # noqa: S102
-    with as_captured(recording=True) as asked:
+    with as_captured() as asked:
         assert of_torch["ask"]() is False
     assert asked == []
 
