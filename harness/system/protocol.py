@@ -235,9 +235,7 @@ class CaptureRecord:
     static_buffers: Mapping[str, int] = field(default_factory=dict)  # name -> address now
     captured_addresses: Mapping[str, int] = field(default_factory=dict)  # name -> address at capture
     host_changes: Sequence[str] = ()  # what the captured step changes on the host, which no replay does again
-    asked_whether_captured: Sequence[
-        str
-    ] = ()  # traced: where it asked whether it is captured
+    asked_whether_captured: Sequence[str] = ()  # traced: where it asked whether it is captured
     unseen_operators: Sequence[str] = ()  # traced: of which nothing says whether they wait for the device
 
 

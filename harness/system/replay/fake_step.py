@@ -1,4 +1,4 @@
-"""Fake tensors for a stranger's step: an operator that torch cannot execute on them is executed on zeros.
+"""Fake tensors for a stranger's step: an operator that torch cannot execute on them is executed on zeros, on a CPU.
 
 Operators of people's own are seldom registered for fake tensors, and torch's form of some is of another device
 (`_grouped_mm` takes bfloat16 alone there). Their kernels say of which shapes their results are; whether those of
@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
     run_fallback_kernel,
 )
@@ -54,6 +55,8 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         if not isinstance(func, OpOverload) or needs_values & {*func.tags}:
             raise error
         flat, spec = _pytree.tree_flatten((args, kwargs))
+        if any(isinstance(each, FakeTensor) and each.fake_device.type != "cpu" for each in flat):
+            raise error  # a device has better watchers, and a stranger's kernel may do anything there with zeros
         try:
             found = run_fallback_kernel(self, func, flat, spec, error)
         except Exception:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import run_fallback_kernel
 
 from harness.runners.sync_detectors import FakePassError, by_fake_pass
+from harness.system.replay import fake_step
 from harness.system.replay.fake_step import FakeStepMode
 from harness.system.replay.traced import NotTraceableError, TracedStep
 
@@ -52,3 +56,14 @@ def test_a_watch_for_waits_sees_none_where_an_operator_is_unseen_and_says_so() -
     with pytest.raises(FakePassError, match="RuntimeError: There was no fake impl registered"):
         by_fake_pass(lambda: doubled(weight), "cpu")
     assert by_fake_pass(lambda: doubled(weight).sum().item(), "cpu").total() == 1
+
+
+def test_nothing_is_executed_on_zeros_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    executed = mock.Mock(side_effect=run_fallback_kernel)
+    monkeypatch.setattr(fake_step, "run_fallback_kernel", executed)
+    with FakeStepMode(), pytest.raises(RuntimeError, match="There was no fake impl registered"):
+        doubled(torch.empty(2, device="cuda"))
+    assert executed.call_count == 0
+    with FakeStepMode():
+        doubled(torch.empty(2))
+    assert executed.call_count == 1
