@@ -78,10 +78,14 @@ class _Read(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        to_host = func is Tensor.to and "cpu" in {str(each) for each in (*args[1:], *kwargs.values())}
-        if func in _READS or to_host:
+        if func in _READS or (func is Tensor.to and any(map(_is_host, (*args[1:], *kwargs.values())))):
             self._needed.append(f"Tensor.{func.__name__}")
         return func(*args, **kwargs)
+
+
+def _is_host(value: object) -> bool:
+    """Of a name or a device alone: to print a tensor would read it."""
+    return isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cpu"
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

@@ -22,6 +22,7 @@ READS: dict[str, Callable[[Tensor], object]] = {
     "array": np.asarray,
     "cpu": lambda x: x.cpu(),
     "to": lambda x: x.to("cpu"),
+    "to index": lambda x: x.to("cpu:0"),
     "to device": lambda x: x.to(device=torch.device("cpu")),
 }
 
@@ -37,7 +38,12 @@ def operator(name: str, read: Callable[[Tensor], object]) -> Callable[[Tensor], 
 
 
 OPERATORS = {name: operator(f"reads_{name.replace(' ', '_')}", read) for name, read in READS.items()}
-QUIET = operator("reads_nothing", lambda x: x.to(torch.float64).max())
+QUIETLY: dict[str, Callable[[Tensor], object]] = {
+    "another type": lambda x: x.to(torch.float64).max(),
+    "as another tensor": lambda x: x.to(torch.zeros(3, dtype=torch.float64)),
+    "of another size": lambda x: x.new_empty(x.numel(), x.dim()),
+}
+QUIET = {name: operator(f"{name.replace(' ', '_')}_alone", do) for name, do in QUIETLY.items()}
 
 
 def step_of(weight: Tensor, doubled: Callable[[Tensor], Tensor]) -> TracedStep:
@@ -60,12 +66,13 @@ def test_what_is_read_within_cannot_be_recorded_and_is_a_wait(name: str) -> None
     assert sync.place.file.endswith("test_inside_operator.py")
 
 
-def test_one_that_reads_nothing_is_recorded_and_no_wait() -> None:
+@pytest.mark.parametrize("name", QUIET)
+def test_one_that_reads_nothing_is_recorded_and_no_wait(name: str) -> None:
     weight = torch.tensor([1.0, 2.0])
-    step = step_of(weight, QUIET)
+    step = step_of(weight, QUIET[name])
     assert [float(step.replay()) for _ in range(2)] == [12.0, 24.0]
     assert (step.unseen_operators, step.fake_pass_clean) == ([], True)
-    assert not by_dispatch_mode(lambda: QUIET(weight), "cpu")
+    assert not by_dispatch_mode(lambda: QUIET[name](weight), "cpu")
 
 
 def test_of_numbers_in_the_code_it_may_read() -> None:
