@@ -54,7 +54,7 @@ def _require_found_first(path: Path, module: Path, *, hidden_by_all: bool) -> No
             "a module is imported by its name, which no other has that Python finds first",
             where=str(path),
             got=f"another `{module.name}`: {where}",
-            remedy="rename it",
+            remedy="rename it; or, where that is a copy of it, install it where it lies: `pip install -e .`",
         )
 
 

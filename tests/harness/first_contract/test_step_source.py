@@ -65,7 +65,10 @@ def test_a_file_is_imported_as_python_would(
         ("random.py", f"another `random`: {random.__file__}; rename it"),
         ("time.py", "another `time`: Python's own; rename it"),
         ("test.py", "another `test`: "),
-        ("a_library_of_theirs.py", "another `a_library_of_theirs`: {elsewhere}/a_library_of_theirs.py; rename it"),
+        (
+            "a_library_of_theirs.py",
+            "another `a_library_of_theirs`: {elsewhere}/a_library_of_theirs.py; rename it; or, where that is a copy",
+        ),
         ("typing/train.py", f"another `typing`: {typing.__file__}; rename it"),
         ("scripts/queue.py", f"another `queue`: {queue.__file__}; rename it"),
     ],
