@@ -151,9 +151,8 @@ def _with_named_parameters(function: StepFunction, build: Callable[..., Any], na
         return replace(function, parameters=lambda: dict(given.named_parameters()))
     if callable(given) or not isinstance(given, Iterable) or isinstance(given, str | torch.Tensor):
         return function
-    several = (
-        given if isinstance(given, Mapping | list) else list(given)
-    )  # itself: a step may put others in their place
+    # a dictionary or list itself: a step may put other tensors in the place of these, and is told
+    several = given if isinstance(given, Mapping | list) else list(given)
     wrong = [f"{describe_value(each)} under `{key}`" for key, each in _by_name(several).items() if not _trains(each)]
     if wrong or not _by_name(several):
         raise AdapterError(
