@@ -2,7 +2,7 @@
 
 A key names operation, shape, dtype, constants, warps, stages and target. Two kernels that would share one are an
 error, and so is PTX that was made for another architecture or does not say for which (F-PTX-001). Launches go
-through Triton's own JIT cache, which a compile here fills: what the cache adds is that nothing gets there unseen.
+through the own cache of each language, which a compile here fills: what is added is that nothing gets there unseen.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor
 
 from harness.ptx import is_exact, parse_target, read_module
 from harness.system.protocol import Kernel, KernelEvent, KernelLedger, KernelRefusedError
-from reference_impl.kernels import registry
+from reference_impl.kernels import nvrtc, registry
 from reference_impl.kernels.registry import KernelSpec
 
 WARP_THREADS = 32
-# Triton assembles PTX to a binary of the device itself, so the driver never compiles while it loads.
-TRITON_LOAD_ROUTE = "cubin, cuModuleLoadData"
+# Triton and NVRTC assemble PTX to a binary of the device itself, so the driver never compiles while it loads.
+LOAD_ROUTE = "cubin, cuModuleLoadData"
 UNPLANNED = "unplanned"
-"""Key prefix of events that no compile of this cache caused: Triton compiled or loaded behind its back."""
+"""Key prefix of events that no compile of this cache caused: something compiled or loaded behind its back."""
 
 
 class PtxTargetError(KernelRefusedError):
@@ -66,7 +66,7 @@ class Device:
 
     target: str
     compile: Callable[[KernelSpec], Any]
-    load: Callable[[Any], None]
+    load: Callable[[KernelSpec, Any], None]
 
 
 def current_device() -> Device:
@@ -80,7 +80,7 @@ def current_device() -> Device:
 def named_target(target: str) -> Device:
     """An architecture without a device: kernels compile for it and load nowhere."""
     number = parse_target(target).number
-    return Device(target, lambda spec: registry.offline_compile(spec, number), lambda _compiled: None)
+    return Device(target, lambda spec: registry.offline_compile(spec, number), lambda _spec, _compiled: None)
 
 
 class KernelCache:
@@ -113,9 +113,9 @@ class KernelCache:
                 self._compiled[identity] = compiled
                 self._described[identity] = Kernel(
                     key=key,
-                    name=spec.function.__name__,
+                    name=spec.function.name,
                     ptx=self._ptx(spec, compiled, self.device.target),
-                    load_route=TRITON_LOAD_ROUTE,
+                    load_route=LOAD_ROUTE,
                     shared_memory_bytes=compiled.metadata.shared,
                     threads=compiled.metadata.num_warps * WARP_THREADS,
                 )
@@ -128,10 +128,10 @@ class KernelCache:
             other = self._loaded.get(key)
             if other is not None:
                 if other.identity != spec.identity:
-                    raise KeyCollisionError(f"{spec.function.__name__} and another kernel share the key {key}")
+                    raise KeyCollisionError(f"{spec.function.name} and another kernel share the key {key}")
                 return
             check_target(self.describe(spec), self.device.target)
-            self.device.load(self._compiled[key, *spec.identity])
+            self.device.load(spec, self._compiled[key, *spec.identity])
             self.ledger.resident(key)
             self._loaded[key] = spec
 
@@ -153,7 +153,7 @@ class KernelCache:
 class Ledger:
     """Compile, disk-cache and load events of the whole process, with times and phases. Thread-safe.
 
-    Triton's hooks report them, so that a compile which no cache asked for is seen too.
+    Hooks of Triton and of `nvrtc` report them, so that a compile which no cache asked for is seen too.
     """
 
     def __init__(self) -> None:
@@ -196,13 +196,14 @@ class Ledger:
             return KernelLedger(tuple(self._events), dict(self._phases), dict(self._handles))
 
     def watch(self) -> None:
-        """Listen to Triton from now on, beside whoever listens already."""
+        """Listen to Triton and to `nvrtc` from now on, beside whoever listens already."""
         from triton import knobs
 
         self._watching = True
         self._previous_listener = knobs.compilation.listener
         knobs.compilation.listener = self._compiled
         knobs.runtime.kernel_load_end_hook.add(self._loaded)
+        nvrtc.listeners.append(self._add)
 
     def unwatch(self) -> None:
         """Stop listening; a listener that came later may still pass events through, and they are not noted."""
@@ -210,6 +211,8 @@ class Ledger:
 
         self._watching = False
         knobs.runtime.kernel_load_end_hook.remove(self._loaded)
+        if self._add in nvrtc.listeners:
+            nvrtc.listeners.remove(self._add)
         if knobs.compilation.listener == self._compiled:
             knobs.compilation.listener = self._previous_listener
 

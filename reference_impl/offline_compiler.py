@@ -1,4 +1,4 @@
-"""Compiles kernels for a named target in a process of its own: one that interprets Triton kernels cannot compile.
+"""Compiles kernels for a named target in a process of its own: one that interprets Triton kernels cannot compile them.
 
 `python -m reference_impl.offline_compiler SM FILE` reads a list of kernel descriptions from stdin, as a Python literal,
 and writes into the file a JSON list with key, name, PTX, shared memory and threads of each. Not to its standard output:
@@ -8,20 +8,19 @@ on a host with a GPU something of Triton's prints there too, in the middle of a 
 from __future__ import annotations
 
 import ast
-import importlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from harness.system.protocol import Kernel
-from reference_impl.kernels import registry
-from reference_impl.kernels.registry import KernelSpec, Pointer
+from reference_impl.kernels import cuda_source, registry, triton_source
+from reference_impl.kernels.spec import KernelFunction, KernelSpec, Pointer
 
 _TIME_LIMIT_S = 300
 
@@ -61,7 +60,7 @@ class OfflineCompilation:
 
 
 def compiled_kernel(spec: KernelSpec, compiled: Any) -> Kernel:
-    """What Triton's `CompiledKernel` shows of a spec."""
+    """What a compiled kernel shows of a spec."""
     return Kernel(
         key=spec.key,
         name=compiled.metadata.name,
@@ -74,7 +73,7 @@ def compiled_kernel(spec: KernelSpec, compiled: Any) -> Kernel:
 def describe(spec: KernelSpec) -> dict[str, Any]:
     """All of a spec as plain values; the inverse of `rebuild`."""
     return {
-        "function": (spec.function.fn.__module__, spec.function.fn.__name__),
+        "function": spec.function.description,
         "pointers": [(pointer.name, pointer.dtype, pointer.aligned, pointer.tile) for pointer in spec.pointers],
         "fields": {
             name: getattr(spec, name)
@@ -84,11 +83,16 @@ def describe(spec: KernelSpec) -> dict[str, Any]:
     }
 
 
+_REBUILT: dict[str, Callable[[dict[str, Any]], KernelFunction]] = {
+    "triton": triton_source.rebuilt,
+    "cuda": cuda_source.rebuilt,
+}
+
+
 def rebuild(description: dict[str, Any]) -> KernelSpec:
     """The spec that `describe` described."""
-    module, name = description["function"]
     return KernelSpec(
-        function=getattr(importlib.import_module(module), name),
+        function=_REBUILT[description["function"]["language"]](description["function"]),
         pointers=tuple(Pointer(*pointer) for pointer in description["pointers"]),
         constexprs=description["constexprs"],
         **description["fields"],

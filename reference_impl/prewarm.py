@@ -23,6 +23,7 @@ from reference_impl.kernels import registry
 from reference_impl.kernels.clip.naive import BLOCK as CLIP_BLOCK
 from reference_impl.kernels.nf4.naive import BLOCK as NF4_BLOCK
 from reference_impl.kernels.registry import KernelSpec
+from reference_impl.kernels.target import planning_for
 from reference_impl.lora import layout
 from reference_impl.trainer import Trainer, model_source, resolve_device
 
@@ -229,8 +230,10 @@ class RunKernels:
         from reference_impl.kernel_recording import recorded
 
         cache = KernelCache(named_target(target), self.key, self.ptx)
-        used = recorded(self.model, self.config, self.seq_lens) if with_used else ()
-        return KernelInventory(_described(cache, self.plan()), _described(cache, used))
+        with planning_for(target):
+            planned = self.plan()
+            used = recorded(self.model, self.config, self.seq_lens) if with_used else ()
+        return KernelInventory(_described(cache, planned), _described(cache, used))
 
 
 def _described(cache: KernelCache, specs: Sequence[KernelSpec]) -> list[Kernel]:

@@ -225,7 +225,7 @@ def test_a_launch_after_warming_compiles_nothing() -> None:
         *rms_norm.specializations(tokens=40, hidden=72, eps=1e-6, dtype="bf16"),
         *cross_entropy.specializations(tokens=7, vocabulary=130, chunk=7, dtype="fp32"),
     ):
-        registry.load_compiled(registry.compile_for_device(spec))
+        registry.load_compiled(spec, registry.compile_for_device(spec))
     compiled: list[str] = []
 
     def record(**event: Any) -> None:

@@ -41,7 +41,7 @@ class StandIn:
         self.loaded: list[Any] = []
 
     def device(self, target: str = "sm_90") -> Device:
-        return Device(target, self.compile, self.loaded.append)
+        return Device(target, self.compile, lambda _spec, compiled: self.loaded.append(compiled))
 
     def compile(self, spec: KernelSpec) -> Any:
         self.compiled.append(spec.key)

@@ -89,10 +89,10 @@ def test_recording_leaves_nothing_behind(precision: Any) -> None:
     """Nor what a step would keep for later ones of the process, made of tensors without values."""
     import torch
 
-    from reference_impl import fp8, ops
+    from reference_impl import fp8, kernel_recording, ops
     from reference_impl.trainer import Trainer
 
-    recorded.cache_clear()
+    kernel_recording._recorded.cache_clear()
     recorded(TINY, TrainConfig(device="cpu", precision=precision), (16,))
     assert "naive" in ops._pick("clip", torch.zeros(1)).__name__
     after = Trainer(TrainConfig.preset("tiny", device="cpu", precision=precision))

@@ -1,0 +1,165 @@
+"""CUDA C++ to a cubin and its PTX by NVRTC, kept on disk beside what Triton keeps, and reported to who listens.
+
+NVRTC is a library of CUDA's toolkit that torch's CUDA builds bring; nothing of the toolkit else is needed, as sources
+include no header of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+listeners: list[Callable[[str, str], None]] = []
+"""Each is called with an event (`compile`, `disk_hit`, `load`) and the kernel's name, as Triton's hooks are."""
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+_FILE = "kernel.cubin"
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_LENGTH_BYTES = 8
+
+
+class CudaSourceError(RuntimeError):
+    """A kernel of CUDA C++ that cannot be had: where, which rule, what was found, what to do."""
+
+    def __init__(self, where: str, rule: str, found: str, remedy: str) -> None:
+        super().__init__(f"{where}: {rule}; found {found}; {remedy}")
+
+
+class NvrtcMissingError(CudaSourceError):
+    """NVRTC, or Python's bindings of it, are not installed."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(
+            "libnvrtc",
+            "kernels in CUDA C++ are compiled by NVRTC, on machines without a GPU, too",
+            f"{type(error).__name__}: {error}",
+            "pip install 'cuda-bindings>=12.9' 'nvidia-cuda-nvrtc>=13' (torch's CUDA builds bring both)",
+        )
+
+
+class CompilationError(CudaSourceError):
+    """NVRTC refused a source; the message has its log."""
+
+    def __init__(self, name: str, log: str) -> None:
+        super().__init__(name, "a kernel's source compiles", "errors", f"correct them:\n{log}")
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """What a source was compiled to. The driver loads the cubin as it is; the PTX says what it is for."""
+
+    ptx: str
+    cubin: bytes
+
+
+def report(event: str, name: str) -> None:
+    """Tell every listener."""
+    for listener in tuple(listeners):
+        listener(event, name)
+
+
+def read_source(path: Path) -> tuple[str, dict[str, str]]:
+    """A source, and by the names that they are included under all files that it includes with quotes, at any remove.
+
+    A name is looked for beside the file that includes it. CudaSourceError where there is none, or where one name means
+    two files: NVRTC knows headers by their names alone.
+    """
+    text, headers, found = path.read_text(encoding="utf-8"), dict[str, str](), dict[str, Path]()
+    waiting = [(path, text)]
+    while waiting:
+        including, code = waiting.pop()
+        for match in _INCLUDE.finditer(code):
+            name, file = match[1], (including.parent / match[1]).resolve()
+            where = f"{including}:{code.count(chr(10), 0, match.start()) + 1}"
+            if found.setdefault(name, file) != file:
+                rule = "a name that is included means one file"
+                raise CudaSourceError(where, rule, f"{found[name]} and {file}", "rename one")
+            if name in headers:
+                continue
+            if not file.is_file():
+                rule = "what is included with quotes lies beside the file that includes it"
+                raise CudaSourceError(where, rule, f"no {file}", "correct the name, or add the file")
+            headers[name] = file.read_text(encoding="utf-8")
+            waiting.append((file, headers[name]))
+    return text, headers
+
+
+def compile_source(name: str, label: str, source: str, headers: Mapping[str, str], options: Sequence[str]) -> Binary:
+    """Compiled now, or by an earlier process: reported as `name`. Errors name the source by its `label`.
+
+    Raises NvrtcMissingError, CompilationError.
+    """
+    from triton.runtime.cache import get_cache_manager
+
+    parts = [_version(), *options, label, source, *(part for header in sorted(headers.items()) for part in header)]
+    # a digest of digests, so that no two lists of parts are one text
+    digests = b"".join(hashlib.sha256(part.encode()).digest() for part in parts)
+    kept = get_cache_manager(hashlib.sha256(digests).hexdigest())
+    file = kept.get_file(_FILE)
+    binary = None if file is None else _unpacked(Path(file).read_bytes())
+    if binary is not None:
+        report("disk_hit", name)
+        return binary
+    binary = _compiled(label, source, headers, options)
+    kept.put(_packed(binary), _FILE, binary=True)
+    report("compile", name)
+    return binary
+
+
+def _packed(binary: Binary) -> bytes:
+    ptx = binary.ptx.encode()
+    content = len(ptx).to_bytes(_LENGTH_BYTES) + ptx + binary.cubin
+    return hashlib.sha256(content).digest() + content
+
+
+def _unpacked(packed: bytes) -> Binary | None:
+    """None for a file that is not whole."""
+    digest, content = packed[:_DIGEST_BYTES], packed[_DIGEST_BYTES:]
+    if hashlib.sha256(content).digest() != digest:
+        return None
+    end = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES])
+    return Binary(content[_LENGTH_BYTES:end].decode(), content[end:])
+
+
+def _version() -> str:
+    try:
+        from cuda.bindings import nvrtc
+
+        _, major, minor = nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        raise NvrtcMissingError(error) from error
+    return f"NVRTC {major}.{minor}"
+
+
+def _compiled(label: str, source: str, headers: Mapping[str, str], options: Sequence[str]) -> Binary:
+    from cuda.bindings import nvrtc
+
+    texts, names = [text.encode() for text in headers.values()], [name.encode() for name in headers]
+    _, program = nvrtc.nvrtcCreateProgram(source.encode(), label.encode(), len(headers), texts, names)
+    try:
+        (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode(errors="replace")
+        if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CompilationError(label, log or str(result))
+        if log:  # such as registers that the assembler did not move between warp groups
+            warnings.warn(log, stacklevel=2)
+        ptx = _text(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
+        _, size = nvrtc.nvrtcGetCUBINSize(program)
+        cubin = bytearray(size)
+        nvrtc.nvrtcGetCUBIN(program, cubin)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return Binary(ptx.decode(), bytes(cubin))
+
+
+def _text(program: Any, size_of: Callable[..., Any], read: Callable[..., Any]) -> bytes:
+    """A text of a program, without the zero that ends it in C."""
+    _, size = size_of(program)
+    text = bytearray(size)
+    read(program, text)
+    return bytes(text).rstrip(b"\0")

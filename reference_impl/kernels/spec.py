@@ -1,0 +1,169 @@
+"""What a kernel is: everything that decides its machine code and the grid it runs on.
+
+Nothing here knows a language. What a language does with a spec is its `KernelFunction`: `triton_source` has the one of
+Triton, `cuda_source` the one of CUDA C++.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+Constant = int | float | bool | str
+
+# Bytes. Triton compiles a pointer that is a multiple of 16 into 16-byte loads and any other into another kernel.
+POINTER_ALIGNMENT = 16
+
+_DTYPE_NAMES: dict[torch.dtype, str] = {
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.uint8: "u8",
+    torch.float8_e4m3fn: "fp8e4nv",
+    torch.float8_e5m2: "fp8e5",
+}
+DTYPES: dict[str, torch.dtype] = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
+
+
+class KernelArgumentError(ValueError):
+    """An argument that no kernel was built for; names the operation, the argument, what was found and the remedy."""
+
+    def __init__(self, op: str, argument: str, found: str, remedy: str) -> None:
+        super().__init__(f"{op}: argument {argument!r} is {found}; {remedy}")
+        self.op = op
+        self.argument = argument
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """A tensor argument of a kernel: its name, element type (`fp32`, `bf16`, …) and whether 16-byte alignment is
+    compiled in. Arguments that are read one element a row are left unaligned, so that any slice may be passed.
+
+    With `tile` the kernel gets a descriptor of the tensor, which is read and written in tiles of that shape: Hopper's
+    copy engine moves them without a thread's help. Architectures before it compile them into plain loads and stores.
+    """
+
+    name: str
+    dtype: str
+    aligned: bool = True
+    tile: tuple[int, ...] | None = None
+
+
+class KernelFunction(Protocol):
+    """The source of a kernel, and what its language does with a spec. Compiled kernels are as Triton's: `.asm["ptx"]`
+    is the PTX, `.asm["cubin"]` the binary, `.metadata.name` the entry, `.metadata.shared` the bytes of shared memory,
+    `.metadata.num_warps` x 32 the threads of a block."""
+
+    @property
+    def name(self) -> str:
+        """The kernel's name, as profilers show it."""
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What tells the function from any other; equal for the same source alone."""
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """All of it as plain values, with its `language`."""
+
+    def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
+        """Launch on torch's current stream, compiled and loaded on first use."""
+
+    def compile_for_device(self, spec: KernelSpec) -> Any:
+        """Compiled for the current CUDA device into what `launch` looks into, and not loaded."""
+
+    def compile_for(self, spec: KernelSpec, sm: int) -> Any:
+        """Compiled for `sm` (90 is Hopper) without a GPU or a driver."""
+
+    def load(self, compiled: Any) -> None:
+        """Put what `compile_for_device` gave on the current device, as its first launch would."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """One compiled kernel and its grid. Equality and hash are those of `key`'s fields.
+
+    op: operation and direction, as in `rms_norm.forward`. shape: sizes, as the operation's legend names them.
+    dtype: of the data. constants: what else is compiled in and changes results (eps, direction, accumulate, …).
+    function: of the language it is written in. pointers: its tensor arguments, in order; constexprs: its other ones.
+    """
+
+    op: str
+    shape: tuple[int, ...]
+    dtype: str
+    constants: tuple[tuple[str, Constant], ...]
+    num_warps: int
+    num_stages: int
+    function: KernelFunction = field(compare=False, repr=False)
+    pointers: tuple[Pointer, ...] = field(compare=False, repr=False)
+    constexprs: Mapping[str, Constant] = field(compare=False, repr=False)
+    grid: tuple[int, ...] = field(compare=False)
+    # Contracting a multiplication and an addition into one rounding is off where a kernel must equal torch bit for bit.
+    enable_fp_fusion: bool = True
+
+    @property
+    def key(self) -> str:
+        """Readable key, e.g. `rms_norm.forward/512x1536/bf16/eps=1e-06/w4s1`; it ends in `u` without fp fusion."""
+        constants = ",".join(f"{name}={value}" for name, value in self.constants) or "-"
+        sizes = "x".join(map(str, self.shape))
+        fusion = "" if self.enable_fp_fusion else "u"
+        return f"{self.op}/{sizes}/{self.dtype}/{constants}/w{self.num_warps}s{self.num_stages}{fusion}"
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """All that the compiler reads: two specs of one key and another identity are two kernels under one name."""
+        return (
+            self.function.identity,
+            self.pointers,
+            tuple(self.constexprs.items()),
+            tuple(self.options.items()),
+        )
+
+    @property
+    def signature(self) -> dict[str, str]:
+        """Argument types as `triton.compiler.ASTSource` takes them, in the kernel's argument order."""
+        pointers = {
+            pointer.name: f"*{pointer.dtype}"
+            if pointer.tile is None
+            else f"tensordesc<{pointer.dtype}{[*pointer.tile]}>"
+            for pointer in self.pointers
+        }
+        return pointers | dict.fromkeys(self.constexprs, "constexpr")
+
+    @property
+    def attributes(self) -> dict[tuple[int], list[list[Any]]]:
+        """The alignment attributes that Triton's launcher would derive from aligned tensors, by argument index."""
+        return {
+            (index,): [["tt.divisibility", POINTER_ALIGNMENT]]
+            for index, pointer in enumerate(self.pointers)
+            if pointer.aligned and pointer.tile is None
+        }
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Compile options beside the source."""
+        return {
+            "num_warps": self.num_warps,
+            "num_stages": self.num_stages,
+            "enable_fp_fusion": self.enable_fp_fusion,
+        }
+
+
+def dtype_name(op: str, argument: str, dtype: torch.dtype) -> str:
+    """Triton's name of a dtype; KernelArgumentError for one that no kernel takes (fp64, …)."""
+    try:
+        return _DTYPE_NAMES[dtype]
+    except KeyError:
+        remedy = f"use one of {', '.join(map(str, _DTYPE_NAMES))}"
+        raise KernelArgumentError(op, argument, str(dtype), remedy) from None
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The torch dtype of Triton's name; KeyError for an unknown one."""
+    return DTYPES[name]

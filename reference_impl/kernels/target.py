@@ -1,0 +1,45 @@
+"""For which GPU kernels are chosen, where one has kernels that others have not."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+
+from harness.ptx import parse_target
+
+HOPPER = 90
+
+_named: ContextVar[int | None] = ContextVar("named", default=None)
+
+
+@contextmanager
+def planning_for(target: str) -> Iterator[None]:
+    """Choose kernels for `target` (`sm_90`) inside the `with`, whatever device is here. ValueError if it is none."""
+    token = _named.set(parse_target(target).number)
+    try:
+        yield
+    finally:
+        _named.reset(token)
+
+
+def hopper() -> bool:
+    """Whether kernels that only capability 9.0 executes are the ones to plan and to launch.
+
+    Of the target that is planned for; else of the current CUDA device; without one, yes, as `shared_memory_bytes`
+    assumes. Never where Triton interprets its kernels: nothing interprets those of CUDA C++. A function that is cached
+    and asks this gives one answer for all targets: ask before, and hand it the answer.
+    """
+    named = _named.get()
+    return _here() if named is None else named == HOPPER
+
+
+@functools.cache
+def _here() -> bool:
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return False
+    return not torch.cuda.is_available() or torch.cuda.get_device_capability() == (9, 0)

@@ -1,0 +1,145 @@
+"""Kernels written in Triton: the decorators of their functions, and what Triton does with a spec.
+
+Triton is imported when a function is decorated or a kernel compiled, so this module loads on machines without it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reference_impl.kernels.spec import KernelSpec, Pointer, torch_dtype
+
+
+class TritonFunction:
+    """A `triton.jit` function, as a `KernelFunction`; `jit` is the function itself."""
+
+    def __init__(self, jit: Any) -> None:
+        self.jit = jit
+
+    @property
+    def name(self) -> str:
+        name: str = self.jit.__name__
+        return name
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        return (f"{self.jit.__module__}.{self.jit.__name__}",)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        return {"language": "triton", "module": self.jit.fn.__module__, "name": self.jit.fn.__name__}
+
+    def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
+        """Launch through Triton's own JIT cache."""
+        self.jit[spec.grid](*_as_compiled(spec, arguments), **spec.constexprs, **spec.options)
+
+    def compile_for_device(self, spec: KernelSpec) -> Any:
+        """Compile into Triton's JIT cache."""
+        arguments = [_stand_in(pointer) for pointer in spec.pointers]
+        return self.jit.warmup(*arguments, grid=spec.grid, **spec.constexprs, **spec.options)
+
+    def compile_for(self, spec: KernelSpec, sm: int) -> Any:
+        """Not in a process that runs with TRITON_INTERPRET=1: such a process cannot compile."""
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+
+        source = ASTSource(self.jit, spec.signature, dict(spec.constexprs), spec.attributes)
+        return triton.compile(source, target=GPUTarget("cuda", sm, 32), options=spec.options)
+
+    def load(self, compiled: Any) -> None:
+        compiled._init_handles()
+
+
+def rebuilt(description: dict[str, Any]) -> TritonFunction:
+    """The function of a `TritonFunction.description`, imported."""
+    function: TritonFunction = getattr(importlib.import_module(description["module"]), description["name"])
+    return function
+
+
+def _as_compiled(spec: KernelSpec, arguments: tuple[Tensor, ...]) -> list[Any]:
+    """What the kernel takes for its tensors: the tensor itself, or its descriptor."""
+    return [
+        tensor if pointer.tile is None else _descriptor(tensor, pointer.tile)
+        for pointer, tensor in zip(spec.pointers, arguments, strict=True)
+    ]
+
+
+def _descriptor(tensor: Any, tile: tuple[int, ...]) -> Any:
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    return TensorDescriptor.from_tensor(tensor, list(tile))
+
+
+def _stand_in(pointer: Pointer) -> Any:
+    """What a launch is compiled for without a tensor."""
+    from triton.runtime.jit import MockTensor
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    tensor = MockTensor(torch_dtype(pointer.dtype))
+    if pointer.tile is None:
+        return tensor
+    # Sizes of a described tensor are arguments of the launch: no number here reaches the machine code.
+    *outer, inner = pointer.tile
+    return TensorDescriptor(tensor, [*outer, inner], [inner] * len(outer) + [1], list(pointer.tile))
+
+
+def device_function(function: Callable[..., Any]) -> Any:
+    """`triton.jit` for a function that kernels call."""
+    import triton
+
+    return triton.jit(function)
+
+
+@functools.cache
+def _read_loop_bounds_of_one_element() -> None:
+    """Let an interpreted loop have a computed bound: Triton 3.6 takes `int` of an array, which numpy 2.4 refuses."""
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patch_tensor(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patch_tensor
+
+
+@functools.cache
+def _round_to_fp8_as_a_gpu() -> None:
+    """Let an interpreted kernel round fp32 to FP8 as `cvt.rn.satfinite` does: Triton's interpreter cuts bits off."""
+    import numpy as np
+    from triton.runtime import interpreter
+
+    types = {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
+    convert = interpreter._convert_float
+
+    def converted(values: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if source.name != "fp32" or target.name not in types:
+            return convert(values, source, target, rounding)
+        largest = torch.finfo(types[target.name]).max
+        wide = torch.from_numpy(np.ascontiguousarray(values)).clamp(-largest, largest)
+        return wide.to(types[target.name]).view(torch.uint8).numpy()
+
+    interpreter._convert_float = converted
+
+
+def kernel(*unaligned: str) -> Callable[[Callable[..., Any]], TritonFunction]:
+    """`triton.jit` for a kernel; `unaligned` names the pointers whose alignment must not select another variant."""
+    import triton
+
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        _read_loop_bounds_of_one_element()
+        _round_to_fp8_as_a_gpu()
+
+    def decorate(function: Callable[..., Any]) -> TritonFunction:
+        return TritonFunction(triton.jit(function, do_not_specialize_on_alignment=unaligned))
+
+    return decorate
