@@ -1,7 +1,7 @@
 """One decoder block with a hand-written forward and backward.
 
 T tokens, H hidden, I intermediate, r rank, QKV = (N + 2*Nkv) * D. The residual stream and the branch that was added to
-it last travel apart, so that the addition is fused with the next norm.
+it last travel apart, so that the addition is fused with the next norm, unless it is fused with the product before it.
 """
 
 from __future__ import annotations
@@ -94,8 +94,10 @@ class Block:
 
     def forward(
         self, residual: Tensor, branch: Tensor | None, shape: StepShape, dense: DenseWeights
-    ) -> tuple[Tensor, Tensor, BlockContext]:
+    ) -> tuple[Tensor, Tensor | None, BlockContext]:
         """residual [T, H] and the branch [T, H] still to be added -> the pair after this block, and the context.
+
+        There is no branch where the product before it has added it.
 
         ``dense`` yields the block's `BlockWeights.forward_groups` next.
         """
@@ -115,15 +117,21 @@ class Block:
         else:
             attention.rotate_(qkv, shape, config)
         attended, log_sum_exp = attention.forward(qkv, shape, config)
-        residual_mid, normed_mid, rstd_mid = ops.rms_norm_add_forward(
-            attended @ output_weight.t(), residual_in, trainable.post_attn_norm, eps
-        )
-        gate_up = normed_mid @ dense.take()[0].t()
-        branch_out = ops.swiglu_forward(gate_up) @ dense.take()[0].t()
+        if ops.adds_product(attended, output_weight):
+            residual_mid = ops.add_product(attended, output_weight, residual_in)
+            normed_mid, rstd_mid = ops.rms_norm_forward(residual_mid, trainable.post_attn_norm, eps)
+        else:
+            residual_mid, normed_mid, rstd_mid = ops.rms_norm_add_forward(
+                attended @ output_weight.t(), residual_in, trainable.post_attn_norm, eps
+            )
+        gate_up, act = ops.up_swiglu(normed_mid, dense.take()[0])
         context = BlockContext(
             residual_in, rstd_in, low_rank, qkv, attended, log_sum_exp, residual_mid, rstd_mid, gate_up
         )
-        return residual_mid, branch_out, context
+        down_weight = dense.take()[0]
+        if ops.adds_product(act, down_weight):
+            return ops.add_product(act, down_weight, residual_mid), None, context
+        return residual_mid, act @ down_weight.t(), context
 
     def _project(self, normed: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """normed [T, H], weight [QKV, H] -> qkv [T, QKV] without LoRA, and the low-rank activations [T, 2r]."""
@@ -148,9 +156,9 @@ class Block:
         overwrite it: the largest activation then needs no second buffer.
         """
         trainable = self.trainable
-        grad_act = grad @ dense.take()[0]
-        grad_gate_up = ops.swiglu_backward(grad_act, context.gate_up, context.gate_up if consume else None)
-        del grad_act
+        grad_gate_up = ops.down_swiglu_backward(
+            grad, dense.take()[0], context.gate_up, context.gate_up if consume else None
+        )
         gain_partials = ops.rms_norm_gain_partials(grad, 2)
         grad_mid = ops.rms_norm_backward_to_partials(
             grad_gate_up @ dense.take()[0],
@@ -168,7 +176,7 @@ class Block:
         )
         grad_low_rank = grad_qkv @ trainable.b
         grad_in = ops.rms_norm_backward_to_partials(
-            (grad_qkv @ qkv_weight).addmm_(grad_low_rank, trainable.scaled_a),
+            ops.input_gradient(grad_qkv, qkv_weight, grad_low_rank, trainable.scaled_a),
             context.residual_in,
             trainable.input_norm,
             context.rstd_in,

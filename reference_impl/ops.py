@@ -124,6 +124,55 @@ def swiglu_backward(grad_act: Tensor, gate_up: Tensor, out: Tensor | None = None
     return result
 
 
+def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """x [T, H], weight [2I, H] -> gate_up [T, 2I] and act [T, I]: by one kernel, or by a product and `swiglu_forward`."""
+    products = _pick("products", x)
+    if products.serves_up(*x.shape, weight.shape[0] // 2, x.dtype):
+        result: tuple[Tensor, Tensor] = products.up_swiglu(x, weight)
+        return result
+    return up_then_swiglu(x, weight)
+
+
+def up_then_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """As `up_swiglu`, always in two steps."""
+    gate_up = x @ weight.t()
+    return gate_up, swiglu_forward(gate_up)
+
+
+def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
+    """grad [T, H], weight [H, I], gate_up [T, 2I] -> its gradient: by one kernel, or a product and `swiglu_backward`."""
+    products = _pick("products", grad)
+    if products.serves_down_backward(*grad.shape, weight.shape[1], grad.dtype):
+        result: Tensor = products.down_swiglu_backward(grad, weight, gate_up, out)
+        return result
+    return down_then_swiglu_backward(grad, weight, gate_up, out)
+
+
+def down_then_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
+    """As `down_swiglu_backward`, always in two steps."""
+    return swiglu_backward(grad @ weight, gate_up, out)
+
+
+def adds_product(x: Tensor, weight: Tensor) -> bool:
+    """Whether `add_product` is there for x [T, K] and weight [H, K]; else the addition belongs to the norm after it."""
+    served: bool = _pick("products", x).serves_add(*x.shape, weight.shape[0], x.dtype)
+    return served
+
+
+def add_product(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
+    result: Tensor = _pick("products", x).add(x, weight, residual)
+    return result
+
+
+def input_gradient(grad: Tensor, weight: Tensor, grad_extra: Tensor, weight_extra: Tensor) -> Tensor:
+    """grad [T, O] @ weight [O, H] + grad_extra [T, R] @ weight_extra [R, H]: by one kernel, or two products."""
+    products = _pick("products", grad)
+    if products.serves_input_gradient(*grad.shape, weight.shape[1], weight_extra.shape[0], grad.dtype):
+        result: Tensor = products.input_gradient(grad, weight, grad_extra, weight_extra)
+        return result
+    return (grad @ weight).addmm_(grad_extra, weight_extra)
+
+
 def cross_entropy_forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
     result: Tensor = _pick("cross_entropy", logits).forward_backward_(logits, targets, scale)
     return result

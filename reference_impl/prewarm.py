@@ -32,8 +32,8 @@ CUBLAS = "cublas"
 _HANDLE_SIZE = 16
 # Matrices are dequantized together if each has a multiple of so many elements: 16 bytes of scales.
 _JOINED_ELEMENTS = 4 * NF4_BLOCK
-# Modules of SwiGLU and of the loss, by `TrainConfig.precision`.
-_ROW_KERNELS = {"dtype": ("swiglu", "cross_entropy"), "fp8": ("fp8_swiglu", "fp8_loss")}
+# Modules of the loss, by `TrainConfig.precision`.
+_LOSS = {"dtype": "cross_entropy", "fp8": "fp8_loss"}
 
 
 def plan(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> list[KernelSpec]:
@@ -90,10 +90,27 @@ def _activations(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: i
         dtype=dtype,
     )
     yield from _norms(model, config, dtype, tokens)
-    swiglu, loss = _ROW_KERNELS[config.precision]
-    yield from registry.load(swiglu).specializations(tokens=tokens, intermediate=model.intermediate_size, dtype=dtype)
-    yield from registry.load(loss).specializations(
+    yield from _mlp(model, config, dtype, tokens)
+    yield from registry.load(_LOSS[config.precision]).specializations(
         tokens=tokens, vocabulary=model.vocab_size, chunk=config.loss_chunk, dtype=dtype
+    )
+
+
+def _mlp(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
+    """SwiGLU, with the products around it where one kernel does both."""
+    if config.precision == "fp8":
+        yield from registry.load("fp8_swiglu").specializations(
+            tokens=tokens, intermediate=model.intermediate_size, dtype=dtype
+        )
+        return
+    yield from registry.load("products").specializations(
+        tokens=tokens,
+        hidden=model.hidden_size,
+        query=model.query_dim,
+        qkv=model.qkv_dim,
+        intermediate=model.intermediate_size,
+        ranks=2 * config.rank,
+        dtype=dtype,
     )
 
 

@@ -1,0 +1,198 @@
+// Hopper's own instructions, a function each: barriers in shared memory, the tensor copy engine, warp-group products.
+//
+// No header is included: NVRTC compiles this wherever torch's CUDA build is, with no toolkit beside it. Addresses of shared
+// memory are 32-bit, as PTX takes them.
+#pragma once
+
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// What the host encodes: where a tensor lies, its sizes, and the box that one copy moves.
+struct alignas(64) TensorMap {
+    u64 opaque[16];
+};
+
+__device__ __forceinline__ u32 shared_address(const void* pointer) {
+    return static_cast<u32>(__cvta_generic_to_shared(pointer));
+}
+
+// ---- barriers
+
+__device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+
+// One arrival, and so many bytes that copies will bring.
+__device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// Arrive at the barrier of the same name in block `rank` of the cluster.
+__device__ __forceinline__ void barrier_arrive_at(u32 barrier, u32 rank) {
+    asm volatile(
+        "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
+        " mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+        "r"(rank)
+        : "memory");
+}
+
+__device__ __forceinline__ bool barrier_passed(u32 barrier, u32 parity) {
+    u32 passed;
+    asm volatile(
+        "{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        " selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(passed)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+    return passed != 0;
+}
+
+__device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
+#ifdef TRAP_AFTER
+    // A hang is worse than a wrong result: a build for the first tests gives up.
+    for (u32 polls = 0; !barrier_passed(barrier, parity) && polls < TRAP_AFTER; ++polls) {
+    }
+#else
+    while (!barrier_passed(barrier, parity)) {
+    }
+#endif
+}
+
+// Barriers are visible to the copy engine and to the other block before anybody uses them.
+__device__ __forceinline__ void barriers_ready() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+__device__ __forceinline__ u32 cluster_rank() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// The 128 threads of one warp group; identifier 0 is that of the whole block.
+__device__ __forceinline__ void group_sync(u32 identifier) {
+    asm volatile("bar.sync %0, 128;" ::"r"(identifier) : "memory");
+}
+
+// Of two warp groups one waits here until the other has said so.
+__device__ __forceinline__ void group_wait(u32 identifier) {
+    asm volatile("bar.sync %0, 256;" ::"r"(identifier) : "memory");
+}
+__device__ __forceinline__ void group_tell(u32 identifier) {
+    asm volatile("bar.arrive %0, 256;" ::"r"(identifier) : "memory");
+}
+
+template <int COUNT>
+__device__ __forceinline__ void registers_raise() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+template <int COUNT>
+__device__ __forceinline__ void registers_lower() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+// ---- the copy engine; coordinates innermost first
+
+__device__ __forceinline__ void copy_in(u32 to, const TensorMap& map, int x, int y, u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+        "l"(&map), "r"(x), "r"(y), "r"(barrier)
+        : "memory");
+}
+
+__device__ __forceinline__ void copy_in(u32 to, const TensorMap& map, int x, int y, int z, u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
+            to),
+        "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+        : "memory");
+}
+
+// To the same place in every block of `mask`, whose barriers of the same name it completes.
+__device__ __forceinline__ void copy_in_all(u32 to, const TensorMap& map, int x, int y, u32 barrier, u16 mask) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+        "l"(&map), "r"(x), "r"(y), "r"(barrier), "h"(mask)
+        : "memory");
+}
+
+__device__ __forceinline__ void copy_out(const TensorMap& map, int x, int y, u32 from) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(x), "r"(y),
+                 "r"(from)
+                 : "memory");
+}
+
+__device__ __forceinline__ void copy_out(const TensorMap& map, int x, int y, int z, u32 from) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(x),
+                 "r"(y), "r"(z), "r"(from)
+                 : "memory");
+}
+
+__device__ __forceinline__ void copy_out_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Until all but the newest `PENDING` groups have been read from shared memory, which may then be written again.
+template <int PENDING>
+__device__ __forceinline__ void copy_out_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
+__device__ __forceinline__ void copy_out_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+// What threads wrote to shared memory is there for the copy engine and the tensor cores.
+__device__ __forceinline__ void threads_wrote() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ __forceinline__ void map_prefetch(const TensorMap& map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// ---- products of a warp group
+
+__device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+template <int PENDING>
+__device__ __forceinline__ void products_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+// A tile with the 128-byte swizzle, as the copy engine lays it down. `leading` is the distance in bytes between pieces of 64
+// elements of an operand that lies with its rows (or columns) of the product innermost; the other kind has none.
+__device__ __forceinline__ u64 tile_descriptor(u32 address, u32 leading) {
+    return static_cast<u64>((address & 0x3FFFF) >> 4) | static_cast<u64>(leading >> 4) << 16 |
+           static_cast<u64>(1024 >> 4) << 32 | 1ull << 62;
+}
+
+// ---- numbers
+
+__device__ __forceinline__ u32 pack_bf16(float low, float high) {
+    u32 packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+__device__ __forceinline__ float low_bf16(u32 packed) { return __uint_as_float(packed << 16); }
+__device__ __forceinline__ float high_bf16(u32 packed) { return __uint_as_float(packed & 0xFFFF0000u); }
+
+__device__ __forceinline__ float sigmoid(float x) {
+    float power, result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(-1.4426950408889634f * x));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0f + power));
+    return result;
+}
+
+__device__ __forceinline__ u32 shared_load(u32 address) {
+    u32 value;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address));
+    return value;
+}
+
+__device__ __forceinline__ void shared_store(u32 address, u32 value) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}

@@ -1,0 +1,273 @@
+"""Products of the MLP with what stands around them in one kernel, for Hopper: `product.cuh` says how.
+
+Legend: T tokens, H hidden, I intermediate, K summed.
+
+    gate_up = x W^T,  act = silu(gate) * up                                    `up_swiglu`
+    grad_gate_up = the backward of SwiGLU of grad_act = grad W                 `down_swiglu_backward`
+    residual + x W^T                                                           `add`
+    grad W + grad_extra W_extra                                                `input_gradient`
+
+A library's product writes its result to memory, from which the next kernel reads it again. Here SwiGLU and the addition
+happen between the tensor cores and memory, while the other warp group multiplies: at 4 x 2048 tokens on an H100, 620 us
+in place of 820, 420 in place of 576, and the addition for nothing. All sums are in fp32 and in one order.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reference_impl.kernels.cuda_source import CudaFunction, TensorMap
+from reference_impl.kernels.registry import KernelSpec, Pointer, launch, load, require_shape
+from reference_impl.kernels.target import hopper
+
+_FOLDER = Path(__file__).parent
+_WARPS = 12  # a group that feeds, two that multiply
+_STAGES = 4
+_ROWS, _COLUMNS, _DEPTH = 128, 192, 64  # of a tile, and of a stage
+_CLUSTER = 2
+# Pairs of tiles below each other that are under way together: 4, 8 and 16 took 628, 613 and 634 us at 8192 tokens.
+_GROUP = 8
+_CHUNK = 32  # columns of what an epilogue moves at a time
+_CHUNK_ROWS = 64
+_CHUNK_BYTES = _CHUNK_ROWS * _CHUNK * 2
+_ALIGNMENT = 1024
+_BARRIER_BYTES = 128
+# Of a Hopper GPU's multiprocessors without a device: what a plan is made for.
+_MULTIPROCESSORS = 132
+# Tokens from which a kernel serves. Below, tiles are too few for all multiprocessors, and a library has smaller ones: us on
+# an H100 with the library and the kernels around it at 512 tokens, 53.0 for `up_swiglu` (here 48.6), 40.9 for
+# `down_swiglu_backward` (41.6); at 2048 tokens 207 (162) and 148 (112), and 76 to 81 for the down product alone (80).
+_UP_FROM = 512
+_DOWN_BACKWARD_FROM = 1024
+_ADD_FROM = 4096
+
+
+def serves_up(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
+    """Whether `up_swiglu` is there for x [T, H] and the MLP's first matrix [2I, H], and worth it."""
+    return _serves(tokens, _UP_FROM, dtype, hidden, intermediate)
+
+
+def serves_down_backward(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
+    """Whether `down_swiglu_backward` is there for grad [T, H] and the MLP's last matrix [H, I], and worth it."""
+    return _serves(tokens, _DOWN_BACKWARD_FROM, dtype, hidden, intermediate)
+
+
+def serves_add(tokens: int, summed: int, hidden: int, dtype: torch.dtype) -> bool:
+    """Whether `add` is there for x [T, K] and a matrix [H, K], and worth it."""
+    return _serves(tokens, _ADD_FROM, dtype, summed, hidden)
+
+
+def serves_input_gradient(tokens: int, outputs: int, hidden: int, extra: int, dtype: torch.dtype) -> bool:
+    """Whether `input_gradient` is there for grad [T, outputs], a matrix [outputs, H], and an adapter of rank `extra`."""
+    fits = extra % 8 == 0 and 0 < extra <= _DEPTH
+    return fits and _serves(tokens, _ADD_FROM, dtype, outputs, hidden)
+
+
+def _serves(tokens: int, least: int, dtype: torch.dtype, *widths: int) -> bool:
+    # A row is a multiple of 16 bytes, which the copy engine asks for; a panel's width fits what is there.
+    fits = all(width % 8 == 0 and width >= _COLUMNS for width in widths)
+    return hopper() and dtype is torch.bfloat16 and tokens >= least and fits
+
+
+@functools.cache
+def _blocks() -> int:
+    """One block a multiprocessor, in whole clusters: each takes tile after tile."""
+    if not torch.cuda.is_available():
+        return _MULTIPROCESSORS
+    properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return int(properties.multi_processor_count) // _CLUSTER * _CLUSTER
+
+
+def _spec(
+    name: str,
+    shape: tuple[int, int, int],
+    pointers: tuple[str, ...],
+    parameters: tuple[TensorMap, ...],
+    epilogue_bytes: int,
+    extra: int = 0,
+) -> KernelSpec:
+    """shape: rows, width and depth of the product; `epilogue_bytes` of one warp group; extra: as `EXTRA` there."""
+    tokens, width, depth = shape
+    ring = _STAGES * (_ROWS + _COLUMNS) * _DEPTH * 2
+    return KernelSpec(
+        op=f"products.{name}",
+        shape=(*shape, extra) if extra else shape,
+        dtype="bf16",
+        constants=(("columns", _COLUMNS),),
+        num_warps=_WARPS,
+        num_stages=_STAGES,
+        function=CudaFunction(
+            _FOLDER / f"{name}.cu",
+            f"products_{name}",
+            parameters,
+            shared_memory=_ALIGNMENT + ring + 2 * epilogue_bytes + _BARRIER_BYTES,
+            cluster=_CLUSTER,
+        ),
+        pointers=tuple(Pointer(pointer, "bf16") for pointer in pointers),
+        constexprs={"M": tokens, "WIDTH": width, "K": depth, "EXTRA": extra, "COLUMNS": _COLUMNS, "GROUP": _GROUP},
+        grid=(_blocks(),),
+    )
+
+
+def _rows(pointer: int, rows: int, columns: int, box_rows: int) -> TensorMap:
+    """Boxes of an operand [rows, columns] whose columns are summed over."""
+    return TensorMap(pointer, (columns, rows), (columns,), (_DEPTH, box_rows))
+
+
+def _columns(pointer: int, rows: int, columns: int) -> TensorMap:
+    """Boxes of an operand [rows, columns] whose rows are summed over: half a stage, the other block has the other half."""
+    return TensorMap(pointer, (columns, rows), (columns,), (64, _DEPTH // 2))
+
+
+def _chunks(pointer: int, rows: int, columns: int) -> TensorMap:
+    return TensorMap(pointer, (columns, rows), (columns,), (_CHUNK, _CHUNK_ROWS), swizzle=64)
+
+
+def _gated_chunks(pointer: int, rows: int, columns: int) -> TensorMap:
+    """Boxes of gate or of up of a matrix [rows, 2 * columns]; none reaches from one into the other."""
+    sizes, strides = (columns, 2, rows), (columns, 2 * columns)
+    return TensorMap(pointer, sizes, strides, (_CHUNK, 1, _CHUNK_ROWS), swizzle=64)
+
+
+@functools.cache
+def up_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
+    """Kernel of `up_swiglu`."""
+    return _spec(
+        "up_swiglu",
+        (tokens, intermediate, hidden),
+        ("x", "weight", "gate_up", "act"),
+        (
+            _rows(0, tokens, hidden, _ROWS),
+            _rows(1, 2 * intermediate, hidden, _COLUMNS // 2),
+            _gated_chunks(2, tokens, intermediate),
+            _chunks(3, tokens, intermediate),
+        ),
+        epilogue_bytes=2 * 3 * _CHUNK_BYTES,  # two buffers of gate, up and act
+    )
+
+
+@functools.cache
+def down_backward_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
+    """Kernel of `down_swiglu_backward`."""
+    return _spec(
+        "down_swiglu_backward",
+        (tokens, intermediate, hidden),
+        ("grad", "weight", "gate_up", "grad_gate_up"),
+        (
+            _rows(0, tokens, hidden, _ROWS),
+            _columns(1, hidden, intermediate),
+            _gated_chunks(2, tokens, intermediate),
+            _gated_chunks(3, tokens, intermediate),
+        ),
+        epilogue_bytes=4 * 2 * _CHUNK_BYTES,  # four buffers of gate and up
+    )
+
+
+@functools.cache
+def add_spec(tokens: int, summed: int, hidden: int) -> KernelSpec:
+    """Kernel of `add`."""
+    return _spec(
+        "add",
+        (tokens, hidden, summed),
+        ("x", "weight", "residual", "out"),
+        (
+            _rows(0, tokens, summed, _ROWS),
+            _rows(1, hidden, summed, _COLUMNS // 2),
+            _chunks(2, tokens, hidden),
+            _chunks(3, tokens, hidden),
+        ),
+        epilogue_bytes=4 * _CHUNK_BYTES,
+    )
+
+
+@functools.cache
+def input_gradient_spec(tokens: int, outputs: int, hidden: int, extra: int) -> KernelSpec:
+    """Kernel of `input_gradient`."""
+    return _spec(
+        "input_gradient",
+        (tokens, hidden, outputs),
+        ("grad", "weight", "grad_extra", "weight_extra", "out"),
+        (
+            _rows(0, tokens, outputs, _ROWS),
+            _columns(1, outputs, hidden),
+            _rows(2, tokens, extra, _ROWS),
+            _columns(3, extra, hidden),
+            _chunks(4, tokens, hidden),
+        ),
+        epilogue_bytes=4 * _CHUNK_BYTES,
+        extra=extra,
+    )
+
+
+def specializations(
+    *, tokens: int, hidden: int, query: int, qkv: int, intermediate: int, ranks: int, dtype: str
+) -> list[KernelSpec]:
+    """What a block's products launch: fused kernels, or SwiGLU's own. query, qkv: outputs of attention and its inputs'.
+
+    ranks: of both adapters together.
+    """
+    data = {"bf16": torch.bfloat16}.get(dtype, torch.float32)
+    own = load("swiglu")
+    sizes = (tokens, hidden, intermediate)
+    specs: list[KernelSpec] = [
+        up_spec(*sizes) if serves_up(*sizes, data) else own.forward_spec(tokens, intermediate, dtype),
+        down_backward_spec(*sizes)
+        if serves_down_backward(*sizes, data)
+        else own.backward_spec(tokens, intermediate, dtype),
+    ]
+    specs += [add_spec(tokens, k, hidden) for k in (query, intermediate) if serves_add(tokens, k, hidden, data)]
+    if serves_input_gradient(tokens, qkv, hidden, ranks, data):
+        specs.append(input_gradient_spec(tokens, qkv, hidden, ranks))
+    return specs
+
+
+def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """x [T, H], weight [2I, H] with gate's rows first -> gate_up [T, 2I], and act [T, I] of it as it is stored."""
+    (tokens, hidden), intermediate = x.shape, weight.shape[0] // 2
+    spec = up_spec(tokens, hidden, intermediate)
+    require_shape(spec.op, "weight", weight, (2 * intermediate, hidden))
+    gate_up, act = x.new_empty(tokens, 2 * intermediate), x.new_empty(tokens, intermediate)
+    launch(spec, x, weight, gate_up, act)
+    return gate_up, act
+
+
+def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
+    """grad [T, H], weight [H, I], gate_up [T, 2I] -> its gradient, written into `out` if given, which may be gate_up.
+
+    The gradient of act, grad W, is never rounded.
+    """
+    (tokens, hidden), intermediate = grad.shape, weight.shape[1]
+    spec = down_backward_spec(tokens, hidden, intermediate)
+    require_shape(spec.op, "weight", weight, (hidden, intermediate))
+    require_shape(spec.op, "gate_up", gate_up, (tokens, 2 * intermediate))
+    grad_gate_up = torch.empty_like(gate_up) if out is None else out
+    require_shape(spec.op, "out", grad_gate_up, (tokens, 2 * intermediate))
+    launch(spec, grad, weight, gate_up, grad_gate_up)
+    return grad_gate_up
+
+
+def add(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
+    """x [T, K], weight [H, K], residual [T, H] -> residual + x weight^T [T, H], rounded once."""
+    (tokens, summed), hidden = x.shape, weight.shape[0]
+    spec = add_spec(tokens, summed, hidden)
+    require_shape(spec.op, "weight", weight, (hidden, summed))
+    require_shape(spec.op, "residual", residual, (tokens, hidden))
+    out = torch.empty_like(residual)
+    launch(spec, x, weight, residual, out)
+    return out
+
+
+def input_gradient(grad: Tensor, weight: Tensor, grad_extra: Tensor, weight_extra: Tensor) -> Tensor:
+    """grad [T, O], weight [O, H], grad_extra [T, R], weight_extra [R, H] -> both products' sum [T, H], rounded once."""
+    (tokens, outputs), (extra, hidden) = grad.shape, weight_extra.shape
+    spec = input_gradient_spec(tokens, outputs, hidden, extra)
+    require_shape(spec.op, "weight", weight, (outputs, hidden))
+    require_shape(spec.op, "grad_extra", grad_extra, (tokens, extra))
+    out = grad.new_empty(tokens, hidden)
+    launch(spec, grad, weight, grad_extra, weight_extra, out)
+    return out

@@ -1,0 +1,206 @@
+// One product, left [M, K] @ right, by blocks that stay on their multiprocessor and take tile after tile.
+//
+// Legend: M rows, N columns, K summed; a tile is 128 x COLUMNS of the result, a stage 64 of K; a pair is two tiles below
+// each other, one a block of a cluster, which share the right operand: each block fetches half of it for both.
+//
+// Three warp groups: one feeds a ring of stages through the copy engine, two multiply, each a whole tile of its own. While
+// one of these writes its tile out, the other has the tensor cores. So what an epilogue costs is hidden, as long as it takes
+// no longer than a product.
+//
+// Every element is summed by one warp group in the order of K: the same bits in every run. With EXTRA, a second product of a
+// smaller K is summed behind the first, as if its operands stood beside the first ones.
+//
+// Macros: M, N, K, COLUMNS (192 or 128), GROUP (pairs of one group, see `tile_of`), TRANSPOSED (the right operand is [K, N],
+// else [N, K]), EXTRA (0, or the second K: 64 at most), EPILOGUE_BYTES (of each warp group), and those of every spec: NUM_STAGES, NUM_WARPS, CLUSTER.
+#pragma once
+
+#if NUM_WARPS != 12 || CLUSTER != 2
+#error "three warp groups a block, two blocks a cluster"
+#endif
+
+#include "hopper.cuh"
+
+#define ROWS 128
+#define DEPTH 64
+#define LEFT_BYTES (ROWS * DEPTH * 2)
+#define RIGHT_BYTES (COLUMNS * DEPTH * 2)
+#define STAGE_BYTES (LEFT_BYTES + RIGHT_BYTES)
+#define OWN_STEPS ((K + DEPTH - 1) / DEPTH)
+#define STEPS (OWN_STEPS + (EXTRA > 0))
+#define PAIRS ((M + 2 * ROWS - 1) / (2 * ROWS))
+#define PANELS ((N + COLUMNS - 1) / COLUMNS)
+#define ACCUMULATORS_OF_64_ROWS (COLUMNS / 2)
+#define ALIGNMENT 1024
+// Named barriers: 1 and 2 are the warp groups' own.
+#define TURN_OF_GROUP_0 3
+
+// Shared memory by name: the ring, the epilogues' buffers, the barriers.
+struct Places {
+    u32 ring, epilogue, barriers;
+
+    __device__ __forceinline__ explicit Places(const void* memory) {
+        ring = (shared_address(memory) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        epilogue = ring + NUM_STAGES * STAGE_BYTES;
+        barriers = epilogue + 2 * EPILOGUE_BYTES;
+    }
+    __device__ __forceinline__ u32 left(u32 stage) const { return ring + stage * STAGE_BYTES; }
+    __device__ __forceinline__ u32 right(u32 stage) const { return left(stage) + LEFT_BYTES; }
+    __device__ __forceinline__ u32 full(u32 stage) const { return barriers + 8 * stage; }
+    __device__ __forceinline__ u32 empty(u32 stage) const { return barriers + 8 * (NUM_STAGES + stage); }
+    // of an epilogue that reads something: its warp group's, by buffer
+    __device__ __forceinline__ u32 fetched(u32 group, u32 buffer) const {
+        return barriers + 8 * (2 * NUM_STAGES + 4 * group + buffer);
+    }
+};
+
+// Left and right of the product, and of the second one.
+struct Operands {
+    const TensorMap &left, &right, &extra_left, &extra_right;
+};
+
+struct Tile {
+    int row, column;
+};
+
+// Pairs are numbered so that those under way at one time are about as many rows as columns: GROUP pairs below each other,
+// panel by panel, then the next GROUP. Left and right operand are then read from the L2 cache, mostly.
+__device__ __forceinline__ Tile tile_of(u32 number, u32 rank) {
+    const u32 group = number / (GROUP * PANELS);
+    const u32 inside = number - group * (GROUP * PANELS);
+    const u32 height = PAIRS - group * GROUP < GROUP ? PAIRS - group * GROUP : GROUP;
+    const u32 panel = inside / height;
+    const u32 pair = group * GROUP + inside - panel * height;
+    return {static_cast<int>((2 * pair + rank) * ROWS), static_cast<int>(panel * COLUMNS)};
+}
+
+__device__ __forceinline__ void prepare_barriers(const Places& places) {
+    if (threadIdx.x == 0) {
+        for (u32 stage = 0; stage < NUM_STAGES; ++stage) {
+            barrier_init(places.full(stage), 1);
+            barrier_init(places.empty(stage), 2);  // the warp group that read it, in both blocks
+        }
+        for (u32 buffer = 0; buffer < 8; ++buffer) barrier_init(places.fetched(0, buffer), 1);
+        barriers_ready();
+    }
+    cluster_sync();
+}
+
+// This block's half of the right operand of one stage, into both blocks.
+__device__ __forceinline__ void fetch_right(
+    const Places& places, const TensorMap& right, u32 stage, int column, int depth, u32 rank) {
+    const u32 barrier = places.full(stage);
+#if TRANSPOSED
+    // pieces of 64 columns, each [64 of K, 64]: half of K
+    for (int piece = 0; piece < COLUMNS / 64; ++piece) {
+        const u32 to = places.right(stage) + piece * (DEPTH * 128) + rank * (DEPTH / 2 * 128);
+        copy_in_all(to, right, column + 64 * piece, depth + static_cast<int>(rank) * (DEPTH / 2), barrier, 3);
+    }
+#else
+    const u32 to = places.right(stage) + rank * (RIGHT_BYTES / 2);
+    copy_in_all(to, right, depth, right_row(column, rank), barrier, 3);
+#endif
+}
+
+// One thread feeds the ring with all tiles of this block.
+__device__ __forceinline__ void feed(const Places& places, const Operands& operands, u32 rank) {
+    u32 stage = 0, parity = 1;
+    for (u32 number = blockIdx.x / 2; number < PAIRS * PANELS; number += gridDim.x / 2) {
+        const Tile tile = tile_of(number, rank);
+        for (int step = 0; step < STEPS; ++step) {
+            const bool extra = step >= OWN_STEPS;  // what lies beyond its K reads as zeros
+            const int depth = extra ? 0 : step * DEPTH;
+            barrier_wait(places.empty(stage), parity);
+            barrier_expect(places.full(stage), STAGE_BYTES);
+            copy_in(places.left(stage), extra ? operands.extra_left : operands.left, depth, tile.row, places.full(stage));
+            fetch_right(places, extra ? operands.extra_right : operands.right, stage, tile.column, depth, rank);
+            if (++stage == NUM_STAGES) stage = 0, parity ^= 1;
+        }
+    }
+}
+
+#define ACCUMULATORS(i) \
+    "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]), "+f"(c[i + 7])
+
+// c [64, COLUMNS] = (add ? c : 0) + a [64, 16] @ b [16, COLUMNS], both by descriptor.
+__device__ __forceinline__ void multiply(float (&c)[ACCUMULATORS_OF_64_ROWS], u64 a, u64 b, int add) {
+#if COLUMNS == 192
+    asm volatile(
+        "{\n .reg .pred p;\n setp.ne.b32 p, %98, 0;\n"
+        " wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
+        "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
+        "%59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, "
+        "%78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+        "}, %96, %97, p, 1, 1, 0, %99;\n}"
+        : ACCUMULATORS(0), ACCUMULATORS(8), ACCUMULATORS(16), ACCUMULATORS(24), ACCUMULATORS(32), ACCUMULATORS(40), ACCUMULATORS(48), ACCUMULATORS(56), ACCUMULATORS(64), ACCUMULATORS(72), ACCUMULATORS(80), ACCUMULATORS(88)
+        : "l"(a), "l"(b), "r"(add), "n"(TRANSPOSED));
+#else
+    asm volatile(
+        "{\n .reg .pred p;\n setp.ne.b32 p, %66, 0;\n"
+        " wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
+        "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
+        "%59, %60, %61, %62, %63"
+        "}, %64, %65, p, 1, 1, 0, %67;\n}"
+        : ACCUMULATORS(0), ACCUMULATORS(8), ACCUMULATORS(16), ACCUMULATORS(24), ACCUMULATORS(32), ACCUMULATORS(40), ACCUMULATORS(48), ACCUMULATORS(56)
+        : "l"(a), "l"(b), "r"(add), "n"(TRANSPOSED));
+#endif
+}
+
+// The compiler moves no accumulator over this line.
+__device__ __forceinline__ void settle(float (&c)[2][ACCUMULATORS_OF_64_ROWS]) {
+#pragma unroll
+    for (int i = 0; i < ACCUMULATORS_OF_64_ROWS; ++i) {
+        asm volatile("" : "+f"(c[0][i])::"memory");
+        asm volatile("" : "+f"(c[1][i])::"memory");
+    }
+}
+
+// Both blocks hear that this warp group has read a stage.
+__device__ __forceinline__ void release(const Places& places, u32 stage) {
+    const u32 thread = threadIdx.x % 128;
+    if (thread < 2) barrier_arrive_at(places.empty(stage), thread);
+}
+
+// Tile number `turn` of this block, into c: rows 0-63 and 64-127. The warp groups multiply in turns: a barrier's parity tells
+// this round of the ring from the last one alone, so that who comes early would take the other's stages for its own.
+__device__ __forceinline__ void multiply_tile(
+    const Places& places, float (&c)[2][ACCUMULATORS_OF_64_ROWS], u32 turn, u32 group) {
+    u32 stage = turn * STEPS % NUM_STAGES, parity = turn * STEPS / NUM_STAGES & 1, before = 0;
+    settle(c);
+    if (turn > 0) group_wait(TURN_OF_GROUP_0 + group);
+    for (int step = 0; step < STEPS; ++step) {
+        barrier_wait(places.full(stage), parity);
+        products_begin();
+        const u64 left = tile_descriptor(places.left(stage), 0);
+        const u64 right = tile_descriptor(places.right(stage), TRANSPOSED ? DEPTH * 128 : 0);
+#pragma unroll
+        for (int k = 0; k < DEPTH / 16; ++k) {
+            // descriptors count in 16 bytes: 16 elements of K are 32 bytes of a row, or 16 rows of 128 bytes
+            const u64 b = right + k * (TRANSPOSED ? 128 : 2);
+            multiply(c[0], left + 2 * k, b, step + k > 0);
+            multiply(c[1], left + 2 * k + 64 * 128 / 16, b, step + k > 0);
+        }
+        products_commit();
+        if (step == STEPS - 1) group_tell(TURN_OF_GROUP_0 + 1 - group);
+        if (step > 0) {
+            products_wait<1>();
+            release(places, before);
+        }
+        before = stage;
+        if (++stage == NUM_STAGES) stage = 0, parity ^= 1;
+    }
+    products_wait<0>();
+    release(places, before);
+    settle(c);
+}
+
+// Where an element pair of a thread lies in a chunk [64, 32] with the 64-byte swizzle: `half` is 0 or 1 (8 rows below),
+// `eight` which 8 of the 32 columns. Eight rows and four columns of a warp fall on all 32 banks.
+__device__ __forceinline__ u32 chunk_offset(u32 half, u32 eight) {
+    const u32 lane = threadIdx.x % 32;
+    const u32 row = threadIdx.x % 128 / 32 * 16 + half * 8 + lane / 4;
+    return row * 64 + ((eight ^ (row >> 1 & 3)) << 4) + lane % 4 * 4;
+}
