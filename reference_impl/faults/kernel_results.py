@@ -24,6 +24,10 @@ RETURNING = (
     "backward_to_partials",
     "swiglu_forward",
     "swiglu_backward",
+    "up_swiglu",
+    "down_swiglu_backward",
+    "add_product",
+    "input_gradient",
     "cross_entropy_forward_backward_",
     "nf4_dequantize",
 )

@@ -32,6 +32,8 @@ _OPERATORS = {
             "attention_backward",
             "swiglu_forward",
             "swiglu_backward",
+            "add_product",
+            "input_gradient",
             "cross_entropy_forward_backward_",
             "nf4_dequantize",
             "fp8_quantize_rows",
@@ -59,11 +61,23 @@ def plant_kernels(name: str | None, capturing: CapturingTrainer) -> None:
     change(changed)
     if changed.backward_b is not own.backward_b:
         _use_product(trainer, changed)
-    _use_operators(capturing, {operator: getattr(changed, name) for name, operator in _OPERATORS.items()})
+    operators = {operator: getattr(changed, name) for name, operator in _OPERATORS.items()}
+    _use_operators(capturing, operators | _around_swiglu(own, changed))
     if changed.adamw is not own.adamw:
         trainer.optimizer = changed.adamw(trainer.trainable.flat, trainer.config)
     if trainer.config.clip_mode == "fused":
         _use_clip(trainer, changed)
+
+
+def _around_swiglu(own: KernelTable, changed: KernelTable) -> dict[str, object]:
+    """The products that SwiGLU is fused with: where SwiGLU itself is changed, in two steps, so that it is met."""
+    from reference_impl import ops
+
+    apart = own.swiglu_forward is not changed.swiglu_forward, own.swiglu_backward is not changed.swiglu_backward
+    return {
+        "up_swiglu": ops.up_then_swiglu if apart[0] else changed.up_swiglu,
+        "down_swiglu_backward": ops.down_then_swiglu_backward if apart[1] else changed.down_swiglu_backward,
+    }
 
 
 def _use_product(trainer: Trainer, table: KernelTable) -> None:

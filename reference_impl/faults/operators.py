@@ -105,7 +105,14 @@ def swapped_gate_and_up(trainer: Trainer) -> None:
         gradient = swapped(backward(grad_act, swapped(gate_up)))
         return gradient if out is None else out.copy_(gradient)
 
-    _with_operators(trainer, swiglu_forward=lambda gate_up: forward(swapped(gate_up)), swiglu_backward=backward_swapped)
+    _with_operators(
+        trainer,
+        swiglu_forward=lambda gate_up: forward(swapped(gate_up)),
+        swiglu_backward=backward_swapped,
+        # not the products that have SwiGLU within
+        up_swiglu=ops.up_then_swiglu,
+        down_swiglu_backward=ops.down_then_swiglu_backward,
+    )
 
 
 @fault(STEP, "the loss leaves out the last token of a batch, and still divides by all of them", ALL_GRADIENTS)

@@ -69,7 +69,7 @@ def test_keys_of_the_28_layer_shape() -> None:
     config = TrainConfig.preset("qwen2-1.5b", device="cpu", max_norm=1.0, loss_chunk=512)
     found = keys(plan(QWEN, config, (512,)))
     assert "rms_norm.add_forward/2048x1536/bf16/eps=1e-06/w4s1" in found
-    assert "swiglu.backward/2048x8960/bf16/-/w4s1" in found
+    assert "products.down_swiglu_backward/2048x8960x1536/bf16/columns=192/w12s4" in found
     assert "cross_entropy.forward_backward/512x151936/bf16/-/w32s1" in found
     assert "clip.scale_reduce/2240x28/fp32/max_norm=1.0,eps=1e-06/w4s1" in found
 

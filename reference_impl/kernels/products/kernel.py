@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from reference_impl.kernels.cuda_source import CudaFunction, TensorMap
-from reference_impl.kernels.registry import KernelSpec, Pointer, launch, load, require_shape
+from reference_impl.kernels.registry import KernelSpec, Pointer, launch, load, require_shape, torch_dtype
 from reference_impl.kernels.target import hopper
 
 _FOLDER = Path(__file__).parent
@@ -60,6 +60,11 @@ def serves_down_backward(tokens: int, hidden: int, intermediate: int, dtype: tor
 def serves_add(tokens: int, summed: int, hidden: int, dtype: torch.dtype) -> bool:
     """Whether `add` is there for x [T, K] and a matrix [H, K], and worth it."""
     return _serves(tokens, _ADD_FROM, dtype, summed, hidden)
+
+
+def adds(tokens: int, hidden: int, query: int, intermediate: int, dtype: str) -> bool:
+    """Whether both products of a block that end in the residual stream add to it, so that no norm has to."""
+    return all(serves_add(tokens, summed, hidden, torch_dtype(dtype)) for summed in (query, intermediate))
 
 
 def serves_input_gradient(tokens: int, outputs: int, hidden: int, extra: int, dtype: torch.dtype) -> bool:
@@ -211,8 +216,7 @@ def specializations(
 
     ranks: of both adapters together.
     """
-    data = {"bf16": torch.bfloat16}.get(dtype, torch.float32)
-    own = load("swiglu")
+    data, own = torch_dtype(dtype), load("swiglu")
     sizes = (tokens, hidden, intermediate)
     specs: list[KernelSpec] = [
         up_spec(*sizes) if serves_up(*sizes, data) else own.forward_spec(tokens, intermediate, dtype),
@@ -220,7 +224,8 @@ def specializations(
         if serves_down_backward(*sizes, data)
         else own.backward_spec(tokens, intermediate, dtype),
     ]
-    specs += [add_spec(tokens, k, hidden) for k in (query, intermediate) if serves_add(tokens, k, hidden, data)]
+    if adds(tokens, hidden, query, intermediate, dtype):
+        specs += [add_spec(tokens, query, hidden), add_spec(tokens, intermediate, hidden)]
     if serves_input_gradient(tokens, qkv, hidden, ranks, data):
         specs.append(input_gradient_spec(tokens, qkv, hidden, ranks))
     return specs
