@@ -41,7 +41,7 @@ class CudaKernel:
     """A compiled kernel, as `KernelFunction` says; `function` is the driver's, once it is loaded."""
 
     def __init__(self, spec: KernelSpec, source: CudaFunction, binary: Binary) -> None:
-        self.asm = {"ptx": binary.ptx, "cubin": binary.cubin}
+        self.asm: dict[str, Any] = {"ptx": binary.ptx, "cubin": binary.cubin}
         self.metadata = SimpleNamespace(name=source.entry, shared=source.shared_memory, num_warps=spec.num_warps)
         self.function: Any = None
 
