@@ -215,7 +215,7 @@ class Call:
     asked: frozenset[str]  # arms, and `FLOORS`
     before: PeerRun | None
     environment: dict[str, Any]
-    began: float = field(default_factory=time.monotonic)
+    began: float  # by `time.monotonic`
     reference: dict[str, Any] = field(default_factory=dict)
     arms: list[Running] = field(default_factory=list)
     floors: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -264,7 +264,7 @@ class Call:
         print(f"{what} after {self.seconds:.0f} s", file=sys.stderr, flush=True)
 
 
-def prepared(asked: Asked, before: PeerRun | None, folder: Path) -> Call:
+def prepared(asked: Asked, before: PeerRun | None, folder: Path, began: float) -> Call:
     """The call with its checkpoint and reference losses, computed in a process that is gone before anything is timed.
 
     Raises OtherRunError, before anything is computed, for a run that cannot be gone on with.
@@ -278,7 +278,7 @@ def prepared(asked: Asked, before: PeerRun | None, folder: Path) -> Call:
             environment = worker.ask({"do": "environment"}, PREPARE_LIMIT_S)["environment"]
             if before is not None:
                 check_joinable(before, asked.model, asked.batch_size, environment)
-            call = Call(base, places, asked.arms, before, environment)
+            call = Call(base, places, asked.arms, before, environment, began)
             if not call.wanted:
                 return call
             written = worker.ask(
@@ -301,7 +301,7 @@ def prepared(asked: Asked, before: PeerRun | None, folder: Path) -> Call:
 
 def measure_all(asked: Asked, folder: Path, out: Path) -> PeerRun:
     """What is asked for and not in ``out`` yet, written there after every sitting. Raises OtherRunError."""
-    call = prepared(asked, read_run(out), folder)
+    call = prepared(asked, read_run(out), folder, time.monotonic())
     for name, shape in call.wanted:
         if name == FLOORS and call.seconds < asked.limit_s:
             call.measure_floors(shape, folder)
