@@ -97,9 +97,8 @@ class PeerRun:
 
     def expected_loss(self, arm: Measured) -> float:
         """The reference for the weights that this arm holds and the targets that it counts."""
-        variant = "nf4_double" if "double" in arm.facts["quantization"] else "nf4"
         counting = "all" if arm.facts["loss_positions"] == "all" else "shifted"
-        return self.reference[str(arm.shape)][variant][counting]
+        return self.reference[str(arm.shape)][arm.facts["weights"]][counting]
 
     def tolerance(self, arm: Measured) -> float:
         """Of what its products run in, where that is not its dtype."""

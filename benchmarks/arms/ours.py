@@ -40,6 +40,7 @@ def open_ours(job: Job) -> OpenedArm:
         "trains": "LoRA on q and v, and the two norm gains of each layer",
         "clip": "per layer, fused",
         "quantization": "NF4, fp32 absmax" + (", values kept dense" if config.weights == "nf4_dense" else ""),
+        "weights": "nf4",
         "loss_positions": "all",
         "dtype": str(trainer.dtype),
     }

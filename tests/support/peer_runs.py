@@ -9,11 +9,21 @@ from benchmarks.peer_plan import Shape
 from benchmarks.peer_run import Measured, PeerRun
 
 SHAPE = Shape(4, 512)
-BF16_FACTS = {"dtype": "torch.bfloat16", "quantization": "NF4, fp32 absmax", "loss_positions": "all"}
+BF16_FACTS = {
+    "dtype": "torch.bfloat16",
+    "quantization": "NF4, fp32 absmax",
+    "weights": "nf4",
+    "loss_positions": "all",
+}
 FP8_FACTS = {**BF16_FACTS, "products": "float8_e4m3fn"}
 PEER_FACTS = {**BF16_FACTS, "loss_positions": "all but the last of each row"}
-UNSLOTH_FACTS = {**PEER_FACTS, "quantization": "NF4, double-quantized absmax"}
-REFERENCE = {"nf4": {"all": 12.0, "shifted": 12.1}, "nf4_double": {"all": 12.2, "shifted": 12.3}}
+UNSLOTH_FACTS = {**PEER_FACTS, "quantization": "NF4, double-quantized absmax", "weights": "nf4_double"}
+TORCHTUNE_FACTS = {**UNSLOTH_FACTS, "weights": "nf4_torchao"}
+REFERENCE = {
+    "nf4": {"all": 12.0, "shifted": 12.1},
+    "nf4_double": {"all": 12.2, "shifted": 12.3},
+    "nf4_torchao": {"all": 12.4, "shifted": 12.5},
+}
 FLOORS = {"step": 26.0, "floor": 20.0, "fused_floor": 19.5, "fp8_step": 19.0}
 ENVIRONMENT = {
     "commit": "c0ffee",
