@@ -3,13 +3,50 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.arms import fused_peers
+from benchmarks.arms.job import Job
 from benchmarks.peer_checkpoint import _double_nf4, _plain_nf4, torchao_nf4
+
+
+class Model(torch.nn.Module):
+    """As transformers' model whose `forward` Liger has patched: the loss is a function of a module of Liger's."""
+
+    def __init__(self, liger: ModuleType) -> None:
+        super().__init__()
+        self.liger = liger
+        self.embedding = torch.nn.Embedding(256, 4)
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(loss=self.liger.LigerForCausalLMLoss(self.embedding(input_ids).tanh(), labels))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's, at its break
+def test_liger_loss_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[bool] = []
+
+    def loss(hidden: Tensor, _labels: Tensor) -> Tensor:
+        compiled.append(torch.compiler.is_compiling())
+        return hidden.square().mean()
+
+    kernels, model = ModuleType("liger_kernel.transformers"), ModuleType("liger_kernel.transformers.model.qwen2")
+    kernels.__dict__["apply_liger_kernel_to_qwen2"] = lambda **_: None
+    model.__dict__["LigerForCausalLMLoss"] = loss
+    modules = {module.__name__: module for module in (kernels, model)}
+    monkeypatch.setattr(fused_peers, "import_module", modules.__getitem__)
+    monkeypatch.setattr(fused_peers, "peft_model", lambda _job: Model(model))
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    opened = fused_peers.open_liger(Job("hf_liger_compiled", "tiny", 2, 8, "cpu", "", ""))
+    assert opened.step(0) is not None
+    assert compiled == [False]
+    assert opened.facts["loss"] == "Liger's, not compiled"
 
 
 def exact_weights() -> Tensor:
