@@ -40,6 +40,7 @@ class KernelTable:
     attention_backward: Callable[..., Tensor]
     swiglu_forward: Callable[[Tensor], Tensor]
     swiglu_backward: Callable[..., Tensor]
+    lora_gradients: Callable[..., None]
     cross_entropy_forward_backward_: Callable[[Tensor, Tensor, Tensor | float], Tensor]
     nf4_dequantize: Callable[..., Tensor]
     adamw: Callable[[Tensor, TrainConfig], FlatAdamW]
@@ -90,6 +91,7 @@ def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
         attention.backward,
         swiglu.forward,
         swiglu.backward,
+        registry.load("lora_gradients").write,
         registry.load("cross_entropy").forward_backward_,
         registry.load("nf4").dequantize,
         FlatAdamW,
@@ -143,6 +145,7 @@ def trainer_table(path: GemmPath) -> KernelTable:
         ops.attention_backward,
         ops.swiglu_forward,
         ops.swiglu_backward,
+        ops.lora_gradients,
         ops.cross_entropy_forward_backward_,
         ops.nf4_dequantize,
         FlatAdamW,
