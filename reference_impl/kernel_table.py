@@ -44,6 +44,7 @@ class KernelTable:
     down_swiglu_backward: Callable[..., Tensor]
     add_product: Callable[[Tensor, Tensor, Tensor], Tensor]
     input_gradient: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    lora_gradients: Callable[..., None]
     cross_entropy_forward_backward_: Callable[[Tensor, Tensor, Tensor | float], Tensor]
     nf4_dequantize: Callable[..., Tensor]
     adamw: Callable[[Tensor, TrainConfig], FlatAdamW]
@@ -98,6 +99,7 @@ def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
         products.down_swiglu_backward,
         products.add,
         products.input_gradient,
+        registry.load("lora_gradients").write,
         registry.load("cross_entropy").forward_backward_,
         registry.load("nf4").dequantize,
         FlatAdamW,
@@ -155,6 +157,7 @@ def trainer_table(path: GemmPath) -> KernelTable:
         ops.down_swiglu_backward,
         ops.add_product,
         ops.input_gradient,
+        ops.lora_gradients,
         ops.cross_entropy_forward_backward_,
         ops.nf4_dequantize,
         FlatAdamW,
