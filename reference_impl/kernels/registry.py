@@ -55,6 +55,7 @@ __all__ = [
     "launching_by",
     "load",
     "load_compiled",
+    "multiprocessors",
     "offline_compile",
     "remove_launcher",
     "require_shape",
@@ -87,6 +88,15 @@ def shared_memory_bytes() -> int:
         return 227 * 1024
     properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
     return int(properties.shared_memory_per_block_optin)
+
+
+@functools.cache
+def multiprocessors() -> int:
+    """How many the current CUDA device has; without one, Hopper's 132 (an H100 SXM's, an H200's)."""
+    if not torch.cuda.is_available():
+        return 132
+    properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return int(properties.multi_processor_count)
 
 
 def require_shape(op: str, argument: str, tensor: Tensor, shape: tuple[int, ...]) -> None:

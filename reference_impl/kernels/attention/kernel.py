@@ -9,9 +9,12 @@ of a tile of queries, and of keys.
 as FlashAttention-2 computes them (Dao 2023, arXiv 2307.08691): products of the data's dtype accumulated in fp32, P and
 dS rounded to the data's dtype, lse kept from the forward. FlashAttention-2 adds up dQ by atomics; here every gradient
 has one writer that sums in fixed order, so results are the same bits in every run, at the price of computing P and dP
-twice. Two roles share a launch: a program has the dQ of one query block, or one query head's dK and dV of one key
-block. A last kernel sums these over the query heads of a key head, and packs them. dQ and dK are rotated back (see
-`kernels/rope`) in fp32.
+twice. dQ and dK are rotated back (see `kernels/rope`) in fp32.
+
+On Hopper, where `hopper.serves` says so, the backward is two kernels of CUDA C++. Elsewhere it is three of Triton. In
+the second of these two roles share a launch: a program has the dQ of one query block, or one query head's dK and dV of
+one key block. A last kernel sums these, each rounded to the data's dtype, over the query heads of a key head, and packs
+them.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from reference_impl.kernels.attention import hopper
 from reference_impl.kernels.attention.tiles import (
     attend,
     columns,
@@ -281,7 +285,7 @@ def _sizes(seq_len: int, heads: int, kv_heads: int, head_dim: int, block: int) -
 
 @functools.cache
 def delta_spec(batch: int, seq_len: int, heads: int, head_dim: int, dtype: str) -> KernelSpec:
-    """First kernel of `backward`: rowsum(dO * O), fp32 [B, N, S]."""
+    """First kernel of `backward` in Triton: rowsum(dO * O), fp32 [B, N, S]."""
     return KernelSpec(
         op="attention.delta",
         shape=(batch, seq_len, heads, head_dim),
@@ -304,7 +308,7 @@ def delta_spec(batch: int, seq_len: int, heads: int, head_dim: int, dtype: str) 
 
 @functools.cache
 def backward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> KernelSpec:
-    """Second kernel of `backward`: dQ into the packed gradient, dK and dV of every query head, [T, N * D] each."""
+    """Second kernel of `backward` in Triton: dQ, packed, and dK and dV of every query head, [T, N * D] each."""
     block = _BLOCKS[dtype]
     tiled = _is_tiled(seq_len, head_dim, block, dtype)
     tile = (block, head_dim) if tiled else None
@@ -330,7 +334,7 @@ def backward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim:
 
 @functools.cache
 def reduce_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> KernelSpec:
-    """Last kernel of `backward`: dK and dV summed over the query heads of each key head, dK rotated back."""
+    """Last kernel of `backward` in Triton: dK and dV summed over the query heads of each key head, dK rotated back."""
     tokens = batch * seq_len
     return KernelSpec(
         op="attention.reduce",
@@ -363,8 +367,10 @@ def reduce_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: i
 def specializations(
     *, batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str
 ) -> list[KernelSpec]:
-    """The kernel of the forward and the three of the backward."""
+    """The kernel of the forward, and the two or three of the backward."""
     sizes = (batch, seq_len, heads, kv_heads, head_dim, dtype)
+    if hopper.serves(*sizes):
+        return [forward_spec(*sizes), *hopper.specializations(batch, seq_len, heads, kv_heads)]
     return [
         forward_spec(*sizes),
         delta_spec(batch, seq_len, heads, head_dim, dtype),
@@ -417,6 +423,8 @@ def backward(
     require_shape(spec.op, "log_sum_exp", log_sum_exp, (batch, heads, seq_len))
     require_shape(spec.op, "cos", cos, (seq_len, head_dim // 2))
     require_shape(spec.op, "sin", sin, (seq_len, head_dim // 2))
+    if hopper.serves(*sizes, dtype):
+        return hopper.backward(grad_output, qkv, output, log_sum_exp, cos, sin, sizes[:4])
     delta = torch.empty_like(log_sum_exp)
     launch(delta_spec(batch, seq_len, heads, head_dim, dtype), grad_output, output, delta)
     grad_qkv, grad_key, grad_value = torch.empty_like(qkv), torch.empty_like(output), torch.empty_like(output)

@@ -16,13 +16,20 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from reference_impl.kernels.cuda_source import CudaFunction, TensorMap
-from reference_impl.kernels.registry import KernelSpec, Pointer, launch, load, require_shape, torch_dtype
+from reference_impl.kernels.registry import (
+    KernelSpec,
+    Pointer,
+    launch,
+    load,
+    multiprocessors,
+    require_shape,
+    torch_dtype,
+)
 from reference_impl.kernels.target import hopper
 
 _FOLDER = Path(__file__).parent
@@ -37,8 +44,6 @@ _CHUNK_BYTES = _CHUNK * _CHUNK * 2
 _NARROW = 32  # columns of it in `up_swiglu`
 _ALIGNMENT = 1024
 _BARRIER_BYTES = 128
-# Of a Hopper GPU's multiprocessors without a device: what a plan is made for.
-_MULTIPROCESSORS = 132
 # Tokens from which a kernel serves. Below, tiles are too few for all multiprocessors, and a library has smaller ones.
 # On an H100 (us; library with the kernels around it, here): up 52.2, 48.7 at 512 tokens, 190, 158 at 2048; down 41.2,
 # 41.6 and 145, 109; the last product alone, without the addition, 31.1, 66.7, 72.9, 76.2, and
@@ -75,13 +80,9 @@ def _serves(tokens: int, least: int, dtype: torch.dtype, *widths: int) -> bool:
     return hopper() and dtype is torch.bfloat16 and tokens >= least and fits
 
 
-@functools.cache
 def _blocks() -> int:
     """One block a multiprocessor, in whole clusters: each takes tile after tile."""
-    if not torch.cuda.is_available():
-        return _MULTIPROCESSORS
-    properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return int(properties.multi_processor_count) // _CLUSTER * _CLUSTER
+    return multiprocessors() // _CLUSTER * _CLUSTER
 
 
 def _spec(

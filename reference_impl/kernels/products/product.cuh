@@ -18,7 +18,7 @@
 #error "three warp groups a block, two blocks a cluster, 192 columns an instruction"
 #endif
 
-#include "hopper.cuh"
+#include "../hopper.cuh"
 
 #define ROWS 128
 #define DEPTH 64

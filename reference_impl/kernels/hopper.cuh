@@ -28,6 +28,10 @@ __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+__device__ __forceinline__ void barrier_arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 // Arrive at the barrier of the same name in block `rank` of the cluster.
 __device__ __forceinline__ void barrier_arrive_at(u32 barrier, u32 rank) {
     asm volatile(
@@ -37,24 +41,44 @@ __device__ __forceinline__ void barrier_arrive_at(u32 barrier, u32 rank) {
         : "memory");
 }
 
+// As `barrier_arrive_at`; a thread that waits there by `barrier_wait<true>` sees what this one did before.
+__device__ __forceinline__ void barrier_release_at(u32 barrier, u32 rank) {
+    asm volatile(
+        "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
+        " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+        "r"(rank)
+        : "memory");
+}
+
+template <bool OF_CLUSTER>
 __device__ __forceinline__ bool barrier_passed(u32 barrier, u32 parity) {
     u32 passed;
-    asm volatile(
-        "{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-        " selp.u32 %0, 1, 0, p;\n}"
-        : "=r"(passed)
-        : "r"(barrier), "r"(parity)
-        : "memory");
+    if (OF_CLUSTER)
+        asm volatile(
+            "{\n .reg .pred p;\n mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+            " selp.u32 %0, 1, 0, p;\n}"
+            : "=r"(passed)
+            : "r"(barrier), "r"(parity)
+            : "memory");
+    else
+        asm volatile(
+            "{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+            " selp.u32 %0, 1, 0, p;\n}"
+            : "=r"(passed)
+            : "r"(barrier), "r"(parity)
+            : "memory");
     return passed != 0;
 }
 
+// OF_CLUSTER: what other blocks of the cluster wrote before they arrived is seen after it.
+template <bool OF_CLUSTER = false>
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
 #ifdef TRAP_AFTER
     // A hang is worse than a wrong result: a build for the first tests gives up.
-    for (u32 polls = 0; !barrier_passed(barrier, parity) && polls < TRAP_AFTER; ++polls) {
+    for (u32 polls = 0; !barrier_passed<OF_CLUSTER>(barrier, parity) && polls < TRAP_AFTER; ++polls) {
     }
 #else
-    while (!barrier_passed(barrier, parity)) {
+    while (!barrier_passed<OF_CLUSTER>(barrier, parity)) {
     }
 #endif
 }
@@ -123,6 +147,14 @@ __device__ __forceinline__ void copy_in_all(u32 to, const TensorMap& map, int x,
         : "memory");
 }
 
+// Bytes that lie one after the other: a multiple of 16, aligned to 16.
+__device__ __forceinline__ void copy_in(u32 to, const void* from, u32 bytes, u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+        "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+        : "memory");
+}
+
 __device__ __forceinline__ void copy_out(const TensorMap& map, int x, int y, u32 from) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(x), "r"(y),
                  "r"(from)
@@ -180,12 +212,19 @@ __device__ __forceinline__ u32 pack_bf16(float low, float high) {
 __device__ __forceinline__ float low_bf16(u32 packed) { return __uint_as_float(packed << 16); }
 __device__ __forceinline__ float high_bf16(u32 packed) { return __uint_as_float(packed & 0xFFFF0000u); }
 
+__device__ __forceinline__ float exp2_fast(float x) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+    return power;
+}
+
 __device__ __forceinline__ float sigmoid(float x) {
-    float power, result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(-1.4426950408889634f * x));
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0f + power));
+    float result;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0f + exp2_fast(-1.4426950408889634f * x)));
     return result;
 }
+
+// ---- shared memory
 
 __device__ __forceinline__ u32 shared_load(u32 address) {
     u32 value;
@@ -195,4 +234,19 @@ __device__ __forceinline__ u32 shared_load(u32 address) {
 
 __device__ __forceinline__ void shared_store(u32 address, u32 value) {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
+// The same place in the shared memory of block `rank` of the cluster.
+__device__ __forceinline__ u32 address_at(u32 address, u32 rank) {
+    u32 remote;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
+    return remote;
+}
+
+// To a place of `address_at`; that block's barrier counts the 16 bytes when they are there.
+__device__ __forceinline__ void shared_store_at(u32 address, float a, float b, float c, float d, u32 barrier) {
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+        "f"(a), "f"(b), "f"(c), "f"(d), "r"(barrier)
+        : "memory");
 }

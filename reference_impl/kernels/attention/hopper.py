@@ -1,0 +1,169 @@
+"""Attention's backward in two kernels for Hopper, without atomics; legend and formulas in `kernel.py`.
+
+`dq.cu` writes dQ, and delta = rowsum(dO * O) for the other; `dkdv.cu` writes dK and dV, summed over the query heads of
+a key head. Both compute P and dP: 7 products where 5 would do with a sum by atomics, so that each gradient has one
+writer that sums in fixed order. Operands come through Hopper's copy engine into a ring of stages, and two warp groups
+multiply. P and dS are rounded to bf16 as factors of products; sums are in fp32. dK and dV are rounded once, when all
+query heads of a group are summed, where the kernels of `kernel.py` round each head's share before. dQ and dK are
+rotated back in fp32 before they are rounded.
+
+On an H100 (us; `kernel.py`'s three kernels, these): 392, 300 at 4 x 2048 tokens, 123, 106 at 4 x 1024, 1694, 1055 at
+4 x 4096, 1353, 1060 at 1 x 8192.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from reference_impl.kernels.cuda_source import Address, CudaFunction, TensorMap
+from reference_impl.kernels.registry import Constant, KernelSpec, Pointer, launch, multiprocessors
+from reference_impl.kernels.target import hopper
+
+_FOLDER = Path(__file__).parent
+_WARPS = 12  # a group that feeds, two that multiply
+_HEAD_DIM = 128
+_ROWS = 64  # of a tile
+_TILE_BYTES = 2 * _ROWS * _HEAD_DIM
+# Query heads of a key head. Others would do as well, by what the sources say; none was ever run.
+_GROUP = 6
+# Tokens of a sequence from which these serve, and of a pair of key tiles: whole pairs alone.
+_FROM = 1024
+_PAIR = 256
+# Blocks of a cluster share the work of a pair, so that there is about one block a multiprocessor. At 4 x 1024 tokens
+# dK and dV took 87 us with two, 66 with three, and 118 with four.
+_CLUSTER_AT_MOST = 3
+# Tenths of the multiprocessors that have a block at least: below, `kernel.py`'s many small programs fill more of them.
+_TENTHS = 7
+_DQ_STAGES = 3  # and 4 took as long
+# Longer sequences have two stages where several blocks share a pair: 1058 us at 1 x 8192, and 1077 with three.
+_THREE_STAGES_TO = 4096
+
+
+def serves(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> bool:
+    """Whether these kernels are there for such a backward, and worth it."""
+    fits = head_dim == _HEAD_DIM and heads == _GROUP * kv_heads and seq_len % _PAIR == 0
+    if not (hopper() and dtype == "bf16" and fits and seq_len >= _FROM):
+        return False
+    pairs = _pairs(batch, seq_len, kv_heads)
+    return 10 * pairs * _cluster(pairs) >= _TENTHS * multiprocessors()
+
+
+def _pairs(batch: int, seq_len: int, kv_heads: int) -> int:
+    return batch * kv_heads * seq_len // _PAIR
+
+
+def _cluster(pairs: int) -> int:
+    """Blocks a pair: as many as multiprocessors have room for."""
+    return max(1, min(_CLUSTER_AT_MOST, multiprocessors() // pairs))
+
+
+def _stages(seq_len: int, cluster: int) -> int:
+    """As many as fit beside what blocks of a cluster send each other; four at most."""
+    return 2 if cluster > 1 and seq_len > _THREE_STAGES_TO else 5 - cluster
+
+
+@functools.cache
+def dq_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec:
+    """First kernel: dQ into the packed gradient, and delta, fp32 [B, N, S]."""
+    tokens = batch * seq_len
+    names = ("qkv", "grad_output", "output")
+    shared_memory = (6 + 2 * _DQ_STAGES) * _TILE_BYTES + 8 * (2 * _DQ_STAGES + 2)
+    return KernelSpec(
+        op="attention.dq",
+        shape=(batch, seq_len, heads, kv_heads, _HEAD_DIM),
+        dtype="bf16",
+        constants=(),
+        num_warps=_WARPS,
+        num_stages=_DQ_STAGES,
+        function=CudaFunction(
+            _FOLDER / "dq.cu",
+            "attention_dq",
+            (
+                _tiles(0, tokens, heads + 2 * kv_heads),
+                _tiles(1, tokens, heads),
+                _tiles(2, tokens, heads),
+                *(Address(index) for index in range(3, 8)),
+            ),
+            shared_memory,
+        ),
+        pointers=(
+            *(Pointer(name, "bf16") for name in names),
+            *(Pointer(name, "fp32") for name in ("log_sum_exp", "delta", "cos", "sin")),
+            Pointer("grad_qkv", "bf16"),
+        ),
+        constexprs={"BATCH": batch, **_sizes(seq_len, heads, kv_heads, shared_memory)},
+        grid=(multiprocessors(),),
+    )
+
+
+@functools.cache
+def dkdv_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec:
+    """Second kernel: dK and dV into the packed gradient."""
+    tokens, pairs = batch * seq_len, _pairs(batch, seq_len, kv_heads)
+    cluster = _cluster(pairs)
+    stages = _stages(seq_len, cluster)
+    # What each other block of a cluster sends of a tile's sums: of 16 units, 8 registers of each of 256 threads.
+    exchange = (cluster - 1) * -(-16 // cluster) * 8 * 256 * 4
+    ring = stages * (2 * _TILE_BYTES + 2 * 4 * _ROWS)
+    shared_memory = 4 * _TILE_BYTES + ring + exchange + 8 * (2 * stages + 4)
+    return KernelSpec(
+        op="attention.dkdv",
+        shape=(batch, seq_len, heads, kv_heads, _HEAD_DIM),
+        dtype="bf16",
+        constants=(("cluster", cluster),),
+        num_warps=_WARPS,
+        num_stages=stages,
+        function=CudaFunction(
+            _FOLDER / "dkdv.cu",
+            "attention_dkdv",
+            (
+                _tiles(0, tokens, heads + 2 * kv_heads),
+                _tiles(1, tokens, heads),
+                *(Address(index) for index in range(2, 7)),
+            ),
+            shared_memory,
+            cluster,
+        ),
+        pointers=(
+            *(Pointer(name, "bf16") for name in ("qkv", "grad_output")),
+            *(Pointer(name, "fp32") for name in ("log_sum_exp", "delta", "cos", "sin")),
+            Pointer("grad_qkv", "bf16"),
+        ),
+        constexprs=_sizes(seq_len, heads, kv_heads, shared_memory),
+        grid=(pairs * cluster,),
+    )
+
+
+def _tiles(pointer: int, tokens: int, heads: int) -> TensorMap:
+    """Boxes of a matrix [T, heads * D]: half a tile, since a row of one is 128 bytes."""
+    columns = heads * _HEAD_DIM
+    return TensorMap(pointer, (columns, tokens), (columns,), (_HEAD_DIM // 2, _ROWS))
+
+
+def _sizes(seq_len: int, heads: int, kv_heads: int, shared_memory: int) -> dict[str, Constant]:
+    return {"S": seq_len, "HEADS": heads, "KV_HEADS": kv_heads, "SHARED_MEMORY": shared_memory}
+
+
+def specializations(batch: int, seq_len: int, heads: int, kv_heads: int) -> list[KernelSpec]:
+    """Both kernels of the backward, where they serve."""
+    return [spec(batch, seq_len, heads, kv_heads) for spec in (dq_spec, dkdv_spec)]
+
+
+def backward(
+    grad_output: Tensor,
+    qkv: Tensor,
+    output: Tensor,
+    log_sum_exp: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    sizes: tuple[int, int, int, int],
+) -> Tensor:
+    """As `kernel.backward`, which has seen that these kernels serve; sizes: batch, seq_len, heads, kv_heads."""
+    delta, grad_qkv = torch.empty_like(log_sum_exp), torch.empty_like(qkv)
+    launch(dq_spec(*sizes), qkv, grad_output, output, log_sum_exp, delta, cos, sin, grad_qkv)
+    launch(dkdv_spec(*sizes), qkv, grad_output, log_sum_exp, delta, cos, sin, grad_qkv)
+    return grad_qkv

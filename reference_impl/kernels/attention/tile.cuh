@@ -1,0 +1,133 @@
+// Attention's backward on Hopper: tiles in shared memory, and a warp group's products of them.
+//
+// A tile is [64 rows, 128 columns] of bf16, 16 KB, in two boxes of 64 columns (128 bytes a row, 128-byte swizzle, 8 KB
+// each), as the copy engine writes them. The same bytes serve as a K-major factor (rows are the product's M or N) and as
+// an MN-major one (rows are the product's K).
+//
+// Of a 64-row accumulator, thread t of a warp group holds rows 16 * (t / 32) + t % 32 / 4 (+ 8), and columns
+// 8 * j + 2 * (t % 4) (+ 1): d[4 j + 0, 1], and d[4 j + 2, 3] 8 rows on. A left factor in registers has the same layout
+// with two bf16 in each register.
+//
+// Macros: S sequence length, HEADS, KV_HEADS, SHARED_MEMORY (bytes that a launch gives), and those of every spec.
+#pragma once
+
+#include "../hopper.cuh"
+
+#if NUM_WARPS != 12
+#error "three warp groups a block: one feeds, two multiply"
+#endif
+
+constexpr u32 D = 128;
+constexpr u32 GROUP = HEADS / KV_HEADS;
+constexpr u32 WIDTH = (HEADS + 2 * KV_HEADS) * D;
+constexpr float SCALE = 0.08838834764831845f;  // 1 / sqrt(D)
+constexpr float LOG2_E = 1.4426950408889634f;
+static_assert(HEADS % KV_HEADS == 0, "whole groups of heads");
+
+constexpr u32 TILE_ROWS = 64;
+constexpr u32 TILE_BYTES = 16384;
+constexpr u32 BOX_COLUMNS = 64;
+constexpr u32 BOX_BYTES = 8192;
+
+// Threads that multiply; a warp of them releases by itself what it has read.
+constexpr u32 CONSUMERS = 256;
+constexpr u32 CONSUMER_WARPS = CONSUMERS / 32;
+
+__device__ __forceinline__ void copy_tile(u32 to, const TensorMap& map, u32 column, u32 row, u32 barrier) {
+    copy_in(to, map, column, row, barrier);
+    copy_in(to + BOX_BYTES, map, column + BOX_COLUMNS, row, barrier);
+}
+
+__device__ __forceinline__ void release(u32 barrier) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
+}
+
+// Two numbers of a table that no kernel writes meanwhile, loaded where the source says.
+__device__ __forceinline__ float2 load_table(const float2* entry) {
+    float2 value;
+    asm volatile("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "l"(__cvta_generic_to_global(entry)));
+    return value;
+}
+
+// Each of four neighbouring threads has a part of four blocks; each gets all four parts of the block of its number.
+__device__ __forceinline__ uint4 quad_transpose(u32 a, u32 b, u32 c, u32 d) {
+    bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
+    u32 x = __shfl_xor_sync(0xffffffff, odd ? a : b, 1), y = __shfl_xor_sync(0xffffffff, odd ? c : d, 1);
+    if (odd) a = x, c = y;
+    else b = x, d = y;
+    x = __shfl_xor_sync(0xffffffff, upper ? a : c, 2), y = __shfl_xor_sync(0xffffffff, upper ? b : d, 2);
+    return upper ? uint4{x, y, c, d} : uint4{a, b, x, y};
+}
+
+// ---- products
+
+// Descriptors: the leading distance of a K-major factor is not read; rows as the product's K, the next 64 columns are a
+// box further.
+__device__ __forceinline__ u64 k_major(u32 tile) { return tile_descriptor(tile, 16); }
+__device__ __forceinline__ u64 mn_major(u32 tile) { return tile_descriptor(tile, BOX_BYTES); }
+
+// How far slice `step` of 16 along K lies into a tile, in units of 16 bytes.
+__device__ __forceinline__ constexpr u64 k_major_step(int step) { return (step / 4) * (BOX_BYTES >> 4) + (step % 4) * 2; }
+__device__ __forceinline__ constexpr u64 mn_major_step(int step) { return step * (2048 >> 4); }
+
+#define ACC8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define ACC32(d) ACC8(d, 0), ACC8(d, 8), ACC8(d, 16), ACC8(d, 24)
+#define ACC64(d) ACC32(d), ACC8(d, 32), ACC8(d, 40), ACC8(d, 48), ACC8(d, 56)
+#define LIST32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26," \
+    "%27,%28,%29,%30,%31"
+#define LIST64 LIST32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
+    "%55,%56,%57,%58,%59,%60,%61,%62,%63"
+
+// At most PENDING groups are unfinished after it; naming the accumulator keeps the compiler from reading it before.
+template <int PENDING>
+__device__ __forceinline__ void products_wait(float (&d)[32]) {
+    asm volatile("wgmma.wait_group.sync.aligned %32;" : ACC32(d) : "n"(PENDING) : "memory");
+}
+template <int PENDING>
+__device__ __forceinline__ void products_wait(float (&d)[64]) {
+    asm volatile("wgmma.wait_group.sync.aligned %64;" : ACC64(d) : "n"(PENDING) : "memory");
+}
+
+// d[64, 64] = left[64, 16] right[64, 16]^T (+ d), both in shared memory and K-major.
+__device__ __forceinline__ void product_nt(float (&d)[32], u64 left, u64 right, u32 accumulate) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" LIST32 "}, %32, %33, p, 1, 1, 0, 0;\n}"
+        : ACC32(d) : "l"(left), "l"(right), "r"(accumulate));
+}
+
+// d[64, 64] = left[64, 16] right[64, 16]^T (+ d), the left factor in registers.
+__device__ __forceinline__ void product_nt(float (&d)[32], const u32* left, u64 right, u32 accumulate) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" LIST32 "}, {%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"
+        : ACC32(d) : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(accumulate));
+}
+
+// d[64, 128] = left[64, 16] right[16, 128] (+ d), the left factor in registers, the right one MN-major.
+__device__ __forceinline__ void product_nn(float (&d)[64], const u32* left, u64 right, u32 accumulate) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" LIST64 "}, {%64,%65,%66,%67}, %68, p, 1, 1, 1;\n}"
+        : ACC64(d) : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(accumulate));
+}
+
+// sum[64, 128] += factor[64, 64] rows[64, 128], of a tile in shared memory: issued, not awaited.
+__device__ __forceinline__ void begin_sum(float (&sum)[64], const u32 (&factor)[16], u32 rows_tile, u32 accumulate) {
+    u64 rows = mn_major(rows_tile);
+    products_begin();
+#pragma unroll
+    for (int step = 0; step < 4; ++step)
+        product_nn(sum, factor + 4 * step, rows + mn_major_step(step), step > 0 ? 1 : accumulate);
+    products_commit();
+}
+
+// Slice `step` of 16 columns of a swizzled tile's rows, as a left factor's four registers.
+__device__ __forceinline__ void load_factor(u32* factor, u32 tile, int step) {
+    u32 lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16, chunk = step % 4 * 2 + lane / 16;
+    u32 address = tile + step / 4 * BOX_BYTES + row * 128 + ((chunk ^ (row % 8)) * 16);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(factor[0]), "=r"(factor[1]), "=r"(factor[2]), "=r"(factor[3]) : "r"(address) : "memory");
+}
