@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from harness.system.protocol import KernelComparison
-from reference_impl.step_cases import adamw, attention, cross_entropy, fp8, nf4, norms, products, rotation, swiglu
+from reference_impl.step_cases import (
+    adamw,
+    attention,
+    cross_entropy,
+    fp8,
+    lora_gradients,
+    nf4,
+    norms,
+    products,
+    rotation,
+    swiglu,
+)
 from reference_impl.step_cases.inputs import Setting
 
 STEP_OPERATIONS: dict[str, Callable[[Setting], Iterator[KernelComparison]]] = {
@@ -16,6 +27,7 @@ STEP_OPERATIONS: dict[str, Callable[[Setting], Iterator[KernelComparison]]] = {
     "rms_norm.forward": norms.forward,
     "rms_norm.add_forward": norms.add_forward,
     "rms_norm.backward": norms.backward,
+    "lora_gradients": lora_gradients.write,
     "swiglu.forward": swiglu.forward,
     "swiglu.backward": swiglu.backward,
     "products.up_swiglu": products.up_swiglu,

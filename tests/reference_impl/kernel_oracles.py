@@ -27,6 +27,7 @@ from torch import Tensor
 from reference_impl.kernels.clip import kernel as clip
 from reference_impl.kernels.cross_entropy import kernel as cross_entropy
 from reference_impl.kernels.gemm import kernel as gemm
+from reference_impl.kernels.lora_gradients import kernel as lora_gradients
 from reference_impl.kernels.nf4 import kernel as nf4
 from reference_impl.kernels.nf4.naive import CODEBOOK
 from reference_impl.kernels.rms_norm import kernel as rms_norm
@@ -467,4 +468,30 @@ def check_gemm(
         compare("grad_b", grad_b, expected_b, bound_b),
         compare("grad_a +=", sum_a, expected_a + base_a, bound_a + 2 * U * (expected_a.abs() + base_a.double().abs())),
         compare("grad_b +=", sum_b, expected_b + base_b, bound_b + 2 * U * (expected_b.abs() + base_b.double().abs())),
+    ]
+
+
+def check_lora_gradients(
+    device: torch.device, dtype: torch.dtype, tokens: int, outputs: int, hidden: int, ranks: int, partials: int
+) -> list[Comparison]:
+    """Sums of `tokens` products and of `partials` terms, each of which rounds once at most, in whatever order."""
+    generator = _generator(device)
+    grad_qkv, residual = (_random(generator, tokens, width, dtype=dtype) for width in (outputs, hidden))
+    low_rank, grad_low_rank = (_random(generator, tokens, ranks, dtype=dtype) for _ in range(2))
+    rstd = _random(generator, tokens, dtype=torch.float32).abs()
+    gains = _random(generator, 2, partials, hidden, dtype=torch.float32)
+    with guarded_outputs() as guards:
+        grad_b, grad_a = (
+            guards.empty(*shape, dtype=torch.float32, device=device) for shape in ((outputs, ranks), (ranks, hidden))
+        )
+        # One element off 16-byte alignment: a gradient may lie anywhere in the flat buffer.
+        grad_norms = guards.empty(2 * hidden + 1, dtype=torch.float32, device=device)[1:].view(2, hidden)
+        lora_gradients.write(grad_qkv, low_rank, grad_low_rank, rstd, residual, gains, grad_b, grad_a, grad_norms)
+    scaled = (grad_low_rank.float() * rstd[:, None]).to(dtype).double()
+    left, right, x, parts = (each.double() for each in (grad_qkv, low_rank, residual, gains))
+    bound = (tokens + 2) * U
+    return [
+        compare("grad_b", grad_b, left.T @ right, bound * (left.abs().T @ right.abs())),
+        compare("grad_a", grad_a, scaled.T @ x, bound * (scaled.abs().T @ x.abs())),
+        compare("grad_norms", grad_norms, parts.sum(dim=1), min(partials, SUM_DEPTH) * U * parts.abs().sum(dim=1)),
     ]
