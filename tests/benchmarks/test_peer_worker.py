@@ -111,11 +111,6 @@ def test_a_round_of_a_slow_arm_has_fewer_steps(
     assert arm.measure()["block_steps"] == steps
 
 
-def test_libraries_are_imported_before_an_arm_is_opened(worker: WorkerProcess, job: Job) -> None:
-    assert worker.ask({"do": "import", "arm": "graphed"}, LIMIT_S) == {}
-    assert worker.ask({"do": "open", "job": replace(job, arm="gemm_floor").as_dict()}, LIMIT_S)["startup_s"] > 0
-
-
 def test_the_fp8_arm_multiplies_in_fp8(worker: WorkerProcess, job: Job) -> None:
     ready = worker.ask({"do": "open", "job": replace(job, arm="graphed_fp8").as_dict()}, LIMIT_S)
     assert ready["facts"]["products"] == "float8_e4m3fn"
