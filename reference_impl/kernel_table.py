@@ -41,6 +41,8 @@ class KernelTable:
     swiglu_forward: Callable[[Tensor], Tensor]
     swiglu_backward: Callable[..., Tensor]
     cross_entropy_forward_backward_: Callable[[Tensor, Tensor, Tensor | float], Tensor]
+    cross_entropy_from_statistics_: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | float], Tensor]
+    head_logits: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
     nf4_dequantize: Callable[..., Tensor]
     adamw: Callable[[Tensor, TrainConfig], FlatAdamW]
     fp8_quantize_rows: Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -66,11 +68,12 @@ def interpret_kernels() -> None:
 
 
 def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
-    """The Triton kernels, interpreted on a CPU; the backward products by `path`."""
+    """The kernels, those of Triton interpreted on a CPU; the backward products by `path`."""
     if device.type == "cpu":
         interpret_kernels()
     clip, rms_norm = registry.load("clip"), registry.load("rms_norm")
     attention, swiglu = registry.load("attention"), registry.load("swiglu")
+    cross_entropy = registry.load("cross_entropy")
     fp8_norm, fp8_swiglu, fp8_nf4 = registry.load("fp8_norm"), registry.load("fp8_swiglu"), registry.load("fp8_nf4")
     backward_a, backward_b = _products(path)
     return KernelTable(
@@ -90,7 +93,9 @@ def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
         attention.backward,
         swiglu.forward,
         swiglu.backward,
-        registry.load("cross_entropy").forward_backward_,
+        cross_entropy.forward_backward_,
+        cross_entropy.from_statistics_,
+        registry.load("products").head_logits,
         registry.load("nf4").dequantize,
         FlatAdamW,
         registry.load("fp8_rows").quantize,
@@ -144,6 +149,8 @@ def trainer_table(path: GemmPath) -> KernelTable:
         ops.swiglu_forward,
         ops.swiglu_backward,
         ops.cross_entropy_forward_backward_,
+        ops.cross_entropy_from_statistics_,
+        ops.head_logits,
         ops.nf4_dequantize,
         FlatAdamW,
         ops.fp8_quantize_rows,

@@ -25,6 +25,8 @@ RETURNING = (
     "swiglu_forward",
     "swiglu_backward",
     "cross_entropy_forward_backward_",
+    "cross_entropy_from_statistics_",
+    "head_logits",
     "nf4_dequantize",
 )
 """Entries of a `KernelTable` that return what they compute; `rope_add_rotate_` and `adamw` write in place."""

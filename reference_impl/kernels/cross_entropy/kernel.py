@@ -35,7 +35,8 @@ IGNORED = -100
 
 # A thread holds two vectors of eight logits: two 16-byte loads of bf16 in flight.
 _VECTOR = 8
-_VECTORS_PER_WARP = 2 * 32
+_VECTORS_PER_THREAD = 2
+_VECTORS_PER_WARP = 32 * _VECTORS_PER_THREAD
 _MAX_WARPS = 32
 
 
