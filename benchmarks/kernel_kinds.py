@@ -39,14 +39,13 @@ def name_kernels_by_operation() -> None:
     Call it before the first launch and with a kernel cache of its own (``TRITON_CACHE_DIR``), because a cached binary
     keeps its old name.
     """
-    from triton.runtime.jit import JITFunction
-
     from reference_impl.kernels.registry import KERNELS, load
+    from reference_impl.kernels.triton_source import TritonFunction
 
     for operation in KERNELS:
         for name, value in vars(load(operation)).items():
-            if isinstance(value, JITFunction) and name.endswith("_kernel"):
-                value._repr = _constant(f"{operation}{name}")
+            if isinstance(value, TritonFunction):
+                value.jit._repr = _constant(f"{operation}{name}")
 
 
 def _constant(name: str) -> Callable[[object], str]:

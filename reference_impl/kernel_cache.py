@@ -18,9 +18,8 @@ from torch import Tensor
 from harness.ptx import is_exact, parse_target, read_module
 from harness.system.protocol import Kernel, KernelEvent, KernelLedger, KernelRefusedError
 from reference_impl.kernels import nvrtc, registry
-from reference_impl.kernels.registry import KernelSpec
+from reference_impl.kernels.spec import WARP_THREADS, KernelSpec
 
-WARP_THREADS = 32
 # Triton and NVRTC assemble PTX to a binary of the device itself, so the driver never compiles while it loads.
 LOAD_ROUTE = "cubin, cuModuleLoadData"
 UNPLANNED = "unplanned"

@@ -23,7 +23,7 @@ from reference_impl.kernel_table import KernelTable, kernel_table
 from reference_impl.kernels import registry
 from reference_impl.kernels.registry import KernelSpec, jit_launch, launching_by
 from reference_impl.offline_compiler import OfflineCompilation, compiled_kernel
-from reference_impl.step_cases import FLOAT32_ALONE, STEP_OPERATIONS, Setting
+from reference_impl.step_cases import BFLOAT16_ALONE, FLOAT32_ALONE, STEP_OPERATIONS, Setting
 from reference_impl.trainer import resolve_device
 
 OFFLINE_SM = 90  # Hopper, the GPU that published runs are made on
@@ -67,6 +67,9 @@ class ReferenceKernelCases:
         single = [operation for operation in operations if operation in FLOAT32_ALONE]
         if single and set(dtypes) != {"float32"}:
             raise ValueError(f"{single[0]} is computed in float32 alone, not in {', '.join(dtypes)}")
+        half = [operation for operation in operations if operation in BFLOAT16_ALONE]
+        if half and set(dtypes) != {"bfloat16"}:
+            raise ValueError(f"{half[0]} is computed in bfloat16 alone, not in {', '.join(dtypes)}")
         wanted = _TYPE_NAMES.get(self._config.gemm)
         if wanted is not None and set(dtypes) != {wanted}:
             raise ValueError(f"the path {self._config.gemm} keeps its weights in {wanted}, not in {', '.join(dtypes)}")

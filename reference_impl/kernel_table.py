@@ -40,6 +40,10 @@ class KernelTable:
     attention_backward: Callable[..., Tensor]
     swiglu_forward: Callable[[Tensor], Tensor]
     swiglu_backward: Callable[..., Tensor]
+    up_swiglu: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    down_swiglu_backward: Callable[..., Tensor]
+    add_product: Callable[[Tensor, Tensor, Tensor], Tensor]
+    input_gradient: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     cross_entropy_forward_backward_: Callable[[Tensor, Tensor, Tensor | float], Tensor]
     cross_entropy_from_statistics_: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | float], Tensor]
     head_logits: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -72,7 +76,7 @@ def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
     if device.type == "cpu":
         interpret_kernels()
     clip, rms_norm = registry.load("clip"), registry.load("rms_norm")
-    attention, swiglu = registry.load("attention"), registry.load("swiglu")
+    attention, swiglu, products = registry.load("attention"), registry.load("swiglu"), registry.load("products")
     cross_entropy = registry.load("cross_entropy")
     fp8_norm, fp8_swiglu, fp8_nf4 = registry.load("fp8_norm"), registry.load("fp8_swiglu"), registry.load("fp8_nf4")
     backward_a, backward_b = _products(path)
@@ -93,9 +97,13 @@ def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
         attention.backward,
         swiglu.forward,
         swiglu.backward,
+        products.up_swiglu,
+        products.down_swiglu_backward,
+        products.add,
+        products.input_gradient,
         cross_entropy.forward_backward_,
         cross_entropy.from_statistics_,
-        registry.load("products").head_logits,
+        products.head_logits,
         registry.load("nf4").dequantize,
         FlatAdamW,
         registry.load("fp8_rows").quantize,
@@ -148,6 +156,10 @@ def trainer_table(path: GemmPath) -> KernelTable:
         ops.attention_backward,
         ops.swiglu_forward,
         ops.swiglu_backward,
+        ops.up_swiglu,
+        ops.down_swiglu_backward,
+        ops.add_product,
+        ops.input_gradient,
         ops.cross_entropy_forward_backward_,
         ops.cross_entropy_from_statistics_,
         ops.head_logits,

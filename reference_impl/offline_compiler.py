@@ -20,7 +20,7 @@ from typing import Any
 
 from harness.system.protocol import Kernel
 from reference_impl.kernels import cuda_source, registry, triton_source
-from reference_impl.kernels.spec import KernelFunction, KernelSpec, Pointer
+from reference_impl.kernels.spec import WARP_THREADS, KernelFunction, KernelSpec, Pointer
 
 _TIME_LIMIT_S = 300
 
@@ -66,7 +66,7 @@ def compiled_kernel(spec: KernelSpec, compiled: Any) -> Kernel:
         name=compiled.metadata.name,
         ptx=compiled.asm["ptx"],
         shared_memory_bytes=compiled.metadata.shared,
-        threads=32 * compiled.metadata.num_warps,
+        threads=WARP_THREADS * compiled.metadata.num_warps,
     )
 
 

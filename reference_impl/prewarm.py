@@ -123,7 +123,9 @@ def _norms(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> 
     """Norms; of a step in FP8 what is read once more for its copy, too, and one reduction: the final gain has none."""
     sizes = {"tokens": tokens, "hidden": model.hidden_size, "eps": model.rms_norm_eps, "dtype": dtype}
     if config.precision != "fp8":
-        yield from registry.load("rms_norm").specializations(**sizes)
+        norms = registry.load("rms_norm").specializations(**sizes)
+        added = registry.load("products").adds(tokens, model.hidden_size, model.query_dim, model.intermediate_size, dtype)
+        yield from (spec for spec in norms if not added or spec.op != "rms_norm.add_forward")
         return
     yield from registry.load("fp8_norm").specializations(**sizes, blocks=model.num_layers)
     for cols in {model.query_dim, model.qkv_dim}:

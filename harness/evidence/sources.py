@@ -1,5 +1,5 @@
-"""Digests of the Python sources that a run is of: the harness's, those of the packages that systems live in, and of
-every module of the user's own that these import, at any remove.
+"""Digests of the sources that a run is of, in Python and CUDA C++: the harness's, those of the packages that systems
+live in, and of every module of the user's own that these import, at any remove.
 
 From files, because a copied tree may have no git, and from their text, so that this process imports none of them and
 an import that a run alone executes counts, too. Libraries (below `site-packages`) and Python's own modules are left
@@ -21,6 +21,7 @@ from harness.evidence.modules import INSTALLED, is_library, place_in, places_of
 
 SOURCE_LIMIT = 64 * 2**20  # bytes of one source file
 _OURS = "harness"
+_CUDA = (".cu", ".cuh")  # kernels that a package compiles when it runs
 
 
 def source_digest(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None) -> str:
@@ -48,7 +49,7 @@ def listed_sources(systems: Iterable[str] = ()) -> dict[str, str]:
             for inner, path in _files(place):
                 source = _content(path)
                 listed.setdefault(package, set()).add((inner, hashlib.sha256(source).hexdigest()))
-                if package != _OURS:
+                if package != _OURS and path.suffix not in _CUDA:
                     reached.add(source, path)
         read.update(waiting)
     return {
@@ -74,13 +75,13 @@ def _files(place: Path) -> list[tuple[str, Path]]:
 
 
 def _below(root: str) -> Iterator[tuple[str, Path]]:
-    """Every source file below a folder. An editor's lock is a link to nothing that ends in .py, and a pipe would never
+    """Every source file below a folder. An editor's lock is a link to nothing that ends as one, and a pipe would never
     end: neither is one."""
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name not in INSTALLED]
         for name in names:
             path = os.path.join(folder, name)  # noqa: PTH118 - hundreds of them: a Path takes ten times as long
-            if name.endswith(".py") and os.path.isfile(path):  # noqa: PTH113 - likewise
+            if name.endswith((".py", *_CUDA)) and os.path.isfile(path):  # noqa: PTH113 - likewise
                 yield path[len(root) :].strip(os.sep).replace(os.sep, "/"), Path(path)
 
 

@@ -32,7 +32,11 @@ _OPERATORS = {
             "attention_backward",
             "swiglu_forward",
             "swiglu_backward",
+            "add_product",
+            "input_gradient",
             "cross_entropy_forward_backward_",
+            "cross_entropy_from_statistics_",
+            "head_logits",
             "nf4_dequantize",
             "fp8_quantize_rows",
             "fp8_norm_add_forward",
@@ -59,11 +63,31 @@ def plant_kernels(name: str | None, capturing: CapturingTrainer) -> None:
     change(changed)
     if changed.backward_b is not own.backward_b:
         _use_product(trainer, changed)
-    _use_operators(capturing, {operator: getattr(changed, name) for name, operator in _OPERATORS.items()})
+    operators = {operator: getattr(changed, name) for name, operator in _OPERATORS.items()}
+    _use_operators(capturing, operators | _around_swiglu(own, changed) | _around_loss(own, changed))
     if changed.adamw is not own.adamw:
         trainer.optimizer = changed.adamw(trainer.trainable.flat, trainer.config)
     if trainer.config.clip_mode == "fused":
         _use_clip(trainer, changed)
+
+
+def _around_swiglu(own: KernelTable, changed: KernelTable) -> dict[str, object]:
+    """The products that SwiGLU is fused with: where SwiGLU itself is changed, in two steps, so that it is met."""
+    from reference_impl import ops
+
+    apart = own.swiglu_forward is not changed.swiglu_forward, own.swiglu_backward is not changed.swiglu_backward
+    return {
+        "up_swiglu": ops.up_then_swiglu if apart[0] else changed.up_swiglu,
+        "down_swiglu_backward": ops.down_then_swiglu_backward if apart[1] else changed.down_swiglu_backward,
+    }
+
+
+def _around_loss(own: KernelTable, changed: KernelTable) -> dict[str, object]:
+    """Likewise the head's product, whose statistics another loss reads."""
+    from reference_impl import ops
+
+    apart = own.cross_entropy_forward_backward_ is not changed.cross_entropy_forward_backward_
+    return {"head_loss": ops.head_then_loss if apart else ops.head_loss}
 
 
 def _use_product(trainer: Trainer, table: KernelTable) -> None:

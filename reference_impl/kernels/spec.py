@@ -15,6 +15,7 @@ from torch import Tensor
 
 Constant = int | float | bool | str
 
+WARP_THREADS = 32
 # Bytes. Triton compiles a pointer that is a multiple of 16 into 16-byte loads and any other into another kernel.
 POINTER_ALIGNMENT = 16
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from harness.system.protocol import KernelComparison
-from reference_impl.step_cases import adamw, attention, cross_entropy, fp8, nf4, norms, rotation, swiglu
+from reference_impl.step_cases import (
+    adamw,
+    attention,
+    cross_entropy,
+    fp8,
+    head_logits,
+    nf4,
+    norms,
+    products,
+    rotation,
+    swiglu,
+)
 from reference_impl.step_cases.inputs import Setting
 
 STEP_OPERATIONS: dict[str, Callable[[Setting], Iterator[KernelComparison]]] = {
@@ -18,7 +29,13 @@ STEP_OPERATIONS: dict[str, Callable[[Setting], Iterator[KernelComparison]]] = {
     "rms_norm.backward": norms.backward,
     "swiglu.forward": swiglu.forward,
     "swiglu.backward": swiglu.backward,
+    "products.up_swiglu": products.up_swiglu,
+    "products.down_swiglu_backward": products.down_swiglu_backward,
+    "products.add": products.add,
+    "products.input_gradient": products.input_gradient,
     "cross_entropy.forward_backward": cross_entropy.forward_backward,
+    "cross_entropy.from_statistics": cross_entropy.from_statistics,
+    "products.head_logits": head_logits.head_logits,
     "nf4.dequantize": nf4.dequantize,
     "adamw.update": adamw.update,
     "fp8.rows": fp8.rows,
@@ -34,4 +51,7 @@ STEP_OPERATIONS: dict[str, Callable[[Setting], Iterator[KernelComparison]]] = {
 FLOAT32_ALONE = ("rope.tables", "adamw.update")
 """Operations whose every operand is fp32, whatever the trainer computes in."""
 
-__all__ = ["FLOAT32_ALONE", "STEP_OPERATIONS", "Setting"]
+BFLOAT16_ALONE = tuple(operation for operation in STEP_OPERATIONS if operation.startswith("products."))
+"""Operations whose kernels take bfloat16 alone."""
+
+__all__ = ["BFLOAT16_ALONE", "FLOAT32_ALONE", "STEP_OPERATIONS", "Setting"]

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from budget import slow_but
+from scaled_copy import scaled_copy_spec
 
+from reference_impl import prewarm
 from reference_impl.config import MODEL_PRESETS, ModelConfig, TrainConfig
+from reference_impl.kernel_cache import Device
 from reference_impl.kernel_recording import recorded
+from reference_impl.kernels import registry
 from reference_impl.kernels.registry import KernelSpec
+from reference_impl.kernels.target import hopper
 from reference_impl.prewarm import RunKernels, plan
 
 TINY = MODEL_PRESETS["tiny"]
@@ -69,7 +75,7 @@ def test_keys_of_the_28_layer_shape() -> None:
     config = TrainConfig.preset("qwen2-1.5b", device="cpu", max_norm=1.0, loss_chunk=512)
     found = keys(plan(QWEN, config, (512,)))
     assert "rms_norm.add_forward/2048x1536/bf16/eps=1e-06/w4s1" in found
-    assert "swiglu.backward/2048x8960/bf16/-/w4s1" in found
+    assert "products.down_swiglu_backward/2048x8960x1536/bf16/columns=192/w12s4" in found
     assert "cross_entropy.forward_backward/512x151936/bf16/-/w32s1" in found
     assert "clip.scale_reduce/2240x28/fp32/max_norm=1.0,eps=1e-06/w4s1" in found
 
@@ -82,6 +88,30 @@ def test_a_synchronizing_clip_has_no_kernel() -> None:
 def test_a_kernel_is_planned_once_for_equal_lengths() -> None:
     kernels = RunKernels(TrainConfig.preset("tiny", device="cpu"), (64, 64))
     assert keys(kernels.plan()) == keys(plan(kernels.model, kernels.config, (64,)))
+
+
+@pytest.mark.parametrize(("target", "cuda"), [("sm_90", True), ("sm_80", False), ("sm_120", False)])
+def test_a_kernel_for_hopper_alone_is_planned_and_launched_there_alone(
+    target: str, cuda: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swiglu = registry.load("swiglu")
+    of_triton = swiglu.forward_spec
+
+    def forward_spec(tokens: int, intermediate: int, dtype: str) -> KernelSpec:
+        spec: KernelSpec = of_triton(tokens, intermediate, dtype)
+        return replace(spec, function=scaled_copy_spec(8, 32).function) if hopper() else spec
+
+    def stand_in(target: str) -> Device:
+        compiled = SimpleNamespace(asm={"ptx": ""}, metadata=SimpleNamespace(shared=0, num_warps=4))
+        return Device(target, lambda _spec: compiled, lambda *_: None)
+
+    monkeypatch.setattr(swiglu, "forward_spec", forward_spec)
+    monkeypatch.setattr(prewarm, "named_target", stand_in)
+    inventory = RunKernels(TrainConfig.preset("tiny", device="cpu"), (64,)).cross_compiled(target)
+    for kernels in (inventory.planned, inventory.used):
+        [forward] = [kernel for kernel in kernels if kernel.key.startswith("swiglu.forward")]
+        assert (forward.name == "scaled_copy") == cuda
+    assert sorted(kernel.key for kernel in inventory.planned) == sorted(kernel.key for kernel in inventory.used)
 
 
 @pytest.mark.parametrize("precision", ["dtype", "fp8"])

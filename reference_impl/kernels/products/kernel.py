@@ -22,9 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reference_impl.kernels.cuda_source import Address, CudaFunction, Parameter, TensorMap
+from reference_impl.kernels.cuda_parameters import Parameter
+from reference_impl.kernels.cuda_source import Address, CudaFunction, TensorMap
 from reference_impl.kernels.products.naive import PANEL
-from reference_impl.kernels.registry import KernelSpec, Pointer, launch, load, require_shape
+from reference_impl.kernels.registry import KernelSpec, Pointer, launch, load, require_shape, torch_dtype
 from reference_impl.kernels.target import hopper
 
 _FOLDER = Path(__file__).parent
@@ -65,6 +66,11 @@ def serves_down_backward(tokens: int, hidden: int, intermediate: int, dtype: tor
 def serves_add(tokens: int, summed: int, hidden: int, dtype: torch.dtype) -> bool:
     """Whether `add` is there for x [T, K] and a matrix [H, K], and worth it."""
     return _serves(tokens, _ADD_FROM, dtype, summed, hidden)
+
+
+def adds(tokens: int, hidden: int, query: int, intermediate: int, dtype: str) -> bool:
+    """Whether both products of a block that end in the residual stream add to it, so that no norm has to."""
+    return all(serves_add(tokens, summed, hidden, torch_dtype(dtype)) for summed in (query, intermediate))
 
 
 def serves_input_gradient(tokens: int, outputs: int, hidden: int, extra: int, dtype: torch.dtype) -> bool:
@@ -249,8 +255,7 @@ def specializations(
 
     ranks: of both adapters together.
     """
-    data = {"bf16": torch.bfloat16}.get(dtype, torch.float32)
-    own = load("swiglu")
+    data, own = torch_dtype(dtype), load("swiglu")
     sizes = (tokens, hidden, intermediate)
     specs: list[KernelSpec] = [
         up_spec(*sizes) if serves_up(*sizes, data) else own.forward_spec(tokens, intermediate, dtype),
@@ -258,7 +263,8 @@ def specializations(
         if serves_down_backward(*sizes, data)
         else own.backward_spec(tokens, intermediate, dtype),
     ]
-    specs += [add_spec(tokens, k, hidden) for k in (query, intermediate) if serves_add(tokens, k, hidden, data)]
+    if adds(tokens, hidden, query, intermediate, dtype):
+        specs += [add_spec(tokens, query, hidden), add_spec(tokens, intermediate, hidden)]
     if serves_input_gradient(tokens, qkv, hidden, ranks, data):
         specs.append(input_gradient_spec(tokens, qkv, hidden, ranks))
     return specs
@@ -266,8 +272,7 @@ def specializations(
 
 def head_specializations(*, tokens: int, hidden: int, vocabulary: int, chunk: int, dtype: str) -> list[KernelSpec]:
     """What logits and loss of `tokens` tokens launch, in chunks of `chunk`: the head's product with them, or the loss alone."""
-    data = {"bf16": torch.bfloat16}.get(dtype, torch.float32)
-    loss = load("cross_entropy")
+    data, loss = torch_dtype(dtype), load("cross_entropy")
     specs: list[KernelSpec] = []
     for size in sorted({min(chunk, tokens - first) for first in range(0, tokens, chunk)}, reverse=True):
         if serves_head(size, hidden, vocabulary, data):

@@ -76,20 +76,36 @@ def test_every_source_is_listed_by_its_path_and_counts_for_its_package_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = package(tmp_path, monkeypatch)
-    for name in ("z.py", "below/a.py", "below/deeper/b.py", ".hidden/c.py", "below/notes.txt", "a.pyc"):
+    for name in (
+        "z.py",
+        "below/a.py",
+        "below/deeper/b.py",
+        ".hidden/c.py",
+        "below/notes.txt",
+        "a.pyc",
+        "k/a.cu",
+        "k/b.cuh",
+    ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(name)
     (folder / "link.py").symlink_to("z.py")
     systems = ["a_package_of_sources:System"]
     before = sources.listed_sources(systems)
     listed = [line.split()[0] for line in before["a_package_of_sources"].splitlines()]
-    paths = (".hidden/c.py", "__init__.py", "below/a.py", "below/deeper/b.py", "link.py", "z.py")
+    paths = (".hidden/c.py", "__init__.py", "below/a.py", "below/deeper/b.py", "k/a.cu", "k/b.cuh", "link.py", "z.py")
     assert listed == [f"a_package_of_sources/{path}" for path in paths]
     (folder / "below/deeper/b.py").write_text("changed")
     after = sources.listed_sources(systems)
     changed = {name: sources.package_digests(before)[name] != sources.package_digests(after)[name] for name in before}
     assert changed == {"a_package_of_sources": True, "harness": False}
     assert environment.collect(systems, before).source_digest != environment.collect(systems).source_digest
+
+
+def test_words_of_a_kernel_in_cuda_bring_no_module_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = package(tmp_path, monkeypatch)
+    (tmp_path / "of_the_users_own.py").write_text("x = 1\n")
+    (folder / "kernel.cu").write_text("/*\nimport of_the_users_own\n*/\n")
+    assert set(sources.listed_sources(["a_package_of_sources:System"])) == {"a_package_of_sources", "harness"}
 
 
 def test_a_renamed_source_changes_the_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

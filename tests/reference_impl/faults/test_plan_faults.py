@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from scaled_copy import scaled_copy_spec
 
 from harness.contract.claims import AnyClaim, parts_of
 from harness.contract.kinds.kernels import Prewarm, PtxTarget
@@ -18,6 +20,7 @@ from harness.judge.verdict import Verdict
 from harness.runners.kernels import evidence
 from reference_impl.config import TrainConfig
 from reference_impl.faults import FAULTS, PLAN, plant
+from reference_impl.kernel_cache import KernelCache, KeyCollisionError, PtxTargetError, named_target
 from reference_impl.prewarm import RunKernels
 from reference_impl.system import QLoRASystem
 
@@ -82,6 +85,17 @@ def run_kernels(fault: str) -> RunKernels:
     kernels = RunKernels(TrainConfig.preset("tiny", device="cpu"), (64,))
     plant(fault, PLAN, kernels)
     return kernels
+
+
+def test_ptx_and_keys_of_a_cuda_kernel_are_spoiled_as_those_of_triton() -> None:
+    right, other = scaled_copy_spec(8, 32), scaled_copy_spec(8, 64)
+    without = run_kernels("ptx_without_target")
+    with pytest.raises(PtxTargetError, match=r"the PTX of clip\.scale_apply/8x32/.* has no \.target line"):
+        KernelCache(named_target("sm_90"), without.key, without.ptx).load(replace(right, op="clip.scale_apply"))
+    colliding = KernelCache(named_target("sm_90"), run_kernels("key_collision").key)
+    colliding.load(right)
+    with pytest.raises(KeyCollisionError, match="share the key scaled_copy@sm_90"):
+        colliding.load(other)
 
 
 def test_one_planned_kernel_is_left_out_of_the_prewarm() -> None:

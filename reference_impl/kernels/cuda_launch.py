@@ -1,0 +1,114 @@
+"""Kernels in CUDA C++ on a device: modules, and launches of which all is made ready that no argument changes."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reference_impl.kernels.cuda_parameters import PLACE_BYTES, Parameter, done, encoder
+from reference_impl.kernels.spec import WARP_THREADS, KernelSpec
+
+# Launches whose parameters are kept, a kernel: the tensors of a step lie where those of the step before lay.
+_KEPT = 1024
+
+
+def load_function(name: str, cubin: bytes, shared_memory: int) -> Any:
+    """Load a module on the current device; its function `name`, which may have so many bytes of shared memory."""
+    from cuda.bindings import driver
+
+    _make_context_current()
+    module = done("cuModuleLoadData", name, driver.cuModuleLoadData(cubin))
+    function = done("cuModuleGetFunction", name, driver.cuModuleGetFunction(module, name.encode()))
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    done("cuFuncSetAttribute", name, driver.cuFuncSetAttribute(function, attribute, shared_memory))
+    return function
+
+
+def _make_context_current() -> None:
+    """torch makes a device's context at its first allocation or launch, and a prewarm comes before both."""
+    from cuda.bindings import driver
+
+    if not int(done("cuCtxGetCurrent", "context", driver.cuCtxGetCurrent())):
+        device = done("cuDeviceGet", "context", driver.cuDeviceGet(torch.cuda.current_device()))
+        context = done("cuDevicePrimaryCtxRetain", "context", driver.cuDevicePrimaryCtxRetain(device))
+        done("cuCtxSetCurrent", "context", driver.cuCtxSetCurrent(context))
+
+
+class Launch:
+    """Launches of one spec on one device; thread-safe. `function` is the driver's, from `load_function`."""
+
+    __slots__ = (
+        *("_cluster", "_configurations", "_current_stream", "_device", "_encoders", "_function", "_kept"),
+        *("_launch", "_lock", "_shared_memory", "_spec"),
+    )
+
+    def __init__(
+        self,
+        spec: KernelSpec,
+        device: int,
+        function: Any,
+        parameters: Sequence[Parameter],
+        shared_memory: int,
+        cluster: int,
+    ) -> None:
+        from cuda.bindings import driver
+
+        self._spec, self._device, self._function = spec, device, function
+        self._shared_memory, self._cluster = shared_memory, cluster
+        self._encoders = [encoder(spec, parameter) for parameter in parameters]
+        self._current_stream = torch._C._cuda_getCurrentRawStream
+        self._launch = driver.cuLaunchKernelEx
+        self._configurations: dict[int, Any] = {}
+        self._kept: dict[tuple[int, ...], tuple[int, object]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, arguments: tuple[Tensor, ...]) -> None:
+        """Launch on torch's current stream of the device; CudaSourceError for what the driver refuses."""
+        stream = self._current_stream(self._device)
+        configuration = self._configurations.get(stream)
+        if configuration is None:
+            configuration = self._configurations[stream] = self._configured(stream)
+        addresses = tuple([argument.data_ptr() for argument in arguments])
+        parameters = self._kept.get(addresses)
+        if parameters is None:
+            parameters = self._encoded(addresses)
+        (result,) = self._launch(configuration, self._function, parameters[0], 0)
+        if result:
+            done("cuLaunchKernelEx", self._spec.key, (result,))
+
+    def _configured(self, stream: int) -> Any:
+        from cuda.bindings import driver
+
+        configuration = driver.CUlaunchConfig()
+        configuration.gridDimX, configuration.gridDimY, configuration.gridDimZ = (*self._spec.grid, 1, 1)[:3]
+        configuration.blockDimX = WARP_THREADS * self._spec.num_warps
+        configuration.blockDimY = configuration.blockDimZ = 1
+        configuration.sharedMemBytes = self._shared_memory
+        configuration.hStream = stream
+        if self._cluster > 1:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            size = attribute.value.clusterDim
+            size.x, size.y, size.z = self._cluster, 1, 1
+            configuration.attrs, configuration.numAttrs = [attribute], 1
+        return configuration
+
+    def _encoded(self, addresses: tuple[int, ...]) -> tuple[int, object]:
+        """The address of the array of pointers to parameters that a launch takes, and what must live as long."""
+        memory = (ctypes.c_char * (PLACE_BYTES * (len(self._encoders) + 1)))()
+        start = -(-ctypes.addressof(memory) // PLACE_BYTES) * PLACE_BYTES
+        places = [start + PLACE_BYTES * index for index in range(len(self._encoders))]
+        for encode, place in zip(self._encoders, places, strict=True):
+            encode(addresses, place)
+        array = (ctypes.c_void_p * len(places))(*places)
+        encoded = (ctypes.addressof(array), (array, memory))
+        with self._lock:
+            while len(self._kept) >= _KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[addresses] = encoded
+        return encoded

@@ -1,0 +1,129 @@
+"""The parameters of kernels in CUDA C++: addresses of tensors, and tensor maps, checked without a driver."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from reference_impl.kernels.nvrtc import CudaSourceError
+from reference_impl.kernels.spec import DTYPES, POINTER_ALIGNMENT, KernelArgumentError, KernelSpec
+
+PLACE_BYTES = 128
+"""A tensor map's size, and the alignment that CUDA 13 gives it; an address has a place as large."""
+
+# Element types of tensor maps, by the dtype of their pointer: the copy engine moves bytes, and makes no number of them.
+_ELEMENTS = {
+    "fp32": "FLOAT32",
+    "fp16": "FLOAT16",
+    "bf16": "BFLOAT16",
+    "i64": "INT64",
+    "i32": "INT32",
+    **dict.fromkeys(("u8", "fp8e4nv", "fp8e5"), "UINT8"),
+}
+_SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A parameter that is the address of the tensor at index `pointer` of the spec's pointers."""
+
+    pointer: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A parameter by which the copy engine moves boxes of the tensor at index `pointer` of the spec's pointers.
+
+    sizes, box: of each dimension, the innermost first. strides: elements from one index to the next, of all dimensions
+    but the innermost. swizzle: bytes of the pattern in shared memory, 0 for none, 32, 64 or 128. What of a box lies
+    outside of the sizes is read as zeros and not written.
+    """
+
+    pointer: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int = 128
+
+
+Parameter = Address | TensorMap
+Encoder = Callable[[tuple[int, ...], int], None]
+"""Writes a parameter, made of the tensors' addresses, into a place of the host's memory, given as its address."""
+
+
+def check(spec: KernelSpec, parameter: Parameter) -> None:
+    """KernelArgumentError for a parameter that the driver would refuse, which nobody without a GPU would see otherwise.
+
+    The rules of `cuTensorMapEncodeTiled` in the manual of CUDA's driver, for a map that is not interleaved.
+    """
+    if not 0 <= parameter.pointer < len(spec.pointers):
+        raise KernelArgumentError(spec.op, str(parameter), "of no pointer", f"there are {len(spec.pointers)}")
+    if isinstance(parameter, TensorMap):
+        pointer = spec.pointers[parameter.pointer]
+        for remedy in _broken_rules(parameter, pointer.aligned, DTYPES[pointer.dtype].itemsize):
+            raise KernelArgumentError(spec.op, pointer.name, f"mapped by {parameter}", remedy)
+
+
+def _broken_rules(given: TensorMap, aligned: bool, itemsize: int) -> Iterator[str]:
+    rank, row = len(given.sizes), given.box[0] * itemsize
+    strides = [stride * itemsize for stride in given.strides]
+    if not 1 <= rank <= 5 or len(given.box) != rank or len(strides) != rank - 1:
+        yield "give 1 to 5 dimensions, each with a size and a box, each but the innermost with a stride"
+    if not all(1 <= size <= 2**32 for size in given.sizes):
+        yield "give sizes from 1 to 2^32"
+    if not aligned or not all(0 <= stride < 2**40 and stride % POINTER_ALIGNMENT == 0 for stride in strides):
+        yield "start the tensor and every row on a 16-byte boundary, with strides below 2^40 bytes"
+    if not all(1 <= size <= 256 for size in given.box) or row % 16:
+        yield "give a box of 1 to 256 elements each way, with a row of whole 16 bytes"
+    if given.swizzle not in _SWIZZLES or (given.swizzle and row > given.swizzle):
+        yield "give a swizzle of 0, 32, 64 or 128 bytes, and a box whose row is no longer"
+
+
+def encoder(spec: KernelSpec, parameter: Parameter) -> Encoder:
+    """How a parameter of `spec` is written; it raises CudaSourceError for one that the driver refuses."""
+    return _address(parameter) if isinstance(parameter, Address) else _tensor_map(spec, parameter)
+
+
+def _address(parameter: Address) -> Encoder:
+    def write(addresses: tuple[int, ...], place: int) -> None:
+        ctypes.c_uint64.from_address(place).value = addresses[parameter.pointer]
+
+    return write
+
+
+def _tensor_map(spec: KernelSpec, parameter: TensorMap) -> Encoder:
+    from cuda.bindings import driver
+
+    # Not through cuda-bindings, whose tensor maps lie where Python puts an object: the driver wants them aligned.
+    encode = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
+    pointer, rank = spec.pointers[parameter.pointer], len(parameter.sizes)
+    bytes_of_strides = (stride * DTYPES[pointer.dtype].itemsize for stride in parameter.strides)
+    element = int(getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENTS[pointer.dtype]}"))
+    form = (
+        (ctypes.c_uint64 * rank)(*parameter.sizes),
+        (ctypes.c_uint64 * rank)(*bytes_of_strides),
+        (ctypes.c_uint32 * rank)(*parameter.box),
+        (ctypes.c_uint32 * rank)(*[1] * rank),
+        int(driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+        int(getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLES[parameter.swizzle]}")),
+        int(driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B),
+        int(driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+    )
+
+    def write(addresses: tuple[int, ...], place: int) -> None:
+        address = ctypes.c_void_p(addresses[parameter.pointer])
+        result = driver.CUresult(encode(ctypes.c_void_p(place), element, rank, address, *form))
+        done("cuTensorMapEncodeTiled", f"{spec.key}: {pointer.name}", (result,))
+
+    return write
+
+
+def done(call: str, what: str, answer: tuple[Any, ...]) -> Any:
+    """What a call of the driver returned beside its result, if anything; CudaSourceError where that is an error."""
+    result, *rest = answer
+    if result:
+        remedy = "see it in the manual of CUDA's driver; within a capture, launch once before it, or prewarm"
+        raise CudaSourceError(what, f"{call} succeeds", result.name, remedy)
+    return rest[0] if rest else None
