@@ -117,7 +117,8 @@ class Block:
         else:
             attention.rotate_(qkv, shape, config)
         attended, log_sum_exp = attention.forward(qkv, shape, config)
-        if ops.adds_product(attended, output_weight):
+        adds = ops.adds_products(residual, config.query_dim, config.intermediate_size)
+        if adds:
             residual_mid = ops.add_product(attended, output_weight, residual_in)
             normed_mid, rstd_mid = ops.rms_norm_forward(residual_mid, trainable.post_attn_norm, eps)
         else:
@@ -129,7 +130,7 @@ class Block:
             residual_in, rstd_in, low_rank, qkv, attended, log_sum_exp, residual_mid, rstd_mid, gate_up
         )
         down_weight = dense.take()[0]
-        if ops.adds_product(act, down_weight):
+        if adds:
             return ops.add_product(act, down_weight, residual_mid), None, context
         return residual_mid, act @ down_weight.t(), context
 

@@ -125,7 +125,7 @@ def swiglu_backward(grad_act: Tensor, gate_up: Tensor, out: Tensor | None = None
 
 
 def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """x [T, H], weight [2I, H] -> gate_up [T, 2I] and act [T, I]: by one kernel, or by a product and `swiglu_forward`."""
+    """x [T, H], weight [2I, H] -> gate_up [T, 2I], act [T, I]: by one kernel, or a product and `swiglu_forward`."""
     products = _pick("products", x)
     if products.serves_up(*x.shape, weight.shape[0] // 2, x.dtype):
         result: tuple[Tensor, Tensor] = products.up_swiglu(x, weight)
@@ -140,7 +140,7 @@ def up_then_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """grad [T, H], weight [H, I], gate_up [T, 2I] -> its gradient: by one kernel, or a product and `swiglu_backward`."""
+    """grad [T, H], weight [H, I], gate_up [T, 2I] -> its gradient: by one kernel, or with `swiglu_backward`."""
     products = _pick("products", grad)
     if products.serves_down_backward(*grad.shape, weight.shape[1], grad.dtype):
         result: Tensor = products.down_swiglu_backward(grad, weight, gate_up, out)
@@ -153,10 +153,13 @@ def down_then_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out
     return swiglu_backward(grad @ weight, gate_up, out)
 
 
-def adds_product(x: Tensor, weight: Tensor) -> bool:
-    """Whether `add_product` is there for x [T, K] and weight [H, K]; else the addition belongs to the norm after it."""
-    served: bool = _pick("products", x).serves_add(*x.shape, weight.shape[0], x.dtype)
-    return served
+def adds_products(residual: Tensor, query: int, intermediate: int) -> bool:
+    """Whether `add_product` serves the projections of attention and MLP, [T, query] and [T, I], to residual [T, H].
+
+    Else a product is added by the norm after it.
+    """
+    added: bool = _pick("products", residual).adds(*residual.shape, query, intermediate, residual.dtype)
+    return added
 
 
 def add_product(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:

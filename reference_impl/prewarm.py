@@ -124,7 +124,8 @@ def _norms(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> 
     sizes = {"tokens": tokens, "hidden": model.hidden_size, "eps": model.rms_norm_eps, "dtype": dtype}
     if config.precision != "fp8":
         norms = registry.load("rms_norm").specializations(**sizes)
-        added = registry.load("products").adds(tokens, model.hidden_size, model.query_dim, model.intermediate_size, dtype)
+        widths = (model.hidden_size, model.query_dim, model.intermediate_size)
+        added = registry.load("products").adds(tokens, *widths, registry.torch_dtype(dtype))
         yield from (spec for spec in norms if not added or spec.op != "rms_norm.add_forward")
         return
     yield from registry.load("fp8_norm").specializations(**sizes, blocks=model.num_layers)

@@ -6,7 +6,8 @@ inputs. The sum of an element's terms is that of the absolute values in fp64.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -104,8 +105,7 @@ def _down_backward(setting: Setting, shape: str, grad: Tensor, weight: Tensor, g
         both = torch.cat((sums * up * slope, sums * gate * s), dim=1)
         return dict.fromkeys(("grad_gate_up", "in_place"), both + FLUSHED)
 
-    def of(function: object, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        assert callable(function)
+    def of(function: Callable[..., Tensor], outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         function(grad, weight, outputs["in_place"], outputs["in_place"])
         return {"grad_gate_up": function(grad, weight, gate_up)}
 
@@ -116,8 +116,8 @@ def _down_backward(setting: Setting, shape: str, grad: Tensor, weight: Tensor, g
         magnitude=setting.magnitude,
         written={"grad_gate_up": torch.empty_like(gate_up)},
         updated={"in_place": gate_up},
-        kernel=lambda outputs: of(setting.table.down_swiglu_backward, dict(outputs)),
-        naive=lambda outputs: of(naive.down_swiglu_backward, dict(outputs)),
+        kernel=lambda outputs: of(setting.table.down_swiglu_backward, outputs),
+        naive=lambda outputs: of(naive.down_swiglu_backward, outputs),
         reference=lambda: by_autograd(torch.float64),
         terms=terms,
         peer=(_LIBRARY, lambda: by_autograd(setting.dtype)),
@@ -129,61 +129,54 @@ def add(setting: Setting) -> Iterator[KernelComparison]:
         shape, inputs = _inputs(setting, "products.add", *sizes)
         tokens, summed, width = sizes
         x, residual = (inputs.normal(tokens, count, scale=setting.magnitude) for count in (summed, width))
-        weight = inputs.normal(width, summed, scale=_WEIGHT)
-        yield _sum_of_two(setting, "products.add", shape, (x, weight.t()), residual=residual)
+        given = x, inputs.normal(width, summed, scale=_WEIGHT), residual
+        yield _sum(setting, "products.add", shape, _Sum(setting.table.add_product, naive.add, _added, given))
 
 
 def input_gradient(setting: Setting) -> Iterator[KernelComparison]:
+    ranks = 2 * setting.config.rank
     for sizes in _shapes(setting, setting.model.qkv_dim, setting.model.hidden_size):
         shape, inputs = _inputs(setting, "products.input_gradient", *sizes)
         tokens, summed, width = sizes
-        ranks = 2 * setting.config.rank
         grad, extra = (inputs.normal(tokens, count, scale=setting.magnitude) for count in (summed, ranks))
-        weights = (inputs.normal(count, width, scale=_WEIGHT) for count in (summed, ranks))
-        weight, weight_extra = weights
-        product = (grad, weight)
-        yield _sum_of_two(setting, "products.input_gradient", shape, product, second=(extra, weight_extra))
+        weight, weight_extra = (inputs.normal(count, width, scale=_WEIGHT) for count in (summed, ranks))
+        own = _Sum(setting.table.input_gradient, naive.input_gradient, _both, (grad, weight, extra, weight_extra))
+        yield _sum(setting, "products.input_gradient", shape, own)
 
 
-def _sum_of_two(
-    setting: Setting,
-    operation: str,
-    shape: str,
-    first: tuple[Tensor, Tensor],
-    *,
-    residual: Tensor | None = None,
-    second: tuple[Tensor, Tensor] | None = None,
-) -> KernelComparison:
-    """A product, and what is added to it: a residual, or another product."""
-    left, right = first
+def _added(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
+    return x @ weight.t() + residual
 
-    def total(dtype: torch.dtype, absolute: bool = False) -> dict[str, Tensor]:
-        def read(tensor: Tensor) -> Tensor:
-            return tensor.to(dtype).abs() if absolute else tensor.to(dtype)
 
-        product = read(left) @ read(right)
-        if second is not None:
-            return {"out": product.addmm_(read(second[0]), read(second[1]))}
-        assert residual is not None
-        return {"out": product + read(residual)}
+def _both(grad: Tensor, weight: Tensor, extra: Tensor, weight_extra: Tensor) -> Tensor:
+    return grad @ weight + extra @ weight_extra
 
-    def kernel(add_: object, gradient: object) -> dict[str, Tensor]:
-        if second is not None:
-            assert callable(gradient)
-            return {"out": gradient(left, right, *second)}
-        assert callable(add_)
-        return {"out": add_(left, right.t(), residual)}
 
+@dataclass(frozen=True)
+class _Sum:
+    """A product and what is added to it: by the kernel, by its twin, and as a formula, all of the same tensors."""
+
+    kernel: Callable[..., Tensor]
+    naive: Callable[..., Tensor]
+    formula: Callable[..., Tensor]
+    given: tuple[Tensor, ...]
+
+    def exact(self, *, absolute: bool = False) -> Tensor:
+        wide = [tensor.double() for tensor in self.given]
+        return self.formula(*([tensor.abs() for tensor in wide] if absolute else wide))
+
+
+def _sum(setting: Setting, operation: str, shape: str, own: _Sum) -> KernelComparison:
     return KernelComparison(
         operation=operation,
         dtype=setting.dtype_name,
         shape=shape,
         magnitude=setting.magnitude,
-        written={"out": left.new_empty(left.shape[0], right.shape[1])},
+        written={"out": torch.empty_like(own.formula(*own.given))},
         updated={},
-        kernel=lambda _outputs: kernel(setting.table.add_product, setting.table.input_gradient),
-        naive=lambda _outputs: kernel(naive.add, naive.input_gradient),
-        reference=lambda: total(torch.float64),
-        terms=lambda: {"out": total(torch.float64, absolute=True)["out"] + FLUSHED},
-        peer=(_LIBRARY, lambda: total(setting.dtype)),
+        kernel=lambda _outputs: {"out": own.kernel(*own.given)},
+        naive=lambda _outputs: {"out": own.naive(*own.given)},
+        reference=lambda: {"out": own.exact()},
+        terms=lambda: {"out": own.exact(absolute=True) + FLUSHED},
+        peer=(_LIBRARY, lambda: {"out": own.formula(*own.given)}),
     )

@@ -116,7 +116,8 @@ def test_planned_keys_are_exactly_the_keys_that_wrappers_launch(dtype: str, laun
 
 
 def test_every_kernel_module_is_planned() -> None:
-    assert {spec.op.partition(".")[0] for spec in planned_specs()} == set(KERNELS)
+    # `test_products.py` has those of products, which serve larger shapes alone
+    assert {spec.op.partition(".")[0] for spec in planned_specs()} == set(KERNELS) - {"products"}
 
 
 def test_one_key_names_one_kernel() -> None:

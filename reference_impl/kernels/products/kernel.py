@@ -42,9 +42,9 @@ _ALIGNMENT = 1024
 _BARRIER_BYTES = 128
 # Of a Hopper GPU's multiprocessors without a device: what a plan is made for.
 _MULTIPROCESSORS = 132
-# Tokens from which a kernel serves. Below, tiles are too few for all multiprocessors, and a library has smaller ones: us on
-# an H100 with the library and the kernels around it at 512 tokens, 53.0 for `up_swiglu` (here 48.6), 40.9 for
-# `down_swiglu_backward` (41.6); at 2048 tokens 207 (162) and 148 (112), and 76 to 81 for the down product alone (80).
+# Tokens from which a kernel serves. Below, tiles are too few for all multiprocessors, and a library has smaller ones. On
+# an H100 (us; library with the kernels around it, here): up 52.2, 48.7 at 512 tokens, 190, 158 at 2048; down 41.2, 41.6
+# and 145, 109; the last product alone, without the addition 31.1, 66.7, 72.9, 76.2, and 145, 149 at 4096 tokens.
 _UP_FROM = 512
 _DOWN_BACKWARD_FROM = 1024
 _ADD_FROM = 4096
@@ -59,22 +59,17 @@ def serves_up(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -
 
 
 def serves_down_backward(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Whether `down_swiglu_backward` is there for grad [T, H] and the MLP's last matrix [H, I], and worth it."""
+    """Whether `down_swiglu_backward` is there for grad [T, H] and the MLP's last matrix, and worth it."""
     return _serves(tokens, _DOWN_BACKWARD_FROM, dtype, hidden, intermediate)
 
 
-def serves_add(tokens: int, summed: int, hidden: int, dtype: torch.dtype) -> bool:
-    """Whether `add` is there for x [T, K] and a matrix [H, K], and worth it."""
-    return _serves(tokens, _ADD_FROM, dtype, summed, hidden)
-
-
-def adds(tokens: int, hidden: int, query: int, intermediate: int, dtype: str) -> bool:
-    """Whether both products of a block that end in the residual stream add to it, so that no norm has to."""
-    return all(serves_add(tokens, summed, hidden, torch_dtype(dtype)) for summed in (query, intermediate))
+def adds(tokens: int, hidden: int, query: int, intermediate: int, dtype: torch.dtype) -> bool:
+    """Whether `add` is there for both products of a block that end in the residual stream [T, H], and worth it."""
+    return _serves(tokens, _ADD_FROM, dtype, hidden, query, intermediate)
 
 
 def serves_input_gradient(tokens: int, outputs: int, hidden: int, extra: int, dtype: torch.dtype) -> bool:
-    """Whether `input_gradient` is there for grad [T, outputs], a matrix [outputs, H], and an adapter of rank `extra`."""
+    """Whether `input_gradient` is there for grad [T, outputs], a matrix [outputs, H], an adapter of rank `extra`."""
     fits = extra % 8 == 0 and 0 < extra <= _DEPTH
     return fits and _serves(tokens, _ADD_FROM, dtype, outputs, hidden)
 
@@ -144,7 +139,7 @@ def _rows(pointer: int, rows: int, columns: int, box_rows: int) -> TensorMap:
 
 
 def _columns(pointer: int, rows: int, columns: int) -> TensorMap:
-    """Boxes of an operand [rows, columns] whose rows are summed over: half a stage, the other block has the other half."""
+    """Boxes of an operand [rows, columns] whose rows are summed over: half a stage, as each block fetches a half."""
     return TensorMap(pointer, (columns, rows), (columns,), (64, _DEPTH // 2))
 
 
@@ -263,7 +258,7 @@ def specializations(
         if serves_down_backward(*sizes, data)
         else own.backward_spec(tokens, intermediate, dtype),
     ]
-    if adds(tokens, hidden, query, intermediate, dtype):
+    if adds(tokens, hidden, query, intermediate, data):
         specs += [add_spec(tokens, query, hidden), add_spec(tokens, intermediate, hidden)]
     if serves_input_gradient(tokens, qkv, hidden, ranks, data):
         specs.append(input_gradient_spec(tokens, qkv, hidden, ranks))

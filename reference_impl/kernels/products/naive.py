@@ -14,19 +14,19 @@ PANEL = 192
 """Columns of logits that share a maximum and a sum; of the last panel, what is left of the vocabulary."""
 
 
-def serves_up(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:  # noqa: ARG001 - as the kernel's
+def serves_up(*_shape: object) -> bool:
     return False
 
 
-def serves_down_backward(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:  # noqa: ARG001 - as the kernel's
+def serves_down_backward(*_shape: object) -> bool:
     return False
 
 
-def serves_add(tokens: int, summed: int, hidden: int, dtype: torch.dtype) -> bool:  # noqa: ARG001 - as the kernel's
+def adds(*_shape: object) -> bool:
     return False
 
 
-def serves_input_gradient(tokens: int, outputs: int, hidden: int, extra: int, dtype: torch.dtype) -> bool:  # noqa: ARG001 - as the kernel's
+def serves_input_gradient(*_shape: object) -> bool:
     return False
 
 
@@ -46,7 +46,7 @@ def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """grad [T, H], weight [H, I], gate_up [T, 2I] -> its gradient, written into ``out`` if given, which may be gate_up."""
+    """grad [T, H], weight [H, I], gate_up [T, 2I] -> its gradient, into ``out`` if given, which may be gate_up."""
     grad_act = _product(grad, weight)
     grad_gate_up = swiglu.backward(grad_act, gate_up.to(grad_act.dtype)).to(gate_up.dtype)
     return grad_gate_up if out is None else out.copy_(grad_gate_up)
