@@ -1,4 +1,4 @@
-"""Faults of the head's product with a softmax's statistics, and of the loss that reads them. Importable without torch."""
+"""Faults of the head's product with statistics, and of the loss that reads these. Importable without torch."""
 
 from __future__ import annotations
 
@@ -53,9 +53,7 @@ def statistics_without_maximum(table: KernelTable) -> None:
 def statistics_not_rescaled(table: KernelTable) -> None:
     from_statistics_ = table.cross_entropy_from_statistics_
 
-    def not_rescaled_(
-        logits: Tensor, maxima: Tensor, totals: Tensor, targets: Tensor, scale: Tensor | float
-    ) -> Tensor:
+    def not_rescaled_(logits: Tensor, maxima: Tensor, totals: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
         largest = maxima.amax(dim=1, keepdim=True).expand_as(maxima).contiguous()
         return from_statistics_(logits, largest, totals, targets, scale)
 

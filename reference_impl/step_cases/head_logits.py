@@ -2,10 +2,10 @@
 
 Legend: T tokens, H hidden, V vocabulary, P panels of it. Logits have the magnitude.
 
-Statistics are those of logits as they are stored. So that a reference need not know how these were rounded, one half of the
-cases has operands of -1, 0 and 1 times a power of two: their products' sums are integers times it, 26 in standard deviation
-for a hidden size of 1536 and exact up to 256, which is ten of these. The other half has operands of any value, all of one sign
-in a row, so that a logit is as large as its terms, and nothing but the logits is compared.
+Statistics are those of logits as they are stored. So that a reference need not know how these were rounded, one half of
+the cases has operands of -1, 0 and 1 times a power of two. Their sums of products are integers times it, which bfloat16
+holds up to 256: ten standard deviations at a hidden size of 1536. The other half has operands of any value, of one sign
+in a row, so that a logit is as large as its terms; there the logits alone are compared.
 """
 
 from __future__ import annotations

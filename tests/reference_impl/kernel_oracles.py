@@ -335,7 +335,7 @@ def check_cross_entropy(
 
 def statistics(logits: Tensor, width: int = 192) -> tuple[Tensor, Tensor]:
     """Maximum and sum of exponentials of each part of so many columns, by fp64: fp32 [T, P] both."""
-    parts = logits.double().split(width, dim=1)
+    parts = torch.split(logits.double(), width, dim=1)
     maxima = torch.stack([part.amax(dim=1) for part in parts], dim=1)
     totals = [(part - maxima[:, index, None]).exp().sum(dim=1) for index, part in enumerate(parts)]
     return maxima.float(), torch.stack(totals, dim=1).float()

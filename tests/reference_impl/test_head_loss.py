@@ -155,7 +155,11 @@ def test_the_twin_is_within_rounding_of_the_cases_references(magnitude: float) -
 
 @pytest.mark.parametrize(
     ("fault", "magnitude"),
-    [("statistics_without_last_panel", 1.0), ("statistics_beyond_vocabulary", 1.0), ("statistics_without_maximum", 1e5)],
+    [
+        ("statistics_without_last_panel", 1.0),
+        ("statistics_beyond_vocabulary", 1.0),
+        ("statistics_without_maximum", 1e5),
+    ],
 )
 def test_faults_of_statistics_are_far_beyond_the_bound(fault: str, magnitude: float) -> None:
     error = worst(fault, magnitude)["float32"]
@@ -191,8 +195,9 @@ def test_a_trainer_with_the_fused_head_trains_as_one_without(monkeypatch: pytest
         torch.testing.assert_close(value, apart[name], rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.usefixtures("fused")
 @pytest.mark.parametrize("fault", ["statistics_without_last_panel", "statistics_without_maximum"])
-def test_a_fault_of_the_fused_head_is_met_by_its_trainer(fault: str, fused: None) -> None:  # noqa: ARG001
+def test_a_fault_of_the_fused_head_is_met_by_its_trainer(fault: str) -> None:
     assert not same(gradients(fault), gradients(None))
 
 

@@ -7,8 +7,8 @@ Legend: T tokens (rows), V vocabulary, P parts of it.
 One program a row: one pass reads the row and keeps a running maximum and sum, a second one reads it again and
 writes the gradient, from the row's end to its start, since the end was read last and is still in the L2 cache.
 
-Where the product that made the logits has left the maximum and the sum of each part of a row, they take the place of the
-first pass (`from_statistics_`).
+Where the product that made the logits has left the maximum and the sum of each part of a row, these take the place of
+the first pass (`from_statistics_`).
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _from_statistics_kernel(
 
 
 def _warps(vocabulary: int) -> int:
-    vectors = triton.next_power_of_2(-(-vocabulary // _VECTOR))
+    vectors = int(triton.next_power_of_2(-(-vocabulary // _VECTOR)))
     return max(1, min(_MAX_WARPS, vectors // _VECTORS_PER_WARP))
 
 
@@ -219,12 +219,10 @@ def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) ->
     return losses
 
 
-def from_statistics_(
-    logits: Tensor, maxima: Tensor, totals: Tensor, targets: Tensor, scale: Tensor | float
-) -> Tensor:
-    """As `forward_backward_`, where maxima f32 [T, P] are known of P parts of each row, which no two share an element of.
+def from_statistics_(logits: Tensor, maxima: Tensor, totals: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
+    """As `forward_backward_`, where maximum and sum of exp(logit - maximum) of each of P parts of a row are known.
 
-    totals f32 [T, P]: of each part the sum of exp(logit - maximum).
+    maxima, totals: f32 [T, P]. No two parts share an element, and together they are the row.
     """
     (tokens, vocabulary), parts = logits.shape, maxima.shape[1]
     spec = from_statistics_spec(

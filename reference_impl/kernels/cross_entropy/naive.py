@@ -25,12 +25,10 @@ def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) ->
     return torch.where(valid, loss, 0.0)
 
 
-def from_statistics_(
-    logits: Tensor, maxima: Tensor, totals: Tensor, targets: Tensor, scale: Tensor | float
-) -> Tensor:
-    """As ``forward_backward_``, where the maximum and the sum of exp(logit - maximum) of P parts of a row are known, [T, P].
+def from_statistics_(logits: Tensor, maxima: Tensor, totals: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
+    """As ``forward_backward_``, where maximum and sum of exp(logit - maximum) of each of P parts of a row are known.
 
-    No two parts share an element, and together they are the row.
+    maxima, totals: [T, P]. No two parts share an element, and together they are the row.
     """
     inner = logits if logits.dtype == torch.float64 else logits.float()
     valid = targets != IGNORED

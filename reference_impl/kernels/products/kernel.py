@@ -48,7 +48,7 @@ _MULTIPROCESSORS = 132
 _UP_FROM = 512
 _DOWN_BACKWARD_FROM = 1024
 _ADD_FROM = 4096
-# Tokens and vocabulary from which `head_logits` serves: a pair of tiles that is half full, several panels a multiprocessor.
+# Tokens and vocabulary from which `head_logits` serves: half a pair of tiles, several panels a cluster.
 _HEAD_FROM = 128
 _HEAD_VOCABULARY_FROM = 32000
 
@@ -266,7 +266,7 @@ def specializations(
 
 
 def head_specializations(*, tokens: int, hidden: int, vocabulary: int, chunk: int, dtype: str) -> list[KernelSpec]:
-    """What logits and loss of `tokens` tokens launch, in chunks of `chunk`: the head's product with them, or the loss alone."""
+    """What logits and loss of `tokens` tokens launch in chunks of `chunk`: with the head's product, or loss alone."""
     data, loss = torch_dtype(dtype), load("cross_entropy")
     specs: list[KernelSpec] = []
     for size in sorted({min(chunk, tokens - first) for first in range(0, tokens, chunk)}, reverse=True):

@@ -68,7 +68,7 @@ def head_logits(x: Tensor, head: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
     The largest of its logits as they are stored, and the sum of exp(logit - largest).
     """
     out.copy_(_product(x, head.t()))
-    panels = [panel.to(torch.promote_types(out.dtype, torch.float32)) for panel in out.split(PANEL, dim=1)]
+    panels = [panel.to(torch.promote_types(out.dtype, torch.float32)) for panel in torch.split(out, PANEL, dim=1)]
     # finite, as -inf - -inf would be NaN
     lowest = torch.finfo(torch.float32).min
     maxima = torch.stack([panel.amax(dim=1).clamp(min=lowest) for panel in panels], dim=1)
