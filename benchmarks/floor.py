@@ -8,8 +8,9 @@ come from memory and not from the cache. Two floors: the products one by one as 
 gate, up, down), and fused, as the reference step runs them (q, k, v together; gate and up together). A step that fuses
 is measured against the first, as others are, and can be faster than that allows for: the second stands beside it.
 
-The captured step and both floors are timed in one process, round by round, because a GPU at its power cap runs the
-same kernels faster or slower from minute to minute; the clock of the multiprocessors stands beside each.
+The captured step, both floors and the captured step whose products run in FP8 are timed in one process, round by round,
+because a GPU at its power cap runs the same kernels faster or slower from minute to minute; the clock of the
+multiprocessors stands beside each.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,6 +32,7 @@ from benchmarks.measure import (
     environment,
     peak_memory_gib,
     reset_peak_memory,
+    steps_of_a_round,
     synchronize,
     time_steps,
 )
@@ -39,7 +42,7 @@ from reference_impl.trainer import Trainer
 
 WARMUP_STEPS = 3
 ROUNDS = 5
-STEPS_A_ROUND = 10
+FP8_CAPABILITY = (9, 0)  # since which the library multiplies FP8 with a scale a row
 
 
 @dataclass(frozen=True)
@@ -147,20 +150,28 @@ class Interleaved:
 
     def described(self) -> dict[str, float | None]:
         """As JSON: the median step in ms and the median clock in MHz."""
-        return {"median_ms": self.median_ms, "clock_mhz": float(median(self.clocks_mhz)) if self.clocks_mhz else None}
+        return {
+            "median_ms": self.median_ms,
+            "clock_mhz": float(median(self.clocks_mhz)) if self.clocks_mhz else None,
+            "single_steps": len(self.milliseconds),
+        }
 
 
 def interleaved(arms: Mapping[str, Callable[[int], object]], device: torch.device) -> dict[str, Interleaved]:
-    """Time each arm's step in `ROUNDS` rounds of `STEPS_A_ROUND`, in turns; two more a round bring up the clocks."""
+    """Time each arm's step in `ROUNDS` rounds, in turns; two more a round bring up the clocks. All have as many steps a
+    round as the slowest has time for.
+    """
     times: dict[str, list[float]] = {name: [] for name in arms}
     clocks: dict[str, list[int]] = {name: [] for name in arms}
-    index = 0
+    slowest = max(time_steps(step, 0, 1, device).median_ms for step in arms.values())
+    steps = steps_of_a_round(slowest)
+    index = 2
     for _ in range(ROUNDS):
         for name, step in arms.items():
             for _ in range(2):
                 step(index)
-            times[name] += time_steps(step, index, STEPS_A_ROUND, device).milliseconds
-            index += 2 * STEPS_A_ROUND
+            times[name] += time_steps(step, index, steps, device).milliseconds
+            index += 2 * steps
             step(index)  # under way while the clock is read
             if (clock := clock_mhz(device)) is not None:
                 clocks[name].append(clock)
@@ -169,38 +180,58 @@ def interleaved(arms: Mapping[str, Callable[[int], object]], device: torch.devic
 
 @dataclass(frozen=True)
 class StepAndFloors:
-    """The captured step between both floors, and the peak of its memory (from before the capture on; None on a CPU)."""
+    """The captured step between both floors, and the peak of its memory (from before the capture on; None on a CPU).
+
+    ``fp8_step`` is the captured step whose products run in FP8; None on a GPU that cannot.
+    """
 
     step: Interleaved
     floor: Interleaved
     fused_floor: Interleaved
     peak_gib: float | None
+    fp8_step: Interleaved | None = None
 
     def described(self) -> dict[str, Any]:
-        """As JSON; ``times_floor`` and ``times_fused_floor`` are ratios of medians."""
-        arms = {name: getattr(self, name) for name in ("step", "floor", "fused_floor")}
+        """As JSON; ``times_floor``, ``times_fused_floor`` and ``fp8_times_floor`` are ratios of medians."""
+        arms = {name: getattr(self, name) for name in ("step", "floor", "fused_floor", "fp8_step")}
         ratios = {f"times_{name}": self.step.median_ms / arms[name].median_ms for name in ("floor", "fused_floor")}
-        return {name: arm.described() for name, arm in arms.items()} | ratios | {"peak_gib": self.peak_gib}
+        if self.fp8_step is not None:
+            ratios["fp8_times_floor"] = self.fp8_step.median_ms / self.floor.median_ms
+        described = {name: None if arm is None else arm.described() for name, arm in arms.items()}
+        return described | ratios | {"peak_gib": self.peak_gib}
 
 
 def step_and_floors(config: TrainConfig) -> StepAndFloors:
-    """Measure the captured step of ``config`` and both floors in turns. RuntimeError if the step was not captured."""
-    trainer = Trainer(config)
-    capturing = CapturingTrainer(trainer, "step")
-    try:
-        reset_peak_memory(trainer.device)
-        capturing.step(0)
-        if (failure := capturing.record().failure) is not None:
-            raise RuntimeError(f"the step was not captured: {failure}")
-        capturing.step(1)
-        synchronize(trainer.device)
-        peak, _ = peak_memory_gib(trainer.device)
+    """Measure the captured step of ``config``, both floors and the step in FP8 in turns. RuntimeError if a step was
+    not captured.
+    """
+    with ExitStack() as stack:
+        capturing, peak = _captured(config, stack)
+        trainer = capturing.trainer
         tokens = config.batch_size * config.seq_len
         floors = [GemmFloor(trainer.model_config, tokens, trainer.device, fused=fused) for fused in (False, True)]
-        arms = {"step": capturing.step, "floor": floors[0].step, "fused_floor": floors[1].step}
+        arms: dict[str, Callable[[int], object]] = {
+            "step": capturing.step,
+            "floor": floors[0].step,
+            "fused_floor": floors[1].step,
+        }
+        if trainer.device.type != "cuda" or torch.cuda.get_device_capability(trainer.device) >= FP8_CAPABILITY:
+            arms["fp8_step"] = _captured(replace(config, precision="fp8"), stack)[0].step
         return StepAndFloors(**interleaved(arms, trainer.device), peak_gib=peak)
-    finally:
-        capturing.close()
+
+
+def _captured(config: TrainConfig, stack: ExitStack) -> tuple[CapturingTrainer, float | None]:
+    """A trainer after its capture and one replay, closed with ``stack``; and the peak of its memory, GiB."""
+    trainer = Trainer(config)
+    capturing = CapturingTrainer(trainer, "step")
+    stack.callback(capturing.close)
+    reset_peak_memory(trainer.device)
+    capturing.step(0)
+    if (failure := capturing.record().failure) is not None:
+        raise RuntimeError(f"the step was not captured: {failure}")
+    capturing.step(1)
+    synchronize(trainer.device)
+    return capturing, peak_memory_gib(trainer.device)[0]
 
 
 def main() -> None:
@@ -224,9 +255,14 @@ def main() -> None:
 def _lines(title: str, figures: StepAndFloors, operations: int) -> str:
     described = figures.described()
     peak = "" if figures.peak_gib is None else f", peak {figures.peak_gib:.2f} GiB"
-    lines = [f"{title}: {described['times_floor']:.3f} of the floor, {described['times_fused_floor']:.3f} of the fused"]
-    for name in ("step", "floor", "fused_floor"):
+    fp8 = f", FP8 {described['fp8_times_floor']:.3f}" if figures.fp8_step else ""
+    lines = [
+        f"{title}: {described['times_floor']:.3f} of the floor, {described['times_fused_floor']:.3f} of the fused{fp8}"
+    ]
+    for name in ("step", "floor", "fused_floor", "fp8_step"):
         arm = described[name]
+        if arm is None:
+            continue
         clock = "" if arm["clock_mhz"] is None else f" at {arm['clock_mhz']:.0f} MHz"
         rate = peak if name == "step" else f", {operations / arm['median_ms'] / 1e9:.1f} TFLOP/s"
         lines.append(f"  {name:<12}{arm['median_ms']:9.2f} ms{clock}{rate}")

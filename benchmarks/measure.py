@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,18 @@ import torch
 from harness.evidence.environment import git_commit
 
 GIB = 1024**3
-PACKAGES = ("torch", "triton", "transformers", "peft", "bitsandbytes", "accelerate", "unsloth", "trl")
+PACKAGES = (
+    "torch", "triton", "transformers", "peft", "bitsandbytes", "accelerate", "unsloth", "unsloth_zoo", "trl",
+    "liger_kernel", "axolotl", "cut_cross_entropy",
+)  # fmt: skip
+# What a timing is of, beside the packages: read into the environment, so that a change that is not committed shows.
+SOURCES = ("benchmarks", "reference_impl")
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+# A round of an arm: so many single steps and as many in a block, fewer where a step is long.
+MOST_STEPS_A_ROUND = 10
+FEWEST_STEPS_A_ROUND = 5
+ROUND_MS = 1200.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +68,11 @@ def time_steps(step: Callable[[int], object], first: int, count: int, device: to
     return StepTimes(tuple(milliseconds), (time.perf_counter() - began) * 1e3 / count)
 
 
+def steps_of_a_round(step_ms: float) -> int:
+    """Single steps of a round, and steps of its block: both together within `ROUND_MS`, as far as five of each are."""
+    return max(FEWEST_STEPS_A_ROUND, min(MOST_STEPS_A_ROUND, int(ROUND_MS / (2 * step_ms))))
+
+
 def clock_mhz(device: torch.device) -> int | None:
     """The present clock of the multiprocessors in MHz; None without CUDA, or where NVML cannot be asked."""
     if device.type != "cuda":
@@ -83,13 +101,24 @@ def environment() -> dict[str, Any]:
     cuda = torch.cuda.is_available()
     return {
         "commit": git_commit(),
+        "sources": _sources(),
         "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
+        "device_uuid": str(torch.cuda.get_device_properties(0).uuid) if cuda else None,
         "capability": list(torch.cuda.get_device_capability()) if cuda else None,
         "device_memory_gib": torch.cuda.get_device_properties(0).total_memory / GIB if cuda else None,
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
     }
+
+
+def _sources() -> str:
+    """SHA-256 over the Python sources that are timed and time: of two trees with changes a commit says nothing."""
+    found = hashlib.sha256()
+    for folder in SOURCES:
+        for path in sorted((REPOSITORY / folder).rglob("*.py")):
+            found.update(f"{path.relative_to(REPOSITORY)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return found.hexdigest()
 
 
 def _version(package: str) -> str | None:

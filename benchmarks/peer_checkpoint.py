@@ -1,8 +1,9 @@
 """The weights that all peers start from, and the loss that each must show at step 0.
 
 The reference is transformers' own model in fp32 (no TF32, no Triton kernel of ours), with the weights that quantization
-leaves of the checkpoint's: plain NF4, and NF4 with double-quantized absmax, as Unsloth loads it. Two controls say what
-the comparison could tell apart: the same model with weights that were never quantized, and another batch.
+leaves of the checkpoint's: plain NF4, and NF4 with double-quantized absmax, as Unsloth loads it and as torchao makes
+it. Two controls say what the comparison could tell apart: the same model with weights that were never quantized, and
+another batch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from benchmarks.arms.job import SEED, Job
 from reference_impl.checkpoint import RandomWeights, weight_shapes
 from reference_impl.config import ModelConfig
 from reference_impl.kernels.nf4 import naive
+from reference_impl.kernels.nf4.naive import BLOCK, CODEBOOK
 from reference_impl.nf4 import quantize
+
+TORCHAO_SCALERS = 256  # absmax of so many blocks share a factor
+NEAREST_AT_ONCE = 2**20  # elements whose distances to all codes exist at one time
 
 Requantize = Callable[[Tensor], Tensor]
 Losses = dict[str, dict[str, float]]
@@ -92,12 +97,34 @@ def _double_nf4(weight: Tensor) -> Tensor:
     return dense.view(weight.shape)
 
 
+def torchao_nf4(weight: Tensor) -> Tensor:
+    """What torchao's NF4 leaves of ``weight`` [rows, columns], in its type, in which torchao computes every part of it.
+
+    The codes, of four decimals, are those nearest to a block's values over its absmax. The absmax less their mean are
+    kept in 8 bits, as multiples of the largest of `TORCHAO_SCALERS` of them over 128. bfloat16 has 8 bits, too:
+    quotients, distances and mean are rounded to it, and so these weights lie farther from NF4's than those of
+    bitsandbytes' second quantization, which computes in float32.
+    """
+    codes = torch.round(CODEBOOK, decimals=4).to(weight)
+    blocks = weight.reshape(-1, BLOCK)
+    absmax = blocks.abs().amax(dim=1)
+    scaled = (blocks / absmax[:, None]).flatten()
+    nearest = [(part[:, None] - codes).abs().min(dim=1).indices for part in torch.split(scaled, NEAREST_AT_ONCE)]
+    mean = absmax.mean()
+    scalers = (absmax - mean).view(-1, TORCHAO_SCALERS)
+    factor = 256 / (2 * scalers.abs().amax(dim=1, keepdim=True))
+    kept = (scalers * factor).round().clamp(-128, 127)
+    again = (kept / factor).flatten() + mean
+    return (codes[torch.cat(nearest)].view_as(blocks) * again[:, None]).view_as(weight)
+
+
 @torch.no_grad()
 def reference_losses(jobs: Sequence[Job]) -> list[Losses]:
     """For each job (of one checkpoint, any shapes): mean losses at step 0 by variant of the weights.
 
-    Variants: ``nf4``, ``nf4_double``, and the controls ``unquantized`` and ``other_batch``. Each as ``all`` (over B*S
-    targets) and ``shifted`` (without the last target of each row, as transformers counts).
+    Variants: ``nf4``, ``nf4_double``, ``nf4_torchao`` (where torchao takes the shapes), and the controls
+    ``unquantized`` and ``other_batch``. Each as ``all`` (over B*S targets) and ``shifted`` (without the last target of
+    each row, as transformers counts).
     """
     from transformers import AutoModelForCausalLM
 
@@ -110,7 +137,10 @@ def reference_losses(jobs: Sequence[Job]) -> list[Losses]:
     linear = [module.weight for name, module in model.named_modules() if name.endswith("_proj")]
     # The weights as the checkpoint holds them: bfloat16 values, on the host, for the second variant.
     original = [weight.to("cpu", torch.bfloat16) for weight in linear]
-    variants: dict[str, Requantize] = {"nf4_double": _double_nf4, "nf4": _plain_nf4}
+    variants: dict[str, Requantize] = {"nf4_double": _double_nf4}
+    if all(weight.numel() % (BLOCK * TORCHAO_SCALERS) == 0 for weight in original):
+        variants["nf4_torchao"] = torchao_nf4
+    variants["nf4"] = _plain_nf4
     for variant, requantize in variants.items():
         for weight, kept in zip(linear, original, strict=True):
             weight.copy_(requantize(kept.to(device)))

@@ -14,18 +14,28 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
 import torch
 
-from benchmarks.arms.job import OURS, Job, OpenedArm
-from benchmarks.measure import peak_memory_gib, reset_peak_memory, synchronize, time_steps
+from benchmarks.arms.job import Job, OpenedArm
+from benchmarks.measure import (
+    peak_memory_gib,
+    reset_peak_memory,
+    steps_of_a_round,
+    synchronize,
+    time_steps,
+)
+from benchmarks.peer_plan import OURS
 from reference_impl.config import MODEL_PRESETS, TrainConfig
 
 # Beside the first: the compiled arm records its graphs in its second and third step.
 WARMUP_STEPS = 5
+# Before a round, to bring the clocks up: two steps, or one that is long.
 WARM_AGAIN_STEPS = 2
+WARM_AGAIN_S = 0.2
 
 
 def open_arm(job: Job) -> OpenedArm:
@@ -58,6 +68,16 @@ def open_arm(job: Job) -> OpenedArm:
     return huggingface.open_unsloth(job) if unsloth else huggingface.open_huggingface(job)
 
 
+def import_libraries(arm: str) -> None:
+    """What an arm's process can do before it may touch the GPU. Unsloth looks at the GPU when it is imported, and peft
+    when it imports bitsandbytes; both wait for the arm to be opened.
+    """
+    if arm in OURS:
+        import_module("benchmarks.arms.ours")
+    elif arm != "gemm_floor" and not arm.startswith("unsloth"):
+        import_module("transformers.models.qwen2.modeling_qwen2")
+
+
 class ArmProcess:
     """An arm after its first step, ready to be timed in rounds."""
 
@@ -71,6 +91,7 @@ class ArmProcess:
         loss = self._arm.step(0)
         synchronize(self._device)
         self._next = 1
+        self._steps: int | None = None  # of a round: known once a step was seen that had the machine to itself
         self.ready: dict[str, Any] = {
             "loss_step_0": None if loss is None else float(loss),
             "batch_digest": _batch_digest(job),
@@ -85,12 +106,20 @@ class ArmProcess:
         synchronize(self._device)
         self._next += steps
 
-    def measure(self, steps: int) -> dict[str, Any]:
-        """Time ``steps`` single steps and a block of as many; the clocks are brought up first."""
-        self._advance(WARM_AGAIN_STEPS)
-        times = time_steps(self._arm.step, self._next, steps, self._device)
-        self._next += 2 * steps
-        return asdict(times)
+    def measure(self) -> dict[str, Any]:
+        """Time a round: single steps, and a block of as many. The clocks are brought up first, by steps that in the
+        first round say how long a step is, and so how many of them a round has.
+        """
+        taken: list[float] = []
+        while len(taken) < WARM_AGAIN_STEPS and sum(taken) < WARM_AGAIN_S:
+            began = time.perf_counter()
+            self._advance(1)
+            taken.append(time.perf_counter() - began)
+        if self._steps is None:
+            self._steps = steps_of_a_round(min(taken) * 1e3)
+        times = time_steps(self._arm.step, self._next, self._steps, self._device)
+        self._next += 2 * self._steps
+        return {**asdict(times), "block_steps": self._steps}
 
     def finish(self) -> dict[str, Any]:
         allocated, reserved = peak_memory_gib(self._device)
@@ -110,14 +139,17 @@ def answers(requests: TextIO) -> Iterator[dict[str, Any]]:
     for line in requests:
         request = json.loads(line)
         match request["do"]:
-            case "checkpoint":
+            case "environment":
                 from benchmarks.measure import environment
+
+                yield {"environment": environment()}
+            case "checkpoint":
                 from benchmarks.peer_checkpoint import write_checkpoint
 
                 model = MODEL_PRESETS[request["model"]]
                 directory = Path(request["directory"])
                 tokenized = write_checkpoint(model, directory, torch.device(request["device"]))
-                yield {"tokenized": str(tokenized), "environment": environment()}
+                yield {"tokenized": str(tokenized)}
             case "reference":
                 from benchmarks.peer_checkpoint import reference_losses
 
@@ -130,11 +162,14 @@ def answers(requests: TextIO) -> Iterator[dict[str, Any]]:
                     job.model, batch_size=job.batch_size, seq_len=job.seq_len, device=job.device
                 )
                 yield step_and_floors(config).described()
+            case "import":
+                import_libraries(request["arm"])
+                yield {}
             case "open":
                 arm = ArmProcess(Job(**request["job"]))
                 yield arm.ready
             case "measure" if arm is not None:
-                yield arm.measure(request["steps"])
+                yield arm.measure()
             case "finish" if arm is not None:
                 yield arm.finish()
             case unknown:

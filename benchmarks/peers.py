@@ -3,13 +3,20 @@
     python -m benchmarks.peers --out reports/<date>-<gpu>-peers
     python -m benchmarks.peers --out /tmp/rehearsal --tiny      # tiny shapes, to rehearse the run without a GPU
 
-Every arm at every shape has a process of its own. Length by length, as many arms as the GPU's memory has room for are
-started together (a sitting), and only then timed, in turn, round by round, one at a time; last comes the captured step
-between its floors. All read the same weights and the same batches, and the loss of each at step 0 is compared with an
-fp32 reference. Writes peers.json, details.json and peers.md after every sitting, and peers.svg at the end.
+Every arm at every shape has a process of its own. As many arms as the GPU's memory has room for are started together (a
+sitting), those that take longest first, and only then timed, in turn, round by round, one at a time; before them comes
+the captured step between its floors. All read the same weights and the same batches, and the loss of each at step 0 is
+compared with an fp32 reference. Writes peers.json, details.json and peers.md after every sitting, and peers.svg at the
+end.
+
+A folder that holds a run of this machine, these packages and these sources is gone on with: what it lacks of what is
+asked for is measured, and the rest stays as it is. So a long run can be made of several calls:
+
+    python -m benchmarks.peers --out DIR --seq-lens 128 512
+    python -m benchmarks.peers --out DIR --seq-lens 2048 --shapes 1x8192
 
 Exit code 0: the run is complete and all arms train the same mathematics, whatever the ratios say. 1: an arm is absent
-or failed (it is named), or its loss is not the reference's.
+or failed (it is named), or its loss is not the reference's. 2: the folder holds a run of another kind.
 """
 
 from __future__ import annotations
@@ -20,27 +27,39 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
-from benchmarks.arms.job import ARMS, Job
-from benchmarks.peers_report import Measured, PeerRun, plot, summary
+from benchmarks.arms.job import Job
+from benchmarks.peer_plan import COSTS, FLOORS, Place, Shape, sittings
+from benchmarks.peer_run import (
+    NOT_ASKED_FOR,
+    OUT_OF_TIME,
+    Measured,
+    OtherRunError,
+    PeerRun,
+    check_joinable,
+    joined,
+    ordered,
+    place_name,
+    places_of,
+    read_run,
+)
+from benchmarks.peers_report import plot, summary
 from benchmarks.worker_process import WorkerFailedError, WorkerProcess
 
 ROUNDS = 5
-STEPS_A_ROUND = 10
 PREPARE_LIMIT_S = 240.0
 OPEN_LIMIT_S = 300.0  # compiling one shape took 62 s on the reference machine, alone
 MEASURE_LIMIT_S = 60.0
-# Arms that an H200's memory held side by side at 4 x 2048 tokens: peaks of 12 to 33 GiB; half as many at 4096.
-ARMS_AT_2048 = 5
-COMPILED = ("hf_reduce_overhead", "hf_liger_compiled", "axolotl_compiled", "torchtune_compiled")
+# On 16 cores: while arms compile, no more of them than cores.
+MOST_AT_ONCE = 16
 OUT_OF_MEMORY = "OutOfMemoryError"
 
 
@@ -50,15 +69,17 @@ class Running:
 
     job: Job
     worker: WorkerProcess
+    sitting: str = ""
     ready: dict[str, Any] = field(default_factory=dict)
     milliseconds: list[float] = field(default_factory=list)
     block_ms: list[float] = field(default_factory=list)
+    block_steps: int = 0
     finish: dict[str, Any] = field(default_factory=dict)
     failure: str | None = None
 
     @property
     def name(self) -> str:
-        return f"{self.job.arm} at seq {self.job.seq_len}"
+        return place_name(self.job.arm, Shape(self.job.batch_size, self.job.seq_len))
 
     def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
         """The worker's answer; empty once the arm has failed, which is remembered and reported."""
@@ -72,127 +93,230 @@ class Running:
             self.worker.close()
             return {}
 
+    def open(self) -> None:
+        self.ready = self.ask({"do": "open", "job": self.job.as_dict()}, OPEN_LIMIT_S)
+        state = f"ready after {self.ready['startup_s']:.0f} s" if self.ready else f"FAILED: {self.failure}"
+        print(f"{self.name}: {state}", file=sys.stderr, flush=True)
+
+    def load(self) -> None:
+        """What takes time and neither GPU nor weights."""
+        self.ask({"do": "import", "arm": self.job.arm}, OPEN_LIMIT_S)
+
     def measure(self) -> None:
-        answer = self.ask({"do": "measure", "steps": STEPS_A_ROUND}, MEASURE_LIMIT_S)
-        if answer:
+        if answer := self.ask({"do": "measure"}, MEASURE_LIMIT_S):
             self.milliseconds += answer["milliseconds"]
             self.block_ms.append(answer["block_ms"])
+            self.block_steps = answer["block_steps"]
+
+    def measured(self) -> Measured:
+        return Measured(
+            arm=self.job.arm,
+            batch_size=self.job.batch_size,
+            seq_len=self.job.seq_len,
+            milliseconds=tuple(self.milliseconds),
+            block_ms=tuple(self.block_ms),
+            block_steps=self.block_steps,
+            sitting=self.sitting,
+            loss_step_0=self.ready["loss_step_0"],
+            batch_digest=self.ready["batch_digest"],
+            startup_s=self.ready["startup_s"],
+            peak_gib=self.finish["peak_gib"],
+            peak_reserved_gib=self.finish["peak_reserved_gib"],
+            facts=self.ready["facts"],
+        )
 
 
-def prepare(model: str, batch_size: int, seq_lens: list[int], folder: Path) -> tuple[Job, dict[str, Any]]:
-    """Write the checkpoint and compute the reference losses, in a process that is gone before anything is timed."""
+class Sitting:
+    """Arms that are open at one time, a process each: opened side by side, then timed in interleaved rounds.
+
+    A context manager; leaving it ends the processes.
+    """
+
+    def __init__(self, base: Job, places: list[Place], folder: Path, name: str) -> None:
+        folder.mkdir()
+        with ExitStack() as stack:
+            self.arms = [
+                Running(
+                    replace(base, arm=arm, batch_size=shape.batch_size, seq_len=shape.seq_len),
+                    stack.enter_context(WorkerProcess(arm, folder / f"{arm}-{shape}")),
+                    name,
+                )
+                for arm, shape in places
+            ]
+            self._stack = stack.pop_all()
+
+    def measure(self, following: Sitting | None = None) -> list[Running]:
+        """Open the arms and time them. The processes of the ``following`` sitting import meanwhile, before anything is
+        timed, and are stopped like others when something is.
+        """
+        later = following.arms if following else []
+        self._in_parallel([arm.open for arm in self.arms] + [arm.load for arm in later])
+        everyone = [arm.worker for arm in (*self.arms, *later)]
+        for _ in range(ROUNDS):
+            for arm in self.arms:
+                with arm.worker.alone(everyone):
+                    arm.measure()
+        for arm in self.arms:
+            arm.finish = arm.ask({"do": "finish"}, MEASURE_LIMIT_S)
+        return self.arms
+
+    @staticmethod
+    def _in_parallel(calls: list[Callable[[], None]]) -> None:
+        with ThreadPoolExecutor(len(calls)) as pool:
+            list(pool.map(lambda call: call(), calls))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def run_sittings(base: Job, plan: list[list[Place]], folder: Path, call: int) -> Iterator[list[Running]]:
+    """The arms of each sitting after it was timed. One that had no memory beside others is opened again, alone."""
+    with ExitStack() as stack:
+
+        def start(number: int) -> Sitting:
+            return stack.enter_context(Sitting(base, plan[number], folder / f"sitting-{number}", f"{call}.{number}"))
+
+        sitting = start(0)
+        for number, places in enumerate(plan):
+            following = start(number + 1) if number + 1 < len(plan) else None
+            with sitting:
+                done = sitting.measure(following)
+            crowded = [arm for arm in done if len(places) > 1 and OUT_OF_MEMORY in (arm.failure or "")]
+            yield [arm for arm in done if arm not in crowded]
+            for arm in crowded:
+                place = (arm.job.arm, Shape(arm.job.batch_size, arm.job.seq_len))
+                name = f"{number}-{place[0]}-{place[1]}"
+                with Sitting(base, [place], folder / f"alone-{name}", f"{call}.{name}") as alone:
+                    yield alone.measure()
+            if following is not None:
+                sitting = following
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks for."""
+
+    model: str
+    batch_size: int
+    shapes: list[Shape]
+    arms: frozenset[str]
+    limit_s: float
+
+
+@dataclass
+class Call:
+    """One call of the benchmark: what is asked for, what there is already, and what was measured so far."""
+
+    base: Job
+    places: list[Place]  # of all shapes that are asked for
+    asked: frozenset[str]  # arms, and `FLOORS`
+    before: PeerRun | None
+    environment: dict[str, Any]
+    began: float  # by `time.monotonic`
+    reference: dict[str, Any] = field(default_factory=dict)
+    arms: list[Running] = field(default_factory=list)
+    floors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    failed_floors: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    @property
+    def wanted(self) -> list[Place]:
+        """What is asked for and not there from a call before."""
+        before = self.before
+        return [place for place in self.places if place[0] in self.asked and (before is None or before.lacks(place))]
+
+    def run(self) -> PeerRun:
+        """All of the run so far, joined to what the calls before measured."""
+        measured = tuple(arm.measured() for arm in self.arms if arm.failure is None)
+        there = {place_name(arm.arm, arm.shape) for arm in measured} | {f"{FLOORS} at {name}" for name in self.floors}
+        absent = {place_name(*place): OUT_OF_TIME if place[0] in self.asked else NOT_ASKED_FOR for place in self.places}
+        absent |= {arm.name: arm.failure for arm in self.arms if arm.failure is not None} | self.failed_floors
+        now = PeerRun(
+            model=self.base.model,
+            batch_size=self.base.batch_size,
+            measured=ordered(measured),
+            absent={name: why for name, why in absent.items() if name not in there},
+            reference=self.reference,
+            environment=self.environment,
+            call_seconds=(self.seconds,),
+            floors=self.floors,
+        )
+        return joined(self.before, now)
+
+    def measure_floors(self, shape: Shape, folder: Path) -> None:
+        """`benchmarks.floor.StepAndFloors.described` of a shape, from a process of its own."""
+        job = replace(self.base, arm="graphed", batch_size=shape.batch_size, seq_len=shape.seq_len)
+        with WorkerProcess(FLOORS, folder / f"floors-{shape}") as worker:
+            try:
+                self.floors[str(shape)] = worker.ask({"do": "floors", "job": job.as_dict()}, OPEN_LIMIT_S)
+            except WorkerFailedError as error:
+                self.failed_floors[f"{FLOORS} at {shape}"] = str(error)
+                print(f"{FLOORS} at {shape}: {error}\n{worker.last_output()}", file=sys.stderr, flush=True)
+        self.say(f"{FLOORS} at {shape}")
+
+    def say(self, what: str) -> None:
+        print(f"{what} after {self.seconds:.0f} s", file=sys.stderr, flush=True)
+
+
+def prepared(asked: Asked, before: PeerRun | None, folder: Path, began: float) -> Call:
+    """The call with its checkpoint and reference losses, computed in a process that is gone before anything is timed.
+
+    Raises OtherRunError, before anything is computed, for a run that cannot be gone on with.
+    """
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     directory = folder / "checkpoint"
+    base = Job("", asked.model, asked.batch_size, 0, device, str(directory), "")
+    places = places_of(asked.shapes, asked.batch_size)
     with WorkerProcess("prepare", folder / "prepare") as worker:
         try:
+            environment = worker.ask({"do": "environment"}, PREPARE_LIMIT_S)["environment"]
+            if before is not None:
+                check_joinable(before, asked.model, asked.batch_size, environment)
+            call = Call(base, places, asked.arms, before, environment, began)
+            if not call.wanted:
+                return call
             written = worker.ask(
-                {"do": "checkpoint", "model": model, "directory": str(directory), "device": device}, PREPARE_LIMIT_S
+                {"do": "checkpoint", "model": asked.model, "directory": str(directory), "device": device},
+                PREPARE_LIMIT_S,
             )
-            job = Job("", model, batch_size, 0, device, str(directory), written["tokenized"])
-            shaped = [replace(job, seq_len=seq_len).as_dict() for seq_len in seq_lens]
-            losses = worker.ask({"do": "reference", "jobs": shaped}, PREPARE_LIMIT_S)["losses"]
+            call.base = replace(base, tokenized=written["tokenized"])
+            known = before.reference if before else {}
+            shapes = [shape for shape in asked.shapes if str(shape) not in known]
+            jobs = [replace(call.base, batch_size=shape.batch_size, seq_len=shape.seq_len) for shape in shapes]
+            request = {"do": "reference", "jobs": [job.as_dict() for job in jobs]}
+            losses = worker.ask(request, PREPARE_LIMIT_S)["losses"] if jobs else []
+            call.reference = {str(shape): found for shape, found in zip(shapes, losses, strict=True)}
         except WorkerFailedError:
             print(worker.last_output(), file=sys.stderr)
             raise
-    return job, {"losses": dict(zip(seq_lens, losses, strict=True)), "environment": written["environment"]}
+    call.say("checkpoint and reference")
+    return call
 
 
-def sittings(seq_len: int) -> list[tuple[str, ...]]:
-    """The arms of one length in groups that are open at one time; those that compile wait for each other alone."""
-    at_once = max(2, min(len(ARMS), ARMS_AT_2048 * 2048 // seq_len))
-    compiled = tuple(arm for arm in ARMS if arm in COMPILED)
-    others = tuple(arm for arm in ARMS if arm not in COMPILED)
-    if at_once >= len(ARMS):
-        return [ARMS]
-    return [kind[first : first + at_once] for kind in (others, compiled) for first in range(0, len(kind), at_once)]
-
-
-def run_sitting(jobs: list[Job], folder: Path) -> list[Running]:
-    """Open arms side by side, then time them in interleaved rounds."""
-    folder.mkdir()
-    with ExitStack() as stack:
-        arms = [
-            Running(job, stack.enter_context(WorkerProcess(job.arm, folder / f"{job.arm}-{job.seq_len}")))
-            for job in jobs
-        ]
-        _in_parallel(arms)
-        for _ in range(ROUNDS):
-            for arm in arms:
-                with arm.worker.alone(other.worker for other in arms):
-                    arm.measure()
-        print(f"measured: {', '.join(arm.name for arm in arms)}", file=sys.stderr, flush=True)
-        for arm in arms:
-            arm.finish = arm.ask({"do": "finish"}, MEASURE_LIMIT_S)
-    return arms
-
-
-def run_length(base: Job, seq_len: int, folder: Path) -> Iterator[list[Running]]:
-    """The arms of one length, sitting by sitting. One that had no memory beside others is opened again alone."""
-    for number, arms in enumerate(sittings(seq_len)):
-        jobs = [replace(base, arm=arm, seq_len=seq_len) for arm in arms]
-        done = run_sitting(jobs, folder / f"{seq_len}-{number}")
-        crowded = [arm for arm in done if len(jobs) > 1 and OUT_OF_MEMORY in (arm.failure or "")]
-        yield [arm for arm in done if arm not in crowded]
-        for arm in crowded:
-            yield run_sitting([arm.job], folder / f"{seq_len}-{number}-{arm.job.arm}-alone")
-
-
-def measure_floors(base: Job, seq_len: int, folder: Path) -> dict[str, Any]:
-    """`benchmarks.floor.StepAndFloors.described` of this shape, from a process of its own."""
-    with WorkerProcess("floors", folder / f"floors-{seq_len}") as worker:
-        job = replace(base, arm="graphed", seq_len=seq_len)
-        return worker.ask({"do": "floors", "job": job.as_dict()}, OPEN_LIMIT_S)
-
-
-def _in_parallel(arms: list[Running]) -> None:
-    def open_one(arm: Running) -> None:
-        arm.ready = arm.ask({"do": "open", "job": arm.job.as_dict()}, OPEN_LIMIT_S)
-        state = f"ready after {arm.ready['startup_s']:.0f} s" if arm.ready else f"FAILED: {arm.failure}"
-        print(f"{arm.name}: {state}", file=sys.stderr, flush=True)
-
-    with ThreadPoolExecutor(len(arms)) as pool:
-        list(pool.map(open_one, arms))
-
-
-def collect(
-    arms: Iterable[Running],
-    prepared: dict[str, Any],
-    base: Job,
-    seconds: float,
-    floors: dict[int, dict[str, Any]],
-    late: Iterable[str],
-) -> PeerRun:
-    """What was measured, and which arms are absent and why; ``late`` are those that time did not suffice for."""
-    measured = []
-    absent = dict.fromkeys(late, "not started: out of time")
-    for arm in arms:
-        if arm.failure is not None:
-            absent[arm.name] = arm.failure
-            continue
-        measured.append(
-            Measured(
-                arm=arm.job.arm,
-                seq_len=arm.job.seq_len,
-                milliseconds=tuple(arm.milliseconds),
-                block_ms=tuple(arm.block_ms),
-                loss_step_0=arm.ready["loss_step_0"],
-                batch_digest=arm.ready["batch_digest"],
-                startup_s=arm.ready["startup_s"],
-                peak_gib=arm.finish["peak_gib"],
-                peak_reserved_gib=arm.finish["peak_reserved_gib"],
-                facts=arm.ready["facts"],
-            )
-        )
-    return PeerRun(
-        model=base.model,
-        batch_size=base.batch_size,
-        measured=tuple(measured),
-        absent=absent,
-        reference=prepared["losses"],
-        environment=prepared["environment"],
-        seconds=seconds,
-        floors=floors,
-    )
+def measure_all(asked: Asked, folder: Path, out: Path) -> PeerRun:
+    """What is asked for and not in ``out`` yet, written there after every sitting. Raises OtherRunError."""
+    call = prepared(asked, read_run(out), folder, time.monotonic())
+    for name, shape in call.wanted:
+        if name == FLOORS and call.seconds < asked.limit_s:
+            call.measure_floors(shape, folder)
+            write(call.run(), out)
+    arms = [place for place in call.wanted if place[0] != FLOORS]
+    plan = sittings(arms, call.environment["device_memory_gib"], MOST_AT_ONCE)
+    number = len(call.before.call_seconds) + 1 if call.before else 1
+    if plan and call.seconds < asked.limit_s:
+        for done in run_sittings(call.base, plan, folder, number):
+            call.arms += done
+            call.say(f"measured: {', '.join(arm.name for arm in done)}")
+            write(call.run(), out)
+            if call.seconds >= asked.limit_s:
+                break
+    return call.run()
 
 
 def write(run: PeerRun, out: Path) -> None:
@@ -205,50 +329,32 @@ def write(run: PeerRun, out: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results, or of a run to go on with")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes: rehearses the run, measures nothing of use")
-    parser.add_argument("--seq-lens", type=int, nargs="+", help="default: 128 512 2048 4096")
+    parser.add_argument("--seq-lens", type=int, nargs="*", help="default: 128 512 2048 4096; the batch is 4")
+    parser.add_argument(
+        "--shapes", type=Shape.parse, nargs="+", default=[], metavar="BxS", help="more shapes, for our own arms"
+    )
+    choices = [*COSTS, FLOORS]
+    parser.add_argument("--arms", nargs="+", choices=choices, default=choices, metavar="ARM", help=", ".join(choices))
     parser.add_argument("--limit-s", type=float, default=520.0, help="start no sitting after so many seconds")
     arguments = parser.parse_args()
-    tiny = arguments.tiny
-    model, batch_size, usual = ("tiny", 2, [16, 32]) if tiny else ("qwen2-1.5b", 4, [128, 512, 2048, 4096])
-    seq_lens = arguments.seq_lens or usual
+    model, batch_size, usual = ("tiny", 2, [16, 32]) if arguments.tiny else ("qwen2-1.5b", 4, [128, 512, 2048, 4096])
+    seq_lens = usual if arguments.seq_lens is None else arguments.seq_lens
+    shapes = {*(Shape(batch_size, seq_len) for seq_len in seq_lens), *arguments.shapes}
+    asked = Asked(model, batch_size, sorted(shapes), frozenset(arguments.arms), arguments.limit_s)
     folder = Path(tempfile.mkdtemp(prefix="peers-"))
     try:
-        run = measure_all(model, batch_size, seq_lens, folder, arguments.out, arguments.limit_s)
+        run = measure_all(asked, folder, arguments.out)
+    except OtherRunError as error:
+        print(error, file=sys.stderr)
+        return 2
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    write(run, arguments.out)
     plot(run, arguments.out / "peers.svg")
     print(summary(run))
     return 0 if run.complete and run.same_mathematics else 1
-
-
-def measure_all(model: str, batch_size: int, seq_lens: list[int], folder: Path, out: Path, limit_s: float) -> PeerRun:
-    """All arms at all lengths, the shortest first, written into ``out`` after every sitting."""
-    began = time.monotonic()
-    base, prepared = prepare(model, batch_size, seq_lens, folder)
-    print(f"checkpoint and reference after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    arms: list[Running] = []
-    floors: dict[int, dict[str, Any]] = {}
-    waiting = [f"{arm} at seq {seq_len}" for seq_len in sorted(seq_lens) for arm in ARMS]
-
-    def so_far() -> PeerRun:
-        names = {arm.name for arm in arms}
-        late = [name for name in waiting if name not in names]
-        return collect(arms, prepared, base, time.monotonic() - began, floors, late)
-
-    for seq_len in sorted(seq_lens):
-        for done in run_length(base, seq_len, folder):
-            arms += done
-            write(so_far(), out)
-            if time.monotonic() - began > limit_s:
-                return so_far()
-        try:
-            floors[seq_len] = measure_floors(base, seq_len, folder)
-        except WorkerFailedError as error:
-            print(f"floors at seq {seq_len}: {error}", file=sys.stderr, flush=True)
-        write(so_far(), out)
-    return so_far()
 
 
 if __name__ == "__main__":

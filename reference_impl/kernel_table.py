@@ -44,6 +44,7 @@ class KernelTable:
     down_swiglu_backward: Callable[..., Tensor]
     add_product: Callable[[Tensor, Tensor, Tensor], Tensor]
     input_gradient: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    lora_gradients: Callable[..., None]
     cross_entropy_forward_backward_: Callable[[Tensor, Tensor, Tensor | float], Tensor]
     cross_entropy_from_statistics_: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | float], Tensor]
     head_logits: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -101,6 +102,7 @@ def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
         products.down_swiglu_backward,
         products.add,
         products.input_gradient,
+        registry.load("lora_gradients").write,
         cross_entropy.forward_backward_,
         cross_entropy.from_statistics_,
         products.head_logits,
@@ -160,6 +162,7 @@ def trainer_table(path: GemmPath) -> KernelTable:
         ops.down_swiglu_backward,
         ops.add_product,
         ops.input_gradient,
+        ops.lora_gradients,
         ops.cross_entropy_forward_backward_,
         ops.cross_entropy_from_statistics_,
         ops.head_logits,

@@ -176,6 +176,21 @@ def input_gradient(grad: Tensor, weight: Tensor, grad_extra: Tensor, weight_extr
     return (grad @ weight).addmm_(grad_extra, weight_extra)
 
 
+def lora_gradients(
+    grad_qkv: Tensor,
+    low_rank: Tensor,
+    grad_low_rank: Tensor,
+    rstd: Tensor,
+    residual: Tensor,
+    gain_partials: Tensor,
+    grad_b: Tensor,
+    grad_a: Tensor,
+    grad_norms: Tensor,
+) -> None:
+    read = (grad_qkv, low_rank, grad_low_rank, rstd, residual, gain_partials)
+    _pick("lora_gradients", grad_qkv).write(*read, grad_b, grad_a, grad_norms)
+
+
 def cross_entropy_forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
     result: Tensor = _pick("cross_entropy", logits).forward_backward_(logits, targets, scale)
     return result

@@ -40,7 +40,7 @@ def plan(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> li
     specs = [*_frozen_matrices(model, config, dtype), *_clip(model, config)]
     for seq_len in seq_lens:
         specs += _activations(model, config, dtype, seq_len)
-        specs += _lora_products(model, config, dtype, seq_len)
+        specs += _lora_gradients(model, config, dtype, seq_len)
     return list(dict.fromkeys(specs))
 
 
@@ -120,7 +120,7 @@ def _mlp(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> It
 
 
 def _norms(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
-    """Norms; of a step in FP8 what is read once more for its copy, too, and one reduction: the final gain has none."""
+    """Norms; of a step in FP8 what is read once more for its copy, too, and no reduction: the final gain has none."""
     sizes = {"tokens": tokens, "hidden": model.hidden_size, "eps": model.rms_norm_eps, "dtype": dtype}
     if config.precision != "fp8":
         norms = registry.load("rms_norm").specializations(**sizes)
@@ -131,16 +131,23 @@ def _norms(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> 
     yield from registry.load("fp8_norm").specializations(**sizes, blocks=model.num_layers)
     for cols in {model.query_dim, model.qkv_dim}:
         yield from registry.load("fp8_rows").specializations(rows=tokens, cols=cols, dtype=dtype)
-    yield registry.load("rms_norm").reduce_gain_spec(tokens, model.hidden_size, 2)
 
 
-def _lora_products(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: int) -> Iterator[KernelSpec]:
-    """Gradients of both LoRA factors of q and v by the tiled kernel, into fp32; the library's products have no key."""
-    if config.gemm != "tiled":
-        return
+def _lora_gradients(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: int) -> Iterator[KernelSpec]:
+    """Gradients of both LoRA factors of q and v and of a block's gains, product by product on all paths but `cublas`.
+
+    The library's products have no key.
+    """
     tokens, ranks = config.micro_batch_size * seq_len, 2 * config.rank
-    for k, n in ((model.qkv_dim, ranks), (ranks, model.hidden_size)):
-        yield registry.load("gemm").backward_b_spec(tokens, k, n, dtype, dtype, "fp32", accumulate=False)
+    if config.gemm == "cublas":
+        yield from registry.load("lora_gradients").specializations(
+            tokens=tokens, outputs=model.qkv_dim, hidden=model.hidden_size, ranks=ranks, dtype=dtype
+        )
+        return
+    yield registry.load("rms_norm").reduce_gain_spec(tokens, model.hidden_size, 2)
+    if config.gemm == "tiled":
+        for k, n in ((model.qkv_dim, ranks), (ranks, model.hidden_size)):
+            yield registry.load("gemm").backward_b_spec(tokens, k, n, dtype, dtype, "fp32", accumulate=False)
 
 
 def _clip(model: ModelConfig, config: TrainConfig) -> Iterator[KernelSpec]:

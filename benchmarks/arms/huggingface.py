@@ -118,7 +118,7 @@ def open_unsloth(job: Job) -> OpenedArm:
         return torch.autocast("cuda", dtype=dtype) if on_gpu else nullcontext()
 
     opened = open_model(job, model, model, context=mixed_precision)
-    opened.facts.update(quantization="NF4, double-quantized absmax", unsloth=unsloth.__version__)
+    opened.facts.update(quantization="NF4, double-quantized absmax", weights="nf4_double", unsloth=unsloth.__version__)
     if everywhere:
         opened.facts["trains"] = "LoRA on every projection; no norms"
     return opened
@@ -161,6 +161,7 @@ def open_model(
         "trains": "LoRA on q and v; no norms",
         "clip": "global, clip_grad_norm_",
         "quantization": "NF4, fp32 absmax",
+        "weights": "nf4",
         "loss_positions": "all but the last of each row",
         "dtype": str(compute_dtype(job)),
         "lora_dtype": str(trainable[0].dtype),

@@ -18,21 +18,6 @@ LEARNING_RATE = 2e-4
 MAX_NORM = 1.0
 SEED = 0
 
-ARMS = (
-    "graphed",
-    "graphed_dense",
-    "ungraphed",
-    "hf_eager",
-    "hf_cudnn",
-    "hf_reduce_overhead",
-    "hf_liger_compiled",
-    "axolotl_compiled",
-    "torchtune_compiled",
-    "unsloth",
-    "unsloth_all_linear",
-    "gemm_floor",
-)
-OURS = ("graphed", "graphed_dense", "ungraphed")
 LORA_TARGETS = ["q_proj", "v_proj"]
 ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 

@@ -11,7 +11,7 @@ from reference_impl.trainer import Trainer
 
 
 def open_ours(job: Job) -> OpenedArm:
-    """Raises RuntimeError after the first step if the step was to be captured and was not."""
+    """Raises RuntimeError after the first step if it was not captured, or multiplied otherwise than it was to be."""
     config = TrainConfig.preset(
         job.checkpoint,
         batch_size=job.batch_size,
@@ -23,6 +23,7 @@ def open_ours(job: Job) -> OpenedArm:
         seed=SEED,
         device=job.device,
         weights="nf4_dense" if job.arm == "graphed_dense" else "nf4",
+        precision="fp8" if job.arm == "graphed_fp8" else "dtype",
         loss_chunk=TrainConfig.preset(job.model).loss_chunk,  # a checkpoint folder does not name it
     )
     trainer = Trainer(config)
@@ -32,14 +33,25 @@ def open_ours(job: Job) -> OpenedArm:
         record = capturing.record()
         if record.requested and not record.captured:
             raise RuntimeError(f"the step was not captured: {record.failure}")
-        return {"mechanism": record.mechanism}
+        return {"mechanism": record.mechanism, **(_fp8_products(trainer) if config.precision == "fp8" else {})}
 
     facts = {
         "trainable_parameters": trainer.trainable.flat.numel(),
         "trains": "LoRA on q and v, and the two norm gains of each layer",
         "clip": "per layer, fused",
         "quantization": "NF4, fp32 absmax" + (", values kept dense" if config.weights == "nf4_dense" else ""),
+        "weights": "nf4",
         "loss_positions": "all",
         "dtype": str(trainer.dtype),
     }
     return OpenedArm(capturing.step, facts, capture_facts)
+
+
+def _fp8_products(trainer: Trainer) -> dict[str, Any]:
+    """What the products with frozen weights run in: FP8, every one of them, or the arm is not what it is called."""
+    from reference_impl.fp8_record import FP8_NAME, precision_facts
+
+    counted = precision_facts(trainer)
+    if counted["dtype"] != FP8_NAME:
+        raise RuntimeError(f"{counted['fp8_products']} of {counted['frozen_products']} products run in FP8")
+    return {"products": FP8_NAME}

@@ -1,6 +1,7 @@
 """torchtune's QLoRA of Qwen2, each layer compiled, as its single-device recipe does with ``compile=True``.
 
-Its NF4 is torchao's, which quantizes the absmax of 256 blocks to 8 bits by a rule of its own.
+Its NF4 is torchao's, which quantizes the absmax of 256 blocks to 8 bits by a rule of its own: it has a reference with
+such weights (`benchmarks.peer_checkpoint.torchao_nf4`).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +40,12 @@ def open_torchtune(job: Job) -> OpenedArm:
     loss.forward = torch.compile(loss.forward)
     model.set_num_output_chunks(loss.num_output_chunks)
     opened = open_model(job, model, forward)
-    opened.facts["quantization"] = "NF4, double-quantized absmax"
+    opened.facts.update(
+        quantization="torchao's NF4, double-quantized absmax",
+        weights="nf4_torchao",
+        torchtune=version("torchtune"),
+        torchao=version("torchao"),
+    )
     return replace(opened, after_first_step=compile_facts)
 
 

@@ -34,6 +34,7 @@ _OPERATORS = {
             "swiglu_backward",
             "add_product",
             "input_gradient",
+            "lora_gradients",
             "cross_entropy_forward_backward_",
             "cross_entropy_from_statistics_",
             "head_logits",
@@ -63,6 +64,8 @@ def plant_kernels(name: str | None, capturing: CapturingTrainer) -> None:
     change(changed)
     if changed.backward_b is not own.backward_b:
         _use_product(trainer, changed)
+    if changed.reduce_gains is not own.reduce_gains:
+        _reduce_gains_apart(trainer)
     operators = {operator: getattr(changed, name) for name, operator in _OPERATORS.items()}
     _use_operators(capturing, operators | _around_swiglu(own, changed) | _around_loss(own, changed))
     if changed.adamw is not own.adamw:
@@ -96,6 +99,14 @@ def _use_product(trainer: Trainer, table: KernelTable) -> None:
 
     for block in trainer.model.blocks:
         block.write_product_ = write_product_
+
+
+def _reduce_gains_apart(trainer: Trainer) -> None:
+    """A block reduces its gains with LoRA's gradients, by one kernel, unless it makes these product by product."""
+    from reference_impl.block import write_product_
+
+    for block in trainer.model.blocks:
+        block.write_product_ = block.write_product_ or write_product_
 
 
 def _use_operators(capturing: CapturingTrainer, changed: Mapping[str, object]) -> None:

@@ -164,8 +164,10 @@ def logit_gradients_in_fp8(trainer: Trainer) -> None:
 def lora_product_in_fp8(trainer: Trainer) -> None:
     import torch
 
+    from reference_impl import block as blocks
+
     for block in trainer.model.blocks:
-        own, of_b = block.write_product_, block.trainable.grad_b
+        own, of_b = block.write_product_ or blocks.write_product_, block.trainable.grad_b
 
         def write_product_(out: Tensor, left: Tensor, right: Tensor, own: Any = own, of_b: Tensor = of_b) -> None:
             if out is of_b:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 import torch
 
 from benchmarks.floor import (
     ROUNDS,
-    STEPS_A_ROUND,
     GemmFloor,
     floating_point_operations,
     fused_projection_shapes,
@@ -17,6 +18,7 @@ from benchmarks.floor import (
     projection_shapes,
     step_and_floors,
 )
+from benchmarks.measure import MOST_STEPS_A_ROUND
 from reference_impl.checkpoint import parameter_count
 from reference_impl.config import MODEL_PRESETS, ModelConfig, TrainConfig
 
@@ -61,14 +63,29 @@ def test_arms_take_turns_and_none_is_timed_more_often() -> None:
 
     found = interleaved({name: arm(name) for name in ("a", "b")}, torch.device("cpu"))
     turns = [name for place, name in enumerate(order) if place == 0 or order[place - 1] != name]
-    assert turns == ["a", "b"] * ROUNDS
-    assert {name: len(arm.milliseconds) for name, arm in found.items()} == dict.fromkeys("ab", ROUNDS * STEPS_A_ROUND)
-    assert all(arm.described()["clock_mhz"] is None for arm in found.values())
+    assert turns == ["a", "b"] * (1 + ROUNDS)  # the first turn says how long a step is
+    singles = ROUNDS * MOST_STEPS_A_ROUND
+    assert {name: len(arm.milliseconds) for name, arm in found.items()} == dict.fromkeys("ab", singles)
+    assert [arm.described() for arm in found.values()] == [
+        {"median_ms": arm.median_ms, "clock_mhz": None, "single_steps": singles} for arm in found.values()
+    ]
+
+
+def test_the_slowest_says_how_many_steps_all_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.measure.ROUND_MS", 70.0)
+    arms = {"slow": lambda _index: time.sleep(0.005), "quick": lambda _index: None}
+    found = interleaved(arms, torch.device("cpu"))
+    counts = {len(arm.milliseconds) for arm in found.values()}
+    assert len(counts) == 1
+    assert 5 * ROUNDS <= counts.pop() < MOST_STEPS_A_ROUND * ROUNDS
 
 
 def test_the_step_and_both_floors_stand_side_by_side() -> None:
-    found = step_and_floors(TrainConfig(model=replace(SMALL, vocab_size=256), batch_size=2, seq_len=8, device="cpu"))
+    model = replace(SMALL, vocab_size=256, intermediate_size=128)  # in FP8 rows are of whole blocks
+    found = step_and_floors(TrainConfig(model=model, batch_size=2, seq_len=8, device="cpu"))
     described = found.described()
     assert found.step.median_ms > found.floor.median_ms > 0
     assert described["times_floor"] == found.step.median_ms / found.floor.median_ms
     assert described["peak_gib"] is None
+    assert found.fp8_step is not None
+    assert described["fp8_times_floor"] == found.fp8_step.median_ms / found.floor.median_ms

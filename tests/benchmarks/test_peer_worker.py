@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.arms.job import Job
+from benchmarks import peer_worker
+from benchmarks.arms.job import Job, OpenedArm
 from benchmarks.peer_checkpoint import write_checkpoint
 from benchmarks.peers import Running
 from benchmarks.worker_process import WorkerFailedError, WorkerProcess
@@ -79,11 +80,52 @@ def test_ours_shows_the_loss_of_the_reference(worker: WorkerProcess, job: Job) -
 
 def test_steps_are_timed_one_by_one_and_in_a_block(worker: WorkerProcess, job: Job) -> None:
     worker.ask({"do": "open", "job": replace(job, arm="gemm_floor").as_dict()}, LIMIT_S)
-    times = worker.ask({"do": "measure", "steps": 3}, LIMIT_S)
-    assert len(times["milliseconds"]) == 3
+    times = worker.ask({"do": "measure"}, LIMIT_S)
+    assert len(times["milliseconds"]) == times["block_steps"] == 10
     assert min(*times["milliseconds"], times["block_ms"]) > 0
-    # One first step, five to warm up, two before the measurement, three single ones and a block of three.
-    assert worker.ask({"do": "finish"}, LIMIT_S)["steps"] == 14
+    # One first step, five to warm up, two before the measurement, ten single ones and a block of ten.
+    assert worker.ask({"do": "finish"}, LIMIT_S)["steps"] == 28
+
+
+@pytest.mark.parametrize(("seconds", "steps", "again"), [(0.001, 10, 2), (0.08, 7, 2), (0.3, 5, 1), (2.0, 5, 1)])
+def test_a_round_of_a_slow_arm_has_fewer_steps(
+    monkeypatch: pytest.MonkeyPatch, job: Job, seconds: float, steps: int, again: int
+) -> None:
+    """At most 1.2 s of them, but five and a block of five; and one to warm up that takes long is enough."""
+    now = 0.0
+
+    def step(index: int) -> torch.Tensor:
+        nonlocal now
+        now += seconds
+        return torch.zeros(())
+
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    monkeypatch.setattr(peer_worker, "open_arm", lambda _job: OpenedArm(step, {}))
+    arm = peer_worker.ArmProcess(job)
+    before = arm.finish()["steps"]
+    times = arm.measure()
+    assert (len(times["milliseconds"]), times["block_steps"]) == (steps, steps)
+    assert arm.finish()["steps"] - before == again + 2 * steps
+    # What the first round has, all have: an arm that slows down is not timed less.
+    seconds *= 10
+    assert arm.measure()["block_steps"] == steps
+
+
+def test_libraries_are_imported_before_an_arm_is_opened(worker: WorkerProcess, job: Job) -> None:
+    assert worker.ask({"do": "import", "arm": "graphed"}, LIMIT_S) == {}
+    assert worker.ask({"do": "open", "job": replace(job, arm="gemm_floor").as_dict()}, LIMIT_S)["startup_s"] > 0
+
+
+def test_the_fp8_arm_multiplies_in_fp8(worker: WorkerProcess, job: Job) -> None:
+    ready = worker.ask({"do": "open", "job": replace(job, arm="graphed_fp8").as_dict()}, LIMIT_S)
+    assert ready["facts"]["products"] == "float8_e4m3fn"
+
+
+def test_an_arm_that_fell_back_from_fp8_fails(monkeypatch: pytest.MonkeyPatch, job: Job) -> None:
+    counted = {"dtype": "bfloat16", "fp8_products": 31, "frozen_products": 34}
+    monkeypatch.setattr("reference_impl.fp8_record.precision_facts", lambda _trainer: counted)
+    with pytest.raises(RuntimeError, match="31 of 34 products run in FP8"):
+        peer_worker.ArmProcess(replace(job, arm="graphed_fp8"))
 
 
 def test_a_failing_arm_is_remembered_with_its_reason(worker: WorkerProcess, workers: Workers, job: Job) -> None:
@@ -92,7 +134,7 @@ def test_a_failing_arm_is_remembered_with_its_reason(worker: WorkerProcess, work
     assert running.ask({"do": "open", "job": running.job.as_dict()}, LIMIT_S) == {}
     assert running.failure is not None
     assert "/nowhere" in running.failure
-    assert running.ask({"do": "measure", "steps": 1}, LIMIT_S) == {}
+    assert running.ask({"do": "measure"}, LIMIT_S) == {}
 
 
 def test_a_killed_worker_names_its_signal(worker: WorkerProcess, workers: Workers) -> None:
@@ -110,7 +152,7 @@ def test_a_silent_worker_is_given_up(worker: WorkerProcess) -> None:
 def test_measuring_before_opening_is_refused(workers: Workers) -> None:
     worker = workers.started()
     with pytest.raises(WorkerFailedError, match="'measure' is unknown, or comes before 'open'"):
-        worker.ask({"do": "measure", "steps": 1}, LIMIT_S)
+        worker.ask({"do": "measure"}, LIMIT_S)
 
 
 def test_what_is_timed_is_alone(worker: WorkerProcess, workers: Workers, job: Job) -> None:

@@ -29,7 +29,7 @@ FP32 = torch.float32
 
 def check_rms_norm_in_small_tiles(tokens: int, hidden: int) -> list[oracles.Comparison]:
     """The second stage reduces its partials in more than one tile, the last one ragged; by itself with 513 tokens."""
-    with mock.patch.object(rms_norm, "_REDUCE_ROWS", 16):
+    with mock.patch.object(rms_norm, "REDUCE_ROWS", 16):
         assert rms_norm.gain_partials(torch.empty(tokens, hidden), 1).shape[1] > 16
         return oracles.check_rms_norm(CPU, FP32, tokens, hidden)
 

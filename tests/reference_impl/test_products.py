@@ -25,8 +25,8 @@ SMALL: dict[str, int] = {"hidden": 192, "query": 192, "qkv": 256, "intermediate"
 ALL = ["products.up_swiglu", "products.down_swiglu_backward", "products.add", "products.input_gradient"]
 
 
-def operations(tokens: int, dtype: str = "bf16", **sizes: int) -> list[str]:
-    specs = products.specializations(tokens=tokens, dtype=dtype, **(sizes or QWEN))
+def operations(tokens: int, dtype: str = "bf16", sizes: dict[str, int] = QWEN) -> list[str]:
+    specs = products.specializations(tokens=tokens, dtype=dtype, **sizes)
     return list(dict.fromkeys(spec.op for spec in specs))
 
 
@@ -52,13 +52,13 @@ def test_another_architecture_has_swiglu_apart(target: str) -> None:
 def test_another_data_type_or_an_odd_width_has_swiglu_apart() -> None:
     apart = ["swiglu.forward", "swiglu.backward"]
     assert operations(8192, "fp32") == apart
-    assert operations(8192, **(QWEN | {"hidden": 1540})) == apart  # rows that start off 16 bytes
-    assert operations(8192, **(QWEN | {"hidden": 128})) == apart  # less than a tile's columns
+    assert operations(8192, sizes=QWEN | {"hidden": 1540}) == apart  # rows that start off 16 bytes
+    assert operations(8192, sizes=QWEN | {"hidden": 128}) == apart  # less than a tile's columns
 
 
 def test_an_adapter_that_fills_more_than_a_stage_is_a_product_of_its_own() -> None:
-    assert "products.input_gradient" not in operations(8192, **(QWEN | {"ranks": 72}))
-    assert "products.input_gradient" not in operations(8192, **(QWEN | {"ranks": 6}))
+    assert "products.input_gradient" not in operations(8192, sizes=QWEN | {"ranks": 72})
+    assert "products.input_gradient" not in operations(8192, sizes=QWEN | {"ranks": 6})
 
 
 def test_a_step_launches_what_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:

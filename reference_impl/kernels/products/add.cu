@@ -1,8 +1,7 @@
 // out = residual + left @ right^T in one kernel, rounded once; left [M, K], right [N, K], residual and out [M, N], all bf16.
 #define TRANSPOSED 0
-#define CHUNK 4096
-#define BUFFERS 4
-#define EPILOGUE_BYTES (BUFFERS * CHUNK)
+#define BUFFERS 2
+#define EPILOGUE_BYTES (BUFFERS * 64 * 64 * 2)
 
 __device__ __forceinline__ int right_row(int column, unsigned rank) {
     return column + static_cast<int>(rank) * (COLUMNS / 2);
@@ -11,41 +10,47 @@ __device__ __forceinline__ int right_row(int column, unsigned rank) {
 #define N WIDTH
 #include "product.cuh"
 
-#define CHUNKS (COLUMNS / 32)
-#define ROUNDS (2 * CHUNKS / BUFFERS)
+#define TOGETHER 8  // pairs, for whose reads a thread waits once
+#define ROUNDS (CHUNKS / BUFFERS)
 
-__device__ __forceinline__ void fetch_chunk(const Places& places, const TensorMap& residual, Tile tile, u32 group, int index) {
-    const u32 buffer = index % BUFFERS, barrier = places.fetched(group, buffer);
-    barrier_expect(barrier, CHUNK);
-    copy_in(places.epilogue + group * EPILOGUE_BYTES + buffer * CHUNK, residual, tile.column + index % CHUNKS * 32,
-            tile.row + index / CHUNKS * 64, barrier);
+__device__ __forceinline__ void fetch_chunk(
+    const Places& places, const TensorMap& residual, Tile tile, u32 group, int chunk) {
+    const u32 barrier = places.fetched(group, chunk % BUFFERS);
+    barrier_expect(barrier, CHUNK_BYTES);
+    copy_in(places.epilogue + group * EPILOGUE_BYTES + chunk % BUFFERS * CHUNK_BYTES, residual, chunk_column(tile, chunk),
+            chunk_row(tile, chunk), barrier);
+}
+
+__device__ __forceinline__ void add_pairs(
+    const float (&c)[2][ACCUMULATORS_OF_64_ROWS], u32 buffer, int chunk, int first) {
+    u32 before[TOGETHER];
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i) before[i] = shared_load(buffer + chunk_offset(first + i));
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i) {
+        const float* product = pair_of(c, chunk, first + i);
+        const u32 sum = pack_bf16(low_bf16(before[i]) + product[0], high_bf16(before[i]) + product[1]);
+        shared_store(buffer + chunk_offset(first + i), sum);
+    }
 }
 
 __device__ __forceinline__ void write_tile(
-    const Places& places, float (&c)[2][ACCUMULATORS_OF_64_ROWS], const TensorMap& residual, const TensorMap& out, Tile tile,
-    u32 group, u32 round) {
-    const bool leads = threadIdx.x % 128 == 0;
+    const Places& places, const float (&c)[2][ACCUMULATORS_OF_64_ROWS], const TensorMap& residual, const TensorMap& out,
+    Tile tile, u32 group, u32 round) {
 #pragma unroll
-    for (int index = 0; index < 2 * CHUNKS; ++index) {
-        const u32 buffer = places.epilogue + group * EPILOGUE_BYTES + index % BUFFERS * CHUNK;
-        barrier_wait(places.fetched(group, index % BUFFERS), (round + index / BUFFERS) & 1);
-        u32 before[8];
+    for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+        const u32 buffer = places.epilogue + group * EPILOGUE_BYTES + chunk % BUFFERS * CHUNK_BYTES;
+        barrier_wait(places.fetched(group, chunk % BUFFERS), (round + chunk / BUFFERS) & 1);
 #pragma unroll
-        for (int pair = 0; pair < 8; ++pair) before[pair] = shared_load(buffer + chunk_offset(pair % 2, pair / 2));
-#pragma unroll
-        for (int pair = 0; pair < 8; ++pair) {
-            const float* product = &c[index / CHUNKS][(index % CHUNKS * 8 + pair) * 2];
-            const u32 sum = pack_bf16(low_bf16(before[pair]) + product[0], high_bf16(before[pair]) + product[1]);
-            shared_store(buffer + chunk_offset(pair % 2, pair / 2), sum);
-        }
+        for (int first = 0; first < PAIRS_OF_A_CHUNK; first += TOGETHER) add_pairs(c, buffer, chunk, first);
         threads_wrote();
         group_sync(group + 1);
-        if (leads) {
-            copy_out(out, tile.column + index % CHUNKS * 32, tile.row + index / CHUNKS * 64, buffer);
+        if (threadIdx.x % 128 == 0) {
+            copy_out(out, chunk_column(tile, chunk), chunk_row(tile, chunk), buffer);
             copy_out_commit();
-            if (index > 0 && index - 1 + BUFFERS < 2 * CHUNKS) {
-                copy_out_read<1>();
-                fetch_chunk(places, residual, tile, group, index - 1 + BUFFERS);
+            if (chunk + BUFFERS < CHUNKS) {
+                copy_out_read<0>();
+                fetch_chunk(places, residual, tile, group, chunk + BUFFERS);
             }
         }
     }
@@ -69,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(32 * NUM_WARPS, 1)
             const Tile tile = tile_of(number, rank);
             if (threadIdx.x % 128 == 0) {
                 copy_out_read<0>();
-                for (int index = 0; index < BUFFERS; ++index) fetch_chunk(places, residual, tile, group, index);
+                for (int chunk = 0; chunk < BUFFERS; ++chunk) fetch_chunk(places, residual, tile, group, chunk);
             }
             multiply_tile(places, c, turn, group);
             write_tile(places, c, residual, out, tile, group, round);

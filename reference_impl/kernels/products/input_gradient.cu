@@ -2,31 +2,28 @@
 //
 // left [M, K], right [K, N], extra_left [M, EXTRA], extra_right [EXTRA, N], out [M, N], all bf16; rounded once.
 #define TRANSPOSED 1
-#define CHUNK 4096
-#define BUFFERS 4
-#define EPILOGUE_BYTES (BUFFERS * CHUNK)
+#define BUFFERS 2
+#define EPILOGUE_BYTES (BUFFERS * 64 * 64 * 2)
 #define N WIDTH
 #include "product.cuh"
 
-#define CHUNKS (COLUMNS / 32)
-
 __device__ __forceinline__ void write_tile(
-    const Places& places, float (&c)[2][ACCUMULATORS_OF_64_ROWS], const TensorMap& out, Tile tile, u32 group) {
+    const Places& places, const float (&c)[2][ACCUMULATORS_OF_64_ROWS], const TensorMap& out, Tile tile, u32 group) {
     const bool leads = threadIdx.x % 128 == 0;
 #pragma unroll
-    for (int index = 0; index < 2 * CHUNKS; ++index) {
-        const u32 buffer = places.epilogue + group * EPILOGUE_BYTES + index % BUFFERS * CHUNK;
+    for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+        const u32 buffer = places.epilogue + group * EPILOGUE_BYTES + chunk % BUFFERS * CHUNK_BYTES;
         if (leads) copy_out_read<BUFFERS - 1>();
         group_sync(group + 1);
 #pragma unroll
-        for (int pair = 0; pair < 8; ++pair) {
-            const float* sum = &c[index / CHUNKS][(index % CHUNKS * 8 + pair) * 2];
-            shared_store(buffer + chunk_offset(pair % 2, pair / 2), pack_bf16(sum[0], sum[1]));
+        for (int pair = 0; pair < PAIRS_OF_A_CHUNK; ++pair) {
+            const float* sum = pair_of(c, chunk, pair);
+            shared_store(buffer + chunk_offset(pair), pack_bf16(sum[0], sum[1]));
         }
         threads_wrote();
         group_sync(group + 1);
         if (leads) {
-            copy_out(out, tile.column + index % CHUNKS * 32, tile.row + index / CHUNKS * 64, buffer);
+            copy_out(out, chunk_column(tile, chunk), chunk_row(tile, chunk), buffer);
             copy_out_commit();
         }
     }

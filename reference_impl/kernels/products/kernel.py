@@ -35,16 +35,17 @@ _ROWS, _COLUMNS, _DEPTH = 128, PANEL, 64  # of a tile, and of a stage
 _CLUSTER = 2
 # Pairs of tiles below each other that are under way together: 4, 8 and 16 took 628, 613 and 634 us at 8192 tokens.
 _GROUP = 8
-_CHUNK = 32  # columns of what an epilogue moves at a time
-_CHUNK_ROWS = 64
-_CHUNK_BYTES = _CHUNK_ROWS * _CHUNK * 2
+_CHUNK = 64  # rows and columns of what an epilogue moves at a time
+_CHUNK_BYTES = _CHUNK * _CHUNK * 2
+_NARROW = 32  # columns of it in `up_swiglu`
 _ALIGNMENT = 1024
 _BARRIER_BYTES = 128
 # Of a Hopper GPU's multiprocessors without a device: what a plan is made for.
 _MULTIPROCESSORS = 132
-# Tokens from which a kernel serves. Below, tiles are too few for all multiprocessors, and a library has smaller ones. On
-# an H100 (us; library with the kernels around it, here): up 52.2, 48.7 at 512 tokens, 190, 158 at 2048; down 41.2, 41.6
-# and 145, 109; the last product alone, without the addition 31.1, 66.7, 72.9, 76.2, and 145, 149 at 4096 tokens.
+# Tokens from which a kernel serves. Below, tiles are too few for all multiprocessors, and a library has smaller ones.
+# On an H100 (us; library with the kernels around it, here): up 52.2, 48.7 at 512 tokens, 190, 158 at 2048; down 41.2,
+# 41.6 and 145, 109; the last product alone, without the addition, 31.1, 66.7, 72.9, 76.2, and
+# 145, 149 at 4096.
 _UP_FROM = 512
 _DOWN_BACKWARD_FROM = 1024
 _ADD_FROM = 4096
@@ -143,14 +144,13 @@ def _columns(pointer: int, rows: int, columns: int) -> TensorMap:
     return TensorMap(pointer, (columns, rows), (columns,), (64, _DEPTH // 2))
 
 
-def _chunks(pointer: int, rows: int, columns: int) -> TensorMap:
-    return TensorMap(pointer, (columns, rows), (columns,), (_CHUNK, _CHUNK_ROWS), swizzle=64)
+def _chunks(pointer: int, rows: int, columns: int, width: int = _CHUNK) -> TensorMap:
+    return TensorMap(pointer, (columns, rows), (columns,), (width, _CHUNK), swizzle=2 * width)
 
 
-def _gated_chunks(pointer: int, rows: int, columns: int) -> TensorMap:
+def _gated_chunks(pointer: int, rows: int, columns: int, width: int = _CHUNK) -> TensorMap:
     """Boxes of gate or of up of a matrix [rows, 2 * columns]; none reaches from one into the other."""
-    sizes, strides = (columns, 2, rows), (columns, 2 * columns)
-    return TensorMap(pointer, sizes, strides, (_CHUNK, 1, _CHUNK_ROWS), swizzle=64)
+    return TensorMap(pointer, (columns, 2, rows), (columns, 2 * columns), (width, 1, _CHUNK), swizzle=2 * width)
 
 
 @functools.cache
@@ -163,10 +163,10 @@ def up_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
         (
             _rows(0, tokens, hidden, _ROWS),
             _rows(1, 2 * intermediate, hidden, _COLUMNS // 2),
-            _gated_chunks(2, tokens, intermediate),
-            _chunks(3, tokens, intermediate),
+            _gated_chunks(2, tokens, intermediate, _NARROW),
+            _chunks(3, tokens, intermediate, _NARROW),
         ),
-        epilogue_bytes=2 * 3 * _CHUNK_BYTES,  # two buffers of gate, up and act
+        epilogue_bytes=2 * 3 * _NARROW * _CHUNK * 2,  # two buffers of gate, up and act
     )
 
 
@@ -183,7 +183,7 @@ def down_backward_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpe
             _gated_chunks(2, tokens, intermediate),
             _gated_chunks(3, tokens, intermediate),
         ),
-        epilogue_bytes=4 * 2 * _CHUNK_BYTES,  # four buffers of gate and up
+        epilogue_bytes=2 * 2 * _CHUNK_BYTES,  # two buffers of gate and up
     )
 
 
@@ -200,7 +200,7 @@ def add_spec(tokens: int, summed: int, hidden: int) -> KernelSpec:
             _chunks(2, tokens, hidden),
             _chunks(3, tokens, hidden),
         ),
-        epilogue_bytes=4 * _CHUNK_BYTES,
+        epilogue_bytes=2 * _CHUNK_BYTES,
     )
 
 
@@ -218,7 +218,7 @@ def input_gradient_spec(tokens: int, outputs: int, hidden: int, extra: int) -> K
             _columns(3, extra, hidden),
             _chunks(4, tokens, hidden),
         ),
-        epilogue_bytes=4 * _CHUNK_BYTES,
+        epilogue_bytes=2 * _CHUNK_BYTES,
         extra=extra,
     )
 

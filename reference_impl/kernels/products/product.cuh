@@ -10,12 +10,12 @@
 // Every element is summed by one warp group in the order of K: the same bits in every run. With EXTRA, a second product of a
 // smaller K is summed behind the first, as if its operands stood beside the first ones.
 //
-// Macros: M, N, K, COLUMNS (192 or 128), GROUP (pairs of one group, see `tile_of`), TRANSPOSED (the right operand is [K, N],
+// Macros: M, N, K, COLUMNS (192), GROUP (pairs of one group, see `tile_of`), TRANSPOSED (the right operand is [K, N],
 // else [N, K]), EXTRA (0, or the second K: 64 at most), EPILOGUE_BYTES (of each warp group), and those of every spec: NUM_STAGES, NUM_WARPS, CLUSTER.
 #pragma once
 
-#if NUM_WARPS != 12 || CLUSTER != 2
-#error "three warp groups a block, two blocks a cluster"
+#if NUM_WARPS != 12 || CLUSTER != 2 || COLUMNS != 192
+#error "three warp groups a block, two blocks a cluster, 192 columns an instruction"
 #endif
 
 #include "hopper.cuh"
@@ -123,7 +123,6 @@ __device__ __forceinline__ void feed(const Places& places, const Operands& opera
 
 // c [64, COLUMNS] = (add ? c : 0) + a [64, 16] @ b [16, COLUMNS], both by descriptor.
 __device__ __forceinline__ void multiply(float (&c)[ACCUMULATORS_OF_64_ROWS], u64 a, u64 b, int add) {
-#if COLUMNS == 192
     asm volatile(
         "{\n .reg .pred p;\n setp.ne.b32 p, %98, 0;\n"
         " wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
@@ -135,18 +134,6 @@ __device__ __forceinline__ void multiply(float (&c)[ACCUMULATORS_OF_64_ROWS], u6
         "}, %96, %97, p, 1, 1, 0, %99;\n}"
         : ACCUMULATORS(0), ACCUMULATORS(8), ACCUMULATORS(16), ACCUMULATORS(24), ACCUMULATORS(32), ACCUMULATORS(40), ACCUMULATORS(48), ACCUMULATORS(56), ACCUMULATORS(64), ACCUMULATORS(72), ACCUMULATORS(80), ACCUMULATORS(88)
         : "l"(a), "l"(b), "r"(add), "n"(TRANSPOSED));
-#else
-    asm volatile(
-        "{\n .reg .pred p;\n setp.ne.b32 p, %66, 0;\n"
-        " wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
-        "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
-        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
-        "%59, %60, %61, %62, %63"
-        "}, %64, %65, p, 1, 1, 0, %67;\n}"
-        : ACCUMULATORS(0), ACCUMULATORS(8), ACCUMULATORS(16), ACCUMULATORS(24), ACCUMULATORS(32), ACCUMULATORS(40), ACCUMULATORS(48), ACCUMULATORS(56)
-        : "l"(a), "l"(b), "r"(add), "n"(TRANSPOSED));
-#endif
 }
 
 // The compiler moves no accumulator over this line.
@@ -197,10 +184,28 @@ __device__ __forceinline__ void multiply_tile(
     settle(c);
 }
 
-// Where an element pair of a thread lies in a chunk [64, 32] with the 64-byte swizzle: `half` is 0 or 1 (8 rows below),
-// `eight` which 8 of the 32 columns. Eight rows and four columns of a warp fall on all 32 banks.
-__device__ __forceinline__ u32 chunk_offset(u32 half, u32 eight) {
-    const u32 lane = threadIdx.x % 32;
-    const u32 row = threadIdx.x % 128 / 32 * 16 + half * 8 + lane / 4;
-    return row * 64 + ((eight ^ (row >> 1 & 3)) << 4) + lane % 4 * 4;
+// An epilogue moves chunks [64, 64] of a tile: rows of 128 bytes, since the copy engine takes about as long for a shorter one.
+#define CHUNK_COLUMNS 64
+#define CHUNK_BYTES (64 * CHUNK_COLUMNS * 2)
+#define CHUNKS_ACROSS (COLUMNS / CHUNK_COLUMNS)
+#define CHUNKS (2 * CHUNKS_ACROSS)
+#define PAIRS_OF_A_CHUNK (CHUNK_COLUMNS / 4)  // of neighbours that one thread holds
+
+// Where pair `pair` of a thread's lies in a chunk with the 128-byte swizzle. Eight rows and four columns of a warp fall on all
+// 32 banks.
+__device__ __forceinline__ u32 chunk_offset(u32 pair) {
+    const u32 lane = threadIdx.x % 32, eight = pair / 2;
+    const u32 row = threadIdx.x % 128 / 32 * 16 + pair % 2 * 8 + lane / 4;
+    return row * 128 + ((eight ^ (row & 7)) << 4) + lane % 4 * 4;
 }
+
+// The accumulators of a thread's pair.
+__device__ __forceinline__ const float* pair_of(
+    const float (&c)[2][ACCUMULATORS_OF_64_ROWS], int chunk, int pair) {
+    return &c[chunk / CHUNKS_ACROSS][(chunk % CHUNKS_ACROSS * PAIRS_OF_A_CHUNK + pair) * 2];
+}
+
+__device__ __forceinline__ int chunk_column(const Tile& tile, int chunk) {
+    return tile.column + chunk % CHUNKS_ACROSS * CHUNK_COLUMNS;
+}
+__device__ __forceinline__ int chunk_row(const Tile& tile, int chunk) { return tile.row + chunk / CHUNKS_ACROSS * 64; }

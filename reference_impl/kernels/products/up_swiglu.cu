@@ -15,8 +15,16 @@ __device__ __forceinline__ int right_row(int column, unsigned rank) {
 #define N (2 * WIDTH)
 #include "product.cuh"
 
-#define CHUNK 4096
-#define CHUNKS (COLUMNS / 2 / 32)
+// Chunks [64, 32]: a tile has 96 columns of each of the three results.
+#define NARROW 4096
+#define NARROW_ACROSS (COLUMNS / 2 / 32)
+
+// As `chunk_offset`, with the 64-byte swizzle; `lower` is 0 or 1 (8 rows below), `eight` which 8 of the 32 columns.
+__device__ __forceinline__ u32 narrow_offset(u32 lower, u32 eight) {
+    const u32 lane = threadIdx.x % 32;
+    const u32 row = threadIdx.x % 128 / 32 * 16 + lower * 8 + lane / 4;
+    return row * 64 + ((eight ^ (row >> 1 & 3)) << 4) + lane % 4 * 4;
+}
 
 __device__ __forceinline__ void write_tile(
     const Places& places, float (&c)[2][ACCUMULATORS_OF_64_ROWS], const TensorMap& gate_up, const TensorMap& act, Tile tile,
@@ -25,8 +33,8 @@ __device__ __forceinline__ void write_tile(
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
-        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-            const u32 buffer = places.epilogue + group * EPILOGUE_BYTES + (half * CHUNKS + chunk) % 2 * (3 * CHUNK);
+        for (int chunk = 0; chunk < NARROW_ACROSS; ++chunk) {
+            const u32 buffer = places.epilogue + group * EPILOGUE_BYTES + (half * NARROW_ACROSS + chunk) % 2 * (3 * NARROW);
             if (leads) copy_out_read<1>();
             group_sync(group + 1);
 #pragma unroll
@@ -40,10 +48,10 @@ __device__ __forceinline__ void write_tile(
                     const float low = low_bf16(gate), high = high_bf16(gate);
                     const u32 product = pack_bf16(
                         low * sigmoid(low) * low_bf16(up), high * sigmoid(high) * high_bf16(up));
-                    const u32 at = buffer + chunk_offset(lower, eight);
+                    const u32 at = buffer + narrow_offset(lower, eight);
                     shared_store(at, gate);
-                    shared_store(at + CHUNK, up);
-                    shared_store(at + 2 * CHUNK, product);
+                    shared_store(at + NARROW, up);
+                    shared_store(at + 2 * NARROW, product);
                 }
             }
             threads_wrote();
@@ -51,8 +59,8 @@ __device__ __forceinline__ void write_tile(
             if (leads) {
                 const int column = tile.column / 2 + chunk * 32, row = tile.row + half * 64;
                 copy_out(gate_up, column, 0, row, buffer);
-                copy_out(gate_up, column, 1, row, buffer + CHUNK);
-                copy_out(act, column, row, buffer + 2 * CHUNK);
+                copy_out(gate_up, column, 1, row, buffer + NARROW);
+                copy_out(act, column, row, buffer + 2 * NARROW);
                 copy_out_commit();
             }
         }

@@ -1,0 +1,114 @@
+"""Which arms a peer run has at which shapes, and which of them are open at one time. No torch.
+
+Memory is what limits a sitting, and what its slowest arm takes to be ready is what it costs. So the arms that take
+longest come first, together, and the quick ones fill what room they leave.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+# Beside what torch reserves, a process holds a CUDA context, loaded kernels and a library's workspace.
+CONTEXT_GIB = 0.8
+MARGIN = 1.05  # reserved memory is extrapolated by up to a factor of eight in tokens
+DRIVER_GIB = 1.5  # of the memory that the GPU says it has
+
+OURS = ("graphed", "graphed_dense", "graphed_fp8", "ungraphed")
+# At a batch size that is not the run's own: the peers are compared at that one.
+AT_OTHER_BATCHES = (*OURS, "gemm_floor")
+FLOORS = "floors"  # the captured step between its floors, in a process of its own: asked for like an arm
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sequences of a batch, and tokens of each. Shorter sequences come first."""
+
+    batch_size: int
+    seq_len: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Of `1x8192`. ValueError for what is no shape."""
+        found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
+        if not found:
+            raise ValueError(f"{text!r} is no shape: write batch size x sequence length, such as 1x8192")
+        return cls(int(found[1]), int(found[2]))
+
+    @property
+    def tokens(self) -> int:
+        return self.batch_size * self.seq_len
+
+    def __lt__(self, other: Shape) -> bool:
+        return (self.seq_len, self.batch_size) < (other.seq_len, other.batch_size)
+
+    def __str__(self) -> str:
+        return f"{self.batch_size}x{self.seq_len}"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an arm takes: seconds until it can be timed, and GiB that torch reserves at 512 and 2048 tokens a step."""
+
+    ready_s: float
+    gib_at_512: float
+    gib_at_2048: float
+
+    def gib(self, tokens: int) -> float:
+        """Of the whole process. Peaks grow linearly with tokens: extrapolated from both they hit what was seen at
+        8192 (12.0, 13.8, 33.4, 23.4, 12.8 GiB) within 3 %.
+        """
+        slope = (self.gib_at_2048 - self.gib_at_512) / (2048 - 512)
+        reserved = self.gib_at_512 + slope * max(0, tokens - 512)
+        return MARGIN * reserved + CONTEXT_GIB
+
+
+# From reports/2026-11-23-h200-peers, qwen2-1.5b with batches of four; `graphed_fp8` from reports/2026-11-23-h200-fp8,
+# whose peaks are of allocated memory: the half GiB that the captured step reserves beyond that is added.
+COSTS: Mapping[str, Cost] = {
+    "graphed": Cost(9, 2.58, 4.56),
+    "graphed_dense": Cost(9, 4.36, 6.43),
+    "graphed_fp8": Cost(10, 3.05, 5.10),
+    "ungraphed": Cost(8, 2.12, 4.21),
+    "hf_eager": Cost(15, 3.74, 10.13),
+    "hf_cudnn": Cost(17, 3.74, 10.13),
+    "hf_reduce_overhead": Cost(98, 2.80, 7.67),
+    "hf_liger_compiled": Cost(73, 2.28, 5.03),
+    "axolotl_compiled": Cost(34, 2.13, 4.52),
+    "torchtune_compiled": Cost(30, 6.00, 8.98),
+    "unsloth": Cost(56, 2.36, 4.49),
+    "unsloth_all_linear": Cost(56, 2.64, 5.07),
+    "gemm_floor": Cost(1, 3.32, 3.84),
+}
+
+
+def arms_at(shape: Shape, batch_size: int) -> tuple[str, ...]:
+    """All arms that a run of ``batch_size`` has at a shape, `FLOORS` not counted."""
+    return tuple(COSTS) if shape.batch_size == batch_size else AT_OTHER_BATCHES
+
+
+Place = tuple[str, Shape]  # an arm at a shape
+
+
+def sittings(places: Iterable[Place], memory_gib: float | None, at_once: int) -> list[list[Place]]:
+    """Arms that are open together: at most ``at_once`` of them, in ``memory_gib`` together (None: no limit is known).
+
+    First fit, those that are ready last first. One that needs more than there is has a sitting alone, and is tried.
+    """
+    room = float("inf") if memory_gib is None else memory_gib - DRIVER_GIB
+    found: list[list[Place]] = []
+    # Of arms that take equally long the larger shapes come first: they are harder to place.
+    for place in sorted(places, key=lambda place: (-COSTS[place[0]].ready_s, -place[1].tokens)):
+        for sitting in found:
+            if len(sitting) < at_once and _needed([*sitting, place]) <= room:
+                sitting.append(place)
+                break
+        else:
+            found.append([place])
+    return found
+
+
+def _needed(places: Sequence[Place]) -> float:
+    return sum(COSTS[arm].gib(shape.tokens) for arm, shape in places)

@@ -1,0 +1,203 @@
+"""What a peer run holds, how it is written and read, and how the calls that it takes become one run. No torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from benchmarks.peer_plan import COSTS, FLOORS, Place, Shape, arms_at
+
+NOT_ASKED_FOR = "not asked for"
+OUT_OF_TIME = "not started: out of time"
+
+# At step 0 a bf16 arm differs from the fp32 reference by rounding alone. Logits of at most 4 in magnitude are rounded
+# by up to 2^-7, hidden states by 2^-9 of themselves some 200 times on their way through 28 layers: a target's logit is
+# off by about 0.02, and the mean over at least 500 targets by less than a tenth of that. 0.01 leaves room for errors
+# that share a sign. An fp32 arm on a CPU differs by the order of its sums.
+LOSS_TOLERANCE = {"torch.bfloat16": 0.01, "torch.float32": 1e-4, "float8_e4m3fn": 0.03}
+
+
+class OtherRunError(Exception):
+    """A folder holds a run that this call's figures cannot be joined to; the message says what differs."""
+
+
+def place_name(arm: str, shape: Shape) -> str:
+    """An arm at a shape, as reports and messages name it."""
+    return f"{arm} at {shape}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One arm at one shape. Peaks are torch's, from before the first step on; None on a CPU."""
+
+    arm: str
+    batch_size: int
+    seq_len: int
+    milliseconds: tuple[float, ...]
+    block_ms: tuple[float, ...]  # of each round the mean step of its block
+    block_steps: int  # of one block
+    sitting: str  # arms of one sitting took turns, those of two were timed minutes apart
+    loss_step_0: float | None
+    batch_digest: str
+    startup_s: float
+    peak_gib: float | None
+    peak_reserved_gib: float | None
+    facts: dict[str, Any]
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.batch_size, self.seq_len)
+
+    @property
+    def median_ms(self) -> float:
+        return float(np.median(self.milliseconds))
+
+    def percentile_ms(self, percent: float) -> float:
+        return float(np.percentile(self.milliseconds, percent))
+
+
+@dataclass(frozen=True)
+class PeerRun:
+    """A whole run, of one call or of several. ``batch_size`` is that of the peers.
+
+    ``reference``: by shape, variant and counting, see `peer_checkpoint.reference_losses`. ``floors``: by shape, the
+    step and both floors, timed in turns in one process, see `benchmarks.floor`.
+    """
+
+    model: str
+    batch_size: int
+    measured: tuple[Measured, ...]
+    absent: dict[str, str]
+    reference: dict[str, dict[str, dict[str, float]]]
+    environment: dict[str, Any]
+    call_seconds: tuple[float, ...]
+    floors: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """No arm is absent, at no shape."""
+        return not self.absent
+
+    @property
+    def same_mathematics(self) -> bool:
+        """Equal batches everywhere, and every loss within its tolerance."""
+        one_batch = all(
+            len({arm.batch_digest for arm in self.measured if arm.shape == shape}) == 1
+            for shape in {arm.shape for arm in self.measured}
+        )
+        return one_batch and all(abs(error) <= tolerance for _, error, tolerance in self.loss_errors())
+
+    def find(self, arm: str, shape: Shape) -> Measured | None:
+        return next((m for m in self.measured if m.arm == arm and m.shape == shape), None)
+
+    def expected_loss(self, arm: Measured) -> float:
+        """The reference for the weights that this arm holds and the targets that it counts."""
+        counting = "all" if arm.facts["loss_positions"] == "all" else "shifted"
+        return self.reference[str(arm.shape)][arm.facts["weights"]][counting]
+
+    def tolerance(self, arm: Measured) -> float:
+        """Of what its products run in, where that is not its dtype."""
+        return LOSS_TOLERANCE[arm.facts.get("products", arm.facts["dtype"])]
+
+    def loss_errors(self) -> list[tuple[Measured, float, float]]:
+        """(arm, loss - reference, tolerance) of every arm that has a loss. A NaN is an error of infinity."""
+        errors = []
+        for arm in self.measured:
+            if arm.loss_step_0 is not None:
+                error = arm.loss_step_0 - self.expected_loss(arm)
+                errors.append((arm, error if np.isfinite(error) else float("inf"), self.tolerance(arm)))
+        return errors
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of peers.json."""
+        return [
+            {
+                "arm": arm.arm,
+                "batch_size": arm.batch_size,
+                "seq_len": arm.seq_len,
+                "median_ms": arm.median_ms,
+                "p10_ms": arm.percentile_ms(10),
+                "p90_ms": arm.percentile_ms(90),
+                "single_steps": len(arm.milliseconds),
+                "tokens_per_s": arm.shape.tokens / arm.median_ms * 1e3,
+                "peak_gib": arm.peak_gib,
+                "loss_step_0": arm.loss_step_0,
+            }
+            for arm in self.measured
+        ]
+
+    def details(self) -> dict[str, Any]:
+        """All that the table was made from."""
+        return {**asdict(self), "complete": self.complete, "same_mathematics": self.same_mathematics}
+
+    @classmethod
+    def of_details(cls, details: Mapping[str, Any]) -> Self:
+        """The run that `details` describes."""
+        measured = (
+            Measured(**{**arm, "milliseconds": tuple(arm["milliseconds"]), "block_ms": tuple(arm["block_ms"])})
+            for arm in details["measured"]
+        )
+        kept = {each.name: details[each.name] for each in fields(cls)}
+        return cls(**{**kept, "measured": tuple(measured), "call_seconds": tuple(details["call_seconds"])})
+
+    def lacks(self, place: Place) -> bool:
+        """Whether an arm, or the floors, of a shape are still to be measured."""
+        arm, shape = place
+        return str(shape) not in self.floors if arm == FLOORS else self.find(arm, shape) is None
+
+
+def places_of(shapes: list[Shape], batch_size: int) -> list[Place]:
+    """All that a run has at these shapes, the floors of each last."""
+    return [(arm, shape) for shape in sorted(shapes) for arm in (*arms_at(shape, batch_size), FLOORS)]
+
+
+def read_run(folder: Path) -> PeerRun | None:
+    """The run that a folder holds, to be gone on with; None if it holds none. OtherRunError for one of another kind."""
+    path = folder / "details.json"
+    if not path.exists():
+        return None
+    try:
+        return PeerRun.of_details(json.loads(path.read_text()))
+    except (KeyError, TypeError, ValueError) as error:
+        raise OtherRunError(f"{path} is of another version of this benchmark ({error}): give another folder") from error
+
+
+def check_joinable(before: PeerRun, model: str, batch_size: int, environment: Mapping[str, Any]) -> None:
+    """Raises OtherRunError unless a run was of this model, on this machine, with these packages, from these sources."""
+    here = {"model": model, "batch_size": batch_size, **environment}
+    there = {"model": before.model, "batch_size": before.batch_size, **before.environment}
+    differences = [
+        f"{name} was {there.get(name)!r} and is {here.get(name)!r}"
+        for name in sorted({*here, *there})
+        if there.get(name) != here.get(name)
+    ]
+    if differences:
+        raise OtherRunError(f"the run in this folder cannot be gone on with: {'; '.join(differences)}")
+
+
+def joined(before: PeerRun | None, now: PeerRun) -> PeerRun:
+    """Both as one run. What was measured stays as it is; why something is absent the later call says, if it tried."""
+    if before is None:
+        return now
+    check_joinable(before, now.model, now.batch_size, now.environment)
+    tried = {name: why for name, why in now.absent.items() if why != NOT_ASKED_FOR or name not in before.absent}
+    run = replace(
+        now,
+        measured=ordered((*before.measured, *now.measured)),
+        reference={**before.reference, **now.reference},
+        floors={**before.floors, **now.floors},
+        call_seconds=(*before.call_seconds, *now.call_seconds),
+    )
+    there = {place_name(arm.arm, arm.shape) for arm in run.measured} | {f"{FLOORS} at {name}" for name in run.floors}
+    absent = {name: why for name, why in {**before.absent, **tried}.items() if name not in there}
+    return replace(run, absent=absent)
+
+
+def ordered(measured: Iterable[Measured]) -> tuple[Measured, ...]:
+    """By shape, and in the order in which arms are declared."""
+    return tuple(sorted(measured, key=lambda arm: (arm.seq_len, arm.batch_size, list(COSTS).index(arm.arm))))

@@ -1,0 +1,86 @@
+"""Which arms are open at one time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from benchmarks.peer_plan import AT_OTHER_BATCHES, COSTS, DRIVER_GIB, Place, Shape, arms_at, sittings
+
+H200, H100 = 139.8, 79.1
+AT_ONCE = 16
+
+
+def places(*shapes: str) -> list[Place]:
+    return [(arm, shape) for shape in map(Shape.parse, shapes) for arm in arms_at(shape, 4)]
+
+
+def needed(sitting: Iterable[Place]) -> float:
+    return sum(COSTS[arm].gib(shape.tokens) for arm, shape in sitting)
+
+
+def ready_s(plan: list[list[Place]]) -> float:
+    """Until the slowest of each sitting can be timed."""
+    return sum(max(COSTS[arm].ready_s for arm, _ in sitting) for sitting in plan)
+
+
+@pytest.mark.parametrize("memory", [H200, H100])
+@pytest.mark.parametrize("shapes", [("4x128", "4x512"), ("4x2048",), ("4x4096",), ("1x8192",), ("4x2048", "4x4096")])
+def test_every_arm_has_a_place_and_every_sitting_fits(memory: float, shapes: tuple[str, ...]) -> None:
+    asked = places(*shapes)
+    plan = sittings(asked, memory, AT_ONCE)
+    assert sorted(map(str, asked)) == sorted(str(place) for sitting in plan for place in sitting)
+    assert all(len(sitting) <= AT_ONCE for sitting in plan)
+    assert all(needed(sitting) <= memory - DRIVER_GIB for sitting in plan)
+
+
+def test_arms_that_compile_are_ready_together_where_there_is_room() -> None:
+    plan = sittings(places("4x128", "4x512"), H100, AT_ONCE)
+    assert len(plan) == 2
+    assert {arm for arm, _ in plan[0]} >= {arm for arm, cost in COSTS.items() if cost.ready_s >= 30}
+    assert ready_s(plan) < 120
+
+
+def test_quick_arms_fill_the_room_that_slow_ones_leave() -> None:
+    """At 2048 tokens on an H200 there are two sittings, one of them quick."""
+    plan = sittings(places("4x2048"), H200, AT_ONCE)
+    assert [max(COSTS[arm].ready_s for arm, _ in sitting) for sitting in plan] == [98, 17]
+
+
+def test_what_needs_more_than_there_is_is_tried_alone() -> None:
+    plan = sittings(places("4x512"), 6.0, AT_ONCE)
+    alone = [sitting for sitting in plan if needed(sitting) > 6.0 - DRIVER_GIB]
+    assert [len(sitting) for sitting in alone] == [1] * len(alone)
+    assert ("hf_eager", Shape(4, 512)) in [sitting[0] for sitting in alone]
+
+
+def test_without_a_gpu_only_the_number_limits() -> None:
+    assert [len(sitting) for sitting in sittings(places("4x128", "4x512"), None, AT_ONCE)] == [16, 10]
+
+
+@pytest.mark.parametrize(
+    ("arm", "seen_gib"),
+    [
+        *(("graphed", 12.0), ("graphed_dense", 13.8), ("graphed_fp8", 12.54)),
+        *(("hf_eager", 33.4), ("hf_reduce_overhead", 23.4), ("unsloth", 12.8)),
+    ],
+)
+def test_memory_is_extrapolated_above_what_was_seen_at_2048(arm: str, seen_gib: float) -> None:
+    """Peaks of allocated memory on an H200; a process takes more, and not a third more."""
+    assert seen_gib < COSTS[arm].gib(4 * 2048) < 1.3 * seen_gib
+
+
+def test_shapes_of_another_batch_have_our_own_arms() -> None:
+    assert arms_at(Shape(1, 8192), 4) == AT_OTHER_BATCHES
+    assert arms_at(Shape(4, 8192), 4) == tuple(COSTS)
+
+
+def test_a_shape_is_written_as_it_is_read() -> None:
+    assert str(Shape.parse("1x8192")) == "1x8192"
+    assert [str(shape) for shape in sorted(map(Shape.parse, ("1x8192", "4x2048", "1x2048")))] == [
+        *("1x2048", "4x2048", "1x8192")
+    ]
+    for text in ("8192", "0x8192", "1x-1", "1x8192x2", "a x b"):
+        with pytest.raises(ValueError, match="is no shape: write batch size x sequence length"):
+            Shape.parse(text)

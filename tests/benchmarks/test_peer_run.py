@@ -1,0 +1,166 @@
+"""What a peer run concludes, and how calls become one run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from peer_runs import (
+    BF16_FACTS,
+    ENVIRONMENT,
+    FP8_FACTS,
+    REFERENCE,
+    SHAPE,
+    TORCHTUNE_FACTS,
+    arm,
+    complete_run,
+    floors,
+    with_arm,
+)
+
+from benchmarks.peer_plan import Shape
+from benchmarks.peer_run import OtherRunError, PeerRun, joined, places_of, read_run
+from benchmarks.peers_report import summary
+
+LONG = Shape(1, 8192)
+
+
+def later(**changes: Any) -> PeerRun:
+    """A second call, of another shape."""
+    run = PeerRun(
+        model="qwen2-1.5b",
+        batch_size=4,
+        measured=(arm("graphed", 250.0, 12.001, BF16_FACTS, LONG),),
+        absent={"ungraphed at 1x8192": "OutOfMemoryError: no room"},
+        reference={str(LONG): REFERENCE},
+        environment=ENVIRONMENT,
+        call_seconds=(310.0,),
+        floors={str(LONG): floors()},
+    )
+    return replace(run, **changes)
+
+
+def test_each_arm_is_held_to_the_reference_of_its_weights_and_counting() -> None:
+    run = complete_run()
+    run = replace(run, measured=(*run.measured, arm("torchtune_compiled", 60.0, 12.501, TORCHTUNE_FACTS)))
+    assert [error for _, error, _ in run.loss_errors()] == [pytest.approx(0.001)] * 4
+    assert run.same_mathematics
+
+
+@pytest.mark.parametrize("loss", [12.12, 12.08, float("nan"), float("inf")])
+def test_a_loss_off_the_reference_is_other_mathematics(loss: float) -> None:
+    assert not with_arm(complete_run(), "hf_eager", loss_step_0=loss).same_mathematics
+
+
+def test_other_batches_are_other_mathematics() -> None:
+    assert not with_arm(complete_run(), "unsloth", batch_digest="other").same_mathematics
+
+
+def test_batches_of_two_shapes_may_differ() -> None:
+    longer = arm("graphed", 250.0, 12.001, BF16_FACTS, LONG)
+    run = joined(complete_run(), later(measured=(replace(longer, batch_digest="of 1 x 8192"),)))
+    assert run.same_mathematics
+
+
+@pytest.mark.parametrize(("facts", "same"), [(FP8_FACTS, True), (BF16_FACTS, False)])
+def test_fp8_has_a_tolerance_of_its_own(facts: dict[str, Any], same: bool) -> None:
+    run = complete_run()
+    fp8 = arm("graphed_fp8", 20.0, REFERENCE["nf4"]["all"] + 0.02, facts)
+    assert replace(run, measured=(*run.measured, fp8)).same_mathematics is same
+
+
+def test_rows_hold_exactly_the_published_keys() -> None:
+    assert complete_run().rows()[0] == {
+        "arm": "graphed",
+        "batch_size": 4,
+        "seq_len": 512,
+        "median_ms": 25.0,
+        "p10_ms": pytest.approx(24.2),
+        "p90_ms": pytest.approx(26.6),
+        "single_steps": 3,
+        "tokens_per_s": pytest.approx(81920.0),
+        "peak_gib": 3.0,
+        "loss_step_0": 12.001,
+    }
+
+
+def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    assert read_run(tmp_path) is None
+    run = joined(complete_run(), later())
+    (tmp_path / "details.json").write_text(json.dumps(run.details()))
+    assert read_run(tmp_path) == run
+
+
+def test_a_run_of_another_version_is_refused_with_its_file(tmp_path: Path) -> None:
+    details = complete_run().details()
+    del details["call_seconds"]
+    (tmp_path / "details.json").write_text(json.dumps(details))
+    with pytest.raises(OtherRunError, match=r"details\.json is of another version.*call_seconds"):
+        read_run(tmp_path)
+
+
+def test_two_calls_are_one_run() -> None:
+    run = joined(complete_run(), later())
+    assert [f"{m.arm} {m.shape}" for m in run.measured] == [
+        *("graphed 4x512", "hf_eager 4x512", "unsloth 4x512", "gemm_floor 4x512"),
+        "graphed 1x8192",
+    ]
+    assert sorted(run.floors) == sorted(run.reference) == ["1x8192", "4x512"]
+    assert run.call_seconds == (200.0, 310.0)
+    assert run.absent == {"ungraphed at 1x8192": "OutOfMemoryError: no room"}
+    assert "| 1x8192 | 26.00 |" in summary(run)
+
+
+def test_what_a_later_call_measures_is_absent_no_more_and_what_it_tries_has_a_new_reason() -> None:
+    before = replace(
+        complete_run(),
+        absent={
+            "graphed at 1x8192": "not started: out of time",
+            "ungraphed at 1x8192": "not asked for",
+            "floors at 1x8192": "not asked for",
+            "hf_cudnn at 4x512": "RuntimeError: no plan",
+            "axolotl_compiled at 4x512": "not asked for",
+        },
+    )
+    now = later()
+    now = replace(
+        now, absent={**now.absent, "hf_cudnn at 4x512": "not asked for", "torchtune at 4x512": "not asked for"}
+    )
+    assert joined(before, now).absent == {
+        "ungraphed at 1x8192": "OutOfMemoryError: no room",
+        "hf_cudnn at 4x512": "RuntimeError: no plan",
+        "axolotl_compiled at 4x512": "not asked for",
+        "torchtune at 4x512": "not asked for",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("commit", "c0ffee+changes"),
+        ("device_uuid", "GPU-2"),
+        ("packages", {"torch": "2.12.0", "unsloth": None}),
+        ("sources", "another digest"),
+    ],
+)
+def test_another_machine_other_packages_or_sources_are_refused(name: str, value: object) -> None:
+    with pytest.raises(OtherRunError, match=f"cannot be gone on with: {name} was .* and is "):
+        joined(complete_run(), later(environment={**ENVIRONMENT, name: value}))
+
+
+def test_another_model_is_refused() -> None:
+    with pytest.raises(OtherRunError, match=r"model was 'qwen2-1\.5b' and is 'tiny'"):
+        joined(complete_run(), later(model="tiny"))
+
+
+def test_a_call_measures_what_a_run_lacks() -> None:
+    run = complete_run()
+    lacking = [arm for arm, shape in places_of([SHAPE], 4) if run.lacks((arm, shape))]
+    assert lacking == [
+        *("graphed_dense", "graphed_fp8", "ungraphed", "hf_cudnn", "hf_reduce_overhead", "hf_liger_compiled"),
+        *("axolotl_compiled", "torchtune_compiled", "unsloth_all_linear"),
+    ]
+    assert replace(run, floors={}).lacks(("floors", SHAPE))
