@@ -32,8 +32,6 @@ CUBLAS = "cublas"
 _HANDLE_SIZE = 16
 # Matrices are dequantized together if each has a multiple of so many elements: 16 bytes of scales.
 _JOINED_ELEMENTS = 4 * NF4_BLOCK
-# Modules of the loss, by `TrainConfig.precision`.
-_LOSS = {"dtype": "cross_entropy", "fp8": "fp8_loss"}
 
 
 def plan(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> list[KernelSpec]:
@@ -91,9 +89,16 @@ def _activations(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: i
     )
     yield from _norms(model, config, dtype, tokens)
     yield from _mlp(model, config, dtype, tokens)
-    yield from registry.load(_LOSS[config.precision]).specializations(
-        tokens=tokens, vocabulary=model.vocab_size, chunk=config.loss_chunk, dtype=dtype
-    )
+    yield from _loss(model, config, dtype, tokens)
+
+
+def _loss(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
+    """The loss, with the head's product where it is ours."""
+    sizes = {"tokens": tokens, "vocabulary": model.vocab_size, "chunk": config.loss_chunk, "dtype": dtype}
+    if config.precision == "fp8":
+        yield from registry.load("fp8_loss").specializations(**sizes)
+        return
+    yield from registry.load("products").head_specializations(hidden=model.hidden_size, **sizes)
 
 
 def _mlp(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:

@@ -29,6 +29,8 @@ RETURNING = (
     "add_product",
     "input_gradient",
     "cross_entropy_forward_backward_",
+    "cross_entropy_from_statistics_",
+    "head_logits",
     "nf4_dequantize",
 )
 """Entries of a `KernelTable` that return what they compute; the others of `_change_results` write it."""

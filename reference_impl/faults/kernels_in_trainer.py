@@ -36,6 +36,8 @@ _OPERATORS = {
             "input_gradient",
             "lora_gradients",
             "cross_entropy_forward_backward_",
+            "cross_entropy_from_statistics_",
+            "head_logits",
             "nf4_dequantize",
             "fp8_quantize_rows",
             "fp8_norm_add_forward",
@@ -65,7 +67,7 @@ def plant_kernels(name: str | None, capturing: CapturingTrainer) -> None:
     if changed.reduce_gains is not own.reduce_gains:
         _reduce_gains_apart(trainer)
     operators = {operator: getattr(changed, name) for name, operator in _OPERATORS.items()}
-    _use_operators(capturing, operators | _around_swiglu(own, changed))
+    _use_operators(capturing, operators | _around_swiglu(own, changed) | _around_loss(own, changed))
     if changed.adamw is not own.adamw:
         trainer.optimizer = changed.adamw(trainer.trainable.flat, trainer.config)
     if trainer.config.clip_mode == "fused":
@@ -81,6 +83,14 @@ def _around_swiglu(own: KernelTable, changed: KernelTable) -> dict[str, object]:
         "up_swiglu": ops.up_then_swiglu if apart[0] else changed.up_swiglu,
         "down_swiglu_backward": ops.down_then_swiglu_backward if apart[1] else changed.down_swiglu_backward,
     }
+
+
+def _around_loss(own: KernelTable, changed: KernelTable) -> dict[str, object]:
+    """Likewise the head's product, whose statistics another loss reads."""
+    from reference_impl import ops
+
+    apart = own.cross_entropy_forward_backward_ is not changed.cross_entropy_forward_backward_
+    return {"head_loss": ops.head_then_loss if apart else ops.head_loss}
 
 
 def _use_product(trainer: Trainer, table: KernelTable) -> None:
