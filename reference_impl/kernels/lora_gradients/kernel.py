@@ -38,7 +38,7 @@ class Tiles(NamedTuple):
 
     On an H100 both launches take 29 us at 8192 tokens, 9 at 2048 and 6 at 512, where the library's products with what
     stood beside them took 40, 18 and 13. Tiles of 32 to 128 rows, 64 to 256 columns, 3 to 5 stages and 4 to 16 chunks
-    were within a fifth of that.
+    were within a third of that.
     """
 
     rows: int = 64  # tokens of a tile: a turn of the loop
