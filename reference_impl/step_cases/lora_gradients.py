@@ -66,8 +66,8 @@ class _Gradients:
             updated={},
             kernel=lambda outputs: self.setting.table.lora_gradients(*self._given(), *self._into(outputs)),
             naive=lambda outputs: naive.write(*self._given(), *self._into(outputs)),
-            reference=lambda: self._summed(*self._factors(), self.gain_partials.double()),
-            terms=lambda: self._summed(*(each.abs() for each in self._factors()), self.gain_partials.double().abs()),
+            reference=lambda: _summed(*self._exact()),
+            terms=lambda: _summed(*(each.abs() for each in self._exact())),
             peer=(_PRODUCT, self._peer),
         )
 
@@ -82,23 +82,21 @@ class _Gradients:
         """The gradient of the low-rank activations times the norm's scale, in the data type."""
         return (self.grad_low_rank.float() * self.rstd[:, None]).to(self.grad_low_rank.dtype)
 
-    def _factors(self) -> tuple[Tensor, ...]:
-        """Those of grad_b, then those of grad_a, in fp64."""
-        return tuple(each.double() for each in (self.grad_qkv, self.low_rank, self._handed_on(), self.residual))
-
-    @staticmethod
-    def _summed(
-        grad_qkv: Tensor, low_rank: Tensor, scaled: Tensor, residual: Tensor, gains: Tensor
-    ) -> dict[str, Tensor]:
-        return {"grad_b": grad_qkv.t() @ low_rank, "grad_a": scaled.t() @ residual, "grad_norms": gains.sum(dim=1)}
+    def _exact(self) -> Iterator[Tensor]:
+        """The factors of grad_b, those of grad_a, and the gains' partial sums, in fp64."""
+        factors = (self.grad_qkv, self.low_rank, self._handed_on(), self.residual)
+        return (each.double() for each in (*factors, self.gain_partials))
 
     def _peer(self) -> dict[str, Tensor]:
-        of_b, of_a = (self.grad_qkv.t(), self.low_rank), (self._handed_on().t(), self.residual)
         return {
-            "grad_b": _product(*of_b),
-            "grad_a": _product(*of_a),
+            "grad_b": _product(self.grad_qkv.t(), self.low_rank),
+            "grad_a": _product(self._handed_on().t(), self.residual),
             "grad_norms": self.gain_partials.sum(dim=1),
         }
+
+
+def _summed(grad_qkv: Tensor, low_rank: Tensor, scaled: Tensor, residual: Tensor, gains: Tensor) -> dict[str, Tensor]:
+    return {"grad_b": grad_qkv.t() @ low_rank, "grad_a": scaled.t() @ residual, "grad_norms": gains.sum(dim=1)}
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
