@@ -34,7 +34,7 @@ from reference_impl.config import MODEL_PRESETS, TrainConfig
 WARMUP_STEPS = 5
 # Before a round, to bring the clocks up: two steps, or one that is long.
 WARM_AGAIN_STEPS = 2
-WARM_AGAIN_S = 0.2
+WARM_AGAIN_S = 0.1
 
 
 def open_arm(job: Job) -> OpenedArm:

@@ -140,6 +140,7 @@ def _mathematics_section(run: PeerRun) -> str:
         "## The same mathematics",
         "",
         f"{verdict}, by equal batches and the loss at step 0 against transformers in fp32 on the NF4 weights.",
+        "Tolerances are of what products round to.",
         "",
         "| shape | arm | loss - reference | tolerance | quantization | targets counted | trains | clip |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",

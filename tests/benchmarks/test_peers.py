@@ -96,6 +96,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
     monkeypatch.setattr(Worker, "machine", made, raising=False)
     monkeypatch.setattr(peers, "WorkerProcess", Worker)
+    monkeypatch.setattr(peers, "plot", lambda _run, _path: None)
     monkeypatch.setattr(peers, "time", SimpleNamespace(monotonic=lambda: made.seconds))
     return made
 
