@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from harness.system.protocol import KernelComparison
 from reference_impl.kernels.attention import naive
+from reference_impl.kernels.target import hopper
 from reference_impl.step_cases.heads import Heads
 from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 
@@ -25,6 +26,8 @@ RAGGED = (Heads(2, 5, 2, 1, 8), Heads(1, 33, 3, 1, 24))
 _SMALL, _LONGER = Heads(1, 9, 1, 1, 16), Heads(1, 65, 6, 2, 8)
 # In two bytes an element tiles of such a length are read by descriptor.
 _LONG = Heads(1, 1024, 2, 1, 128)
+# Sequences and their length for which Hopper's own backward serves the model's heads, in bfloat16.
+_OF_HOPPER = (4, 1024)
 _PEAKED = 1000.0**0.5
 _SDPA = "torch scaled_dot_product_attention"
 
@@ -43,8 +46,11 @@ class _Shape:
 
 def _shapes(setting: Setting) -> Iterator[_Shape]:
     model, config = setting.model, setting.config
-    yield _Shape(Heads(config.batch_size, config.seq_len, model.num_heads, model.num_kv_heads, model.head_dim))
+    heads = model.num_heads, model.num_kv_heads, model.head_dim
+    yield _Shape(Heads(config.batch_size, config.seq_len, *heads))
     compiled = setting.device.type != "cpu"
+    if compiled and hopper() and setting.dtype is torch.bfloat16:
+        yield _Shape(Heads(*_OF_HOPPER, *heads))
     for index, heads in enumerate((*RAGGED, _LONGER, _LONG) if compiled else RAGGED):
         yield _Shape(heads, large_keys=index % 2 == 1)
     yield _Shape(_LONGER if compiled else _SMALL, peaked=True)

@@ -24,15 +24,16 @@ __device__ __forceinline__ void send(const float (&dk)[64], const float (&dv)[64
         const float* sum = (unit < 8 ? dk : dv) + unit % 8 * 4;
 #pragma unroll
         for (int half = 0; half < 2; ++half, sum += 32)
-            shared_store_at(target + (2 * (unit - first_unit(P)) + half) * CONSUMERS * 16, sum[0], sum[1], sum[2], sum[3],
-                     barrier);
+            shared_store_at(target + (2 * (unit - first_unit(P)) + half) * CONSUMERS * 16, sum[0], sum[1], sum[2],
+                            sum[3], barrier);
     }
 }
 
 // All blocks' sums of this block's units. (A copy: the compiler runs products one by one where other instructions
 // write their accumulators.)
 template <int P>
-__device__ __forceinline__ void total(float (&all)[PART], const float (&dk)[64], const float (&dv)[64], const char* shared) {
+__device__ __forceinline__ void total(
+    float (&all)[PART], const float (&dk)[64], const float (&dv)[64], const char* shared) {
     constexpr int UNITS = first_unit(P + 1) - first_unit(P);
 #pragma unroll
     for (int i = 0; i < 8 * UNITS; ++i) {
@@ -94,8 +95,8 @@ __device__ __forceinline__ void write(const float* all, const Output& out) {
 }
 
 template <int P>
-__device__ __forceinline__ void finish(const float (&dk)[64], const float (&dv)[64], u32 rank, u32 turn, u32 base, const char* shared,
-                   const Output& out) {
+__device__ __forceinline__ void finish(
+    const float (&dk)[64], const float (&dv)[64], u32 rank, u32 turn, u32 base, const char* shared, const Output& out) {
     if constexpr (P < CLUSTER) {
         if (rank != P) return finish<P + 1>(dk, dv, rank, turn, base, shared, out);
         constexpr u32 UNITS = first_unit(P + 1) - first_unit(P);
@@ -117,7 +118,8 @@ __device__ __forceinline__ void finish(const float (&dk)[64], const float (&dv)[
     }
 }
 
-__device__ __forceinline__ void consume(u32* grad_qkv, const float* cosines, const float* sines, u32 base, const char* shared) {
+__device__ __forceinline__ void consume(
+    u32* grad_qkv, const float* cosines, const float* sines, u32 base, const char* shared) {
     Place at = place();
     u32 group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     u32 thread_row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
@@ -154,8 +156,8 @@ __device__ __forceinline__ void prepare_barriers(u32 base) {
 }
 
 extern "C" __global__ void __launch_bounds__(32 * NUM_WARPS, 1)
-    attention_dkdv(const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap grad_output, const float* lse,
-                   const float* delta, const float* cosines, const float* sines, u32* grad_qkv) {
+    attention_dkdv(const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap grad_output,
+                   const float* lse, const float* delta, const float* cosines, const float* sines, u32* grad_qkv) {
     extern __shared__ __align__(1024) char shared[];
     u32 base = shared_address(shared);
     if (threadIdx.x == 0) prepare_barriers(base);

@@ -13,8 +13,8 @@
 // A block has a tile of 128 keys, and each of its two warp groups 64 of these, with the sums dK, dV [64, 128] in
 // registers. An item is one query head and 64 queries, from the tile's diagonal on; both groups work on the same item.
 // A block does two tiles, number j from the front and number j from the back: together they have as many items for
-// every j. The CLUSTER blocks of a cluster share a pair of tiles: each has an equal run of the items, and at a tile's end they
-// exchange sums, in fixed order. So every sum has one writer, and results are the same bits in every run.
+// every j. The CLUSTER blocks of a cluster share a pair of tiles: each has an equal run of the items, and at a tile's
+// end they exchange sums, in fixed order. So every sum has one writer, and results are the same bits in every run.
 //
 // Macros: those of `tile.cuh`; CLUSTER is 1 to 3, NUM_STAGES 2 at least. Grid: B * KV_HEADS * S / 256 * CLUSTER.
 #pragma once
@@ -70,11 +70,13 @@ struct Place {
 
 __device__ __forceinline__ Place place() {
     u32 cluster = blockIdx.x / CLUSTER;
-    return {cluster / (PAIRS * KV_HEADS), cluster / PAIRS % KV_HEADS, cluster % PAIRS, CLUSTER > 1 ? cluster_rank() : 0};
+    u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
+    return {cluster / (PAIRS * KV_HEADS), cluster / PAIRS % KV_HEADS, cluster % PAIRS, rank};
 }
 
 // One thread asks for all tiles, as soon as the consumers have released the places.
-__device__ __forceinline__ void produce(const TensorMap& qkv, const TensorMap& grad_output, const float* lse, const float* delta, u32 base) {
+__device__ __forceinline__ void produce(
+    const TensorMap& qkv, const TensorMap& grad_output, const float* lse, const float* delta, u32 base) {
     Place at = place();
     u32 slot = 0, parity = 1;
 #pragma unroll 1
@@ -165,7 +167,8 @@ __device__ __forceinline__ void load_columns(float2 (&values)[8], const float* r
 }
 
 // dS^T as a left factor, from P^T and V dO^T.
-__device__ __forceinline__ void make_scores(u32 (&factor)[16], const float (&weights)[32], const float (&grads)[32], const float2 (&delta)[8]) {
+__device__ __forceinline__ void make_scores(
+    u32 (&factor)[16], const float (&weights)[32], const float (&grads)[32], const float2 (&delta)[8]) {
 #pragma unroll
     for (int i = 0; i < 32; i += 2)
         factor[i / 2] =
@@ -174,7 +177,8 @@ __device__ __forceinline__ void make_scores(u32 (&factor)[16], const float (&wei
 
 // The sums of one tile's items. The order in which products are queued leaves none of the waits idle: behind S^T runs
 // V dO^T while the weights are computed, behind that dV, dK, and the next item's S^T.
-__device__ __forceinline__ void accumulate_items(float (&dk)[64], float (&dv)[64], Cursor& cursor, u32 base, const char* shared, u32 group) {
+__device__ __forceinline__ void accumulate_items(
+    float (&dk)[64], float (&dv)[64], Cursor& cursor, u32 base, const char* shared, u32 group) {
     float weights[32], grads[32];
     u32 weight_factor[16], score_factor[16];
     u64 keys = k_major(base + KEYS + group * TILE_BYTES);

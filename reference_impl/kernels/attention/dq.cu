@@ -43,10 +43,13 @@ __device__ __forceinline__ Tile tile_of(u32 turn) {
 }
 
 // The first row of a tile in lse and delta.
-__device__ __forceinline__ u32 entry_of(const Tile& tile) { return (tile.batch * HEADS + tile.head) * S + tile.number * QUERY_ROWS; }
+__device__ __forceinline__ u32 entry_of(const Tile& tile) {
+    return (tile.batch * HEADS + tile.head) * S + tile.number * QUERY_ROWS;
+}
 
 // One thread asks for all tiles, as soon as the consumers have released the places.
-__device__ __forceinline__ void produce(const TensorMap& qkv, const TensorMap& grad_output, const TensorMap& output, u32 base) {
+__device__ __forceinline__ void produce(
+    const TensorMap& qkv, const TensorMap& grad_output, const TensorMap& output, u32 base) {
     u32 slot = 0, parity = 1;
 #pragma unroll 1
     for (u32 turn = 0;; ++turn) {
@@ -84,7 +87,8 @@ __device__ __forceinline__ void advance(Ring& ring) {
 }
 
 // Q K^T or dO V^T of an item, [64 queries, 64 keys]: issued, not awaited.
-__device__ __forceinline__ void begin_square(float (&square)[32], const u32 (&left)[32], u32 right_tile, bool accumulate) {
+__device__ __forceinline__ void begin_square(
+    float (&square)[32], const u32 (&left)[32], u32 right_tile, bool accumulate) {
     u64 right = k_major(right_tile);
     products_begin();
 #pragma unroll
@@ -114,10 +118,13 @@ __device__ __forceinline__ float quad_sum(float x) {
 
 __device__ __forceinline__ u32 place_of(const Ring& ring, u32 base) { return base + RING + ring.slot * 2 * TILE_BYTES; }
 
-__device__ __forceinline__ void await_item(const Ring& ring, u32 base) { barrier_wait(base + FULL + ring.slot * 8, ring.parity); }
+__device__ __forceinline__ void await_item(const Ring& ring, u32 base) {
+    barrier_wait(base + FULL + ring.slot * 8, ring.parity);
+}
 
 // A tile's Q, and the first product, Q K^T of its first item: issued, not awaited.
-__device__ __forceinline__ void begin_tile(Rows& rows, float (&weights)[32], const Ring& ring, u32 base, u32 group, u32 turn) {
+__device__ __forceinline__ void begin_tile(
+    Rows& rows, float (&weights)[32], const Ring& ring, u32 base, u32 group, u32 turn) {
     barrier_wait(base + TILE_FULL, turn % 2);
 #pragma unroll
     for (int step = 0; step < 8; ++step)
@@ -152,7 +159,8 @@ __device__ __forceinline__ void weigh(float (&scores)[32], float2 log2_sum) {
 
 // dQ of a tile, whose first Q K^T has been issued. The next item's is queued behind dQ, and dO V^T runs while the
 // weights are computed. Returns with the last dQ issued, not awaited, and the slot that it reads.
-__device__ __forceinline__ u32 accumulate_items(float (&dq)[64], float (&weights)[32], const Rows& rows, Ring& ring, u32 items, u32 base) {
+__device__ __forceinline__ u32 accumulate_items(
+    float (&dq)[64], float (&weights)[32], const Rows& rows, Ring& ring, u32 items, u32 base) {
     float grads[32];
     u32 factor[16], held = 0;
     int limit = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 - threadIdx.x % 4 * 2;
@@ -185,7 +193,8 @@ __device__ __forceinline__ u32 accumulate_items(float (&dq)[64], float (&weights
 // One row's two columns of 8 columns in each half of a head, rotated back and packed.
 __device__ __forceinline__ uint2 rotated(float2 x, float2 y, float2 c, float2 s) {
     x.x *= SCALE, x.y *= SCALE, y.x *= SCALE, y.y *= SCALE;
-    return {pack_bf16(x.x * c.x + y.x * s.x, x.y * c.y + y.y * s.y), pack_bf16(y.x * c.x - x.x * s.x, y.y * c.y - x.y * s.y)};
+    return {pack_bf16(x.x * c.x + y.x * s.x, x.y * c.y + y.y * s.y),
+            pack_bf16(y.x * c.x - x.x * s.x, y.y * c.y - x.y * s.y)};
 }
 
 // Cosines and sines of a thread's two rows and 16 columns of the head's first half.
@@ -228,7 +237,8 @@ __device__ __forceinline__ float2 load_pair(const float* lse, const Tile& tile, 
     return tile.exists ? float2{entry[0], entry[8]} : float2{0, 0};
 }
 
-__device__ __forceinline__ void consume(const float* lse, float* delta, const float* cosines, const float* sines, u32* grad_qkv, u32 base) {
+__device__ __forceinline__ void consume(
+    const float* lse, float* delta, const float* cosines, const float* sines, u32* grad_qkv, u32 base) {
     u32 group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     u32 thread_row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
     float dq[64], weights[32];

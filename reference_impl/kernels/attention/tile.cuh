@@ -1,8 +1,8 @@
 // Attention's backward on Hopper: tiles in shared memory, and a warp group's products of them.
 //
 // A tile is [64 rows, 128 columns] of bf16, 16 KB, in two boxes of 64 columns (128 bytes a row, 128-byte swizzle, 8 KB
-// each), as the copy engine writes them. The same bytes serve as a K-major factor (rows are the product's M or N) and as
-// an MN-major one (rows are the product's K).
+// each), as the copy engine writes them. The same bytes serve as a K-major factor (rows are the product's M or N) and
+// as an MN-major one (rows are the product's K).
 //
 // Of a 64-row accumulator, thread t of a warp group holds rows 16 * (t / 32) + t % 32 / 4 (+ 8), and columns
 // 8 * j + 2 * (t % 4) (+ 1): d[4 j + 0, 1], and d[4 j + 2, 3] 8 rows on. A left factor in registers has the same layout
@@ -46,7 +46,9 @@ __device__ __forceinline__ void release(u32 barrier) {
 // Two numbers of a table that no kernel writes meanwhile, loaded where the source says.
 __device__ __forceinline__ float2 load_table(const float2* entry) {
     float2 value;
-    asm volatile("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "l"(__cvta_generic_to_global(entry)));
+    asm volatile("ld.global.nc.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(value.x), "=f"(value.y)
+                 : "l"(__cvta_generic_to_global(entry)));
     return value;
 }
 
@@ -68,7 +70,9 @@ __device__ __forceinline__ u64 k_major(u32 tile) { return tile_descriptor(tile, 
 __device__ __forceinline__ u64 mn_major(u32 tile) { return tile_descriptor(tile, BOX_BYTES); }
 
 // How far slice `step` of 16 along K lies into a tile, in units of 16 bytes.
-__device__ __forceinline__ constexpr u64 k_major_step(int step) { return (step / 4) * (BOX_BYTES >> 4) + (step % 4) * 2; }
+__device__ __forceinline__ constexpr u64 k_major_step(int step) {
+    return (step / 4) * (BOX_BYTES >> 4) + (step % 4) * 2;
+}
 __device__ __forceinline__ constexpr u64 mn_major_step(int step) { return step * (2048 >> 4); }
 
 #define ACC8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \

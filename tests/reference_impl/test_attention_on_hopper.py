@@ -1,0 +1,155 @@
+"""Attention's backward in CUDA C++ for Hopper: when it serves, what is planned, launched and compiled."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import triton
+
+from reference_impl.config import MODEL_PRESETS, TrainConfig
+from reference_impl.kernel_recording import recorded
+from reference_impl.kernel_table import trainer_table
+from reference_impl.kernels import registry
+from reference_impl.kernels.attention import hopper
+from reference_impl.kernels.attention import kernel as attention
+from reference_impl.kernels.nvrtc import CompilationError
+from reference_impl.kernels.registry import KernelSpec
+from reference_impl.kernels.target import planning_for
+from reference_impl.prewarm import plan
+from reference_impl.step_cases import Setting
+from reference_impl.step_cases.attention import _shapes
+
+QWEN = replace(MODEL_PRESETS["qwen2-1.5b"], num_layers=1)
+OF_TRITON = ["attention.delta", "attention.backward", "attention.reduce"]
+OF_HOPPER = ["attention.dq", "attention.dkdv"]
+# batch, seq_len: blocks that share a pair of key tiles, and stages; as they were fastest on an H100
+MEASURED = {(4, 1024): (3, 2), (4, 2048): (2, 3), (4, 4096): (1, 4), (1, 8192): (2, 2)}
+SERVED = [*MEASURED, (2, 2048), (1, 4096), (1, 16384), (8, 4096)]
+
+
+def backward(
+    batch: int, seq_len: int, heads: int = 12, kv_heads: int = 2, head_dim: int = 128, dtype: str = "bf16"
+) -> list[str]:
+    """Operations of a backward, as planned."""
+    specs = attention.specializations(
+        batch=batch, seq_len=seq_len, heads=heads, kv_heads=kv_heads, head_dim=head_dim, dtype=dtype
+    )
+    assert specs[0].op == "attention.forward"
+    return [spec.op for spec in specs[1:]]
+
+
+@pytest.mark.parametrize(("batch", "seq_len"), SERVED)
+def test_long_sequences_are_served_by_two_kernels(batch: int, seq_len: int) -> None:
+    assert backward(batch, seq_len) == OF_HOPPER
+
+
+@pytest.mark.parametrize("sizes", [(4, 512), (8, 512), (4, 1000), (4, 1152)], ids=str)
+def test_short_sequences_and_odd_lengths_are_left_to_triton(sizes: tuple[int, int]) -> None:
+    assert backward(*sizes) == OF_TRITON
+
+
+@pytest.mark.parametrize("sizes", [(1, 1024), (2, 1024), (1, 2048)], ids=str)
+def test_too_few_tokens_for_most_multiprocessors_are_left_to_triton(sizes: tuple[int, int]) -> None:
+    assert backward(*sizes) == OF_TRITON
+
+
+def test_data_types_and_heads_that_were_never_run_are_left_to_triton() -> None:
+    assert backward(4, 2048, dtype="fp16") == OF_TRITON
+    assert backward(4, 2048, dtype="fp32") == OF_TRITON
+    assert backward(4, 2048, head_dim=64) == OF_TRITON
+    assert backward(4, 2048, heads=28, kv_heads=4) == OF_TRITON
+    assert backward(4, 2048, heads=24, kv_heads=4) == OF_HOPPER  # groups of six, too
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_100", "sm_120"])
+def test_another_architecture_has_kernels_of_triton(target: str) -> None:
+    with planning_for(target):
+        assert backward(4, 2048) == OF_TRITON
+
+
+@pytest.mark.parametrize(("sizes", "expected"), MEASURED.items(), ids=str)
+def test_clusters_and_stages_are_those_that_were_fastest(sizes: tuple[int, int], expected: tuple[int, int]) -> None:
+    spec: Any = hopper.dkdv_spec(*sizes, 12, 2)
+    assert (spec.function.cluster, spec.num_stages) == expected
+
+
+@pytest.mark.parametrize("target", ["sm_90", "sm_120"])
+@pytest.mark.parametrize(("batch", "seq_len"), MEASURED)
+def test_the_plan_is_what_a_step_launches(batch: int, seq_len: int, target: str) -> None:
+    config = TrainConfig(model=QWEN, batch_size=batch, device="cpu", loss_chunk=512)
+    with planning_for(target):
+        planned, launched = plan(QWEN, config, (seq_len,)), recorded(QWEN, config, (seq_len,))
+    assert {spec.key: spec.identity for spec in planned} == {spec.key: spec.identity for spec in launched}
+    own = [spec.op for spec in launched if spec.op.startswith("attention.")]
+    assert own == ["attention.forward", *(OF_HOPPER if target == "sm_90" else OF_TRITON)]
+
+
+def test_each_kernel_gets_the_tensors_of_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[tuple[KernelSpec, tuple[torch.Tensor, ...]]] = []
+    monkeypatch.setattr(registry, "_launchers", [lambda spec, arguments: launched.append((spec, arguments))])
+    tokens, sizes = 4 * 1024, (4, 1024, 12, 2, 128)
+    named = {"qkv": torch.zeros(tokens, 16 * 128), "output": torch.zeros(tokens, 12 * 128)}
+    named = {name: tensor.bfloat16() for name, tensor in named.items()} | {
+        "log_sum_exp": torch.zeros(4, 12, 1024),
+        "cos": torch.zeros(1024, 64),
+        "sin": torch.zeros(1024, 64),
+    }
+    grad_output = torch.zeros_like(named["output"])
+    result = attention.backward(
+        grad_output, *(named[name] for name in ("qkv", "output", "log_sum_exp", "cos", "sin")), *sizes
+    )
+    named |= {"grad_output": grad_output, "grad_qkv": result, "delta": launched[0][1][4]}
+    assert [spec.op for spec, _ in launched] == OF_HOPPER
+    for spec, arguments in launched:
+        assert [pointer.name for pointer in spec.pointers if pointer.name not in named] == []
+        assert all(given is named[pointer.name] for given, pointer in zip(arguments, spec.pointers, strict=True))
+
+
+SPECS = {spec.key: spec for sizes in MEASURED for spec in hopper.specializations(*sizes, 12, 2)}
+
+
+@pytest.mark.parametrize("key", SPECS)
+def test_compiled_for_hopper_everything_stays_in_registers(key: str, tmp_path: Path) -> None:
+    # what the assembler warns of, such as products that it had to serialize, is an error of this suite
+    compiled: Any = registry.offline_compile(SPECS[key], 90)
+    assert re.findall(r"^\.target (\S+)$", compiled.asm["ptx"], re.MULTILINE) == ["sm_90a"]
+    shapes = {"m64n64k16", "m64n128k16"}
+    assert set(re.findall(r"wgmma\.mma_async\.sync\.aligned\.(\w+)\.", compiled.asm["ptx"])) == shapes
+    assert re.findall(r"\b(?:atom|red)\.\S*", compiled.asm["ptx"]) == []  # every sum is in fixed order
+    assert compiled.metadata.shared <= registry.shared_memory_bytes()
+    cubin = tmp_path / "kernel.cubin"
+    cubin.write_bytes(compiled.asm["cubin"])
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    usage = subprocess.run([tool, "-res-usage", cubin], capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"REG:(\d+) STACK:(\d+)", usage) == [("168", "0")]
+
+
+@pytest.mark.parametrize("spec", [hopper.dq_spec(4, 1024, 12, 2), hopper.dkdv_spec(4, 1024, 12, 2)], ids=str)
+def test_another_size_of_shared_memory_than_the_source_divides_up_is_refused(spec: KernelSpec) -> None:
+    given: Any = spec.constexprs
+    other = replace(spec, constexprs={**given, "SHARED_MEMORY": given["SHARED_MEMORY"] + 16})
+    with pytest.raises(CompilationError, match="a launch gives as many bytes"):
+        registry.offline_compile(other, 90)
+
+
+def setting(dtype: str, device: str) -> Setting:
+    table, config = trainer_table("cublas"), TrainConfig.preset("qwen2-1.5b")
+    return Setting(table, config, MODEL_PRESETS["qwen2-1.5b"], dtype, 1.0, torch.device(device))
+
+
+def test_a_step_case_is_of_a_shape_that_these_kernels_serve() -> None:
+    def reached(dtype: str, device: str) -> list[str]:
+        sizes = [shape.heads.sizes for shape in _shapes(setting(dtype, device))]
+        return [str(each) for each in sizes if hopper.serves(*each, "bf16" if dtype == "bfloat16" else "fp32")]
+
+    assert reached("bfloat16", "cuda") == ["(4, 1024, 12, 2, 128)"]
+    assert reached("bfloat16", "cpu") == []
+    with planning_for("sm_100"):
+        assert "B4 S1024 N12 Nkv2 D128" not in [shape.name for shape in _shapes(setting("bfloat16", "cuda"))]
+    assert "B4 S1024 N12 Nkv2 D128" not in [shape.name for shape in _shapes(setting("float32", "cuda"))]
