@@ -14,7 +14,6 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -35,7 +34,7 @@ from reference_impl.config import MODEL_PRESETS, TrainConfig
 WARMUP_STEPS = 5
 # Before a round, to bring the clocks up: two steps, or one that is long.
 WARM_AGAIN_STEPS = 2
-WARM_AGAIN_S = 0.2
+WARM_AGAIN_S = 0.1
 
 
 def open_arm(job: Job) -> OpenedArm:
@@ -66,16 +65,6 @@ def open_arm(job: Job) -> OpenedArm:
 
     unsloth = job.arm.startswith("unsloth")
     return huggingface.open_unsloth(job) if unsloth else huggingface.open_huggingface(job)
-
-
-def import_libraries(arm: str) -> None:
-    """What an arm's process can do before it may touch the GPU. Unsloth looks at the GPU when it is imported, and peft
-    when it imports bitsandbytes; both wait for the arm to be opened.
-    """
-    if arm in OURS:
-        import_module("benchmarks.arms.ours")
-    elif arm != "gemm_floor" and not arm.startswith("unsloth"):
-        import_module("transformers.models.qwen2.modeling_qwen2")
 
 
 class ArmProcess:
@@ -162,9 +151,6 @@ def answers(requests: TextIO) -> Iterator[dict[str, Any]]:
                     job.model, batch_size=job.batch_size, seq_len=job.seq_len, device=job.device
                 )
                 yield step_and_floors(config).described()
-            case "import":
-                import_libraries(request["arm"])
-                yield {}
             case "open":
                 arm = ArmProcess(Job(**request["job"]))
                 yield arm.ready

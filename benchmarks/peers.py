@@ -23,11 +23,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -60,7 +61,8 @@ OPEN_LIMIT_S = 300.0  # compiling one shape took 62 s on the reference machine, 
 MEASURE_LIMIT_S = 60.0
 # On 16 cores: while arms compile, no more of them than cores.
 MOST_AT_ONCE = 16
-OUT_OF_MEMORY = "OutOfMemoryError"
+# torch's own, CUDA's, and what cuBLAS says when it cannot take its workspace
+OUT_OF_MEMORY = re.compile("OutOfMemoryError|out of memory|CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)")
 
 
 @dataclass
@@ -97,10 +99,6 @@ class Running:
         self.ready = self.ask({"do": "open", "job": self.job.as_dict()}, OPEN_LIMIT_S)
         state = f"ready after {self.ready['startup_s']:.0f} s" if self.ready else f"FAILED: {self.failure}"
         print(f"{self.name}: {state}", file=sys.stderr, flush=True)
-
-    def load(self) -> None:
-        """What takes time and neither GPU nor weights."""
-        self.ask({"do": "import", "arm": self.job.arm}, OPEN_LIMIT_S)
 
     def measure(self) -> None:
         if answer := self.ask({"do": "measure"}, MEASURE_LIMIT_S):
@@ -146,12 +144,12 @@ class Sitting:
             self._stack = stack.pop_all()
 
     def measure(self, following: Sitting | None = None) -> list[Running]:
-        """Open the arms and time them. The processes of the ``following`` sitting import meanwhile, before anything is
-        timed, and are stopped like others when something is.
+        """Open the arms and time them. The processes of the ``following`` sitting, which import torch while these open,
+        are stopped like others when one is timed.
         """
-        later = following.arms if following else []
-        self._in_parallel([arm.open for arm in self.arms] + [arm.load for arm in later])
-        everyone = [arm.worker for arm in (*self.arms, *later)]
+        with ThreadPoolExecutor(len(self.arms)) as pool:
+            list(pool.map(Running.open, self.arms))
+        everyone = [arm.worker for arm in (*self.arms, *(following.arms if following else ()))]
         for _ in range(ROUNDS):
             for arm in self.arms:
                 with arm.worker.alone(everyone):
@@ -159,11 +157,6 @@ class Sitting:
         for arm in self.arms:
             arm.finish = arm.ask({"do": "finish"}, MEASURE_LIMIT_S)
         return self.arms
-
-    @staticmethod
-    def _in_parallel(calls: list[Callable[[], None]]) -> None:
-        with ThreadPoolExecutor(len(calls)) as pool:
-            list(pool.map(lambda call: call(), calls))
 
     def __enter__(self) -> Self:
         return self
@@ -184,7 +177,7 @@ def run_sittings(base: Job, plan: list[list[Place]], folder: Path, call: int) ->
             following = start(number + 1) if number + 1 < len(plan) else None
             with sitting:
                 done = sitting.measure(following)
-            crowded = [arm for arm in done if len(places) > 1 and OUT_OF_MEMORY in (arm.failure or "")]
+            crowded = [arm for arm in done if len(places) > 1 and OUT_OF_MEMORY.search(arm.failure or "")]
             yield [arm for arm in done if arm not in crowded]
             for arm in crowded:
                 place = (arm.job.arm, Shape(arm.job.batch_size, arm.job.seq_len))

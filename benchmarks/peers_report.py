@@ -140,13 +140,14 @@ def _mathematics_section(run: PeerRun) -> str:
         "## The same mathematics",
         "",
         f"{verdict}, by equal batches and the loss at step 0 against transformers in fp32 on the NF4 weights.",
+        "Tolerances are of what products round to.",
         "",
         "| shape | arm | loss - reference | tolerance | quantization | targets counted | trains | clip |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for arm, error, tolerance in run.loss_errors():
         cells = " | ".join(str(arm.facts.get(key)) for key in ("quantization", "loss_positions", "trains", "clip"))
-        lines.append(f"| {arm.shape} | {arm.arm} | {error:+.2e} | {tolerance:g} | {cells} |")
+        lines.append(f"| {arm.shape} | {arm.arm} | {error:+.2e} | {tolerance:.2g} | {cells} |")
     lines.append("\nControls, what the comparison can tell apart (difference from the NF4 reference):\n")
     for shape in sorted(map(Shape.parse, run.reference)):
         losses = run.reference[str(shape)]

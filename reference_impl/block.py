@@ -70,7 +70,7 @@ class BlockContext:
 
 
 def write_product_(out: Tensor, left: Tensor, right: Tensor) -> None:
-    """out [M, N] float32 = left [M, K] @ right [K, N], accumulated and stored in float32."""
+    """out [M, N] float32 = left [M, K] @ right [K, N] by the library, accumulated and stored in float32."""
     if left.dtype == out.dtype:
         torch.mm(left, right, out=out)
     elif left.device.type == "cuda":
@@ -89,8 +89,8 @@ class Block:
         self.adapters = adapters
         self.weights = weights
         self.trainable = trainable
-        # `reference_impl.gemm.install` puts another path of the backward products in its place.
-        self.write_product_: Callable[[Tensor, Tensor, Tensor], None] = write_product_
+        # Another path of LoRA's backward products, which are then made one by one: by `reference_impl.gemm.install`.
+        self.write_product_: Callable[[Tensor, Tensor, Tensor], None] | None = None
 
     def forward(
         self, residual: Tensor, branch: Tensor | None, shape: StepShape, dense: DenseWeights
@@ -198,9 +198,14 @@ class Block:
     ) -> None:
         """Writes the three gradient buffers of `LayerTrainable`; arguments as in `backward` and `BlockContext`."""
         trainable = self.trainable
+        write_product_ = self.write_product_
+        if write_product_ is None:
+            read = (grad_qkv, low_rank, grad_low_rank, rstd, residual, gain_partials)
+            ops.lora_gradients(*read, trainable.grad_b, trainable.grad_a, trainable.grad_norms)
+            return
         ops.rms_norm_reduce_gains(gain_partials, trainable.grad_norms)
-        self.write_product_(trainable.grad_b, grad_qkv.t(), low_rank)
+        write_product_(trainable.grad_b, grad_qkv.t(), low_rank)
         # The normed input is x * rstd * gain: with rstd on the other factor, and the gain applied to the product of all
         # layers at once, x itself serves, and the normed input need not be kept.
         scaled = torch.mul(grad_low_rank, rstd[:, None], out=torch.empty_like(grad_low_rank))
-        self.write_product_(trainable.grad_a, scaled.t(), residual)
+        write_product_(trainable.grad_a, scaled.t(), residual)

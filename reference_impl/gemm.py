@@ -119,7 +119,10 @@ class BackwardGemm:
 
 
 def install(blocks: Iterable[Block], path: GemmPath) -> None:
-    """Let blocks compute the gradients of their LoRA factors by `path`; `cublas` is what a block does by itself."""
+    """Let blocks compute the gradients of their LoRA factors by `path`, one by one.
+
+    With `cublas` a block has both in two launches of its own: `kernels/lora_gradients`.
+    """
     if path == "cublas":
         return
     gemm = BackwardGemm(path)

@@ -22,6 +22,7 @@ from reference_impl.gemm_cases import OPERATIONS, GemmShapes, comparisons
 from reference_impl.kernel_table import KernelTable, kernel_table
 from reference_impl.kernels import registry
 from reference_impl.kernels.registry import KernelSpec, jit_launch, launching_by
+from reference_impl.kernels.target import hopper
 from reference_impl.offline_compiler import OfflineCompilation, compiled_kernel
 from reference_impl.step_cases import BFLOAT16_ALONE, FLOAT32_ALONE, STEP_OPERATIONS, Setting
 from reference_impl.trainer import resolve_device
@@ -70,6 +71,8 @@ class ReferenceKernelCases:
         half = [operation for operation in operations if operation in BFLOAT16_ALONE]
         if half and set(dtypes) != {"bfloat16"}:
             raise ValueError(f"{half[0]} is computed in bfloat16 alone, not in {', '.join(dtypes)}")
+        if half and not hopper():
+            raise NotAvailable(f"{half[0]} needs a GPU of capability 9.0: it is made of its instructions")
         wanted = _TYPE_NAMES.get(self._config.gemm)
         if wanted is not None and set(dtypes) != {wanted}:
             raise ValueError(f"the path {self._config.gemm} keeps its weights in {wanted}, not in {', '.join(dtypes)}")

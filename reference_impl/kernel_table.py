@@ -44,7 +44,10 @@ class KernelTable:
     down_swiglu_backward: Callable[..., Tensor]
     add_product: Callable[[Tensor, Tensor, Tensor], Tensor]
     input_gradient: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    lora_gradients: Callable[..., None]
     cross_entropy_forward_backward_: Callable[[Tensor, Tensor, Tensor | float], Tensor]
+    cross_entropy_from_statistics_: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | float], Tensor]
+    head_logits: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
     nf4_dequantize: Callable[..., Tensor]
     adamw: Callable[[Tensor, TrainConfig], FlatAdamW]
     fp8_quantize_rows: Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -70,11 +73,12 @@ def interpret_kernels() -> None:
 
 
 def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
-    """The Triton kernels, interpreted on a CPU; the backward products by `path`."""
+    """The kernels, those of Triton interpreted on a CPU; the backward products by `path`."""
     if device.type == "cpu":
         interpret_kernels()
     clip, rms_norm = registry.load("clip"), registry.load("rms_norm")
     attention, swiglu, products = registry.load("attention"), registry.load("swiglu"), registry.load("products")
+    cross_entropy = registry.load("cross_entropy")
     fp8_norm, fp8_swiglu, fp8_nf4 = registry.load("fp8_norm"), registry.load("fp8_swiglu"), registry.load("fp8_nf4")
     backward_a, backward_b = _products(path)
     return KernelTable(
@@ -98,7 +102,10 @@ def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
         products.down_swiglu_backward,
         products.add,
         products.input_gradient,
-        registry.load("cross_entropy").forward_backward_,
+        registry.load("lora_gradients").write,
+        cross_entropy.forward_backward_,
+        cross_entropy.from_statistics_,
+        products.head_logits,
         registry.load("nf4").dequantize,
         FlatAdamW,
         registry.load("fp8_rows").quantize,
@@ -155,7 +162,10 @@ def trainer_table(path: GemmPath) -> KernelTable:
         ops.down_swiglu_backward,
         ops.add_product,
         ops.input_gradient,
+        ops.lora_gradients,
         ops.cross_entropy_forward_backward_,
+        ops.cross_entropy_from_statistics_,
+        ops.head_logits,
         ops.nf4_dequantize,
         FlatAdamW,
         ops.fp8_quantize_rows,

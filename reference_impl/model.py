@@ -144,9 +144,9 @@ class Model:
         losses: list[Tensor] = []
         for start in range(0, tokens, self._chunk):
             rows = slice(start, min(start + self._chunk, tokens))
-            logits = torch.mm(final[rows], self.head.t(), out=buffer[: rows.stop - start])
-            losses.append(ops.cross_entropy_forward_backward_(logits, targets[rows], scale))
-            torch.mm(logits, self.head, out=final[rows])
+            gradient = buffer[: rows.stop - start]
+            losses.append(ops.head_loss(final[rows], self.head, targets[rows], scale, gradient))
+            torch.mm(gradient, self.head, out=final[rows])
         return torch.cat(losses).sum() * scale, final
 
     def backward(self, context: ModelContext, shape: StepShape, *, consume: bool) -> None:

@@ -176,9 +176,52 @@ def input_gradient(grad: Tensor, weight: Tensor, grad_extra: Tensor, weight_extr
     return (grad @ weight).addmm_(grad_extra, weight_extra)
 
 
+def lora_gradients(
+    grad_qkv: Tensor,
+    low_rank: Tensor,
+    grad_low_rank: Tensor,
+    rstd: Tensor,
+    residual: Tensor,
+    gain_partials: Tensor,
+    grad_b: Tensor,
+    grad_a: Tensor,
+    grad_norms: Tensor,
+) -> None:
+    read = (grad_qkv, low_rank, grad_low_rank, rstd, residual, gain_partials)
+    _pick("lora_gradients", grad_qkv).write(*read, grad_b, grad_a, grad_norms)
+
+
 def cross_entropy_forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
     result: Tensor = _pick("cross_entropy", logits).forward_backward_(logits, targets, scale)
     return result
+
+
+def head_logits(x: Tensor, head: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+    result: tuple[Tensor, Tensor] = _pick("products", x).head_logits(x, head, out)
+    return result
+
+
+def cross_entropy_from_statistics_(
+    logits: Tensor, maxima: Tensor, totals: Tensor, targets: Tensor, scale: Tensor | float
+) -> Tensor:
+    result: Tensor = _pick("cross_entropy", logits).from_statistics_(logits, maxima, totals, targets, scale)
+    return result
+
+
+def head_loss(x: Tensor, head: Tensor, targets: Tensor, scale: Tensor | float, out: Tensor) -> Tensor:
+    """x [T, H], head [V, H] -> loss of each row [T]; `out` [T, V] holds the gradient of the logits.
+
+    By a product that knows a softmax's statistics, which then reads its logits once; or `head_then_loss`.
+    """
+    if _pick("products", x).serves_head(*x.shape, head.shape[0], x.dtype):
+        maxima, totals = head_logits(x, head, out)
+        return cross_entropy_from_statistics_(out, maxima, totals, targets, scale)
+    return head_then_loss(x, head, targets, scale, out)
+
+
+def head_then_loss(x: Tensor, head: Tensor, targets: Tensor, scale: Tensor | float, out: Tensor) -> Tensor:
+    """As `head_loss`, always by a library's product and `cross_entropy_forward_backward_`."""
+    return cross_entropy_forward_backward_(torch.mm(x, head.t(), out=out), targets, scale)
 
 
 def clip_squared_sum_partials(flat: Tensor, starts: Tensor, counts: Tensor, out: Tensor) -> Tensor:

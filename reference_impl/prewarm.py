@@ -32,8 +32,6 @@ CUBLAS = "cublas"
 _HANDLE_SIZE = 16
 # Matrices are dequantized together if each has a multiple of so many elements: 16 bytes of scales.
 _JOINED_ELEMENTS = 4 * NF4_BLOCK
-# Modules of the loss, by `TrainConfig.precision`.
-_LOSS = {"dtype": "cross_entropy", "fp8": "fp8_loss"}
 
 
 def plan(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> list[KernelSpec]:
@@ -42,7 +40,7 @@ def plan(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> li
     specs = [*_frozen_matrices(model, config, dtype), *_clip(model, config)]
     for seq_len in seq_lens:
         specs += _activations(model, config, dtype, seq_len)
-        specs += _lora_products(model, config, dtype, seq_len)
+        specs += _lora_gradients(model, config, dtype, seq_len)
     return list(dict.fromkeys(specs))
 
 
@@ -91,9 +89,16 @@ def _activations(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: i
     )
     yield from _norms(model, config, dtype, tokens)
     yield from _mlp(model, config, dtype, tokens)
-    yield from registry.load(_LOSS[config.precision]).specializations(
-        tokens=tokens, vocabulary=model.vocab_size, chunk=config.loss_chunk, dtype=dtype
-    )
+    yield from _loss(model, config, dtype, tokens)
+
+
+def _loss(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
+    """The loss, with the head's product where it is ours."""
+    sizes = {"tokens": tokens, "vocabulary": model.vocab_size, "chunk": config.loss_chunk, "dtype": dtype}
+    if config.precision == "fp8":
+        yield from registry.load("fp8_loss").specializations(**sizes)
+        return
+    yield from registry.load("products").head_specializations(hidden=model.hidden_size, **sizes)
 
 
 def _mlp(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
@@ -115,7 +120,7 @@ def _mlp(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> It
 
 
 def _norms(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
-    """Norms; of a step in FP8 what is read once more for its copy, too, and one reduction: the final gain has none."""
+    """Norms; of a step in FP8 what is read once more for its copy, too, and no reduction: the final gain has none."""
     sizes = {"tokens": tokens, "hidden": model.hidden_size, "eps": model.rms_norm_eps, "dtype": dtype}
     if config.precision != "fp8":
         norms = registry.load("rms_norm").specializations(**sizes)
@@ -126,16 +131,23 @@ def _norms(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> 
     yield from registry.load("fp8_norm").specializations(**sizes, blocks=model.num_layers)
     for cols in {model.query_dim, model.qkv_dim}:
         yield from registry.load("fp8_rows").specializations(rows=tokens, cols=cols, dtype=dtype)
-    yield registry.load("rms_norm").reduce_gain_spec(tokens, model.hidden_size, 2)
 
 
-def _lora_products(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: int) -> Iterator[KernelSpec]:
-    """Gradients of both LoRA factors of q and v by the tiled kernel, into fp32; the library's products have no key."""
-    if config.gemm != "tiled":
-        return
+def _lora_gradients(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: int) -> Iterator[KernelSpec]:
+    """Gradients of both LoRA factors of q and v and of a block's gains, product by product on all paths but `cublas`.
+
+    The library's products have no key.
+    """
     tokens, ranks = config.micro_batch_size * seq_len, 2 * config.rank
-    for k, n in ((model.qkv_dim, ranks), (ranks, model.hidden_size)):
-        yield registry.load("gemm").backward_b_spec(tokens, k, n, dtype, dtype, "fp32", accumulate=False)
+    if config.gemm == "cublas":
+        yield from registry.load("lora_gradients").specializations(
+            tokens=tokens, outputs=model.qkv_dim, hidden=model.hidden_size, ranks=ranks, dtype=dtype
+        )
+        return
+    yield registry.load("rms_norm").reduce_gain_spec(tokens, model.hidden_size, 2)
+    if config.gemm == "tiled":
+        for k, n in ((model.qkv_dim, ranks), (ranks, model.hidden_size)):
+            yield registry.load("gemm").backward_b_spec(tokens, k, n, dtype, dtype, "fp32", accumulate=False)
 
 
 def _clip(model: ModelConfig, config: TrainConfig) -> Iterator[KernelSpec]:

@@ -35,11 +35,13 @@ def open_ours(job: Job) -> OpenedArm:
             raise RuntimeError(f"the step was not captured: {record.failure}")
         return {"mechanism": record.mechanism, **(_fp8_products(trainer) if config.precision == "fp8" else {})}
 
+    kept = ", values kept dense" if config.weights == "nf4_dense" else ""
+    rounded = ", rounded to FP8 as products take them" if config.precision == "fp8" else ""
     facts = {
         "trainable_parameters": trainer.trainable.flat.numel(),
         "trains": "LoRA on q and v, and the two norm gains of each layer",
         "clip": "per layer, fused",
-        "quantization": "NF4, fp32 absmax" + (", values kept dense" if config.weights == "nf4_dense" else ""),
+        "quantization": f"NF4, fp32 absmax{kept}{rounded}",
         "weights": "nf4",
         "loss_positions": "all",
         "dtype": str(trainer.dtype),

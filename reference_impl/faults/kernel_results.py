@@ -29,20 +29,27 @@ RETURNING = (
     "add_product",
     "input_gradient",
     "cross_entropy_forward_backward_",
+    "cross_entropy_from_statistics_",
+    "head_logits",
     "nf4_dequantize",
 )
-"""Entries of a `KernelTable` that return what they compute; `rope_add_rotate_` and `adamw` write in place."""
+"""Entries of a `KernelTable` that return what they compute; the others of `_change_results` write it."""
 
 
 def _change_results(table: KernelTable, change_: Callable[[Tensor], object]) -> None:
     """Let `change_` change in place every floating-point result of the table's entries."""
     for name in RETURNING:
         setattr(table, name, _changed(getattr(table, name), change_))
-    rotate_, adamw = table.rope_add_rotate_, table.adamw
+    rotate_, adamw, lora_gradients = table.rope_add_rotate_, table.adamw, table.lora_gradients
 
     def rotated_(qkv: Tensor, *given: Any) -> None:
         rotate_(qkv, *given)
         change_(qkv)
+
+    def gradients(*given: Tensor) -> None:
+        lora_gradients(*given)
+        for result in given[-3:]:
+            change_(result)
 
     def optimizer_of(parameters: Tensor, config: TrainConfig) -> FlatAdamW:
         optimizer = adamw(parameters, config)
@@ -57,6 +64,7 @@ def _change_results(table: KernelTable, change_: Callable[[Tensor], object]) -> 
         return optimizer
 
     table.rope_add_rotate_ = rotated_
+    table.lora_gradients = gradients
     table.adamw = optimizer_of
 
 

@@ -34,7 +34,10 @@ _OPERATORS = {
             "swiglu_backward",
             "add_product",
             "input_gradient",
+            "lora_gradients",
             "cross_entropy_forward_backward_",
+            "cross_entropy_from_statistics_",
+            "head_logits",
             "nf4_dequantize",
             "fp8_quantize_rows",
             "fp8_norm_add_forward",
@@ -61,8 +64,10 @@ def plant_kernels(name: str | None, capturing: CapturingTrainer) -> None:
     change(changed)
     if changed.backward_b is not own.backward_b:
         _use_product(trainer, changed)
+    if changed.reduce_gains is not own.reduce_gains:
+        _reduce_gains_apart(trainer)
     operators = {operator: getattr(changed, name) for name, operator in _OPERATORS.items()}
-    _use_operators(capturing, operators | _around_swiglu(own, changed))
+    _use_operators(capturing, operators | _around_swiglu(own, changed) | _around_loss(own, changed))
     if changed.adamw is not own.adamw:
         trainer.optimizer = changed.adamw(trainer.trainable.flat, trainer.config)
     if trainer.config.clip_mode == "fused":
@@ -80,12 +85,28 @@ def _around_swiglu(own: KernelTable, changed: KernelTable) -> dict[str, object]:
     }
 
 
+def _around_loss(own: KernelTable, changed: KernelTable) -> dict[str, object]:
+    """Likewise the head's product, whose statistics another loss reads."""
+    from reference_impl import ops
+
+    apart = own.cross_entropy_forward_backward_ is not changed.cross_entropy_forward_backward_
+    return {"head_loss": ops.head_then_loss if apart else ops.head_loss}
+
+
 def _use_product(trainer: Trainer, table: KernelTable) -> None:
     def write_product_(out: Tensor, left: Tensor, right: Tensor) -> None:
         table.backward_b(left.t().contiguous(), right.contiguous(), out, False)
 
     for block in trainer.model.blocks:
         block.write_product_ = write_product_
+
+
+def _reduce_gains_apart(trainer: Trainer) -> None:
+    """A block reduces its gains with LoRA's gradients, by one kernel, unless it makes these product by product."""
+    from reference_impl.block import write_product_
+
+    for block in trainer.model.blocks:
+        block.write_product_ = block.write_product_ or write_product_
 
 
 def _use_operators(capturing: CapturingTrainer, changed: Mapping[str, object]) -> None:

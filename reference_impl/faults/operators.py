@@ -127,7 +127,8 @@ def ignored_last_token(trainer: Trainer) -> None:
         counted[-1:] = IGNORED
         return loss(logits, counted, scale)
 
-    _with_operators(trainer, cross_entropy_forward_backward_=without_last)
+    # not by the head's product, whose statistics another loss reads
+    _with_operators(trainer, cross_entropy_forward_backward_=without_last, head_loss=ops.head_then_loss)
 
 
 @fault(STEP, "LoRA is scaled by alpha / (2 rank)", ALL_GRADIENTS)
@@ -156,15 +157,17 @@ def logit_gradients_in_fp8(trainer: Trainer) -> None:
         logits.copy_(_in_eight_bits(logits, torch.float8_e5m2))
         return losses
 
-    _with_operators(trainer, cross_entropy_forward_backward_=in_fp8)
+    _with_operators(trainer, cross_entropy_forward_backward_=in_fp8, head_loss=ops.head_then_loss)
 
 
 @fault(STEP, "the product that gives the gradient of LoRA's B reads its operands in 8 bits (E4M3)", ONE_GRADIENT)
 def lora_product_in_fp8(trainer: Trainer) -> None:
     import torch
 
+    from reference_impl import block as blocks
+
     for block in trainer.model.blocks:
-        own, of_b = block.write_product_, block.trainable.grad_b
+        own, of_b = block.write_product_ or blocks.write_product_, block.trainable.grad_b
 
         def write_product_(out: Tensor, left: Tensor, right: Tensor, own: Any = own, of_b: Tensor = of_b) -> None:
             if out is of_b:

@@ -8,6 +8,8 @@ from harness.system.protocol import Expectation
 from reference_impl.faults.registry import KERNELS, fault
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
     from torch import Tensor
 
@@ -90,21 +92,26 @@ def swiglu_derivative(table: KernelTable) -> None:
 
 @fault(KERNELS, "cross-entropy ignores the last token", _WRONG)
 def loss_without_last_token(table: KernelTable) -> None:
-    cross_entropy_ = table.cross_entropy_forward_backward_
-
-    def without_last_(logits: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
+    def without_last(targets: Tensor) -> Tensor:
         cut = targets.clone()
         cut[-1] = IGNORED
-        return cross_entropy_(logits, cut, scale)
+        return cut
 
-    table.cross_entropy_forward_backward_ = without_last_
+    _with_targets(table, without_last)
 
 
 @fault(KERNELS, "cross-entropy counts ignored tokens as the vocabulary's first", _WRONG)
 def loss_of_ignored_tokens(table: KernelTable) -> None:
-    cross_entropy_ = table.cross_entropy_forward_backward_
+    _with_targets(table, lambda targets: targets.clamp(min=0))
+
+
+def _with_targets(table: KernelTable, change: Callable[[Tensor], Tensor]) -> None:
+    cross_entropy_, from_statistics_ = table.cross_entropy_forward_backward_, table.cross_entropy_from_statistics_
     table.cross_entropy_forward_backward_ = lambda logits, targets, scale: cross_entropy_(
-        logits, targets.clamp(min=0), scale
+        logits, change(targets), scale
+    )
+    table.cross_entropy_from_statistics_ = lambda logits, maxima, totals, targets, scale: from_statistics_(
+        logits, maxima, totals, change(targets), scale
     )
 
 

@@ -1,10 +1,11 @@
 """Kernels written in CUDA C++ for Hopper: what stands for a Triton function in a `KernelSpec`.
 
-A source is a `.cu` file with an entry that is `extern "C"`. It includes with quotes what lies beside it, and `hopper.cuh`
-for Hopper's own instructions; no header of the toolkit. What it knows of the spec are macros: the `constexprs` (a float as the fp32 number that it rounds to, a
-bool as 0 or 1), `NUM_WARPS`, `NUM_STAGES` and `CLUSTER`. The entry's parameters are those of the `CudaFunction`, in
-order: an address is a pointer, a tensor map is 128 bytes, aligned to 64 and `const __grid_constant__`. Shared memory is
-dynamic, all of it. A launch is on torch's current stream, captured or not, and never waits for the device.
+A source is a `.cu` file with an entry that is `extern "C"`. It includes with quotes what lies beside it, and
+`hopper.cuh` for Hopper's own instructions; no header of the toolkit. What it knows of the spec are macros: the
+`constexprs` (a float as the fp32 number that it rounds to, a bool as 0 or 1), `NUM_WARPS`, `NUM_STAGES` and `CLUSTER`.
+The entry's parameters are those of the `CudaFunction`, in order: an address is a pointer, a tensor map is 128 bytes,
+aligned to 64 and `const __grid_constant__`. Shared memory is dynamic, all of it. A launch is on torch's current stream,
+captured or not, and never waits for the device.
 """
 
 from __future__ import annotations

@@ -69,6 +69,7 @@ KERNELS: dict[str, str] = {
     op: f"reference_impl.kernels.{op}.kernel"
     for op in (
         *("nf4", "rms_norm", "rope", "attention", "swiglu", "cross_entropy", "softmax", "clip", "gemm", "products"),
+        "lora_gradients",
         *("fp8_rows", "fp8_norm", "fp8_swiglu", "fp8_nf4", "fp8_loss"),
     )
 }

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from harness.system.protocol import KernelComparison
-from reference_impl.step_cases import adamw, attention, cross_entropy, fp8, nf4, norms, products, rotation, swiglu
+from reference_impl.step_cases import (
+    adamw,
+    attention,
+    cross_entropy,
+    fp8,
+    head_logits,
+    lora_gradients,
+    nf4,
+    norms,
+    products,
+    rotation,
+    swiglu,
+)
 from reference_impl.step_cases.inputs import Setting
 
 STEP_OPERATIONS: dict[str, Callable[[Setting], Iterator[KernelComparison]]] = {
@@ -16,6 +28,7 @@ STEP_OPERATIONS: dict[str, Callable[[Setting], Iterator[KernelComparison]]] = {
     "rms_norm.forward": norms.forward,
     "rms_norm.add_forward": norms.add_forward,
     "rms_norm.backward": norms.backward,
+    "lora_gradients": lora_gradients.write,
     "swiglu.forward": swiglu.forward,
     "swiglu.backward": swiglu.backward,
     "products.up_swiglu": products.up_swiglu,
@@ -23,6 +36,8 @@ STEP_OPERATIONS: dict[str, Callable[[Setting], Iterator[KernelComparison]]] = {
     "products.add": products.add,
     "products.input_gradient": products.input_gradient,
     "cross_entropy.forward_backward": cross_entropy.forward_backward,
+    "cross_entropy.from_statistics": cross_entropy.from_statistics,
+    "products.head_logits": head_logits.head_logits,
     "nf4.dequantize": nf4.dequantize,
     "adamw.update": adamw.update,
     "fp8.rows": fp8.rows,

@@ -5,7 +5,7 @@ Targets are spread over the vocabulary, both ends included; the first row's is i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -13,21 +13,61 @@ from torch.nn import functional
 
 from harness.system.protocol import KernelComparison
 from reference_impl.kernels.cross_entropy import naive
+from reference_impl.kernels.products.naive import PANEL
 from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 
 # Tokens, vocabulary: below one turn of the kernel's loop, ragged turns, a single row, two logits a row.
 RAGGED = ((4, 37), (1, 1030), (7, 2), (3, 18001))
+_PART = 16  # of a ragged row: several, the last one shorter, or one
 _SCALE = float(torch.tensor(0.37))  # what a loss is weighted with, as fp32 holds it
 
 
 def forward_backward(setting: Setting) -> Iterator[KernelComparison]:
+    operation = "cross_entropy.forward_backward"
+    loss_, twin_ = setting.table.cross_entropy_forward_backward_, naive.forward_backward_
+    for logits, targets, scale in _inputs(setting, operation):
+        yield _comparison(
+            setting,
+            operation,
+            logits,
+            targets,
+            lambda gradient, targets=targets, scale=scale: loss_(gradient, targets, scale),  # type: ignore[misc]
+            lambda gradient, targets=targets, scale=scale: twin_(gradient, targets, scale),  # type: ignore[misc]
+        )
+
+
+def from_statistics(setting: Setting) -> Iterator[KernelComparison]:
+    """Maxima and sums of a row's parts are those of fp64, rounded to fp32."""
+    operation = "cross_entropy.from_statistics"
+    loss_, twin_ = setting.table.cross_entropy_from_statistics_, naive.from_statistics_
+    for logits, targets, scale in _inputs(setting, operation):
+        given = (*_statistics(logits, PANEL if logits.shape[1] == setting.model.vocab_size else _PART), targets, scale)
+        yield _comparison(
+            setting,
+            operation,
+            logits,
+            targets,
+            lambda gradient, given=given: loss_(gradient, *given),  # type: ignore[misc]
+            lambda gradient, given=given: twin_(gradient, *given),  # type: ignore[misc]
+        )
+
+
+def _inputs(setting: Setting, operation: str) -> Iterator[tuple[Tensor, Tensor, Tensor | float]]:
     chunk = min(setting.config.loss_chunk, setting.tokens)
     for index, (tokens, vocabulary) in enumerate(((chunk, setting.model.vocab_size), *RAGGED)):
-        inputs = setting.inputs("cross_entropy.forward_backward", _name(tokens, vocabulary))
+        inputs = setting.inputs(operation, _name(tokens, vocabulary))
         logits = inputs.normal(tokens, vocabulary, scale=setting.magnitude)
         # the trainer passes a tensor; a float is a scale, too
         scale = torch.tensor(_SCALE, device=setting.device) if index % 2 == 0 else _SCALE
-        yield _comparison(setting, logits, _targets(inputs, tokens, vocabulary), scale)
+        yield logits, _targets(inputs, tokens, vocabulary), scale
+
+
+def _statistics(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Of each part of so many columns: maximum and sum of exponentials, fp32 [T, P] both."""
+    parts = torch.split(logits.double(), width, dim=1)
+    maxima = torch.stack([part.amax(dim=1) for part in parts], dim=1)
+    totals = [(part - maxima[:, index, None]).exp().sum(dim=1) for index, part in enumerate(parts)]
+    return maxima.float(), torch.stack(totals, dim=1).float()
 
 
 def _name(tokens: int, vocabulary: int) -> str:
@@ -63,19 +103,24 @@ def _terms(logits: Tensor, targets: Tensor, exponent: float) -> dict[str, Tensor
     return {"gradient": _SCALE * (sizes + FLUSHED) * valid[:, None], "losses": of_loss.squeeze(1) * valid}
 
 
-def _comparison(setting: Setting, logits: Tensor, targets: Tensor, scale: Tensor | float) -> KernelComparison:
-    def kernel(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {"losses": setting.table.cross_entropy_forward_backward_(outputs["gradient"], targets, scale)}
-
+def _comparison(
+    setting: Setting,
+    operation: str,
+    logits: Tensor,
+    targets: Tensor,
+    loss_: Callable[[Tensor], Tensor],
+    twin_: Callable[[Tensor], Tensor],
+) -> KernelComparison:
+    """loss_, twin_: of logits, which they overwrite with their gradient."""
     return KernelComparison(
-        operation="cross_entropy.forward_backward",
+        operation=operation,
         dtype=setting.dtype_name,
         shape=_name(*logits.shape),
         magnitude=setting.magnitude,
         written={"losses": torch.empty(logits.shape[0], device=logits.device)},
         updated={"gradient": logits},
-        kernel=kernel,
-        naive=lambda outputs: {"losses": naive.forward_backward_(outputs["gradient"], targets, scale)},
+        kernel=lambda outputs: {"losses": loss_(outputs["gradient"])},
+        naive=lambda outputs: {"losses": twin_(outputs["gradient"])},
         reference=lambda: _by_autograd(logits, targets, torch.float64),
         terms=lambda: _terms(logits, targets, setting.exponent),
         # transformers casts logits to fp32 before its loss

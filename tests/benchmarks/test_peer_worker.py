@@ -87,7 +87,7 @@ def test_steps_are_timed_one_by_one_and_in_a_block(worker: WorkerProcess, job: J
     assert worker.ask({"do": "finish"}, LIMIT_S)["steps"] == 28
 
 
-@pytest.mark.parametrize(("seconds", "steps", "again"), [(0.001, 10, 2), (0.08, 7, 2), (0.3, 5, 1), (2.0, 5, 1)])
+@pytest.mark.parametrize(("seconds", "steps", "again"), [(0.001, 10, 2), (0.08, 7, 2), (0.12, 5, 1), (2.0, 5, 1)])
 def test_a_round_of_a_slow_arm_has_fewer_steps(
     monkeypatch: pytest.MonkeyPatch, job: Job, seconds: float, steps: int, again: int
 ) -> None:
@@ -109,11 +109,6 @@ def test_a_round_of_a_slow_arm_has_fewer_steps(
     # What the first round has, all have: an arm that slows down is not timed less.
     seconds *= 10
     assert arm.measure()["block_steps"] == steps
-
-
-def test_libraries_are_imported_before_an_arm_is_opened(worker: WorkerProcess, job: Job) -> None:
-    assert worker.ask({"do": "import", "arm": "graphed"}, LIMIT_S) == {}
-    assert worker.ask({"do": "open", "job": replace(job, arm="gemm_floor").as_dict()}, LIMIT_S)["startup_s"] > 0
 
 
 def test_the_fp8_arm_multiplies_in_fp8(worker: WorkerProcess, job: Job) -> None:

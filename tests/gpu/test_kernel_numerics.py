@@ -58,6 +58,11 @@ CHECKS: dict[str, tuple[str, tuple[int, ...]]] = {
     "cross_entropy-T4-V37": ("check_cross_entropy", (4, 37)),
     "cross_entropy-T37-V16397": ("check_cross_entropy", (37, 16397)),
     "cross_entropy-T64-V151936": ("check_cross_entropy", (64, 151936)),
+    "lora_gradients-T1-O8-H12-R2-P1": ("check_lora_gradients", (1, 8, 12, 2, 1)),
+    "lora_gradients-T165-O130-H68-R6-P270": ("check_lora_gradients", (165, 130, 68, 6, 270)),
+    "lora_gradients-T300-O256-H192-R140-P3": ("check_lora_gradients", (300, 256, 192, 140, 3)),
+    "lora_gradients-T512-O2048-H1536-R32-P256": ("check_lora_gradients", (512, 2048, 1536, 32, 256)),
+    "lora_gradients-T8192-O2048-H1536-R32-P512": ("check_lora_gradients", (8192, 2048, 1536, 32, 512)),
     "softmax-R3-C37": ("check_softmax", (3, 37)),
     "softmax-R3-C4100": ("check_softmax", (3, 4100)),
     "softmax-R6144-C512": ("check_softmax", (6144, 512)),
@@ -209,6 +214,7 @@ def test_a_launch_compiles_the_kernel_that_the_plan_names() -> None:
         *rms_norm.specializations(tokens=24, hidden=96, eps=1e-6, dtype="bf16"),
         *clip.specializations(partials=5, groups=2, max_norm=1.0, eps=1e-6),
         *registry.load("gemm").specializations(m=24, k=16, n=96),
+        *registry.load("lora_gradients").specializations(tokens=24, outputs=64, hidden=96, ranks=8, dtype="bf16"),
     ]
     for spec in specs:
         compiled = registry.compile_for_device(spec)

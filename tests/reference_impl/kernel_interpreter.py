@@ -29,7 +29,7 @@ FP32 = torch.float32
 
 def check_rms_norm_in_small_tiles(tokens: int, hidden: int) -> list[oracles.Comparison]:
     """The second stage reduces its partials in more than one tile, the last one ragged; by itself with 513 tokens."""
-    with mock.patch.object(rms_norm, "_REDUCE_ROWS", 16):
+    with mock.patch.object(rms_norm, "REDUCE_ROWS", 16):
         assert rms_norm.gain_partials(torch.empty(tokens, hidden), 1).shape[1] > 16
         return oracles.check_rms_norm(CPU, FP32, tokens, hidden)
 
@@ -93,6 +93,13 @@ CASES: dict[str, Callable[[], list[oracles.Comparison]]] = {
     "gemm-M16-K16-N16": lambda: oracles.check_gemm(CPU, FP32, FP32, 16, 16, 16),
     "gemm-M5-K20-N3-fp16": lambda: oracles.check_gemm(CPU, FP32, torch.float16, 5, 20, 3),
     "gemm-M33-K18-N20-large": lambda: oracles.check_gemm(CPU, FP32, FP32, 33, 18, 20, grad_scale=1e5),
+    "lora_gradients-T1-O8-H12-R2-P1": lambda: oracles.check_lora_gradients(CPU, FP32, 1, 8, 12, 2, 1),
+    "lora_gradients-T37-O40-H24-R6-P5": lambda: oracles.check_lora_gradients(CPU, FP32, 37, 40, 24, 6, 5),
+    # Several of everything, and the last one ragged: chunks, tiles of tokens, blocks of columns, rows of the gains.
+    "lora_gradients-T165-O130-H68-R32-P270": lambda: oracles.check_lora_gradients(CPU, FP32, 165, 130, 68, 32, 270),
+    "lora_gradients-T1100-O16-H12-R8-P3": lambda: oracles.check_lora_gradients(CPU, FP32, 1100, 16, 12, 8, 3),
+    # More ranks than a program takes.
+    "lora_gradients-T70-O20-H36-R70-P2": lambda: oracles.check_lora_gradients(CPU, FP32, 70, 20, 36, 70, 2),
     "fp8_rows": lambda: check_fp8("fp8.rows", E4M3),
     "fp8_norm-forward": lambda: check_fp8("fp8.norm", E4M3),
     "fp8_norm-backward": lambda: check_fp8("fp8.norm_backward", E4M3),

@@ -27,6 +27,7 @@ from torch import Tensor
 from reference_impl.kernels.clip import kernel as clip
 from reference_impl.kernels.cross_entropy import kernel as cross_entropy
 from reference_impl.kernels.gemm import kernel as gemm
+from reference_impl.kernels.lora_gradients import kernel as lora_gradients
 from reference_impl.kernels.nf4 import kernel as nf4
 from reference_impl.kernels.nf4.naive import CODEBOOK
 from reference_impl.kernels.rms_norm import kernel as rms_norm
@@ -292,9 +293,11 @@ def check_cross_entropy(
     targets = torch.linspace(0, vocabulary - 1, tokens, device=device).long()
     targets[0] = cross_entropy.IGNORED
     scale = torch.tensor(0.37, device=device)
+    maxima, totals = statistics(logits)
     with guarded_outputs() as guards:
-        gradient = guards.copy(logits)
+        gradient, from_statistics = guards.copy(logits), guards.copy(logits)
         losses = cross_entropy.forward_backward_(gradient, targets, scale)
+        losses_from_statistics = cross_entropy.from_statistics_(from_statistics, maxima, totals, targets, scale)
 
     valid = targets != cross_entropy.IGNORED
     index = torch.where(valid, targets, 0)[:, None]
@@ -318,33 +321,46 @@ def check_cross_entropy(
     relative = exponential + total_relative + 8 * U
     gradient_bound = scale.double() * (p * relative + 4 * U * (p - onehot).abs() + UNDERFLOW)
     rows = valid[:, None]
+    exact_loss = torch.where(valid, expected_loss, 0.0), torch.where(valid, loss_bound.squeeze(1), 0.0)
+    exact_gradient = (
+        torch.where(rows, scale.double() * (p - onehot), 0.0),
+        torch.where(rows, gradient_bound, 0.0),
+    )
     return [
-        compare(
-            "loss",
-            losses,
-            torch.where(valid, expected_loss, 0.0),
-            torch.where(valid, loss_bound.squeeze(1), 0.0),
-        ),
-        compare(
-            "gradient",
-            gradient,
-            torch.where(rows, scale.double() * (p - onehot), 0.0),
-            torch.where(rows, gradient_bound, 0.0),
-        ),
+        compare("loss", losses, *exact_loss),
+        compare("gradient", gradient, *exact_gradient),
+        compare("loss from statistics", losses_from_statistics, *exact_loss),
+        compare("gradient from statistics", from_statistics, *exact_gradient),
     ]
+
+
+def statistics(logits: Tensor, width: int = 192) -> tuple[Tensor, Tensor]:
+    """Maximum and sum of exponentials of each part of so many columns, by fp64: fp32 [T, P] both."""
+    parts = torch.split(logits.double(), width, dim=1)
+    maxima = torch.stack([part.amax(dim=1) for part in parts], dim=1)
+    totals = [(part - maxima[:, index, None]).exp().sum(dim=1) for index, part in enumerate(parts)]
+    return maxima.float(), torch.stack(totals, dim=1).float()
 
 
 def check_cross_entropy_bad_target(device: torch.device) -> list[Comparison]:
     """A target outside the vocabulary gives a NaN loss and reads nothing; its neighbours are untouched by it."""
     logits = torch.zeros(3, 8, device=device)
     targets = torch.tensor([2, 8, 3], device=device)
+    given = statistics(logits, 3)
     with guarded_outputs():
-        losses = cross_entropy.forward_backward_(logits, targets, 1.0)
+        both = {
+            "": cross_entropy.forward_backward_(logits.clone(), targets, 1.0),
+            " from statistics": cross_entropy.from_statistics_(logits.clone(), *given, targets, 1.0),
+        }
     expected = torch.tensor([0.0, 1.0, 0.0], device=device, dtype=torch.float64)
     uniform = torch.full((2,), math.log(8.0), device=device, dtype=torch.float64)
     return [
-        Comparison("loss is NaN", losses.isnan().float(), expected, torch.zeros_like(expected)),
-        compare("loss beside it", losses[::2], uniform, 8 * U * uniform),
+        comparison
+        for how, losses in both.items()
+        for comparison in (
+            Comparison(f"loss{how} is NaN", losses.isnan().float(), expected, torch.zeros_like(expected)),
+            compare(f"loss{how} beside it", losses[::2], uniform, 8 * U * uniform),
+        )
     ]
 
 
@@ -467,4 +483,30 @@ def check_gemm(
         compare("grad_b", grad_b, expected_b, bound_b),
         compare("grad_a +=", sum_a, expected_a + base_a, bound_a + 2 * U * (expected_a.abs() + base_a.double().abs())),
         compare("grad_b +=", sum_b, expected_b + base_b, bound_b + 2 * U * (expected_b.abs() + base_b.double().abs())),
+    ]
+
+
+def check_lora_gradients(
+    device: torch.device, dtype: torch.dtype, tokens: int, outputs: int, hidden: int, ranks: int, partials: int
+) -> list[Comparison]:
+    """Sums of `tokens` products and of `partials` terms, each of which rounds once at most, in whatever order."""
+    generator = _generator(device)
+    grad_qkv, residual = (_random(generator, tokens, width, dtype=dtype) for width in (outputs, hidden))
+    low_rank, grad_low_rank = (_random(generator, tokens, ranks, dtype=dtype) for _ in range(2))
+    rstd = _random(generator, tokens, dtype=torch.float32).abs()
+    gains = _random(generator, 2, partials, hidden, dtype=torch.float32)
+    with guarded_outputs() as guards:
+        grad_b, grad_a = (
+            guards.empty(*shape, dtype=torch.float32, device=device) for shape in ((outputs, ranks), (ranks, hidden))
+        )
+        # One element off 16-byte alignment: a gradient may lie anywhere in the flat buffer.
+        grad_norms = guards.empty(2 * hidden + 1, dtype=torch.float32, device=device)[1:].view(2, hidden)
+        lora_gradients.write(grad_qkv, low_rank, grad_low_rank, rstd, residual, gains, grad_b, grad_a, grad_norms)
+    scaled = (grad_low_rank.float() * rstd[:, None]).to(dtype).double()
+    left, right, x, parts = (each.double() for each in (grad_qkv, low_rank, residual, gains))
+    bound = (tokens + 2) * U
+    return [
+        compare("grad_b", grad_b, left.T @ right, bound * (left.abs().T @ right.abs())),
+        compare("grad_a", grad_a, scaled.T @ x, bound * (scaled.abs().T @ x.abs())),
+        compare("grad_norms", grad_norms, parts.sum(dim=1), min(partials, SUM_DEPTH) * U * parts.abs().sum(dim=1)),
     ]

@@ -36,9 +36,11 @@ def qwen2_specs() -> list[KernelSpec]:
         *load("swiglu").specializations(tokens=2048, intermediate=8960, dtype="bf16"),
         *load("swiglu").specializations(tokens=2048, intermediate=8960, dtype="bf16", gated=False),
         *load("cross_entropy").specializations(tokens=2048, vocabulary=151936, chunk=512, dtype="bf16"),
+        load("cross_entropy").from_statistics_spec(512, 151936, 792, "bf16"),
         *load("softmax").specializations(rows=24576, columns=512, dtype="bf16"),
         *load("clip").specializations(partials=2212, groups=28, max_norm=1.0, eps=1e-6),
         *load("gemm").specializations(m=2048, k=1536, n=16),
+        *load("lora_gradients").specializations(tokens=2048, outputs=2048, hidden=1536, ranks=32, dtype="bf16"),
     ]
 
 

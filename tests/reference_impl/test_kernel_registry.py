@@ -43,6 +43,7 @@ def planned_specs(dtype: str = "bf16", tokens: int = 6) -> list[KernelSpec]:
         *load("clip").specializations(partials=3, groups=2, max_norm=1.0, eps=1e-6),
         *load("gemm").specializations(m=tokens, k=16, n=32, grad_dtype=dtype, weight_dtype="fp16"),
         *load("gemm").specializations(m=tokens, k=16, n=32, grad_dtype=dtype, accumulate=True),
+        *load("lora_gradients").specializations(tokens=tokens, outputs=64, hidden=64, ranks=8, dtype=dtype),
         *load("fp8_rows").specializations(rows=tokens, cols=64, dtype=dtype),
         *load("fp8_norm").specializations(tokens=tokens, hidden=64, eps=1e-6, dtype=dtype, blocks=2),
         *load("fp8_swiglu").specializations(tokens=tokens, intermediate=48, dtype=dtype),
@@ -62,9 +63,12 @@ def call_every_wrapper(dtype: torch.dtype, tokens: int) -> None:
     load("rms_norm").add_forward(x, x, gain, 1e-6)
     load("rms_norm").backward(x, x, gain, rstd)
     load("rms_norm").backward(x, x, gain, rstd, x)
-    load("rms_norm").reduce_gains(load("rms_norm").gain_partials(x, 2), torch.zeros(2, 64))
+    gains, low_rank = load("rms_norm").gain_partials(x, 2), x[:, :8].contiguous()
+    load("lora_gradients").write(
+        x, low_rank, low_rank, rstd, x, gains, torch.zeros(64, 8), torch.zeros(8, 64), torch.zeros(2, 64)
+    )
     table = torch.zeros(3, 8)
-    load("rope").add_rotate_(x, x[:, :8].contiguous(), torch.zeros(64, 8, dtype=dtype), table, table, 3, 3, 16)
+    load("rope").add_rotate_(x, low_rank, torch.zeros(64, 8, dtype=dtype), table, table, 3, 3, 16)
     qkv, sizes = torch.zeros(tokens, 64, dtype=dtype), (tokens // 3, 3, 2, 1, 16)
     output, log_sum_exp = load("attention").forward(qkv, *sizes)
     load("attention").backward(output, qkv, output, log_sum_exp, table, table, *sizes)

@@ -12,6 +12,7 @@ from torch.nn import functional
 from reference_impl.kernels.attention import naive as attention
 from reference_impl.kernels.cross_entropy import naive as cross_entropy
 from reference_impl.kernels.gemm import naive as gemm
+from reference_impl.kernels.lora_gradients import naive as lora_gradients
 from reference_impl.kernels.rms_norm import naive as rms_norm
 from reference_impl.kernels.rope import naive as rope
 from reference_impl.kernels.softmax import naive as softmax
@@ -189,3 +190,27 @@ def test_gemm_backward(accumulate: bool) -> None:
         assert function(left, right, out, accumulate) is out
         assert_equal(out, product + 2.0 if accumulate else product)
         assert_equal(function(left, right), product)
+
+
+def test_lora_gradients() -> None:
+    """Of qkv = n A^T B^T with n = x * rstd, and of the sums of gains."""
+    grad_qkv, x, rstd = random(5, 7), random(5, 12, seed=1), random(5, seed=2).abs()
+    a, b = random(4, 12, seed=3, grad=True), random(7, 4, seed=4, grad=True)
+    low_rank = (x * rstd[:, None]) @ a.t()
+    expected_a, expected_b = torch.autograd.grad(low_rank @ b.t(), (a, b), grad_qkv)
+    gains, found = random(2, 3, 12, seed=5), [torch.empty(shape, dtype=x.dtype) for shape in ((7, 4), (4, 12), (2, 12))]
+    lora_gradients.write(grad_qkv, low_rank.detach(), grad_qkv @ b.detach(), rstd, x, gains, *found)
+    for got, expected in zip(found, (expected_b, expected_a, gains.sum(dim=1)), strict=True):
+        assert_equal(got, expected)
+
+
+def test_lora_gradients_of_bf16_are_float32_and_round_the_scaled_factor_once() -> None:
+    grad_qkv, low_rank, grad_low_rank, x = (
+        random(5, width, seed=seed).bfloat16() for seed, width in enumerate((7, 4, 4, 12))
+    )
+    rstd, gains = random(5, seed=4).abs().float(), random(2, 1, 12, seed=5).float()
+    grad_b, grad_a, grad_norms = torch.empty(7, 4), torch.empty(4, 12), torch.empty(2, 12)
+    lora_gradients.write(grad_qkv, low_rank, grad_low_rank, rstd, x, gains, grad_b, grad_a, grad_norms)
+    scaled = (grad_low_rank.float() * rstd[:, None]).bfloat16()
+    assert torch.equal(grad_b, grad_qkv.float().t() @ low_rank.float())
+    assert torch.equal(grad_a, scaled.float().t() @ x.float())

@@ -84,7 +84,13 @@ def test_a_matrix_of_another_shape_is_refused() -> None:
         products.up_swiglu(x, weight)
 
 
-SPECS = {spec.key: spec for spec in products.specializations(tokens=8192, dtype="bf16", **QWEN)}
+SPECS = {
+    spec.key: spec
+    for spec in (
+        *products.specializations(tokens=8192, dtype="bf16", **QWEN),
+        *(products.head_spec(tokens, 1536, 151936) for tokens in (512, 300)),
+    )
+}
 
 
 @pytest.mark.parametrize("key", SPECS)

@@ -12,13 +12,15 @@ from harness.system.protocol import KernelComparison
 from reference_impl import ops
 from reference_impl.config import MODEL_PRESETS, TrainConfig
 from reference_impl.kernel_table import trainer_table
-from reference_impl.step_cases import FLOAT32_ALONE, STEP_OPERATIONS, Setting
+from reference_impl.step_cases import BFLOAT16_ALONE, FLOAT32_ALONE, STEP_OPERATIONS, Setting
 from reference_impl.step_cases.heads import Heads
 from reference_impl.step_cases.nf4 import PAPER
 from reference_impl.step_cases.rotation import tables_like_transformers
 
 CPU = torch.device("cpu")
 CONFIG = TrainConfig.preset("tiny", batch_size=1, seq_len=5)
+# Those of bfloat16 alone that are no cases without a GPU, but for the head's, whose twin a CPU's table has.
+ON_A_CPU = [each for each in STEP_OPERATIONS if each not in BFLOAT16_ALONE or each == "products.head_logits"]
 SETTING = Setting(trainer_table("cublas"), CONFIG, MODEL_PRESETS["tiny"], "float32", 1.0, CPU)
 
 
@@ -104,7 +106,7 @@ def test_the_reference_of_nf4_is_bitsandbytes_kernel_but_for_rounding(dtype: str
     assert bool(((theirs.double() - expected).abs() <= roundoff * expected.abs()).all())
 
 
-@pytest.mark.parametrize("operation", STEP_OPERATIONS)
+@pytest.mark.parametrize("operation", ON_A_CPU)
 def test_cases_differ_in_shape_and_no_two_see_the_same_numbers(operation: str) -> None:
     cases = of(operation)
     assert len({case.shape for case in cases}) == len(cases) >= 4
@@ -112,7 +114,7 @@ def test_cases_differ_in_shape_and_no_two_see_the_same_numbers(operation: str) -
     assert len(set(sums)) == len(cases)
 
 
-@pytest.mark.parametrize("operation", STEP_OPERATIONS)
+@pytest.mark.parametrize("operation", ON_A_CPU)
 @pytest.mark.parametrize("magnitude", [1e-4, 1e5])
 def test_terms_bound_every_value_and_are_of_its_size(operation: str, magnitude: float) -> None:
     """Terms far above the values would let any error pass; those of a peaked softmax's exponents are."""

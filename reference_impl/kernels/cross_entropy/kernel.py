@@ -1,11 +1,14 @@
 """Cross-entropy: the loss of each row, and the gradient of the logits written over the logits.
 
-Legend: T tokens (rows), V vocabulary.
+Legend: T tokens (rows), V vocabulary, P parts of it.
 
     loss = logsumexp(logits) - logits[target],  logits <- scale * (softmax(logits) - onehot(target))        in fp32
 
 One program a row: one pass reads the row and keeps a running maximum and sum, a second one reads it again and
 writes the gradient, from the row's end to its start, since the end was read last and is still in the L2 cache.
+
+Where the product that made the logits has left the maximum and the sum of each part of a row, these take the place of
+the first pass (`from_statistics_`).
 """
 
 from __future__ import annotations
@@ -17,7 +20,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from reference_impl.kernels.registry import KernelSpec, Pointer, dtype_name, kernel, launch, require_shape
+from reference_impl.kernels.registry import (
+    KernelSpec,
+    Pointer,
+    device_function,
+    dtype_name,
+    kernel,
+    launch,
+    require_shape,
+)
 
 IGNORED = -100
 """A target that counts for nothing: loss 0, gradient 0."""
@@ -25,7 +36,36 @@ IGNORED = -100
 # A thread holds two vectors of eight logits: two 16-byte loads of bf16 in flight.
 _VECTOR = 8
 _VECTORS_PER_THREAD = 2
+_VECTORS_PER_WARP = 32 * _VECTORS_PER_THREAD
 _MAX_WARPS = 32
+
+
+@device_function
+def _target_logit(row: tl.tensor, target: tl.tensor, V: tl.constexpr) -> tl.tensor:
+    # A target outside the vocabulary reads nothing and gives a NaN loss.
+    return tl.load(row + target, mask=(target >= 0) & (target < V), other=float("nan")).to(tl.float32)
+
+
+@device_function
+def _write_gradient(
+    row: tl.tensor,
+    target: tl.tensor,
+    valid: tl.tensor,
+    factor: tl.tensor,
+    maximum: tl.tensor,
+    total: tl.tensor,
+    column: tl.tensor,
+    V: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    inverse = 1.0 / total
+    blocks: tl.constexpr = (V + BLOCK - 1) // BLOCK
+    for block in range(blocks):
+        index = (blocks - 1 - block) * BLOCK + column
+        value = tl.load(row + index, mask=index < V, other=0.0).to(tl.float32)
+        probability = tl.exp(value - maximum) * inverse
+        gradient = tl.where(valid, factor * (probability - tl.where(index == target, 1.0, 0.0)), 0.0)
+        tl.store(row + index, gradient.to(row.dtype.element_ty), mask=index < V)
 
 
 @kernel("targets", "scale", "losses")
@@ -42,8 +82,7 @@ def _forward_backward_kernel(
     row = logits + tl.program_id(0).to(tl.int64) * V
     target = tl.load(targets + tl.program_id(0))
     valid = target != IGNORED_TARGET
-    # Before the second pass overwrites it. A target outside the vocabulary reads nothing and gives a NaN loss.
-    target_logit = tl.load(row + target, mask=(target >= 0) & (target < V), other=float("nan")).to(tl.float32)
+    target_logit = _target_logit(row, target, V)  # before the second pass overwrites it
     column = tl.arange(0, VECTORS)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
 
     # One maximum and one sum for each vector of a thread, so that the loop needs no exchange between threads. The
@@ -59,24 +98,50 @@ def _forward_backward_kernel(
     row_total = tl.sum(total * tl.exp(maximum - row_maximum), axis=0)
     loss = tl.log(row_total) + (row_maximum - target_logit)
     tl.store(losses + tl.program_id(0), tl.where(valid, loss, 0.0))
+    _write_gradient(row, target, valid, tl.load(scale), row_maximum, row_total, column, V, VECTORS * VECTOR)
 
-    inverse = 1.0 / row_total
-    factor = tl.load(scale)
-    blocks: tl.constexpr = (V + VECTORS * VECTOR - 1) // (VECTORS * VECTOR)
-    for block in range(blocks):
-        index = (blocks - 1 - block) * (VECTORS * VECTOR) + column
-        value = tl.load(row + index, mask=index < V, other=0.0).to(tl.float32)
-        probability = tl.exp(value - row_maximum) * inverse
-        gradient = tl.where(valid, factor * (probability - tl.where(index == target, 1.0, 0.0)), 0.0)
-        tl.store(row + index, gradient.to(logits.dtype.element_ty), mask=index < V)
+
+@kernel("targets", "scale", "losses")
+def _from_statistics_kernel(
+    logits: tl.tensor,
+    maxima: tl.tensor,
+    totals: tl.tensor,
+    targets: tl.tensor,
+    scale: tl.tensor,
+    losses: tl.tensor,
+    V: tl.constexpr,
+    PARTS: tl.constexpr,
+    LANES: tl.constexpr,
+    VECTORS: tl.constexpr,
+    VECTOR: tl.constexpr,
+    IGNORED_TARGET: tl.constexpr,
+) -> None:
+    row = logits + tl.program_id(0).to(tl.int64) * V
+    target = tl.load(targets + tl.program_id(0))
+    valid = target != IGNORED_TARGET
+    target_logit = _target_logit(row, target, V)  # before the gradient overwrites it
+
+    lane = tl.arange(0, LANES)
+    part = tl.program_id(0).to(tl.int64) * PARTS + lane
+    maximum = tl.load(maxima + part, mask=lane < PARTS, other=-3.4028234663852886e38)
+    total = tl.load(totals + part, mask=lane < PARTS, other=0.0)
+    row_maximum = tl.max(maximum, axis=0)
+    row_total = tl.sum(total * tl.exp(maximum - row_maximum), axis=0)
+    loss = tl.log(row_total) + (row_maximum - target_logit)
+    tl.store(losses + tl.program_id(0), tl.where(valid, loss, 0.0))
+    column = tl.arange(0, VECTORS)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
+    _write_gradient(row, target, valid, tl.load(scale), row_maximum, row_total, column, V, VECTORS * VECTOR)
+
+
+def _warps(vocabulary: int) -> int:
+    vectors = int(triton.next_power_of_2(-(-vocabulary // _VECTOR)))
+    return max(1, min(_MAX_WARPS, vectors // _VECTORS_PER_WARP))
 
 
 @functools.cache
 def forward_backward_spec(tokens: int, vocabulary: int, dtype: str) -> KernelSpec:
     """Kernel of `forward_backward_` for logits [tokens, vocabulary] of `dtype`."""
-    per_warp = 32 * _VECTORS_PER_THREAD
-    vectors = triton.next_power_of_2(-(-vocabulary // _VECTOR))
-    num_warps = max(1, min(_MAX_WARPS, vectors // per_warp))
+    num_warps = _warps(vocabulary)
     return KernelSpec(
         op="cross_entropy.forward_backward",
         shape=(tokens, vocabulary),
@@ -93,7 +158,39 @@ def forward_backward_spec(tokens: int, vocabulary: int, dtype: str) -> KernelSpe
         ),
         constexprs={
             "V": vocabulary,
-            "VECTORS": num_warps * per_warp,
+            "VECTORS": num_warps * _VECTORS_PER_WARP,
+            "VECTOR": _VECTOR,
+            "IGNORED_TARGET": IGNORED,
+        },
+        grid=(tokens,),
+    )
+
+
+@functools.cache
+def from_statistics_spec(tokens: int, vocabulary: int, parts: int, dtype: str) -> KernelSpec:
+    """Kernel of `from_statistics_` for logits [tokens, vocabulary] of `dtype`, in so many parts."""
+    num_warps = _warps(vocabulary)
+    return KernelSpec(
+        op="cross_entropy.from_statistics",
+        shape=(tokens, vocabulary, parts),
+        dtype=dtype,
+        constants=(),
+        num_warps=num_warps,
+        num_stages=1,
+        function=_from_statistics_kernel,
+        pointers=(
+            Pointer("logits", dtype),
+            Pointer("maxima", "fp32"),
+            Pointer("totals", "fp32"),
+            Pointer("targets", "i64", aligned=False),
+            Pointer("scale", "fp32", aligned=False),
+            Pointer("losses", "fp32", aligned=False),
+        ),
+        constexprs={
+            "V": vocabulary,
+            "PARTS": parts,
+            "LANES": triton.next_power_of_2(parts),
+            "VECTORS": num_warps * _VECTORS_PER_WARP,
             "VECTOR": _VECTOR,
             "IGNORED_TARGET": IGNORED,
         },
@@ -116,10 +213,32 @@ def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) ->
     spec = forward_backward_spec(
         tokens, vocabulary, dtype_name("cross_entropy.forward_backward", "logits", logits.dtype)
     )
-    require_shape(spec.op, "targets", targets, (tokens,))
-    if not isinstance(scale, Tensor):
-        scale = torch.full((), scale, dtype=torch.float32, device=logits.device)
-    require_shape(spec.op, "scale", scale, ())
+    scale = _checked_scale(spec, logits, targets, scale)
     losses = torch.empty(tokens, dtype=torch.float32, device=logits.device)
     launch(spec, logits, targets, scale, losses)
     return losses
+
+
+def from_statistics_(logits: Tensor, maxima: Tensor, totals: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
+    """As `forward_backward_`, where maximum and sum of exp(logit - maximum) of each of P parts of a row are known.
+
+    maxima, totals: f32 [T, P]. No two parts share an element, and together they are the row.
+    """
+    (tokens, vocabulary), parts = logits.shape, maxima.shape[1]
+    spec = from_statistics_spec(
+        tokens, vocabulary, parts, dtype_name("cross_entropy.from_statistics", "logits", logits.dtype)
+    )
+    require_shape(spec.op, "maxima", maxima, (tokens, parts))
+    require_shape(spec.op, "totals", totals, (tokens, parts))
+    scale = _checked_scale(spec, logits, targets, scale)
+    losses = torch.empty(tokens, dtype=torch.float32, device=logits.device)
+    launch(spec, logits, maxima, totals, targets, scale, losses)
+    return losses
+
+
+def _checked_scale(spec: KernelSpec, logits: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
+    require_shape(spec.op, "targets", targets, logits.shape[:1])
+    if not isinstance(scale, Tensor):
+        scale = torch.full((), scale, dtype=torch.float32, device=logits.device)
+    require_shape(spec.op, "scale", scale, ())
+    return scale

@@ -1,11 +1,12 @@
-"""Products of the MLP with what stands around them in one kernel, for Hopper: `product.cuh` says how.
+"""Products of the MLP and the head with what stands around them in one kernel, for Hopper: `product.cuh` says how.
 
-Legend: T tokens, H hidden, I intermediate, K summed.
+Legend: T tokens, H hidden, I intermediate, K summed, V vocabulary, P panels of 192 of it.
 
     gate_up = x W^T,  act = silu(gate) * up                                    `up_swiglu`
     grad_gate_up = the backward of SwiGLU of grad_act = grad W                 `down_swiglu_backward`
     residual + x W^T                                                           `add`
     grad W + grad_extra W_extra                                                `input_gradient`
+    logits = x W^T,  maxima and sums of exponentials of each panel             `head_logits`
 
 A library's product writes its result to memory, from which the next kernel reads it again. Here SwiGLU and the addition
 happen between the tensor cores and memory, while the other warp group multiplies: at 4 x 2048 tokens on an H100, 620 us
@@ -20,7 +21,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from reference_impl.kernels.cuda_source import CudaFunction, TensorMap
+from reference_impl.kernels.cuda_parameters import Parameter
+from reference_impl.kernels.cuda_source import Address, CudaFunction, TensorMap
+from reference_impl.kernels.products.naive import PANEL
 from reference_impl.kernels.registry import (
     KernelSpec,
     Pointer,
@@ -35,7 +38,7 @@ from reference_impl.kernels.target import hopper
 _FOLDER = Path(__file__).parent
 _WARPS = 12  # a group that feeds, two that multiply
 _STAGES = 4
-_ROWS, _COLUMNS, _DEPTH = 128, 192, 64  # of a tile, and of a stage
+_ROWS, _COLUMNS, _DEPTH = 128, PANEL, 64  # of a tile, and of a stage
 _CLUSTER = 2
 # Pairs of tiles below each other that are under way together: 4, 8 and 16 took 628, 613 and 634 us at 8192 tokens.
 _GROUP = 8
@@ -51,6 +54,9 @@ _BARRIER_BYTES = 128
 _UP_FROM = 512
 _DOWN_BACKWARD_FROM = 1024
 _ADD_FROM = 4096
+# Tokens and vocabulary from which `head_logits` serves: half a pair of tiles, several panels a cluster.
+_HEAD_FROM = 128
+_HEAD_VOCABULARY_FROM = 32000
 
 
 def serves_up(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
@@ -74,6 +80,11 @@ def serves_input_gradient(tokens: int, outputs: int, hidden: int, extra: int, dt
     return fits and _serves(tokens, _ADD_FROM, dtype, outputs, hidden)
 
 
+def serves_head(tokens: int, hidden: int, vocabulary: int, dtype: torch.dtype) -> bool:
+    """Whether `head_logits` is there for x [T, H] and a head [V, H], and worth it."""
+    return vocabulary >= _HEAD_VOCABULARY_FROM and _serves(tokens, _HEAD_FROM, dtype, hidden, vocabulary)
+
+
 def _serves(tokens: int, least: int, dtype: torch.dtype, *widths: int) -> bool:
     # A row is a multiple of 16 bytes, which the copy engine asks for; a panel's width fits what is there.
     fits = all(width % 8 == 0 and width >= _COLUMNS for width in widths)
@@ -89,11 +100,16 @@ def _spec(
     name: str,
     shape: tuple[int, int, int],
     pointers: tuple[str, ...],
-    parameters: tuple[TensorMap, ...],
+    parameters: tuple[Parameter, ...],
     epilogue_bytes: int,
     extra: int = 0,
+    group: int = _GROUP,
+    statistics: tuple[str, ...] = (),
 ) -> KernelSpec:
-    """shape: rows, width and depth of the product; `epilogue_bytes` of one warp group; extra: as `EXTRA` there."""
+    """shape: rows, width and depth of the product; `epilogue_bytes` of one warp group; extra, group: as macros there.
+
+    statistics: further pointers, which are fp32.
+    """
     tokens, width, depth = shape
     ring = _STAGES * (_ROWS + _COLUMNS) * _DEPTH * 2
     return KernelSpec(
@@ -110,8 +126,11 @@ def _spec(
             shared_memory=_ALIGNMENT + ring + 2 * epilogue_bytes + _BARRIER_BYTES,
             cluster=_CLUSTER,
         ),
-        pointers=tuple(Pointer(pointer, "bf16") for pointer in pointers),
-        constexprs={"M": tokens, "WIDTH": width, "K": depth, "EXTRA": extra, "COLUMNS": _COLUMNS, "GROUP": _GROUP},
+        pointers=(
+            *(Pointer(pointer, "bf16") for pointer in pointers),
+            *(Pointer(pointer, "fp32") for pointer in statistics),
+        ),
+        constexprs={"M": tokens, "WIDTH": width, "K": depth, "EXTRA": extra, "COLUMNS": _COLUMNS, "GROUP": group},
         grid=(_blocks(),),
     )
 
@@ -205,6 +224,26 @@ def input_gradient_spec(tokens: int, outputs: int, hidden: int, extra: int) -> K
     )
 
 
+@functools.cache
+def head_spec(tokens: int, hidden: int, vocabulary: int) -> KernelSpec:
+    """Kernel of `head_logits`."""
+    return _spec(
+        "head_logits",
+        (tokens, vocabulary, hidden),
+        ("x", "head", "logits"),
+        (
+            _rows(0, tokens, hidden, _ROWS),
+            _rows(1, vocabulary, hidden, _COLUMNS // 2),
+            _chunks(2, tokens, vocabulary),
+            Address(3),
+            Address(4),
+        ),
+        epilogue_bytes=2 * _CHUNK_BYTES,
+        group=-(-tokens // (2 * _ROWS)),  # all of them: a panel of the head is read from memory once
+        statistics=("maxima", "totals"),
+    )
+
+
 def specializations(
     *, tokens: int, hidden: int, query: int, qkv: int, intermediate: int, ranks: int, dtype: str
 ) -> list[KernelSpec]:
@@ -224,6 +263,21 @@ def specializations(
         specs += [add_spec(tokens, query, hidden), add_spec(tokens, intermediate, hidden)]
     if serves_input_gradient(tokens, qkv, hidden, ranks, data):
         specs.append(input_gradient_spec(tokens, qkv, hidden, ranks))
+    return specs
+
+
+def head_specializations(*, tokens: int, hidden: int, vocabulary: int, chunk: int, dtype: str) -> list[KernelSpec]:
+    """What logits and loss of `tokens` tokens launch in chunks of `chunk`: with the head's product, or loss alone."""
+    data, loss = torch_dtype(dtype), load("cross_entropy")
+    specs: list[KernelSpec] = []
+    for size in sorted({min(chunk, tokens - first) for first in range(0, tokens, chunk)}, reverse=True):
+        if serves_head(size, hidden, vocabulary, data):
+            specs += [
+                head_spec(size, hidden, vocabulary),
+                loss.from_statistics_spec(size, vocabulary, -(-vocabulary // PANEL), dtype),
+            ]
+        else:
+            specs.append(loss.forward_backward_spec(size, vocabulary, dtype))
     return specs
 
 
@@ -272,3 +326,18 @@ def input_gradient(grad: Tensor, weight: Tensor, grad_extra: Tensor, weight_extr
     out = grad.new_empty(tokens, hidden)
     launch(spec, grad, weight, grad_extra, weight_extra, out)
     return out
+
+
+def head_logits(x: Tensor, head: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+    """x [T, H], head [V, H]; logits [T, V] are written into `out` -> of each panel, f32 [T, P] both.
+
+    The largest of its logits as they are stored, and the sum of exp(logit - largest).
+    """
+    (tokens, hidden), vocabulary = x.shape, head.shape[0]
+    spec = head_spec(tokens, hidden, vocabulary)
+    require_shape(spec.op, "head", head, (vocabulary, hidden))
+    require_shape(spec.op, "out", out, (tokens, vocabulary))
+    maxima = torch.empty(tokens, -(-vocabulary // PANEL), dtype=torch.float32, device=x.device)
+    totals = torch.empty_like(maxima)
+    launch(spec, x, head, out, maxima, totals)
+    return maxima, totals

@@ -1,4 +1,4 @@
-"""The products around the MLP in plain torch. Inner precision float32, or float64 for float64 inputs.
+"""The products of the MLP and of the head in plain torch. Inner precision float32, or float64 for float64 inputs.
 
 A device without the fused kernels makes these steps one by one (`reference_impl.ops`), so nothing is served here.
 """
@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 
 from reference_impl.kernels.swiglu import naive as swiglu
+
+PANEL = 192
+"""Columns of logits that share a maximum and a sum; of the last panel, what is left of the vocabulary."""
 
 
 def serves_up(*_shape: object) -> bool:
@@ -24,6 +27,10 @@ def adds(*_shape: object) -> bool:
 
 
 def serves_input_gradient(*_shape: object) -> bool:
+    return False
+
+
+def serves_head(tokens: int, hidden: int, vocabulary: int, dtype: torch.dtype) -> bool:  # noqa: ARG001 - as the kernel's
     return False
 
 
@@ -53,3 +60,17 @@ def add(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
 def input_gradient(grad: Tensor, weight: Tensor, grad_extra: Tensor, weight_extra: Tensor) -> Tensor:
     """grad [T, O], weight [O, H], grad_extra [T, R], weight_extra [R, H] -> both products' sum [T, H], rounded once."""
     return (_product(grad, weight) + _product(grad_extra, weight_extra)).to(grad.dtype)
+
+
+def head_logits(x: Tensor, head: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+    """x [T, H], head [V, H]; logits [T, V] are written into ``out`` -> of each panel, [T, P] both.
+
+    The largest of its logits as they are stored, and the sum of exp(logit - largest).
+    """
+    out.copy_(_product(x, head.t()))
+    panels = [panel.to(torch.promote_types(out.dtype, torch.float32)) for panel in torch.split(out, PANEL, dim=1)]
+    # finite, as -inf - -inf would be NaN
+    lowest = torch.finfo(torch.float32).min
+    maxima = torch.stack([panel.amax(dim=1).clamp(min=lowest) for panel in panels], dim=1)
+    totals = [(panel - maxima[:, index, None]).exp().sum(dim=1) for index, panel in enumerate(panels)]
+    return maxima, torch.stack(totals, dim=1)

@@ -23,6 +23,7 @@ from torch import Tensor
 from reference_impl.kernels.registry import (
     KernelSpec,
     Pointer,
+    device_function,
     dtype_name,
     kernel,
     launch,
@@ -33,9 +34,10 @@ from reference_impl.kernels.registry import (
 # and at most _MAX_PARTIALS programs, about four for each multiprocessor of a large GPU.
 _MIN_ROWS = 2
 _MAX_PARTIALS = 512
-# Tile of the partials' reduction.
-_REDUCE_ROWS = 256
-_REDUCE_COLUMNS = 16
+# Tile of the partials' reduction, and its warps: here and in `kernels/lora_gradients`.
+REDUCE_ROWS = 256
+REDUCE_COLUMNS = 16
+REDUCE_WARPS = 8
 # Elements a thread of the row kernels holds: two 16-byte loads of bf16.
 _ELEMENTS_PER_THREAD = 16
 
@@ -125,6 +127,27 @@ def _backward_kernel(
     tl.store(partials + program * H + column, grad_gain, mask=column < H)
 
 
+@device_function
+def reduce_gain(
+    partials: tl.tensor,
+    grad_gain: tl.tensor,
+    block: tl.tensor,
+    P: tl.constexpr,
+    H: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
+    """Adds the columns of a block of one norm's partials [P, H]."""
+    column = block * COLUMNS + tl.arange(0, COLUMNS)
+    lane = tl.arange(0, ROWS)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first in range(0, P, ROWS):
+        row = first + lane
+        inside = (row < P)[:, None] & (column < H)[None, :]
+        total += tl.load(partials + row[:, None] * H + column[None, :], mask=inside, other=0.0)
+    tl.store(grad_gain + column, tl.sum(total, axis=0), mask=column < H)
+
+
 @kernel("grad_gain")
 def _reduce_gain_kernel(
     partials: tl.tensor,
@@ -135,15 +158,7 @@ def _reduce_gain_kernel(
     COLUMNS: tl.constexpr,
 ) -> None:
     norm = tl.program_id(1)
-    partials += norm * P * H
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    lane = tl.arange(0, ROWS)
-    total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for first in range(0, P, ROWS):
-        row = first + lane
-        inside = (row < P)[:, None] & (column < H)[None, :]
-        total += tl.load(partials + row[:, None] * H + column[None, :], mask=inside, other=0.0)
-    tl.store(grad_gain + norm * H + column, tl.sum(total, axis=0), mask=column < H)
+    reduce_gain(partials + norm * P * H, grad_gain + norm * H, tl.program_id(0), P, H, ROWS, COLUMNS)
 
 
 def _row_warps(block: int) -> int:
@@ -188,6 +203,11 @@ def add_forward_spec(tokens: int, hidden: int, eps: float, dtype: str) -> Kernel
     )
 
 
+def gain_partial_count(tokens: int) -> int:
+    """P: partial sums that stage 1 of the backward makes of a gain's gradient."""
+    return -(-tokens // _backward_rows(tokens))
+
+
 def _backward_rows(tokens: int) -> int:
     return max(_MIN_ROWS, -(-tokens // _MAX_PARTIALS))
 
@@ -221,7 +241,7 @@ def backward_spec(tokens: int, hidden: int, dtype: str, *, add_residual: bool) -
 
 def reduce_gain_spec(tokens: int, hidden: int, norms: int) -> KernelSpec:
     """Stage 2 of the backward of `norms` norms: the partial sums of `tokens` tokens, added in fixed order."""
-    return _reduce_gain_spec(norms, -(-tokens // _backward_rows(tokens)), hidden)
+    return _reduce_gain_spec(norms, gain_partial_count(tokens), hidden)
 
 
 @functools.cache
@@ -231,24 +251,26 @@ def _reduce_gain_spec(norms: int, partials: int, hidden: int) -> KernelSpec:
         shape=(norms, partials, hidden),
         dtype="fp32",
         constants=(),
-        num_warps=8,
+        num_warps=REDUCE_WARPS,
         num_stages=1,
         function=_reduce_gain_kernel,
         pointers=(Pointer("partials", "fp32"), Pointer("grad_gain", "fp32", aligned=False)),
-        constexprs={"P": partials, "H": hidden, "ROWS": _REDUCE_ROWS, "COLUMNS": _REDUCE_COLUMNS},
-        grid=(-(-hidden // _REDUCE_COLUMNS), norms),
+        constexprs={"P": partials, "H": hidden, "ROWS": REDUCE_ROWS, "COLUMNS": REDUCE_COLUMNS},
+        grid=(-(-hidden // REDUCE_COLUMNS), norms),
     )
 
 
 def specializations(*, tokens: int, hidden: int, eps: float, dtype: str) -> list[KernelSpec]:
-    """Every kernel that norms of [tokens, hidden] activations of `dtype` launch in a training step."""
+    """Every kernel that norms of [tokens, hidden] activations of `dtype` launch in a training step.
+
+    What reduces a block's gains is planned with its LoRA gradients.
+    """
     return [
         forward_spec(tokens, hidden, eps, dtype),
         add_forward_spec(tokens, hidden, eps, dtype),
         backward_spec(tokens, hidden, dtype, add_residual=False),
         backward_spec(tokens, hidden, dtype, add_residual=True),
         reduce_gain_spec(tokens, hidden, 1),  # the final norm
-        reduce_gain_spec(tokens, hidden, 2),  # the two norms of a block
     ]
 
 
@@ -298,7 +320,7 @@ def backward(
 def gain_partials(x: Tensor, norms: int) -> Tensor:
     """Room for stage 1 of the backward of `norms` norms of x [T, H]: f32 [G, P, H], not filled."""
     tokens, hidden = x.shape
-    return torch.empty(norms, -(-tokens // _backward_rows(tokens)), hidden, dtype=torch.float32, device=x.device)
+    return torch.empty(norms, gain_partial_count(tokens), hidden, dtype=torch.float32, device=x.device)
 
 
 def backward_to_partials(

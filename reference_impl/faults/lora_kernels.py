@@ -1,0 +1,77 @@
+"""Faults of the kernels that make LoRA's gradients and reduce the gains'. Importable without torch.
+
+Each is a mistake of a sum over tokens that is cut into chunks, of two products that share a loop, or of two factors
+that share a matrix.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.system.protocol import Expectation
+from reference_impl.faults.registry import KERNELS, fault
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from reference_impl.kernel_table import KernelTable
+
+CHUNK = 128  # tokens whose products are added up by one program, at least
+_WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
+
+
+@fault(KERNELS, "LoRA's gradients leave out the last chunk of tokens, which is not full", _WRONG)
+def lora_without_last_chunk(table: KernelTable) -> None:
+    write = table.lora_gradients
+
+    def without(grad_qkv: Tensor, low_rank: Tensor, grad_low_rank: Tensor, *given: Tensor) -> None:
+        low_rank, grad_low_rank = low_rank.clone(), grad_low_rank.clone()
+        whole = len(grad_qkv) // CHUNK * CHUNK
+        low_rank[whole:].zero_()
+        grad_low_rank[whole:].zero_()
+        write(grad_qkv, low_rank, grad_low_rank, *given)
+
+    table.lora_gradients = without
+
+
+@fault(KERNELS, "the gradient of LoRA's A is that of an input before the norm, not scaled by it", _WRONG)
+def lora_without_norm(table: KernelTable) -> None:
+    write = table.lora_gradients
+
+    def without(grad_qkv: Tensor, low_rank: Tensor, grad_low_rank: Tensor, rstd: Tensor, *given: Tensor) -> None:
+        write(grad_qkv, low_rank, grad_low_rank, rstd.new_ones(rstd.shape), *given)
+
+    table.lora_gradients = without
+
+
+@fault(KERNELS, "the norm's scale is multiplied into the gradient of LoRA's B, too", _WRONG)
+def lora_b_scaled_as_a(table: KernelTable) -> None:
+    write = table.lora_gradients
+
+    def scaled(grad_qkv: Tensor, low_rank: Tensor, grad_low_rank: Tensor, rstd: Tensor, *given: Tensor) -> None:
+        twice = (low_rank * rstd[:, None]).to(low_rank.dtype)
+        write(grad_qkv, twice, grad_low_rank, rstd, *given)
+
+    table.lora_gradients = scaled
+
+
+@fault(KERNELS, "the low-rank factors of q and of v change places in LoRA's gradients", _WRONG)
+def lora_factors_exchanged(table: KernelTable) -> None:
+    write = table.lora_gradients
+
+    def exchanged(grad_qkv: Tensor, low_rank: Tensor, grad_low_rank: Tensor, *given: Tensor) -> None:
+        half = low_rank.shape[1] // 2
+        write(grad_qkv, low_rank.roll(half, dims=1), grad_low_rank.roll(half, dims=1), *given)
+
+    table.lora_gradients = exchanged
+
+
+@fault(KERNELS, "the gradients of a block's two gains change places where they are reduced", _WRONG)
+def lora_gains_exchanged(table: KernelTable) -> None:
+    write = table.lora_gradients
+
+    def exchanged(*given: Tensor) -> None:
+        *operands, gain_partials, grad_b, grad_a, grad_norms = given
+        write(*operands, gain_partials.flip(0), grad_b, grad_a, grad_norms)
+
+    table.lora_gradients = exchanged

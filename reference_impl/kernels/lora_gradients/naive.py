@@ -1,0 +1,40 @@
+"""The gradients of a block's LoRA factors and of its norms' gains, in plain torch.
+
+T tokens, H hidden, O outputs of qkv, R = 2r: the ranks of q and of v, G norms, P partial sums of a gain's gradient.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from reference_impl.kernels.rms_norm import naive as rms_norm
+
+
+def write(
+    grad_qkv: Tensor,
+    low_rank: Tensor,
+    grad_low_rank: Tensor,
+    rstd: Tensor,
+    residual: Tensor,
+    gain_partials: Tensor,
+    grad_b: Tensor,
+    grad_a: Tensor,
+    grad_norms: Tensor,
+) -> None:
+    """grad_b [O, R] = grad_qkv^T @ low_rank, grad_a [R, H] = (grad_low_rank * rstd)^T @ residual, grad_norms [G, H].
+
+    grad_qkv [T, O], low_rank and grad_low_rank [T, R], rstd [T], residual [T, H]; gain_partials [G, P, H] are added up.
+    What rstd scales is rounded to its own dtype; products are accumulated in the dtype that they are written in.
+    """
+    rms_norm.reduce_gains(gain_partials, grad_norms)
+    _write_product(grad_b, grad_qkv.t(), low_rank)
+    scaled = torch.mul(grad_low_rank, rstd[:, None], out=torch.empty_like(grad_low_rank))
+    _write_product(grad_a, scaled.t(), residual)
+
+
+def _write_product(out: Tensor, left: Tensor, right: Tensor) -> None:
+    if left.dtype == out.dtype:
+        torch.mm(left, right, out=out)
+    else:
+        out.copy_(left.to(out.dtype) @ right.to(out.dtype))
