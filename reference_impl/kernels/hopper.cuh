@@ -212,7 +212,7 @@ __device__ __forceinline__ u32 pack_bf16(float low, float high) {
 __device__ __forceinline__ float low_bf16(u32 packed) { return __uint_as_float(packed << 16); }
 __device__ __forceinline__ float high_bf16(u32 packed) { return __uint_as_float(packed & 0xFFFF0000u); }
 
-__device__ __forceinline__ float exp2_fast(float x) {
+__device__ __forceinline__ float power_of_two(float x) {
     float power;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
     return power;
@@ -220,7 +220,7 @@ __device__ __forceinline__ float exp2_fast(float x) {
 
 __device__ __forceinline__ float sigmoid(float x) {
     float result;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0f + exp2_fast(-1.4426950408889634f * x)));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0f + power_of_two(-1.4426950408889634f * x)));
     return result;
 }
 

@@ -153,8 +153,8 @@ __device__ __forceinline__ void weigh(float (&scores)[32], u32 (&factor)[16], co
         float even = lse[j].x * LOG2_E, odd = lse[j].y * LOG2_E;
 #pragma unroll
         for (int i = 4 * j; i < 4 * j + 4; i += 2) {
-            scores[i] = exp2_fast(scores[i] * (SCALE * LOG2_E) - even);
-            scores[i + 1] = exp2_fast(scores[i + 1] * (SCALE * LOG2_E) - odd);
+            scores[i] = power_of_two(scores[i] * (SCALE * LOG2_E) - even);
+            scores[i + 1] = power_of_two(scores[i + 1] * (SCALE * LOG2_E) - odd);
             factor[i / 2] = pack_bf16(scores[i], scores[i + 1]);
         }
     }

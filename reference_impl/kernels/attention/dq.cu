@@ -154,7 +154,7 @@ __device__ __forceinline__ void load_grads(Rows& rows, u32 base, u32 group, floa
 __device__ __forceinline__ void weigh(float (&scores)[32], float2 log2_sum) {
 #pragma unroll
     for (int i = 0; i < 32; ++i)
-        scores[i] = exp2_fast(scores[i] * (SCALE * LOG2_E) - (i % 4 < 2 ? log2_sum.x : log2_sum.y));
+        scores[i] = power_of_two(scores[i] * (SCALE * LOG2_E) - (i % 4 < 2 ? log2_sum.x : log2_sum.y));
 }
 
 // dQ of a tile, whose first Q K^T has been issued. The next item's is queued behind dQ, and dO V^T runs while the

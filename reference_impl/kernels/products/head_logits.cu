@@ -30,12 +30,6 @@ __device__ __forceinline__ u32 larger_bf16(u32 a, u32 b) {
     return result;
 }
 
-__device__ __forceinline__ float power_of_two(float x) {
-    float power;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
-    return power;
-}
-
 // The other three lanes that hold elements of the same rows: 1, then 2 away.
 __device__ __forceinline__ float of_quad(float x, int away) { return __shfl_xor_sync(0xFFFFFFFFu, x, away); }
 
