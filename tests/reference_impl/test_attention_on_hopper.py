@@ -55,7 +55,7 @@ def test_short_sequences_and_odd_lengths_are_left_to_triton(sizes: tuple[int, in
     assert backward(*sizes) == OF_TRITON
 
 
-@pytest.mark.parametrize("sizes", [(1, 1024), (2, 1024), (1, 2048)], ids=str)
+@pytest.mark.parametrize("sizes", [(0, 1024), (1, 1024), (2, 1024), (1, 2048)], ids=str)
 def test_too_few_tokens_for_most_multiprocessors_are_left_to_triton(sizes: tuple[int, int]) -> None:
     assert backward(*sizes) == OF_TRITON
 

@@ -27,6 +27,7 @@ constexpr u32 QUERY_TILES = S / TILE_ROWS;
 constexpr u32 PAIRS = KEY_TILES / 2;
 static_assert(S % (2 * KEY_ROWS) == 0, "whole pairs of tiles");
 static_assert(2 * GROUP % CLUSTER == 0, "blocks of a cluster share items equally");
+static_assert(CLUSTER <= GROUP, "two items a block at least: with one of them the second warp group has no work");
 
 // What a block finishes of a tile's sums, and is sent by each other one: its share of 16 units of 8 registers a thread.
 constexpr u32 PART = 8 * ((16 + CLUSTER - 1) / CLUSTER);

@@ -28,7 +28,7 @@ _WARPS = 12  # a group that feeds, two that multiply
 _HEAD_DIM = 128
 _ROWS = 64  # of a tile
 _TILE_BYTES = 2 * _ROWS * _HEAD_DIM
-# Query heads of a key head. Others would do as well, by what the sources say; none was ever run.
+# Query heads of a key head. The sources take other groups, of as many heads as a cluster has blocks; none was ever run.
 _GROUP = 6
 # Tokens of a sequence from which these serve, and of a pair of key tiles: whole pairs alone.
 _FROM = 1024
@@ -58,7 +58,7 @@ def _pairs(batch: int, seq_len: int, kv_heads: int) -> int:
 
 def _cluster(pairs: int) -> int:
     """Blocks a pair: as many as multiprocessors have room for."""
-    return max(1, min(_CLUSTER_AT_MOST, multiprocessors() // pairs))
+    return max(1, min(_CLUSTER_AT_MOST, multiprocessors() // max(1, pairs)))
 
 
 def _stages(seq_len: int, cluster: int) -> int:
