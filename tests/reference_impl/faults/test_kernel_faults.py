@@ -205,6 +205,13 @@ def test_a_fault_planted_in_the_trainer_changes_its_gradients(name: str) -> None
     assert changed_by(name)
 
 
+def test_a_fault_of_the_gains_reduction_is_used_where_a_block_has_one_launch_for_all_of_its_gradients() -> None:
+    own = {"gemm": "cublas"}
+    plain, changed = plain_gradients(tuple(own.items())), gradients_of("missing_gain_partial", own)
+    different = {key.rsplit(".", 1)[1] for key in plain if not torch.equal(plain[key], changed[key])}
+    assert {"input_norm", "post_attn_norm"} <= different
+
+
 @pytest.mark.parametrize("name", sorted(SHOWN_ELSEWHERE))
 def test_a_fault_with_nothing_to_change_leaves_the_trainer_alone(name: str) -> None:
     assert changed_by(name) == []
