@@ -6,9 +6,11 @@ is answered with ``{"error": …}``, and the process ends.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -35,6 +37,8 @@ WARMUP_STEPS = 5
 # Before a round, to bring the clocks up: two steps, or one that is long.
 WARM_AGAIN_STEPS = 2
 WARM_AGAIN_S = 0.1
+
+_PR_SET_PDEATHSIG = 1  # of sys/prctl.h
 
 
 def open_arm(job: Job) -> OpenedArm:
@@ -162,7 +166,14 @@ def answers(requests: TextIO) -> Iterator[dict[str, Any]]:
                 raise ValueError(f"request {unknown!r} is unknown, or comes before 'open'")
 
 
+def end_with_parent() -> None:
+    """Be killed when the benchmark is: stopped for another's turn, a process would keep its memory of the GPU."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> None:
+    end_with_parent()
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     if not torch.cuda.is_available():

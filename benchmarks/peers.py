@@ -183,7 +183,7 @@ def run_sittings(base: Job, plan: list[list[Place]], folder: Path, call: int) ->
                 place = (arm.job.arm, Shape(arm.job.batch_size, arm.job.seq_len))
                 name = f"{number}-{place[0]}-{place[1]}"
                 with Sitting(base, [place], folder / f"alone-{name}", f"{call}.{name}") as alone:
-                    yield alone.measure()
+                    yield alone.measure(following)
             if following is not None:
                 sitting = following
 
@@ -313,11 +313,17 @@ def measure_all(asked: Asked, folder: Path, out: Path) -> PeerRun:
 
 
 def write(run: PeerRun, out: Path) -> None:
-    """The files of a run but the plot."""
+    """The files of a run but the plot; each is the old one or the new one, whenever the command is killed."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / "peers.json").write_text(json.dumps(run.rows(), indent=2) + "\n")
-    (out / "details.json").write_text(json.dumps(run.details(), indent=2) + "\n")
-    (out / "peers.md").write_text(summary(run))
+    texts = {
+        "peers.json": json.dumps(run.rows(), indent=2) + "\n",
+        "details.json": json.dumps(run.details(), indent=2) + "\n",
+        "peers.md": summary(run),
+    }
+    for name, text in texts.items():
+        written = out / f"{name}.part"
+        written.write_text(text)
+        written.replace(out / name)
 
 
 def main() -> int:
@@ -335,6 +341,8 @@ def main() -> int:
     model, batch_size, usual = ("tiny", 2, [16, 32]) if arguments.tiny else ("qwen2-1.5b", 4, [128, 512, 2048, 4096])
     seq_lens = usual if arguments.seq_lens is None else arguments.seq_lens
     shapes = {*(Shape(batch_size, seq_len) for seq_len in seq_lens), *arguments.shapes}
+    if not shapes:
+        parser.error("no shape is asked for")
     asked = Asked(model, batch_size, sorted(shapes), frozenset(arguments.arms), arguments.limit_s)
     folder = Path(tempfile.mkdtemp(prefix="peers-"))
     try:

@@ -22,9 +22,9 @@ def open_liger(job: Job) -> OpenedArm:
 
     The fused head and loss is left as Liger runs it, its kernel launched by itself: compiled, its loss is not what it
     computes. The kernel writes no loss for a target that is ignored, the last of each row, where it relies on a buffer
-    of zeros. It is given slices of that buffer, and Inductor copies a slice that a kernel writes to from as far behind
-    a temporary's end as the slice lies behind its buffer's start (pytorch/pytorch#192219): what stood in that memory is
-    summed into the loss (linkedin/Liger-Kernel#1338). On an H200 that was 1.64 at 4 x 128, and nothing at 4 x 512.
+    of zeros. It is given slices of that buffer; Inductor, which copies what a kernel writes to, copies a slice from
+    behind the end of the temporary that holds it (pytorch/pytorch#192219), and what stood there is summed into the loss
+    (linkedin/Liger-Kernel#1338). So fits what an H200 showed: 1.64 too much at 4 x 128, and nothing at 4 x 512.
     """
     liger = import_module("liger_kernel.transformers")
     liger.apply_liger_kernel_to_qwen2(rope=True, rms_norm=True, swiglu=True, fused_linear_cross_entropy=True)

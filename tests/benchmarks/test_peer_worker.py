@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -148,6 +151,42 @@ def test_measuring_before_opening_is_refused(workers: Workers) -> None:
     worker = workers.started()
     with pytest.raises(WorkerFailedError, match="'measure' is unknown, or comes before 'open'"):
         worker.ask({"do": "measure"}, LIMIT_S)
+
+
+STARTS_A_WORKER = """
+import sys
+from pathlib import Path
+from benchmarks.worker_process import WorkerProcess
+worker = WorkerProcess("test", Path(sys.argv[1]))
+worker.ask({"do": "environment"}, 120.0)
+with WorkerProcess("other", Path(sys.argv[2])) as other, other.alone([worker]):
+    print(worker._process.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_stopped_worker_ends_with_a_benchmark_that_is_killed(tmp_path: Path) -> None:
+    """Else it kept its memory of the GPU, and the next call on the machine had none."""
+    command = [sys.executable, "-c", STARTS_A_WORKER, str(tmp_path / "worker"), str(tmp_path / "other")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as benchmark:
+        assert benchmark.stdout is not None
+        worker = int(benchmark.stdout.readline())
+        assert "State:\tT" in Path(f"/proc/{worker}/status").read_text()
+        benchmark.kill()
+    deadline = time.monotonic() + 20.0
+    while (alive := _alive(worker)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if alive:
+        os.killpg(worker, signal.SIGKILL)
+    assert not alive
+
+
+def _alive(process: int) -> bool:
+    """Neither gone nor a zombie."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_what_is_timed_is_alone(worker: WorkerProcess, workers: Workers, job: Job) -> None:

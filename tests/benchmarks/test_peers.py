@@ -242,6 +242,28 @@ def test_when_time_is_up_no_sitting_is_started_and_the_rest_is_named(
     assert (code, details["absent"]) == (0, {})
 
 
+def test_no_shape_at_all_is_refused(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        call(monkeypatch, tmp_path, "--seq-lens")
+    assert "no shape is asked for" in capsys.readouterr().err
+
+
+def test_a_command_that_is_killed_leaves_a_whole_file(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _, before = call(monkeypatch, tmp_path, "--seq-lens", "512")
+
+    def killed(_path: Path, _target: Path) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        call(monkeypatch, tmp_path, "--seq-lens", "2048")
+    assert json.loads((tmp_path / "details.json").read_text()) == before
+
+
 def test_a_shape_that_is_none_is_refused(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
