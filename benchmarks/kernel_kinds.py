@@ -8,6 +8,7 @@ from collections.abc import Callable
 # The first pattern that is found decides, so the specific ones stand above the general ones.
 _KINDS: tuple[tuple[str, str], ...] = (
     ("to FP8", r"fp8_rows"),
+    ("GEMM and more", r"^products_"),
     ("copy", r"^memcpy|^memset|direct_copy|catarray|copy_device|copy_kernel"),
     ("dequantize + GEMM", r"nf4.*(gemm|matmul|linear|mm_)|dequant.*(gemm|matmul)|gemm_4bit|gemv_4bit"),
     ("dequantize", r"dequant|nf4"),

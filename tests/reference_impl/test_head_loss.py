@@ -38,32 +38,34 @@ def operations(chunk: int = 512, dtype: str = "bf16", tokens: int = 2048, **size
 
 def test_a_large_vocabulary_is_served_on_hopper_in_bfloat16() -> None:
     assert operations() == FUSED
-    assert operations(dtype="fp32") == operations(chunk=64) == operations(vocabulary=256) == APART
+    assert operations(dtype="fp32") == operations(chunk=256) == operations(vocabulary=32000) == APART
     assert operations(hidden=1540) == operations(vocabulary=151937) == APART  # rows that start off 16 bytes
     with planning_for("sm_100"):
         assert operations() == APART
 
 
 def test_a_last_chunk_of_few_tokens_is_a_librarys() -> None:
-    assert operations(tokens=512 + 300) == 2 * FUSED
-    assert operations(tokens=512 + 60) == FUSED + APART
+    assert operations(chunk=1024, tokens=1024 + 512) == 2 * FUSED
+    assert operations(tokens=512 + 300) == FUSED + APART
 
 
-@pytest.mark.parametrize(("precision", "expected"), [("dtype", FUSED), ("fp8", ["fp8_loss.forward_backward"])])
-def test_a_step_launches_what_is_planned(precision: str, expected: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("precision", "expected", "sizes"),
+    [("dtype", FUSED, [640]), ("dtype", APART, [384]), ("fp8", ["fp8_loss.forward_backward"], [640, 384])],
+)
+def test_a_step_launches_what_is_planned(precision: str, expected: list[str], sizes: list[int]) -> None:
     model = replace(QWEN, num_layers=1)
     config = TrainConfig(
         model=model,
         rank=8,
         device="cpu",
         precision=precision,  # type: ignore[arg-type]
-        loss_chunk=192,
-        batch_size=1,
+        loss_chunk=640,
+        batch_size=2,
     )
     planned, launched = plan(model, config, (512,)), recorded(model, config, (512,))
     assert {spec.key: spec.identity for spec in planned} == {spec.key: spec.identity for spec in launched}
-    sizes = [spec.shape[0] for spec in launched if spec.op == expected[0]]
-    assert sizes == [192, 128]
+    assert [spec.shape[0] for spec in launched if spec.op == expected[0]] == sizes
     assert {spec.op for spec in launched} >= set(expected)
 
 

@@ -49,14 +49,14 @@ _ALIGNMENT = 1024
 _BARRIER_BYTES = 128
 # Tokens from which a kernel serves. Below, tiles are too few for all multiprocessors, and a library has smaller ones.
 # On an H100 (us; library with the kernels around it, here): up 52.2, 48.7 at 512 tokens, 190, 158 at 2048; down 41.2,
-# 41.6 and 145, 109; the last product alone, without the addition, 31.1, 66.7, 72.9, 76.2, and
-# 145, 149 at 4096.
+# 41.6 and 145, 109; the last product alone, without the addition, 31.1, 66.7, 72.9, 76.2, and 145, 149 at 4096 tokens.
 _UP_FROM = 512
 _DOWN_BACKWARD_FROM = 1024
 _ADD_FROM = 4096
-# Tokens and vocabulary from which `head_logits` serves: half a pair of tiles, several panels a cluster.
-_HEAD_FROM = 128
-_HEAD_VOCABULARY_FROM = 32000
+# Tokens and vocabulary from which `head_logits` serves. With the loss and the gradient's product (us; a library and a
+# loss that reads twice, here): 863, 818 at 512 tokens of 151,936; 552, 647 at 300; 194, 203 at a vocabulary of 32,000.
+_HEAD_FROM = 512
+_HEAD_VOCABULARY_FROM = 100_000
 
 
 def serves_up(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
