@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -171,14 +171,19 @@ def test_a_stopped_worker_ends_with_a_benchmark_that_is_killed(tmp_path: Path) -
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as benchmark:
         assert benchmark.stdout is not None
         worker = int(benchmark.stdout.readline())
-        assert "State:\tT" in Path(f"/proc/{worker}/status").read_text()
+        assert _comes_true(lambda: "State:\tT" in Path(f"/proc/{worker}/status").read_text())  # a signal takes its time
         benchmark.kill()
-    deadline = time.monotonic() + 20.0
-    while (alive := _alive(worker)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    if alive:
+    ended = _comes_true(lambda: not _alive(worker))
+    if not ended:
         os.killpg(worker, signal.SIGKILL)
-    assert not alive
+    assert ended
+
+
+def _comes_true(seen: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 20.0
+    while not (true := seen()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return true
 
 
 def _alive(process: int) -> bool:
