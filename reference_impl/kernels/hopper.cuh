@@ -1,7 +1,7 @@
 // Hopper's own instructions, a function each: barriers in shared memory, the tensor copy engine, warp-group products.
 //
-// No header is included: NVRTC compiles this wherever torch's CUDA build is, with no toolkit beside it. Addresses of shared
-// memory are 32-bit, as PTX takes them.
+// No header is included: NVRTC compiles this wherever torch's CUDA build is, with no toolkit beside it. Addresses of
+// shared memory are 32-bit, as PTX takes them.
 #pragma once
 
 typedef unsigned short u16;
@@ -194,8 +194,8 @@ __device__ __forceinline__ void products_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// A tile with the 128-byte swizzle, as the copy engine lays it down. `leading` is the distance in bytes between pieces of 64
-// elements of an operand that lies with its rows (or columns) of the product innermost; the other kind has none.
+// A tile with the 128-byte swizzle, as the copy engine lays it down. `leading` is the distance in bytes between pieces
+// of 64 elements of an operand that lies with its rows (or columns) of the product innermost; the other kind has none.
 __device__ __forceinline__ u64 tile_descriptor(u32 address, u32 leading) {
     return static_cast<u64>((address & 0x3FFFF) >> 4) | static_cast<u64>(leading >> 4) << 16 |
            static_cast<u64>(1024 >> 4) << 32 | 1ull << 62;

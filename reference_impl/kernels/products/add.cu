@@ -1,4 +1,5 @@
-// out = residual + left @ right^T in one kernel, rounded once; left [M, K], right [N, K], residual and out [M, N], all bf16.
+// out = residual + left @ right^T in one kernel, rounded once; left [M, K], right [N, K], residual and out [M, N], all
+// bf16.
 #define TRANSPOSED 0
 #define BUFFERS 2
 #define EPILOGUE_BYTES (BUFFERS * 64 * 64 * 2)

@@ -1,6 +1,7 @@
 // grad_gate_up = SwiGLU's backward of grad_act = left @ right, in one kernel; M tokens, N intermediate, K hidden.
 //
-// left [M, K], right [K, N], gate_up and grad_gate_up [M, 2N], which may be one, all bf16. grad_act is never rounded nor stored:
+// left [M, K], right [K, N], gate_up and grad_gate_up [M, 2N], which may be one, all bf16. grad_act is never rounded
+// nor stored:
 //     grad_gate = grad_act * up * s * (1 + gate * (1 - s)),  grad_up = grad_act * gate * s,  s = 1 / (1 + exp(-gate))
 // An epilogue takes gate and up chunk by chunk through two buffers, and writes its results over them.
 #define TRANSPOSED 1
@@ -39,8 +40,8 @@ __device__ __forceinline__ void backward_pair(const float* grad, u32& gates, u32
     ups = pack_bf16(grad_up[0], grad_up[1]);
 }
 
-// Pairs `first` … of a chunk. All reads come before the first result: one warp of a group is alone on its scheduler, and
-// nothing else hides their latency.
+// Pairs `first` … of a chunk. All reads come before the first result: one warp of a group is alone on its scheduler,
+// and nothing else hides their latency.
 __device__ __forceinline__ void backward_pairs(
     const float (&c)[2][ACCUMULATORS_OF_64_ROWS], u32 buffer, int chunk, int first) {
     u32 gates[TOGETHER], ups[TOGETHER];

@@ -1,8 +1,8 @@
 // logits = left @ right^T, and of every row what its softmax needs, in one kernel; M tokens, N vocabulary, K hidden.
 //
-// left [M, K], right [N, K], logits [M, N], all bf16. Of a row's logits in a panel of COLUMNS, as they are stored, rounded:
-// maxima [M, PANELS] has the largest, totals [M, PANELS] the sum of exp(logit - largest), both fp32. The last panel may reach
-// beyond the vocabulary, and the last tile beyond the tokens: nothing there counts.
+// left [M, K], right [N, K], logits [M, N], all bf16. Of a row's logits in a panel of COLUMNS, as they are stored,
+// rounded: maxima [M, PANELS] has the largest, totals [M, PANELS] the sum of exp(logit - largest), both fp32. The last
+// panel may reach beyond the vocabulary, and the last tile beyond the tokens: nothing there counts.
 #define TRANSPOSED 0
 #define BUFFERS 2
 #define EPILOGUE_BYTES (BUFFERS * 64 * 64 * 2)

@@ -1,4 +1,5 @@
-// out = left @ right + extra_left @ extra_right: the gradient of a projection's input, with that of its low-rank adapter.
+// out = left @ right + extra_left @ extra_right: the gradient of a projection's input, with that of its low-rank
+// adapter.
 //
 // left [M, K], right [K, N], extra_left [M, EXTRA], extra_right [EXTRA, N], out [M, N], all bf16; rounded once.
 #define TRANSPOSED 1

@@ -1,17 +1,18 @@
 // One product, left [M, K] @ right, by blocks that stay on their multiprocessor and take tile after tile.
 //
-// Legend: M rows, N columns, K summed; a tile is 128 x COLUMNS of the result, a stage 64 of K; a pair is two tiles below
-// each other, one a block of a cluster, which share the right operand: each block fetches half of it for both.
+// Legend: M rows, N columns, K summed; a tile is 128 x COLUMNS of the result, a stage 64 of K; a pair is two tiles
+// below each other, one a block of a cluster, which share the right operand: each block fetches half of it for both.
 //
-// Three warp groups: one feeds a ring of stages through the copy engine, two multiply, each a whole tile of its own. While
-// one of these writes its tile out, the other has the tensor cores. So what an epilogue costs is hidden, as long as it takes
-// no longer than a product.
+// Three warp groups: one feeds a ring of stages through the copy engine, two multiply, each a whole tile of its own.
+// While one of these writes its tile out, the other has the tensor cores. So what an epilogue costs is hidden, as long
+// as it takes no longer than a product.
 //
-// Every element is summed by one warp group in the order of K: the same bits in every run. With EXTRA, a second product of a
-// smaller K is summed behind the first, as if its operands stood beside the first ones.
+// Every element is summed by one warp group in the order of K: the same bits in every run. With EXTRA, a second product
+// of a smaller K is summed behind the first, as if its operands stood beside the first ones.
 //
 // Macros: M, N, K, COLUMNS (192), GROUP (pairs of one group, see `tile_of`), TRANSPOSED (the right operand is [K, N],
-// else [N, K]), EXTRA (0, or the second K: 64 at most), EPILOGUE_BYTES (of each warp group), and those of every spec: NUM_STAGES, NUM_WARPS, CLUSTER.
+// else [N, K]), EXTRA (0, or the second K: 64 at most), EPILOGUE_BYTES (of each warp group), and those of every spec:
+// NUM_STAGES, NUM_WARPS, CLUSTER.
 #pragma once
 
 #if NUM_WARPS != 12 || CLUSTER != 2 || COLUMNS != 192
@@ -62,8 +63,8 @@ struct Tile {
     int row, column;
 };
 
-// Pairs are numbered so that those under way at one time are about as many rows as columns: GROUP pairs below each other,
-// panel by panel, then the next GROUP. Left and right operand are then read from the L2 cache, mostly.
+// Pairs are numbered so that those under way at one time are about as many rows as columns: GROUP pairs below each
+// other, panel by panel, then the next GROUP. Left and right operand are then read from the L2 cache, mostly.
 __device__ __forceinline__ Tile tile_of(u32 number, u32 rank) {
     const u32 group = number / (GROUP * PANELS);
     const u32 inside = number - group * (GROUP * PANELS);
@@ -119,7 +120,8 @@ __device__ __forceinline__ void feed(const Places& places, const Operands& opera
 }
 
 #define ACCUMULATORS(i) \
-    "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]), "+f"(c[i + 7])
+    "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]), \
+        "+f"(c[i + 7])
 
 // c [64, COLUMNS] = (add ? c : 0) + a [64, 16] @ b [16, COLUMNS], both by descriptor.
 __device__ __forceinline__ void multiply(float (&c)[ACCUMULATORS_OF_64_ROWS], u64 a, u64 b, int add) {
@@ -132,7 +134,8 @@ __device__ __forceinline__ void multiply(float (&c)[ACCUMULATORS_OF_64_ROWS], u6
         "%59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, "
         "%78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
         "}, %96, %97, p, 1, 1, 0, %99;\n}"
-        : ACCUMULATORS(0), ACCUMULATORS(8), ACCUMULATORS(16), ACCUMULATORS(24), ACCUMULATORS(32), ACCUMULATORS(40), ACCUMULATORS(48), ACCUMULATORS(56), ACCUMULATORS(64), ACCUMULATORS(72), ACCUMULATORS(80), ACCUMULATORS(88)
+        : ACCUMULATORS(0), ACCUMULATORS(8), ACCUMULATORS(16), ACCUMULATORS(24), ACCUMULATORS(32), ACCUMULATORS(40),
+          ACCUMULATORS(48), ACCUMULATORS(56), ACCUMULATORS(64), ACCUMULATORS(72), ACCUMULATORS(80), ACCUMULATORS(88)
         : "l"(a), "l"(b), "r"(add), "n"(TRANSPOSED));
 }
 
@@ -151,8 +154,9 @@ __device__ __forceinline__ void release(const Places& places, u32 stage) {
     if (thread < 2) barrier_arrive_at(places.empty(stage), thread);
 }
 
-// Tile number `turn` of this block, into c: rows 0-63 and 64-127. The warp groups multiply in turns: a barrier's parity tells
-// this round of the ring from the last one alone, so that who comes early would take the other's stages for its own.
+// Tile number `turn` of this block, into c: rows 0-63 and 64-127. The warp groups multiply in turns: a barrier's parity
+// tells this round of the ring from the last one alone, so that who comes early would take the other's stages for its
+// own.
 __device__ __forceinline__ void multiply_tile(
     const Places& places, float (&c)[2][ACCUMULATORS_OF_64_ROWS], u32 turn, u32 group) {
     u32 stage = turn * STEPS % NUM_STAGES, parity = turn * STEPS / NUM_STAGES & 1, before = 0;
@@ -184,15 +188,15 @@ __device__ __forceinline__ void multiply_tile(
     settle(c);
 }
 
-// An epilogue moves chunks [64, 64] of a tile: rows of 128 bytes, since the copy engine takes about as long for a shorter one.
+// An epilogue moves chunks [64, 64] of a tile. Rows of 64 bytes took no longer, and twice as many requests.
 #define CHUNK_COLUMNS 64
 #define CHUNK_BYTES (64 * CHUNK_COLUMNS * 2)
 #define CHUNKS_ACROSS (COLUMNS / CHUNK_COLUMNS)
 #define CHUNKS (2 * CHUNKS_ACROSS)
 #define PAIRS_OF_A_CHUNK (CHUNK_COLUMNS / 4)  // of neighbours that one thread holds
 
-// Where pair `pair` of a thread's lies in a chunk with the 128-byte swizzle. Eight rows and four columns of a warp fall on all
-// 32 banks.
+// Where pair `pair` of a thread's lies in a chunk with the 128-byte swizzle. Eight rows and four columns of a warp fall
+// on all 32 banks.
 __device__ __forceinline__ u32 chunk_offset(u32 pair) {
     const u32 lane = threadIdx.x % 32, eight = pair / 2;
     const u32 row = threadIdx.x % 128 / 32 * 16 + pair % 2 * 8 + lane / 4;

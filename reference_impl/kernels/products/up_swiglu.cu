@@ -1,12 +1,13 @@
 // gate_up = left @ right^T and act = silu(gate) * up in one kernel; M tokens, N intermediate, K hidden.
 //
-// left [M, K], right [2N, K] with gate's rows first, gate_up [M, 2N], act [M, N], all bf16. A tile's columns are half gate,
-// half up of the same COLUMNS / 2 columns, so a thread holds both factors of each element of act. act is made of gate and up
-// as they are stored, rounded.
+// left [M, K], right [2N, K] with gate's rows first, gate_up [M, 2N], act [M, N], all bf16. A tile's columns are half
+// gate, half up of the same COLUMNS / 2 columns, so a thread holds both factors of each element of act. act is made of
+// gate and up as they are stored, rounded.
 #define TRANSPOSED 0
 #define EPILOGUE_BYTES (2 * 3 * 4096)
 
-// What of `right` a block fetches: block 0 gate's rows, block 1 up's. Panels are COLUMNS / 2 columns of the intermediate.
+// What of `right` a block fetches: block 0 gate's rows, block 1 up's. Panels are COLUMNS / 2 columns of the
+// intermediate.
 __device__ __forceinline__ int right_row(int column, unsigned rank) {
     return column / 2 + static_cast<int>(rank) * WIDTH;
 }
