@@ -1,7 +1,7 @@
 """Which arms a peer run has at which shapes, and which of them are open at one time. No torch.
 
-Memory is what limits a sitting, and what its slowest arm takes to be ready is what it costs. So the arms that take
-longest come first, together, and the quick ones fill what room they leave.
+Memory is what limits a sitting, and what its slowest arm takes to be ready is what it costs. So behind the arms that all
+are compared with, those that take longest come first, together, and the quick ones fill what room they leave.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ DRIVER_GIB = 1.5  # of the memory that the GPU says it has
 OURS = ("graphed", "graphed_dense", "graphed_fp8", "ungraphed")
 # At a batch size that is not the run's own: the peers are compared at that one.
 AT_OTHER_BATCHES = (*OURS, "gemm_floor")
+COMPARED = ("graphed", "graphed_fp8")  # with every other arm, and with the bars
 FLOORS = "floors"  # the captured step between its floors, in a process of its own: asked for like an arm
 
 
@@ -95,12 +96,13 @@ Place = tuple[str, Shape]  # an arm at a shape
 def sittings(places: Iterable[Place], memory_gib: float | None, at_once: int) -> list[list[Place]]:
     """Arms that are open together: at most ``at_once`` of them, in ``memory_gib`` together (None: no limit is known).
 
-    First fit, those that are ready last first. One that needs more than there is has a sitting alone, and is tried.
+    First fit: what ratios and bars are of, since a run whose time is up lacks its last sittings, then those that are
+    ready last. One that needs more than there is has a sitting alone, and is tried.
     """
     room = float("inf") if memory_gib is None else memory_gib - DRIVER_GIB
     found: list[list[Place]] = []
     # Of arms that take equally long the larger shapes come first: they are harder to place.
-    for place in sorted(places, key=lambda place: (-COSTS[place[0]].ready_s, -place[1].tokens)):
+    for place in sorted(places, key=_rank):
         for sitting in found:
             if len(sitting) < at_once and _needed([*sitting, place]) <= room:
                 sitting.append(place)
@@ -108,6 +110,11 @@ def sittings(places: Iterable[Place], memory_gib: float | None, at_once: int) ->
         else:
             found.append([place])
     return found
+
+
+def _rank(place: Place) -> tuple[bool, float, int]:
+    arm, shape = place
+    return arm not in COMPARED, -COSTS[arm].ready_s, -shape.tokens
 
 
 def _needed(places: Sequence[Place]) -> float:

@@ -38,14 +38,22 @@ def test_every_arm_has_a_place_and_every_sitting_fits(memory: float, shapes: tup
 def test_arms_that_compile_are_ready_together_where_there_is_room() -> None:
     plan = sittings(places("4x128", "4x512"), H100, AT_ONCE)
     assert len(plan) == 2
-    assert {arm for arm, _ in plan[0]} >= {arm for arm, cost in COSTS.items() if cost.ready_s >= 30}
-    assert ready_s(plan) < 120
+    assert {arm for arm, _ in plan[0]} >= {arm for arm, cost in COSTS.items() if cost.ready_s >= 50}
+    assert ready_s(plan) < 135
 
 
 def test_quick_arms_fill_the_room_that_slow_ones_leave() -> None:
     """At 2048 tokens on an H200 there are two sittings, one of them quick."""
     plan = sittings(places("4x2048"), H200, AT_ONCE)
-    assert [max(COSTS[arm].ready_s for arm, _ in sitting) for sitting in plan] == [98, 17]
+    assert [max(COSTS[arm].ready_s for arm, _ in sitting) for sitting in plan] == [98, 30]
+
+
+@pytest.mark.parametrize("shapes", [("4x128", "4x512"), ("4x2048", "1x8192")])
+def test_what_all_are_compared_with_is_timed_before_time_is_up(shapes: tuple[str, ...]) -> None:
+    """On an H100 a run of ten minutes ended without the captured step, which stood in its fourth sitting."""
+    plan = sittings(places(*shapes), H100, AT_ONCE)
+    compared = {place for place in places(*shapes) if place[0] in ("graphed", "graphed_fp8")}
+    assert compared <= set(plan[0])
 
 
 def test_what_needs_more_than_there_is_is_tried_alone() -> None:
