@@ -1,7 +1,7 @@
 """Which arms a peer run has at which shapes, and which of them are open at one time. No torch.
 
-Memory is what limits a sitting, and what its slowest arm takes to be ready is what it costs. So behind the arms that all
-are compared with, those that take longest come first, together, and the quick ones fill what room they leave.
+Memory is what limits a sitting, and what its slowest arm takes to be ready is what it costs. So behind the arms that
+all are compared with, those that take longest come first, together, and quick ones fill what room they leave.
 """
 
 from __future__ import annotations
