@@ -88,7 +88,7 @@ def test_a_command_that_runs_nothing_loads_no_torch(command: str) -> None:
 @pytest.mark.slow
 def test_check_costs_little_beside_its_libraries(capsys: pytest.CaptureFixture[str]) -> None:
     """Half a second of processor time is the aim on a quick core, and is printed. What is held is a ratio inside this
-    run, which a slow or busy machine does not change: check against the three libraries that it cannot do without. A
+    run, which a slow or busy machine changes little: check against the three libraries that it cannot do without. A
     quarter of it is the process in which systems describe themselves, and that one's keeper.
     """
 
@@ -108,8 +108,9 @@ def test_check_costs_little_beside_its_libraries(capsys: pytest.CaptureFixture[s
             sys.stdout.write(f"\ncheck of contracts/: {checking - plain:.2f} s more than `python -c pass`\n")
         return (checking - plain) / (libraries - plain)
 
-    # 4.0 to 4.6 of an idle machine, and a tenth more or less beside others: dearer is what is so each time
-    assert any(ratio() < 5 for _ in range(6))
+    # 4.0 to 4.6 of one idle machine, 4.8 to 5.4 of another, of the same code; a tenth more or less beside others. torch
+    # alone would add 17: dearer is what is so each time.
+    assert any(ratio() < 6 for _ in range(6))
 
 
 MISBEHAVIOURS = {
