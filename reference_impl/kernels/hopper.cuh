@@ -180,10 +180,6 @@ __device__ __forceinline__ void copy_out_done() { asm volatile("cp.async.bulk.wa
 // What threads wrote to shared memory is there for the copy engine and the tensor cores.
 __device__ __forceinline__ void threads_wrote() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-__device__ __forceinline__ void map_prefetch(const TensorMap& map) {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-
 // ---- products of a warp group
 
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
