@@ -90,12 +90,17 @@ class Launch:
         configuration.blockDimY = configuration.blockDimZ = 1
         configuration.sharedMemBytes = self._shared_memory
         configuration.hStream = stream
+        early = driver.CUlaunchAttribute()
+        early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        early.value.programmaticStreamSerializationAllowed = 1
+        attributes = [early]
         if self._cluster > 1:
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            size = attribute.value.clusterDim
+            clusters = driver.CUlaunchAttribute()
+            clusters.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            size = clusters.value.clusterDim
             size.x, size.y, size.z = self._cluster, 1, 1
-            configuration.attrs, configuration.numAttrs = [attribute], 1
+            attributes.append(clusters)
+        configuration.attrs, configuration.numAttrs = attributes, len(attributes)
         return configuration
 
     def _encoded(self, addresses: tuple[int, ...]) -> tuple[int, object]:

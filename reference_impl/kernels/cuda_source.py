@@ -5,7 +5,8 @@ A source is a `.cu` file with an entry that is `extern "C"`. It includes with qu
 `constexprs` (a float as the fp32 number that it rounds to, a bool as 0 or 1), `NUM_WARPS`, `NUM_STAGES` and `CLUSTER`.
 The entry's parameters are those of the `CudaFunction`, in order: an address is a pointer, a tensor map is 128 bytes,
 aligned to 64 and `const __grid_constant__`. Shared memory is dynamic, all of it. A launch is on torch's current stream,
-captured or not, and never waits for the device.
+captured or not, and never waits for the device. A kernel starts while the one before it may still be running, and waits
+for it by `begin` of `hopper.cuh`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ __all__ = ["Address", "CudaFunction", "CudaKernel", "TensorMap", "rebuilt"]
 # wgmma and setmaxnreg are in sm_90a alone. What `--minimal` leaves out (textures, the device's runtime) no kernel has.
 _OPTIONS = ("--gpu-architecture=sm_90a", "--std=c++17", "-default-device", "--minimal")
 _SHARED_MEMORY_LIMIT = 227 * 1024  # bytes that a block may have on Hopper
+_WAIT = "griddepcontrol.wait"
 _STATIC_SHARED_MEMORY = re.compile(r"^[ \t]*\.shared\b.*", re.MULTILINE)
 
 
@@ -140,6 +142,9 @@ class CudaFunction:
         if self.entry not in entries:
             rule = f'the source has an entry extern "C" {self.entry}'
             raise CudaSourceError(label, rule, ", ".join(entries) or "none", "correct the name")
+        if _WAIT not in ptx:
+            rule = "a kernel waits for the one before it, which may still be running"
+            raise CudaSourceError(label, rule, f"no {_WAIT}", "call begin() of hopper.cuh before anything is read")
         static = _STATIC_SHARED_MEMORY.search(ptx)
         if static is not None:
             rule = "shared memory is dynamic, so that the spec says all of it"

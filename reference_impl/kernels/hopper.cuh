@@ -17,6 +17,12 @@ __device__ __forceinline__ u32 shared_address(const void* pointer) {
     return static_cast<u32>(__cvta_generic_to_shared(pointer));
 }
 
+// Wait until all kernels before this one have ended and what they wrote is seen, then let the next one start, which
+// waits here in its turn. Every thread comes here before the block reads or writes a tensor.
+__device__ __forceinline__ void begin() {
+    asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
+}
+
 // ---- barriers
 
 __device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals) {

@@ -43,3 +43,17 @@ def _here() -> bool:
     if os.environ.get("TRITON_INTERPRET") == "1":
         return False
     return not torch.cuda.is_available() or torch.cuda.get_device_capability() == (9, 0)
+
+
+def starts_early(sm: int) -> bool:
+    """Whether a kernel on `sm` (90 is Hopper) may start before the one before it has ended: from Hopper on."""
+    return sm >= HOPPER
+
+
+@functools.cache
+def device_starts_early() -> bool:
+    """As `starts_early`, of the current CUDA device. Never where Triton interprets its kernels."""
+    if os.environ.get("TRITON_INTERPRET") == "1" or not torch.cuda.is_available():
+        return False
+    major, minor = torch.cuda.get_device_capability()
+    return starts_early(10 * major + minor)

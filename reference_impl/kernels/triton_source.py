@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from reference_impl.kernels.spec import KernelSpec, Pointer, torch_dtype
+from reference_impl.kernels.target import device_starts_early, starts_early
 
 
 class TritonFunction:
@@ -38,12 +39,14 @@ class TritonFunction:
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
         """Launch through Triton's own JIT cache."""
-        self.jit[spec.grid](*_as_compiled(spec, arguments), **spec.constexprs, **spec.options)
+        pdl = device_starts_early()
+        self.jit[spec.grid](*_as_compiled(spec, arguments), **spec.constexprs, PDL=pdl, **spec.options, launch_pdl=pdl)
 
     def compile_for_device(self, spec: KernelSpec) -> Any:
         """Compile into Triton's JIT cache."""
         arguments = [_stand_in(pointer) for pointer in spec.pointers]
-        return self.jit.warmup(*arguments, grid=spec.grid, **spec.constexprs, **spec.options)
+        pdl = device_starts_early()
+        return self.jit.warmup(*arguments, grid=spec.grid, **spec.constexprs, PDL=pdl, **spec.options, launch_pdl=pdl)
 
     def compile_for(self, spec: KernelSpec, sm: int) -> Any:
         """Not in a process that runs with TRITON_INTERPRET=1: such a process cannot compile."""
@@ -51,8 +54,10 @@ class TritonFunction:
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
 
-        source = ASTSource(self.jit, spec.signature, dict(spec.constexprs), spec.attributes)
-        return triton.compile(source, target=GPUTarget("cuda", sm, 32), options=spec.options)
+        pdl = starts_early(sm)
+        signature, constants = spec.signature | {"PDL": "constexpr"}, {**spec.constexprs, "PDL": pdl}
+        source = ASTSource(self.jit, signature, constants, spec.attributes)
+        return triton.compile(source, target=GPUTarget("cuda", sm, 32), options=spec.options | {"launch_pdl": pdl})
 
     def load(self, compiled: Any) -> None:
         compiled._init_handles()

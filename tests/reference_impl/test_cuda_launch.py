@@ -24,6 +24,17 @@ MODULE, FUNCTION = 7, 9
 LIBRARY = ctypes.CDLL
 
 
+def read_attribute(attribute: Any) -> tuple[str, Any]:
+    name, value = attribute.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_"), attribute.value
+    if name == "CLUSTER_DIMENSION":
+        return name, (value.clusterDim.x, value.clusterDim.y, value.clusterDim.z)
+    assert name == "PROGRAMMATIC_STREAM_SERIALIZATION"
+    return name, value.programmaticStreamSerializationAllowed
+
+
+EARLY = ("PROGRAMMATIC_STREAM_SERIALIZATION", 1)
+
+
 class StandIn:
     """A driver that loads anything and writes down what it is called with."""
 
@@ -69,10 +80,7 @@ class StandIn:
 
     def launch(self, configuration: Any, function: int, parameters: int, extra: int) -> tuple[object]:
         places = (ctypes.c_void_p * 3).from_address(parameters)
-        attributes = [
-            (attribute.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_"), attribute.value.clusterDim.x)
-            for attribute in configuration.attrs[: configuration.numAttrs]
-        ]
+        attributes = [read_attribute(attribute) for attribute in configuration.attrs[: configuration.numAttrs]]
         self.launches.append(
             {
                 "grid": (configuration.gridDimX, configuration.gridDimY, configuration.gridDimZ),
@@ -124,7 +132,7 @@ def test_a_launch_gives_the_driver_what_the_spec_says(stand_in: StandIn) -> None
         "block": (96, 1, 1),
         "shared": SHARED_MEMORY,
         "stream": 77,
-        "attributes": [("CLUSTER_DIMENSION", 2)],
+        "attributes": [EARLY, ("CLUSTER_DIMENSION", (2, 1, 1))],
         "function": (FUNCTION, 0),
         "map": (encoded["place"], b"\1" * 128),
         "addresses": [out.data_ptr(), blocks.data_ptr()],
@@ -143,10 +151,10 @@ def test_a_launch_gives_the_driver_what_the_spec_says(stand_in: StandIn) -> None
     assert (stand_in.attributes, len(stand_in.modules)) == ([SHARED_MEMORY], 1)
 
 
-def test_a_kernel_without_clusters_has_no_attribute(stand_in: StandIn) -> None:
+def test_a_kernel_without_clusters_may_start_early_too_and_has_no_other_attribute(stand_in: StandIn) -> None:
     spec = scaled_copy_spec(100, 36)
     registry.launch(spec, *tensors(spec))
-    assert stand_in.launches[0]["attributes"] == []
+    assert stand_in.launches[0]["attributes"] == [EARLY]
 
 
 def test_a_launch_of_the_same_tensors_encodes_nothing_and_follows_the_stream(stand_in: StandIn) -> None:

@@ -56,9 +56,12 @@ def source_spec(tmp_path: Path, source: str, **constexprs: Constant) -> KernelSp
     )
 
 
+WAIT = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
+
+
 def storing(*values: str, type_: str = "float", before: str = "") -> str:
     stores = "\n".join(f"    out[{place}] = {value};" for place, value in enumerate(values))
-    return f'{before}\nextern "C" __global__ void kernel({type_}* out) {{\n{stores}\n}}\n'
+    return f'{before}\nextern "C" __global__ void kernel({type_}* out) {{ {WAIT}\n{stores}\n}}\n'
 
 
 def ptx_of(spec: KernelSpec) -> str:
@@ -184,6 +187,11 @@ SOURCE_ERRORS: dict[str, tuple[str, type[CudaSourceError], str]] = {
         storing("1").replace("kernel(", "other("),
         CudaSourceError,
         r'the source has an entry extern "C" kernel; found other; correct the name',
+    ),
+    "no wait": (
+        storing("1").replace(WAIT, ""),
+        CudaSourceError,
+        r"a kernel waits for the one before it, .*; found no griddepcontrol\.wait; call begin\(\) of hopper\.cuh",
     ),
     "static shared memory": (
         storing("(part[threadIdx.x] = 1, __syncthreads(), part[0])", before="__shared__ float part[37];"),

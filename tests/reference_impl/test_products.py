@@ -34,7 +34,7 @@ def operations(tokens: int, dtype: str = "bf16", sizes: dict[str, int] = QWEN) -
     ("tokens", "expected"),
     [
         (256, ["swiglu.forward", "swiglu.backward"]),
-        (512, ["products.up_swiglu", "swiglu.backward"]),
+        (512, ["products.up_swiglu", "products.down_swiglu_backward"]),
         (2048, ALL[:2]),
         (8192, ALL),
     ],

@@ -163,6 +163,7 @@ extern "C" __global__ void __launch_bounds__(32 * NUM_WARPS, 1)
     if (threadIdx.x == 0) prepare_barriers(base);
     __syncwarp();
     cluster_sync();
+    begin();
     if (threadIdx.x >= CONSUMERS) {
         registers_lower<24>();
         if (threadIdx.x == CONSUMERS) produce(qkv, grad_output, lse, delta, base);

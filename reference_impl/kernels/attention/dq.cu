@@ -289,6 +289,7 @@ extern "C" __global__ void __launch_bounds__(32 * NUM_WARPS, 1)
     u32 base = shared_address(shared);
     if (threadIdx.x == 0) prepare_barriers(base);
     __syncthreads();
+    begin();
     if (threadIdx.x >= CONSUMERS) {
         registers_lower<24>();
         if (threadIdx.x == CONSUMERS) produce(qkv, grad_output, output, base);

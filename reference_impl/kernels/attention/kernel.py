@@ -37,6 +37,7 @@ from reference_impl.kernels.attention.tiles import (
     query_gradient,
     rotate_back,
 )
+from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.registry import (
     Constant,
     KernelArgumentError,
@@ -80,7 +81,9 @@ def _forward_kernel(
     BLOCK: tl.constexpr,
     SCALE: tl.constexpr,
     TILED: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     WIDTH: tl.constexpr = (HEADS + 2 * KV_HEADS) * 2 * HALF
     batch, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     # The programs with most keys start first.
@@ -121,7 +124,9 @@ def _delta_kernel(
     HALF: tl.constexpr,
     HALF_BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     batch, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     column, inside = columns(HALF, HALF_BLOCK)
@@ -150,7 +155,9 @@ def _backward_kernel(
     BLOCK: tl.constexpr,
     SCALE: tl.constexpr,
     TILED: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     WIDTH: tl.constexpr = (HEADS + 2 * KV_HEADS) * 2 * HALF
     OUT_WIDTH: tl.constexpr = HEADS * 2 * HALF
     batch, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
@@ -199,7 +206,9 @@ def _reduce_kernel(
     HALF: tl.constexpr,
     HALF_BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     WIDTH: tl.constexpr = (HEADS + 2 * KV_HEADS) * 2 * HALF
     GROUP: tl.constexpr = HEADS // KV_HEADS
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)

@@ -17,6 +17,7 @@ import functools
 import triton.language as tl
 from torch import Tensor
 
+from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.registry import KernelSpec, Pointer, kernel, launch, require_shape
 
 BLOCK = 1024
@@ -26,8 +27,9 @@ _NUM_WARPS = 4
 
 @kernel("flat", "starts", "counts", "partials")
 def _squared_sum_kernel(
-    flat: tl.tensor, starts: tl.tensor, counts: tl.tensor, partials: tl.tensor, SIZE: tl.constexpr
+    flat: tl.tensor, starts: tl.tensor, counts: tl.tensor, partials: tl.tensor, SIZE: tl.constexpr, PDL: tl.constexpr
 ) -> None:
+    begin(PDL)
     program = tl.program_id(0)
     lane = tl.arange(0, SIZE)
     inside = lane < tl.load(counts + program)
@@ -45,7 +47,9 @@ def _scale_reduce_kernel(
     EPS: tl.constexpr,
     PARTIALS: tl.constexpr,
     SIZE: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     group = tl.program_id(0)
     end = tl.load(group_starts + group + 1)
     lane = tl.arange(0, SIZE)
@@ -70,7 +74,9 @@ def _scale_apply_kernel(
     counts: tl.tensor,
     groups: tl.tensor,
     SIZE: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     program = tl.program_id(0)
     lane = tl.arange(0, SIZE)
     inside = lane < tl.load(counts + program)

@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.registry import (
     KernelSpec,
     Pointer,
@@ -38,6 +39,8 @@ _VECTOR = 8
 _VECTORS_PER_THREAD = 2
 _VECTORS_PER_WARP = 32 * _VECTORS_PER_THREAD
 _MAX_WARPS = 32
+# Of the kernel that reads once: 109 us in place of 127 with 32 warps, for 512 tokens of 151,936 on an H100.
+_MAX_WARPS_OF_ONE_PASS = 16
 
 
 @device_function
@@ -78,7 +81,9 @@ def _forward_backward_kernel(
     VECTORS: tl.constexpr,
     VECTOR: tl.constexpr,
     IGNORED_TARGET: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     row = logits + tl.program_id(0).to(tl.int64) * V
     target = tl.load(targets + tl.program_id(0))
     valid = target != IGNORED_TARGET
@@ -115,7 +120,9 @@ def _from_statistics_kernel(
     VECTORS: tl.constexpr,
     VECTOR: tl.constexpr,
     IGNORED_TARGET: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     row = logits + tl.program_id(0).to(tl.int64) * V
     target = tl.load(targets + tl.program_id(0))
     valid = target != IGNORED_TARGET
@@ -133,15 +140,15 @@ def _from_statistics_kernel(
     _write_gradient(row, target, valid, tl.load(scale), row_maximum, row_total, column, V, VECTORS * VECTOR)
 
 
-def _warps(vocabulary: int) -> int:
+def _warps(vocabulary: int, most: int) -> int:
     vectors = int(triton.next_power_of_2(-(-vocabulary // _VECTOR)))
-    return max(1, min(_MAX_WARPS, vectors // _VECTORS_PER_WARP))
+    return max(1, min(most, vectors // _VECTORS_PER_WARP))
 
 
 @functools.cache
 def forward_backward_spec(tokens: int, vocabulary: int, dtype: str) -> KernelSpec:
     """Kernel of `forward_backward_` for logits [tokens, vocabulary] of `dtype`."""
-    num_warps = _warps(vocabulary)
+    num_warps = _warps(vocabulary, _MAX_WARPS)
     return KernelSpec(
         op="cross_entropy.forward_backward",
         shape=(tokens, vocabulary),
@@ -169,7 +176,7 @@ def forward_backward_spec(tokens: int, vocabulary: int, dtype: str) -> KernelSpe
 @functools.cache
 def from_statistics_spec(tokens: int, vocabulary: int, parts: int, dtype: str) -> KernelSpec:
     """Kernel of `from_statistics_` for logits [tokens, vocabulary] of `dtype`, in so many parts."""
-    num_warps = _warps(vocabulary)
+    num_warps = _warps(vocabulary, _MAX_WARPS_OF_ONE_PASS)
     return KernelSpec(
         op="cross_entropy.from_statistics",
         shape=(tokens, vocabulary, parts),

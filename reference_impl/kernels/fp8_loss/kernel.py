@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from reference_impl.kernels.cross_entropy.kernel import _MAX_WARPS, _VECTOR, _VECTORS_PER_THREAD, IGNORED
+from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.fp8_loss.naive import FACTOR
 from reference_impl.kernels.registry import KernelSpec, Pointer, dtype_name, kernel, launch, require_shape
 
@@ -31,7 +32,9 @@ def _forward_backward_kernel(
     VECTOR: tl.constexpr,
     IGNORED_TARGET: tl.constexpr,
     FACTOR: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     row = logits + tl.program_id(0).to(tl.int64) * V
     out = gradient + tl.program_id(0).to(tl.int64) * V
     target = tl.load(targets + tl.program_id(0))

@@ -19,6 +19,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.nf4.kernel import _codebook
 from reference_impl.kernels.registry import KernelArgumentError, KernelSpec, Pointer, kernel, launch, require_shape
 
@@ -38,7 +39,9 @@ def _rows_kernel(
     WORD_COUNT: tl.constexpr,
     WORDS_A_ROW: tl.constexpr,
     WORDS: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     codebook = _codebook()
     index = tl.program_id(0) * WORDS + tl.arange(0, WORDS)
     inside = index < WORD_COUNT
@@ -62,7 +65,9 @@ def _transposed_kernel(
     R: tl.constexpr,
     C: tl.constexpr,
     ROWS: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     codebook = _codebook()
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = row < R

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.fp8_rows.kernel import empty_rows, row_scale, row_warps
 from reference_impl.kernels.registry import KernelSpec, Pointer, dtype_name, kernel, launch, require_shape
 from reference_impl.kernels.rms_norm.kernel import _backward_rows
@@ -33,7 +34,9 @@ def _forward_kernel(
     EPS: tl.constexpr,
     ADD: tl.constexpr,
     KEEP: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < H
@@ -71,7 +74,9 @@ def _backward_kernel(
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     ADD_RESIDUAL: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     g = tl.load(gain + column, mask=column < H, other=0.0)

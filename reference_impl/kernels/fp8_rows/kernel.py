@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.registry import KernelSpec, Pointer, device_function, dtype_name, kernel, launch
 
 # Elements a thread of a row kernel holds: two 16-byte loads of bf16.
@@ -31,7 +32,10 @@ def row_scale(amax: tl.tensor) -> tl.tensor:
 
 
 @kernel("scale")
-def _quantize_kernel(x: tl.tensor, data: tl.tensor, scale: tl.tensor, C: tl.constexpr, BLOCK: tl.constexpr) -> None:
+def _quantize_kernel(
+    x: tl.tensor, data: tl.tensor, scale: tl.tensor, C: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+) -> None:
+    begin(PDL)
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < C

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.fp8_rows.kernel import empty_rows, row_scale
 from reference_impl.kernels.registry import (
     KernelSpec,
@@ -70,7 +71,9 @@ def _forward_kernel(
     WIDTH: tl.constexpr,
     FIRST: tl.constexpr,
     SECOND: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, FIRST)
     rest = FIRST + tl.arange(0, SECOND)
@@ -91,7 +94,9 @@ def _backward_kernel(
     WIDTH: tl.constexpr,
     FIRST: tl.constexpr,
     SECOND: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, FIRST)
     rest = FIRST + tl.arange(0, SECOND)

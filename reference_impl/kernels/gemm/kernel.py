@@ -17,6 +17,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.registry import (
     KernelArgumentError,
     KernelSpec,
@@ -45,7 +46,9 @@ def _backward_a_kernel(
     SIZE: tl.constexpr,
     UNROLLED: tl.constexpr,
     ACCUMULATE: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     k = (tl.program_id(0) * SIZE + tl.arange(0, SIZE)).to(tl.int64)
     m = (tl.program_id(1) * SIZE + tl.arange(0, SIZE)).to(tl.int64)
     total = tl.zeros([SIZE, SIZE], tl.float32)
@@ -75,7 +78,9 @@ def _backward_b_kernel(
     SIZE: tl.constexpr,
     UNROLLED: tl.constexpr,
     ACCUMULATE: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     n = (tl.program_id(0) * SIZE + tl.arange(0, SIZE)).to(tl.int64)
     k = (tl.program_id(1) * SIZE + tl.arange(0, SIZE)).to(tl.int64)
     total = tl.zeros([SIZE, SIZE], tl.float32)

@@ -23,6 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.registry import KernelSpec, Pointer, dtype_name, kernel, launch, require_shape
 from reference_impl.kernels.rms_norm.kernel import (
     REDUCE_COLUMNS,
@@ -73,7 +74,9 @@ def _partials_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     CHUNK: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     OUTPUT_BLOCKS: tl.constexpr = (OUTPUTS + COLUMNS - 1) // COLUMNS
     RANK_BLOCKS: tl.constexpr = (RANKS + RANK_BLOCK - 1) // RANK_BLOCK
     block = tl.program_id(0) // RANK_BLOCKS
@@ -126,7 +129,9 @@ def _reduce_kernel(
     HIDDEN: tl.constexpr,
     GAIN_ROWS: tl.constexpr,
     GAIN_COLUMNS: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     SIZE: tl.constexpr = B_SIZE + A_SIZE
     PRODUCT_BLOCKS: tl.constexpr = (SIZE + BLOCK - 1) // BLOCK
     GAIN_BLOCKS: tl.constexpr = (HIDDEN + GAIN_COLUMNS - 1) // GAIN_COLUMNS

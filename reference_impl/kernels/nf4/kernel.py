@@ -20,6 +20,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.registry import (
     KernelArgumentError,
     KernelSpec,
@@ -104,8 +105,14 @@ def _decode_and_store(
 
 @kernel()
 def _dequantize_kernel(
-    words: tl.tensor, absmax: tl.tensor, out: tl.tensor, WORD_COUNT: tl.constexpr, WORDS: tl.constexpr
+    words: tl.tensor,
+    absmax: tl.tensor,
+    out: tl.tensor,
+    WORD_COUNT: tl.constexpr,
+    WORDS: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     codebook = _codebook()
     i0 = tl.program_id(0) * (4 * WORDS) + tl.arange(0, WORDS)
     i1 = i0 + WORDS
@@ -135,7 +142,9 @@ def _dequantize_double_kernel(
     out: tl.tensor,
     WORD_COUNT: tl.constexpr,
     WORDS: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     codebook = _codebook()
     mean = tl.load(offset)
     i0 = tl.program_id(0) * (4 * WORDS) + tl.arange(0, WORDS)

@@ -64,6 +64,7 @@ extern "C" __global__ void __launch_bounds__(32 * NUM_WARPS, 1)
     const Places places(memory);
     const u32 rank = cluster_rank(), group = threadIdx.x / 128;
     prepare_barriers(places);
+    begin();
     if (group == 2) {
         registers_lower<24>();
         if (threadIdx.x % 128 == 0) feed(places, {left, right, left, right}, rank);

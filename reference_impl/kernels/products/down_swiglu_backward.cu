@@ -3,15 +3,16 @@
 // left [M, K], right [K, N], gate_up and grad_gate_up [M, 2N], which may be one, all bf16. grad_act is never rounded
 // nor stored:
 //     grad_gate = grad_act * up * s * (1 + gate * (1 - s)),  grad_up = grad_act * gate * s,  s = 1 / (1 + exp(-gate))
-// An epilogue takes gate and up chunk by chunk through two buffers, and writes its results over them.
+// An epilogue takes gate and up chunk by chunk through three buffers, and writes its results over them.
 #define TRANSPOSED 1
-#define BUFFERS 2
-#define EPILOGUE_BYTES (BUFFERS * 2 * 64 * 64 * 2)
+#define BUFFERS 3
+#define CHUNK_COLUMNS 32
+#define EPILOGUE_BYTES (BUFFERS * 2 * 64 * CHUNK_COLUMNS * 2)
 #define N WIDTH
 #include "product.cuh"
 
 #define TOGETHER 4  // pairs, for whose reads a thread waits once
-#define ROUNDS (CHUNKS / BUFFERS)  // of the buffers, a tile
+#define ROUNDS (CHUNKS / BUFFERS)  // of the buffers, a tile: a whole number
 
 __device__ __forceinline__ u32 buffer_of(const Places& places, u32 group, int chunk) {
     return places.epilogue + group * EPILOGUE_BYTES + chunk % BUFFERS * (2 * CHUNK_BYTES);
@@ -90,6 +91,7 @@ extern "C" __global__ void __launch_bounds__(32 * NUM_WARPS, 1)
     const Places places(memory);
     const u32 rank = cluster_rank(), group = threadIdx.x / 128;
     prepare_barriers(places);
+    begin();
     if (group == 2) {
         registers_lower<24>();
         if (threadIdx.x % 128 == 0) feed(places, {left, right, left, right}, rank);

@@ -44,14 +44,15 @@ _CLUSTER = 2
 _GROUP = 8
 _CHUNK = 64  # rows and columns of what an epilogue moves at a time
 _CHUNK_BYTES = _CHUNK * _CHUNK * 2
-_NARROW = 32  # columns of it in `up_swiglu`
+_NARROW = 32  # columns of it where gate and up go through it
+_NARROW_BYTES = _CHUNK * _NARROW * 2
 _ALIGNMENT = 1024
 _BARRIER_BYTES = 128
 # Tokens from which a kernel serves. Below, tiles are too few for all multiprocessors, and a library has smaller ones.
 # On an H100 (us; library with the kernels around it, here): up 52.2, 48.7 at 512 tokens, 190, 158 at 2048; down 41.2,
-# 41.6 and 145, 109; the last product alone, without the addition, 31.1, 66.7, 72.9, 76.2, and 145, 149 at 4096 tokens.
+# 38.1 and 145, 108; the last product alone, without the addition, 31.1, 66.7, 72.9, 76.2, and 145, 149 at 4096 tokens.
 _UP_FROM = 512
-_DOWN_BACKWARD_FROM = 1024
+_DOWN_BACKWARD_FROM = 512
 _ADD_FROM = 4096
 # Tokens and vocabulary from which `head_logits` serves. With the loss and the gradient's product (us; a library and a
 # loss that reads twice, here): 863, 818 at 512 tokens of 151,936; 552, 647 at 300; 194, 203 at a vocabulary of 32,000.
@@ -149,9 +150,9 @@ def _chunks(pointer: int, rows: int, columns: int, width: int = _CHUNK) -> Tenso
     return TensorMap(pointer, (columns, rows), (columns,), (width, _CHUNK), swizzle=2 * width)
 
 
-def _gated_chunks(pointer: int, rows: int, columns: int, width: int = _CHUNK) -> TensorMap:
+def _gated_chunks(pointer: int, rows: int, columns: int) -> TensorMap:
     """Boxes of gate or of up of a matrix [rows, 2 * columns]; none reaches from one into the other."""
-    return TensorMap(pointer, (columns, 2, rows), (columns, 2 * columns), (width, 1, _CHUNK), swizzle=2 * width)
+    return TensorMap(pointer, (columns, 2, rows), (columns, 2 * columns), (_NARROW, 1, _CHUNK), swizzle=2 * _NARROW)
 
 
 @functools.cache
@@ -164,10 +165,10 @@ def up_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
         (
             _rows(0, tokens, hidden, _ROWS),
             _rows(1, 2 * intermediate, hidden, _COLUMNS // 2),
-            _gated_chunks(2, tokens, intermediate, _NARROW),
+            _gated_chunks(2, tokens, intermediate),
             _chunks(3, tokens, intermediate, _NARROW),
         ),
-        epilogue_bytes=2 * 3 * _NARROW * _CHUNK * 2,  # two buffers of gate, up and act
+        epilogue_bytes=2 * 3 * _NARROW_BYTES,  # two buffers of gate, up and act
     )
 
 
@@ -184,7 +185,7 @@ def down_backward_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpe
             _gated_chunks(2, tokens, intermediate),
             _gated_chunks(3, tokens, intermediate),
         ),
-        epilogue_bytes=2 * 2 * _CHUNK_BYTES,  # two buffers of gate and up
+        epilogue_bytes=3 * 2 * _NARROW_BYTES,  # three buffers of gate and up
     )
 
 

@@ -188,19 +188,22 @@ __device__ __forceinline__ void multiply_tile(
     settle(c);
 }
 
-// An epilogue moves chunks [64, 64] of a tile. Rows of 64 bytes took no longer, and twice as many requests.
+// An epilogue moves chunks [64, CHUNK_COLUMNS] of a tile: 64 columns, or 32, whose buffers are half as large.
+#ifndef CHUNK_COLUMNS
 #define CHUNK_COLUMNS 64
+#endif
 #define CHUNK_BYTES (64 * CHUNK_COLUMNS * 2)
 #define CHUNKS_ACROSS (COLUMNS / CHUNK_COLUMNS)
 #define CHUNKS (2 * CHUNKS_ACROSS)
 #define PAIRS_OF_A_CHUNK (CHUNK_COLUMNS / 4)  // of neighbours that one thread holds
 
-// Where pair `pair` of a thread's lies in a chunk with the 128-byte swizzle. Eight rows and four columns of a warp fall
-// on all 32 banks.
+// Where pair `pair` of a thread's lies in a chunk whose rows are swizzled as the copy engine does it (128 bytes, or 64).
+// Eight rows and four columns of a warp fall on all 32 banks.
 __device__ __forceinline__ u32 chunk_offset(u32 pair) {
     const u32 lane = threadIdx.x % 32, eight = pair / 2;
     const u32 row = threadIdx.x % 128 / 32 * 16 + pair % 2 * 8 + lane / 4;
-    return row * 128 + ((eight ^ (row & 7)) << 4) + lane % 4 * 4;
+    const u32 moved = CHUNK_COLUMNS == 64 ? row & 7 : row >> 1 & 3;
+    return row * (2 * CHUNK_COLUMNS) + ((eight ^ moved) << 4) + lane % 4 * 4;
 }
 
 // The accumulators of a thread's pair.

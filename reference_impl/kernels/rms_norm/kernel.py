@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.registry import (
     KernelSpec,
     Pointer,
@@ -51,7 +52,9 @@ def _forward_kernel(
     H: tl.constexpr,
     BLOCK: tl.constexpr,
     EPS: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < H
@@ -74,7 +77,9 @@ def _add_forward_kernel(
     H: tl.constexpr,
     BLOCK: tl.constexpr,
     EPS: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < H
@@ -105,7 +110,9 @@ def _backward_kernel(
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     ADD_RESIDUAL: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     g = tl.load(gain + column, mask=column < H, other=0.0)
@@ -156,7 +163,9 @@ def _reduce_gain_kernel(
     H: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     norm = tl.program_id(1)
     reduce_gain(partials + norm * P * H, grad_gain + norm * H, tl.program_id(0), P, H, ROWS, COLUMNS)
 

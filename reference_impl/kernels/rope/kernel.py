@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.registry import (
     KernelArgumentError,
     KernelSpec,
@@ -51,7 +52,9 @@ def _add_rotate_kernel(
     R_BLOCK: tl.constexpr,
     BLOCK: tl.constexpr,
     EACH: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     lane = tl.arange(0, HALF_BLOCK)
     rank = tl.arange(0, R_BLOCK)

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.registry import KernelSpec, Pointer, dtype_name, kernel, launch, require_shape
 
 _ELEMENTS_PER_THREAD = 8
@@ -21,7 +22,10 @@ _MAX_BLOCK = 4096
 
 
 @kernel()
-def _backward_kernel(grad_p: tl.tensor, p: tl.tensor, grad_s: tl.tensor, C: tl.constexpr, BLOCK: tl.constexpr) -> None:
+def _backward_kernel(
+    grad_p: tl.tensor, p: tl.tensor, grad_s: tl.tensor, C: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+) -> None:
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64) * C
     lane = tl.arange(0, BLOCK)
     products = tl.zeros([BLOCK], tl.float32)

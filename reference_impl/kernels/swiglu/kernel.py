@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.registry import KernelSpec, Pointer, dtype_name, kernel, launch, require_shape
 
 # Eight elements a thread: one 16-byte load of bf16 from each operand.
@@ -24,7 +25,10 @@ _BLOCK = 8 * 32 * _NUM_WARPS
 
 
 @kernel()
-def _forward_kernel(gate_up: tl.tensor, act: tl.tensor, WIDTH: tl.constexpr, BLOCK: tl.constexpr) -> None:
+def _forward_kernel(
+    gate_up: tl.tensor, act: tl.tensor, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+) -> None:
+    begin(PDL)
     blocks: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
     row = (tl.program_id(0) // blocks).to(tl.int64)
     column = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
@@ -38,8 +42,14 @@ def _forward_kernel(gate_up: tl.tensor, act: tl.tensor, WIDTH: tl.constexpr, BLO
 
 @kernel()
 def _backward_kernel(
-    grad_act: tl.tensor, gate_up: tl.tensor, grad_gate_up: tl.tensor, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+    grad_act: tl.tensor,
+    gate_up: tl.tensor,
+    grad_gate_up: tl.tensor,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    begin(PDL)
     blocks: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
     row = (tl.program_id(0) // blocks).to(tl.int64)
     column = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
@@ -56,7 +66,10 @@ def _backward_kernel(
 
 
 @kernel()
-def _silu_forward_kernel(x: tl.tensor, y: tl.tensor, COUNT: tl.constexpr, BLOCK: tl.constexpr) -> None:
+def _silu_forward_kernel(
+    x: tl.tensor, y: tl.tensor, COUNT: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+) -> None:
+    begin(PDL)
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(x + i, mask=i < COUNT, other=0.0).to(tl.float32)
     tl.store(y + i, (value * tl.sigmoid(value)).to(y.dtype.element_ty), mask=i < COUNT)
@@ -64,8 +77,9 @@ def _silu_forward_kernel(x: tl.tensor, y: tl.tensor, COUNT: tl.constexpr, BLOCK:
 
 @kernel()
 def _silu_backward_kernel(
-    grad: tl.tensor, x: tl.tensor, grad_x: tl.tensor, COUNT: tl.constexpr, BLOCK: tl.constexpr
+    grad: tl.tensor, x: tl.tensor, grad_x: tl.tensor, COUNT: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
 ) -> None:
+    begin(PDL)
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     dy = tl.load(grad + i, mask=i < COUNT, other=0.0).to(tl.float32)
     value = tl.load(x + i, mask=i < COUNT, other=0.0).to(tl.float32)

@@ -1,3 +1,8 @@
+// As in `hopper.cuh`.
+__device__ __forceinline__ void begin() {
+    asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
+}
+
 __device__ __forceinline__ void barrier_init(unsigned barrier) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n fence.mbarrier_init.release.cluster;" ::"r"(barrier) : "memory");
 }
