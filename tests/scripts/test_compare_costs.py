@@ -26,8 +26,8 @@ def test_a_row_a_kind_that_either_spent_something_on() -> None:
 
 
 def test_other_units_are_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
-    untimed, timed = (str(GATES / f"2026-11-23-h200-after-{name}") for name in ("untimed", "timed"))
-    assert compare_costs.main([untimed, timed]) == 1
+    one, two = (str(GATES / f"2026-11-23-h200-gate-{name}") for name in ("one", "two"))
+    assert compare_costs.main([one, two]) == 1
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("not the same units: ")
@@ -35,6 +35,6 @@ def test_other_units_are_not_compared(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_published_run_is_read_from_its_archive(capsys: pytest.CaptureFixture[str]) -> None:
-    timed = str(GATES / "2026-11-23-h200-after-timed")
-    assert compare_costs.main([timed, timed]) == 0
-    assert "| timed blocks | 23.1 | 23.1 |" in capsys.readouterr().out
+    run = str(GATES / "2026-11-23-h200-gate-one")
+    assert compare_costs.main([run, run]) == 0
+    assert "| timed blocks | 100.1 | 100.1 |" in capsys.readouterr().out
