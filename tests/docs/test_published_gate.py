@@ -11,7 +11,8 @@ from harness.rejudge import judged
 
 REPORTS = Path(__file__).parents[2] / "reports"
 COMMAND = re.compile(
-    r"^harness judge --gate (\S+(?: \S+)*) +# (\d+) of (\d+) held, (\d+) violated, (\d+) undecided(?: and waived)?: exit code (\d+)$",
+    r"^harness judge --gate (\S+(?: \S+)*) +"
+    r"# (\d+) of (\d+) held, (\d+) violated, (\d+) undecided(?: and waived)?: exit code (\d+)$",
     re.MULTILINE,
 )
 
