@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,7 @@ from reference_impl.kernels.nvrtc import CompilationError, CudaSourceError
 from reference_impl.kernels.spec import Constant, KernelArgumentError, KernelSpec, Pointer
 from reference_impl.offline_compiler import OfflineCompilation, compiled_kernel, describe, rebuild
 
-
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A kernel compiled by an earlier run must not answer for this one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        yield
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def function_of(spec: KernelSpec) -> CudaFunction:

@@ -68,14 +68,6 @@ def _touches(step: str) -> bool:
     return bool(_TOUCHES.match(step)) and not _TOUCHES_NO_TENSOR.match(step)
 
 
-@pytest.fixture(scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A kernel compiled by an earlier run must not answer for this one; one compiled by a test answers for the next."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        yield
-
-
 def one_of_each_source(specs: list[KernelSpec]) -> list[Any]:
     """All, of which `make test` compiles the first of each source."""
     first: dict[object, KernelSpec] = {}

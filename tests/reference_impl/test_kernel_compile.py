@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,16 +12,10 @@ from step_kernels import fp8_specs, gemm_specs, qwen2_specs
 from reference_impl.kernels import registry
 from reference_impl.kernels.registry import KernelSpec
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 TARGETS = (80, 90, 100, 120)
 FP8_TARGETS = (90, 100, 120)  # e4m3 came with 8.9
-
-
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A kernel compiled by an earlier run must not answer for this one; one compiled by a test answers for the next."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        yield
 
 
 def ptx_of(spec: KernelSpec, sm: int) -> str:
