@@ -102,7 +102,7 @@ def compare_gradients(config: TrainConfig, points: dict[int, Tensor], found: Fou
 
 def of_arm(config: TrainConfig, arm: str) -> TrainConfig:
     if arm == OTHER:
-        return replace(config, loss_chunk=config.loss_chunk // 2)
+        return replace(config, loss_chunk=config.chunk_tokens // 2)
     return replace(config, precision="fp8" if arm == "fp8" else "dtype")
 
 

@@ -3,9 +3,9 @@
     product = round(scale_a[m] * scale_b[n] * sum over k of a[m, k] * b[n, k])
 
 M, N rows of the operands, K their summed columns. A scale belongs to a row, so that the kernel that makes a row finds
-it there, and nothing waits for the host. e4m3 for gradients, too: with a scale a row their range is that of one token's
-gradient, of which e4m3 keeps 2^-16, and its third bit of fraction halves the rounding of e5m2. On a CUDA device the
-library multiplies; elsewhere its twin does, in fp32.
+it there, or knows a bound of the row before, and nothing waits for the host. e4m3 for gradients, too: with a scale a
+row their range is that of one token's gradient, of which e4m3 keeps 2^-16, and its third bit of fraction halves the
+rounding of e5m2. On a CUDA device the library multiplies, or `kernels/fp8_products`; elsewhere a twin does, in fp32.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 from reference_impl import ops
 from reference_impl.errors import ReferenceImplError
 from reference_impl.kernels.fp8_rows.naive import power_of_two_scale
+from reference_impl.kernels.nf4 import naive as nf4
 from reference_impl.kernels.nf4.naive import BLOCK
 from reference_impl.nf4 import FrozenMatrix, QuantizedMatrix
 
@@ -34,6 +35,7 @@ class ScaledRows:
 
     data: Tensor  # e4m3 or e5m2 [rows, cols], the summed dimension last
     scale: Tensor  # f32 [rows]; 0-d: of all rows, beside another of one scale alone
+    norm: Tensor | None = None  # f32 [rows]: Euclidean norms before the rounding, where something asks for them
 
     @classmethod
     def of(cls, x: Tensor) -> ScaledRows:
@@ -78,6 +80,37 @@ class Fp8Matrix:
         return ScaledRows(data, self.column_scale)
 
 
+# By how much a row's norm may grow when the row is rounded to e4m3, and what is made of it to bfloat16.
+_ROUNDED = 1.07
+# The largest slope of silu, near 2.4.
+_STEEPEST = 1.1
+
+
+@dataclass(frozen=True)
+class MlpLimits:
+    """What bounds SwiGLU's results in FP8, with the norms of rows: f32 [1] each, see `kernels/fp8_products`.
+
+    Of every column of the intermediate, by Cauchy and Schwarz: |gate| <= |x| |W_gate|, |grad_act| <= |grad| |W_down|.
+    """
+
+    forward: Tensor
+    backward: Tensor
+
+    @classmethod
+    def of(cls, gate_up: QuantizedMatrix, down: QuantizedMatrix) -> MlpLimits:
+        """gate_up [2I, H], down [H, I]: the largest products of norms, of which four are rounded."""
+        gate, up = _dense(gate_up).norm(dim=1).chunk(2)
+        columns = _dense(down).norm(dim=0)
+        forward = (gate * up).amax()
+        backward = (columns * torch.maximum(_STEEPEST * up, gate)).amax()
+        return cls(*(limit.mul(_ROUNDED**4).reshape(1) for limit in (forward, backward)))
+
+
+def _dense(matrix: QuantizedMatrix) -> Tensor:
+    """f32, by torch alone: a kernel would be one that no step has."""
+    return nf4.dequantize(matrix.codes, matrix.absmax, matrix.rows, matrix.cols, torch.float32)
+
+
 class Fp8Products:
     """Multiplies in FP8 and counts what it multiplied. There is no other path: what cannot run in FP8 raises."""
 
@@ -102,6 +135,29 @@ class Fp8Products:
             use_fast_accum=a.data.shape[1] <= self.most_terms_fast,
             **({} if out is None else {"out": out}),
         )
+
+    def serves(self, x: ScaledRows, intermediate: int) -> bool:
+        """Whether SwiGLU is made within the products around it, for x [T, H]."""
+        return x.norm is not None and ops.fp8_serves(x.data, intermediate, self.dtype)
+
+    def up_swiglu(self, x: ScaledRows, weight: ScaledRows, limits: MlpLimits) -> tuple[Tensor, ScaledRows]:
+        """x [T, H], weight [2I, H] -> gate_up [T, 2I] in the compute dtype, and silu(gate) * up [T, I] in FP8."""
+        if x.norm is None or not self.serves(x, weight.data.shape[0] // 2):
+            gate_up = self.multiply(x, weight)
+            return gate_up, ScaledRows(*ops.fp8_swiglu_forward(gate_up))
+        self.count += 1
+        gate_up, data, scale = ops.fp8_up_swiglu(x.data, x.scale, weight.data, weight.scale, x.norm, limits.forward)
+        return gate_up, ScaledRows(data, scale)
+
+    def down_swiglu_backward(
+        self, grad: ScaledRows, weight: ScaledRows, gate_up: Tensor, input_norm: Tensor, limits: MlpLimits
+    ) -> ScaledRows:
+        """grad [T, H], the transposed weight [I, H], gate_up [T, 2I], its input's norms [T] -> gate_up's gradient."""
+        if grad.norm is None or not self.serves(grad, weight.data.shape[0]):
+            return ScaledRows(*ops.fp8_swiglu_backward(self.multiply(grad, weight), gate_up))
+        self.count += 1
+        read = (grad.data, grad.scale, weight.data, weight.scale, gate_up, grad.norm, input_norm, limits.backward)
+        return ScaledRows(*ops.fp8_down_swiglu_backward(*read))
 
 
 # What each code of a type of eight bits stands for, in the order of codes. Made before any step is: what a recorded one

@@ -17,9 +17,19 @@ from reference_impl.attention import StepShape
 from reference_impl.block import Block, BlockContext, BlockWeights
 from reference_impl.config import ModelConfig
 from reference_impl.dense import Ahead
-from reference_impl.fp8 import Fp8Matrix, Fp8Products, ScaledRows
+from reference_impl.fp8 import Fp8Matrix, Fp8Products, MlpLimits, ScaledRows
 from reference_impl.lora import LayerTrainable
 from reference_impl.streams import Beside, StepStreams
+
+
+@dataclass(frozen=True)
+class Fp8Context(BlockContext):
+    """A `BlockContext` with the norms f32 [T] of the rows of which gate_up was made."""
+
+    norm_mid: Tensor
+
+    def tensors(self) -> list[Tensor]:
+        return [*super().tensors(), self.norm_mid]
 
 
 @dataclass(frozen=True)
@@ -48,15 +58,16 @@ class Fp8Block(Block):
         self.in_forward = [matrix.rows for matrix in matrices]
         qkv, output, gate_up, down = matrices
         self.in_backward = [matrix.transposed for matrix in (down, gate_up, output, qkv)]
+        self.limits = MlpLimits.of(gate_up.source, down.source)
 
     def forward_fp8(
         self, residual: Tensor, branch: Tensor | None, shape: StepShape, weights: Ahead[ScaledRows]
-    ) -> tuple[Tensor, Tensor, BlockContext]:
+    ) -> tuple[Tensor, Tensor, Fp8Context]:
         """As `Block.forward`; ``weights`` yields what `in_forward` makes next."""
         config, trainable, multiply = self.config, self.trainable, self.products.multiply
         eps = config.rms_norm_eps
         first, added = (residual, None) if branch is None else (branch, residual)
-        residual_in, normed, data, scale, rstd_in = ops.fp8_norm_add_forward(
+        residual_in, normed, data, scale, rstd_in, _ = ops.fp8_norm_add_forward(
             first, added, trainable.input_norm, eps, keep=True
         )
         qkv = multiply(ScaledRows(data, scale), weights.take(), self.weights.qkv_bias)
@@ -67,31 +78,31 @@ class Fp8Block(Block):
         else:
             attention.rotate_(qkv, shape, config)
         attended, log_sum_exp = attention.forward(qkv, shape, config)
-        residual_mid, _, data, scale, rstd_mid = ops.fp8_norm_add_forward(
+        residual_mid, _, data, scale, rstd_mid, norm_mid = ops.fp8_norm_add_forward(
             multiply(ScaledRows.of(attended), weights.take()), residual_in, trainable.post_attn_norm, eps, keep=False
         )
-        gate_up = multiply(ScaledRows(data, scale), weights.take())
-        branch_out = multiply(ScaledRows(*ops.fp8_swiglu_forward(gate_up)), weights.take())
-        context = BlockContext(
-            residual_in, rstd_in, low_rank, qkv, attended, log_sum_exp, residual_mid, rstd_mid, gate_up
+        gate_up, act = self.products.up_swiglu(ScaledRows(data, scale, norm_mid), weights.take(), self.limits)
+        branch_out = multiply(act, weights.take())
+        context = Fp8Context(
+            residual_in, rstd_in, low_rank, qkv, attended, log_sum_exp, residual_mid, rstd_mid, gate_up, norm_mid
         )
         return residual_mid, branch_out, context
 
     def backward_fp8(
         self,
         grad: Gradient,
-        context: BlockContext,
+        context: Fp8Context,
         shape: StepShape,
         weights: Ahead[ScaledRows],
         streams: StepStreams,
     ) -> tuple[Gradient, Beside[None]]:
         """As `Block.backward`; ``weights`` yields what `in_backward` makes next."""
         trainable, multiply = self.trainable, self.products.multiply
-        grad_act = multiply(grad.rows, weights.take())
-        grad_gate_up = ScaledRows(*ops.fp8_swiglu_backward(grad_act, context.gate_up))
-        del grad_act
+        grad_gate_up = self.products.down_swiglu_backward(
+            grad.rows, weights.take(), context.gate_up, context.norm_mid, self.limits
+        )
         gain_partials = ops.rms_norm_gain_partials(grad.value, 2)
-        grad_mid, data, scale = ops.fp8_norm_backward_to_partials(
+        grad_mid, data, scale, _ = ops.fp8_norm_backward_to_partials(
             multiply(grad_gate_up, weights.take()),
             context.residual_mid,
             trainable.post_attn_norm,
@@ -107,7 +118,7 @@ class Fp8Block(Block):
         )
         grad_low_rank = grad_qkv @ trainable.b
         grad_normed = multiply(ScaledRows.of(grad_qkv), weights.take())
-        value, data, scale = ops.fp8_norm_backward_to_partials(
+        value, data, scale, norm = ops.fp8_norm_backward_to_partials(
             grad_normed.addmm_(grad_low_rank, trainable.scaled_a),
             context.residual_in,
             trainable.input_norm,
@@ -117,4 +128,4 @@ class Fp8Block(Block):
         )
         read = (grad_qkv, grad_low_rank, context.low_rank, context.rstd_in, context.residual_in)
         beside = streams.branch(lambda: self._trainable_gradients(*read, gain_partials))
-        return Gradient(value, ScaledRows(data, scale)), beside
+        return Gradient(value, ScaledRows(data, scale, norm)), beside

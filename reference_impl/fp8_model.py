@@ -6,6 +6,8 @@ bytes): it is not NF4, and one scale serves all of it.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,7 @@ from reference_impl.config import ModelConfig, TrainConfig
 from reference_impl.dense import Ahead
 from reference_impl.errors import ReferenceImplError
 from reference_impl.fp8 import Fp8Products, ScaledRows
-from reference_impl.fp8_block import Fp8Block, Gradient
+from reference_impl.fp8_block import Fp8Block, Fp8Context, Gradient
 from reference_impl.kernels.fp8_loss.naive import FACTOR
 from reference_impl.kernels.fp8_rows.naive import power_of_two_scale
 from reference_impl.model import Model, ModelContext
@@ -81,7 +83,7 @@ class Fp8Model(Model):
         """-> the residual stream [T, H] after all blocks, its norm in FP8, and the norm's rstd [T]."""
         first, added = (residual, None) if branch is None else (branch, residual)
         eps = self.config.rms_norm_eps
-        hidden, _, data, scale, rstd = ops.fp8_norm_add_forward(first, added, self.final_gain, eps, keep=False)
+        hidden, _, data, scale, rstd, _ = ops.fp8_norm_add_forward(first, added, self.final_gain, eps, keep=False)
         return hidden, ScaledRows(data, scale), rstd
 
     def _loss_fp8(self, final: ScaledRows, targets: Tensor, mean_over: int) -> tuple[Tensor, Tensor]:
@@ -105,16 +107,17 @@ class Fp8Model(Model):
     def backward(self, context: ModelContext, shape: StepShape, *, consume: bool) -> None:
         """As `Model.backward`."""
         partials = ops.rms_norm_gain_partials(context.residual_out, 1)
-        value, data, scale = ops.fp8_norm_backward_to_partials(
+        value, data, scale, norm = ops.fp8_norm_backward_to_partials(
             context.grad_final, context.residual_out, self.final_gain, context.rstd_out, partials[0]
         )
-        grad = Gradient(value, ScaledRows(data, scale))
+        grad = Gradient(value, ScaledRows(data, scale, norm))
         remaining = context.blocks if consume else list(context.blocks)
         weights = Ahead([make for block in reversed(self.blocks) for make in block.in_backward], self.streams)
         writing: Beside[None] | None = None
         for block in reversed(self.blocks):
             before = writing
-            grad, writing = block.backward_fp8(grad, remaining.pop(), shape, weights, self.streams)
+            kept = cast("Fp8Context", remaining.pop())  # `forward` made it
+            grad, writing = block.backward_fp8(grad, kept, shape, weights, self.streams)
             if before is not None:
                 before.take()
         if writing is not None:

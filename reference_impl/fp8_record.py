@@ -17,7 +17,7 @@ PRODUCTS_A_CHUNK = 2  # the head's, for each chunk of tokens whose logits exist 
 def products_expected(trainer: Trainer) -> int:
     """Products with frozen weights in one step of the current shape."""
     config, shape = trainer.config, trainer.static.shape
-    chunks = -(-shape.tokens // config.loss_chunk)
+    chunks = -(-shape.tokens // config.chunk_tokens)
     blocks = PRODUCTS_A_BLOCK * trainer.model_config.num_layers
     return config.micro_batches * (blocks + PRODUCTS_A_CHUNK * chunks)
 

@@ -51,10 +51,12 @@ class KernelTable:
     nf4_dequantize: Callable[..., Tensor]
     adamw: Callable[[Tensor, TrainConfig], FlatAdamW]
     fp8_quantize_rows: Callable[[Tensor], tuple[Tensor, Tensor]]
-    fp8_norm_add_forward: Callable[..., tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]]
-    fp8_norm_backward_to_partials: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    fp8_norm_add_forward: Callable[..., tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor]]
+    fp8_norm_backward_to_partials: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]
     fp8_swiglu_forward: Callable[[Tensor], tuple[Tensor, Tensor]]
     fp8_swiglu_backward: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    fp8_up_swiglu: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    fp8_down_swiglu_backward: Callable[..., tuple[Tensor, Tensor]]
     fp8_from_nf4: Callable[[Tensor, Tensor, Tensor, int], Tensor]
     fp8_from_nf4_transposed: Callable[[Tensor, Tensor, Tensor, int], Tensor]
     fp8_loss: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -80,6 +82,7 @@ def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
     attention, swiglu, products = registry.load("attention"), registry.load("swiglu"), registry.load("products")
     cross_entropy = registry.load("cross_entropy")
     fp8_norm, fp8_swiglu, fp8_nf4 = registry.load("fp8_norm"), registry.load("fp8_swiglu"), registry.load("fp8_nf4")
+    fp8_products = registry.load("fp8_products")
     backward_a, backward_b = _products(path)
     return KernelTable(
         backward_a,
@@ -113,6 +116,8 @@ def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
         fp8_norm.backward_to_partials,
         fp8_swiglu.forward,
         fp8_swiglu.backward,
+        fp8_products.up_swiglu,
+        fp8_products.down_swiglu_backward,
         fp8_nf4.rows,
         fp8_nf4.transposed,
         registry.load("fp8_loss").forward_backward,
@@ -173,6 +178,8 @@ def trainer_table(path: GemmPath) -> KernelTable:
         ops.fp8_norm_backward_to_partials,
         ops.fp8_swiglu_forward,
         ops.fp8_swiglu_backward,
+        ops.fp8_up_swiglu,
+        ops.fp8_down_swiglu_backward,
         ops.fp8_from_nf4,
         ops.fp8_from_nf4_transposed,
         ops.fp8_loss_forward_backward,

@@ -81,7 +81,7 @@ class Model:
         self.config = model_config
         self.dtype = dtype
         self.streams = StepStreams(device)
-        self._chunk = config.loss_chunk
+        self._chunk = config.chunk_tokens
         self.trainable = Trainable(model_config, config.rank, config.alpha, config.seed, device, dtype)
         self._load_gains(source)
         self.embedding = source.tensor(EMBEDDING).to(dtype)

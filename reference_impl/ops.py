@@ -246,16 +246,16 @@ def fp8_quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def fp8_norm_add_forward(
     x: Tensor, residual: Tensor | None, gain: Tensor, eps: float, *, keep: bool
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
-    result: tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor]:
+    result: tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor]
     result = _pick("fp8_norm", x).add_forward(x, residual, gain, eps, keep=keep)
     return result
 
 
 def fp8_norm_backward_to_partials(
     grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    result: tuple[Tensor, Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    result: tuple[Tensor, Tensor, Tensor, Tensor]
     result = _pick("fp8_norm", x).backward_to_partials(grad_y, x, gain, rstd, partials, grad_residual)
     return result
 
@@ -267,6 +267,35 @@ def fp8_swiglu_forward(gate_up: Tensor) -> tuple[Tensor, Tensor]:
 
 def fp8_swiglu_backward(grad_act: Tensor, gate_up: Tensor) -> tuple[Tensor, Tensor]:
     result: tuple[Tensor, Tensor] = _pick("fp8_swiglu", gate_up).backward(grad_act, gate_up)
+    return result
+
+
+def fp8_serves(x: Tensor, intermediate: int, dtype: torch.dtype) -> bool:
+    """Whether `fp8_up_swiglu` and `fp8_down_swiglu_backward` serve x [T, H], with results of ``dtype``."""
+    served: bool = _pick("fp8_products", x).serves(*x.shape, intermediate, dtype)
+    return served
+
+
+def fp8_up_swiglu(
+    x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor, norms: Tensor, limit: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    result: tuple[Tensor, Tensor, Tensor]
+    result = _pick("fp8_products", x).up_swiglu(x, x_scale, weight, weight_scale, norms, limit)
+    return result
+
+
+def fp8_down_swiglu_backward(
+    grad: Tensor,
+    grad_scale: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    gate_up: Tensor,
+    norms: Tensor,
+    input_norms: Tensor,
+    limit: Tensor,
+) -> tuple[Tensor, Tensor]:
+    rest = (weight, weight_scale, gate_up, norms, input_norms, limit)
+    result: tuple[Tensor, Tensor] = _pick("fp8_products", grad).down_swiglu_backward(grad, grad_scale, *rest)
     return result
 
 

@@ -94,7 +94,7 @@ def _activations(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: i
 
 def _loss(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
     """The loss, with the head's product where it is ours."""
-    sizes = {"tokens": tokens, "vocabulary": model.vocab_size, "chunk": config.loss_chunk, "dtype": dtype}
+    sizes = {"tokens": tokens, "vocabulary": model.vocab_size, "chunk": config.chunk_tokens, "dtype": dtype}
     if config.precision == "fp8":
         yield from registry.load("fp8_loss").specializations(**sizes)
         return
@@ -104,8 +104,8 @@ def _loss(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> I
 def _mlp(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
     """SwiGLU, with the products around it where one kernel does both."""
     if config.precision == "fp8":
-        yield from registry.load("fp8_swiglu").specializations(
-            tokens=tokens, intermediate=model.intermediate_size, dtype=dtype
+        yield from registry.load("fp8_products").specializations(
+            tokens=tokens, hidden=model.hidden_size, intermediate=model.intermediate_size, dtype=dtype
         )
         return
     yield from registry.load("products").specializations(

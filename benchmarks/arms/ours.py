@@ -24,7 +24,6 @@ def open_ours(job: Job) -> OpenedArm:
         device=job.device,
         weights="nf4_dense" if job.arm == "graphed_dense" else "nf4",
         precision="fp8" if job.arm == "graphed_fp8" else "dtype",
-        loss_chunk=TrainConfig.preset(job.model).loss_chunk,  # a checkpoint folder does not name it
     )
     trainer = Trainer(config)
     capturing = CapturingTrainer(trainer, "none" if job.arm == "ungraphed" else "step")

@@ -44,6 +44,7 @@ def _uncounted(products: Fp8Products) -> None:
         return result if out is None else out.copy_(result)
 
     products.multiply = multiply  # type: ignore[method-assign]
+    products.serves = lambda x, intermediate: False  # type: ignore[method-assign]  # noqa: ARG005 - as the method's
 
 
 @fault(STEP, "no product runs in FP8, and nothing says so", _UNHEEDED)
@@ -142,16 +143,22 @@ def fp8_weight_not_transposed(table: KernelTable) -> None:
     table.fp8_from_nf4_transposed = wrong
 
 
-_QUANTIZING = ("fp8_quantize_rows", "fp8_swiglu_forward", "fp8_swiglu_backward")
+_QUANTIZING = (
+    "fp8_quantize_rows",
+    "fp8_swiglu_forward",
+    "fp8_swiglu_backward",
+    "fp8_up_swiglu",
+    "fp8_down_swiglu_backward",
+)
 
 
 def _with_scales(table: KernelTable, change: Callable[[Tensor], Tensor]) -> None:
-    """Let `change` have the scales of every kernel that gives FP8 data and its scale alone."""
+    """Let `change` have the scales of every kernel whose last results are FP8 data and its scale."""
 
-    def changed(own: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
-        def with_scale(*arguments: Tensor) -> tuple[Tensor, Tensor]:
-            data, scale = own(*arguments)
-            return data, change(scale)
+    def changed(own: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+        def with_scale(*arguments: Tensor) -> tuple[Tensor, ...]:
+            *others, scale = own(*arguments)
+            return *others, change(scale)
 
         return with_scale
 
@@ -162,10 +169,10 @@ def _with_scales(table: KernelTable, change: Callable[[Tensor], Tensor]) -> None
 def _with_data(table: KernelTable, change: Callable[[Tensor], Tensor]) -> None:
     """The same of the data."""
 
-    def changed(own: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
-        def with_data(*arguments: Tensor) -> tuple[Tensor, Tensor]:
-            data, scale = own(*arguments)
-            return change(data), scale
+    def changed(own: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+        def with_data(*arguments: Tensor) -> tuple[Tensor, ...]:
+            *others, data, scale = own(*arguments)
+            return *others, change(data), scale
 
         return with_data
 

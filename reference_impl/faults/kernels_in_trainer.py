@@ -44,6 +44,8 @@ _OPERATORS = {
             "fp8_norm_backward_to_partials",
             "fp8_swiglu_forward",
             "fp8_swiglu_backward",
+            "fp8_up_swiglu",
+            "fp8_down_swiglu_backward",
             "fp8_from_nf4",
             "fp8_from_nf4_transposed",
         )

@@ -153,6 +153,15 @@ __device__ __forceinline__ void copy_in_all(u32 to, const TensorMap& map, int x,
         : "memory");
 }
 
+__device__ __forceinline__ void copy_in_all(
+    u32 to, const TensorMap& map, int x, int y, int z, int u, int v, u32 barrier, u16 mask) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(to),
+        "l"(&map), "r"(x), "r"(y), "r"(z), "r"(u), "r"(v), "r"(barrier), "h"(mask)
+        : "memory");
+}
+
 // Bytes that lie one after the other: a multiple of 16, aligned to 16.
 __device__ __forceinline__ void copy_in(u32 to, const void* from, u32 bytes, u32 barrier) {
     asm volatile(
@@ -185,6 +194,21 @@ __device__ __forceinline__ void copy_out_done() { asm volatile("cp.async.bulk.wa
 
 // What threads wrote to shared memory is there for the copy engine and the tensor cores.
 __device__ __forceinline__ void threads_wrote() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- copies of single threads, into shared memory while they go on
+
+// The cache fetches the 128 bytes around them.
+__device__ __forceinline__ void read_sixteen_bytes(u32 to, const void* from) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void reads_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Until all but the newest `PENDING` groups of this thread are there.
+template <int PENDING>
+__device__ __forceinline__ void reads_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
 
 // ---- products of a warp group
 

@@ -70,7 +70,7 @@ KERNELS: dict[str, str] = {
     for op in (
         *("nf4", "rms_norm", "rope", "attention", "swiglu", "cross_entropy", "softmax", "clip", "gemm", "products"),
         "lora_gradients",
-        *("fp8_rows", "fp8_norm", "fp8_swiglu", "fp8_nf4", "fp8_loss"),
+        *("fp8_rows", "fp8_norm", "fp8_swiglu", "fp8_nf4", "fp8_loss", "fp8_products"),
     )
 }
 """Kernel module of each operation: `load(op)` imports it; each offers `specializations(...) -> list[KernelSpec]`."""

@@ -10,6 +10,7 @@ from reference_impl.step_cases import (
     attention,
     cross_entropy,
     fp8,
+    fp8_products,
     head_logits,
     lora_gradients,
     nf4,
@@ -47,13 +48,17 @@ STEP_OPERATIONS: dict[str, Callable[[Setting], Iterator[KernelComparison]]] = {
     "fp8.swiglu_backward": fp8.swiglu_backward,
     "fp8.weight": fp8.weight,
     "fp8.loss": fp8.loss,
+    "fp8_products.gate_up": fp8_products.gate_up,
+    "fp8_products.act": fp8_products.act,
+    "fp8_products.grad_gate_up": fp8_products.grad_gate_up,
 }
 """Every comparison of an operation in one data type at one magnitude: the model's shape first, then ragged ones."""
 
 FLOAT32_ALONE = ("rope.tables", "adamw.update")
 """Operations whose every operand is fp32, whatever the trainer computes in."""
 
-BFLOAT16_ALONE = tuple(operation for operation in STEP_OPERATIONS if operation.startswith("products."))
+_PRODUCTS = ("products.", "fp8_products.")
+BFLOAT16_ALONE = tuple(operation for operation in STEP_OPERATIONS if operation.startswith(_PRODUCTS))
 """Operations whose kernels take bfloat16 alone."""
 
 __all__ = ["BFLOAT16_ALONE", "FLOAT32_ALONE", "STEP_OPERATIONS", "Setting"]

@@ -53,7 +53,7 @@ def from_statistics(setting: Setting) -> Iterator[KernelComparison]:
 
 
 def _inputs(setting: Setting, operation: str) -> Iterator[tuple[Tensor, Tensor, Tensor | float]]:
-    chunk = min(setting.config.loss_chunk, setting.tokens)
+    chunk = min(setting.config.chunk_tokens, setting.tokens)
     for index, (tokens, vocabulary) in enumerate(((chunk, setting.model.vocab_size), *RAGGED)):
         inputs = setting.inputs(operation, _name(tokens, vocabulary))
         logits = inputs.normal(tokens, vocabulary, scale=setting.magnitude)

@@ -26,7 +26,7 @@ _UNIT = 2.0**-5  # of exact logits at magnitude 1
 
 
 def head_logits(setting: Setting) -> Iterator[KernelComparison]:
-    chunk, model = min(setting.config.loss_chunk, setting.tokens), setting.model
+    chunk, model = min(setting.config.chunk_tokens, setting.tokens), setting.model
     for tokens, hidden, vocabulary in ((chunk, model.hidden_size, model.vocab_size), *RAGGED):
         shape = f"T{tokens} H{hidden} V{vocabulary}"
         yield _exact(setting, shape, tokens, hidden, vocabulary)

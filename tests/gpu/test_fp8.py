@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
-from reference_impl.config import TrainConfig
+from reference_impl.config import MODEL_PRESETS, TrainConfig
 from reference_impl.cuda_graph import CapturingTrainer
-from reference_impl.fp8 import Fp8Products, ScaledRows, _twin
+from reference_impl.fp8 import Fp8Matrix, Fp8Products, MlpLimits, ScaledRows, _twin
 from reference_impl.fp8_record import FP8_NAME, precision_facts
 from reference_impl.kernels import registry
+from reference_impl.kernels.fp8_products import naive as products_twin
 from reference_impl.kernels.fp8_rows import naive as rows_twin
 from reference_impl.kernels.fp8_swiglu import naive as swiglu_twin
+from reference_impl.kernels.target import hopper
+from reference_impl.nf4 import QuantizedMatrix
 from reference_impl.trainer import Trainer
 
 BFLOAT16_ROUNDOFF = 2.0**-8
 TINY = TrainConfig.preset("tiny", precision="fp8", steps=8)
+# Large enough for SwiGLU to be made within its products, where the GPU has them.
+_WIDE = replace(MODEL_PRESETS["qwen2-1.5b"], num_layers=2, vocab_size=1024)
+FUSED = TrainConfig(model=_WIDE, precision="fp8", steps=8, batch_size=4, seq_len=150, learning_rate=1e-2)
 
 
 def _has_row_scales() -> bool:
@@ -32,6 +40,42 @@ pytestmark = [
 def random(*shape: int, seed: int = 0) -> Tensor:
     generator = torch.Generator("cuda").manual_seed(seed)
     return torch.randn(shape, generator=generator, device="cuda").bfloat16()
+
+
+def in_rows(x: Tensor) -> ScaledRows:
+    return replace(ScaledRows.of(x), norm=x.float().norm(dim=1))
+
+
+@pytest.mark.skipif(not hopper(), reason="these kernels are made of Hopper's own instructions")
+@pytest.mark.parametrize("tokens", [512, 1000, 2048])
+def test_swiglu_within_a_product_is_the_twin_and_repeats_its_bits(tokens: int) -> None:
+    hidden, wide = 1536, 8960
+    x, grad = in_rows(random(tokens, hidden)), in_rows(random(tokens, hidden, seed=1))
+    up, down = QuantizedMatrix.from_dense(random(2 * wide, hidden, seed=2) * 0.02), random(hidden, wide, seed=3) * 0.02
+    limits = MlpLimits.of(up, QuantizedMatrix.from_dense(down))
+    made, weight = Fp8Products(torch.bfloat16), Fp8Matrix.of(up).rows()
+    transposed = Fp8Matrix.of(QuantizedMatrix.from_dense(down)).transposed()
+    assert made.serves(x, wide)
+    gate_up, act = made.up_swiglu(x, weight, limits)
+    assert x.norm is not None
+    assert grad.norm is not None
+    gradient = made.down_swiglu_backward(grad, transposed, gate_up, x.norm, limits)
+    assert made.count == 2
+    read = (x.data, x.scale, weight.data, weight.scale, x.norm, limits.forward)
+    twin_gate_up, *twin_act = products_twin.up_swiglu(*read)
+    assert ((gate_up.float() - twin_gate_up.float()).norm() / twin_gate_up.float().norm()).item() < BFLOAT16_ROUNDOFF
+    back = (grad.data, grad.scale, transposed.data, transposed.scale, gate_up, grad.norm, x.norm, limits.backward)
+    for found, twin in ((act, twin_act), (gradient, products_twin.down_swiglu_backward(*back))):
+        value, other = found.data.float() * found.scale[:, None], twin[0].float() * twin[1][:, None]
+        assert torch.equal(found.scale, twin[1])
+        # a sum that rounds apart to bfloat16 may round apart to e4m3
+        assert ((value - other).norm() / other.norm()).item() < 4 * BFLOAT16_ROUNDOFF
+    for _ in range(100):
+        again, once_more = made.up_swiglu(x, weight, limits)
+        back_again = made.down_swiglu_backward(grad, transposed, gate_up, x.norm, limits)
+        assert torch.equal(again, gate_up)
+        for first, second in ((act, once_more), (gradient, back_again)):
+            assert torch.equal(first.data.view(torch.uint8), second.data.view(torch.uint8))
 
 
 def on_cpu(rows: ScaledRows) -> ScaledRows:
@@ -76,11 +120,18 @@ def test_what_ran_in_fp8_is_counted_on_the_device_too() -> None:
     assert facts["compute_dtype"] == "bfloat16"
 
 
+def test_every_product_that_has_swiglu_within_is_counted() -> None:
+    trainer = Trainer(FUSED)
+    assert precision_facts(trainer)["dtype"] == FP8_NAME
+    assert precision_facts(trainer)["fp8_products"] == 8 * 2 + 2
+
+
+@pytest.mark.parametrize("config", [TINY, FUSED], ids=["apart", "within"])
 @pytest.mark.parametrize("scope", ["step", "backward"])
-def test_a_captured_step_is_the_plain_one_in_bits(scope: str) -> None:
+def test_a_captured_step_is_the_plain_one_in_bits(scope: str, config: TrainConfig) -> None:
     ends: list[Tensor] = []
     for each in ("none", scope):
-        capturing = CapturingTrainer(Trainer(TINY), each)
+        capturing = CapturingTrainer(Trainer(config), each)
         losses = torch.stack([capturing.step(index) for index in range(8)])
         assert capturing.record().failure is None
         ends.append(torch.cat((losses, capturing.trainer.trainable.flat)))

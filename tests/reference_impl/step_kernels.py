@@ -59,5 +59,6 @@ def hopper_specs() -> list[KernelSpec]:
     model = replace(MODEL_PRESETS["qwen2-1.5b"], num_layers=1)
     config = TrainConfig(model=model, batch_size=4, device="cpu", loss_chunk=512)
     with planning_for("sm_90"):
-        planned = [*plan(model, config, (2048,)), *plan(model, replace(config, weights="full"), (2048,))]
+        others = replace(config, weights="full"), replace(config, precision="fp8")
+        planned = [spec for each in (config, *others) for spec in plan(model, each, (2048,))]
     return list(dict.fromkeys(spec for spec in planned if isinstance(spec.function, CudaFunction)))

@@ -19,7 +19,7 @@ from reference_impl.kernels.registry import KernelSpec, Pointer, dtype_name, ker
 from reference_impl.kernels.rms_norm.kernel import _backward_rows
 
 
-@kernel("scale", "rstd")
+@kernel("scale", "rstd", "norm")
 def _forward_kernel(
     x: tl.tensor,
     residual: tl.tensor,
@@ -29,6 +29,7 @@ def _forward_kernel(
     data: tl.tensor,
     scale: tl.tensor,
     rstd: tl.tensor,
+    norm: tl.tensor,
     H: tl.constexpr,
     BLOCK: tl.constexpr,
     EPS: tl.constexpr,
@@ -56,9 +57,10 @@ def _forward_kernel(
     tl.store(data + offset, (result * inverse).to(data.dtype.element_ty), mask=inside)
     tl.store(scale + row, s)
     tl.store(rstd + row, inverse_rms)
+    tl.store(norm + row, tl.sqrt_rn(tl.sum(result * result)))
 
 
-@kernel("scale", "rstd")
+@kernel("scale", "rstd", "norm")
 def _backward_kernel(
     grad_y: tl.tensor,
     x: tl.tensor,
@@ -68,6 +70,7 @@ def _backward_kernel(
     grad_x: tl.tensor,
     data: tl.tensor,
     scale: tl.tensor,
+    norm: tl.tensor,
     partials: tl.tensor,
     T: tl.constexpr,
     H: tl.constexpr,
@@ -100,6 +103,7 @@ def _backward_kernel(
         s, inverse = row_scale(tl.max(tl.abs(wide), axis=0))
         tl.store(data + offset, (wide * inverse).to(data.dtype.element_ty), mask=inside)
         tl.store(scale + row, s, mask=row < T)
+        tl.store(norm + row, tl.sqrt_rn(tl.sum(wide * wide)), mask=row < T)
         grad_gain += dy * normed
     tl.store(partials + program * H + column, grad_gain, mask=column < H)
 
@@ -125,6 +129,7 @@ def forward_spec(tokens: int, hidden: int, eps: float, dtype: str, *, add: bool,
             Pointer("data", "fp8e4nv"),
             Pointer("scale", "fp32", aligned=False),
             Pointer("rstd", "fp32", aligned=False),
+            Pointer("norm", "fp32", aligned=False),
         ),
         constexprs={"H": hidden, "BLOCK": block, "EPS": eps, "ADD": add, "KEEP": keep},
         grid=(tokens,),
@@ -153,6 +158,7 @@ def backward_spec(tokens: int, hidden: int, dtype: str, *, add_residual: bool) -
             Pointer("grad_x", dtype),
             Pointer("data", "fp8e4nv"),
             Pointer("scale", "fp32", aligned=False),
+            Pointer("norm", "fp32", aligned=False),
             Pointer("partials", "fp32"),
         ),
         constexprs={"T": tokens, "H": hidden, "BLOCK": block, "ROWS": rows, "ADD_RESIDUAL": add_residual},
@@ -174,8 +180,11 @@ def specializations(*, tokens: int, hidden: int, eps: float, dtype: str, blocks:
 
 def add_forward(
     x: Tensor, residual: Tensor | None, gain: Tensor, eps: float, *, keep: bool
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
-    """x [T, H] (+ residual [T, H]) -> their sum, its norm y in x's dtype if `keep`, y as FP8 data and scale, rstd."""
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor]:
+    """x [T, H] (+ residual [T, H]) -> their sum, its norm y in x's dtype if `keep`, y as FP8 data and scale, rstd.
+
+    Last of all the Euclidean norm f32 [T] of y's rows before they are rounded.
+    """
     tokens, hidden = x.shape
     dtype = dtype_name("fp8_norm.forward", "x", x.dtype)
     spec = forward_spec(tokens, hidden, eps, dtype, add=residual is not None, keep=keep)
@@ -185,17 +194,20 @@ def add_forward(
     total = x if residual is None else torch.empty_like(x)
     y = torch.empty_like(x) if keep else None
     data, scale = empty_rows(tokens, hidden, x)
-    rstd = torch.empty(tokens, dtype=torch.float32, device=x.device)
+    rstd, norm = (torch.empty(tokens, dtype=torch.float32, device=x.device) for _ in range(2))
     # A kernel argument has to be some tensor: x stands for what is not read or not written.
     read, written = x if residual is None else residual, x if y is None else y
-    launch(spec, x, read, gain, total, written, data, scale, rstd)
-    return total, y, data, scale, rstd
+    launch(spec, x, read, gain, total, written, data, scale, rstd, norm)
+    return total, y, data, scale, rstd, norm
 
 
 def backward_to_partials(
     grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """grad_x [T, H] (+ grad_residual) of x's dtype, and as FP8 data and scale; writes the partials, f32 [P, H]."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """grad_x [T, H] (+ grad_residual) of x's dtype, and as FP8 data and scale; writes the partials, f32 [P, H].
+
+    Last of all the Euclidean norm f32 [T] of grad_x's rows.
+    """
     tokens, hidden = x.shape
     dtype = dtype_name("fp8_norm.backward", "x", x.dtype)
     spec = backward_spec(tokens, hidden, dtype, add_residual=grad_residual is not None)
@@ -208,5 +220,6 @@ def backward_to_partials(
     require_shape(spec.op, "partials", partials, (spec.grid[0], hidden))
     grad_x = torch.empty_like(x)
     data, scale = empty_rows(tokens, hidden, x)
-    launch(spec, grad_y, x, gain, rstd, grad_residual, grad_x, data, scale, partials)
-    return grad_x, data, scale
+    norm = torch.empty(tokens, dtype=torch.float32, device=x.device)
+    launch(spec, grad_y, x, gain, rstd, grad_residual, grad_x, data, scale, norm, partials)
+    return grad_x, data, scale, norm

@@ -36,12 +36,13 @@ from reference_impl.kernels.registry import (
 from reference_impl.kernels.target import hopper
 
 _FOLDER = Path(__file__).parent
-_WARPS = 12  # a group that feeds, two that multiply
-_STAGES = 4
-_ROWS, _COLUMNS, _DEPTH = 128, PANEL, 64  # of a tile, and of a stage
-_CLUSTER = 2
+WARPS = 12  # a group that feeds, two that multiply
+STAGES = 4
+ROWS, COLUMNS, _DEPTH = 128, PANEL, 64  # of a tile, and of a stage
+CLUSTER = 2
+RING_BYTES = STAGES * (ROWS + COLUMNS) * 128  # of shared memory
 # Pairs of tiles below each other that are under way together: 4, 8 and 16 took 628, 613 and 634 us at 8192 tokens.
-_GROUP = 8
+GROUP = 8
 _CHUNK = 64  # rows and columns of what an epilogue moves at a time
 _CHUNK_BYTES = _CHUNK * _CHUNK * 2
 _NARROW = 32  # columns of it where gate and up go through it
@@ -88,13 +89,13 @@ def serves_head(tokens: int, hidden: int, vocabulary: int, dtype: torch.dtype) -
 
 def _serves(tokens: int, least: int, dtype: torch.dtype, *widths: int) -> bool:
     # A row is a multiple of 16 bytes, which the copy engine asks for; a panel's width fits what is there.
-    fits = all(width % 8 == 0 and width >= _COLUMNS for width in widths)
+    fits = all(width % 8 == 0 and width >= COLUMNS for width in widths)
     return hopper() and dtype is torch.bfloat16 and tokens >= least and fits
 
 
-def _blocks() -> int:
+def blocks() -> int:
     """One block a multiprocessor, in whole clusters: each takes tile after tile."""
-    return multiprocessors() // _CLUSTER * _CLUSTER
+    return multiprocessors() // CLUSTER * CLUSTER
 
 
 def _spec(
@@ -104,7 +105,7 @@ def _spec(
     parameters: tuple[Parameter, ...],
     epilogue_bytes: int,
     extra: int = 0,
-    group: int = _GROUP,
+    group: int = GROUP,
     statistics: tuple[str, ...] = (),
 ) -> KernelSpec:
     """shape: rows, width and depth of the product; `epilogue_bytes` of one warp group; extra, group: as macros there.
@@ -112,27 +113,26 @@ def _spec(
     statistics: further pointers, which are fp32.
     """
     tokens, width, depth = shape
-    ring = _STAGES * (_ROWS + _COLUMNS) * _DEPTH * 2
     return KernelSpec(
         op=f"products.{name}",
         shape=(*shape, extra) if extra else shape,
         dtype="bf16",
-        constants=(("columns", _COLUMNS),),
-        num_warps=_WARPS,
-        num_stages=_STAGES,
+        constants=(("columns", COLUMNS),),
+        num_warps=WARPS,
+        num_stages=STAGES,
         function=CudaFunction(
             _FOLDER / f"{name}.cu",
             f"products_{name}",
             parameters,
-            shared_memory=_ALIGNMENT + ring + 2 * epilogue_bytes + _BARRIER_BYTES,
-            cluster=_CLUSTER,
+            shared_memory=_ALIGNMENT + RING_BYTES + 2 * epilogue_bytes + _BARRIER_BYTES,
+            cluster=CLUSTER,
         ),
         pointers=(
             *(Pointer(pointer, "bf16") for pointer in pointers),
             *(Pointer(pointer, "fp32") for pointer in statistics),
         ),
-        constexprs={"M": tokens, "WIDTH": width, "K": depth, "EXTRA": extra, "COLUMNS": _COLUMNS, "GROUP": group},
-        grid=(_blocks(),),
+        constexprs={"M": tokens, "WIDTH": width, "K": depth, "EXTRA": extra, "COLUMNS": COLUMNS, "GROUP": group},
+        grid=(blocks(),),
     )
 
 
@@ -163,8 +163,8 @@ def up_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
         (tokens, intermediate, hidden),
         ("x", "weight", "gate_up", "act"),
         (
-            _rows(0, tokens, hidden, _ROWS),
-            _rows(1, 2 * intermediate, hidden, _COLUMNS // 2),
+            _rows(0, tokens, hidden, ROWS),
+            _rows(1, 2 * intermediate, hidden, COLUMNS // 2),
             _gated_chunks(2, tokens, intermediate),
             _chunks(3, tokens, intermediate, _NARROW),
         ),
@@ -180,7 +180,7 @@ def down_backward_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpe
         (tokens, intermediate, hidden),
         ("grad", "weight", "gate_up", "grad_gate_up"),
         (
-            _rows(0, tokens, hidden, _ROWS),
+            _rows(0, tokens, hidden, ROWS),
             _columns(1, hidden, intermediate),
             _gated_chunks(2, tokens, intermediate),
             _gated_chunks(3, tokens, intermediate),
@@ -197,8 +197,8 @@ def add_spec(tokens: int, summed: int, hidden: int) -> KernelSpec:
         (tokens, hidden, summed),
         ("x", "weight", "residual", "out"),
         (
-            _rows(0, tokens, summed, _ROWS),
-            _rows(1, hidden, summed, _COLUMNS // 2),
+            _rows(0, tokens, summed, ROWS),
+            _rows(1, hidden, summed, COLUMNS // 2),
             _chunks(2, tokens, hidden),
             _chunks(3, tokens, hidden),
         ),
@@ -214,9 +214,9 @@ def input_gradient_spec(tokens: int, outputs: int, hidden: int, extra: int) -> K
         (tokens, hidden, outputs),
         ("grad", "weight", "grad_extra", "weight_extra", "out"),
         (
-            _rows(0, tokens, outputs, _ROWS),
+            _rows(0, tokens, outputs, ROWS),
             _columns(1, outputs, hidden),
-            _rows(2, tokens, extra, _ROWS),
+            _rows(2, tokens, extra, ROWS),
             _columns(3, extra, hidden),
             _chunks(4, tokens, hidden),
         ),
@@ -233,14 +233,14 @@ def head_spec(tokens: int, hidden: int, vocabulary: int) -> KernelSpec:
         (tokens, vocabulary, hidden),
         ("x", "head", "logits"),
         (
-            _rows(0, tokens, hidden, _ROWS),
-            _rows(1, vocabulary, hidden, _COLUMNS // 2),
+            _rows(0, tokens, hidden, ROWS),
+            _rows(1, vocabulary, hidden, COLUMNS // 2),
             _chunks(2, tokens, vocabulary),
             Address(3),
             Address(4),
         ),
         epilogue_bytes=2 * _CHUNK_BYTES,
-        group=-(-tokens // (2 * _ROWS)),  # all of them: a panel of the head is read from memory once
+        group=-(-tokens // (2 * ROWS)),  # all of them: a panel of the head is read from memory once
         statistics=("maxima", "totals"),
     )
 

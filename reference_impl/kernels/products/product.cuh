@@ -1,7 +1,8 @@
 // One product, left [M, K] @ right, by blocks that stay on their multiprocessor and take tile after tile.
 //
-// Legend: M rows, N columns, K summed; a tile is 128 x COLUMNS of the result, a stage 64 of K; a pair is two tiles
-// below each other, one a block of a cluster, which share the right operand: each block fetches half of it for both.
+// Legend: M rows, N columns, K summed; a tile is 128 x COLUMNS of the result, a stage 128 bytes of each row: 64 of K in
+// bf16, 128 in FP8; a pair is two tiles below each other, one a block of a cluster, which share the right operand: each
+// block fetches half of it for both.
 //
 // Three warp groups: one feeds a ring of stages through the copy engine, two multiply, each a whole tile of its own.
 // While one of these writes its tile out, the other has the tensor cores. So what an epilogue costs is hidden, as long
@@ -11,8 +12,9 @@
 // of a smaller K is summed behind the first, as if its operands stood beside the first ones.
 //
 // Macros: M, N, K, COLUMNS (192), GROUP (pairs of one group, see `tile_of`), TRANSPOSED (the right operand is [K, N],
-// else [N, K]), EXTRA (0, or the second K: 64 at most), EPILOGUE_BYTES (of each warp group), and those of every spec:
-// NUM_STAGES, NUM_WARPS, CLUSTER.
+// else [N, K]), FP8 (both operands are e4m3, else bf16; then neither TRANSPOSED nor EXTRA, and the right one's rows
+// in turns), EXTRA (0, or the second K: 64
+// at most), EPILOGUE_BYTES and SCALE_BYTES (of each warp group), and those of every spec: NUM_STAGES, NUM_WARPS, CLUSTER.
 #pragma once
 
 #if NUM_WARPS != 12 || CLUSTER != 2 || COLUMNS != 192
@@ -21,10 +23,17 @@
 
 #include "../hopper.cuh"
 
+#ifndef FP8
+#define FP8 0
+#endif
+#ifndef SCALE_BYTES
+#define SCALE_BYTES 0
+#endif
+
 #define ROWS 128
-#define DEPTH 64
-#define LEFT_BYTES (ROWS * DEPTH * 2)
-#define RIGHT_BYTES (COLUMNS * DEPTH * 2)
+#define DEPTH (FP8 ? 128 : 64)
+#define LEFT_BYTES (ROWS * 128)
+#define RIGHT_BYTES (COLUMNS * 128)
 #define STAGE_BYTES (LEFT_BYTES + RIGHT_BYTES)
 #define OWN_STEPS ((K + DEPTH - 1) / DEPTH)
 #define STEPS (OWN_STEPS + (EXTRA > 0))
@@ -35,14 +44,15 @@
 // Named barriers: 1 and 2 are the warp groups' own.
 #define TURN_OF_GROUP_0 3
 
-// Shared memory by name: the ring, the epilogues' buffers, the barriers.
+// Shared memory by name: the ring, the epilogues' buffers, their scales, the barriers.
 struct Places {
-    u32 ring, epilogue, barriers;
+    u32 ring, epilogue, scales, barriers;
 
     __device__ __forceinline__ explicit Places(const void* memory) {
         ring = (shared_address(memory) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         epilogue = ring + NUM_STAGES * STAGE_BYTES;
-        barriers = epilogue + 2 * EPILOGUE_BYTES;
+        scales = epilogue + 2 * EPILOGUE_BYTES;
+        barriers = scales + 2 * SCALE_BYTES;
     }
     __device__ __forceinline__ u32 left(u32 stage) const { return ring + stage * STAGE_BYTES; }
     __device__ __forceinline__ u32 right(u32 stage) const { return left(stage) + LEFT_BYTES; }
@@ -98,7 +108,12 @@ __device__ __forceinline__ void fetch_right(
     }
 #else
     const u32 to = places.right(stage) + rank * (RIGHT_BYTES / 2);
+#if FP8
+    // by a map of [group of 32, e, q, b, K], see `fp8_products/fp8.cuh`
+    copy_in_all(to, right, depth, 0, 0, 0, right_row(column, rank) / 32, barrier, 3);
+#else
     copy_in_all(to, right, depth, right_row(column, rank), barrier, 3);
+#endif
 #endif
 }
 
@@ -123,17 +138,26 @@ __device__ __forceinline__ void feed(const Places& places, const Operands& opera
     "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]), \
         "+f"(c[i + 7])
 
-// c [64, COLUMNS] = (add ? c : 0) + a [64, 16] @ b [16, COLUMNS], both by descriptor.
+#define NAMES_OF_ACCUMULATORS \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
+    "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, " \
+    "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, " \
+    "%59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, " \
+    "%78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#if FP8
+#define INSTRUCTION "m64n192k32.f32.e4m3.e4m3"
+#define OPERANDS_OF_INSTRUCTION "}, %96, %97, p, 1, 1;\n}"
+#else
+#define INSTRUCTION "m64n192k16.f32.bf16.bf16"
+#define OPERANDS_OF_INSTRUCTION "}, %96, %97, p, 1, 1, 0, %99;\n}"
+#endif
+
+// c [64, COLUMNS] = (add ? c : 0) + a [64, 32 bytes] @ b [32 bytes, COLUMNS], both by descriptor. FP8 adds with about 14
+// bits, as the library's fast accumulation does (`reference_impl/fp8.py`).
 __device__ __forceinline__ void multiply(float (&c)[ACCUMULATORS_OF_64_ROWS], u64 a, u64 b, int add) {
     asm volatile(
         "{\n .reg .pred p;\n setp.ne.b32 p, %98, 0;\n"
-        " wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
-        "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
-        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
-        "%59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, "
-        "%78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-        "}, %96, %97, p, 1, 1, 0, %99;\n}"
+        " wgmma.mma_async.sync.aligned." INSTRUCTION " {" NAMES_OF_ACCUMULATORS OPERANDS_OF_INSTRUCTION
         : ACCUMULATORS(0), ACCUMULATORS(8), ACCUMULATORS(16), ACCUMULATORS(24), ACCUMULATORS(32), ACCUMULATORS(40),
           ACCUMULATORS(48), ACCUMULATORS(56), ACCUMULATORS(64), ACCUMULATORS(72), ACCUMULATORS(80), ACCUMULATORS(88)
         : "l"(a), "l"(b), "r"(add), "n"(TRANSPOSED));
@@ -168,8 +192,8 @@ __device__ __forceinline__ void multiply_tile(
         const u64 left = tile_descriptor(places.left(stage), 0);
         const u64 right = tile_descriptor(places.right(stage), TRANSPOSED ? DEPTH * 128 : 0);
 #pragma unroll
-        for (int k = 0; k < DEPTH / 16; ++k) {
-            // descriptors count in 16 bytes: 16 elements of K are 32 bytes of a row, or 16 rows of 128 bytes
+        for (int k = 0; k < 4; ++k) {
+            // descriptors count in 16 bytes: one instruction's K is 32 bytes of a row, or 16 rows of 128 bytes
             const u64 b = right + k * (TRANSPOSED ? 128 : 2);
             multiply(c[0], left + 2 * k, b, step + k > 0);
             multiply(c[1], left + 2 * k + 64 * 128 / 16, b, step + k > 0);

@@ -96,6 +96,12 @@ def test_every_fault_is_offered_with_the_code_it_must_give() -> None:
         "fp8_coarser_format": "exceeds_tolerance",
         "fp8_loss_in_e4m3": "exceeds_tolerance",
         "fp8_weight_not_transposed": "exceeds_tolerance",
+        "fp8_bound_too_small": "exceeds_tolerance",
+        "fp8_bound_too_large": "exceeds_tolerance",
+        "fp8_product_without_last_stage": "exceeds_tolerance",
+        "fp8_product_scale_of_another_column": "exceeds_tolerance",
+        "fp8_product_scale_of_another_row": "exceeds_tolerance",
+        "fp8_product_halves_exchanged": "exceeds_tolerance",
     }
     assert QLoRASystem().describe().faults.keys() >= codes.keys()
 
@@ -189,7 +195,9 @@ NOT_IN_THIS_STEP = {
 }
 # Of the head's product with statistics, which no CPU has: `test_head_loss.py`.
 STATISTICS = {name for name in KERNEL_FAULTS if name.startswith("statistics_")}
-SHOWN_ELSEWHERE = {"atomic_gain_reduction", "unwritten_tile"} | LAUNCHES | NOT_IN_THIS_STEP | STATISTICS
+# Of the products in FP8 that have SwiGLU within, which no CPU has either: a drill of `contracts/fp8-v1.yaml` on a GPU.
+WITHIN = {name for name in KERNEL_FAULTS if name.startswith(("fp8_bound_", "fp8_product_"))}
+SHOWN_ELSEWHERE = {"atomic_gain_reduction", "unwritten_tile"} | LAUNCHES | NOT_IN_THIS_STEP | STATISTICS | WITHIN
 
 
 def settings_for(fault: str) -> dict[str, str]:

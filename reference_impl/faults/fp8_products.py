@@ -1,0 +1,94 @@
+"""Faults of the MLP's products in FP8 that have SwiGLU within. Importable without torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from harness.system.protocol import Expectation
+from reference_impl.faults.registry import KERNELS, fault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from reference_impl.kernel_table import KernelTable
+
+_WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
+# A bound is some 400 times a row's largest value; e4m3's normal numbers span 2^15, and 2^3 more are not normal.
+TOO_SMALL, TOO_LARGE = 2.0**-11, 2.0**12
+STAGE = 128  # of the summed dimension
+
+
+@fault(KERNELS, "a row's bound is a thousandth of what it has to be, so that large values saturate", _WRONG)
+def fp8_bound_too_small(table: KernelTable) -> None:
+    _with_limits(table, TOO_SMALL)
+
+
+@fault(KERNELS, "a row's bound is thousands of times what it has to be, so that small values vanish", _WRONG)
+def fp8_bound_too_large(table: KernelTable) -> None:
+    _with_limits(table, TOO_LARGE)
+
+
+def _with_limits(table: KernelTable, factor: float) -> None:
+    """Let the kernels whose scales come from bounds have other ones."""
+    up, down = table.fp8_up_swiglu, table.fp8_down_swiglu_backward
+    table.fp8_up_swiglu = lambda *given: up(*given[:-1], given[-1] * factor)
+    table.fp8_down_swiglu_backward = lambda *given: down(*given[:-1], given[-1] * factor)
+
+
+@fault(KERNELS, "products in FP8 leave out the last terms of the summed dimension that fill no whole stage", _WRONG)
+def fp8_product_without_last_stage(table: KernelTable) -> None:
+    up, down = table.fp8_up_swiglu, table.fp8_down_swiglu_backward
+    table.fp8_up_swiglu = lambda x, *given: up(_whole_stages(x), *given)
+    table.fp8_down_swiglu_backward = lambda grad, *given: down(_whole_stages(grad), *given)
+
+
+def _whole_stages(left: Tensor) -> Tensor:
+    """[T, K], with zeros behind the last whole stage of K, or in the last one where all are whole."""
+    import torch
+
+    cut = left.view(torch.uint8).clone()
+    cut[:, (left.shape[1] - 1) // STAGE * STAGE :] = 0
+    return cut.view(left.dtype)
+
+
+@fault(KERNELS, "a product in FP8 scales each column by the scale of the column before", _WRONG)
+def fp8_product_scale_of_another_column(table: KernelTable) -> None:
+    _with_scale_of_operand(table, 3)
+
+
+@fault(KERNELS, "a product in FP8 scales each row by the scale of the row before", _WRONG)
+def fp8_product_scale_of_another_row(table: KernelTable) -> None:
+    _with_scale_of_operand(table, 1)
+
+
+def _with_scale_of_operand(table: KernelTable, index: int) -> None:
+    """Let both products have other scales of one operand."""
+    up, down = table.fp8_up_swiglu, table.fp8_down_swiglu_backward
+
+    def other(own: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Any]:
+        return lambda *given: own(*given[:index], given[index].roll(1).contiguous(), *given[index + 1 :])
+
+    table.fp8_up_swiglu, table.fp8_down_swiglu_backward = other(up), other(down)
+
+
+@fault(KERNELS, "the epilogue of a product in FP8 takes gate for up and up for gate", _WRONG)
+def fp8_product_halves_exchanged(table: KernelTable) -> None:
+    up, down = table.fp8_up_swiglu, table.fp8_down_swiglu_backward
+
+    def up_exchanged(
+        x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor, *rest: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        half = weight.shape[0] // 2
+        turned, scale = weight.view(torch.uint8).roll(half, dims=0).view(weight.dtype), weight_scale.roll(half)
+        gate_up, _, _ = up(x, x_scale, weight, weight_scale, *rest)
+        return gate_up, *up(x, x_scale, turned, scale, *rest)[1:]
+
+    def down_exchanged(*given: Tensor) -> tuple[Tensor, Tensor]:
+        gate_up = given[4].roll(given[4].shape[1] // 2, dims=1)
+        return down(*given[:4], gate_up, *given[5:])
+
+    import torch
+
+    table.fp8_up_swiglu, table.fp8_down_swiglu_backward = up_exchanged, down_exchanged

@@ -1,0 +1,167 @@
+"""Products of the MLP in FP8 with SwiGLU in the same kernel, for Hopper: `products/product.cuh` says how.
+
+Legend: T tokens, H hidden, I intermediate. Operands are e4m3 [rows, K] with a scale a row (`kernels/fp8_rows`).
+
+    gate_up = x W^T,  act = silu(gate) * up                        `up_swiglu`               act in e4m3
+    grad_gate_up = the backward of SwiGLU of grad W                `down_swiglu_backward`    in e4m3
+
+A result's scale has to be known before its row is: a tile is 192 of 17,920 columns. So it comes from a bound by Cauchy
+and Schwarz, |gate| <= |x| |W_gate|, whose factors are known: the norms of x's rows, found where x was made, and the
+largest norm of W's rows, found when W was loaded. Such a bound lies about sqrt(K) above a factor's usual size, 2^10.6
+for two factors of 1,536 terms, of the 2^14.8 that e4m3's normal numbers span: it costs range and no bit of a value.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from reference_impl.kernels.cuda_parameters import Parameter
+from reference_impl.kernels.cuda_source import Address, CudaFunction, TensorMap
+from reference_impl.kernels.fp8_rows.kernel import empty_rows
+from reference_impl.kernels.products.kernel import CLUSTER, COLUMNS, GROUP, RING_BYTES, ROWS, STAGES, WARPS, blocks
+from reference_impl.kernels.registry import KernelSpec, Pointer, launch, load, require_shape, torch_dtype
+from reference_impl.kernels.target import hopper
+
+_FOLDER = Path(__file__).parent
+_DEPTH = 128  # of a stage: 128 bytes
+_TURNED = 32  # rows of a weight that are laid down in turns
+_ALIGNMENT = 1024
+_BARRIER_BYTES = 128
+_SCALE_BYTES = 2 * COLUMNS + 4 * ROWS  # of a warp group
+_AHEAD_BYTES = 4 * 4 * 16 * 128  # of a warp group: four steps of four reads of 16 bytes, of 128 threads
+# Tokens from which the kernels serve. On an H100 (us; the library's products and `kernels/fp8_swiglu`, then these): up
+# 35, 31 at 512 tokens, 120, 101 at 2048, 473, 415 at 8192; down's gradient 33, 26 and 111, 74 and 420, 298.
+_FROM = 512
+
+
+def serves(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
+    """Whether both kernels are there for x [T, H] and the MLP's matrices, results of `dtype`, and worth it."""
+    # A row is a multiple of 16 bytes, which the copy engine asks for; a panel's width fits what is there.
+    fits = hidden % 16 == 0 and intermediate % _TURNED == 0 and min(hidden, intermediate) >= COLUMNS
+    return hopper() and dtype is torch.bfloat16 and tokens >= _FROM and fits
+
+
+def _spec(
+    name: str,
+    shape: tuple[int, int, int],
+    pointers: tuple[Pointer, ...],
+    maps: tuple[Parameter, ...],
+    epilogue_bytes: int = 0,
+) -> KernelSpec:
+    tokens, width, depth = shape
+    return KernelSpec(
+        op=f"fp8_products.{name}",
+        shape=shape,
+        dtype="fp8e4nv",
+        constants=(("columns", COLUMNS),),
+        num_warps=WARPS,
+        num_stages=STAGES,
+        function=CudaFunction(
+            _FOLDER / f"{name}.cu",
+            f"fp8_products_{name}",
+            (*maps, *(Address(index) for index in range(len(maps), len(pointers)))),
+            shared_memory=_ALIGNMENT + RING_BYTES + 2 * (epilogue_bytes + _SCALE_BYTES) + _BARRIER_BYTES,
+            cluster=CLUSTER,
+        ),
+        pointers=pointers,
+        constexprs={"M": tokens, "WIDTH": width, "K": depth, "EXTRA": 0, "COLUMNS": COLUMNS, "GROUP": GROUP},
+        grid=(blocks(),),
+    )
+
+
+def _left(rows: int, columns: int) -> TensorMap:
+    return TensorMap(0, (columns, rows), (columns,), (_DEPTH, ROWS))
+
+
+def _right(rows: int, columns: int) -> TensorMap:
+    """Boxes of half a panel's rows in turns: of 32 rows 8 q + 2 e + b, b changes first, then q, then e."""
+    sizes, strides = (columns, 2, 4, 4, rows // _TURNED), (columns, 8 * columns, 2 * columns, _TURNED * columns)
+    return TensorMap(1, sizes, strides, (_DEPTH, 2, 4, 4, COLUMNS // 2 // _TURNED))
+
+
+@functools.cache
+def up_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
+    """Kernel of `up_swiglu`."""
+    return _spec(
+        "up_swiglu",
+        (tokens, intermediate, hidden),
+        (
+            *(Pointer(name, "fp8e4nv") for name in ("x", "weight")),
+            Pointer("gate_up", "bf16"),
+            Pointer("act", "fp8e4nv"),
+            *(Pointer(name, "fp32") for name in ("x_scale", "weight_scale", "norms", "limit", "scale")),
+        ),
+        (_left(tokens, hidden), _right(2 * intermediate, hidden)),
+    )
+
+
+@functools.cache
+def down_backward_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
+    """Kernel of `down_swiglu_backward`."""
+    return _spec(
+        "down_swiglu_backward",
+        (tokens, intermediate, hidden),
+        (
+            *(Pointer(name, "fp8e4nv") for name in ("grad", "weight")),
+            Pointer("gate_up", "bf16"),
+            Pointer("grad_gate_up", "fp8e4nv"),
+            *(Pointer(name, "fp32") for name in ("grad_scale", "weight_scale", "norms", "input_norms")),
+            *(Pointer(name, "fp32") for name in ("limit", "scale")),
+        ),
+        (_left(tokens, hidden), _right(intermediate, hidden)),
+        epilogue_bytes=_AHEAD_BYTES,
+    )
+
+
+def specializations(*, tokens: int, hidden: int, intermediate: int, dtype: str) -> list[KernelSpec]:
+    """What the MLP's FP8 products launch of our own, activations of `dtype`: fused kernels, or SwiGLU's."""
+    if serves(tokens, hidden, intermediate, torch_dtype(dtype)):
+        return [up_spec(tokens, hidden, intermediate), down_backward_spec(tokens, hidden, intermediate)]
+    apart: list[KernelSpec] = load("fp8_swiglu").specializations(tokens=tokens, intermediate=intermediate, dtype=dtype)
+    return apart
+
+
+def up_swiglu(
+    x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor, norms: Tensor, limit: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x e4m3 [T, H], scale f32 [T]; weight e4m3 [2I, H], gate's rows first, scale f32 [2I] -> gate_up bf16 [T, 2I].
+
+    norms f32 [T] of x's rows, limit f32 [1]: the largest product of norms of a row of gate and its row of up, both at
+    least. -> act of gate_up as it is stored, as e4m3 data [T, I] and scale f32 [T].
+    """
+    (tokens, hidden), intermediate = x.shape, weight.shape[0] // 2
+    spec = up_spec(tokens, hidden, intermediate)
+    require_shape(spec.op, "weight", weight, (2 * intermediate, hidden))
+    gate_up = torch.empty(tokens, 2 * intermediate, dtype=torch.bfloat16, device=x.device)
+    data, scale = empty_rows(tokens, intermediate, x)
+    launch(spec, x, weight, gate_up, data, x_scale, weight_scale, norms, limit, scale)
+    return gate_up, data, scale
+
+
+def down_swiglu_backward(
+    grad: Tensor,
+    grad_scale: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    gate_up: Tensor,
+    norms: Tensor,
+    input_norms: Tensor,
+    limit: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """grad e4m3 [T, H], weight e4m3 [I, H] transposed, with scales f32 [T], [I]; gate_up bf16 [T, 2I] -> its gradient.
+
+    norms f32 [T] of grad's rows, input_norms f32 [T] of the rows of which gate_up was made, and limit f32 [1], of every
+    column the norm of weight's row times the larger one of 1.1 |up's row| and |gate's row|, all at least.
+    -> e4m3 data [T, 2I], scale f32 [T].
+    """
+    (tokens, hidden), intermediate = grad.shape, weight.shape[0]
+    spec = down_backward_spec(tokens, hidden, intermediate)
+    require_shape(spec.op, "weight", weight, (intermediate, hidden))
+    require_shape(spec.op, "gate_up", gate_up, (tokens, 2 * intermediate))
+    data, scale = empty_rows(tokens, 2 * intermediate, grad)
+    launch(spec, grad, weight, gate_up, data, grad_scale, weight_scale, norms, input_norms, limit, scale)
+    return data, scale
