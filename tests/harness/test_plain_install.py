@@ -64,7 +64,7 @@ def windows(systems: dict[str, PlainInstall]) -> PlainInstall:
 @pytest.mark.parametrize(
     ("command", "shown"),
     [
-        (["check", "contracts"], "18 contracts · 115 claims · 0 errors · "),
+        (["check", "contracts"], "18 contracts · 117 claims · 0 errors · "),
         (["judge", "--check", PUBLISHED], "same     "),
         (["judge", PUBLISHED], "1 planned · 1 held"),
         (["compare", PUBLISHED, PUBLISHED], "the same"),

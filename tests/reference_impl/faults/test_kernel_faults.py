@@ -102,6 +102,7 @@ def test_every_fault_is_offered_with_the_code_it_must_give() -> None:
         "fp8_product_scale_of_another_column": "exceeds_tolerance",
         "fp8_product_scale_of_another_row": "exceeds_tolerance",
         "fp8_product_halves_exchanged": "exceeds_tolerance",
+        "fp8_product_sums_in_fp16": "non_finite",
     }
     assert QLoRASystem().describe().faults.keys() >= codes.keys()
 
