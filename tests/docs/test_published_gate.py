@@ -12,7 +12,7 @@ from harness.rejudge import judged
 REPORTS = Path(__file__).parents[2] / "reports"
 COMMAND = re.compile(
     r"^harness judge --gate (\S+(?: \S+)*) +"
-    r"# (\d+) of (\d+) held, (\d+) violated, (\d+) undecided(?: and waived)?: exit code (\d+)$",
+    r"# (\d+) of (\d+) held, (\d+) violated, (\d+) undecided: exit code (\d+)$",
     re.MULTILINE,
 )
 
@@ -22,7 +22,7 @@ def written() -> list[tuple[str, ...]]:
 
 
 def test_every_gate_of_the_page_says_how_it_was_judged() -> None:
-    assert len(written()) == (REPORTS / "README.md").read_text().count("harness judge --gate") >= 3
+    assert len(written()) == (REPORTS / "README.md").read_text().count("harness judge --gate") >= 2
 
 
 @pytest.mark.parametrize("gate", written(), ids=lambda gate: gate[0].split()[0].rpartition("/")[2])
