@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +17,7 @@ import warm_start
 from planning import NO_GPU
 from published_pages import shared_folder
 from run_builders import make_contract
+from warm_server import LEASE
 from warm_servers import server_of
 from warm_start import Forked
 
@@ -137,3 +141,51 @@ def test_processes_of_a_session_share_a_server(
         assert address == command_server
     # one that needs it no longer does not end it for the others
     assert warm_start.run([sys.executable, "-m", "harness", "--version"], capture_output=True).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One that nothing else asks."""
+    with server_of("commands", tmp_path_factory.mktemp("own"), [str(ROOT), *sys.path]) as address:
+        yield address
+
+
+def left_behind(connection: socket.socket, asked: str, descriptor: int) -> None:
+    """Send as much of a request as whoever asks got to before it was killed."""
+    request = {"command": [sys.executable, "-m", "harness", "--version"], "kept": False, "session": False}
+    text = json.dumps({**request, "env": {}, "cwd": "/", "numbers": [0, 1, 2]}).encode()
+    length = len(text).to_bytes(8, "big")
+    if asked == "lease":
+        connection.sendall(LEASE)
+    elif asked == "half a length":
+        connection.sendall(length[:4])
+    elif asked != "nothing":
+        socket.send_fds(connection, [length], [descriptor] * 3)
+        connection.sendall({"a length": b"", "half an object": text[:20], "all of it": text}[asked])
+
+
+def descriptors_of(process: int) -> int:
+    return len([*Path(f"/proc/{process}/fd").iterdir()])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", ["nothing", "half a length", "a length", "half an object", "all of it", "lease"])
+def test_a_server_outlives_whoever_is_killed_while_it_asks(
+    own_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """The server reads what they sent once they are gone."""
+    with socket.socket(socket.AF_UNIX) as lease:
+        lease.connect(own_server)
+        lease.sendall(LEASE)
+        assert lease.recv(1) == b"+"
+        server = int.from_bytes(lease.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
+        before = descriptors_of(server)
+        os.kill(server, signal.SIGSTOP)
+        with socket.socket(socket.AF_UNIX) as connection, (tmp_path / "printed").open("w") as printed:
+            connection.connect(own_server)
+            left_behind(connection, asked, printed.fileno())
+        os.kill(server, signal.SIGCONT)
+        monkeypatch.setenv(warm_start.COMMANDS, own_server)
+        told = warm_start.run([sys.executable, "-m", "harness", "--version"], capture_output=True, timeout=30)
+        assert told.returncode == 0
+        assert descriptors_of(server) == before

@@ -2,7 +2,8 @@
 
 It does so until its stdin and every lease has ended: a connection on which no request comes. KIND: of `AHEAD`. A
 request is a length, a JSON object (command, env, cwd, numbers of the descriptors, whether it has a session of its own)
-and the descriptors. The answer is the process id, and its wait status once it has ended. See `warm_start`.
+and the descriptors. The answer is the process id, and its wait status once it has ended. Who asks may be killed at any
+point of it, as tests of killed gates do: what it asked in full is forked, and the server lives on. See `warm_start`.
 """
 
 from __future__ import annotations
@@ -66,13 +67,29 @@ def main() -> None:
             _take_leave(asking)
         if listening in ready:
             connection, _ = listening.accept()
-            length, descriptors, _, _ = socket.recv_fds(connection, len(LEASE), 64)
+            length, descriptors = _begun(connection)
             if length == LEASE:
-                connection.sendall(b"+")
+                _tell(connection, b"+")
                 leases.append(connection)
-            elif length:
-                asking[_serve(connection, int.from_bytes(length, "big"), descriptors)] = connection
+            elif process := _forked(connection, length, descriptors):
+                asking[process] = connection
+                _tell(connection, b"%d\n" % process)
+            else:
+                connection.close()
     shutil.rmtree(address.parent)
+
+
+def _begun(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """What a request begins with; less than a length where whoever asked is gone."""
+    with suppress(OSError):
+        length, descriptors, _, _ = socket.recv_fds(connection, len(LEASE), 64)
+        return length, descriptors
+    return b"", []
+
+
+def _tell(connection: socket.socket, answer: bytes) -> None:
+    with suppress(OSError):  # who asked may be no more
+        connection.sendall(answer)
 
 
 def _import_ahead(modules: Sequence[str]) -> None:
@@ -124,22 +141,30 @@ def _take_leave(asking: dict[int, socket.socket]) -> None:
         if process == 0:
             return
         connection = asking.pop(process)
-        with suppress(OSError):  # who asked may be no more
-            connection.sendall(b"%d\n" % status)
+        _tell(connection, b"%d\n" % status)
         connection.close()
 
 
-def _serve(connection: socket.socket, length: int, descriptors: Sequence[int]) -> int:
-    text = b""
-    while len(text) < length:
-        text += connection.recv(2**16)
-    process = os.fork()
-    if process == 0:
+def _forked(connection: socket.socket, length: bytes, descriptors: Sequence[int]) -> int:
+    """The process id of what was asked for; 0 where the request broke off."""
+    text = _rest(connection, length)
+    process = os.fork() if text else 0
+    if text and process == 0:
         warm_fork.start(json.loads(text), descriptors)
     for descriptor in descriptors:
         os.close(descriptor)
-    connection.sendall(b"%d\n" % process)
     return process
+
+
+def _rest(connection: socket.socket, length: bytes) -> bytes:
+    """The object of a request; nothing where it broke off."""
+    if len(length) < len(LEASE):
+        return b""
+    left, text = int.from_bytes(length, "big"), b""
+    with suppress(OSError):
+        while left and (part := connection.recv(min(left, 2**16))):
+            text, left = text + part, left - len(part)
+    return b"" if left else text
 
 
 if __name__ == "__main__":
