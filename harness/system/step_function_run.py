@@ -59,11 +59,14 @@ class StepFunctionRun:
 
     def _begin(self, function: StepFunction) -> None:
         """Take over functions that were just built."""
+        from harness.system.replay.attributes import Attributes
         from harness.system.replay.reachable import reach
 
         self._function = function
         self._parameters = _trained_parameters(function)
-        require_updated(self._parameters, reach(function.step, function.parameters).optimizers, function.parameters)
+        found = reach(function.step, function.parameters, function.after)
+        require_updated(self._parameters, found.optimizers, function.parameters)
+        self._shared = Attributes(found.shared)
         self._device = next(iter(self._parameters.values())).device
         first = function.batch(0)
         self._current = self._select(require_batch(first, 0, function.batch))
@@ -177,15 +180,21 @@ class StepFunctionRun:
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
         """What is found from the step, and what `build` named beside it."""
         from harness.system.replay.found_state import state_of
+        from harness.system.replay.holders import LOCALS
         from harness.system.replay.reachable import reach
 
         found = reach(self._function.step, self._function.parameters, self._function.after)
         found.generators |= reach(self._function.batch).generators
         state = state_of(found, self._parameters)
         loose = state["tensors"]
-        if self._captures_itself:  # what came with its first step may be buffers of the capture, that no plain step has
-            self._loose = set(loose) if self._loose is None else self._loose
-            loose = {name: tensor for name, tensor in loose.items() if name in self._loose}
+        first = self._loose = set(loose) if self._loose is None else self._loose
+        # What came with the first step may be buffers of the step's own capture, that no plain step has; a generator's
+        # variables are the last batch then, and the last loss.
+        loose = {
+            name: tensor
+            for name, tensor in loose.items()
+            if name in first or not (self._captures_itself or LOCALS in name)
+        }
         return {**state, "tensors": {**loose, **self._named_state()}}
 
     def gradients(self) -> Mapping[str, Tensor]:
@@ -247,6 +256,7 @@ class StepFunctionRun:
     ) -> None:
         self.forget_captures()
         self._shapes.clear()
+        self._shared.restore()  # the next arm of this process begins as this one did: with no table that it made
 
     def _select(self, batch: Mapping[str, Tensor]) -> _Shape:
         key = tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in sorted(batch.items()))

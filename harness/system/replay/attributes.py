@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from harness.system.replay.holders import Bindings, Memo
 from harness.system.replay.reachable import Container, reach, tensors_of
 
 EMPTY = object()  # in a closure's cell
@@ -66,7 +67,11 @@ class Attributes:
         for container, before in self._before.values():
             if _holds_the_same(container, before):
                 continue
-            if isinstance(container, dict):
+            if isinstance(container, Memo):
+                container.forget(before, lambda results: _is_made_of(results, kept))
+            elif isinstance(container, Bindings):
+                _restore_bindings(container, before, kept)
+            elif isinstance(container, dict):
                 added = {
                     key: value
                     for key, value in container.items()
@@ -87,7 +92,7 @@ class Attributes:
         if not self.changed():
             return []
         found = reach(*roots)
-        all_of_them = list(found.tensors.items())
+        all_of_them = [*found.tensors.items(), *found.memoized.items()]
         for path, module in found.modules.items():
             all_of_them += [(f"{path}.{name}", tensor) for name, tensor in module.named_buffers()]
         for path, scaler in found.scalers.items():
@@ -96,9 +101,13 @@ class Attributes:
 
 
 def copied(container: Container) -> Any:
-    """A shallow copy; of a closure's cell what it holds."""
+    """A shallow copy; of a closure's cell what it holds, of a cache how much."""
     if isinstance(container, CellType):
         return contents(container)
+    if isinstance(container, Memo):
+        return container.size()
+    if isinstance(container, Bindings):
+        return container.current()
     return dict(container) if isinstance(container, dict) else list(container)
 
 
@@ -113,6 +122,10 @@ def contents(cell: CellType) -> Any:
 def _holds_the_same(container: Container, before: Any) -> bool:
     if isinstance(container, CellType):
         return contents(container) is before
+    if isinstance(container, Memo):
+        return bool(container.size() == before)
+    if isinstance(container, Bindings):
+        container = container.current()
     if isinstance(container, dict):
         return list(container) == list(before) and all(container[key] is value for key, value in before.items())
     return len(container) == len(before) and all(a is b for a, b in zip(container, before, strict=True))
@@ -123,6 +136,18 @@ def _restore_cell(cell: CellType, before: Any, kept: AbstractSet[int]) -> None:
         del cell.cell_contents
     elif not (before is None and _is_made_of(cell.cell_contents, kept)):
         cell.cell_contents = before
+
+
+def _restore_bindings(bindings: Bindings, before: dict[str, Any], kept: AbstractSet[int]) -> None:
+    for name, value in bindings.current().items():
+        if before.get(name) is None and _is_made_of(value, kept):
+            continue
+        if name not in before:
+            bindings.unbind(name)
+    for name, value in before.items():
+        now = bindings.current().get(name, EMPTY)
+        if now is not value and not (value is None and _is_made_of(now, kept)):
+            bindings.bind(name, value)
 
 
 def _is_made_of(value: Any, kept: AbstractSet[int]) -> bool:

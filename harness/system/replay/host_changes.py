@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from harness.system.replay import generators
 from harness.system.replay.attributes import EMPTY, contents, copied
-from harness.system.replay.kept_tensors import KeptTensors
+from harness.system.replay.holders import Bindings, Memo
+from harness.system.replay.kept_tensors import KeptTensors, owner_of
 from harness.system.replay.reachable import Container, Reachable, reach
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -37,12 +38,12 @@ class HostChanges:
 
     def found(self, kept: KeptTensors) -> list[str]:
         """What changed, each by its path and how; without what `kept` keeps up with replays."""
-        changes = [
-            f"{path} ({how})"
-            for container, before, held_at in self._before
-            for key, path, how in _differences(container, before, held_at)
-            if not kept.binds(container, key)
-        ]
+        told: dict[tuple[int, Any], str] = {}  # functions of one module may name the same of it
+        for container, before, held_at in self._before:
+            for key, path, how in _differences(container, before, held_at):
+                if not kept.binds(container, key):
+                    told.setdefault((id(owner_of(container)), key), f"{path} ({how})")
+        changes = list(told.values())
         changes += [
             f"{path} (a tensor on the host, changed in place)"
             for path, (tensor, version) in self._in_place.items()
@@ -84,6 +85,17 @@ def _differences(container: Container, before: Any, path: str) -> Iterator[tuple
     entries: Iterator[tuple[Any, str, Any, Any]]
     if isinstance(container, CellType):
         entries = iter([(None, path, before, contents(container))])
+    elif isinstance(container, Memo):
+        if container.size() != before:
+            yield None, path, f"{before} results kept, then {container.size()}"
+        return
+    elif isinstance(container, Bindings):
+        bound = container.current()
+        names = dict.fromkeys([*before, *bound])
+        entries = (
+            (name, ".".join(filter(None, (path, name))), before.get(name, _GONE), bound.get(name, _GONE))
+            for name in names
+        )
     elif isinstance(container, dict):
         keys = dict.fromkeys([*before, *container])
         entries = ((key, f"{path}.{key}", before.get(key, _GONE), container.get(key, _GONE)) for key in keys)

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from harness.system.replay.found_state import same
+from harness.system.replay.holders import Bindings, Memo
 from harness.system.replay.reachable import Container, reach
 
 
@@ -37,15 +38,22 @@ class KeptTensors:
 
     def binds(self, container: Container, key: Any) -> bool:
         """Whether each replay puts a result there; `key` is None in a closure's cell."""
-        return any(container is place and key == own for place, own, _ in self._places)
+        return any(owner_of(container) is owner_of(place) and key == own for place, own, _ in self._places)
 
     def bind(self, results: Mapping[str, Tensor]) -> None:
         """Put a replay's results where the execution left its own."""
         for container, key, name in self._places:
             if isinstance(container, CellType):
                 container.cell_contents = results[name]
+            elif isinstance(container, Bindings):
+                container.bind(key, results[name])
             else:
                 container[key] = results[name]
+
+
+def owner_of(container: Container) -> object:
+    """What is changed through it: each walk has bindings of its own over the same names."""
+    return container.owner if isinstance(container, Bindings) else container
 
 
 def _held(containers: Iterable[Container]) -> Iterator[tuple[Container, Any, Tensor]]:
@@ -57,6 +65,10 @@ def _held(containers: Iterable[Container]) -> Iterator[tuple[Container, Any, Ten
                 entries = [(None, container.cell_contents)]
             except ValueError:  # an empty one
                 continue
+        elif isinstance(container, Memo):
+            continue
+        elif isinstance(container, Bindings):
+            entries = container.current().items()
         elif isinstance(container, list | deque):
             entries = enumerate(container)
         else:

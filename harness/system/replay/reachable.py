@@ -1,8 +1,9 @@
 """What a step can reach: modules, optimizers, schedulers, scalers, generators, loose tensors, and what holds them.
 
-The way leads from functions over closures, defaults and the globals that their code names, and from objects of
-anybody's own classes over their attributes. Objects of torch, numpy and the standard library are not looked into,
-but for containers.
+The way leads from functions over closures, defaults, their attributes and the globals that their code names, from
+objects of anybody's own classes over their attributes, and on to the data and methods of the classes themselves where
+these are of no installed package. Objects of torch, numpy and the standard library are not looked into, but for
+containers and what `holders` knows.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import functools
 import re
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -22,17 +23,19 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from harness.system.replay import holders
 from harness.system.replay.generators import Accessors, accessors_of
+from harness.system.replay.holders import ATOMS, NAMESPACES, Bindings, LruCache, Memo
 
 _LIBRARIES = {"torch", "numpy", "triton", "harness", "builtins", "functorch", "cuda"} | set(sys.stdlib_module_names)
 # A Lightning module names its trainer, and a trainer everything: batches, loggers, what it has counted.
 _TRAINERS = ("pytorch_lightning.trainer", "lightning.pytorch.trainer")
-_ATOMS = (bool, int, float, complex, str, bytes, type, type(None), torch.dtype, torch.device)
 # What nn.Module keeps for itself; its hooks are functions of others.
 _OF_MODULES = frozenset(vars(nn.Module()))
 # What torch keeps of every optimizer: state and groups are found as such, its hooks are functions of others.
 _OF_OPTIMIZERS = re.compile(r"state|param_groups|defaults|_optimizer_.*")
-Container = dict[Any, Any] | list[Any] | deque[Any] | CellType
+_RESULT = "()"  # in the path to what a function keeps of its results
+Container = dict[Any, Any] | list[Any] | deque[Any] | CellType | Bindings | Memo
 
 
 @dataclass
@@ -45,12 +48,10 @@ class Reachable:
     scalers: dict[str, torch.amp.GradScaler] = field(default_factory=dict)
     generators: dict[str, Accessors] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    memoized: dict[str, Tensor] = field(default_factory=dict)  # what functions keep of results: no training's state
     containers: list[Container] = field(default_factory=list)
+    shared: list[Container] = field(default_factory=list)  # of them those of modules and classes: of a whole process
     paths: dict[int, str] = field(default_factory=dict)  # to each container, by its identity
-
-    def hold(self, container: Container, path: str) -> None:
-        self.containers.append(container)
-        self.paths[id(container)] = path
 
 
 def reach(*roots: object) -> Reachable:
@@ -72,23 +73,38 @@ class _Walk:
     def __init__(self) -> None:
         self.found = Reachable()
         self._seen: dict[int, object] = {}  # the objects are held, so that no id is used twice
+        self._shared: set[int] = set()  # identities of what modules and classes hold, and of what that holds
+        self._is_shared = False  # whether the one that is looked into now is such a one
 
     def follow(self, entries: list[tuple[str, Any]]) -> None:
         """Depth first, in order; a list instead of recursion, since chains of objects may be long."""
         waiting = entries[::-1]
         while waiting:
             path, value = waiting.pop()
-            if isinstance(value, _ATOMS) or id(value) in self._seen:
+            if isinstance(value, ATOMS) or id(value) in self._seen:
                 continue
             self._seen[id(value)] = value
+            self._is_shared = id(value) in self._shared
             inside = [(_joined(path, name), each) for name, each in self._inside(path, value)]
+            if id(value) in self._shared:
+                self._share(inside)
             waiting += inside[::-1]
+
+    def _hold(self, container: Container, path: str) -> None:
+        self.found.containers.append(container)
+        self.found.paths[id(container)] = path
+        if self._is_shared or isinstance(container, Bindings | Memo):
+            self.found.shared.append(container)
+
+    def _share(self, entries: Iterable[tuple[str, Any]]) -> None:
+        self._shared.update(id(each) for _, each in entries)
 
     def _inside(self, path: str, value: Any) -> list[tuple[str, Any]]:
         found = self.found
         if isinstance(value, Tensor):
             if not isinstance(value, FakeTensor) and not value.is_meta:
-                found.tensors[_free(path, found.tensors)] = value
+                tensors = found.memoized if _RESULT in path else found.tensors
+                tensors[_free(path, tensors)] = value
             return []
         if isinstance(value, nn.Module):
             return self._module(path, value)
@@ -102,20 +118,20 @@ class _Walk:
                 return [("", inner)]
             found.optimizers[_free(path, found.optimizers)] = value
             for number, group in enumerate(value.param_groups):
-                found.hold(group, _joined(path, f"group{number}"))
+                self._hold(group, _joined(path, f"group{number}"))
             return [each for each in self._attributes(path, value) if not _OF_OPTIMIZERS.fullmatch(each[0])]
         if isinstance(value, LRScheduler):
             found.schedulers[_free(path, found.schedulers)] = value
-            found.hold(vars(value), path or type(value).__name__)
+            self._hold(vars(value), path or type(value).__name__)
             return [("optimizer", value.optimizer)]
         if isinstance(value, torch.amp.GradScaler):
             found.scalers[_free(path, found.scalers)] = value
-            found.hold(vars(value), path or type(value).__name__)
+            self._hold(vars(value), path or type(value).__name__)
             # a step that a trial left half made would be refused the next time
             stages: dict[int, dict[str, Any]] = value._per_optimizer_states
-            found.hold(stages, path or type(value).__name__)
+            self._hold(stages, path or type(value).__name__)
             for stage in stages.values():
-                found.hold(stage, path or type(value).__name__)
+                self._hold(stage, path or type(value).__name__)
             return []
         accessors = accessors_of(value)
         if accessors is not None:
@@ -130,58 +146,104 @@ class _Walk:
             self._seen[id(each)] = each
             held = _joined(path, name) or type(each).__name__
             for own in (each._parameters, each._buffers, each._modules):
-                self.found.hold(own, held)
+                self._hold(own, held)
             if any(map(_is_own, type(each).__mro__)):  # FSDP2 makes a class of torch's of the user's
-                self.found.hold(vars(each), held)
+                self._hold(vars(each), held)
                 inside += [(_joined(name, key), own) for key, own in vars(each).items() if key not in _OF_MODULES]
+                inside.append((name, type(each)))
         return inside
 
     def _of_python(self, path: str, value: Any) -> list[tuple[str, Any]]:
-        if isinstance(value, FunctionType):
-            return self._function(value) if _is_own(value) else []
-        if isinstance(value, MethodType):
-            return [("", value.__self__), ("", value.__func__)]
-        if isinstance(value, functools.partial):
-            return [("", value.func), ("", value.args), ("", value.keywords)]
+        inside = self._of_code(path, value)
+        if inside is None:
+            over = holders.seen_through(value)
+            inside = self._of_data(path, value) if over is None else [("", each) for each in over]
+        return inside
+
+    def _of_code(self, path: str, value: Any) -> list[tuple[str, Any]] | None:
+        """Inside a class, or something of functions; None where it is neither."""
+        inside: list[tuple[str, Any]] | None = None
+        if isinstance(value, type):
+            inside = self._class(path, value)
+        elif isinstance(value, FunctionType):
+            inside = self._function(path, value) if _is_own(value) else []
+        elif isinstance(value, LruCache):
+            inside = self._memo(path, value) if _is_own(value.__wrapped__) else []
+        elif isinstance(value, GeneratorType):
+            inside = [*holders.locals_of(value), *self._named(path, value.gi_code, holders.globals_of(value))]
+        elif isinstance(value, MethodType):
+            inside = [("", value.__self__), ("", value.__func__)]
+        elif isinstance(value, functools.partial):
+            inside = [("", value.func), ("", value.args), ("", value.keywords)]
+        return inside
+
+    def _of_data(self, path: str, value: Any) -> list[tuple[str, Any]]:
         if isinstance(value, CellType):
-            self.found.hold(value, path)
-            return [("", value.cell_contents)] if _is_filled(value) else []
+            self._hold(value, path)
+            return [("", value.cell_contents)] if holders.is_filled(value) else []
+        entries: list[tuple[str, Any]] = []
         if isinstance(value, dict):
-            self.found.hold(value, path)
-            entries = [(str(key), each) for key, each in list(value.items())]
+            self._hold(value, path)
+            entries = [(holders.key_name(key, index), each) for index, (key, each) in enumerate(list(value.items()))]
         elif isinstance(value, list | tuple | deque | set | frozenset):
             if isinstance(value, list | deque):
-                self.found.hold(value, path)
+                self._hold(value, path)
             entries = [(str(index), each) for index, each in enumerate(value)]
-        else:
-            entries = []
         return entries + self._attributes(path, value)
 
     def _attributes(self, path: str, value: Any) -> list[tuple[str, Any]]:
-        if not _is_own(type(value)) or isinstance(value, ModuleType):
+        if not (_is_own(type(value)) or isinstance(value, NAMESPACES)) or isinstance(value, ModuleType):
             return []
-        slots = [name for kind in type(value).__mro__ for name in _slots(kind)]
+        slots = [name for kind in type(value).__mro__ for name in holders.slots_of(kind)]
         entries = [(name, getattr(value, name)) for name in slots if hasattr(value, name)]
         own = getattr(value, "__dict__", None)
         if isinstance(own, dict):
-            self.found.hold(own, path or type(value).__name__)
+            self._hold(own, path or type(value).__name__)
             entries += list(own.items())
-        return entries
+        return [*entries, ("", type(value))]
 
-    def _function(self, function: FunctionType) -> list[tuple[str, Any]]:
+    def _class(self, path: str, kind: type) -> list[tuple[str, Any]]:
+        """Of a class of the user's: its data, what its methods name, and the classes that it is made of."""
+        bases = [("", base) for base in kind.__bases__ if base is not object]
+        if not _is_own(kind) or not holders.is_users(kind):
+            return bases
+        self._hold(Bindings(kind), path or kind.__name__)
+        data = [*holders.data_of(kind)]
+        self._share(data)
+        return [*data, *(("", each) for each in holders.functions_of(kind)), *bases]
+
+    def _memo(self, path: str, function: LruCache[Any]) -> list[tuple[str, Any]]:
+        memo = Memo(function)
+        self._hold(memo, f"{path}{_RESULT}")
+        results = [(f"{_RESULT}{index}", each) for index, each in enumerate(memo.results())]
+        return [("", function.__wrapped__), *results]
+
+    def _function(self, path: str, function: FunctionType) -> list[tuple[str, Any]]:
         entries: list[tuple[str, Any]] = list(
             zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         )
         entries += [("", each) for each in (function.__defaults__ or ())]
         entries += list((function.__kwdefaults__ or {}).items())
-        names = _names(function.__code__)
-        for name in sorted(names & set(function.__globals__)):
-            value = function.__globals__[name]
-            if isinstance(value, ModuleType):
-                if _is_own_module(value):
-                    entries += [(key, each) for key, each in vars(value).items() if key in names]
-            else:
+        self._is_shared |= "<locals>" not in function.__qualname__  # made once, as its module is
+        self._hold(vars(function), path or function.__name__)
+        entries += list(vars(function).items())
+        return entries + self._named(path, function.__code__, function.__globals__)
+
+    def _named(self, path: str, code: CodeType, module: dict[str, Any]) -> list[tuple[str, Any]]:
+        """Globals that the code names, and what it names of modules among them."""
+        entries: list[tuple[str, Any]] = []
+        names, is_users = holders.names_of(code), holders.is_users_file(code.co_filename)
+        if is_users:
+            self._hold(Bindings(module, names), path)
+        for name in sorted(names & set(module)):
+            value = module[name]
+            if not isinstance(value, ModuleType):
                 entries.append((name, value))
+            elif _is_own_module(value):
+                if is_users:
+                    self._hold(Bindings(vars(value), names), _joined(path, name))
+                entries += [(key, each) for key, each in vars(value).items() if key in names]
+        self._share(entries)
         return entries
 
 
@@ -191,17 +253,6 @@ def _wrapped(optimizer: Optimizer) -> Optimizer | None:
     return inner if isinstance(inner, Optimizer) and inner.state is optimizer.state else None
 
 
-def _slots(kind: type) -> list[str]:
-    slots = kind.__dict__.get("__slots__", ())
-    return [name for name in ([slots] if isinstance(slots, str) else slots) if not name.startswith("__")]
-
-
-def _names(code: CodeType) -> set[str]:
-    """Names that a function's code looks up, those of functions inside it included."""
-    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
-    return set(code.co_names).union(*(_names(each) for each in inner))
-
-
 def _is_own(thing: Any) -> bool:
     module = str(getattr(thing, "__module__", "") or "")
     return module.partition(".")[0] not in _LIBRARIES and not module.startswith(_TRAINERS)
@@ -209,14 +260,6 @@ def _is_own(thing: Any) -> bool:
 
 def _is_own_module(module: ModuleType) -> bool:
     return module.__name__.partition(".")[0] not in _LIBRARIES
-
-
-def _is_filled(cell: CellType) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return False
-    return True
 
 
 def _free(path: str, taken: Mapping[str, object]) -> str:

@@ -155,7 +155,7 @@ def _tensors(found: Reachable) -> list[Tensor]:
     """What a step may change beside optimizer state: registered tensors, loose ones, loss scales."""
     registered = [tensor for module in found.modules.values() for tensor in tensors_of(module)]
     scales = [each for scaler in found.scalers.values() for each in vars(scaler).values() if isinstance(each, Tensor)]
-    return [*registered, *found.tensors.values(), *scales]
+    return [*registered, *found.tensors.values(), *found.memoized.values(), *scales]
 
 
 def _put_back_memory(tensor: Tensor, memory: Tensor) -> None:

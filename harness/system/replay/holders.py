@@ -1,0 +1,202 @@
+"""What holds a training's things beside attributes, dictionaries and lists: names of modules, data of classes, caches
+of functions, frames of generators, and what iterators and views are over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import functools
+import gc
+import optparse
+import queue
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from types import (
+    BuiltinMethodType,
+    CellType,
+    CodeType,
+    FunctionType,
+    GeneratorType,
+    MappingProxyType,
+    SimpleNamespace,
+)
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from harness.evidence.modules import is_library
+
+ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+# Of the standard library: what scripts keep settings and state in. Others (threads, loggers, files) keep their own.
+NAMESPACES = (
+    *(SimpleNamespace, argparse.Namespace, optparse.Values, threading.local),
+    *(collections.UserDict, collections.UserList, collections.ChainMap),
+    *(queue.Queue, weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet),
+)
+_VIEWS: tuple[type, ...] = (
+    *(MappingProxyType, BuiltinMethodType, queue.SimpleQueue),
+    *(type({}.keys()), type({}.values()), type({}.items())),
+)
+_ITERATORS = ("builtins", "itertools")
+LOCALS = "<locals>"  # in the path to what a generator's variables hold
+LruCache = functools._lru_cache_wrapper
+# The class of a chain's links, which nothing else names.
+_LINK = next(
+    each for each in gc.get_referents(functools.lru_cache(int)) if "list_elem" in getattr(each, "__name__", "")
+)
+
+
+class Bindings:
+    """Names of a module that code reads or binds, or the data of a class: no other entry of these is a training's."""
+
+    def __init__(self, owner: dict[str, Any] | type, names: frozenset[str] = frozenset()) -> None:
+        """names: of a module's; a class has all of its data held."""
+        self.owner, self._names = owner, names
+
+    def current(self) -> dict[str, Any]:
+        """What is bound now, by name."""
+        if isinstance(self.owner, type):
+            return dict(data_of(self.owner))
+        return {name: self.owner[name] for name in sorted(self._names) if name in self.owner}
+
+    def bind(self, name: str, value: Any) -> None:
+        """Bind a name anew."""
+        if isinstance(self.owner, type):
+            setattr(self.owner, name, value)
+        else:
+            self.owner[name] = value
+
+    def unbind(self, name: str) -> None:
+        """Take a name out."""
+        if isinstance(self.owner, type):
+            delattr(self.owner, name)
+        else:
+            del self.owner[name]
+
+
+class Memo:
+    """The results that `functools.cache` or `lru_cache` keeps of a function. They can be forgotten together alone."""
+
+    def __init__(self, function: LruCache[Any]) -> None:
+        self.owner = function
+
+    def size(self) -> int:
+        """How many results are kept."""
+        return self.owner.cache_info().currsize
+
+    def results(self) -> list[Any]:
+        """What is kept, as the collector of garbage sees it: before the function a dictionary, and before that, where
+        it is bounded, a chain of keys with their results.
+        """
+        held = gc.get_referents(self.owner)
+        function = max(index for index, each in enumerate(held) if each is self.owner.__wrapped__)
+        cache, chain = held[function - 1], held[: function - 1]
+        if self.owner.cache_parameters()["maxsize"] is None:
+            return list(cache.values())
+        return [chain[index - 1] for index, each in enumerate(chain) if each is _LINK]
+
+    def forget(self, before: int, is_kept: Callable[[Any], bool]) -> None:
+        """Undo what was cached since there were ``before`` results, unless that is to be kept.
+
+        Beside earlier ones it stays, since these may be a training's own, but for fake tensors, which are nobody's.
+        """
+        if self.size() == before:
+            return
+        results = self.results()
+        fake = any(isinstance(each, FakeTensor) for result in results for each in _leaves(result))
+        if fake or (before == 0 and not is_kept(results)):
+            self.owner.cache_clear()
+
+
+def data_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """Name and value of what a class itself holds, without functions and what else is read through `__get__`."""
+    for name, value in list(vars(kind).items()):
+        if not name.startswith("__") and not hasattr(type(value), "__get__") and not isinstance(value, type):
+            yield name, value
+
+
+def functions_of(kind: type) -> Iterator[FunctionType | LruCache[Any]]:
+    """The functions of a class: methods, and those of properties."""
+    for value in list(vars(kind).values()):
+        inner = getattr(value, "__func__", value)
+        for each in (inner, getattr(value, "fget", None), getattr(value, "fset", None), getattr(value, "func", None)):
+            if isinstance(each, FunctionType | LruCache):
+                yield each
+
+
+def seen_through(value: Any) -> list[Any] | None:
+    """What a view, an iterator, a context variable or a weak reference is over; None where it is none of these."""
+    if isinstance(value, ContextVar):
+        return [value.get(None)]
+    if isinstance(value, weakref.ref):
+        return [value()]
+    iterates = type(value).__module__ in _ITERATORS and hasattr(type(value), "__next__")
+    if isinstance(value, _VIEWS) or (iterates and not isinstance(value, GeneratorType)):
+        return gc.get_referents(value)
+    return None
+
+
+def locals_of(generator: GeneratorType[Any, Any, Any]) -> list[tuple[str, Any]]:
+    """Local variables of a generator that has not ended, which none but it can bind, and the one that it waits for."""
+    if generator.gi_frame is None:
+        return []
+    names = list(generator.gi_frame.f_locals.items())
+    return [*((f"{LOCALS}.{name}", each) for name, each in names), ("", generator.gi_yieldfrom)]
+
+
+def globals_of(generator: GeneratorType[Any, Any, Any]) -> dict[str, Any]:
+    return {} if generator.gi_frame is None else generator.gi_frame.f_globals
+
+
+def key_name(key: Any, index: int) -> str:
+    """How an entry of a dictionary is called: by its key, or by its place where the key is an object."""
+    parts = key if isinstance(key, tuple) else (key,)
+    return str(key) if all(isinstance(part, ATOMS) for part in parts) else str(index)
+
+
+def slots_of(kind: type) -> list[str]:
+    slots = kind.__dict__.get("_slots_of__", ())
+    return [name for name in ([slots] if isinstance(slots, str) else slots) if not name.startswith("__")]
+
+
+def names_of(code: CodeType) -> frozenset[str]:
+    """Names that a function's code looks up or binds, those of functions inside it included."""
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    return frozenset(code.co_names).union(*(names_of(each) for each in inner))
+
+
+def is_filled(cell: CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def is_users(kind: type) -> bool:
+    """Whether a class is of no installed package, so that its methods and its data are the training's own."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return kind.__module__ == "__main__" or (file is not None and is_users_file(file))
+
+
+@functools.cache
+def is_users_file(file: str) -> bool:
+    """Whether code is of no installed package: what a library binds in its own modules is left to it."""
+    return not is_library(Path(file))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _leaves(each)
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _leaves(each)
+    else:
+        yield value

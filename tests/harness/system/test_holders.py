@@ -1,0 +1,173 @@
+"""Whatever a script keeps state in: found, put back after a trial, told where replays miss it, and no arm's start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import held_averages
+import pytest
+import torch
+from held_averages import IN_PLACE, REBOUND, TABLE
+from torch import Tensor, nn
+
+from harness.system.built import StepFunction
+from harness.system.replay.found_state import found_state
+from harness.system.replay.host_changes import HostChanges
+from harness.system.replay.kept_tensors import KeptTensors
+from harness.system.replay.reachable import reach
+from harness.system.replay.state import StateGuard
+from harness.system.replay.traced import TracedStep, fake_pass
+from harness.system.step_function_run import StepFunctionRun
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_new_process() -> Iterator[None]:
+    held_averages.forget_tables()
+    yield
+    held_averages.forget_tables()
+
+
+@pytest.mark.parametrize("name", [*REBOUND, *IN_PLACE])
+def test_an_average_is_found_under_a_name_that_lasts(name: str) -> None:
+    step, read = (REBOUND | IN_PLACE)[name]()
+    names: list[str] = []
+    for _ in range(2):
+        [found] = [key for key, each in found_state(step)["tensors"].items() if each.data_ptr() == read().data_ptr()]
+        names.append(found)
+        step()
+    assert names[0] == names[1]
+    assert "tensor(" not in names[0]
+    assert " at 0x" not in names[0]
+
+
+@pytest.mark.parametrize("name", [*REBOUND, *IN_PLACE])
+def test_a_trial_leaves_no_trace_in_it(name: str) -> None:
+    step, read = (REBOUND | IN_PLACE)[name]()
+    before = read()
+    with StateGuard(dict, [step]) as guard:
+        step()
+        assert read().tolist() == [1.0, 1.0]
+        guard.restore()
+    assert read() is before
+    assert before.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", REBOUND)
+def test_what_is_bound_anew_is_told(name: str) -> None:
+    step, _ = REBOUND[name]()
+    changes = HostChanges([step], of_device=False)
+    step()
+    assert [each.endswith("(another Tensor)") for each in changes.found(KeptTensors([step]))] == [True]
+
+
+@pytest.mark.parametrize("name", REBOUND)
+def test_a_result_that_is_kept_there_is_kept_up_with_replays(name: str) -> None:
+    step, read = REBOUND[name]()
+    kept = KeptTensors([step])
+    step()
+    kept.find({"average": read()})
+    kept.bind({"average": (newer := torch.full((2,), 9.0))})
+    assert read() is newer
+
+
+class Reads:
+    """A trained weight, and a table that the first step makes."""
+
+    def __init__(self, table: Callable[[], Tensor]) -> None:
+        self.weight, self.table = nn.Parameter(torch.ones(2)), table
+
+    def step(self, batch: Any = None) -> Tensor:
+        loss = (self.weight * self.table()).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            self.weight.sub_(0.1)
+        self.weight.grad = None
+        return loss.detach()
+
+    def function(self) -> StepFunction:
+        return StepFunction(
+            step=self.step, batch=lambda _index: {"x": torch.zeros(1)}, parameters=lambda: {"w": self.weight}
+        )
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_pass_on_fake_tensors_leaves_none_in_a_table(name: str) -> None:
+    reads = Reads(TABLE[name])
+    assert fake_pass(reads.step, dict, [reads.step]).created_state
+    assert type(TABLE[name]()) is Tensor
+    assert TABLE[name]().tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_table_that_the_first_step_makes_can_be_recorded(name: str) -> None:
+    reads = Reads(TABLE[name])
+    traced = TracedStep(reads.step, lambda: {"weight": reads.weight}, roots=[reads.step])
+    traced.record()
+    losses = [traced.replay().item() for _ in range(3)]
+    assert losses == pytest.approx([2.0, 1.8, 1.6])
+    assert traced.host_changes == []
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_an_arm_begins_without_the_tables_of_the_last_one(name: str) -> None:
+    starts: list[set[str]] = []
+    for _ in range(2):
+        with StepFunctionRun(Reads(TABLE[name]).function(), capture="none", layers=1) as run:
+            starts.append({name for tensors in run.state().values() for name in tensors})
+            run.step(0)
+    assert starts[0] == starts[1]
+
+
+def test_a_generators_last_batch_and_loss_are_no_state() -> None:
+    """A replay executes no Python, so they would be those of the capture; what it began with is watched."""
+    weight = nn.Parameter(torch.ones(2))
+
+    def loop() -> Any:
+        average, loss = torch.zeros(2), None
+        while True:
+            batch = yield loss
+            average.add_(batch["x"])
+            loss = weight.sum().detach()
+
+    running: Any = loop()
+    next(running)
+    function = StepFunction(
+        step=running.send,
+        batch=lambda index: {"x": torch.full((2,), float(index))},
+        parameters=lambda: {"w": weight},
+    )
+    with StepFunctionRun(function, capture="none", layers=1) as run:
+        run.state()
+        for index in range(3):
+            run.step(index)
+        assert {name: each.tolist() for name, each in run.state()["tensors"].items()} == {
+            "<locals>.average": [3.0, 3.0]
+        }
+
+
+def test_results_that_a_function_keeps_are_no_state() -> None:
+    """They are what it would compute again; which of them are there depends on who asked before."""
+    held_averages.bounded(2)
+    step = TABLE["lru_cache"]
+    assert found_state(step)["tensors"] == {}
+    assert [each.tolist() for each in reach(step).memoized.values()] == [[1.0, 1.0]]
+
+
+def test_earlier_results_outlive_a_trial() -> None:
+    earlier = held_averages.bounded(2)
+    step: Callable[[], object] = lambda: held_averages.bounded(3)
+    with StateGuard(dict, [step]) as guard:
+        step()
+        guard.restore()
+    assert held_averages.bounded(2) is earlier
+
+
+def test_a_library_keeps_what_it_binds_in_its_own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has set up outside of Python would be set up again."""
+    monkeypatch.setattr("harness.system.replay.holders.is_users_file", lambda _file: False)
+    step, read = REBOUND["module"]()
+    with StateGuard(dict, [step]) as guard:
+        step()
+        guard.restore()
+    assert read().tolist() == [1.0, 1.0]

@@ -1,0 +1,300 @@
+"""Steps that keep an average in every kind of holder that Python has: each changes it in place or binds it anew.
+
+An entry makes (step, read): `step()` moves the average, `read()` gives it as it is bound now.
+"""
+# ruff: noqa: PLW0603 - globals that are bound anew are what some scripts have
+
+from __future__ import annotations
+
+import argparse
+import collections
+import functools
+import itertools
+import optparse
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from contextvars import ContextVar
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Kept = tuple[Callable[[], object], Callable[[], Tensor]]
+GLOBAL: Tensor | None = None
+TABLES: dict[int, Tensor] = {}
+
+
+def fresh() -> Tensor:
+    return torch.zeros(2)
+
+
+def in_attribute(holder: Any) -> Kept:
+    """Bound anew at `holder.average`."""
+    holder.average = fresh()
+
+    def step() -> None:
+        holder.average = holder.average + 1
+
+    return step, lambda: holder.average
+
+
+def in_entry(holder: Any, key: Any = 0) -> Kept:
+    """Bound anew at `holder[key]`."""
+
+    def step() -> None:
+        holder[key] = holder[key] + 1
+
+    return step, lambda: holder[key]
+
+
+def seen_through(holder: Any, average: Tensor) -> Kept:
+    """Changed in place, in something that binds nothing anew."""
+    return (lambda: (holder, [each.add_(1) for each in _tensors(holder)]), lambda: average)
+
+
+def _tensors(holder: Any) -> list[Tensor]:
+    given = holder() if callable(holder) else holder
+    return [given] if isinstance(given, Tensor) else list(given)
+
+
+def of_class() -> Kept:
+    class Trainer:
+        average = fresh()
+
+    class Inner(Trainer):
+        def update(self) -> None:
+            Trainer.average = Trainer.average + 1
+
+    return Inner().update, lambda: Trainer.average
+
+
+def of_class_alone() -> Kept:
+    class Settings:
+        pass
+
+    return in_attribute(Settings)
+
+
+def of_function() -> Kept:
+    def step() -> None:
+        step.average = step.average + 1  # type: ignore[attr-defined]
+
+    step.average = fresh()  # type: ignore[attr-defined]
+    return step, lambda: step.average  # type: ignore[attr-defined]
+
+
+def of_module() -> Kept:
+    global GLOBAL
+    GLOBAL = fresh()
+
+    def step() -> None:
+        global GLOBAL
+        assert GLOBAL is not None
+        GLOBAL = GLOBAL + 1
+
+    return step, _global
+
+
+def _global() -> Tensor:
+    assert GLOBAL is not None
+    return GLOBAL
+
+
+class Helped:
+    """Whose step calls methods that name a global."""
+
+    def step(self) -> None:
+        self._update()
+        _ = self.current
+
+    def _update(self) -> None:
+        global GLOBAL
+        GLOBAL = _global() + 1
+
+    @property
+    def current(self) -> Tensor:
+        return _global()
+
+
+def of_a_method() -> Kept:
+    global GLOBAL
+    GLOBAL = fresh()
+    return Helped().step, _global
+
+
+class Layer(nn.Module):
+    """Whose forward pass names a global."""
+
+    def forward(self) -> None:
+        global GLOBAL
+        GLOBAL = _global() + 1
+
+
+def of_a_forward_pass() -> Kept:
+    global GLOBAL
+    GLOBAL = fresh()
+    layer = Layer()
+    return (lambda: (layer(), None)[1]), _global
+
+
+def of_queue() -> Kept:
+    holder: queue.Queue[Tensor] = queue.Queue()
+    average = fresh()
+    holder.put(average)
+    return (lambda: holder.queue[0].add_(1)), lambda: holder.queue[0]
+
+
+def of_weak_keys() -> Kept:
+    owner = Helped()
+    holder: weakref.WeakKeyDictionary[Helped, Tensor] = weakref.WeakKeyDictionary({owner: fresh()})
+    return in_entry(holder, owner)
+
+
+def of_generator() -> Kept:
+    average = fresh()
+
+    def loop(held: Tensor) -> Any:
+        while True:
+            held.add_(1)
+            yield
+
+    running = loop(average)
+    next(running)
+    average.zero_()
+    return (lambda: next(running)), lambda: average
+
+
+def of_context() -> Kept:
+    variable: ContextVar[Tensor] = ContextVar("average")
+    average = fresh()
+    variable.set(average)
+    return (lambda: variable.get().add_(1)), lambda: average
+
+
+def of_cycle() -> Kept:
+    average = fresh()
+    turns = itertools.cycle([average])
+    return (lambda: next(turns).add_(1)), lambda: average
+
+
+def of_weak_reference() -> Kept:
+    owner, average = Helped(), fresh()
+    owner.average = average  # type: ignore[attr-defined]
+    reference = weakref.ref(owner)
+    # whoever owns it is held elsewhere, where no step reaches
+    KEPT.append(owner)
+    return (lambda: reference().average.add_(1)), lambda: average  # type: ignore[union-attr]
+
+
+KEPT: list[object] = []
+
+
+def of_builtin_method() -> Kept:
+    averages = [fresh()]
+    first = averages.__getitem__
+    return (lambda: first(0).add_(1)), lambda: averages[0]
+
+
+def of_mapping(average: Tensor) -> Kept:
+    return seen_through(MappingProxyType({"average": average}).values(), average)
+
+
+REBOUND: dict[str, Callable[[], Kept]] = {
+    "SimpleNamespace": lambda: in_attribute(SimpleNamespace()),
+    "argparse": lambda: in_attribute(argparse.Namespace()),
+    "optparse": lambda: in_attribute(optparse.Values()),
+    "threading.local": lambda: in_attribute(threading.local()),
+    "UserDict": lambda: in_entry(collections.UserDict({0: fresh()})),
+    "UserList": lambda: in_entry(collections.UserList([fresh()])),
+    "ChainMap": lambda: in_entry(collections.ChainMap({0: fresh()})),
+    "OrderedDict": lambda: in_entry(collections.OrderedDict({0: fresh()})),
+    "keyed by a tensor": lambda: in_entry({(key := fresh()): fresh()}, key),
+    "keyed by an object": of_weak_keys,
+    "class": of_class,
+    "a class alone": of_class_alone,
+    "function": of_function,
+    "module": of_module,
+    "a method's module": of_a_method,
+    "a forward pass's module": of_a_forward_pass,
+}
+IN_PLACE: dict[str, Callable[[], Kept]] = {
+    "Queue": of_queue,
+    "generator": of_generator,
+    "ContextVar": of_context,
+    "cycle": of_cycle,
+    "weak reference": of_weak_reference,
+    "builtin method": of_builtin_method,
+    "mapping's values": lambda: of_mapping(fresh()),
+    "partial": lambda: seen_through(functools.partial(lambda each: each, average := fresh()), average),
+}
+
+
+@functools.lru_cache
+def bounded(size: int) -> Tensor:
+    return torch.ones(size)
+
+
+@functools.cache
+def unbounded(size: int) -> dict[str, Tensor]:
+    return {"table": torch.ones(size)}
+
+
+def global_table() -> Tensor:
+    global GLOBAL
+    if GLOBAL is None:
+        GLOBAL = torch.ones(2)
+    return GLOBAL
+
+
+def table_in_global_dictionary() -> Tensor:
+    if 2 not in TABLES:
+        TABLES[2] = torch.ones(2)
+    return TABLES[2]
+
+
+class Tables:
+    """A class that keeps one for all of its instances."""
+
+    table: Tensor | None = None
+
+    @classmethod
+    def get(cls) -> Tensor:
+        if cls.table is None:
+            cls.table = torch.ones(2)
+        return cls.table
+
+    @functools.lru_cache  # noqa: B019 - what many scripts have
+    def cached(self) -> Tensor:
+        return torch.ones(2)
+
+
+def function_table() -> Tensor:
+    if not hasattr(function_table, "table"):
+        function_table.table = torch.ones(2)  # type: ignore[attr-defined]
+    table: Tensor = function_table.table  # type: ignore[attr-defined]
+    return table
+
+
+TABLE: dict[str, Callable[[], Tensor]] = {
+    "lru_cache": lambda: bounded(2),
+    "cache": lambda: unbounded(2)["table"],
+    "global": global_table,
+    "global dictionary": table_in_global_dictionary,
+    "class": Tables.get,
+    "cached method": Tables().cached,
+    "function": function_table,
+}
+
+
+def forget_tables() -> None:
+    """As a new process begins."""
+    global GLOBAL
+    GLOBAL = Tables.table = None
+    TABLES.clear()
+    bounded.cache_clear()
+    unbounded.cache_clear()
+    Tables.cached.cache_clear()
+    vars(function_table).clear()
