@@ -7,7 +7,6 @@ series it writes itself into the run's directory: while it works, the process th
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
@@ -19,6 +18,7 @@ from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Block, TimingEvidence
 from harness.numbers import Real
 from harness.runners.line import Line, take_standard_input
+from harness.runners.process_end import end_process
 from harness.runners.raised import message_of, obstacle_of, stack_of
 from harness.runners.recorder import Recorder
 from harness.system.protocol import NotAvailable
@@ -103,7 +103,4 @@ def _serve(line: Line, run: Run, arm: str, recorder: Recorder) -> None:
 
 
 if __name__ == "__main__":
-    status = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)  # a crash while CUDA tears down must not void what was recorded
+    end_process(main())

@@ -22,6 +22,7 @@ from harness.evidence.plan_records import Run
 from harness.numbers import Real
 from harness.runners import rank_seat
 from harness.runners.line import Line, take_standard_input
+from harness.runners.process_end import end_process
 from harness.runners.raised import message_of, obstacle_of, stack_of
 from harness.runners.rank_marks import MARKS, Marks
 from harness.runners.recorder import Recorder
@@ -61,7 +62,7 @@ def main() -> NoReturn:
     line.send(IMPORTED)
     message = line.receive(None)
     if not message:  # nobody watches it any more
-        os._exit(0)
+        end_process(0)
     job = RankJob.model_validate_json(message)
     directory = Path(os.fsdecode(bytes.fromhex(job.folder)))
     own = folder_of(directory, job.rank)
@@ -94,9 +95,7 @@ def _failure(error: BaseException) -> RankAnswer:
 
 def _end(line: Line, answer: RankAnswer) -> NoReturn:
     line.send(answer.model_dump_json())
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    end_process(0)
 
 
 if __name__ == "__main__":

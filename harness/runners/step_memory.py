@@ -6,12 +6,14 @@ another line. Then, and not before, it trains and measures, and prints a `StepMe
 
 from __future__ import annotations
 
+import os
 import sys
 
 from harness.evidence.base import Record
 from harness.evidence.plan_records import Run
 from harness.runners.kernels import ROUNDS, shapes_of, train
 from harness.runners.opening import opened
+from harness.runners.process_end import end_process, flush_streams
 from harness.system.protocol import TrainingRun
 
 # Bytes: torch serves allocations of at most 1 MiB from a pool of their own (kSmallSize of CUDACachingAllocator).
@@ -33,15 +35,24 @@ class StepMemory(Record):
 
 def main() -> None:
     """Open the arm, wait for leave to train, train every shape twice, print what that reserved."""
-    run = Run.model_validate_json(sys.stdin.readline())
+    questions = sys.stdin
+    run = Run.model_validate_json(questions.readline())
     (arm,) = run.arms
+    answers = os.dup(1)  # a system may close standard output, or put something else in its place
     with opened(run, arm) as training:
-        sys.stdout.write(f"\n{READY}\n")
-        sys.stdout.flush()
-        if not sys.stdin.readline():
+        _answer(answers, READY)
+        if not questions.readline():
             sys.exit("the worker ended before it asked for the measurement")
         memory = measured(run, arm, training)
-    sys.stdout.write(f"\n{memory.model_dump_json()}\n")
+    _answer(answers, memory.model_dump_json())
+
+
+def _answer(answers: int, line: str) -> None:
+    """A line of its own, behind what the system has printed."""
+    flush_streams()
+    text = f"\n{line}\n".encode()
+    while text:
+        text = text[os.write(answers, text) :]
 
 
 def measured(run: Run, arm: str, training: TrainingRun) -> StepMemory:
@@ -81,3 +92,4 @@ def _large_segments() -> dict[int, int]:
 
 if __name__ == "__main__":
     main()
+    end_process(0)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +17,7 @@ from harness.evidence import layout
 from harness.evidence.base import Obstacle, Record
 from harness.evidence.plan_records import Run
 from harness.runners.line import Line, take_standard_input
+from harness.runners.process_end import end_process
 from harness.runners.raised import message_of, obstacle_of, stack_of
 from harness.runners.recorder import Recorder
 from harness.runners.worker import STACKS
@@ -66,9 +66,7 @@ def main() -> NoReturn:
 
 def _end(line: Line, answer: PartAnswer) -> NoReturn:
     line.send(answer.model_dump_json())
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    end_process(0)
 
 
 def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoReturn:

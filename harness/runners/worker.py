@@ -23,6 +23,7 @@ from harness.evidence import layout
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Raised, Unavailable
 from harness.runners.line import READY, Job, take_standard_input
+from harness.runners.process_end import end_process
 from harness.runners.raised import message_of, obstacle_of, stack_of
 from harness.runners.recorder import Recorder
 from harness.system.protocol import NotAvailable
@@ -133,8 +134,4 @@ def _captures(run: Run) -> bool:
 
 
 if __name__ == "__main__":
-    status = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # the evidence is on disk; a crash while CUDA tears down must not void it
-    os._exit(status)
+    end_process(main())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import kernel_systems
 import pytest
+from lost_streams import STREAMS
 
 from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
@@ -116,13 +117,13 @@ def test_a_system_that_cannot_be_imported_is_named() -> None:
 class Asking(io.StringIO):
     """The worker's side of stdin: notes what the process had done when it read on."""
 
-    def __init__(self, lines: str, training: kernel_systems.Run, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, lines: str, training: kernel_systems.Run, capfd: pytest.CaptureFixture[str]) -> None:
         super().__init__(lines)
-        self.training, self._capsys = training, capsys
+        self.training, self._capfd = training, capfd
         self.at_reading: list[tuple[int, list[str]]] = []
 
     def printed(self) -> list[str]:
-        return self._capsys.readouterr().out.split()
+        return self._capfd.readouterr().out.split()
 
     def readline(self, *_: object) -> str:  # type: ignore[override]
         self.at_reading.append((len(self.training.steps), self.printed()))
@@ -130,7 +131,7 @@ class Asking(io.StringIO):
 
 
 @pytest.fixture
-def asking(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Asking:
+def asking(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Asking:
     alone = RUN.model_copy(update={"arms": {"nf4": RUN.arms["nf4"]}, "fault": None, "fault_arms": []})
     training = kernel_systems.Run()
 
@@ -142,7 +143,7 @@ def asking(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         run.step(0)
         return MEMORY
 
-    asking = Asking(alone.model_dump_json() + "\n", training, capsys)
+    asking = Asking(alone.model_dump_json() + "\n", training, capfd)
     monkeypatch.setattr(step_memory, "opened", opened)
     monkeypatch.setattr(step_memory, "measured", stepped)
     monkeypatch.setattr(sys, "stdin", asking)
@@ -161,3 +162,13 @@ def test_without_a_worker_nothing_is_measured(asking: Asking) -> None:
     with pytest.raises(SystemExit, match="the worker ended"):
         step_memory.main()
     assert asking.training.steps == []
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_a_system_may_do_away_with_its_streams(asking: Asking, monkeypatch: pytest.MonkeyPatch, stream: str) -> None:
+    monkeypatch.setattr(sys, "stdout", sys.stdout)  # and back
+    monkeypatch.setattr(asking.training, "step", lambda _index: vars(sys).update(stdout=STREAMS[stream]()))
+    asking.write(asking.getvalue() + "measure\n")
+    asking.seek(0)
+    step_memory.main()
+    assert StepMemory.model_validate_json(asking.printed()[-1]) == MEMORY

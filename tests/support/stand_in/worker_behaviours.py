@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from lost_streams import STREAMS
 from sockets import write_to_sockets
 
 from harness.evidence.arm_records import ArmEnd, ArmStart
@@ -183,6 +184,16 @@ def writes_garbage(run: Run, recorder: Recorder) -> None:
 def not_available(run: Run, recorder: Recorder) -> None:
     recorder.phase("open the system")
     raise NotAvailable("needs the package `peft`")
+
+
+def loses_streams(run: Run, recorder: Recorder) -> None:
+    """Puts something else in the place of standard streams, or closes them, and then does what it is to do."""
+    for name in str(run.settings["streams"]).split():
+        if run.settings["left"] == "closed itself":
+            getattr(sys, name).close()
+        else:
+            setattr(sys, name, STREAMS[str(run.settings["left"])]())
+    one_arm(run, recorder)
 
 
 def leaves_children(run: Run, recorder: Recorder) -> None:
