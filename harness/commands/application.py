@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from harness.commands import interruption
 from harness.commands.examples import epilog
+from harness.commands.found_first import found_first
 from harness.errors import ExitCode, HarnessError
+from harness.signals_noted import noted
 from harness.standard_streams import print_line, print_lines, print_quoted, surviving_streams
 
 if TYPE_CHECKING:
@@ -76,6 +78,8 @@ def main() -> None:
             sys.exit(error.exit_code)
         except Exception as error:  # Python's own exit code 1 would read as a violated claim
             sys.exit(_usage(error) or _broken(error))
+        except SystemExit as leaving:  # of a command; or of a file that is no part of it
+            sys.exit(_left(leaving))
 
 
 def _collect_from_now_on() -> None:
@@ -96,9 +100,20 @@ def _usage(error: Exception) -> int:
     return ExitCode.USAGE
 
 
+def _left(leaving: SystemExit) -> int | str | None:
+    """The exit code of a command that leaves."""
+    line = None if noted else found_first(leaving, everywhere=False)
+    if line is None:
+        return leaving.code
+    print_line(f"error: {line}", file=sys.stderr)
+    return ExitCode.ERROR
+
+
 def _broken(error: Exception) -> int:
     import traceback
 
+    if line := found_first(error, everywhere=isinstance(error, ImportError | AttributeError)):
+        print_line(f"error: {line}", file=sys.stderr)
     print_quoted("".join(traceback.format_exception(error)))
     return ExitCode.ERROR
 

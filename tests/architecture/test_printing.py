@@ -17,6 +17,7 @@ TO_A_PARENT = {
     "harness/system/describing.py": "the answer to its parent",
     "harness/processes/keeper.py": "what its parent is told of the process",
 }
+ALONE = "harness/commands/found_first.py"  # the line of a harness that cannot import what escapes; it escapes its own
 SOURCES = sorted(path for path in (ROOT / "harness").rglob("*.py"))
 STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
 WRITERS = {"print", "pprint", "echo", "secho", "print_exc", "print_exception", "print_stack", "print_tb", "breakpoint"}
@@ -78,7 +79,7 @@ def unescaped_in_pytest(source: str) -> Iterator[str]:
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_a_source_prints_through_one_module(path: Path) -> None:
     name = path.relative_to(ROOT).as_posix()
-    found = [] if name == PRINTS or name in TO_A_PARENT else list(printing(path.read_text(encoding="utf-8")))
+    found = [] if name in {PRINTS, ALONE, *TO_A_PARENT} else list(printing(path.read_text(encoding="utf-8")))
     assert found == []
 
 
