@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import io
+import os
 import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -74,10 +76,10 @@ def main() -> None:
             sys.exit(run(standalone_mode=False) or ExitCode.HELD)
         except HarnessError as error:
             first, *more = error.lines()
-            print_lines([f"error: {first}", *more], sys.stderr)
+            print_lines([f"error: {first}", *more, *_notes(error)], sys.stderr)
             sys.exit(error.exit_code)
         except Exception as error:  # Python's own exit code 1 would read as a violated claim
-            sys.exit(_usage(error) or _broken(error))
+            sys.exit(_usage(error) or _full(error) or _broken(error))
         except SystemExit as leaving:  # of a command; or of a file that is no part of it
             sys.exit(_left(leaving))
 
@@ -98,6 +100,21 @@ def _usage(error: Exception) -> int:
     show(buffer)
     print_lines(buffer.getvalue().rstrip("\n").split("\n"), sys.stderr)
     return ExitCode.USAGE
+
+
+def _full(error: Exception) -> int:
+    """Print that a disk takes no more, and what is kept, if that is it; the exit code, else 0."""
+    if not isinstance(error, OSError) or error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EROFS}:
+        return 0
+    where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+    line = f"error: {where}there is room for what is written; found {error.strerror}; make some, or name another folder"
+    print_lines([line, *_notes(error)], sys.stderr)
+    return ExitCode.ERROR
+
+
+def _notes(error: Exception) -> list[str]:
+    """What else is known of it: where the evidence so far is kept."""
+    return list(getattr(error, "__notes__", []))
 
 
 def _left(leaving: SystemExit) -> int | str | None:

@@ -5,6 +5,8 @@ written whole.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -59,12 +61,29 @@ def _unknown_version(error: Exception, model: type[BaseModel], name: str) -> str
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all: a reader never sees half of it, and no link or pipe there is opened."""
+    """Write a file whole or not at all: a reader never sees half of it, and no link or pipe there is opened.
+
+    What was begun stays only where the process is killed: its name is then one of `half_written`.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     remove(temporary)
-    with temporary.open("xb") as file:
-        file.write(text.encode("utf-8"))
-    temporary.replace(path)
+    try:
+        with temporary.open("xb") as file:
+            file.write(text.encode("utf-8"))
+        temporary.replace(path)
+    except BaseException as error:
+        with suppress(OSError):  # the first error tells more
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # of a write that found no room
+        raise
+
+
+def half_written(folder: Path, names: str) -> Iterator[Path]:
+    """What `write_text` had begun in a folder, of files whose names match, when its process was killed."""
+    for path in folder.glob(f".{names}.*"):
+        if path.name.rpartition(".")[2].isdecimal():
+            yield path
 
 
 def first_error(error: Exception) -> str:

@@ -74,7 +74,11 @@ def _new(described: Described, final: Path, *, named: bool) -> Iterator[tuple[Bu
     # where nothing can be executed, there is no library for locks, and nothing to go on with
     with alone_in(writer.path) if described.work else nullcontext():
         journal = Journal(writer.path, described.journal())
-        journal.write()
+        try:
+            journal.write()
+        except BaseException:
+            shutil.rmtree(writer.path, ignore_errors=True)  # there is nothing in it yet
+            raise
         yield writer, journal
 
 
@@ -102,7 +106,6 @@ def _interrupted(described: Described, directory: Path) -> Iterator[tuple[Bundle
         headers = [digest_of(header_text(bundle.header)), digest_of(header_text(header))]
         noted = Journal(directory, journal.model_copy(update={"headers": headers, "ended": kept}))
         noted.write()
-        _remove_half_written(directory)
         final = directory.with_name(directory.name.partition(UNFINISHED_NAME)[0])
         yield (
             BundleWriter(final, header, described.contracts, described.waivers, named=False, interrupted=directory),
@@ -186,9 +189,3 @@ def _ids(runs: Sequence[Run]) -> set[str]:
 def _had_begun(evidence: Path) -> bool:
     """Whether a worker had written anything of the run."""
     return any(evidence.rglob(layout.RECORDS))
-
-
-def _remove_half_written(directory: Path) -> None:
-    """What was being written when the process was killed: `write_text` takes names with a dot."""
-    for path in directory.glob(".*.json.*"):
-        path.unlink(missing_ok=True)

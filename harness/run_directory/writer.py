@@ -5,14 +5,15 @@ which is put in place last and all at once.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path, PurePosixPath
 
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
-from harness.evidence.files import parse, write_text
+from harness.evidence.files import half_written, parse, write_text
 from harness.evidence.own_places import make_way, own_folder, remove
 from harness.evidence.run_evidence import Death
 from harness.numbers import dump_json
@@ -27,6 +28,9 @@ from harness.signals_noted import raise_if_noted
 UNFINISHED_NAME = ".incomplete-"  # and something at random, behind the final name
 KEPT = f"kept what there is, marked {layout.INCOMPLETE}"  # as a note begins that says where
 PAGES = (layout.PAGE, layout.SUMMARY, layout.JUNIT)
+OWN_FILES = (layout.HEADER, layout.INCOMPLETE, layout.MANIFEST, layout.JOURNAL, layout.VERDICTS, layout.DRILL, *PAGES)
+OWN_FOLDERS = (layout.CONTRACTS, f"{layout.CONTRACTS}/{layout.SHARED_FILES}", layout.WAIVERS)  # of copies
+ALL_OR_NONE = nullcontext[None]()
 
 
 class BundleWriter:
@@ -69,20 +73,30 @@ class BundleWriter:
         else:
             self.path = interrupted
             self._remove_what_was_made_of_it()
-        self.put_back()
+        try:
+            self.put_back()
+        except BaseException:
+            if interrupted is None:  # there is nothing in it yet
+                shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
-    def put_back(self) -> None:
-        """Write all that is not evidence: at first, and again where a system may have removed or replaced it."""
-        own_folder(self.path)
+    def put_back(self, each: AbstractContextManager[None] = ALL_OR_NONE) -> None:
+        """Write all that is not evidence: at first, and again where a system may have removed or replaced it.
+
+        each: entered for each file and folder, where the others are to be written whatever becomes of one.
+        """
         above = {folder.as_posix() for name in self._copies for folder in PurePosixPath(name).parents}
-        for folder in sorted({layout.CONTRACTS, layout.EVIDENCE, *above}):
-            own_folder(self.path / folder)
+        for folder in (".", *sorted({layout.CONTRACTS, layout.EVIDENCE, *above})):
+            with each:
+                own_folder(self.path / folder)
         for name in (layout.JOURNAL, layout.LOCK):
-            make_way(self.path / name)
-        self._mark()
-        for name, text in self._copies.items():
-            self._write(name, text)
-        self._write(layout.HEADER, header_text(self._header))
+            with each:
+                make_way(self.path / name)
+        mark = "This run did not finish: what is missing from its evidence is an error.\n"
+        for name, text in {layout.INCOMPLETE: mark, **self._copies, layout.HEADER: header_text(self._header)}.items():
+            with each:
+                make_way(self.path / name)
+                write_text(self.path / name, text)
 
     def evidence_directory(self, run_id: str) -> Path:
         """Where the supervisor puts the evidence of a run."""
@@ -131,27 +145,30 @@ class BundleWriter:
     def abandon(self) -> Path:
         """Keep what there is, marked INCOMPLETE, under the final name if that is free; its path.
 
-        Verdicts and pages that were written as those of a finished run go away.
+        Verdicts and pages that were written as those of a finished run go away. It raises no OSError: a disk that is
+        full has ended the run, and takes no mark either; without a manifest it did not finish all the same.
         """
+        each = suppress(OSError)
         if not self.path.exists():  # `finish` was cut off behind its renaming
             self.path = self.final
-        self.put_back()
-        self._remove_what_was_made_of_it()
-        if not self.final.exists():
-            self.path.rename(self.final)
-            self.path = self.final
+        with each:
+            own_folder(self.path)
+        self._remove_what_was_made_of_it(each)  # before anything is written: it makes room
+        self.put_back(each)
+        with each:
+            if not self.final.exists():
+                self.path.rename(self.final)
+                self.path = self.final
         return self.path
 
-    def _remove_what_was_made_of_it(self) -> None:
-        for name in (layout.MANIFEST, layout.VERDICTS, layout.DRILL, *PAGES):
-            remove(self.path / name)
-
-    def _mark(self) -> None:
-        self._write(layout.INCOMPLETE, "This run did not finish: what is missing from its evidence is an error.\n")
-
-    def _write(self, name: str, text: str) -> None:
-        make_way(self.path / name)
-        write_text(self.path / name, text)
+    def _remove_what_was_made_of_it(self, each: AbstractContextManager[None] = ALL_OR_NONE) -> None:
+        """And what was being written when a process was killed."""
+        made = [self.path / name for name in (layout.MANIFEST, layout.VERDICTS, layout.DRILL, *PAGES)]
+        begun = [path for name in OWN_FILES for path in half_written(self.path, name)]
+        begun += [path for folder in OWN_FOLDERS for path in half_written(self.path / folder, "*.yaml")]
+        for path in (*made, *begun):
+            with each:
+                remove(path)
 
 
 def header_text(header: Header) -> str:

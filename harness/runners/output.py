@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -18,6 +18,8 @@ class OutputPump:
     def __init__(self, pipe: IO[bytes], path: Path) -> None:
         self._pipe, self._path = pipe, path
         self._total = 0
+        self._file: IO[bytes] | None = None
+        self._lost = False
         self._thread = threading.Thread(target=self._drain, name="worker output", daemon=True)
         self._thread.start()
 
@@ -31,22 +33,20 @@ class OutputPump:
         self._thread.join(self._JOIN_S)
 
     def _drain(self) -> None:
-        kept = 0
-        file: IO[bytes] | None = None
         with self._pipe:
             while chunk := self._pipe.read1(2**16):  # type: ignore[attr-defined]
+                part = chunk[: max(0, self.KEPT - self._total)]
                 self._total += len(chunk)
-                part = chunk[: self.KEPT - kept]
-                if part:
-                    file = file or self._file()
-                    file.write(part)
-                    file.flush()
-                    kept += len(part)
-        if file is not None:
-            file.close()
+                if part and not self._lost:
+                    self._keep(part)
+        if self._file is not None:
+            with suppress(OSError):  # what is buffered has no room either
+                self._file.close()
 
-    def _file(self) -> IO[bytes]:
+    def _keep(self, part: bytes) -> None:
         try:
-            return self._path.open("xb")
-        except OSError:  # the worker removed its directory, or put a file of its own there: its output is counted only
-            return Path(os.devnull).open("wb")
+            self._file = self._file or self._path.open("xb")
+            self._file.write(part)
+            self._file.flush()
+        except OSError:  # the worker removed its directory, or put a file of its own there; or the disk is full
+            self._lost = True  # its output is counted only

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import pty
@@ -246,3 +247,24 @@ def test_on_a_terminal_no_line_is_longer_than_it_is_wide() -> None:
     os.close(reader)
     assert len(lines) > 10
     assert [line for line in lines if len(line) > 60 and len(line.split()) > 1] == []
+
+
+def test_a_full_disk_is_an_error_in_a_line_with_what_is_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def written(**_options: object) -> None:
+        error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "small/r/report.html")
+        error.add_note("kept what there is, marked INCOMPLETE: small/r")
+        raise error
+
+    monkeypatch.setattr("harness.commands.application.application", lambda _arguments: written)
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 12
+    assert capsys.readouterr().err.splitlines() == [
+        (
+            "error: small/r/report.html: there is room for what is written; found No space left on device; "
+            "make some, or name another folder"
+        ),
+        "kept what there is, marked INCOMPLETE: small/r",
+    ]

@@ -7,11 +7,13 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 from bundle_builders import LOADED, RUN_ID, header, write_evidence
 
 from harness import signals_noted
+from harness.evidence.files import write_text
 from harness.run_directory import writer as writer_module
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.manifest import Manifest
@@ -64,6 +66,75 @@ def test_one_that_is_cut_off_behind_its_renaming_is_found_again(writer: BundleWr
     writer.path.rename(writer.final)
     assert writer.abandon() == writer.final
     assert not read_bundle(writer.final).complete
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Makes the disk full: a file can be begun, and nothing written into it."""
+
+    def fill() -> None:
+        opened = Path.open
+
+        def begun(path: Path, mode: str = "r", *rest: Any, **others: Any) -> IO[Any]:
+            if "x" not in mode:
+                return opened(path, mode, *rest, **others)
+            path.touch()
+            return opened(Path("/dev/full"), "wb", buffering=0)
+
+        monkeypatch.setattr(Path, "open", begun)
+
+    return fill
+
+
+def names_of(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def test_a_file_that_has_no_room_is_not_begun(tmp_path: Path, full: Callable[[], None]) -> None:
+    (tmp_path / "run.json").write_text("before")
+    full()
+    with pytest.raises(OSError, match="No space left") as raised:
+        write_text(tmp_path / "run.json", "after")
+    assert raised.value.filename == str(tmp_path / "run.json")
+    assert (names_of(tmp_path), (tmp_path / "run.json").read_text()) == (["run.json"], "before")
+
+
+def test_a_run_that_ends_on_a_full_disk_is_kept_as_it_is(writer: BundleWriter, full: Callable[[], None]) -> None:
+    for name in ("verdicts.json", "report.html"):
+        (writer.path / name).write_text("as of a run that is whole")
+    before = {*names_of(writer.path)} - {"verdicts.json", "report.html"}
+    full()
+    assert writer.abandon() == writer.final
+    assert {*names_of(writer.final)} == before
+    assert not read_bundle(writer.final).complete
+
+
+def test_what_has_no_room_at_all_leaves_nothing(tmp_path: Path, full: Callable[[], None]) -> None:
+    full()
+    with pytest.raises(OSError, match="No space left"):
+        BundleWriter(tmp_path / "run", header(), [LOADED])
+    assert names_of(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(".report.html.8517", ".INCOMPLETE.9173", ".run.json.1", ".manifest.json.2", ".summary.md.3", ".junit.xml.4"),
+        *("contracts/.scripted-v1.yaml.5", "waivers/.1.yaml.6"),
+    ],
+)
+def test_what_a_killed_process_was_writing_is_not_sealed(writer: BundleWriter, name: str) -> None:
+    (writer.path / name).write_text("half of")
+    writer.settle()
+    assert name not in names_of(writer.finish())
+
+
+def test_a_strangers_hidden_files_are_not_taken_for_half_written_ones(writer: BundleWriter) -> None:
+    for name in (".report.html.bak", ".notes.12", f"evidence/{RUN_ID}/.own.json.7"):
+        (writer.path / name).write_text("theirs")
+    before = names_of(writer.path)
+    writer.settle()
+    assert names_of(writer.path) == before
 
 
 def test_waiver_files_are_copied(writer: BundleWriter) -> None:
