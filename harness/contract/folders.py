@@ -12,18 +12,23 @@ from harness.errors import ContractError
 from harness.numbers import counted
 
 WAIVERS_FILE = "waivers.yaml"  # lies beside contracts and is none; in any case, and as `.yml`
+RUN_HEADER, RUN_MARKS = "run.json", ("manifest.json", "INCOMPLETE")  # of `layout`, which builds on contracts
 SUFFIXES = frozenset({".yaml", ".yml"})
 RULE = f"every .yaml and .yml in it at any depth, but hidden ones, shared files and {WAIVERS_FILE}"
 
 
 @dataclass(frozen=True)
 class FolderFiles:
-    """The YAML files of a folder, each kind sorted: contracts, waivers, hidden files, what contracts share."""
+    """The YAML files of a folder, each kind sorted: contracts, waivers, hidden files, what contracts share.
+
+    runs: the run directories below it, which hold copies of contracts, and are not entered.
+    """
 
     contracts: list[Path]
     waivers: list[Path]
     hidden: list[Path]
     shared: list[Path]
+    runs: list[Path]
 
 
 def files_of_folder(folder: Path) -> FolderFiles:
@@ -31,10 +36,10 @@ def files_of_folder(folder: Path) -> FolderFiles:
 
     Every file whose name ends in `.yaml` or `.yml`, in any case and at any depth, is a contract; but for waiver files
     (`waivers.yaml`), for files that contracts share (`schema: shared/v2`), and for hidden files and those in
-    hidden folders (a name that begins with a dot). Links are followed, each folder is entered once, so that a circle of
-    links ends.
+    hidden folders (a name that begins with a dot). Run directories below it, which hold copies, are not entered. Links
+    are followed, each folder is entered once, so that a circle of links ends.
     """
-    found = FolderFiles([], [], [], [])
+    found = FolderFiles([], [], [], [], [])
     entered: set[Path] = set()
 
     def enter(directory: Path, *, hidden: bool) -> None:
@@ -49,12 +54,23 @@ def files_of_folder(folder: Path) -> FolderFiles:
         for path in inside:
             unseen = hidden or path.name.startswith(".")
             if os.path.isdir(path):  # noqa: PTH112 - what cannot be looked at is none, and raises nothing
-                enter(path, hidden=unseen)
+                if is_run_directory(path):
+                    found.runs.append(path)
+                else:
+                    enter(path, hidden=unseen)
             elif path.suffix.lower() in SUFFIXES:
                 _kind_of(path, found, hidden=unseen).append(path)
 
     enter(folder, hidden=False)
-    return FolderFiles(sorted(found.contracts), sorted(found.waivers), sorted(found.hidden), sorted(found.shared))
+    for kind in (found.contracts, found.waivers, found.hidden, found.shared, found.runs):
+        kind.sort()
+    return found
+
+
+def is_run_directory(folder: Path) -> bool:
+    """Whether a folder is what a run has left, or is leaving."""
+    header, *marks = (os.path.isfile(folder / name) for name in (RUN_HEADER, *RUN_MARKS))  # noqa: PTH113
+    return header and any(marks)
 
 
 def real(path: Path) -> Path:
@@ -100,3 +116,5 @@ def _named(found: FolderFiles) -> Iterator[str]:
         yield f"{counted(len(found.shared), 'shared file')}: {', '.join(map(str, found.shared))}"
     if found.hidden:
         yield f"hidden: {', '.join(map(str, found.hidden))}"
+    if found.runs:
+        yield f"run directories, not entered: {', '.join(map(str, found.runs))}"

@@ -65,6 +65,14 @@ def commit(message: str) -> None:
         subprocess.run(["git", *identity, *words], check=True)
 
 
+def test_a_folder_that_holds_its_own_runs_is_verified_again(harness: Call) -> None:
+    """Its run directories hold copies of its contracts, with the same ids."""
+    for name in ("one", "two"):
+        assert harness("verify", ".", "--workload", "held", "--name", name)[0] == 0
+    code, said = harness("check", ".")
+    assert (code, "run directories, not entered: harness-reports/one, harness-reports/two" in said) == (0, True)
+
+
 def test_parts_of_two_versions_of_a_module_that_the_adapter_imports_are_refused(harness: Call) -> None:
     run_part(harness, PARTS[0], "held")
     Path("our_train.py").write_text("rate = 2\n")

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.contract.folders import files_of_folder, folders_read
+from harness.contract.folders import RUN_HEADER, RUN_MARKS, files_of_folder, folders_read
 from harness.contract.load import load_contracts
 from harness.contract.waivers import find_waivers
 from harness.errors import ContractError, ContractErrors
+from harness.evidence import layout
 
 Toy = Callable[..., Path]
 
@@ -45,6 +46,46 @@ def test_hidden_files_are_left_out_and_named(add: Callable[[str], Path], tmp_pat
     [line] = folders_read([tmp_path / "all"])
     assert line.startswith(f"{tmp_path / 'all'}: 1 contract file (")
     assert line.endswith(f"; hidden: {hidden}")
+
+
+@pytest.mark.parametrize("mark", ["manifest.json", "INCOMPLETE"])
+@pytest.mark.parametrize("name", ["harness-reports/one", "sub/.old/one", "one"])
+def test_copies_in_a_run_directory_are_left_out_and_it_is_named(
+    add: Callable[[str], Path], tmp_path: Path, name: str, mark: str
+) -> None:
+    first = add("first.yaml")
+    run = tmp_path / "all" / name
+    for copy in ("contracts/first.yaml", "waivers/waivers.yaml", "contracts/shared/0.yaml"):
+        add(f"{name}/{copy}").write_text(first.read_text())
+    for own in ("run.json", mark):
+        (run / own).touch()
+    found = files_of_folder(tmp_path / "all")
+    assert (found.contracts, found.waivers, found.hidden, found.shared) == ([first], [], [], [])
+    assert [loaded.path for loaded in load_contracts([tmp_path / "all"])] == [first]
+    [line] = folders_read([tmp_path / "all"])
+    assert line.endswith(f"; run directories, not entered: {run}")
+
+
+def test_run_directories_are_told_by_the_names_that_they_have() -> None:
+    assert (RUN_HEADER, RUN_MARKS) == (layout.HEADER, (layout.MANIFEST, layout.INCOMPLETE))
+
+
+@pytest.mark.parametrize("there", [["run.json"], ["manifest.json"], ["INCOMPLETE"], []])
+def test_a_folder_that_is_no_run_directory_is_entered(
+    add: Callable[[str], Path], tmp_path: Path, there: list[str]
+) -> None:
+    """No contract is lost for a name alone."""
+    added = add("sub/first.yaml")
+    for name in there:
+        (added.parent / name).touch()
+    assert files_of_folder(tmp_path / "all").contracts == [added]
+
+
+def test_a_run_directory_that_is_named_is_read(add: Callable[[str], Path], tmp_path: Path) -> None:
+    added = add("run/contracts/first.yaml")
+    for name in ("run.json", "manifest.json"):
+        (tmp_path / "all" / "run" / name).touch()
+    assert files_of_folder(tmp_path / "all" / "run").contracts == [added]
 
 
 @pytest.mark.parametrize("name", ["waivers.yaml", "waivers.yml", "WAIVERS.YAML", "sub/waivers.yaml"])
