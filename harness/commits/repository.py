@@ -114,6 +114,12 @@ def _git(folder: Path, *arguments: str) -> str:
         start_new_session=True,  # a terminal's SIGINT is the command's, which then removes what git made
     )
     if done.returncode != 0:
-        printed = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise GitFailed(printed[-1] if printed else f"git {arguments[0]} exited with {done.returncode}")
+        raise GitFailed(_reason(done.stderr) or f"git {arguments[0]} exited with {done.returncode}")
     return done.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
+
+
+def _reason(stderr: bytes) -> str:
+    """The line that says why: what may follow it is advice, as how to trust the repository of another user."""
+    printed = stderr.decode("utf-8", "replace").strip().splitlines()
+    fatal = [line for line in printed if line.startswith("fatal:")]
+    return [*fatal[:1], *printed[-1:], ""][0]

@@ -12,6 +12,7 @@ from two_commits import UserRepository
 
 from harness.commits.checkout import checked_out
 from harness.commits.import_path import rebased
+from harness.commits.repository import Repository
 from harness.errors import UsageError
 
 REPORTS = Path("harness-reports")
@@ -23,6 +24,15 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UserRepositor
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(made.root)
     return made
+
+
+def test_a_repository_of_another_user_is_named_as_such(
+    repository: UserRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """git's last line is the command that would trust it."""
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(UsageError, match="found fatal: detected dubious ownership in repository at"):
+        Repository.around(repository.root)
 
 
 def test_both_commits_are_named_with_their_subjects(repository: UserRepository) -> None:
