@@ -22,16 +22,18 @@ def paced_readings(candidate: Array, baseline: Array, paces: Array) -> tuple[Rea
     order = np.argsort(slow, axis=-1, kind="stable")[..., None]  # undisturbed rounds first
     others = rounds - slow.sum(axis=-1)
     others[others < FEWEST_ROUNDS] = 0
-    ratios, selves = np.empty((2, len(ours))), np.empty((2, 2, len(ours)))
+    ratios, selves, whole = np.empty((2, len(ours))), np.empty((2, 2, len(ours))), np.empty(len(ours))
     for kept in np.unique(others):
         here = others == kept
         counted = order[here, : kept or rounds]
         times = [np.take_along_axis(each[here], counted, axis=1) for each in (ours, theirs, theirs / slower)]
         for number, reading in enumerate(statistics.readings(times[0], times[1], None, times[2])):
-            ratios[number][here], selves[number][:, here] = reading.ratios, reading.selves
+            ratios[number][here], selves[number][:, here], whole[here] = reading.ratios, reading.selves, reading.whole
     shape = candidate.shape[:2]
     cautious, generous = (
-        Reading(ratios[number].reshape(shape), np.moveaxis(selves[number].reshape(2, *shape), 0, 1))
+        Reading(
+            ratios[number].reshape(shape), np.moveaxis(selves[number].reshape(2, *shape), 0, 1), whole.reshape(shape)
+        )
         for number in range(2)
     )
     return cautious, generous
@@ -58,6 +60,7 @@ def paced_decisions(
             Reading(
                 np.take_along_axis(each.ratios[here], chosen, axis=-1),
                 np.take_along_axis(each.selves[here], chosen[:, None, :], axis=-1),
+                np.take_along_axis(each.whole[here], chosen, axis=-1),
             )
             for each in (cautious, generous)
         )

@@ -280,6 +280,10 @@ DEMAND_UNMET = _fails("demand_unmet", "A compiled kernel's metadata or constant 
 # --- throughput ------------------------------------------------------------------------------------------------
 TOO_SLOW = _fails("too_slow", "The speed ratio is below the demanded one, with all that noise could have hidden.")
 UNDECIDED_RATIO = _undecided("undecided_ratio", "The measured ratios neither prove nor refute the demanded one.")
+CANDIDATE_STALLS = _undecided(
+    "candidate_stalls",
+    "The candidate's typical block proves the ratio, and the seconds of all its blocks do not: some take far longer.",
+)
 TOO_FEW_PROCESSES = _undecided(
     "too_few_processes", "So few processes cannot reach the demanded confidence, whatever they measure."
 )

@@ -17,6 +17,7 @@ from harness.judge.sheet import Sheet, number, settle
 from harness.judge.statistics import Reading, Spread
 from harness.judge.timing import StepTimes
 
+READ = ("ratios", "selves", "whole")
 READ_ALIKE = 0.01  # readings that differ by less are told as one number
 
 
@@ -30,7 +31,7 @@ def readings(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
         for group in alike
     ]
     cautious, generous = (
-        Reading(np.concatenate([one.ratios for one in each]), np.concatenate([one.selves for one in each], axis=-1))
+        Reading(*(np.concatenate([getattr(one, field) for one in each], axis=-1) for field in READ))
         for each in zip(*both, strict=True)
     )
     return cautious, generous

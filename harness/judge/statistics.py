@@ -32,16 +32,18 @@ PROBABLY = 0.5  # "would probably decide": the chance of deciding is at least th
 @dataclass(frozen=True)
 class Reading:
     """Of each process: the log ratio [..., P], above 0 where the candidate is faster, and each arm's with itself
-    [..., 2, P], candidate first."""
+    [..., 2, P], candidate first; whole: the log ratio of the undisturbed baseline to all of the candidate's blocks
+    [..., P], which is the same in both readings."""
 
     ratios: Array
     selves: Array
+    whole: Array
 
     def of_measurements(self, measurements: int | Sequence[int]) -> list[Reading]:
         """The processes in the order of their numbers: in so many parts of equal size, or in parts of these sizes."""
         parts = measurements if isinstance(measurements, int) else np.cumsum(measurements)[:-1]
-        ratios, selves = (np.split(values, parts, axis=-1) for values in (self.ratios, self.selves))
-        return [Reading(*both) for both in zip(ratios, selves, strict=True)]
+        fields = (np.split(values, parts, axis=-1) for values in (self.ratios, self.selves, self.whole))
+        return [Reading(*each) for each in zip(*fields, strict=True)]
 
 
 def readings(
@@ -55,8 +57,9 @@ def readings(
     """
     free_candidate = candidate if free_candidate is None else free_candidate
     free_baseline = baseline if free_baseline is None else free_baseline
-    cautious = _reading(candidate, free_baseline, as_found, undisturbed)
-    return cautious, _reading(free_candidate, baseline, undisturbed, as_found)
+    whole = np.log(undisturbed(_blocks(free_baseline))) - np.log(_blocks(free_candidate).mean(axis=-1))
+    cautious = _reading(candidate, free_baseline, as_found, undisturbed, whole)
+    return cautious, _reading(free_candidate, baseline, undisturbed, as_found, whole)
 
 
 def undisturbed(seconds: Array) -> Array:
@@ -76,12 +79,16 @@ def as_found(seconds: Array) -> Array:
     return np.asarray((ordered[..., (blocks - 1) // 2] + ordered[..., blocks // 2]) / 2)
 
 
-def _reading(candidate: Array, baseline: Array, of_candidate: _Step, of_baseline: _Step) -> Reading:
-    whole = [arm.reshape(*arm.shape[:-2], -1) for arm in (candidate, baseline)]
-    ratios = np.log(of_baseline(whole[1])) - np.log(of_candidate(whole[0]))
+def _blocks(arm: Array) -> Array:
+    """Step times [..., R, 2] by block: [..., B]."""
+    return arm.reshape(*arm.shape[:-2], -1)
+
+
+def _reading(candidate: Array, baseline: Array, of_candidate: _Step, of_baseline: _Step, whole: Array) -> Reading:
+    ratios = np.log(of_baseline(_blocks(baseline))) - np.log(of_candidate(_blocks(candidate)))
     arms = ((candidate, of_candidate), (baseline, of_baseline))
     selves = [np.log(step(arm[..., 0])) - np.log(step(arm[..., 1])) for arm, step in arms]
-    return Reading(ratios, np.stack(selves, axis=-2))
+    return Reading(ratios, np.stack(selves, axis=-2), whole)
 
 
 @cache  # one verdict asks for the same few of them a hundred times
@@ -158,8 +165,25 @@ def _shared(reading: Reading) -> Array:
     return np.maximum(missed_bias(reading.selves), COMMON_NOISE)
 
 
+def sustained(cautious: Reading, confidence: float) -> Array:
+    """The log ratio of a measurement by all of the candidate's seconds: [...].
+
+    The seconds that the candidate takes for what the undisturbed baseline does in one, in the mean over the processes
+    but for as many as may dissent, the slowest. A median forgets what happens in fewer than half of the blocks, and a
+    candidate's own stalls are its own time. A baseline that is slow in some process earns at most that process's share.
+    """
+    dissenting = may_dissent(cautious.ratios.shape[-1], confidence)
+    agreeing = np.argsort(cautious.ratios, axis=-1)[..., dissenting:]
+    return np.asarray(-np.log(np.exp(-np.take_along_axis(cautious.whole, agreeing, axis=-1)).mean(axis=-1)))
+
+
 def lower_bound(cautious: Reading, confidence: float) -> Array:
-    """The largest log ratio that a measurement proves: [...].
+    """The largest log ratio that a measurement proves: [...]. The typical block proves it, and all sustain it."""
+    return np.minimum(typical_bound(cautious, confidence), sustained(cautious, confidence))
+
+
+def typical_bound(cautious: Reading, confidence: float) -> Array:
+    """The largest log ratio that the candidate's typical block proves: [...].
 
     All processes but those that may dissent have to reach it; and either the trimmed mean clears it by its margin, or
     those processes do by what they may have in common.
@@ -199,6 +223,15 @@ def decide(
     proven = np.all([proves(one, log_demanded, confidence) for one in cautious.of_measurements(measurements)], axis=0)
     refuted = np.all([refutes(one, log_demanded, confidence) for one in generous.of_measurements(measurements)], axis=0)
     return np.asarray(proven.astype(np.int8) - refuted.astype(np.int8), dtype=np.int8)
+
+
+def stalls(
+    cautious: Reading, log_demanded: float, confidence: float, measurements: int | Sequence[int] = 1
+) -> NDArray[np.bool_]:
+    """Whether only the candidate's slow blocks stand between it and a proof: [...]."""
+    parts = cautious.of_measurements(measurements)
+    typical = np.all([typical_bound(one, confidence) >= log_demanded for one in parts], axis=0)
+    return np.asarray(typical & np.any([sustained(one, confidence) < log_demanded for one in parts], axis=0))
 
 
 def fewest_processes(confidence: float) -> int:

@@ -115,8 +115,27 @@ def _answer(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: 
         )
     answer = int(statistics.decide(cautious, generous, demanded, part.confidence, timed.sizes))
     if answer == 0:
+        _require_no_stalls(part, timed, cautious, demanded, sheet)
         _settle_undecided(part, timed, cautious, generous, demanded, sheet)
     return answer
+
+
+def _require_no_stalls(part: ThroughputRatio, timed: Counted, cautious: Reading, demanded: float, sheet: Sheet) -> None:
+    """Settle INCONCLUSIVE where the typical block proves the ratio, and all blocks together do not reach it.
+
+    What the candidate does in fewer than half of its blocks is its own time, unless the processor's pace says
+    otherwise. Without a slow pace nobody knows whose it was, so it refutes nothing either.
+    """
+    if not statistics.stalls(cautious, demanded, part.confidence, timed.sizes):
+        return
+    parts = cautious.of_measurements(timed.sizes)
+    sustained = math.exp(min(float(statistics.sustained(one, part.confidence)) for one in parts))
+    sheet.figure("sustained_ratio", sustained, "x")
+    settle(
+        reasons.CANDIDATE_STALLS,
+        f"{measured(part, timed, cautious)} in its typical block, and {sustained:.3f} times over all of its blocks: "
+        f"some take far longer, and {number(part.at_least)} is demanded",
+    )
 
 
 def _settle_undecided(

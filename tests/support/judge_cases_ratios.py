@@ -37,6 +37,30 @@ def disturbed(ratio: float, *, candidate: Sequence[int] = (), baseline: Sequence
     return timed([timed_run(index, ours, theirs) for index in range(8)], {"blocks": blocks})
 
 
+def stalling(
+    ratio: float, longer: float, *, theirs: float = 1.0, processes: Sequence[int] = tuple(range(8))
+) -> Verdict:
+    """The third of eight blocks of the candidate takes so much longer in these processes; `theirs`: the baseline's."""
+    return timed(stalled(ratio, longer, theirs, processes), {"blocks": 8})
+
+
+def stalled(
+    ratio: float, longer: float, theirs: float = 1.0, processes: Sequence[int] = tuple(range(8))
+) -> list[RunEvidence]:
+    runs = []
+    for index in range(8):
+        ours, others = [0.01] * 8, [0.01 * ratio] * 8
+        if index in processes:
+            ours[2], others[2] = 0.01 * longer, 0.01 * ratio * theirs
+        runs.append(timed_run(index, ours, others))
+    return runs
+
+
+def stalling_twice(first: float = 1.0, second: float = 1.0) -> Verdict:
+    """Two measurements with a block so much longer in each process."""
+    return measured(stalled(1.5, first), stalled(1.5, second))
+
+
 def clocked(run: RunEvidence, process: int, began: float) -> RunEvidence:
     """The run as this process, its blocks end to end from then on."""
     assert run.timing is not None
@@ -116,7 +140,19 @@ RATIOS: dict[str, list[Case]] = {
             "undecided_ratio",
             lambda: disturbed(1.2, candidate=(0, 1, 2), blocks=4),
         ),
-        Case("either arm disturbed now and then", "held", lambda: disturbed(1.2, candidate=(1, 6), baseline=(2, 3))),
+        Case("either arm disturbed now and then", "held", lambda: disturbed(1.4, candidate=(1, 6), baseline=(2, 3))),
+        Case(
+            "the same, and all of the candidate's seconds do not reach it",
+            "candidate_stalls",
+            lambda: disturbed(1.2, candidate=(1, 6), baseline=(2, 3)),
+        ),
+        Case("one block in eight ten times as long", "candidate_stalls", lambda: stalling(1.5, 10.0)),
+        Case("so much longer that all reach it", "held", lambda: stalling(1.5, 1 + 8 * (1.5 / 1.1 - 1) * (1 - JUST))),
+        Case("by just more", "candidate_stalls", lambda: stalling(1.5, 1 + 8 * (1.5 / 1.1 - 1) * (1 + JUST))),
+        Case("a process that stalls, among eight", "candidate_stalls", lambda: stalling(1.2, 10.0, processes=[5])),
+        Case("baselines that stall as long", "candidate_stalls", lambda: stalling(1.5, 10.0, theirs=10.0)),
+        Case("stalls of the second measurement", "candidate_stalls", lambda: stalling_twice(second=10.0)),
+        Case("stalls of the first measurement", "candidate_stalls", lambda: stalling_twice(first=10.0)),
         Case("a second measurement", "held", lambda: measured(processes(1.2), processes(1.2))),
         Case("one slow process in each measurement", "held", lambda: measured(slow(1), slow(1))),
         Case("two slow in the second measurement", "undecided_ratio", lambda: measured(slow(0), slow(2))),

@@ -97,6 +97,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "The speed lies near the demand, or the processes scatter too widely.",
         "measure it where less disturbs it: more processes alone would not decide it here",
     ),
+    "candidate_stalls": (
+        "Now and then the candidate recompiles, allocates or collects garbage; or another program took the machine.",
+        "see in the blocks when it is slow, and take that work out of the step; or repeat it on an idle machine",
+    ),
     "too_few_processes": (
         "The contract asks for fewer processes than its confidence needs.",
         "raise `processes` in the claim",

@@ -10,7 +10,7 @@ from judge_cases import figures
 from judge_cases_capture import CAPTURE
 from judge_cases_kernel_match import GRID, agreed, beside_peers, compared, in_terms
 from judge_cases_kernels import WARM, compiled, covered, kernel, prewarmed, targeted
-from judge_cases_ratios import measured
+from judge_cases_ratios import measured, stalling, stalling_twice
 from judge_cases_throughput import composite, processes, timed
 
 from harness.evidence.run_evidence import RunEvidence
@@ -229,6 +229,12 @@ def test_the_ends_of_an_arms_ratio_with_itself() -> None:
     expected = [low, high, -most, -least]
     assert ends == [(pytest.approx(math.exp(end), abs=1e-9), "x") for end in expected]
     assert seen["missed_bias"] == (pytest.approx(math.exp(max(map(abs, expected))), abs=1e-9), "x")
+
+
+def test_the_ratio_over_all_of_a_stalling_candidates_blocks() -> None:
+    """A block of eight takes ten times as long: 17/8 of the time; and so it does in one of two measurements."""
+    assert figures(stalling(1.5, 10.0))["sustained_ratio"] == (pytest.approx(1.5 * 8 / 17), "x")
+    assert figures(stalling_twice(second=10.0))["sustained_ratio"] == (pytest.approx(1.5 * 8 / 17), "x")
 
 
 def test_each_measurement_has_its_figures() -> None:

@@ -14,9 +14,14 @@ QUIET = np.zeros((2, 8))
 DEMANDED = math.log(1.1)
 
 
+def read(ratios: Array, selves: Array) -> Reading:
+    """A reading whose candidate has no block that is slower than the typical one."""
+    return Reading(ratios, selves, ratios)
+
+
 def same(ratios: Array, selves: Array = QUIET) -> tuple[Reading, Reading]:
     """Both readings alike, as where nothing disturbed a block."""
-    return Reading(ratios, selves), Reading(ratios, selves)
+    return read(ratios, selves), read(ratios, selves)
 
 
 def decided(ratios: Array, selves: Array = QUIET, demanded: float = DEMANDED, measurements: int = 1) -> int:
@@ -76,7 +81,7 @@ def test_processes_and_experiments_are_read_one_by_one() -> None:
 
 
 def test_measurements_are_processes_in_their_order() -> None:
-    whole = Reading(np.arange(6.0), np.arange(12.0).reshape(2, 6))
+    whole = read(np.arange(6.0), np.arange(12.0).reshape(2, 6))
     first, second = whole.of_measurements(2)
     assert (first.ratios.tolist(), second.ratios.tolist()) == ([0, 1, 2], [3, 4, 5])
     assert second.selves.tolist() == [[3, 4, 5], [9, 10, 11]]
@@ -125,17 +130,17 @@ def test_the_missed_bias_is_each_experiments_own() -> None:
 # --- the margin ----------------------------------------------------------------------------------------------
 def test_the_margin_is_the_reach_and_the_missed_bias() -> None:
     _, reach = statistics.trimmed(LOGS, 0.99)
-    assert float(statistics.margin(Reading(LOGS, np.full((2, 8), 0.5)), 0.99)) == pytest.approx(float(reach) + 0.5)
+    assert float(statistics.margin(read(LOGS, np.full((2, 8), 0.5)), 0.99)) == pytest.approx(float(reach) + 0.5)
 
 
 def test_the_margin_allows_for_common_noise_even_where_all_processes_agree() -> None:
-    assert float(statistics.margin(Reading(np.full(8, 0.3), QUIET), 0.99)) == pytest.approx(0.0275)
+    assert float(statistics.margin(read(np.full(8, 0.3), QUIET), 0.99)) == pytest.approx(0.0275)
 
 
 def test_common_noise_is_independent_of_the_reach() -> None:
     _, reach = statistics.trimmed(LOGS, 0.99)
     expected = math.hypot(float(reach), 0.0275)
-    assert float(statistics.margin(Reading(LOGS, QUIET), 0.99)) == pytest.approx(expected)
+    assert float(statistics.margin(read(LOGS, QUIET), 0.99)) == pytest.approx(expected)
     assert expected > max(float(reach), 0.0275)
 
 
@@ -146,7 +151,7 @@ def test_processes_that_agree_decide_beyond_the_common_noise(above: float, answe
 
 
 def test_a_ratio_just_its_margin_above_is_proven_and_just_its_margin_below_is_not_refuted() -> None:
-    apart = Reading(np.full(8, 0.5), np.full((2, 8), 0.25))  # margin 0.25, without a rounding
+    apart = read(np.full(8, 0.5), np.full((2, 8), 0.25))  # margin 0.25, without a rounding
     assert statistics.proves(apart, 0.25, 0.99)
     assert not statistics.refutes(apart, 0.75, 0.99)
     assert statistics.refutes(apart, 0.75 + 1e-9, 0.99)
@@ -226,7 +231,7 @@ def test_a_fail_by_the_trimmed_mean_waits_for_no_agreement() -> None:
 def test_baselines_that_scatter_upward_hinder_no_pass() -> None:
     """All processes clear the demand by what they may have in common; their mean's interval is wide all the same."""
     scattered = DEMANDED + COMMON_NOISE + 1e-9 + np.array([0.0, 0.0, 0.5, 0.0, 2.0, 1.0, 0.0, 3.0])
-    cautious = Reading(scattered, QUIET)
+    cautious = read(scattered, QUIET)
     mean, _ = statistics.trimmed(scattered, 0.99)
     assert float(mean - statistics.margin(cautious, 0.99)) < DEMANDED
     assert decided(scattered) == 1
@@ -248,7 +253,7 @@ def test_what_processes_share_is_at_least_the_bias_that_could_have_been_missed(s
 
 def test_a_bound_is_the_largest_ratio_that_is_proven() -> None:
     generator = np.random.default_rng(4)
-    reading = Reading(generator.normal(0.2, 0.02, 12), generator.normal(0, 0.005, (2, 12)))
+    reading = read(generator.normal(0.2, 0.02, 12), generator.normal(0, 0.005, (2, 12)))
     low, high = (float(bound(reading, 0.99)) for bound in (statistics.lower_bound, statistics.upper_bound))
     assert statistics.proves(reading, low, 0.99)
     assert not statistics.proves(reading, low + 1e-9, 0.99)
@@ -258,11 +263,11 @@ def test_a_bound_is_the_largest_ratio_that_is_proven() -> None:
 
 def test_no_bound_exceeds_a_process_that_may_not_dissent() -> None:
     ratios = np.append(np.full(10, 0.5), [0.3, 0.2])
-    assert float(statistics.lower_bound(Reading(ratios, TWELVE), 0.99)) <= 0.3
+    assert float(statistics.lower_bound(read(ratios, TWELVE), 0.99)) <= 0.3
 
 
 def test_a_pass_rests_on_the_cautious_reading_and_a_fail_on_the_generous_one() -> None:
-    low, high = (Reading(np.full(8, DEMANDED + sign * 0.1), QUIET) for sign in (-1, 1))
+    low, high = (read(np.full(8, DEMANDED + sign * 0.1), QUIET) for sign in (-1, 1))
     assert statistics.decide(low, high, DEMANDED, 0.99) == 0
     assert statistics.decide(high, high, DEMANDED, 0.99) == 1
     assert statistics.decide(low, low, DEMANDED, 0.99) == -1
@@ -286,8 +291,8 @@ def test_each_measurement_decides_by_itself(first: float, second: float, answer:
 
 def test_failing_is_the_mirror_image_of_passing_where_no_agreement_is_asked() -> None:
     generator = np.random.default_rng(1)
-    reading = Reading(generator.normal(0, 0.02, (2000, 12)), generator.normal(0, 0.005, (2000, 2, 12)))
-    mirrored = Reading(-reading.ratios, -reading.selves)
+    reading = read(generator.normal(0, 0.02, (2000, 12)), generator.normal(0, 0.005, (2000, 2, 12)))
+    mirrored = read(-reading.ratios, -reading.selves)
     passed = statistics.proves(reading, -0.05, 0.99)
     failed = statistics.refutes(mirrored, 0.05, 0.99)
     agree = (reading.ratios < -0.05).sum(axis=-1) <= 1
@@ -370,7 +375,7 @@ def test_no_number_is_named_within_the_common_noise(side: int) -> None:
 
 
 def test_no_number_is_named_when_the_readings_lie_on_both_sides() -> None:
-    low, high = (Reading(np.full(8, DEMANDED + sign * 0.1), QUIET) for sign in (-1, 1))
+    low, high = (read(np.full(8, DEMANDED + sign * 0.1), QUIET) for sign in (-1, 1))
     assert statistics.processes_to_decide(low, high, DEMANDED, 0.99) is None
 
 
