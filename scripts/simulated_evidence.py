@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -86,12 +88,12 @@ def _run(process: int, seconds: NDArray[np.float64], paces: NDArray[np.float64] 
                 seconds=float(time),
                 processor_seconds=float(time),
                 first_step=0,
-                began=began,
+                began=began + position * float(seconds.max()),
                 pace=None if paces is None else LEAST_PACE * (paces[index][position - 1] if arm == "baseline" else 1),
             )
             for position, (arm, time) in enumerate(order)
         ]
-        began += 4
+        began += 4 * float(seconds.max())
     quiet = [
         TelemetrySample(
             seconds=float(second),
@@ -102,7 +104,7 @@ def _run(process: int, seconds: NDArray[np.float64], paces: NDArray[np.float64] 
             foreign_processes=0,
             host_load_per_core=0.0,
         )
-        for second in range(int(seconds.sum()) + 1)
+        for second in range(math.ceil(began - 1e6 * process) + 1)
     ]
     return RunEvidence(
         run_id=f"process{process}",
@@ -116,7 +118,7 @@ def _run(process: int, seconds: NDArray[np.float64], paces: NDArray[np.float64] 
             observed_steps=1,
             observed_graph_launches={"baseline": 0},
         ),
-        telemetry=Telemetry(samples=quiet),
+        telemetry=Telemetry(samples=quiet, began=1e6 * process),
     )
 
 

@@ -52,12 +52,12 @@ def _watched(run: RunEvidence, timing: TimingEvidence, sheet: Sheet) -> list[Tel
     # a negative count: the driver did not say which processes use the GPU
     if any(each.foreign_processes < 0 for each in samples):
         settle(reasons.TELEMETRY_MISSING, f"other processes on the GPU could not be seen during run {run.run_id}")
-    clocked = [each for each in samples if each.sm_clock_mhz is not None]
+    clocked = [each for each in samples if each.sm_clock_mhz]  # a GPU at work has no clock of 0 MHz: it was not read
     if sheet.mechanism == "cuda_graph" and not clocked:
         settle(reasons.TELEMETRY_MISSING, f"the GPU's SM clock could not be seen during run {run.run_id}")
     what, looks = ("the GPU's SM clock", clocked) if sheet.mechanism == "cuda_graph" else ("the machine", samples)
     unseen = _longest_unseen(timing.blocks, looks, telemetry.began)
-    if unseen > LONGEST_UNSEEN_S:
+    if not unseen <= LONGEST_UNSEEN_S:
         settle(
             reasons.TELEMETRY_MISSING,
             f"for {number(unseen)} s of what run {run.run_id} timed, {what} was not sampled; "
@@ -67,15 +67,17 @@ def _watched(run: RunEvidence, timing: TimingEvidence, sheet: Sheet) -> list[Tel
 
 
 def _longest_unseen(blocks: list[Block], samples: list[TelemetrySample], began: float | None) -> float:
-    """Seconds: the longest stretch of the timed blocks without a sample. `began`: the sampler's start, if known."""
-    sampled = sorted(sample.seconds for sample in samples if math.isfinite(sample.seconds))
-    begins = [block.began for block in blocks if block.began is not None]
-    if began is None or len(begins) < len(blocks):  # two clocks: how long is known, not when
-        between = [later - earlier for earlier, later in pairwise(sampled)]
-        beside = sum(block.seconds for block in blocks) - sum(between)
-        return max([*between, beside / 2])
+    """Seconds: the longest stretch of the timed blocks without a sample. `began`: the sampler's start, if known.
+
+    All of them where blocks and samples have no common clock: how many samples there were is known then, not when. What
+    evidence does not say never counts for it.
+    """
+    begins = [math.nan if block.began is None else block.began for block in blocks]
+    if began is None or not all(math.isfinite(moment) for moment in (began, *begins)):
+        return sum(block.seconds for block in blocks)
     begin = min(begins)
-    end = max(block.began + block.seconds for block in blocks if block.began is not None)
+    end = max(first + block.seconds for first, block in zip(begins, blocks, strict=True))
+    sampled = sorted(sample.seconds for sample in samples if math.isfinite(sample.seconds))
     within = [min(max(began + second, begin), end) for second in sampled]
     return max(later - earlier for earlier, later in pairwise([begin, *within, end]))
 
@@ -94,12 +96,14 @@ def _power_capped_share(samples: list[TelemetrySample]) -> float:
 
 
 def clock_spread(samples: list[TelemetrySample]) -> float:
-    """(highest - lowest) / median SM clock under load; 0 on a machine that has no such clock, NaN when one is NaN."""
+    """(highest - lowest) / median SM clock under load; 0 where there is no such clock, NaN when one cannot be."""
     clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]
     if not all(math.isfinite(clock) for clock in clocks):
         return math.nan
-    middle = median(clocks) if clocks else 0.0
-    return (max(clocks) - min(clocks)) / middle if middle > 0 else 0.0
+    if not clocks:
+        return 0.0
+    middle = median(clocks)
+    return (max(clocks) - min(clocks)) / middle if middle > 0 else math.nan
 
 
 def _highest(values: Iterable[float]) -> float:

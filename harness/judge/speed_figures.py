@@ -50,7 +50,7 @@ def require_apart(part: ThroughputRatio, timings: Sequence[TimingEvidence]) -> N
         began = [block.began or 0.0 for block in blocks]
         spans.append((min(began), max(block.seconds + (block.began or 0.0) for block in blocks)))
     for later, ((_, over), (since, _)) in enumerate(pairwise(spans), start=1):
-        if since < over:
+        if not over <= since:
             settle(
                 reasons.MEASUREMENTS_OVERLAP,
                 f"measurement {later} began {over - since:.3g} s before measurement {later - 1} was over",

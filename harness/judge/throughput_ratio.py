@@ -12,6 +12,7 @@ from typing import NoReturn
 from harness.contract.kinds.throughput import ThroughputRatio
 from harness.contract.kinds.training import TrajectoryMatch
 from harness.judge import reasons, statistics
+from harness.judge.block_order import require_one_after_another
 from harness.judge.clocks import require_no_clock_advantage
 from harness.judge.context import Context, executed
 from harness.judge.end_state import require_recorded
@@ -51,6 +52,7 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     spread = require_quiet_machine(part.limits, processes, sheet)
     timings = [process.timing for process in processes]
     require_apart(part, timings)
+    require_one_after_another(timings)
     require_sound_clock([(each.timing, each.run.telemetry) for each in processes])
     require_busy_baseline(timings, part.baseline, part.limits.baseline_idle_share, sheet)
     if part.measure == "enqueue":

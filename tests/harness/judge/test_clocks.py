@@ -23,19 +23,20 @@ PAUSE = 0.005  # between two blocks, where no arm is timed
 def on_clocks(index: int, ratio: float, graphed: float | None, ungraphed: float | None, between: float) -> RunEvidence:
     """One process, sampled in the middle of every block and between blocks, at these MHz; None: not sampled."""
     mhz = {"graphed": graphed, "ungraphed": ungraphed}
-    now, made, samples = BEGAN, [], []
+    start = BEGAN + 100 * index
+    now, made, samples = start, [], []
     for block in blocks([0.01 * b for b in STEADY], [0.01 * ratio * b for b in STEADY], steps=2):
         made.append(block.model_copy(update={"began": now}))
         if mhz[block.arm] is not None:
-            samples.append(sample(seconds=now + block.seconds / 2 - BEGAN, sm_clock_mhz=mhz[block.arm]))
+            samples.append(sample(seconds=now + block.seconds / 2 - start, sm_clock_mhz=mhz[block.arm]))
         now += block.seconds + PAUSE
-        samples.append(sample(seconds=now - PAUSE / 2 - BEGAN, sm_clock_mhz=between))
+        samples.append(sample(seconds=now - PAUSE / 2 - start, sm_clock_mhz=between))
     return timed_run(
         index,
         [0.01 * b for b in STEADY],
         [0.01 * ratio * b for b in STEADY],
         timing={"blocks": made},
-        telemetry=Telemetry(samples=samples, began=BEGAN),
+        telemetry=Telemetry(samples=samples, began=start),
     )
 
 
@@ -101,9 +102,10 @@ def test_samples_at_a_blocks_ends_belong_to_it() -> None:
         assert run.telemetry is not None
         first = run.timing.blocks[0]
         assert first.began is not None
+        assert run.telemetry.began is not None
         run.telemetry.samples[:] = [
-            sample(seconds=first.began - BEGAN, sm_clock_mhz=1600.0),
-            sample(seconds=first.began + first.seconds - BEGAN, sm_clock_mhz=1700.0),
+            sample(seconds=first.began - run.telemetry.began, sm_clock_mhz=1600.0),
+            sample(seconds=first.began + first.seconds - run.telemetry.began, sm_clock_mhz=1700.0),
             *(each for each in run.telemetry.samples if each.sm_clock_mhz == 1900.0),
         ]
     assert figures(timed(runs, MOVING))["sm_clock.graphed"] == 1650.0

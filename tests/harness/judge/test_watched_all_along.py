@@ -87,25 +87,27 @@ def test_a_gpu_whose_clock_cannot_be_read_is_not_watched(blind: list[int], reaso
     assert timed(claim={"at_least": 0.9}, timing={"blocks": back_to_back()}, telemetry=telemetry).reason == reason
 
 
-@pytest.mark.parametrize(
-    ("seconds", "reason"),
-    [
-        pytest.param([0, 2, 4], "held", id="four seconds of eight, two on either side"),
-        pytest.param([0, 2, 3.5], "telemetry_missing", id="fewer"),
-        pytest.param([0, 2.5, 4.5, 6], "telemetry_missing", id="a gap"),
-        pytest.param([4], "telemetry_missing", id="one sample"),
-        pytest.param([math.inf, 2], "telemetry_missing", id="at no time"),
-    ],
-)
-@pytest.mark.parametrize("clock", ["none of the sampler", "none of one block"])
-def test_without_a_common_clock_the_samples_must_span_the_timing(clock: str, seconds: list[float], reason: str) -> None:
+@pytest.mark.parametrize("clock", [None, math.nan, math.inf])
+@pytest.mark.parametrize("whose", ["the sampler", "one block"])
+@pytest.mark.parametrize("seconds", [[4], [0, 2, 4], list(range(9))])
+def test_without_a_common_clock_nobody_knows_when_it_was_watched(
+    seconds: list[float], whose: str, clock: float | None
+) -> None:
     made = back_to_back()
-    began = None if clock == "none of the sampler" else SAMPLER_BEGAN
-    if began is not None:
-        made[5] = made[5].model_copy(update={"began": None})
-    assert sampled_at(seconds, made, began).reason == reason
+    began = clock if whose == "the sampler" else SAMPLER_BEGAN
+    if whose == "one block":
+        made[5] = made[5].model_copy(update={"began": clock})
+    assert sampled_at(seconds, made, began).reason == "telemetry_missing"
 
 
-def test_a_short_timing_needs_one_sample() -> None:
-    four_seconds = blocks([0.25] * 4, [0.25] * 4, steps=2)
-    assert sampled_at([7], four_seconds, None).reason == "held"
+def test_a_clock_of_zero_was_not_read() -> None:
+    samples = [sample(seconds=10.0 + second, sm_clock_mhz=0.0) for second in range(9)]
+    telemetry = Telemetry(samples=samples, began=SAMPLER_BEGAN)
+    verdict = timed(claim={"at_least": 0.9}, timing={"blocks": back_to_back()}, telemetry=telemetry)
+    assert verdict.reason == "telemetry_missing"
+
+
+@pytest.mark.parametrize(("seconds", "reason"), [(0.25, "telemetry_missing"), (0.125, "held")])
+def test_a_short_timing_needs_one_sample(seconds: float, reason: str) -> None:
+    short = blocks([seconds] * 4, [seconds] * 4, steps=2)
+    assert sampled_at([7], short, None).reason == reason
