@@ -13,6 +13,7 @@ from harness.judge.end_state import require_finite_end, require_recorded
 from harness.judge.launched import Bounds, blind, graphs_per_step, outside_share, plain_type, uncounted
 from harness.judge.sheet import Sheet, settle, some
 from harness.judge.verdict import Judgement
+from harness.judge.watched_steps import JudgedSteps
 
 # cudaGraphNodeType without its prefix. Host nodes call back into Python, allocations and frees make addresses
 # move; the others do device work, or order it.
@@ -33,7 +34,7 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
     _require_census(capture)
     _require_every_step(capture, execution, sheet)
     _require_launches(capture, sheet)
-    _require_counted(part, capture, sheet)
+    _require_counted(part, capture, context.judged_steps(execution), sheet)
     if capture.moved_buffers:
         settle(
             reasons.MOVED_BUFFER,
@@ -189,7 +190,7 @@ def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
         )
 
 
-def _require_counted(part: Capture, capture: CaptureEvidence, sheet: Sheet) -> None:
+def _require_counted(part: Capture, capture: CaptureEvidence, steps: JudgedSteps, sheet: Sheet) -> None:
     work, watch = capture.device_work, capture.every_step
     sheet.count("steps_watched", watch.steps if watch is not None else 0)
     if capture.mechanism != "traced" and work is not None:
@@ -197,7 +198,7 @@ def _require_counted(part: Capture, capture: CaptureEvidence, sheet: Sheet) -> N
         sheet.figure("outside_share", outside_share(work))
         sheet.figure("outside_operations", watch.most_operations if watch is not None else None, "operations")
     bounds = Bounds(part.outside_share_at_most, part.outside_operations_at_most)
-    found = uncounted(part.candidate, capture, bounds)
+    found = uncounted(part.candidate, capture, bounds, steps)
     if found is not None:
         settle(found.reason, found.message)
 

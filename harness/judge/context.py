@@ -17,9 +17,10 @@ from harness.evidence.base import Obstacle, Probe
 from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge import reasons
-from harness.judge.launched import DEFAULT, Bounds, uncounted
+from harness.judge.launched import DEFAULT, Bounds, uncounted, untraced
 from harness.judge.sheet import Sheet, settle
 from harness.judge.verdict import Status
+from harness.judge.watched_steps import JudgedSteps
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,13 @@ class Context:
             return DEFAULT
         shares = [each.outside_share_at_most for each in found]
         return Bounds(min(shares), min(each.outside_operations_at_most for each in found))
+
+    def judged_steps(self, execution: ArmEvidence) -> JudgedSteps:
+        """The steps of an execution, and how many of them watchers leave out."""
+        captures = execution.capture.captures if execution.capture is not None else 0
+        lengths = self.contract.workloads[self.workload].seq_len
+        shapes = len(lengths) if isinstance(lengths, list) else 1
+        return JudgedSteps(end_of(execution).steps_called, max(shapes, captures))
 
     def mechanism(self, part: AnyPart) -> str | None:
         """The replay mechanism that the part, or else its claim, is about; None when it names none."""
@@ -186,12 +194,20 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
 
 
 def require_captured(
-    context: Context, part: AnyPart, arm: str, execution: ArmEvidence, sheet: Sheet, *, watched: bool = True
+    context: Context,
+    part: AnyPart,
+    arm: str,
+    execution: ArmEvidence,
+    sheet: Sheet,
+    *,
+    watched: bool = True,
+    throughout: bool = True,
 ) -> None:
-    """Settle INCONCLUSIVE when an arm that must replay a capture never did.
+    """Settle INCONCLUSIVE when an arm that must replay a capture never did, or not in every step.
 
     An arm must when it declares a capture, or when it is the candidate of a claim that names a mechanism. `watched`:
-    whether the probe watches what the device does in replays, so that it can be held against the census.
+    whether the probe watches what the device does in replays, so that it can be held against the census. `throughout`
+    false: the caller tells of steps outside the capture itself.
     """
     demanded = context.mechanism(part)
     is_candidate = getattr(part, "candidate", None) == arm
@@ -204,12 +220,28 @@ def require_captured(
             reasons.CANDIDATE_NOT_CAPTURED,
             f"arm {arm} never replayed a capture, so nothing about a captured step was measured{why}",
         )
-    # a traced replay that did too much or too little shows in what it trained; its number is the capture claim's
-    counted = watched and capture.mechanism == "cuda_graph"
-    found = uncounted(arm, capture, context.outside_bounds(arm)) if counted else None
+    steps = context.judged_steps(execution)
+    if throughout:
+        _require_throughout(arm, capture, steps)
+    found = None
+    if watched and capture.mechanism == "traced":
+        # one that did too much or too little shows in what it trained; its number is the capture claim's
+        found = untraced(arm, capture, steps)
+    elif watched:
+        found = uncounted(arm, capture, context.outside_bounds(arm), steps)
     if found is not None:
         known = reasons.REASONS[found.reason].status is Status.INCONCLUSIVE
         settle(found.reason if known else reasons.CANDIDATE_NOT_CAPTURED, found.message)
+
+
+def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) -> None:
+    """As the capture's own claim demands it; but what a recorded step trained, or a lost one did not, shows there."""
+    if capture.uncaptured_steps or capture.replays < steps.called - steps.unseen:
+        settle(
+            reasons.CANDIDATE_NOT_CAPTURED,
+            f"arm {arm} replayed a capture {capture.replays} times in {steps.called} steps and ran "
+            f"{capture.uncaptured_steps} outside it, so not every step measured was a captured one",
+        )
 
 
 def require_uncaptured(context: Context, arm: str, execution: ArmEvidence) -> None:

@@ -11,10 +11,11 @@ from harness.contract.kinds.replay import HostSyncs, SyncCount
 from harness.evidence.arm_records import DetectorReading
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, end_of, executed, require_captured
+from harness.judge.context import Context, executed, require_captured
 from harness.judge.end_state import require_finite_end, require_recorded
 from harness.judge.sheet import Sheet, settle, some
 from harness.judge.verdict import Judgement
+from harness.judge.watched_steps import JudgedSteps, unwatched
 
 # Python does not run inside a CUDA graph's replay: these two see none of what it does.
 _BLIND_TO_REPLAY = {"dispatch_mode", "fake_pass"}
@@ -61,7 +62,8 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
         _require_seeing_profiler(counted)
     if candidate.violated():
         settle(reasons.SYNC_COUNT, f"{candidate.sentence()}{_places(candidate)}")
-    _require_every_step(candidate, executions[part.candidate.arm], mechanism, sheet)
+    replayed = executions[part.candidate.arm]
+    _require_every_step(candidate, replayed, context.judged_steps(replayed), mechanism, sheet)
     _require_control(control)
     _require_eyesight(candidate, control)
     _require_agreement(candidate, executions[part.candidate.arm])
@@ -100,11 +102,11 @@ def _counted(demand: SyncCount, execution: ArmEvidence, mechanism: str | None) -
     return Counted(demand, bound, readings)
 
 
-def _require_every_step(candidate: Counted, execution: ArmEvidence, mechanism: str | None, sheet: Sheet) -> None:
+def _require_every_step(
+    candidate: Counted, execution: ArmEvidence, steps: JudgedSteps, mechanism: str | None, sheet: Sheet
+) -> None:
     """The judged steps themselves keep the count, and not only the few that two detectors watched beside."""
     every_step = execution.syncs.every_step if execution.syncs is not None else []
-    steps = end_of(execution).steps_called
-    captures = execution.capture.captures if execution.capture is not None else 0
     watched = min((reading.steps for reading in every_step), default=0)
     if mechanism is None and not every_step:  # executed once more under a detector, where it can't be watched
         watched = max(reading.steps for reading in candidate.readings)
@@ -114,11 +116,8 @@ def _require_every_step(candidate: Counted, execution: ArmEvidence, mechanism: s
         first = min((reading.first_step for reading in every_step if reading.first_step is not None), default=None)
         sheet.figure("first_sync_step", first)
         settle(reasons.SYNC_COUNT, f"{judged.sentence()}, first in step {first}{_places(judged)}")
-    if watched < steps - max(1, captures):
-        settle(
-            reasons.STEPS_UNWATCHED,
-            f"host syncs of {candidate.demand.arm} were looked for in {watched} of its {steps} judged steps",
-        )
+    if (found := unwatched(f"host syncs of {candidate.demand.arm}", watched, steps)) is not None:
+        settle(found.reason, found.message)
     blind = [reading.detector for reading in every_step if not reading.sees_planted]
     if blind:
         settle(

@@ -13,40 +13,37 @@ from typing import NamedTuple
 from harness.evidence.arm_records import CaptureEvidence, DeviceWork, GraphNodes, Launched
 from harness.judge import reasons
 from harness.judge.sheet import number, some
+from harness.judge.watched_steps import Finding, JudgedSteps, unwatched
 
 OUTSIDE_SHARE = 0.05  # of device time, where a claim declares no bound of its own
 OUTSIDE_OPERATIONS = 100
 _ACTIVITIES = ("kernel", "memcpy", "memset")  # nodes that the profiler shows
 
 
-class Finding(NamedTuple):
-    """A reason code with its sentence."""
-
-    reason: str
-    message: str
-
-
 class Bounds(NamedTuple):
-    """What a step may do outside its graphs. `operations` None: the steps were not watched one by one."""
+    """What a step may do outside its graphs."""
 
     share: float = OUTSIDE_SHARE
-    operations: int | None = OUTSIDE_OPERATIONS
+    operations: int = OUTSIDE_OPERATIONS
 
 
 DEFAULT = Bounds()
 
 
-def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds = DEFAULT) -> Finding | None:
-    """What speaks against the arm's steps having been replays of the graphs that were counted; None: nothing."""
+def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
+    """What speaks against the arm's steps having been replays of the graphs that were counted; None: nothing.
+
+    `steps` None: the probe does not watch them one by one.
+    """
     if capture.mechanism == "traced":
-        return _traced(arm, capture)
+        return untraced(arm, capture, steps) or _traced(arm, capture)
     unseen = blind(arm, capture)
     if unseen is not None:
         return unseen
     work = capture.device_work
     if work is None:
         return Finding(reasons.REPLAYS_UNWATCHED, f"what the device did in the replays of {arm} was not recorded")
-    return _launched(arm, work, capture) or _outside(arm, work, bounds.share) or _busiest(arm, capture, bounds)
+    return _launched(arm, work, capture) or _outside(arm, work, bounds.share) or _busiest(arm, capture, bounds, steps)
 
 
 def blind(arm: str, capture: CaptureEvidence) -> Finding | None:
@@ -139,10 +136,10 @@ def _outside(arm: str, work: DeviceWork, share: float) -> Finding | None:
     )
 
 
-def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | None:
-    """No judged step issued more than the bound."""
+def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
+    """No judged step issued more than the bound, and every one was watched."""
     watch = capture.every_step
-    if bounds.operations is None:
+    if steps is None:
         return None
     if watch is None or watch.steps == 0:
         return Finding(reasons.REPLAYS_UNWATCHED, f"the steps of {arm} were not watched one by one")
@@ -152,7 +149,7 @@ def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | No
             f"step {watch.busiest_step} of {arm} issued {watch.most_operations} operations outside its graphs, "
             f"at most {bounds.operations} are allowed",
         )
-    return None
+    return unwatched(f"operations of {arm} outside its graphs", watch.steps, steps)
 
 
 def _names(work: DeviceWork) -> str:
@@ -160,14 +157,22 @@ def _names(work: DeviceWork) -> str:
     return some([f"{each.name[:80]} ({per_step * each.seconds:.3g} ms a step)" for each in work.outside])
 
 
+def untraced(arm: str, capture: CaptureEvidence, steps: JudgedSteps | None) -> Finding | None:
+    """Of which traced replays nobody saw what they are, or that the judged steps were such; None: of none."""
+    watch = capture.every_step
+    if watch is None or watch.steps == 0:
+        return Finding(reasons.REPLAYS_UNWATCHED, f"the replays of {arm} were not watched step by step")
+    if not capture.observed_steps or not capture.observed_replayed_operations:
+        return Finding(reasons.LAUNCHES_UNOBSERVED, f"no replayed operations of {arm} were observed by the harness")
+    return None if steps is None else unwatched(f"replayed operations of {arm}", watch.steps, steps)
+
+
 def _traced(arm: str, capture: CaptureEvidence) -> Finding | None:
     """Each judged step replayed as many operations as those that were watched beside, and less than two replays."""
-    watch, steps, seen = capture.every_step, capture.observed_steps, capture.observed_replayed_operations
-    if watch is None:
-        return Finding(reasons.REPLAYS_UNWATCHED, f"the replays of {arm} were not watched step by step")
-    if not steps or not seen:
-        return None  # for its own check to tell
-    usual = seen / steps
+    watch, seen = capture.every_step, capture.observed_replayed_operations
+    if watch is None or not seen:
+        return None  # for `untraced` to tell
+    usual = seen / capture.observed_steps
     if watch.most_operations >= 2 * usual or 2 * watch.fewest_operations <= usual:
         return Finding(
             reasons.WORK_OUTSIDE_GRAPHS,

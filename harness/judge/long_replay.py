@@ -28,7 +28,7 @@ MIB = 2**20
 def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
     """Order: capture, finiteness, equal start and work, the difference, guards, the ends, memory, time."""
     candidate, baseline = (executed(context.run_of("long_replay", arm), arm) for arm in (part.candidate, part.baseline))
-    require_captured(context, part, part.candidate, candidate, sheet, watched=False)
+    require_captured(context, part, part.candidate, candidate, sheet, watched=False, throughout=False)
     ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
     named = {theirs: baseline, ours: candidate}
     _require_steps(part, candidate, sheet)

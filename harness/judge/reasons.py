@@ -308,7 +308,7 @@ REPLAYS_UNWATCHED = _undecided(
     "replays_unwatched", "What the device did in the replays was not recorded: evidence of an older harness."
 )
 STEPS_UNWATCHED = _undecided(
-    "steps_unwatched", "Host syncs were looked for in some steps, and not in every judged one."
+    "steps_unwatched", "Some steps were watched for what they do beside replays, and not every judged one."
 )
 CLOCK_CONTRADICTED = _undecided(
     "clock_contradicted", "The timed seconds contradict device time, processor time or the supervisor's clock."

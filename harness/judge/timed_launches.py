@@ -68,8 +68,8 @@ def require_launches(
                 reasons.LAUNCHES_DIFFER,
                 f"{process.name} saw {look.launches} graph launches in {look.steps} {where}, which need {needed}",
             )
-    bounds = context.outside_bounds(part.candidate)._replace(operations=None)
-    found = uncounted(part.candidate, capture, bounds) if process.profiled else None
+    bounds = context.outside_bounds(part.candidate)
+    found = uncounted(part.candidate, capture, bounds, None) if process.profiled else None
     if found is not None:
         settle(found.reason, f"{process.name}: {found.message}")
 

@@ -201,7 +201,8 @@ def twice(name: str, losses: Sequence[float] | np.ndarray[Any, Any] = LOSSES, **
 
 def graphed(losses: Sequence[float] | np.ndarray[Any, Any] = LOSSES, **changes: Any) -> ArmEvidence:
     """An execution of `graphed` that replayed its CUDA graph once a step."""
-    return arm("graphed", losses, **{"capture": cuda_graph(), **changes})
+    replayed = cuda_graph(replays=max(len(losses), 1), every_step=watch_of(max(len(losses) - 1, 1)))
+    return arm("graphed", losses, **{"capture": replayed, **changes})
 
 
 def untrained(**changes: Any) -> ArmEvidence:
@@ -270,10 +271,15 @@ def cuda_graph(**changes: Any) -> CaptureEvidence:
             "observed_graph_launches": 3,
             "observed_replayed_operations": None,
             "device_work": device_work(nodes, captures=changes.get("captures", 1)),
-            "every_step": StepWatch(steps=STEPS - 1, fewest_operations=4, most_operations=5, busiest_step=7),
+            "every_step": watch_of(STEPS - 1),
             **changes,
         }
     )
+
+
+def watch_of(steps: int) -> StepWatch:
+    """So many steps watched one by one, each of which copied its batch in."""
+    return StepWatch(steps=steps, fewest_operations=4, most_operations=5, busiest_step=7)
 
 
 def device_work(nodes: Sequence[GraphNodes], captures: int = 1, **changes: Any) -> DeviceWork:

@@ -10,6 +10,7 @@ from evidence_builders import (
     TRAJECTORY,
     arm,
     blocks,
+    contract_of,
     cuda_graph,
     device_work,
     graph,
@@ -17,8 +18,10 @@ from evidence_builders import (
     paired,
     syncs,
     timed_run,
+    traced,
     trajectory_run,
     verdict_of,
+    watch_of,
     watched_all_along,
 )
 from judge_cases import Case
@@ -28,6 +31,7 @@ from judge_cases_throughput import LOSSES, timed
 from harness.evidence.arm_records import DetectorReading, DeviceWork, OutsideWork, StepWatch
 from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Telemetry
+from harness.judge.registry import judge_unit
 from harness.judge.verdict import Verdict
 
 
@@ -50,8 +54,8 @@ def eager(seconds: float) -> DeviceWork:
     return work(outside_kernel_seconds=seconds, outside=[OutsideWork(name="gemm", count=9, seconds=seconds)])
 
 
-def steps(fewest: int, most: int) -> StepWatch:
-    return StepWatch(steps=STEPS - 1, fewest_operations=fewest, most_operations=most, busiest_step=6)
+def steps(fewest: int, most: int, number: int = STEPS - 1) -> StepWatch:
+    return StepWatch(steps=number, fewest_operations=fewest, most_operations=most, busiest_step=6)
 
 
 def judged_steps(count: int = 0, number: int = STEPS - 1, **changes: Any) -> list[DetectorReading]:
@@ -81,6 +85,20 @@ def uncaptured_syncs(steps: int = STEPS) -> Verdict:
 
 def trajectory(**capture: Any) -> Verdict:
     return verdict_of(TRAJECTORY | {"mechanism": "cuda_graph"}, trajectory_run(graphed(capture=cuda_graph(**capture))))
+
+
+def traced_trajectory(**capture: Any) -> Verdict:
+    return verdict_of(TRAJECTORY | {"mechanism": "traced"}, trajectory_run(graphed(capture=traced(**capture))))
+
+
+def in_shapes(seen: int, captures: int) -> Verdict:
+    """Of a schedule of three lengths, of which so many had to be captured and so many steps were watched."""
+    nodes = [graph(label=f"shape {each}") for each in range(captures)]
+    capture = cuda_graph(captures=captures, nodes=nodes, device_work=work(), every_step=watch_of(seen))
+    contract = contract_of(TRAJECTORY | {"mechanism": "cuda_graph"})
+    lengths = contract.workloads["w"].model_copy(update={"seq_len": [32, 48, 64]})
+    scheduled = contract.model_copy(update={"workloads": {"w": lengths}})
+    return judge_unit(scheduled, scheduled.claims[0], "w", [trajectory_run(graphed(capture=capture))])
 
 
 def in_a_contract(share: float, claim: dict[str, Any], seconds: float = 0.02) -> Verdict:
@@ -191,6 +209,9 @@ LAUNCHED: dict[str, list[Case]] = {
             lambda: captured(device_work=work(launched=[]), observed_graph_launches=0, profiler_sees_planted=False),
         ),
         Case("steps unwatched", "replays_unwatched", lambda: captured(every_step=None)),
+        Case("one step watched", "steps_unwatched", lambda: captured(every_step=steps(4, 5, 1))),
+        Case("a step unwatched", "steps_unwatched", lambda: captured(every_step=steps(4, 5, STEPS - 2))),
+        Case("one busy step watched", "work_outside_graphs", lambda: captured(every_step=steps(4, 101, 1))),
         Case("an eager training beside it", "work_outside_graphs", lambda: captured(device_work=eager(0.03))),
         Case("at the bound", "held", lambda: captured({"outside_share_at_most": 0.5}, device_work=eager(0.03))),
         Case("a little above", "work_outside_graphs", lambda: captured(device_work=eager(0.0016))),
@@ -207,6 +228,8 @@ LAUNCHED: dict[str, list[Case]] = {
         Case("a traced step twice", "work_outside_graphs", lambda: retraced(every_step=steps(42, 84))),
         Case("a traced step left out", "work_outside_graphs", lambda: retraced(every_step=steps(21, 42))),
         Case("traced steps unwatched", "replays_unwatched", lambda: retraced(every_step=None)),
+        Case("no traced step watched", "replays_unwatched", lambda: retraced(every_step=steps(0, 0, 0))),
+        Case("a traced step unwatched", "steps_unwatched", lambda: retraced(every_step=steps(42, 42, STEPS - 2))),
     ],
     "trajectory_match": [
         Case("an eager training beside it", "candidate_not_captured", lambda: trajectory(device_work=eager(0.03))),
@@ -226,6 +249,29 @@ LAUNCHED: dict[str, list[Case]] = {
             "a blind profiler",
             "profiler_blind",
             lambda: trajectory(device_work=work(launched=[]), profiler_sees_planted=False),
+        ),
+        Case("one step watched", "steps_unwatched", lambda: trajectory(every_step=watch_of(1))),
+        Case(
+            "one step of all replayed",
+            "candidate_not_captured",
+            lambda: trajectory(replays=1, uncaptured_steps=STEPS - 1),
+        ),
+        Case("a step outside the capture", "candidate_not_captured", lambda: trajectory(uncaptured_steps=1)),
+        Case("steps that nothing replayed", "candidate_not_captured", lambda: trajectory(replays=STEPS - 2)),
+        Case("a first step that is recorded alone", "held", lambda: trajectory(replays=STEPS - 1)),
+        Case("a schedule padded to one shape", "held", lambda: in_shapes(STEPS - 3, 1)),
+        Case("a step more of it unwatched", "steps_unwatched", lambda: in_shapes(STEPS - 4, 1)),
+        Case("traced throughout", "held", traced_trajectory),
+        Case(
+            "traced and unobserved",
+            "launches_unobserved",
+            lambda: traced_trajectory(observed_steps=0, observed_replayed_operations=None),
+        ),
+        Case("no traced step watched", "replays_unwatched", lambda: traced_trajectory(every_step=steps(0, 0, 0))),
+        Case(
+            "a traced step unwatched",
+            "steps_unwatched",
+            lambda: traced_trajectory(every_step=steps(42, 42, STEPS - 2)),
         ),
     ],
     "host_syncs": [
