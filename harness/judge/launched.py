@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from harness.evidence.arm_records import CaptureEvidence, DeviceWork, GraphNodes, Launched
@@ -18,6 +19,7 @@ from harness.judge.watched_steps import Finding, JudgedSteps, unwatched
 OUTSIDE_SHARE = 0.05  # of device time, where a claim declares no bound of its own
 OUTSIDE_OPERATIONS = 100
 _ACTIVITIES = ("kernel", "memcpy", "memset")  # nodes that the profiler shows
+_Content = tuple[frozenset[tuple[str, int]], tuple[int, ...]]  # kernels by name, activities by type
 
 
 class Bounds(NamedTuple):
@@ -69,8 +71,9 @@ def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding |
             reasons.LAUNCHES_DIFFER,
             f"{launches} graph launches were seen in {work.steps} replays of {arm}, which need {needed}",
         )
+    known = {_content(graph) for graph in capture.nodes}
     for each in work.launched:
-        if not any(_is_of(each, graph) for graph in capture.nodes):
+        if _content(each) not in known:
             counted = {name for graph in capture.nodes for name in graph.kernels}
             unknown = sorted(set(_kernels(each)) - counted)
             named = f", among them {some([name[:80] for name in unknown])}" if unknown else ""
@@ -79,7 +82,36 @@ def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding |
                 f"under a launch of {arm} ran {_described(each)}{named}; no counted graph holds just these "
                 f"({some([f'{graph.label}: {_described(graph)}' for graph in capture.nodes])})",
             )
+    return _unevenly(arm, work, capture)
+
+
+def _unevenly(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding | None:
+    """Each piece of a step was launched once a step, by whichever capture: a piece launched twice stands for no other.
+
+    Pieces of equal work are told apart by nobody, and are counted together.
+    """
+    pieces, places = graphs_per_step(capture), defaultdict[_Content, set[int]](set)
+    for index, graph in enumerate(capture.nodes):
+        places[_content(graph)].add(index % pieces)
+    for pool in _pools(places.values()):
+        seen = sum(each.launches for each in work.launched if places[_content(each)] <= pool)
+        if seen != work.steps * len(pool):
+            labels = [graph.label for index, graph in enumerate(capture.nodes) if index % pieces in pool]
+            return Finding(
+                reasons.LAUNCHES_DIFFER,
+                f"{seen} launches of {some(labels)} were seen in {work.steps} replays of {arm}, which need "
+                f"{work.steps * len(pool)}",
+            )
     return None
+
+
+def _pools(places: Iterable[set[int]]) -> list[set[int]]:
+    """The given sets, those with a common member as one."""
+    pools: list[set[int]] = []
+    for each in places:
+        touching = [pool for pool in pools if pool & each]
+        pools = [*(pool for pool in pools if not pool & each), each.union(*touching)]
+    return pools
 
 
 def graphs_per_step(capture: CaptureEvidence) -> int:
@@ -88,8 +120,10 @@ def graphs_per_step(capture: CaptureEvidence) -> int:
     return graphs // capture.captures if capture.captures and graphs and graphs % capture.captures == 0 else 1
 
 
-def _is_of(launched: Launched, graph: GraphNodes) -> bool:
-    return _kernels(launched) == graph.kernels and _activities(launched) == _activities(graph)
+def _content(graph: GraphNodes | Launched) -> _Content:
+    """By what a launch is known to be one of a graph."""
+    kernels = _kernels(graph) if isinstance(graph, Launched) else graph.kernels
+    return frozenset(kernels.items()), tuple(_activities(graph).values())
 
 
 def _kernels(launched: Launched) -> dict[str, int]:

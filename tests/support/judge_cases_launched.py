@@ -87,6 +87,29 @@ def trajectory(**capture: Any) -> Verdict:
     return verdict_of(TRAJECTORY | {"mechanism": "cuda_graph"}, trajectory_run(graphed(capture=cuda_graph(**capture))))
 
 
+def in_pieces(*launches: int, shapes: int = 1) -> Verdict:
+    """Of a forward and a backward graph of each shape, launched so often in three steps."""
+    nodes = [
+        graph(
+            label=f"{piece} {shape}",
+            kernels={piece: 11 + shape, "clip": 1},
+            by_type={"kernel": 12 + shape},
+            clipped_tensors=6,
+        )
+        for shape in range(shapes)
+        for piece in ("forward", "backward")
+    ]
+    made = device_work(nodes).launched
+    seen = [each.model_copy(update={"launches": times}) for each, times in zip(made, launches, strict=True) if times]
+    return captured(
+        {"nodes_at_most": None, "captures": shapes},
+        captures=shapes,
+        nodes=nodes,
+        observed_graph_launches=6,
+        device_work=work(launched=seen),
+    )
+
+
 def traced_trajectory(**capture: Any) -> Verdict:
     return verdict_of(TRAJECTORY | {"mechanism": "traced"}, trajectory_run(graphed(capture=traced(**capture))))
 
@@ -194,6 +217,11 @@ def slow_supervisor() -> Telemetry:
 LAUNCHED: dict[str, list[Case]] = {
     "capture": [
         Case("another kernel launched", "launched_otherwise", lambda: captured(device_work=other_kernels())),
+        Case("two pieces, each once a step", "held", lambda: in_pieces(3, 3)),
+        Case("one piece twice and the other never", "launches_differ", lambda: in_pieces(6, 0)),
+        Case("one piece twice in one step", "launches_differ", lambda: in_pieces(4, 2)),
+        Case("two pieces of two shapes", "held", lambda: in_pieces(2, 2, 1, 1, shapes=2)),
+        Case("a piece of another shape's", "launches_differ", lambda: in_pieces(3, 1, 2, 0, shapes=2)),
         Case(
             "a node more launched",
             "launched_otherwise",
