@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, part_names
+from harness.contract.claims import AnyClaim, AnyPart, CompositeClaim, part_names, parts_of
 from harness.contract.schema import Contract
 from harness.errors import KindError
 from harness.evidence.base import Obstacle
@@ -15,6 +15,7 @@ from harness.judge import reasons
 from harness.judge.context import Context, executed, obstacle_reason
 from harness.judge.sheet import Sheet, concluded, settle
 from harness.judge.verdict import WORST_FIRST, Figure, Judgement, Status, Verdict
+from harness.judge.whole_runs import require_whole_runs
 from harness.kinds import kind_of, resolve
 
 # The first argument is the part model of the kind.
@@ -46,8 +47,23 @@ def judge_unit(
         judgement = Sheet(claim.mechanism).conclude(obstacle_reason(obstacle), obstacle.message)
     else:
         context = Context(contract, claim, runs, workload_name, gpu)
-        judgement = _composite(claim, context) if isinstance(claim, CompositeClaim) else _judge_part(claim, context)
+        judged = _composite(claim, context) if isinstance(claim, CompositeClaim) else _judge_part(claim, context)
+        judgement = _if_whole(judged, claim, context)
     return Verdict(contract=contract.id, claim=claim.id, workload=workload_name, **dict(judgement))
+
+
+def _if_whole(judgement: Judgement, claim: AnyClaim, context: Context) -> Judgement:
+    """The judgement; but what holds over a run that was cut short is ERROR. After all parts: one may show a FAIL."""
+    if judgement.status is not Status.PASS:
+        return judgement
+
+    def whole(_: Sheet) -> Judgement:
+        for part in parts_of(claim):
+            require_whole_runs(part, context)
+        return judgement
+
+    seen = {"figures": judgement.figures, "denominators": judgement.denominators}
+    return concluded(whole, judgement.mechanism).model_copy(update=seen)
 
 
 def not_in_contract(contract: str, claim: str, workload: str) -> Verdict:

@@ -72,14 +72,14 @@ TRAJECTORY = {
 }
 
 
-def contract_of(*claims: Mapping[str, Any]) -> Contract:
+def contract_of(*claims: Mapping[str, Any], steps: int = STEPS) -> Contract:
     """A contract of these claims (their text is filled in) over one workload `w`; bounds may have cases."""
     value = {
         "schema": "contract/v2",
         "id": "contract",
         "title": "a title",
         "system": "some.system:System",
-        "workloads": {"w": {"model": "m", "batch_size": 4, "seq_len": 64, "steps": STEPS}},
+        "workloads": {"w": {"model": "m", "batch_size": 4, "seq_len": 64, "steps": steps}},
         "arms": ARMS,
         "claims": [TEXT | dict(claim) for claim in claims],
     }
@@ -93,9 +93,11 @@ def verdict_of(
     *runs: RunEvidence,
     beside: Sequence[Mapping[str, Any]] = (),
     gpu: GpuFacts = GpuFacts(),  # noqa: B008 - frozen
+    steps: int = STEPS,
 ) -> Verdict:
-    """The verdict on a claim; `beside` are further claims of its contract, `gpu` is the machine's."""
-    contract = contract_of({"id": "CLAIM"} | dict(claim), *beside)
+    """The verdict on a claim; `beside` are further claims of its contract, `gpu` is the machine's, `steps` are the
+    workload's."""
+    contract = contract_of({"id": "CLAIM"} | dict(claim), *beside, steps=steps)
     return judge_unit(contract, contract.claims[0], "w", runs, None, gpu)
 
 

@@ -53,7 +53,7 @@ def flat(ours: float, repetition: float, effect: float = 0.25) -> Verdict:
 
 def one_step(**claim: Any) -> Verdict:
     run = paired(*twice("ungraphed", [2.0]), graphed([2.0]))
-    return verdict_of(TRAJECTORY | {"guards": {"steps": 1}} | claim, run)
+    return verdict_of(TRAJECTORY | {"guards": {"steps": 1}} | claim, run, steps=1)
 
 
 def without_norms(demanded: int) -> Verdict:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from evidence_builders import (
     LAYERS,
     STEPS,
@@ -342,14 +343,17 @@ def sampled(
     claim: dict[str, Any] | None = None,
     probe: str = "paired",
     steps: Sequence[int] | None = None,
+    of: int | None = None,
     **execution: Any,
 ) -> Verdict:
-    """The verdict on memory samples in bytes, one a step; `steps`: those of the samples that are there."""
+    """The verdict on memory samples in bytes, one a step; `steps`: those of the samples that are there, `of`: how many
+    steps the workload has."""
     record = memory(allocated, *rest)
     if steps is not None:
         record = record.model_copy(update={"samples": [record.samples[step] for step in steps]})
-    run = paired(graphed([1.0] * len(allocated), **{"memory": [record], **execution}), probe=probe)
-    return verdict_of(MEMORY | (claim or {}), run)
+    losses = np.linspace(3.0, 2.0, len(allocated))
+    run = paired(graphed(**{"losses": losses, "memory": [record], **execution}), probe=probe)
+    return verdict_of(MEMORY | (claim or {}), run, steps=of or max(len(allocated), 1))
 
 
 MEMORY_CASES = [

@@ -86,7 +86,7 @@ def effect(ours: Any, theirs: Any, **claim: Any) -> Verdict:
     control = {"control": "untrained", "last": 4, "at_least": 0.2}
     guards = {"steps": len(ours), "training_effect": control}
     run = paired(*twice("ungraphed", ours), graphed(ours), untrained(losses=theirs))
-    return verdict_of(TRAJECTORY | {"guards": guards} | claim, run)
+    return verdict_of(TRAJECTORY | {"guards": guards} | claim, run, steps=len(ours))
 
 
 def after_a_failure() -> Verdict:

@@ -106,6 +106,7 @@ def replayed(
     theirs: Mapping[str, Any] | None = None,
     mine: ArmEvidence | None = None,
     others: ArmEvidence | None = None,
+    steps: int = STEPS,
     **changes: Any,
 ) -> Verdict:
     """The verdict on two processes; `ours` and `theirs` change the blocks, `changes` the candidate's run."""
@@ -113,7 +114,7 @@ def replayed(
         alone(others or baseline(), replay("ungraphed", **(theirs or {}))),
         alone(mine or candidate(), replay("graphed", **(ours or {})), **changes),
     ]
-    return verdict_of(LONG | dict(claim or {}), *runs)
+    return verdict_of(LONG | dict(claim or {}), *runs, steps=steps)
 
 
 def in_both(changes: Mapping[str, Any], **claim: Any) -> Verdict:
@@ -147,7 +148,7 @@ def shorter() -> Verdict:
     made = {"blocks": [*map(block, range(BLOCKS - 1)), block(BLOCKS - 1, steps=3, seconds=90.0)]}
     called = STEPS - 7
     mine = candidate(steps_called=called, capture=unwatched(replays=called))
-    return replayed({"steps": called}, made, made, mine, baseline(steps_called=called))
+    return replayed({"steps": called}, made, made, mine, baseline(steps_called=called), steps=called)
 
 
 def without_state(execution: ArmEvidence) -> ArmEvidence:

@@ -1,0 +1,58 @@
+"""What holds, holds for all steps of the workload: a run that was cut short may have lost those in which it did not.
+
+A claim's own number of steps is the fewest that it may be judged by, and mostly less than its workload has. This is
+looked for last, where all else speaks for PASS: what a shorter run shows to be wrong is so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.contract.claims import AnyPart
+from harness.contract.kinds.accuracy import StepAccuracy
+from harness.evidence.base import Probe
+from harness.evidence.run_evidence import ArmEvidence, RunEvidence
+from harness.judge import reasons
+from harness.judge.context import Context, end_of
+from harness.judge.sheet import settle
+from harness.kinds import kind_of
+
+# The others choose their steps themselves: rounds of a timing, captures to make again, kernels alone.
+_PROBES: frozenset[Probe] = frozenset(
+    {
+        "paired", "seeds", "resumed_seeds", "resume", "step_match", "step_accuracy", "peak_memory", "long_replay",
+        "evaluation",
+    }
+)  # fmt: skip
+
+
+def require_whole_runs(part: AnyPart, context: Context) -> None:
+    """Settle with ERROR where an arm of the part was not called for as many steps as its workload has, at any rank."""
+    steps = context.contract.workloads[context.workload].steps
+    probe = part.chosen_probe() or next(iter(kind_of(part.kind).probes))
+    found = [run for run in context.runs if run.probe == probe and probe in _PROBES]
+    for view in [view for run in found for view in (run, *run.ranks)]:
+        for arm in dict.fromkeys(part.arms().values()):
+            _require_whole(part, view, arm, steps)
+
+
+def _require_whole(part: AnyPart, run: RunEvidence, arm: str, steps: int) -> None:
+    for training in _trainings(part, run, arm):
+        called = sum(end_of(execution).steps_called for execution in training)
+        if called != steps:
+            settle(
+                reasons.EVIDENCE_MISSING,
+                f"run {run.run_id} has {called} steps of arm {arm}, and its workload has {steps}",
+            )
+
+
+def _trainings(part: AnyPart, run: RunEvidence, arm: str) -> list[Sequence[ArmEvidence]]:
+    """The executions of an arm, those that one training was made of together."""
+    executions = run.arms.get(arm, [])
+    if isinstance(part, StepAccuracy):  # with seeds of gradients alone it ends after the last of these
+        return [(each,) for each in executions if each.start.facts.get("seed") in part.loss_seeds]
+    if arm == part.arms()[part.candidate_path] and run.probe in ("resume", "resumed_seeds"):
+        halved = executions if run.probe == "resumed_seeds" else executions[:2]
+        halves = [executions[index : index + 2] for index in range(0, len(halved), 2)]
+        return [*halves, *((each,) for each in executions[len(halved) :])]
+    return [(each,) for each in executions]
