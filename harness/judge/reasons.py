@@ -80,7 +80,9 @@ END_STATE_UNRECORDED = _undecided(
 EXCEEDS_TOLERANCE = _fails("exceeds_tolerance", "A difference is larger than the contract's bound.")
 FROZEN_CHANGED = _fails("frozen_changed", "Tensors that must stay frozen changed during the run.")
 CLIPPED_NORM_EXCEEDED = _fails("clipped_norm_exceeded", "After clipping, a group's norm is above the threshold.")
-TENSORS_MISSING = _fails("tensors_missing", "Some trainable tensors have no recorded gradient to compare.")
+TENSORS_MISSING = _fails(
+    "tensors_missing", "Some trainable tensors were not compared, or have no recorded gradient to compare."
+)
 
 # --- guards: a comparison that shows nothing -------------------------------------------------------------------
 VACUOUS_STEPS = _fails("vacuous_steps", "Fewer steps were recorded than the claim needs, perhaps none.")

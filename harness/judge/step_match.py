@@ -18,6 +18,7 @@ from harness.judge.sheet import Sheet, number, settle
 from harness.judge.verdict import Judgement
 
 EVALUATED, UPDATED = ("loss", "norms", "gradients"), ("exp_avg", "exp_avg_sq", "parameters")
+OF_TENSORS = ("gradients", *UPDATED)  # of each trainable tensor; the others are of a loss and of groups
 _WORDS = {
     "loss": "the loss",
     "norms": "the norm of",
@@ -51,7 +52,7 @@ class Held:
 
 
 def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Order: finiteness, the steps against their bounds, equal start and batches, guards, the end."""
+    """Order: finiteness, every tensor, the steps against their bounds, equal start and batches, guards, the end."""
     run = context.only_run("step_match")
     arms = {role: executed(run, name) for role, name in part.arms().items()}
     candidate = arms["candidate"]
@@ -60,6 +61,7 @@ def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
 
     named = {f"{role} {part.arms()[role]}": execution for role, execution in arms.items()}
     require_finite(named, sheet)
+    _require_every_tensor(candidate)
     _require_within(held, sheet)
     # the yardstick has the candidate's precision, and so the same digest of the same start
     compared = {name: execution for name, execution in named.items() if execution is not arms["reference"]}
@@ -97,8 +99,13 @@ def _held(part: StepMatch, steps: Sequence[ComparedStep]) -> Iterator[Held]:
 def _note(part: StepMatch, candidate: ArmEvidence, held: Sequence[Held], sheet: Sheet) -> None:
     sheet.count("steps", len(candidate.compared_steps))
     sheet.figure("steps_run", len(candidate.series.loss), "steps")
-    tensors = [reading.tensors for step in candidate.compared_steps for reading in step.readings]
-    sheet.count("tensors", max(tensors, default=0))
+    tensors = [
+        reading.tensors
+        for step in candidate.compared_steps
+        for reading in step.readings
+        if reading.quantity in OF_TENSORS
+    ]
+    sheet.count("tensors", min(tensors, default=0))
     for quantity in (*EVALUATED, *UPDATED):
         entries = [entry for entry in held if entry.quantity == quantity]
         if entries:
@@ -107,6 +114,35 @@ def _note(part: StepMatch, candidate: ArmEvidence, held: Sequence[Held], sheet: 
             sheet.figure(f"{quantity}_error_over_bound", worst.times)
             sheet.figure(f"{quantity}_error_step", worst.step, "step")
     sheet.figure("update_bound", part.max_update_error)
+
+
+def _require_every_tensor(candidate: ArmEvidence) -> None:
+    """Settle where a quantity of a step leaves out a trainable tensor, or has nothing.
+
+    An error of zero over no tensors is within any bound. Nothing is excused: the reference's update is asked for every
+    parameter, with a gradient and both moments, so that a step that has them is the only one that can be compared.
+    """
+    trained = candidate.start.trainable_tensors
+    for step in candidate.compared_steps:
+        for reading in step.readings:
+            if reading.quantity not in OF_TENSORS:
+                if reading.tensors == 0:
+                    settle(
+                        reasons.VACUOUS_NOTHING_COMPARED,
+                        f"at step {step.step}, nothing was compared of the {reading.quantity}",
+                    )
+            elif reading.tensors < trained:
+                settle(
+                    reasons.TENSORS_MISSING,
+                    f"at step {step.step}, {reading.quantity} of {reading.tensors} of {trained} trainable tensors were "
+                    "compared",
+                )
+            elif reading.tensors > trained:
+                settle(
+                    reasons.EVIDENCE_INCONSISTENT,
+                    f"at step {step.step}, {reading.quantity} of {reading.tensors} tensors were compared, and "
+                    f"{trained} are trainable",
+                )
 
 
 def _require_within(held: Sequence[Held], sheet: Sheet) -> None:

@@ -32,15 +32,17 @@ class Evaluated:
 
 
 def evaluated_errors(candidate: Evaluated, reference: Evaluated, yardstick: Evaluated) -> list[StepReading]:
-    """Errors of loss, norms and gradients, the candidate's and the yardstick's, against the reference."""
+    """Errors of loss, norms and gradients, the candidate's and the yardstick's, against the reference.
+
+    Over every name that candidate or reference has: what one of them leaves out is compared with nothing.
+    """
     ours, theirs, exact = _quantities(candidate), _quantities(yardstick), _quantities(reference)
     readings = []
     for quantity, tensors in exact.items():
-        tensor, error = _worst({name: _relative(ours[quantity].get(name), each) for name, each in tensors.items()})
+        names = _either(ours[quantity], tensors)
+        tensor, error = _worst({name: _relative(ours[quantity].get(name), tensors.get(name)) for name in names})
         _, noise = _worst({name: _relative(theirs[quantity].get(name), each) for name, each in tensors.items()})
-        readings.append(
-            StepReading(quantity=quantity, tensors=len(tensors), error=error, tensor=tensor, yardstick=noise)
-        )
+        readings.append(StepReading(quantity=quantity, tensors=len(names), error=error, tensor=tensor, yardstick=noise))
     return readings
 
 
@@ -53,8 +55,9 @@ def updated_errors(after: OptimizerState, expected: OptimizerState, magnitude: O
     readings = []
     for quantity in ("exp_avg", "exp_avg_sq", "parameters"):
         ours, exact, scale = (getattr(state, quantity) for state in (after, expected, magnitude))
-        tensor, error = _worst({name: _elementwise(ours.get(name), exact[name], scale[name]) for name in exact})
-        readings.append(StepReading(quantity=quantity, tensors=len(exact), error=error, tensor=tensor))
+        names = _either(ours, exact)
+        tensor, error = _worst({name: _elementwise(ours.get(name), exact.get(name), scale.get(name)) for name in names})
+        readings.append(StepReading(quantity=quantity, tensors=len(names), error=error, tensor=tensor))
     return readings
 
 
@@ -68,24 +71,31 @@ def magnitudes(before: OptimizerState, gradients: Mapping[str, Tensor]) -> tuple
     return state, {name: tensor.abs() for name, tensor in gradients.items()}
 
 
+def _either(ours: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> list[str]:
+    """The names that either has, the reference's first."""
+    return list(dict.fromkeys([*exact, *ours]))
+
+
 def _worst(errors: Mapping[str, float]) -> tuple[str, float]:
-    """The largest error and its tensor; one that is not a number is worse than any."""
+    """The largest error and its tensor; one that is not a number is worse than any. Over nothing: none, of none."""
+    if not errors:
+        return "", 0.0
     tensor = max(errors, key=lambda name: (math.isnan(errors[name]), errors[name]))
     return tensor, errors[tensor]
 
 
-def _relative(ours: Tensor | None, exact: Tensor) -> float:
+def _relative(ours: Tensor | None, exact: Tensor | None) -> float:
     """|ours - exact| / |exact|, both in the L2 norm; infinite where there is nothing to compare, or over a zero."""
-    if ours is None or ours.shape != exact.shape:
+    if ours is None or exact is None or ours.shape != exact.shape:
         return math.inf
     ours, exact = real(ours).double(), real(exact).double()
     apart, scale = float((ours - exact).norm()), float(exact.norm())
     return 0.0 if apart == 0 else math.inf if scale == 0 else apart / scale
 
 
-def _elementwise(ours: Tensor | None, exact: Tensor, scale: Tensor) -> float:
+def _elementwise(ours: Tensor | None, exact: Tensor | None, scale: Tensor | None) -> float:
     """The largest |ours - exact| / |scale|. Below the smallest normal number roundings are absolute: it is added."""
-    if ours is None or ours.shape != exact.shape:
+    if ours is None or exact is None or scale is None or ours.shape != exact.shape:
         return math.inf
     smallest = torch.finfo(ours.dtype).tiny
     ours, exact, scale = (real(each).double() for each in (ours, exact, scale))

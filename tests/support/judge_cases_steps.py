@@ -28,7 +28,7 @@ Changes = dict[tuple[int, str], dict[str, Any]]
 
 def reading(quantity: str, **changes: Any) -> StepReading:
     """A reading at a tenth of its bound, or of four times the yardstick's error."""
-    values = {"quantity": quantity, "tensors": 4, "error": 1e-7, "tensor": "p0"}
+    values = {"quantity": quantity, "tensors": 1 if quantity == "loss" else 2, "error": 1e-7, "tensor": "p0"}
     values |= {"error": 1e-6, "yardstick": 1e-6} if quantity in EVALUATED else {}
     return StepReading.model_validate(values | changes)
 
@@ -73,6 +73,10 @@ def without_parameters() -> list[ComparedStep]:
     return [step.model_copy(update={"readings": step.readings[:-1]}) for step in steps()]
 
 
+def at_all_steps(*quantities: str, **changes: Any) -> Changes:
+    return {(step, quantity): changes for step in range(STEPS) for quantity in quantities}
+
+
 STEP_CASES = [
     Case("agrees", "held", compared),
     Case("at its bound", "held", lambda: compared(one("gradients", error=1e-5))),
@@ -110,6 +114,16 @@ STEP_CASES = [
     Case("fewer steps", "vacuous_steps", four_steps),
     Case("a step uncompared", "evidence_missing", lambda: compared(taken=steps()[:-1])),
     Case("a quantity uncompared", "evidence_missing", lambda: compared(taken=without_parameters())),
+    Case("one gradient of two", "tensors_missing", lambda: compared(at_all_steps("gradients", tensors=1))),
+    Case("no tensor in one step", "tensors_missing", lambda: compared(one("parameters", tensors=0, error=0.0))),
+    Case(
+        "updates of no tensor",
+        "tensors_missing",
+        lambda: compared(at_all_steps(*UPDATED, tensors=0, error=0.0, tensor="")),
+    ),
+    Case("one moment of two", "tensors_missing", lambda: compared(at_all_steps("exp_avg_sq", tensors=1))),
+    Case("more tensors than train", "evidence_inconsistent", lambda: compared(one("gradients", tensors=3))),
+    Case("no norm", "vacuous_nothing_compared", lambda: compared(at_all_steps("norms", tensors=0))),
     Case("another reference", "evidence_missing", lambda: compared(taken=steps(reference="untrained"))),
     Case("no yardstick", "evidence_missing", lambda: compared(one("norms", yardstick=None))),
     Case("a yardstick that is no number", "evidence_missing", lambda: compared(one("loss", yardstick=math.nan))),

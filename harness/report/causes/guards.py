@@ -38,9 +38,12 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     "tensors_missing": (
         (
             "A trainable tensor has no gradient: it is not used, detached, or its gradient was set to None "
-            "before it was read."
+            "before it was read. Or a reference has fewer tensors than the arm that it is compared with."
         ),
-        "name only tensors that train as trainable, and read gradients before they are cleared",
+        (
+            "name only tensors that train as trainable, read gradients before they are cleared, and let a reference "
+            "have each of them under the same name"
+        ),
     ),
     "vacuous_steps": (
         "The workload has fewer steps than the guard asks for, or the arm ended early.",

@@ -42,8 +42,8 @@ def shown(*readings: dict[tuple[int, str], dict[str, object]]) -> Part:
 def test_a_quantity_shows_its_largest_error_and_the_yardsticks() -> None:
     part = shown(one("norms", 7, error=3e-6, tensor="layers.1"), one("norms", 2, yardstick=2e-6))
     rows = {row[0]: row[1:] for row in part.tables[0].rows}
-    assert rows["norms"] == ["4", "3e-6", "7", "layers.1", "2e-6"]
-    assert rows["parameters"] == ["4", "1e-7", "0", "p0", "–"]
+    assert rows["norms"] == ["2", "3e-6", "7", "layers.1", "2e-6"]
+    assert rows["parameters"] == ["2", "1e-7", "0", "p0", "–"]
     assert part.text == [
         "10 steps of graphed against ungraphed, with untrained as the yardstick.",
         "The reference: dtype float64, transformers 5.0.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -43,6 +44,26 @@ def test_what_cannot_be_compared_is_worse_than_any_error(ours: dict[str, list[fl
 def test_a_missing_gradient_is_worse_than_any_error() -> None:
     candidate = Evaluated(torch.tensor(2.0), {"group": torch.tensor(5.0)}, {"b": torch.tensor([9.0])})
     assert readings(evaluated_errors(candidate, evaluated(), evaluated()))["gradients"][:2] == ("a", math.inf)
+
+
+def test_what_the_reference_leaves_out_is_worse_than_any_error() -> None:
+    partial = Evaluated(torch.tensor(2.0), {"group": torch.tensor(5.0)}, {"b": torch.tensor([1.0])})
+    found = evaluated_errors(evaluated(), partial, partial)[-1]
+    assert (found.tensors, found.tensor, found.error, found.yardstick) == (2, "a", math.inf, 0.0)
+
+
+def test_a_quantity_that_neither_has_counts_no_tensor() -> None:
+    nothing = Evaluated(torch.tensor(2.0), {}, {})
+    assert [each.tensors for each in evaluated_errors(nothing, nothing, nothing)] == [1, 0, 0]
+
+
+@pytest.mark.parametrize("taken", ["parameters", "exp_avg", "exp_avg_sq"])
+def test_what_an_update_leaves_out_is_worse_than_any_error(taken: str) -> None:
+    whole = state([1.0], [1.0], [1.0])
+    partial = replace(whole, **{taken: {}})
+    for ours, expected in ((whole, partial), (partial, whole)):
+        [found] = [each for each in updated_errors(ours, expected, expected) if each.quantity == taken]
+        assert (found.tensors, found.tensor, found.error) == (1, "p", math.inf)
 
 
 def test_over_a_reference_of_zero_only_zero_is_no_error() -> None:
