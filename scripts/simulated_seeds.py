@@ -121,4 +121,5 @@ def _execution(arm: str, seed: int, off: float) -> ArmEvidence:
     loss = np.linspace(200.0, 100.0, STEPS) + 1e-3 * seed
     loss[-1] += off
     start = whole.start.model_copy(update={"replica": seed, "facts": {"seed": seed}})
-    return replace(whole, start=start, series=replace(whole.series, loss=loss))
+    batches = [f"{seed}.{step}" for step in range(STEPS)]
+    return replace(whole, start=start, series=replace(whole.series, loss=loss, batch_digest=batches))

@@ -24,6 +24,7 @@ from harness.judge.series import require_comparable, require_finite, values
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.statistics import Array, fewest_processes, trimmed
 from harness.judge.trajectory_match import require_precisions
+from harness.judge.unequal_seeds import require_unequal_seeds
 from harness.judge.verdict import Judgement
 
 
@@ -109,7 +110,7 @@ def _require_steps(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidenc
 
 
 def _require_unequal_seeds(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -> None:
-    """Two seeds with one series are one measurement counted twice."""
+    """Two seeds with one series are one measurement counted twice, and so are two that change nothing."""
     for arm in (part.candidate, part.baseline):
         seen: dict[bytes, int] = {}
         for seed, executions in by_seed.items():
@@ -119,6 +120,7 @@ def _require_unequal_seeds(part: NotWorse, by_seed: Mapping[int, Mapping[str, Ar
                     reasons.VACUOUS_SEEDS_ALIKE,
                     f"arm {arm} has the same {part.metric} at every step with seeds {first} and {seed}",
                 )
+        require_unequal_seeds(arm, {seed: executions[arm] for seed, executions in by_seed.items()})
 
 
 def pairs_of(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -> Pairs:

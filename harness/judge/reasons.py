@@ -222,7 +222,8 @@ VACUOUS_NO_COLLECTIVE = _fails(
 # --- several seeds ---------------------------------------------------------------------------------------------
 WORSE = _fails("worse", "The candidate's metric is worse than the baseline's by more than the margin.")
 VACUOUS_SEEDS_ALIKE = _fails(
-    "vacuous_seeds_alike", "Two seeds gave the same series: they are one measurement, counted twice."
+    "vacuous_seeds_alike",
+    "Two seeds gave the same series, or began alike and read the same: they are one measurement, counted twice.",
 )
 UNDECIDED_DIFFERENCE = _undecided(
     "undecided_difference", "The differences of the seeds neither prove nor refute that the margin is kept."

@@ -21,6 +21,7 @@ from harness.judge.error_ratios import Errors, gradient_errors, is_zero, loss_er
 from harness.judge.guards import require_trained
 from harness.judge.series import losses, require_comparable, require_finite
 from harness.judge.sheet import Sheet, number, settle, some
+from harness.judge.unequal_seeds import require_unequal_seeds
 from harness.judge.verdict import Judgement
 
 HIGHER_PRECISION = ("float32", "float64")
@@ -28,8 +29,8 @@ Executions = Mapping[str, ArmEvidence]  # of one seed, by arm: candidate, peer, 
 
 
 def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
-    """Order: steps, finiteness, precisions, equal starts and batches, gradients' errors, losses' errors, guards, the
-    candidate's end.
+    """Order: steps, finiteness, precisions, equal starts and batches, unequal seeds, gradients' errors, losses'
+    errors, guards, the candidate's end.
     """
     run = context.only_run("step_accuracy")
     by_seed = _executions(part, run)
@@ -40,6 +41,7 @@ def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
     _require_finite(part, by_seed, records, sheet)
     _require_precisions(part, next(iter(by_seed.values())))
     _require_alike(part, by_seed, records, sheet)
+    require_unequal_seeds(part.candidate, {seed: each[part.candidate] for seed, each in by_seed.items()})
     gradients, of_losses = gradient_errors(records), _loss_errors(part, by_seed)
     _note(gradients, of_losses, records, sheet)
     note_watched({part.candidate: next(iter(by_seed.values()))[part.candidate]}, sheet)

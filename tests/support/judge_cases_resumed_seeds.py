@@ -11,7 +11,7 @@ import numpy as np
 from evidence_builders import STEPS, cuda_graph, verdict_of
 from judge_cases import Case
 from judge_cases_between_steps import BATCHES, SAVE_AT, loaded, saved
-from judge_cases_seeds import NOISE, NOT_WORSE, SEEDS, controls, executions, of_seed
+from judge_cases_seeds import NOISE, NOT_WORSE, SEEDS, batches, controls, executions, of_seed
 
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge.verdict import Verdict
@@ -33,9 +33,16 @@ def halves(
     for seed in SEEDS:
         losses = of_seed(seed) + (NOISE[seed] + worse) * (np.arange(STEPS) > 0)
         of_both = {"facts": {"seed": seed}, **both}
+        read = batches(seed)
         found += [
-            saved(name, **{"losses": losses[:SAVE_AT], **of_both, **(first or {}).get(seed, {})}),
-            loaded(name, **{"losses": losses[SAVE_AT:], **of_both, **(second or {}).get(seed, {})}),
+            saved(
+                name,
+                **{"losses": losses[:SAVE_AT], "batches": read[:SAVE_AT], **of_both, **(first or {}).get(seed, {})},
+            ),
+            loaded(
+                name,
+                **{"losses": losses[SAVE_AT:], "batches": read[SAVE_AT:], **of_both, **(second or {}).get(seed, {})},
+            ),
         ]
     return found
 

@@ -42,6 +42,11 @@ def of_seed(seed: int) -> Any:
     return LOSSES - 0.05 * seed * np.linspace(0.0, 1.0, STEPS)
 
 
+def batches(seed: int) -> list[str]:
+    """Other ones with each seed."""
+    return [f"batch{seed}.{index}" for index in range(STEPS)]
+
+
 def executions(
     name: str, by_seed: Mapping[int, Mapping[str, Any]] | None = None, worse: float = 0.0, **all_seeds: Any
 ) -> list[ArmEvidence]:
@@ -50,14 +55,22 @@ def executions(
     for replica, seed in enumerate(SEEDS):
         off = NOISE[seed] + worse if name == "ungraphed" else 0.0
         losses = of_seed(seed) + off * (np.arange(STEPS) > 0)
-        changes: dict[str, Any] = {"losses": losses, **all_seeds, **(by_seed or {}).get(seed, {})}
+        changes: dict[str, Any] = {
+            "losses": losses,
+            "batches": batches(seed),
+            **all_seeds,
+            **(by_seed or {}).get(seed, {}),
+        }
         facts = {"seed": seed, **changes.pop("facts", {})}
         found.append(arm(name, replica=replica, facts=facts, **changes))
     return found
 
 
 def controls(**changes: Any) -> list[ArmEvidence]:
-    return [untrained(replica=replica, facts={"seed": seed}, **changes) for replica, seed in enumerate(SEEDS)]
+    return [
+        untrained(replica=replica, **{"facts": {"seed": seed}, "batches": batches(seed), **changes})
+        for replica, seed in enumerate(SEEDS)
+    ]
 
 
 def seeds(
@@ -104,6 +117,24 @@ def changed(seed: int, step: int, value: float) -> dict[int, dict[str, Any]]:
     return {seed: {"losses": losses}}
 
 
+def without_seed(generators: Mapping[int, tuple[str | None, str]] | None = None, **differing: str) -> Verdict:
+    """Seeds 1 and 2 read the same batches from one start; their losses differ all the same.
+
+    `generators` are what one held at the start and at the end, by seed; `differing` changes a start with seed 2.
+    """
+    alike: dict[int, dict[str, Any]] = {seed: {"batches": batches(1)} for seed in (1, 2)}
+    alike[2] |= differing
+    for seed, (began, ended) in (generators or {}).items():
+        at_start = {"torch.cpu": "g"} | ({} if began is None else {"torch.cuda:0": began})
+        alike[seed]["start_state"] = {"generators": at_start}
+        alike[seed]["end_state"] = {"generators": {"torch.cpu": "g", "torch.cuda:0": ended}}
+    control = controls()
+    for seed, each in alike.items():
+        of_control = {**each, "facts": {"seed": seed}, "end": each.get("start", "start"), "end_state": {}}
+        control[seed] = untrained(replica=seed, **of_control)
+    return seeds(executions("ungraphed", alike), executions("same_system", alike), control)
+
+
 ALIKE = {1: {"losses": of_seed(0)}}
 SEED_CASES = [
     Case("no worse", "held", seeds),
@@ -139,6 +170,16 @@ SEED_CASES = [
         "vacuous_seeds_alike",
         lambda: seeds(executions("ungraphed", ALIKE), executions("same_system", ALIKE)),
     ),
+    Case("two seeds that change nothing", "vacuous_seeds_alike", without_seed),
+    Case(
+        "two seeds that change a generator at rest",
+        "vacuous_seeds_alike",
+        lambda: without_seed({1: ("g1", "g1"), 2: ("g2", "g2")}),
+    ),
+    Case("one start, other draws", "held", lambda: without_seed({1: ("g1", "h1"), 2: ("g2", "h2")})),
+    Case("other draws, first seen at the end", "held", lambda: without_seed({1: (None, "h1"), 2: (None, "h2")})),
+    Case("the same batches from another start", "held", lambda: without_seed(start="elsewhere")),
+    Case("the same batches beside other frozen tensors", "held", lambda: without_seed(frozen="other")),
     Case(
         "another start with one seed",
         "unequal_start",

@@ -45,6 +45,7 @@ def executions(
     for replica, seed in enumerate(SEEDS):
         losses = LOSSES + error if seed != 1 or name == "ungraphed" else LOSSES[:0]
         changes: dict[str, Any] = {"facts": {}, "losses": losses, **all_seeds, **(of_seed or {}).get(seed, {})}
+        changes.setdefault("batches", [f"batch{seed}.{index}" for index in range(len(changes["losses"]))])
         facts = {"seed": seed, "dtype": dtype, "tf32": False, **changes.pop("facts")}
         execution = arm(name, replica=replica, facts=facts, **changes)
         found.append(execution if name == "ungraphed" else without_state(execution))
@@ -243,6 +244,13 @@ ACCURACY_CASES = [
     ),
     Case("fewer tokens", "unequal_tokens", lambda: accurate(other_system=only_losses(tokens=128))),
     Case("a peer stops early", "unequal_lengths", lambda: accurate(other_system=only_losses(losses=LOSSES[:-1]))),
+    Case(
+        "two seeds that change nothing",
+        "vacuous_seeds_alike",
+        lambda: accurate(
+            None, None, **dict.fromkeys(ARMS, of_seed(2, batches=[f"batch0.{index}" for index in range(STEPS)]))
+        ),
+    ),
     Case("a tensor missing", "tensors_missing", lambda: accurate(records=last(tensors=[tensor("a")]))),
     Case(
         "a tensor twice",
