@@ -14,6 +14,7 @@ from harness.judge import reasons
 from harness.judge.context import Context, capture_of, end_of, require_captured
 from harness.judge.end_state import differing, note_watched, require_finite_end, require_recorded
 from harness.judge.guards import require_trained
+from harness.judge.rank_rows import require_own_rows, require_whole_shares
 from harness.judge.ranks import named, odd_one, of_ranks, rank_steps
 from harness.judge.series import require_finite
 from harness.judge.sheet import Sheet, number, settle, some
@@ -44,7 +45,8 @@ def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
         settle(reasons.VACUOUS_STEPS, f"{made} steps were compared, the claim demands {part.steps}")
     _require_replicas(steps, sheet)
     parts = _require_shares(part, executions, steps, sheet)
-    _require_own_rows(steps, sheet)
+    require_own_rows(steps, sheet)
+    require_whole_shares(steps, context.contract.workloads[context.workload].batch_size, sheet)
     _require_collectives(part, context, executions, steps, sheet)
     for name, execution in by_name.items():
         require_trained(name, execution)
@@ -118,23 +120,6 @@ def _require_shares(
                 f"{number(most)} are allowed",
             )
     return f"; {in_parts} of {of} parameters were gathered from parts" if in_parts else ""
-
-
-def _require_own_rows(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
-    """Settle FAIL where a rank read a row that another one read in the same step."""
-    for step, rows in enumerate(zip(*(noted.rows for noted in steps.values()), strict=True)):
-        readers: dict[str, int] = {}
-        for rank, read in enumerate(rows):
-            if not read:
-                settle(reasons.CAPABILITY_MISSING, f"the inputs of rank {rank} have no rows")
-            for row in read:
-                if readers.setdefault(row, rank) != rank:
-                    sheet.figure("first_equal_step", step, "step")
-                    sheet.figure("rank", rank)
-                    settle(
-                        reasons.RANK_BATCHES_EQUAL,
-                        f"at step {step}, rank {rank} read a row that rank {readers[row]} read too",
-                    )
 
 
 def _require_collectives(

@@ -91,7 +91,9 @@ VACUOUS_PARAMETERS_UNCHANGED = _fails(
     "vacuous_parameters_unchanged", "The trainable parameters ended as they began: nothing was trained."
 )
 VACUOUS_SKIPPED_STEP = _fails("vacuous_skipped_step", "An update was left out, so the steps are not all training.")
-VACUOUS_BATCHES_REPEAT = _fails("vacuous_batches_repeat", "Fewer distinct batches than the guard demands.")
+VACUOUS_BATCHES_REPEAT = _fails(
+    "vacuous_batches_repeat", "Fewer distinct batches than the guard demands, or the same rows over and over."
+)
 VACUOUS_CLIP_INACTIVE = _fails("vacuous_clip_inactive", "The clip was active in too few steps, so it was not tested.")
 VACUOUS_TRAINING_EFFECT = _fails(
     "vacuous_training_effect", "The loss is not below the untrained control's loss by the demanded amount."
@@ -200,6 +202,7 @@ UPDATES_UNCOUNTED = _undecided("updates_uncounted", "No optimizer of the arm cou
 # --- ranks that train together ---------------------------------------------------------------------------------
 RANKS_DIFFER = _fails("ranks_differ", "A rank's parameters differ from those of the other ranks after some step.")
 RANK_BATCHES_EQUAL = _fails("rank_batches_equal", "Two ranks read the same row of a batch in one step.")
+RANK_ROW_COUNT = _fails("rank_row_count", "A rank read another number of rows than its share of the batch.")
 RANKS_END_APART = _fails(
     "ranks_end_apart", "The ranks' parameters end farther from those of one process than the contract allows."
 )

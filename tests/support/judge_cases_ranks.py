@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -171,6 +171,21 @@ def shorter() -> Verdict:
     return matching({**CLOSE, **nine, "rows": rows[0]}, {**nine, "rows": rows[1]}, one(**nine, rows=both))
 
 
+def reading(*ranks: int, rows: Callable[[list[str], int], list[str]]) -> Verdict:
+    """What these ranks read in a step, made of their rows and its index."""
+    read = {rank: {"rows": [rows(rows_of(rank, step), step) for step in range(STEPS)]} for rank in ranks}
+    return agreeing(read.get(0), read.get(1))
+
+
+def _of_first_step(rows: list[str], _: int) -> list[str]:
+    return [f"{row.partition('.')[0]}.0" for row in rows]
+
+
+def from_few(rank: int) -> dict[str, Any]:
+    """Rows of a data set that has three for each rank, as they are drawn."""
+    return {"rows": [[f"row{rank}.{step % 3}", f"row{rank}.{step * step % 3}"] for step in range(STEPS)]}
+
+
 DIVERGED = {"parameters": changed(PARAMETERS, 6, 7, 8, 9, 10)}
 SHORT = {"losses": LOSSES[:9], "parameters": PARAMETERS[:10], "rows": [rows_of(1, step) for step in range(9)]}
 TWIN = {"rows": [rows_of(0 if step == 4 else 1, step) for step in range(STEPS)]}
@@ -188,6 +203,17 @@ AGREE_CASES = [
     Case("the first rank diverges", "ranks_differ", lambda: agreeing(first=DIVERGED)),
     Case("another start", "unequal_start", lambda: agreeing(last={"parameters": changed(PARAMETERS, 0)})),
     Case("two ranks on one row", "rank_batches_equal", lambda: agreeing(last=TWIN)),
+    Case("a rank on a part of its share", "rank_row_count", lambda: reading(1, rows=lambda rows, _: rows[:1])),
+    Case("more rows in one step", "rank_row_count", lambda: reading(0, rows=lambda rows, at: rows * (1 + (at == 3)))),
+    Case("one row over and over", "vacuous_batches_repeat", lambda: reading(1, rows=lambda rows, _: rows[:1] * 2)),
+    Case("rows of a small data set", "held", lambda: agreeing(from_few(0), from_few(1))),
+    Case("the same rows at every step", "vacuous_batches_repeat", lambda: reading(0, 1, rows=_of_first_step)),
+    Case("one rank on the same rows", "vacuous_batches_repeat", lambda: reading(1, rows=_of_first_step)),
+    Case(
+        "one rank on the rows of two steps",
+        "vacuous_batches_repeat",
+        lambda: reading(1, rows=lambda rows, at: [f"{row[:4]}.{at % 2}" for row in rows]),
+    ),
     Case("one collective more", "collectives_outside_graph", lambda: agreeing(last={"collectives": [1] * 9 + [2]})),
     Case("a silent rank", "vacuous_no_collective", lambda: agreeing(last={"collectives": [0] * STEPS})),
     Case("a reduction left out of a graph", "collectives_missing_in_graph", lambda: in_graph({"adam": 3})),

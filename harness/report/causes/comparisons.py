@@ -49,6 +49,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         ),
         "look at the step and the rank that the message names: what does this rank do there that no gradient holds",
     ),
+    "rank_row_count": (
+        "The inputs that a rank shows are a part of its share, or have another first dimension than the batch's rows.",
+        "let every rank's inputs have `batch_size` / ranks rows along their first dimension, and show all that it read",
+    ),
     "rank_batches_equal": (
         "The sampler is not told the rank, or every rank shuffles by a seed of its own.",
         "take the rows of a batch by `harness.system.ranks.share`, or give the sampler rank and world size",

@@ -1,0 +1,85 @@
+"""That each rank read its share: rows that no other rank read, as many as are its part, and others at every step.
+
+What is in the data is no rank's doing: where rows or batches occur again, a rank is held against its own rows of all
+steps, and against what the other ranks read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from harness.evidence.arm_records import RankSteps
+from harness.judge import reasons
+from harness.judge.sheet import Sheet, number, settle
+
+FEWEST_ROWS = 0.75  # of the different rows in a step that draws from all of a rank's rows would give
+DEVIATIONS = 3.0  # by which fewer rows must be different than draws would give: few steps tell little
+FEWEST_SHARES = 0.5  # of the different shares of the rank that has most
+
+
+def require_own_rows(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
+    """Settle FAIL where a rank read a row that another one read in the same step."""
+    for step, rows in enumerate(zip(*(noted.rows for noted in steps.values()), strict=True)):
+        readers: dict[str, int] = {}
+        for rank, read in enumerate(rows):
+            if not read:
+                settle(reasons.CAPABILITY_MISSING, f"the inputs of rank {rank} have no rows")
+            for row in read:
+                if readers.setdefault(row, rank) != rank:
+                    sheet.figure("first_equal_step", step, "step")
+                    sheet.figure("rank", rank)
+                    settle(
+                        reasons.RANK_BATCHES_EQUAL,
+                        f"at step {step}, rank {rank} read a row that rank {readers[row]} read too",
+                    )
+
+
+def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
+    """Settle FAIL where a rank read another number of rows than its share, the same ones over and over, or the same at
+    every step.
+    """
+    shares = {batch_size // len(steps), -(-batch_size // len(steps))}
+    for rank, noted in steps.items():
+        odd = next((step for step, rows in enumerate(noted.rows) if len(rows) not in shares), None)
+        if odd is not None:
+            sheet.figure("rank", rank)
+            sheet.figure("first_unequal_step", odd, "step")
+            settle(
+                reasons.RANK_ROW_COUNT,
+                f"at step {odd}, rank {rank} read {len(noted.rows[odd])} rows, and its share of a batch of "
+                f"{batch_size} is {max(shares)}: inputs have as many along their first dimension",
+            )
+    for rank, noted in steps.items():
+        seen, drawn, noise = _different(noted.rows)
+        if drawn - seen > max((1 - FEWEST_ROWS) * drawn, DEVIATIONS * noise):
+            sheet.figure("rank", rank)
+            settle(
+                reasons.VACUOUS_BATCHES_REPEAT,
+                f"rank {rank} read {number(seen)} different rows in a step at the mean, where as many draws from all "
+                f"that it read would give {number(drawn)}",
+            )
+    distinct = {rank: len({tuple(rows) for rows in noted.rows}) for rank, noted in steps.items()}
+    fewest = min(distinct, key=lambda rank: distinct[rank])
+    made, most = len(steps[fewest].rows), max(distinct.values())
+    if distinct[fewest] < min(made, max(2, FEWEST_SHARES * most)):
+        sheet.figure("rank", fewest)
+        sheet.figure("distinct_batches", distinct[fewest], "batches")
+        settle(
+            reasons.VACUOUS_BATCHES_REPEAT,
+            f"rank {fewest} read {distinct[fewest]} different shares in {made} steps, and another rank {most}",
+        )
+
+
+def _different(steps: Sequence[Sequence[str]]) -> tuple[float, float, float]:
+    """The mean number of different rows in a step, what draws from all the rank's rows would give, and its deviation.
+
+    Data may have few different rows, and then repeats them in a step: of n draws from v rows v (1 - (1 - 1/v)^n) are
+    expected to be different, with a variance of n/4 at most (each draw changes the number by 1 at most: Efron-Stein).
+    """
+    of_all = len({row for rows in steps for row in rows})
+    if not of_all:
+        return 0.0, 0.0, 0.0
+    seen = sum(len(set(rows)) for rows in steps) / len(steps)
+    drawn = sum(of_all * (1 - (1 - 1 / of_all) ** len(rows)) for rows in steps) / len(steps)
+    return seen, drawn, math.sqrt(sum(map(len, steps)) / 4) / len(steps)
