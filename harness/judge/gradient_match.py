@@ -65,6 +65,8 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
     _require_agreement(part, compared, sheet)
     if part.clipped_norm is not None:
         _require_same_groups(records)
+        if part.baseline is not None and same_system:
+            _require_groups_of(baseline, records)
         _require_clipped(part.clipped_norm, records, sheet)
     _require_guards(part, context, named, records, sheet)
     require_finite_end(named, sheet)
@@ -243,6 +245,19 @@ def _require_same_groups(records: list[Gradients]) -> None:
             settle(
                 reasons.EVIDENCE_MISSING,
                 f"steps {records[0].step} and {record.step} report norms of other groups: {some(sorted(other))}",
+            )
+
+
+def _require_groups_of(baseline: ArmEvidence, records: list[Gradients]) -> None:
+    """Settle ERROR where a step lacks a group of the baseline's, or has another: one left out exceeds no threshold."""
+    theirs = {record.step: {group.group for group in record.groups} for record in baseline.gradients if record.groups}
+    for record in records:
+        other = theirs.get(record.step, set()) ^ {group.group for group in record.groups}
+        if record.step in theirs and other:
+            settle(
+                reasons.EVIDENCE_MISSING,
+                f"at step {record.step}, norms of {some(sorted(other))} are of one arm alone, {record.arm} or "
+                f"{baseline.start.arm}",
             )
 
 

@@ -89,6 +89,18 @@ def unreached(largest: float) -> Verdict:
     return verdict_of(GRADIENTS, paired(baseline, arm("synchronizing"), candidate))
 
 
+def grouped(*theirs: str, ours: Sequence[str] = ("layer0",), baseline: str = "ungraphed") -> Verdict:
+    """Both arms' norms, of these groups at both steps."""
+
+    def of(name: str, groups: Sequence[str]) -> list[Gradients]:
+        norms = [GroupNorm(group=group, before=4.0, after=1.0) for group in groups]
+        return [gradients(step, arm=name, baseline=baseline, groups=norms) for step in (0, 5)]
+
+    arms = [arm(name, gradients=of(name, theirs)) for name in dict.fromkeys([baseline, "synchronizing"])]
+    run = paired(*arms, graphed(gradients=of("graphed", ours)))
+    return verdict_of(GRADIENTS | {"baseline": baseline}, run)
+
+
 A = reduction("a")
 RELATIVELY = {"equality": "within", "max_abs_difference": None, "max_relative_difference": 1e-3}
 GRADIENT_CASES = [
@@ -140,6 +152,10 @@ GRADIENT_CASES = [
         lambda: matched(groups=[*norm(4.0, 1.0), GroupNorm(group="layer1", before=4.0, after=1.0)]),
     ),
     Case("no group at one step", "evidence_missing", lambda: matched(groups=[])),
+    Case("the baseline's groups", "held", lambda: grouped("layer0")),
+    Case("a group of the baseline's alone", "evidence_missing", lambda: grouped("layer0", "layer1")),
+    Case("a group of the candidate's alone", "evidence_missing", lambda: grouped("layer0", ours=["layer0", "layer1"])),
+    Case("groups of another system", "held", lambda: grouped("all", baseline="other_system")),
     Case("a tensor without gradient", "tensors_missing", lambda: matched(A)),
     Case("an expert without tokens in either", "held", lambda: routed([A])),
     Case("an expert without tokens in the candidate alone", "tensors_missing", lambda: routed([A, reduction("b")])),
