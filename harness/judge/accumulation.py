@@ -26,6 +26,7 @@ from harness.judge.gradient_match import (
     require_gradients,
 )
 from harness.judge.guards import require_trained
+from harness.judge.rounded_gradients import require_most_compared
 from harness.judge.series import losses, require_comparable, require_finite, require_same_parameters
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
@@ -73,6 +74,7 @@ def judge(part: Accumulation, context: Context, sheet: Sheet) -> Judgement:
         require_trained(name, execution)
     require_finite_end(named, sheet)
     require_recorded(named)
+    require_most_compared(compared, part.max_relative_difference)
     worst = max(each.relative for each in found)
     return sheet.held(
         f"in each of {len(candidate.series.loss)} steps {part.candidate} read {part.micro_batches} different "

@@ -3,7 +3,7 @@
 Gradients were reduced on the device: digest, largest absolute value, largest absolute difference to the baseline's.
 A relative difference is that difference over the baseline tensor's largest absolute value. Some gradients are zero but
 for rounding, as that of a bias before BatchNorm, or of attention's keys, is: what lies below `ROUNDING` of the step's
-largest gradient exceeds no relative bound, whatever it is relative to.
+largest gradient exceeds no relative bound, whatever it is relative to. Where that is most of them nothing is decided.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from harness.judge import reasons
 from harness.judge.context import Context, end_of, executed, require_captured, require_uncaptured
 from harness.judge.end_state import note_watched, require_equal_ends, require_finite_end, require_recorded
 from harness.judge.guards import require_active_clip, require_trained
+from harness.judge.rounded_gradients import require_most_compared
 from harness.judge.series import require_comparable, require_finite, require_same_parameters
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
@@ -73,6 +74,7 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
     if part.equality == "bitwise":
         require_equal_ends(named, sheet, same_system=same_system)
     require_recorded(named)
+    require_most_compared(compared, part.max_relative_difference if part.equality == "within" else None)
     return sheet.held(_sentence(part, records, compared))
 
 

@@ -306,6 +306,9 @@ UNDECIDED_SLOWDOWN = _undecided(
 
 # --- measured, not decided ---------------------------------------------------------------------------------------
 CANDIDATE_NOT_CAPTURED = _undecided("candidate_not_captured", "An arm that must be captured for this claim was not.")
+GRADIENTS_UNDECIDED = _undecided(
+    "gradients_undecided", "Most gradients of a step are so far below its largest that they could be rounding alone."
+)
 ENDS_UNDECIDED = _undecided("ends_undecided", "A rounding at the start moves every parameter as far as training does.")
 NOISE_ABOVE_TOLERANCE = _undecided(
     "noise_above_tolerance", "The baseline differs from its own repetition by more than the tolerance."

@@ -95,6 +95,13 @@ ACCUMULATION_CASES = [
     Case("nobody counts", "updates_uncounted", lambda: accumulated(updates=[])),
     Case("another gradient", "differs_from_one_batch", lambda: accumulated(A, unlike(0.1))),
     Case("zero but for rounding", "held", lambda: accumulated(A, unlike(4e-7, baseline_max_abs=1e-7))),
+    Case(
+        "zero but for rounding, in most tensors",
+        "gradients_undecided",
+        lambda: accumulated(
+            A, *(unlike(4e-7, baseline_max_abs=1e-7).model_copy(update={"name": name}) for name in "bc")
+        ),
+    ),
     Case("zero, and by more", "differs_from_one_batch", lambda: accumulated(A, unlike(6e-7, baseline_max_abs=1e-7))),
     Case("against zeros", "differs_from_one_batch", lambda: accumulated(A, unlike(0.1, baseline_max_abs=0.0))),
     Case("summed", "differs_from_one_batch", lambda: accumulated(groups=norm(8.0))),

@@ -129,6 +129,16 @@ GRADIENT_CASES = [
         lambda: matched(reduction("a", baseline_max_abs=1.0), unlike(9e-7, baseline_max_abs=8e-7), claim=RELATIVELY),
     ),
     Case(
+        "one large gradient, and all others off",
+        "gradients_undecided",
+        lambda: matched(
+            reduction("a", max_abs=1e12, baseline_max_abs=1e12),
+            unlike(0.5),
+            unlike(0.5).model_copy(update={"name": "c"}),
+            claim=RELATIVELY,
+        ),
+    ),
+    Case(
         "zero, and by more than rounding",
         "exceeds_tolerance",
         lambda: matched(reduction("a", baseline_max_abs=1.0), unlike(2e-6, baseline_max_abs=8e-7), claim=RELATIVELY),

@@ -129,6 +129,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "The baseline is not repeatable: atomic additions, a generator that is not seeded, threads that race.",
         "make the baseline repeatable first, or widen the tolerance above its noise",
     ),
+    "gradients_undecided": (
+        "One tensor's gradient is a million times the others': it diverges, or its loss is scaled.",
+        "look at the tensor with the largest gradient; compare a step in which the others are of its size",
+    ),
     "ends_undecided": (
         "Training enlarges roundings until they are all of its way: a learning rate that is too high, or many steps.",
         "compare fewer steps, or train at a lower rate; without `ends`, say in `why` what the losses do not show",
