@@ -9,6 +9,7 @@ from pydantic import Field
 from harness.evidence.base import Record, Scalar
 from harness.numbers import Amount, Count, Real
 
+CAPTURES_ITSELF = "captures_itself"  # the fact of an arm whose step makes the capture that was asked for
 NOT_FINITE = "!"  # ends the digest of a tensor that holds NaN or infinity
 
 

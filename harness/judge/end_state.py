@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from harness.evidence.arm_records import NOT_FINITE, EndDifference, State
+from harness.evidence.arm_records import CAPTURES_ITSELF, NOT_FINITE, EndDifference, State
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import end_of
@@ -114,7 +114,8 @@ def require_equal_ends(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, s
         ours, theirs = end_of(execution), end_of(reference)
         apart = []
         if same_system and ours.state is not None and theirs.state is not None:
-            apart = [str(entry) for entry in differing(ours.state, theirs.state)]
+            found = differing(ours.state, theirs.state)
+            apart = [str(entry) for entry in found if not _is_of_a_capture(entry, execution, reference)]
         if ours.trainable_digest != theirs.trainable_digest and not apart:
             apart = ["parameters"]
         if apart:
@@ -124,6 +125,22 @@ def require_equal_ends(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, s
                 reasons.END_DIFFERS,
                 f"{name} and {reference_name} have equal losses and end apart in {len(apart)} tensors: {some(apart)}",
             )
+
+
+def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidence) -> bool:
+    """Whether only executions that captured by themselves have it, since their first step: a static buffer of theirs,
+    which no plain step has. What a plain arm has too is state, whenever it came.
+    """
+    both = [execution, reference]
+    holders = both if not entry.only_one_has_it else both[:1] if entry.ours else both[1:]
+    return entry.category == "tensors" and all(
+        each.start.facts.get(CAPTURES_ITSELF) is True and not _had_from_the_start(entry, each) for each in holders
+    )
+
+
+def _had_from_the_start(entry: Apart, execution: ArmEvidence) -> bool:
+    start = execution.start.state
+    return start is not None and entry.name in start.digests.get(entry.category, {})
 
 
 def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, bound: float) -> None:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from harness.errors import HarnessError
+from harness.evidence.arm_records import CAPTURES_ITSELF
 from harness.system.adapter_checks import (
     require_kept,
     require_loss,
@@ -48,7 +49,7 @@ class StepFunctionRun:
 
     def __init__(self, function: StepFunction, *, capture: str, layers: int) -> None:
         self._requested, self._layers = capture != "none", layers
-        self._loose: set[str] | None = None  # tensors that were found when the state was read first, before a step
+        self._first_found: set[str] | None = None  # loose tensors, when the state was read first, before a step
         self._captures_itself = function.captured is not None
         self._shapes: dict[tuple[object, ...], _Shape] = {}
         self._metrics_are_kept = False
@@ -155,11 +156,13 @@ class StepFunctionRun:
         return lambda: structure.filled({name: tensor.clone() for name, tensor in static.items()})
 
     def facts(self) -> Mapping[str, Scalar]:
-        return {
+        known: dict[str, Scalar] = {
             "device": str(self._device),
             "layers": self._layers,
             "trainable_parameters": sum(parameter.numel() for parameter in self._parameters.values()),
         }
+        # what comes with the first step of such a one may be buffers of the capture, which no plain step has
+        return known | ({CAPTURES_ITSELF: True} if self._requested and self._captures_itself else {})
 
     def inputs(self) -> Mapping[str, Tensor]:
         return self._current.static
@@ -187,15 +190,10 @@ class StepFunctionRun:
         found.generators |= reach(self._function.batch).generators
         state = state_of(found, self._parameters)
         loose = state["tensors"]
-        first = self._loose = set(loose) if self._loose is None else self._loose
-        # What came with the first step may be buffers of the step's own capture, that no plain step has; a generator's
-        # variables are the last batch then, and the last loss.
-        loose = {
-            name: tensor
-            for name, tensor in loose.items()
-            if name in first or not (self._captures_itself or LOCALS in name)
-        }
-        return {**state, "tensors": {**loose, **self._named_state()}}
+        self._first_found = set(loose) if self._first_found is None else self._first_found
+        # a generator's variables are the last batch, too, and the last loss
+        lasting = {name: each for name, each in loose.items() if name in self._first_found or LOCALS not in name}
+        return {**state, "tensors": {**lasting, **self._named_state()}}
 
     def gradients(self) -> Mapping[str, Tensor]:
         """As the last step left them in `.grad`; a traced replay computes them into tensors of its own."""

@@ -45,8 +45,17 @@ NOT_YET: dict[str, Any] = {"start_state": {"optimizer": {}}}
 OWN_COPY: dict[str, Any] = {
     state: {"buffers": {"mean": "b"}, "tensors": {"master": "m"}} for state in ("start_state", "end_state")
 }
+ITSELF: dict[str, Any] = {"facts": {"layers": 3, "captures_itself": True}}  # its step made the capture
+LATE: dict[str, Any] = {"end_state": {"tensors": {"late": "t"}}}
+EARLY: dict[str, Any] = {"start_state": {"tensors": {"late": "s"}}}
+OTHERWISE_LATE: dict[str, Any] = {"end_state": {"tensors": {"late": "other"}}}
 NO_BUFFER: dict[str, Any] = {"start_state": {"buffers": {}}}
 NO_GENERATOR: dict[str, Any] = {"end_state": {"generators": {}}}
+
+
+def plain(**changes: Any) -> dict[str, ArmEvidence]:
+    """A baseline and its repetition, with changes."""
+    return dict(zip(("baseline", "repetition"), twice("ungraphed", **changes), strict=True))
 
 
 def old(execution: ArmEvidence) -> ArmEvidence:
@@ -122,6 +131,22 @@ TRAJECTORY_ENDS = [
         "a tensor that one arm alone ends with",
         "end_differs",
         lambda: trajectory(graphed(end_state={"tensors": {"a": "t"}})),
+    ),
+    Case("a buffer of its own capture's", "held", lambda: trajectory(graphed(**LATE, **ITSELF))),
+    Case(
+        "what came late to both, of a capture of its own",
+        "end_differs",
+        lambda: trajectory(graphed(**OTHERWISE_LATE, **ITSELF), **plain(**LATE)),
+    ),
+    Case(
+        "what came late to the plain arm alone",
+        "end_differs",
+        lambda: trajectory(graphed(**ITSELF), **plain(**LATE)),
+    ),
+    Case(
+        "what the plain arm lost of what both began with",
+        "end_differs",
+        lambda: trajectory(graphed(**EARLY, **LATE, **ITSELF), **plain(**EARLY)),
     ),
     Case("another buffer at the start", "unequal_start", lambda: trajectory(graphed(**OTHER_BUFFER))),
     Case("a buffer that one arm alone starts with", "unequal_start", lambda: trajectory(graphed(**NO_BUFFER))),

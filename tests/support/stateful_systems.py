@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from harness.contract.schema import Arm, Workload
 from harness.system.faulty_run import FaultyRun
-from harness.system.protocol import TrainingRun
-from harness.system.step_function import StepFunctionSystem
+from harness.system.protocol import CaptureRecord, TrainingRun
+from harness.system.step_function import StepFunction, StepFunctionSystem
 
 
 @dataclass
@@ -209,6 +209,45 @@ class LazyAverage(Averages):
         if "average" not in built.more:
             built.more["average"] = [parameter.detach().clone() for parameter in built.model.parameters()]
         super().after_update(built)
+
+
+class CapturesItself(LazyAverage):
+    """Makes its capture, the average that comes with the first step, and a buffer of the capture's own."""
+
+    forgets = False
+
+    def open(self, workload: Workload, arm: Arm, **rest: Any) -> TrainingRun:  # type: ignore[override]
+        return StepFunctionSystem.open(self, workload, arm, **rest)
+
+    def build(self, workload: Workload, arm: Arm) -> Any:  # type: ignore[override]
+        step, batch, named = super().build(workload, arm)
+        built, static, steps = self.built, dict[str, Tensor](), list[int]()
+        requested = arm.capture == "step"
+
+        def own(given: dict[str, Tensor]) -> Tensor:
+            if requested:
+                for name, tensor in given.items():
+                    static.setdefault(name, tensor.clone()).copy_(tensor)
+            steps.append(1)
+            built.more["replayed"] = requested and len(steps) > 1
+            return step(given)
+
+        def captured() -> CaptureRecord:
+            mechanism: Any = "traced" if requested else None
+            replays, ours = (len(steps), 1) if requested else (0, 0)
+            return CaptureRecord(mechanism, requested, requested, None, ours, 0, replays, 0, recorded_operations=9)
+
+        return StepFunction(own, batch, named, captured=captured)
+
+    def after_update(self, built: Built) -> None:
+        if not (self.forgets and built.more["replayed"]):
+            super().after_update(built)
+
+
+class ForgetsItsLazyAverage(CapturesItself):
+    """No replay updates the average."""
+
+    forgets = True
 
 
 CORRECT = (

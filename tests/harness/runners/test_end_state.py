@@ -36,6 +36,18 @@ def test_equal_losses_do_not_hide_another_end(system: type[Stateful], tmp_path: 
 
 
 @pytest.mark.parametrize(
+    ("system", "reason"),
+    [(stateful_systems.CapturesItself, "held"), (stateful_systems.ForgetsItsLazyAverage, "end_differs")],
+)
+def test_what_comes_with_the_first_step_of_a_capture_of_its_own_is_compared(
+    system: type[Stateful], reason: str, tmp_path: Path
+) -> None:
+    verdict = verdict_on(name_of(system), tmp_path)
+    assert verdict.reason == reason, verdict.message
+    assert "average" in verdict.message or reason == "held"
+
+
+@pytest.mark.parametrize(
     ("fault", "reason"),
     [
         ("nan_end_state", "non_finite_end"),

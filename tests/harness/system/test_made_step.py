@@ -164,11 +164,14 @@ def test_of_captures_of_its_own_more_are_told(fault: str, captures: int) -> None
     assert run.capture_record() == replace(RECORD, captures=captures)
 
 
-def test_buffers_that_come_with_the_first_step_of_a_capture_are_no_state() -> None:
-    run = CapturesItself().open(WORKLOAD, Arm.model_validate({"capture": "step"}))
-    before = run.state()
+@pytest.mark.parametrize(("capture", "says"), [("step", True), ("none", None)])
+def test_an_arm_that_captures_itself_shows_all_its_tensors_and_says_so(capture: str, says: bool | None) -> None:
+    """Which of them are buffers of its capture is told beside the plain arm, which has none of those."""
+    run = CapturesItself().open(WORKLOAD, Arm.model_validate({"capture": capture}))
+    assert set(run.state()["tensors"]) == set()
     run.step(0)
-    assert set(run.state()["tensors"]) == set(before["tensors"]) == set()
+    assert set(run.state()["tensors"]) == ({"buffers.0"} if says else set())
+    assert run.facts().get("captures_itself") is says
 
 
 def test_what_captures_itself_has_to_say_what_it_captured() -> None:
