@@ -41,11 +41,14 @@ class MovedApart(Record):
 
     tensors: by `category name` three L2 norms: of the difference between the two movements, of the other arm's
     movement, and of the tensor at this execution's end. A tensor that came with the first step was moved there from 0.
+    An optimizer's is there where it has a parameter's shape, with its data type where that is not float32.
     """
 
     arm: str
     tensors: dict[str, tuple[Amount, Amount, Amount]]
     uncompared: list[str]  # that the other arm has not, or in another shape, or that hold no floating-point numbers
+    # of the other arm's, that this one has not, or in another shape; None: not recorded
+    missing: list[str] | None = None
 
 
 class ArmStart(Record):
@@ -75,6 +78,8 @@ class ArmEnd(Record):
     state: State | None = None  # as in the start
     differences: list[EndDifference] | None = None
     moved_apart: list[MovedApart] | None = None  # None: no claim reads it
+    # loose tensors that came with the first step and that no later one changed; None: not recorded
+    still: list[str] | None = None
     input_names: list[str] | None = None  # of what the last step read; None: not shown, or recorded before they were
     input_shapes: Count | None = None  # how many different shapes and types the steps' inputs had; None: likewise
     # by how much optimizers' own counters went up, each number once; None: nobody looked

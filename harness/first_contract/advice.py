@@ -36,6 +36,13 @@ BY_LINE = {
 }
 BY_REASON = {
     "unequal_start": "the arms start from other weights or state: seed, inside of the function, what it makes",
+    "ends_uncompared": (
+        "return `StepFunction(..., state=state)`, where `state()` names these tensors alike in both arms, those of a "
+        "flat one by its views"
+    ),
+    "ends_undecided": (
+        "a rounding at the start grows as far as training moves: fewer `--steps`, or a lower learning rate"
+    ),
     "unequal_batches": (
         "`batch(index)` draws from a generator that lives on: make one from seed and index in each call"
     ),
@@ -53,8 +60,8 @@ BY_REASON = {
     "non_finite": "a loss is NaN or infinite: lower the learning rate, or look at the step that is named",
     "non_finite_end": "an update made it NaN or infinite: lower the learning rate, or clip the gradients",
     "exceeds_tolerance": (
-        "the compiled step trains otherwise: look for values that the compiler takes for constant; where roundings "
-        "explain it, keep the contract and raise `max_abs_difference` there"
+        "this arm trains otherwise: begin at the step and tensor that are named, and see what the arm computes there; "
+        "a wider bound is right only where roundings are seen to explain it: say in `why` what shows that"
     ),
     "vacuous_training_effect": "too little to show anything: more steps (`--steps`), or a higher learning rate",
     "vacuous_parameters_unchanged": "the optimizer holds other tensors than the model, or its learning rate is 0",
@@ -68,6 +75,29 @@ BY_REASON = {
     "too_slow": "the step is long enough that launches cost nothing, or something else used the GPU",
     "limits_exceeded": "try it again while nothing else uses the machine",
     "worker_wall_limit": "a longer `--wall-limit`, or less work at import and in the function",
+}
+# What a question's own arm asks for, by the reason and the question: it comes before what the reason alone asks for.
+BY_QUESTION = {
+    ("exceeds_tolerance", "COMPILED"): (
+        "the compiled step trains otherwise: look for values that the compiler takes for constant; where roundings "
+        "explain it, keep the contract and raise `max_abs_difference` there"
+    ),
+    ("end_differs", "WITHIN"): (
+        "the optimized step updates, or runs a norm's forward pass, more or less often than the plain one: count both"
+    ),
+}
+# What an unequal start consists in, by what its message says: the first that it matches.
+UNEQUAL_STARTS = {
+    r"parameters of different names": (
+        "`parameters` names what is trained alike in both arms: give the tensors of a model that is wrapped or fused "
+        "under the plain one's names"
+    ),
+    r"optimizer \S*\.?(lr|weight_decay|momentum|betas|eps)\b": (
+        "the arms train by other settings of the optimizer: build it with the same ones in both"
+    ),
+    r"in one alone": (
+        "one arm keeps state that the other has not: name it alike in both arms' `state`, or make it in both"
+    ),
 }
 _WAITS = {"not_captured", "sync_count", "sync_in_capture"}
 
@@ -95,10 +125,12 @@ def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
     return ""
 
 
-def advice(reason: str, places: Sequence[Place], folders: Sequence[Path]) -> Iterator[str]:
+def advice(
+    reason: str, places: Sequence[Place], folders: Sequence[Path], question: str = "", message: str = ""
+) -> Iterator[str]:
     """Lines below an answer: the code at each place, what to change there, what the reason asks for.
 
-    folders: where the files are looked for.
+    folders: where the files are looked for. question, message: which claim of the template, and what its judge said.
     """
     for file, number in dict.fromkeys(places):
         code = source_line(file, number, folders)
@@ -108,8 +140,18 @@ def advice(reason: str, places: Sequence[Place], folders: Sequence[Path]) -> Ite
         mend = next((text for pattern, text in BY_LINE.items() if re.search(pattern, code)), "")
         if mend and reason in _WAITS:
             yield f"-> {mend}"
-    if reason in BY_REASON:
-        yield f"-> {BY_REASON[reason]}"
+    asked = _asked(reason, question, message)
+    if asked:
+        yield f"-> {asked}"
+
+
+def _asked(reason: str, question: str, message: str) -> str:
+    """What would mend it, by the most that is known of it."""
+    if reason == "unequal_start":
+        found = next((text for pattern, text in UNEQUAL_STARTS.items() if re.search(pattern, message)), "")
+        if found:
+            return found
+    return BY_QUESTION.get((reason, question), BY_REASON.get(reason, ""))
 
 
 def places_in(message: str) -> list[Place]:

@@ -90,7 +90,8 @@ def _below(verdict: Verdict, tried: Tried) -> list[str]:
             place for capture in _captures(tried) if capture.captured for place in capture.asked_whether_captured
         ]
         seen += [f"-> captured, it does not: it asks whether it is, at {place}" for place in deciding[:1]]
-    return [*seen, *advice(reason, _places(verdict, tried), folders(tried))]
+    question = next((name for name in QUESTIONS if verdict.claim == tried.draft.claim_id(name)), "")
+    return [*seen, *advice(reason, _places(verdict, tried), folders(tried), question, verdict.message)]
 
 
 def _places(verdict: Verdict, tried: Tried) -> list[Place]:

@@ -79,16 +79,30 @@ def require_equal_start_state(
     name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence, more_in: str | None = None
 ) -> None:
     """Settle FAIL where two executions start from different buffers, generators or other state. The one named `more_in`
-    may have tensors that the other has not: an optimization's own copies, say.
+    may have tensors that the other has not: an optimization's own copies, say; and the other one in a layout of its own
+    what both name alike as well.
     """
     apart = start_differences(execution, reference)
     if more_in in (name, reference_name):
-        apart = [each for each in apart if not (each.only_one_has_it and each.ours is (more_in == name))]
+        other = reference if more_in == name else execution
+        apart = [
+            each
+            for each in apart
+            if not each.only_one_has_it
+            or (each.ours is not (more_in == name) and not _is_named_again(each, other.start.state, apart))
+        ]
     if apart:
         settle(
             reasons.UNEQUAL_START,
             f"{name} and {reference_name} start from different state: {some([str(entry) for entry in apart])}",
         )
+
+
+def _is_named_again(entry: Apart, state: State | None, apart: list[Apart]) -> bool:
+    """Whether a loose tensor has the bits of another one of its state, which both arms have and start alike in."""
+    loose = {} if state is None or entry.category != "tensors" else state.digests.get("tensors", {})
+    differing_names = {each.name for each in apart if each.category == entry.category}
+    return any(loose[name] == loose.get(entry.name) for name in loose.keys() - differing_names)
 
 
 def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:

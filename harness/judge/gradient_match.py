@@ -25,6 +25,11 @@ from harness.judge.series import require_comparable, require_finite, require_sam
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
 
+_WHY_NONE = (
+    "either it sets them to none at its end, and `zero_grad` at the beginning of a step would leave those of the last "
+    "one; or it frees each in the backward pass, or differentiates a function, and has none to leave: take this claim "
+    "out of the contract then, since the claim of the losses compares the ends, too"
+)
 ROUNDING = 1e-6  # of a sum of float32 terms, relative to the largest gradient of the step: some times 2^-23
 
 
@@ -79,20 +84,21 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _require_some_left(candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """Settle NOT_RUN where an arm leaves none: its loop ends with `optimizer.zero_grad()`, or updates each parameter as
-    soon as its gradient is there.
+    """Settle NOT_RUN where an arm leaves none: its loop ends with `optimizer.zero_grad()`, it updates each parameter as
+    soon as its gradient is there, or it differentiates a function, and no `.grad` ever is.
     """
     arms = (candidate, baseline)
     if baseline.gradients and not any(record.tensors for arm in arms for record in arm.gradients):
-        none = f"{candidate.start.arm} or {baseline.start.arm}"
-    else:
-        none = next((arm.start.arm for arm in arms if _says_none(arm)), "")
-    if none:
         settle(
             reasons.CAPABILITY_MISSING,
-            f"no step of {none} leaves a gradient to read: each sets them to none at its end; `zero_grad` at the "
-            "beginning of a step leaves those of the last one",
+            f"no step of {candidate.start.arm} or {baseline.start.arm} leaves a gradient to read: {_WHY_NONE}",
         )
+    for arm, other in (arms, arms[::-1]):
+        if _says_none(arm):
+            settle(
+                reasons.CAPABILITY_MISSING,
+                f"no step of {arm.start.arm} leaves a gradient to read, where {other.start.arm}'s do: {_WHY_NONE}",
+            )
 
 
 def _says_none(arm: ArmEvidence) -> bool:

@@ -21,6 +21,7 @@ from harness.judge.context import end_of
 from harness.judge.end_state import require_recorded, start_differences
 from harness.judge.series import require_same_work
 from harness.judge.sheet import Sheet, number, settle, some
+from harness.judge.uncompared_ends import require_all_compared, require_equal_updates
 from harness.numbers import counted
 
 AS_ROUNDING = 10.0  # times the control's distance: it is nudged once, and tensors follow a rounding unequally
@@ -57,10 +58,13 @@ def require_near_ends(
     baseline: ArmEvidence,
     control: ArmEvidence,
     sheet: Sheet,
+    *,
+    same_system: bool = True,
 ) -> str:
-    """What rounding alone may have moved, as a sentence's tail.
+    """What rounding alone may have moved, and what was compared with nothing, as a sentence's tail.
 
-    Settles FAIL where a tensor is moved otherwise, INCONCLUSIVE where rounding moves every parameter as far.
+    Settles FAIL where a tensor is moved otherwise, INCONCLUSIVE where rounding moves every parameter as far, or where
+    the baseline has state that the candidate has not.
     """
     arm = baseline.start.arm
     _require_nudged_alone(control, theirs, baseline, sheet)
@@ -85,17 +89,21 @@ def require_near_ends(
         sheet.figure("end_distance_tensor", furthest.name)
     if wrong:
         settle(reasons.ENDS_APART, _message(demanded, ours, theirs, wrong))
-    # one that is not trained at all would have been told
-    if not any(each.rounding(ratio) < each.moved for each in _parameters(tensors)):
+    require_equal_updates(ours, candidate, theirs, baseline)
+    # one that is not trained at all would have been told; ends that are equal in bits need no control
+    apart = any(each.apart for each in tensors)
+    if apart and not any(each.rounding(ratio) < each.moved for each in _parameters(tensors)):
         settle(
             reasons.ENDS_UNDECIDED,
             f"the control {control.start.arm}, which begins a rounding away from {theirs}, ends so far from it in "
             "every parameter that one which is not trained at all could not be told",
         )
+    uncompared = require_all_compared(ours, candidate, theirs, baseline, made, same_system=same_system)
     excused = [each.name for each in beyond]
     if not excused:
-        return ""
-    return f"; rounding alone may take {counted(len(excused), 'tensor')} as far apart as they end: {some(excused)}"
+        return uncompared
+    rounded = f"; rounding alone may take {counted(len(excused), 'tensor')} as far apart as they end: {some(excused)}"
+    return f"{rounded}{uncompared}"
 
 
 def _parameters(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -310,6 +310,9 @@ GRADIENTS_UNDECIDED = _undecided(
     "gradients_undecided", "Most gradients of a step are so far below its largest that they could be rounding alone."
 )
 ENDS_UNDECIDED = _undecided("ends_undecided", "A rounding at the start moves every parameter as far as training does.")
+ENDS_UNCOMPARED = _undecided(
+    "ends_uncompared", "The baseline ends with a tensor that the candidate has not, or under another name or shape."
+)
 NOISE_ABOVE_TOLERANCE = _undecided(
     "noise_above_tolerance", "The baseline differs from its own repetition by more than the tolerance."
 )

@@ -94,7 +94,9 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     ends, excused = "", ""
     if part.ends is not None:
         control = executed(run, part.ends.control)
-        excused = require_near_ends(part.ends, ours, candidate, theirs, baseline, control, sheet)
+        excused = require_near_ends(
+            part.ends, ours, candidate, theirs, baseline, control, sheet, same_system=same_system
+        )
     if part.equality == "within":
         require_distance(ours, candidate, part.baseline)
         ends = distance(candidate, part.baseline)

@@ -12,21 +12,42 @@ from harness.evidence.arm_records import MovedApart
 from harness.runners.reductions import real
 from harness.system.replay.found_state import StateByCategory
 
-LEFT_OUT = ("optimizer", "generators")  # what an update reads: where it goes wrong, what it writes does
+LEFT_OUT = ("generators",)  # what is drawn from them shows in what is moved
+OPTIMIZER = "optimizer"
+STEP = "step"  # an optimizer's count of updates, which is judged by itself
 # BatchNorm's count of batches: one of a forward pass that is recomputed may be another, and is judged by itself
 COUNT = "num_batches_tracked"
 MOVES = "moves"  # the name of movements among what an arm leaves for another commit's
 
 
 def movable(state: StateByCategory) -> dict[str, Tensor]:
-    """By `category name` what may move: tensors that a later step or a reader finds, of whole numbers and flags too."""
+    """By `category name` what may move: tensors that a later step or a reader finds, of whole numbers and flags too.
+
+    Of an optimizer's state what has a parameter's shape: averages, slow weights and moments, which another format keeps
+    in blocks, or under a name with its data type.
+    """
+    shapes = {tensor.shape for tensor in state.get("parameters", {}).values()}
     return {
         f"{category} {name}": tensor
         for category, tensors in state.items()
-        if category not in LEFT_OUT
+        if category not in (*LEFT_OUT, OPTIMIZER)
         for name, tensor in tensors.items()
         if name.rpartition(".")[2] != COUNT
+    } | {
+        f"{OPTIMIZER} {name}{_format(tensor)}": tensor
+        for name, tensor in state.get(OPTIMIZER, {}).items()
+        if tensor.is_floating_point() and tensor.shape in shapes and name.rpartition(".")[2] != STEP
     }
+
+
+def _format(tensor: Tensor) -> str:
+    return "" if tensor.dtype == torch.float32 else f" ({str(tensor.dtype).removeprefix('torch.')})"
+
+
+def watched(state: StateByCategory) -> set[str]:
+    """By `category name` all that an end may be compared by: an optimizer's as far as it may move."""
+    others = {name: each for name, each in state.items() if name not in (*LEFT_OUT, OPTIMIZER)}
+    return {f"{category} {name}" for category, tensors in others.items() for name in tensors} | movable(state).keys()
 
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -76,6 +97,7 @@ class Moves:
                 for name in common
             },
             uncompared=sorted(watched - set(common)),
+            missing=sorted(kept.keys() - set(common)),
         )
 
     def kept(self, arm: str) -> Mapping[str, Tensor]:

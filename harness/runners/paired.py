@@ -371,6 +371,7 @@ def arm_end(training: TrainingRun, arm: str, replica: int, steps: int, watch: St
         state=state,
         differences=differences,
         moved_apart=apart,
+        still=watch.still,
     )
 
 

@@ -41,6 +41,8 @@ class StateWatch:
         self.watched: set[str] = set()  # by `category name` what an end may be compared by
         self._loose_at_start: frozenset[str] = frozenset()
         self._loose_later: dict[str, weakref.ref[Tensor]] = {}
+        self._digests_later: dict[str, str] = {}  # of those, as the first step left them
+        self.still: list[str] | None = None
         self.end_buffers: dict[str, Tensor] = {}  # the floating-point ones at the end, by BUFFER and their name
 
     def at_start(self) -> State:
@@ -56,6 +58,8 @@ class StateWatch:
         if isinstance(self._training, HasState):
             loose = self._training.state().get(LOOSE, {})
             self._loose_later = {name: weakref.ref(tensor) for name, tensor in loose.items()}
+            if self._moves:
+                self._digests_later = digests({plain_name(name): tensor for name, tensor in loose.items()})
 
     def at_end(self) -> State:
         """After the last step, when the device has done all that it was asked for."""
@@ -80,9 +84,11 @@ class StateWatch:
         kept_state = {**state, LOOSE: kept}
         if self._moves:
             self.moved = moves.moved(self._start, moves.movable(kept_state))
-            self.watched = {
-                f"{name} {each}" for name in kept_state.keys() - {*moves.LEFT_OUT} for each in kept_state[name]
-            }
+            self.watched = moves.watched(kept_state)
+            unchanged = digests(kept)
+            self.still = sorted(
+                name for name in kept.keys() - self._loose_at_start if unchanged[name] == self._digests_later.get(name)
+            )
         return _recorded(kept_state).model_copy(update={"numbers": _numbers(kept_state)})
 
 

@@ -112,9 +112,17 @@ def difference_of_names(ours: Collection[str], theirs: Collection[str], here: st
 
 def require_parameters(found: object, function: Callable[..., Any]) -> dict[str, Tensor]:
     """What `parameters()` returned. Raises `AdapterError` unless these are named tensors on one device."""
+    from torch.nn.parameter import is_lazy
+
     parameters = _named_tensors(found, "parameters()", function, "`dict(model.named_parameters())`")
     if not parameters:
         raise _wrong_parameters(function, "none", "name what is trained: `dict(model.named_parameters())`")
+    lazy = [name for name, tensor in parameters.items() if is_lazy(tensor)]
+    if lazy:
+        remedy = (
+            "run one batch through the model where it is made, under torch.no_grad(), so that they get their shapes"
+        )
+        raise _wrong_parameters(function, f"{names(lazy)} of a lazy module that no batch has gone through", remedy)
     by_device: dict[str, list[str]] = {}
     for name, tensor in parameters.items():
         by_device.setdefault(str(tensor.device), []).append(name)

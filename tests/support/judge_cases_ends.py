@@ -66,7 +66,123 @@ COARSE = moved(by=1.6e-5, p0=(1.5, MOVED, SIZE))  # the candidate rounds 8 times
 TOO_COARSE = moved(by=1.6e-5, p0=(1.7, MOVED, SIZE))
 WRONG_ALL_OVER = moved(by=1e-3, p0=(2.1, MOVED, SIZE))  # every parameter is moved 500 times as far as by the nudge
 TENTH = (0.2, MOVED, SIZE)
+AVERAGE = ["tensors average.0"]
+
+
+def missing(
+    names: list[str],
+    *,
+    theirs: dict[str, Any] | None = None,
+    mine: dict[str, Any] | None = None,
+    still: list[str] | None = None,
+    compared: dict[str, tuple[float, float, float]] | None = None,
+    own: list[str] | None = None,
+) -> Verdict:
+    """The verdict where these tensors of the baseline were compared with none of the candidate's."""
+    found = moved(by=0.001).model_copy(update={"missing": names, "uncompared": own or []})
+    found = found.model_copy(update={"tensors": {**found.tensors, **(compared or {})}})
+    control = moved(by=2e-6)
+    rounded = dict.fromkeys(compared or {}, (2e-06, MOVED, SIZE))
+    control = control.model_copy(update={"tensors": {**control.tensors, **rounded}})
+    plain = twice("ungraphed", **(theirs or {}))
+    assert plain[0].end is not None
+    plain[0] = dataclasses.replace(plain[0], end=plain[0].end.model_copy(update={"still": still}))
+    mine_ended = ending(graphed(end="near", **(mine or {})), found)
+    nudged = ending(arm("nudged", start="a rounding away"), control)
+    return verdict_of(TRAJECTORY | WITHIN | ENDS, paired(*plain, mine_ended, untrained(), nudged))
+
+
+EARLIER: dict[str, Any] = {
+    "start_state": {"tensors": {"average.0": "a"}},
+    "end_state": {"tensors": {"average.0": "b"}},
+}
+
+
+LOST: dict[str, Any] = {"start_state": EARLIER["start_state"], "end_state": {"tensors": {}}}
+
+
+def ended_with(**tensors: str) -> dict[str, Any]:
+    """Loose tensors at the end, by the last name."""
+    return {"end_state": {"tensors": {name.replace("_", "."): digest for name, digest in tensors.items()}}}
+
+
+def of_optimizers(*names: str) -> dict[str, Any]:
+    return {"end_state": {"optimizer": dict.fromkeys(names, "m")}}
+
+
+def counting(ours: float, theirs: float, digests: tuple[str, str] = ("o", "o")) -> Verdict:
+    """Optimizers that counted so many updates; `digests` of a count that Python holds."""
+    executions = []
+    for count, digest, each in zip(
+        (ours, theirs),
+        digests,
+        (ending(graphed(end="near"), moved(by=0.001)), arm("ungraphed")),
+        strict=True,
+    ):
+        assert each.end is not None
+        assert each.end.state is not None
+        counted = {**each.end.state.digests, "optimizer": {"p0.exp_avg": "m", "p0.step": digest, "p1.step": "c"}}
+        state = each.end.state.model_copy(
+            update={
+                "digests": counted,
+                "tensors": sum(map(len, counted.values())),
+                "numbers": {"optimizer p1.step": count},
+            }
+        )
+        executions.append(dataclasses.replace(each, end=each.end.model_copy(update={"state": state})))
+    mine, plain = executions
+    again = dataclasses.replace(plain, start=plain.start.model_copy(update={"replica": 1}))
+    nudged = ending(arm("nudged", start="a rounding away"), moved(by=2e-6))
+    return verdict_of(TRAJECTORY | WITHIN | ENDS, paired(plain, again, mine, untrained(), nudged))
+
+
+MOMENT = {"optimizer p0.exp_avg": (0.001, MOVED, SIZE)}
+UNCOMPARED = [
+    Case("an average that the baseline alone has", "ends_uncompared", partial(missing, AVERAGE)),
+    Case(
+        "what was lost at the end of what was there",
+        "ends_uncompared",
+        partial(missing, AVERAGE, theirs=EARLIER, mine=LOST),
+    ),
+    Case(
+        "a table that the baseline alone has",
+        "held",
+        partial(missing, AVERAGE, theirs=ended_with(average_0="t"), still=["average.0"]),
+    ),
+    Case(
+        "an average that both name by another name as well",
+        "held",
+        partial(
+            missing,
+            AVERAGE,
+            theirs=ended_with(average_0="t", named="t"),
+            mine=ended_with(named="near t"),
+            compared={"tensors named": (0.001, MOVED, SIZE)},
+        ),
+    ),
+    Case("moments of another format", "held", partial(missing, ["optimizer p0.exp_avg"], compared=MOMENT)),
+    Case(
+        "moments of another optimizer",
+        "held",
+        partial(missing, ["optimizer p0.exp_avg"], mine=of_optimizers("p0.state1"), own=["tensors flat"]),
+    ),
+    Case(
+        "slow weights that the candidate's optimizer does not keep",
+        "ends_uncompared",
+        partial(missing, ["optimizer p0.slow"], compared=MOMENT),
+    ),
+    Case("moments moved otherwise", "ends_apart", partial(missing, [], compared={"optimizer p0.slow": TENTH})),
+    Case("as many updates", "held", partial(counting, 9, 9)),
+    Case("an update too few", "end_differs", partial(counting, 8, 9)),
+    Case("an update too few of those that Python counts", "end_differs", partial(counting, 9, 9, ("o", "p"))),
+    Case(
+        "ends equal in bits, where rounding moves every parameter",
+        "held",
+        partial(near, moved(by=0.0), moved(by=0.2)),
+    ),
+]
 NEAR_ENDS = [
+    *UNCOMPARED,
     Case("every tensor moved alike", "held", near),
     Case("a buffer moved otherwise", "ends_apart", partial(near, moved(by=0.001, mean=TENTH))),
     Case("two tensors moved otherwise", "ends_apart", partial(near, moved(by=0.001, mean=TENTH, p1=(2, MOVED, SIZE)))),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from stateful_systems import Averages, Built, Stateful
 from torch import Tensor, nn
 
-from harness.contract.schema import Arm
+from harness.contract.schema import Arm, Workload
+from harness.system.step_function import StepFunction
 
 
 class ForgetsItsAverage(Averages):
@@ -110,5 +113,59 @@ class Chaotic(Stateful):
                 parameter.mul_(built.more["other"])
 
 
-WRONG = (ForgetsItsAverage, DividesByItsRows, LeavesOneOut, CountsTwice)
+class ForgetsAnAverageOfItsOptimizer(Stateful):
+    """The averages lie in the optimizer's state, and the captured arm never updates them."""
+
+    told = "optimizer 0.weight.average"
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        built.more["share"] = 0.0 if arm.capture == "step" else 0.1
+
+    def after_update(self, built: Built) -> None:
+        with torch.no_grad():
+            for parameter in built.model.parameters():
+                average = built.optimizer.state[parameter].setdefault("average", parameter.detach().clone())
+                average.lerp_(parameter, built.more["share"])
+
+
+class KeepsItFlat(Averages):
+    """The captured arm keeps the averages in one tensor, and gives its parts to `state`, as the plain one its own."""
+
+    named_alike = True
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        super().prepare(built, arm)
+        if arm.capture == "step":
+            each = built.more.pop("average")
+            built.more["flat"] = torch.cat([average.flatten() for average in each])
+            built.more["views"] = lambda: [
+                part.view_as(average)
+                for part, average in zip(built.more["flat"].split([a.numel() for a in each]), each, strict=True)
+            ]
+
+    def averages(self, built: Built) -> list[Tensor]:
+        found: list[Tensor] = built.more["views"]() if "views" in built.more else built.more["average"]
+        return found
+
+    def after_update(self, built: Built) -> None:
+        with torch.no_grad():
+            for average, parameter in zip(self.averages(built), built.model.parameters(), strict=True):
+                average.lerp_(parameter, 0.1)
+
+    def build(self, workload: Workload, arm: Arm) -> Any:
+        made = super().build(workload, arm)
+        names = {f"average.{index}": index for index in range(len(self.averages(self.built)))}
+        built = self.built
+        if not self.named_alike:
+            return StepFunction(*made)
+        return StepFunction(*made, state=lambda: {name: self.averages(built)[index] for name, index in names.items()})
+
+
+class KeepsItFlatUnsaid(KeepsItFlat):
+    """The same, and nothing says which is which."""
+
+    named_alike = False
+
+
+WRONG = (ForgetsAnAverageOfItsOptimizer, ForgetsItsAverage, DividesByItsRows, LeavesOneOut, CountsTwice)
 ROUNDED = (RoundsOtherwise,)

@@ -219,7 +219,7 @@ class CapturesItself(LazyAverage):
     def open(self, workload: Workload, arm: Arm, **rest: Any) -> TrainingRun:  # type: ignore[override]
         return StepFunctionSystem.open(self, workload, arm, **rest)
 
-    def build(self, workload: Workload, arm: Arm) -> Any:  # type: ignore[override]
+    def build(self, workload: Workload, arm: Arm) -> Any:
         step, batch, named = super().build(workload, arm)
         built, static, steps = self.built, dict[str, Tensor](), list[int]()
         requested = arm.capture == "step"
@@ -230,7 +230,8 @@ class CapturesItself(LazyAverage):
                     static.setdefault(name, tensor.clone()).copy_(tensor)
             steps.append(1)
             built.more["replayed"] = requested and len(steps) > 1
-            return step(given)
+            loss: Tensor = step(given)
+            return loss
 
         def captured() -> CaptureRecord:
             mechanism: Any = "traced" if requested else None

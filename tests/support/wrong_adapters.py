@@ -234,6 +234,11 @@ FROM_PARAMETERS = {
         "`weight`, `bias` on the device meta, which has no values",
         "give them values, with `model.to_empty(device=…)` and their initialization",
     ),
+    "no_shapes": _trained(
+        '{**dict(model.named_parameters()), "later": torch.nn.UninitializedParameter()}',
+        "`later` of a lazy module that no batch has gone through",
+        "run one batch through the model where it is made, under torch.no_grad(), so that they get their shapes",
+    ),
     "two_devices": _trained(
         '{"weight": model.weight, "bias": model.bias.to("meta")}',
         "on cpu: `weight`; on meta: `bias`",

@@ -137,6 +137,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "Training enlarges roundings until they are all of its way: a learning rate that is too high, or many steps.",
         "compare fewer steps, or train at a lower rate; without `ends`, say in `why` what the losses do not show",
     ),
+    "ends_uncompared": (
+        "The candidate keeps an average or other state in another layout, under another name, or not at all.",
+        "name the tensors alike in both arms' `state`, those of a flat one by its views",
+    ),
     "replays_unwatched": (
         "The evidence was recorded before replays were watched on the device.",
         "run it once more: today's harness watches them",
@@ -205,7 +209,10 @@ REMEDIES_OF_NOT_RUN: Final[dict[str, str]] = {
     "not_in_contract": "judge it by the contract that it was run under",
     "evidence_of_another_contract": "run the contract as it stands, or judge the run by its own contract",
     "not_planned": "plan the unit without narrowing, or run its shard",
-    "capability_missing": "give the system's adapter the capability that is named",
+    "capability_missing": (
+        "give the system's adapter the capability that is named, or take the claim out of the contract where the step "
+        "has no such thing by design"
+    ),
     "module_missing": "install the module that is named",
     "mechanism_missing": "run it where the claim's mechanism exists",
     "judge_missing": "wait for a judge of this claim kind",

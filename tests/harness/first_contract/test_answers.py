@@ -88,6 +88,38 @@ def test_a_line_that_waits_is_quoted_with_what_mends_it(code: str, project: Path
     assert list(advice("held", [("step.py", 2)], [project])) == [quoted]
 
 
+OF_A_START = "candidate optimized and baseline plain start from different state: "
+ASKED = {
+    ("exceeds_tolerance", "COMPILED", ""): "the compiled step trains otherwise",
+    ("exceeds_tolerance", "WITHIN", ""): "this arm trains otherwise: begin at the step",
+    ("exceeds_tolerance", "", ""): "this arm trains otherwise",
+    ("end_differs", "SAME", ""): "something changes the named tensors that a replay does not repeat",
+    ("end_differs", "WITHIN", ""): "the optimized step updates, or runs",
+    (
+        "unequal_start",
+        "WITHIN",
+        "start from different trainable parameters (a and b)",
+    ): "the arms start from other weights",
+    (
+        "unequal_start",
+        "WITHIN",
+        "train parameters of different names: only a has b",
+    ): "`parameters` names what is trained",
+    ("unequal_start", "WITHIN", f"{OF_A_START}optimizer group0.lr"): "the arms train by other settings",
+    ("unequal_start", "WITHIN", f"{OF_A_START}tensors average.0 (in one alone)"): "one arm keeps state",
+    ("unequal_start", "WITHIN", f"{OF_A_START}buffers 1.running_mean"): "the arms start from other weights",
+}
+
+
+@pytest.mark.parametrize(("known", "text"), ASKED.items())
+def test_what_mends_it_goes_by_the_arm_that_is_compared_and_by_what_differs(
+    known: tuple[str, str, str], text: str
+) -> None:
+    reason, question, message = known
+    [asked] = advice(reason, [], [], question, message)
+    assert asked.startswith(f"-> {text}")
+
+
 def test_places_are_those_of_the_project(project: Path) -> None:
     assert places_in("at train.py:2 aten (1), in src/a-b.py:3") == [("train.py", 2), ("src/a-b.py", 3)]
     stack = f'File "/lib/threading.py", line 1 in x\nFile "{project}/train.py", line 2 in y\nFile "train.py", line 1'
