@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.errors import UsageError
 from harness.evidence.files import write_text
+from harness.output_paths import refuse_within_run, takes_nothing
 
 
 def write_named(path: Path, text: str) -> None:
-    """Write a file, whole or not at all, in a folder that is made; raises UsageError where that cannot be."""
+    """Write a file, whole or not at all, in a folder that is made.
+
+    Raises UsageError where that cannot be, and where it would lie in a run.
+    """
+    refuse_within_run(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
     except OSError as error:
-        rule, got = "a file can be written at the path that is named", str(error.strerror or error)
-        raise UsageError(rule, where=str(path), got=got, remedy="name another one") from error
+        raise takes_nothing(path, error) from error

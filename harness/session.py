@@ -27,6 +27,7 @@ from harness.judging import judge_runs as judge_runs  # noqa: PLC0414
 from harness.judging import judgement_json as judgement_json  # noqa: PLC0414
 from harness.report.view import ReportView
 from harness.run_directory.interrupted_run import Described, made_directory
+from harness.run_directory.run_place import require_place
 from harness.run_directory.verdict_file import write_verdicts
 from harness.run_directory.writer import KEPT
 from harness.run_header import VerifyOptions as VerifyOptions  # noqa: PLC0414
@@ -137,12 +138,14 @@ def _verified(
 ) -> Judgement:
     planned = plan_something(contracts, options, checkout)
     started = datetime.now(tz=UTC)
+    final = options.reports / (options.name or directory_name(started, options))
+    if options.resume is None:
+        require_place(final)
     commits = None if checkout is None else checkout.commits
     header = with_earlier_runs(header_of(contracts, planned, options, started, waivers, commits), options.reports)
     texts = waiver_texts(waivers)
     described = Described(header, contracts, work_of(planned.runs), beside_the_header(options), texts)
     redacted = redaction_of(contracts, options.redact)
-    final = options.reports / (options.name or directory_name(started, options))
     with made_directory(described, final, named=options.name is not None, resume=options.resume) as (writer, journal):
         try:
             early = None

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from harness import session
 from harness.errors import UsageError
 from harness.evidence import layout
+from harness.output_paths import made_folder, refuse_within_run
 from harness.report.view import RunPart
 from harness.run_directory.bundle import Bundle
 from harness.run_directory.shards import part_names
@@ -19,19 +20,14 @@ _REMEDY = "name a folder that is new or empty, outside of the runs"
 
 
 def refuse_used(out: Path, runs: Sequence[Path]) -> None:
-    """Raise UsageError where the folder for the pages holds something, is a file, or lies in one of the runs.
-
-    A page within a run would be a file that its manifest does not list.
-    """
+    """Raise UsageError where the folder for the pages holds something, is a file, or lies in a run."""
     if out.is_dir() and any(out.iterdir()):
         first = min(path.name for path in out.iterdir())
         got = f"a folder that holds {first}"
         raise UsageError("nothing is overwritten by --out", where=str(out), got=got, remedy=_REMEDY)
     if os.path.lexists(out) and not out.is_dir():
         raise UsageError("--out takes a folder", where=str(out), got="a file", remedy=_REMEDY)
-    for run in runs:
-        if run.resolve() in out.resolve().parents:
-            raise UsageError("pages lie outside of the runs", where=str(out), got=f"a place in {run}", remedy=_REMEDY)
+    refuse_within_run(out, runs)
 
 
 def write_shared(out: Path, judgement: session.Judgement, bundles: Sequence[Bundle]) -> session.Judgement:
@@ -42,7 +38,7 @@ def write_shared(out: Path, judgement: session.Judgement, bundles: Sequence[Bund
     pages = {name: _way(out, bundle) for name, bundle in zip(part_names(bundles), bundles, strict=True)}
     parts: tuple[RunPart, ...] = tuple(replace(part, page=pages[part.name]) for part in judgement.view.parts)
     linked = replace(judgement, view=replace(judgement.view, parts=parts))
-    out.mkdir(parents=True, exist_ok=True)
+    made_folder(out)
     session.write_reports(out, linked.view)
     return linked
 

@@ -12,6 +12,7 @@ from harness.attestation.statement import Statement, statement_of, statement_tex
 from harness.attestation.verify import verify as verify_statement
 from harness.errors import ExitCode, UsageError
 from harness.named_file import write_named
+from harness.output_paths import refuse_within_run
 from harness.standard_streams import print_error, print_line
 
 SUFFIX = ".intoto.json"
@@ -39,6 +40,7 @@ def attest(
         raise UsageError("attest takes --key, or --verify and --key, or --unsigned", got=" and ".join(given) or "none")
     if verify and key is not None:
         raise typer.Exit(check(run_directory, place, key))
+    refuse_within_run(place, [run_directory])
     statement, _ = statement_of(run_directory)
     text, signer = (statement_text(statement), "nobody") if key is None else sign(statement_text(statement), key)
     write_named(place, text)
@@ -66,5 +68,6 @@ def summary(statement: Statement) -> str:
 
 def beside(directory: Path) -> Path:
     """Where a directory's attestation lies: beside it, since it would break its seal within."""
-    path = directory.absolute()
-    return directory.parent / f"{path.name}{SUFFIX}" if directory.name else path.with_name(f"{path.name}{SUFFIX}")
+    if directory.name in {"", ".."}:  # `.` and `..` have another name, in another folder
+        directory = directory.resolve()
+    return directory.with_name(f"{directory.name}{SUFFIX}")

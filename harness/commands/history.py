@@ -14,6 +14,7 @@ from harness.evidence import layout
 from harness.existing_paths import require_existing
 from harness.named_file import write_named
 from harness.numbers import counted
+from harness.output_paths import refuse_within_run
 from harness.rejudge import judged
 from harness.report.history import render_history
 from harness.report.history_runs import HistoryRun
@@ -32,6 +33,7 @@ def history(
 def write_history(reports: Path, out: Path) -> str:
     """Write the page of a folder's runs; one line that says so. What cannot be drawn is listed there, and named."""
     require_existing([reports])
+    refuse_within_run(out)
     runs = [_read(path, reports, out) for path in runs_below(reports)]
     for run in runs:
         if run.left_out:

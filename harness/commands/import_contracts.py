@@ -18,6 +18,7 @@ from harness.contract.upstream.written import contract_text
 from harness.errors import ContractError, ExitCode, UsageError
 from harness.named_file import write_named
 from harness.numbers import counted, dump_json
+from harness.output_paths import refuse_within_run
 from harness.standard_streams import print_json, print_line, print_lines
 
 UpstreamPaths = Annotated[list[Path], typer.Argument(help="Upstream contract files, or folders of them.")]
@@ -31,6 +32,8 @@ def import_contracts(
     """List every claim of upstream's contracts: executable here, or without a check, with the reason."""
     if write is not None and (write.exists() or write.is_symlink()):
         raise UsageError("--write makes a new file", where=str(write), got="one that exists", remedy="name another")
+    if write is not None:
+        refuse_within_run(write)
     imported, errors = import_files(paths)
     if json:
         print_json(dump_json(as_json(imported, errors), indent=2))

@@ -17,6 +17,7 @@ from harness.evidence import layout
 from harness.evidence.files import write_text
 from harness.github_actions import append_step_summary
 from harness.named_file import write_named
+from harness.output_paths import refuse_within_run
 from harness.rejudge import judged, refuse_others, rejudged, replaced, rewritten
 from harness.report.badge import render_badge
 from harness.run_directory.bundle import read_bundle
@@ -54,6 +55,8 @@ def judge(
     if out is not None:
         refuse_beside_out({"--check": check, "--write": write})
         refuse_used(out, run_directories)
+    if badge is not None:
+        refuse_within_run(badge, run_directories)
     if digest:
         refuse_others(run_directories, digest)
     if check:

@@ -16,6 +16,7 @@ from harness.errors import ExitCode
 from harness.evidence.files import write_text
 from harness.existing_paths import require_existing
 from harness.numbers import counted
+from harness.output_paths import refuse_within_run
 from harness.standard_streams import print_lines
 
 
@@ -30,6 +31,8 @@ def migrate(
     files = contract_files(paths)
     migrations = [migration for file in files if (migration := migration_of(file)) is not None]
     if not check:  # nothing is written unless all of them can be
+        for migration in migrations:
+            refuse_within_run(real(migration.path))
         for migration in migrations:
             _write(migration)
     print_lines(_lines(migrations, len(files), written=not check))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import layout
+from harness.output_paths import refuse_within_run, temporary_folder
 from harness.redacted_copy import without_names
 from harness.rejudge import Rejudged, rejudged
 from harness.run_directory.archive import write_archive
@@ -41,16 +41,18 @@ def pack(
     ] = True,
 ) -> None:
     """Make the published form of a run: its page, summary and verdicts beside one archive; the source stays."""
-    print_lines(published(run_directory, out or PUBLISHED / run_directory.name, redact=redact, page=page))
+    print_lines(published(run_directory, out or PUBLISHED / run_directory.resolve().name, redact=redact, page=page))
 
 
 def published(run: Path, out: Path, *, redact: bool = False, page: bool = True) -> tuple[str, str]:
     """Make the published folder, judged again from its archive before it gets its name; two lines that say so.
 
-    Raises UsageError when `out` exists, EvidenceError for a run that is not whole or not as it was recorded.
+    Raises UsageError when `out` exists or lies in a run, EvidenceError for a run that is not whole or not as it was
+    recorded.
     """
     if out.exists():
         raise UsageError("a run is published once", where=str(out), got="it exists", remedy="name another with --out")
+    refuse_within_run(out, [run])
     given = rejudged(run)
     _refuse_unfit(given)
     with without_names(given) if redact else nullcontext(given) as source:
@@ -60,8 +62,7 @@ def published(run: Path, out: Path, *, redact: bool = False, page: bool = True) 
 
 
 def _make(source: Rejudged, out: Path, replaces: str | None, beside: Sequence[str]) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    temporary = temporary_folder(out)
     try:
         _write(source.bundle, temporary, replaces, beside)
         _refuse_other(source, rejudged(temporary), out)

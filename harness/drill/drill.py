@@ -35,6 +35,7 @@ from harness.run_directory.drill_record import (
     record_text,
 )
 from harness.run_directory.interrupted_run import Described, made_directory
+from harness.run_directory.run_place import require_place
 from harness.run_directory.writer import KEPT, BundleWriter
 from harness.runners.plan import Plan
 from harness.system.described import describe, describe_all
@@ -85,11 +86,12 @@ def drill(
     started = datetime.now(tz=UTC)
     if not planned.cases:
         return DrillResult(_record(contracts, planned, [], [], machine, started))
-    header = _header(contracts, planned, options, started)
     directory = session.directory_name(started, session.VerifyOptions())
-    name = options.name or f"{directory}-drill"
+    final, named = options.reports / (options.name or f"{directory}-drill"), options.name is not None
+    if options.resume is None:
+        require_place(final)
+    header = _header(contracts, planned, options, started)
     described = Described(header, contracts, work_of(runs_of(planned)), {"--fault": list(options.faults)})
-    final, named = options.reports / name, options.name is not None
     with made_directory(described, final, named=named, resume=options.resume) as (writer, journal):
         try:
             redacted = session.redaction_of(contracts, options.redact)

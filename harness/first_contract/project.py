@@ -10,6 +10,7 @@ from pathlib import Path
 from harness.errors import UsageError
 from harness.evidence import environment
 from harness.first_contract.draft import Arms, Draft
+from harness.output_paths import refuse_within_run
 
 COMPILERS = ("g++", "clang++", "c++")
 
@@ -56,7 +57,9 @@ def kept_files(draft: Draft, folder: Path) -> list[Path]:
 
 
 def require_free(paths: Sequence[Path], *, force: bool) -> None:
-    """Raise UsageError unless no file is in the way, or `force` says that it may be replaced."""
+    """Raise UsageError unless no file is in the way, or `force` says that it may be replaced; and within a run."""
+    for path in paths:
+        refuse_within_run(path)
     there = [os.path.relpath(path) for path in paths if os.path.lexists(path)]
     if there and not force:
         raise UsageError(

@@ -18,6 +18,7 @@ from harness.fleet import moved
 from harness.fleet.engines import JOBS, Engine
 from harness.fleet.job import OWNER, Outcome, ShardJob
 from harness.fleet.shards import Shard
+from harness.output_paths import made_folder, takes_nothing
 from harness.python_path import child_command
 from harness.run_directory.bundle import unused
 
@@ -45,10 +46,13 @@ def run_shards(
     SIGTERM, end the shards under way with SIGTERM, so that they keep what they saw, and carry a note that says where;
     no other shard begins.
     """
+    made_folder(directory.parent)
     try:
-        directory.mkdir(parents=True)
+        directory.mkdir()
     except FileExistsError:
         raise UsageError("shards need a folder of their own", where=str(directory), got="one that exists") from None
+    except OSError as error:
+        raise takes_nothing(directory, error) from error
     shared = directory.resolve()
     waiting, codes = deque(shards), dict[str, int]()
     running: dict[str, tuple[Shard, Job[Outcome]]] = {}

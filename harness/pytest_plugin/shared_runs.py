@@ -17,6 +17,7 @@ from harness.evidence.plan_records import Run, Unit
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import RunEvidence
 from harness.judge.verdict import Verdict
+from harness.run_directory.run_place import require_place
 from harness.run_directory.writer import BundleWriter
 from harness.runners import supervisor
 from harness.runners.plan import Plan
@@ -101,8 +102,9 @@ class SharedRuns:
         waivers = [waiver for item in planned for waiver in item.waivers]
         narrowed = _narrowed(planned, judged, options)
         described = session.header_of(contracts, Plan(list(judged), runs), narrowed, self._started, waivers)
-        header = session.with_earlier_runs(described, options.reports)
         final = options.reports / session.directory_name(self._started, options)
+        require_place(final)
+        header = session.with_earlier_runs(described, options.reports)
         writer = BundleWriter(final, header, contracts, session.waiver_texts(waivers), named=False)
         redacted = session.redaction_of(contracts, options.redact)
         for run in runs:

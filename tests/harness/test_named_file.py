@@ -23,7 +23,7 @@ def test_its_folder_is_made(tmp_path: Path) -> None:
 def test_a_path_that_takes_no_file_is_usage_and_says_why(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     for path in (tmp_path / "file" / "page.html", tmp_path):
-        with pytest.raises(UsageError, match="a file can be written at the path that is named") as refused:
+        with pytest.raises(UsageError, match="what a command writes can be written") as refused:
             write_named(path, "text")
         assert (refused.value.where, refused.value.exit_code) == (str(path), ExitCode.USAGE)
     assert (tmp_path / "file").read_text() == "kept"

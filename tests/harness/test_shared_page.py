@@ -221,7 +221,7 @@ def test_one_unit_under_two_versions_of_a_contract_is_shown_twice(shards: Shards
             "full: nothing is overwritten by --out; found a folder that holds kept.txt; name a folder that is new",
         ),
         ("file", "file: --out takes a folder; found a file"),
-        ("harness-reports/a/gate", "harness-reports/a/gate: pages lie outside of the runs; found a place in"),
+        ("harness-reports/a/gate", "harness-reports/a/gate: nothing is written into a run that is there"),
     ],
     ids=["a full folder", "a file", "inside a run"],
 )

@@ -1,0 +1,72 @@
+"""Where a command may write: never within a run that is there, and a path that takes nothing is a mistake on the
+command line.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.errors import UsageError
+from harness.evidence import layout
+
+_RUN = (layout.HEADER, layout.ARCHIVE)  # either of them, in a folder beside one of these:
+_ITS_OWN = (layout.MANIFEST, layout.INCOMPLETE, layout.VERDICTS)
+
+
+def refuse_within_run(path: Path, runs: Sequence[Path] = ()) -> None:
+    """Raise UsageError where what is written to the path would lie in a run directory, in a published one, or in one of
+    `runs`, whatever these hold.
+
+    A manifest lists all that is there: one more file breaks the seal, and a command that only reads would have done it.
+    """
+    within = Path(os.path.realpath(path)), Path(os.path.realpath(path.parent)) / path.name
+    named = {Path(os.path.realpath(run)) for run in runs}
+    for folder in (above for place in within for above in place.parents):
+        if folder in named or _is_run(folder):
+            raise UsageError(
+                "nothing is written into a run that is there: it would not be as it was recorded",
+                where=str(path),
+                got=f"a place in {folder}",
+                remedy="name a path outside of it",
+            )
+
+
+def _is_run(folder: Path) -> bool:
+    return any(_is_file(folder / name) for name in _RUN) and any(_is_file(folder / name) for name in _ITS_OWN)
+
+
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113 - that of a Path raises where a folder above cannot be read
+
+
+def made_folder(folder: Path) -> Path:
+    """The folder, made with those above it. Raises UsageError where that cannot be, and for one in a run."""
+    refuse_within_run(folder / "any")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise takes_nothing(folder, error) from error
+    return folder
+
+
+def temporary_folder(final: Path, behind: str = "") -> Path:
+    """A new folder of this user's alone in the folder of `final`, which is made: where that is written until it has
+    its name, which begins as that does where it ends with `behind` and something at random.
+
+    Raises UsageError where no such name can be given there, and where it would lie in a run.
+    """
+    folder = made_folder(final.parent)
+    prefix = f"{final.name}{behind}" if behind else f".{final.name}."
+    try:
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
+    except OSError as error:
+        raise takes_nothing(final, error) from error
+
+
+def takes_nothing(path: Path, error: OSError) -> UsageError:
+    """What is wrong with a path that a command was to write to."""
+    rule, got = "what a command writes can be written at the path that is named", error.strerror or str(error)
+    return UsageError(rule, where=str(path), got=got, remedy="name another one")

@@ -1,0 +1,161 @@
+"""No command writes into a run that is there: it would break the seal, and say nothing of it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from harness.commands import application
+from harness.commands.attest import beside
+from harness.errors import ExitCode, UsageError
+from harness.output_paths import made_folder, refuse_within_run
+from harness.rejudge import rejudged
+
+PUBLISHED = Path(__file__).parents[2] / "reports" / "examples" / "2026-11-22-h200-plain_loop"
+STEP = "def make_step(seed):\n    return step, batch, model\n"
+UPSTREAM = """\
+proof_obligations:
+- {id: G-2, property: Faster, formal: graphed_tok_s / ungraphed_tok_s >= 2.0}
+"""
+
+
+def called(*arguments: str | Path) -> tuple[int, str]:
+    """The exit code of a command in this process, and what it said on stderr."""
+    err = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["harness", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            application.main()
+    assert isinstance(left.value.code, int)
+    return left.value.code, err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, loaded: None) -> Path:
+    """A finished run directory that held, and a published one; nothing changes them."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parents[1] / "support" / "scripted"))
+        import scripted_system
+
+        patch.setattr("harness.runners.supervisor.execute", scripted_system.play)
+        patch.setattr("harness.runners.interpreters.Interpreters.begin", lambda _: None)
+        patch.setattr("harness.system.described._ask", scripted_system.describe_here)
+        with contextlib.chdir(folder):
+            Path("contracts").mkdir()
+            Path("contracts/scripted-v1.yaml").write_text(scripted_system.contract_text("held"))
+            assert called("verify", "contracts", "--reports", "runs", "--name", "run")[0] == ExitCode.HELD
+    return folder
+
+
+@pytest.fixture
+def runs(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: None) -> Path:
+    """The working directory, with `runs/run`, `published`, a step's file and contracts that are no run's."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(PUBLISHED, tmp_path / "published")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+RUN, PUB = "runs/run", "published"
+
+
+@pytest.mark.parametrize(
+    ("within", "words"),
+    [
+        (RUN, ["pack", "."]),
+        (RUN, ["pack", "../run"]),
+        (RUN, ["pack", "../../published"]),
+        (".", ["pack", RUN, "--out", f"{RUN}/pub"]),
+        (f"{RUN}/evidence", ["pack", ".."]),
+        (PUB, ["pack", "../runs/run"]),
+        (".", ["pack", RUN, "--out", f"{PUB}/pub"]),
+        (RUN, ["judge", ".", "--badge", "badge.json"]),
+        (RUN, ["judge", "../../published", "--badge", "badge.json"]),
+        (".", ["judge", PUB, "--badge", f"{PUB}/badge.json"]),
+        (".", ["judge", RUN, "--badge", f"{RUN}/verdicts.json"]),
+        (RUN, ["judge", "../../published", "--out", "gate"]),
+        (RUN, ["report", "../../published", "--out", "gate"]),
+        (RUN, ["history", ".."]),
+        (".", ["history", "runs", "--out", f"{RUN}/evidence/history.html"]),
+        (".", ["attest", RUN, "--unsigned", "--file", f"{RUN}/statement.json"]),
+        (RUN, ["verify", "../../contracts"]),
+        (".", ["verify", "contracts", "--reports", f"{RUN}/evidence"]),
+        (".", ["verify", "contracts", "--reports", "runs", "--name", "run/another"]),
+        (".", ["verify", "contracts", "--on", "local", "--reports", RUN]),
+        (".", ["drill", "contracts", "--reports", RUN]),
+        (RUN, ["init", "../../train.py:make_step"]),
+        (".", ["try", "train.py:make_step", "--reports", RUN]),
+        (RUN, ["try", "../../train.py:make_step", "--write-contract"]),
+        (".", ["import", "upstream.yaml", "--write", f"{RUN}/imported.yaml"]),
+        (".", ["migrate", f"{RUN}/contracts"]),
+    ],
+    ids=lambda value: "-".join(map(str, value)).replace("/", "_") if isinstance(value, list) else None,
+)
+def test_a_run_stays_as_it_was_sealed(
+    within: str, words: Sequence[str | Path], runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (runs / "train.py").write_text(STEP)
+    (runs / "upstream.yaml").write_text(UPSTREAM)
+    if words[0] == "migrate":
+        monkeypatch.setattr("harness.commands.migrate.migration_of", rewritten)
+    before = {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}
+    with contextlib.chdir(within):
+        code, said = called(*words)
+    assert (code, "nothing is written into a run that is there" in said) == (ExitCode.USAGE, True), said
+    assert {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()} == before
+    assert [rejudged(Path(run)).problems for run in (RUN, PUB)] == [[], []]
+
+
+def rewritten(file: Path) -> object:
+    """A migration of a file that is in the newest version: what older runs' copies would get."""
+    from harness.contract.migrate import Migration
+
+    return Migration(file, "another", ["1: changed"])
+
+
+def test_a_run_is_packed_under_its_own_name(runs: Path) -> None:
+    with contextlib.chdir("runs/run/evidence"):
+        assert called("pack", "..", "--out", runs / "first")[0] == ExitCode.HELD
+    assert called("pack", "runs/../runs/run/.")[0] == ExitCode.HELD
+    with contextlib.chdir("runs"):
+        assert called("pack", "./run/")[0] == ExitCode.HELD
+        with contextlib.chdir("run"):
+            assert "run.intoto.json" in str(beside(Path()))
+            assert beside(Path()).parent == runs / "runs"
+        with contextlib.chdir("run/evidence"):
+            assert beside(Path("..")) == runs / "runs" / "run.intoto.json"
+    assert [path.name for path in (runs / "reports").iterdir()] == ["run"]
+    assert [path.name for path in (runs / "runs" / "reports").iterdir()] == ["run"]
+
+
+def test_links_lead_into_a_run_too(runs: Path) -> None:
+    Path("linked").symlink_to("runs/run/evidence")
+    (runs / "page.html").symlink_to("runs/run/report.html")
+    for path in (Path("linked/page.html"), Path("page.html"), Path("linked/../page.html")):
+        with pytest.raises(UsageError, match="nothing is written into a run that is there"):
+            refuse_within_run(path)
+    refuse_within_run(Path("runs/page.html"))
+    refuse_within_run(Path("contracts/page.html"))
+
+
+@pytest.mark.parametrize("mark", ["manifest.json", "INCOMPLETE", "verdicts.json"])
+@pytest.mark.parametrize("kept", ["run.json", "run.tar.xz"])
+def test_what_makes_a_folder_a_run(kept: str, mark: str, tmp_path: Path) -> None:
+    (tmp_path / kept).touch()
+    refuse_within_run(tmp_path / "a" / "b")
+    (tmp_path / mark).touch()
+    with pytest.raises(UsageError, match="a place in"):
+        refuse_within_run(tmp_path / "a" / "b")
+    with pytest.raises(UsageError, match="a place in"):
+        made_folder(tmp_path)
+    os.unlink(tmp_path / kept)  # noqa: PTH108
+    made_folder(tmp_path / "a" / "b")
