@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.contract.schema import SCHEMA_VERSION
+from harness.first_contract.names import id_of, stem_of, yaml_text
 from harness.first_contract.step_source import GIVEN, StepSource
 
 STEPS = 43  # a prime: no period of a trainer's (accumulated batches, a log, a synchronization) ends with it
@@ -83,11 +84,11 @@ class Draft:
 
     @property
     def _stem(self) -> str:
-        return self.source.module.rpartition(".")[2][:60]
+        return stem_of(self.source.module)
 
     @property
     def _id(self) -> str:
-        return f"{self._stem.strip('_').replace('_', '-') or 'step'}-v1"
+        return id_of(self._stem)
 
     def claim_id(self, claim: str) -> str:
         return f"{self._id.removesuffix('-v1').upper()}-{claim}"
@@ -157,7 +158,7 @@ class Draft:
             f"system: {self.adapter_name.removesuffix('.py')}:System\n\n"
             f"workloads:\n{comment}"
             + "".join(
-                f"  {name}: {{model: {self.source.function}, batch_size: {sizes['batch_size']}, "
+                f"  {name}: {{model: {yaml_text(self.source.function)}, batch_size: {sizes['batch_size']}, "
                 f"seq_len: {sizes['seq_len']}, steps: {steps}}}\n"
                 for name, steps in workloads.items()
             )
@@ -380,4 +381,5 @@ def _wrapped(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return text.replace("\\", "/").replace('"', "'")
+    """Without what would end the text, and what no file in UTF-8 holds: names of folders are any bytes."""
+    return text.replace("\\", "/").replace('"', "'").encode("utf-8", "replace").decode("utf-8")

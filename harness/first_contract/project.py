@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.errors import UsageError
+from harness.contract import strict_yaml
+from harness.contract.load import loaded_from
+from harness.errors import ContractError, HarnessError, UsageError
 from harness.evidence import environment
 from harness.first_contract.draft import Arms, Draft
+from harness.named_file import write_together
 from harness.output_paths import refuse_within_run
 
 COMPILERS = ("g++", "clang++", "c++")
@@ -32,18 +36,33 @@ def arms_here(*, compiled: bool) -> Arms:
 
 
 def keep(draft: Draft, folder: Path, *, force: bool) -> list[Path]:
-    """Write the adapter and the contracts into a project; the files.
+    """Write the adapter and the contracts into a project, all of them or none; the files.
 
-    Raises UsageError where one exists, unless `force` says that it is to be replaced.
+    Raises UsageError where one exists, unless `force` says that it is to be replaced, and where one cannot be written.
     """
     paths = kept_files(draft, folder)
     require_free(paths, force=force)
+    require_valid(draft, folder)
     texts = (draft.adapter(folder), draft.contract(), draft.long_contract())
-    for path, text in zip(paths, texts, strict=True):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
+    write_together(dict(zip(paths, texts, strict=True)))
     return paths
+
+
+def require_valid(draft: Draft, folder: Path) -> None:
+    """Raise HarnessError unless Python and the reader of contracts take what was drafted: nobody would be to blame for
+    it but the templates."""
+    adapter, *contracts = kept_files(draft, folder)
+    try:
+        ast.parse(draft.adapter(folder), filename=str(adapter))
+        for path, text in zip(contracts, (draft.contract(), draft.long_contract()), strict=True):
+            loaded_from(strict_yaml.parse(text, where=path.name), path)
+    except (SyntaxError, ValueError, ContractError) as error:
+        raise HarnessError(
+            "what is drafted for a step can be read",
+            where=draft.source.place,
+            got=f"{error}",
+            remedy="that is a fault of the harness: name the function, or its file, otherwise",
+        ) from error
 
 
 def kept_files(draft: Draft, folder: Path) -> list[Path]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import keyword
 import sys
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.errors import UsageError
@@ -38,8 +39,21 @@ def _by_path(path: Path) -> tuple[Path, Path, str]:
             got=".".join(names),
             remedy="rename the file",
         )
+    _require_as_imported(names, path)
     _require_found_first(path, folder / names[0], hidden_by_all=folder == Path.cwd())
     return file, folder, ".".join(names)
+
+
+def _require_as_imported(names: Sequence[str], path: Path) -> None:
+    """Raise UsageError for a name that an `import` of it does not look for: Python normalizes what a source says."""
+    for name in names:
+        if (imported := unicodedata.normalize("NFKC", name)) != name:
+            raise UsageError(
+                "a module is imported by its file's name as Python normalizes it (NFKC)",
+                where=str(path),
+                got=f"{name!a} for {imported!a}",
+                remedy="rename it",
+            )
 
 
 def _require_found_first(path: Path, module: Path, *, hidden_by_all: bool) -> None:
@@ -68,6 +82,7 @@ def _by_module(name: str) -> tuple[Path, Path, str]:
         base = folder.joinpath(first, *rest)
         for file in (base.with_suffix(".py"), base / "__init__.py"):
             if file.is_file():
+                _require_as_imported([first, *rest], file)
                 return file.resolve(), Path.cwd(), name
     raise UsageError(
         "the module must be one that Python finds",

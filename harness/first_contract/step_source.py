@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import tokenize
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,7 @@ def find_step_source(asked: str) -> StepSource:
             got=f"`{asked}`",
             remedy="for example `train:make_step` or `train.py:make_step`",
         )
+    name = unicodedata.normalize("NFKC", name)  # as Python reads it in the file
     file, folder, module = file_of(place)
     function = _function(_parsed(file), name, file)
     arguments = _arguments(function, file)

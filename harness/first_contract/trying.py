@@ -13,6 +13,7 @@ from pathlib import Path
 from harness import session
 from harness.evidence import environment
 from harness.first_contract.draft import Draft
+from harness.first_contract.project import require_valid
 from harness.run_directory.writer import KEPT
 
 
@@ -39,6 +40,7 @@ def try_step(
     from harness.runners.interpreters import Interpreters
 
     with tempfile.TemporaryDirectory(prefix="harness-try-") as name, _first_on_path(Path(name)) as folder:
+        require_valid(draft, folder)
         (folder / draft.adapter_name).write_text(draft.adapter(folder), encoding="utf-8")
         contract = folder / draft.contract_name
         contract.write_text(draft.contract(), encoding="utf-8")

@@ -1,0 +1,100 @@
+"""A first contract of a step whose file or function has any name that Python takes: ids and files are in ASCII."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from harness.commands.check import findings_of
+from harness.errors import ExitCode, HarnessError, UsageError
+from harness.first_contract.draft import Arms, Draft
+from harness.first_contract.names import stem_of
+from harness.first_contract.project import keep
+from harness.first_contract.step_source import find_step_source
+
+ARMS = Arms(compiled=True, timed=True, memory=True)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def drafted(file: str, function: str = "make_step", argument: str = "seed") -> Draft:
+    path = Path(file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"def {function}({argument}):\n    return step, batch, model\n", encoding="utf-8")
+    return Draft(find_step_source(f"{file}:{function}"), 43, ARMS)
+
+
+@pytest.mark.parametrize("argument", ["seed", "captured", "optimized"])
+@pytest.mark.parametrize(
+    ("file", "stem"),
+    [
+        ("entraîné.py", "entraine"),
+        ("Übung_2.py", "Ubung_2"),
+        ("訓練.py", "step"),
+        ("訓練_1.py", "_1"),
+        ("é2.py", "e2"),
+        ("訓2.py", "step_2"),
+        ("訓x.py", "x"),
+        ("_.py", "step"),
+        ("__init.py", "__init"),
+        ("null.py", "null"),
+        ("класс.py", "step"),
+        (f"{'é' * 80}.py", "e" * 60),
+        (f"訓{'7' * 80}.py", f"step_{'7' * 55}"),
+        ("dossier/sous_système/entraîné.py", "entraine"),
+    ],
+)
+def test_what_is_written_is_read_without_a_word(file: str, stem: str, argument: str, project: Path) -> None:
+    draft = drafted(file, argument=argument)
+    adapter, *contracts = keep(draft, project, force=False)
+    assert (adapter.name, adapter.stem.isidentifier(), adapter.name.isascii()) == (f"{stem}_harness.py", True, True)
+    loaded, findings = findings_of(contracts)
+    assert ([str(finding) for finding in findings], len(loaded)) == ([], 2)
+    compile(adapter.read_text(encoding="utf-8"), adapter, "exec")
+    assert f"from {draft.source.module} import make_step" in adapter.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("function", ["null", "true", "No", "on", "y", "entraîner", "f" * 300])
+def test_a_function_of_any_name_is_the_model(function: str, project: Path) -> None:
+    _, contract, _ = keep(drafted("train.py", function), project, force=False)
+    [loaded], findings = findings_of([contract])
+    assert ([str(finding) for finding in findings], loaded.contract.workloads["small"].model) == ([], function)
+
+
+def test_a_stem_is_an_identifier_whatever_it_is_of() -> None:
+    for number in range(0x3000):
+        letter = chr(number)
+        for module in (letter, f"{letter}_a", f"a{letter}", f"{letter}1"):
+            if module.isidentifier():
+                assert stem_of(module).isascii()
+                assert stem_of(module).isidentifier(), ascii(module)
+
+
+def test_a_folder_of_any_bytes_is_told_in_utf_8(project: Path) -> None:
+    draft = drafted("dossi\udce9r/train.py")
+    adapter, *_ = keep(draft, project, force=False)
+    compile(adapter.read_text(encoding="utf-8"), adapter, "exec")
+
+
+def test_what_no_import_finds_is_refused(project: Path) -> None:
+    """As a file's name comes from another system, where letters and accents are apart."""
+    with pytest.raises(UsageError, match="as Python normalizes it"):
+        drafted(unicodedata.normalize("NFD", "entraîné.py"))
+    drafted("train.py", "entraîné")
+    assert find_step_source(f"train.py:{unicodedata.normalize('NFD', 'entraîné')}").function == "entraîné"
+
+
+@pytest.mark.parametrize("part", ["adapter", "contract", "long_contract"])
+def test_a_template_that_is_wrong_leaves_no_file(part: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = drafted("train.py")
+    monkeypatch.setattr(Draft, part, lambda *_: "id: é\n  :")
+    with pytest.raises(HarnessError, match=r"train\.py:1: what is drafted .* a fault of the harness") as broken:
+        keep(draft, project, force=False)
+    assert broken.value.exit_code == ExitCode.ERROR
+    assert [path.name for path in project.iterdir()] == ["train.py"]
