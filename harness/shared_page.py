@@ -11,7 +11,7 @@ from urllib.parse import quote
 from harness import session
 from harness.errors import UsageError
 from harness.evidence import layout
-from harness.output_paths import made_folder, refuse_within_run
+from harness.output_paths import made_folder, refuse_within_run, takes_nothing
 from harness.report.view import RunPart
 from harness.run_directory.bundle import Bundle
 from harness.run_directory.shards import part_names
@@ -21,11 +21,15 @@ _REMEDY = "name a folder that is new or empty, outside of the runs"
 
 def refuse_used(out: Path, runs: Sequence[Path]) -> None:
     """Raise UsageError where the folder for the pages holds something, is a file, or lies in a run."""
-    if out.is_dir() and any(out.iterdir()):
-        first = min(path.name for path in out.iterdir())
-        got = f"a folder that holds {first}"
+    try:
+        held = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+        taken = os.path.lexists(out) and not out.is_dir()
+    except OSError as error:
+        raise takes_nothing(out, error) from error
+    if held:
+        got = f"a folder that holds {held[0]}"
         raise UsageError("nothing is overwritten by --out", where=str(out), got=got, remedy=_REMEDY)
-    if os.path.lexists(out) and not out.is_dir():
+    if taken:
         raise UsageError("--out takes a folder", where=str(out), got="a file", remedy=_REMEDY)
     refuse_within_run(out, runs)
 
@@ -33,13 +37,17 @@ def refuse_used(out: Path, runs: Sequence[Path]) -> None:
 def write_shared(out: Path, judgement: session.Judgement, bundles: Sequence[Bundle]) -> session.Judgement:
     """Write `report.html`, `summary.md` and `junit.xml` into the folder, which `refuse_used` let pass.
 
-    Gives the judgement with the ways to the parts' own pages, as the page has it.
+    Gives the judgement with the ways to the parts' own pages, as the page has it. Raises UsageError where the folder
+    takes no file.
     """
     pages = {name: _way(out, bundle) for name, bundle in zip(part_names(bundles), bundles, strict=True)}
     parts: tuple[RunPart, ...] = tuple(replace(part, page=pages[part.name]) for part in judgement.view.parts)
     linked = replace(judgement, view=replace(judgement.view, parts=parts))
     made_folder(out)
-    session.write_reports(out, linked.view)
+    try:
+        session.write_reports(out, linked.view)
+    except OSError as error:
+        raise takes_nothing(out, error) from error
     return linked
 
 

@@ -25,6 +25,15 @@ COMMANDS = (
     *("verify", "check", "judge", "report", "explain", "drill", "doctor", "compare", "history", "pack", "attest"),
     *("import", "migrate", "schema", "init", "try"),
 )
+_NOT_ALLOWED = "make it readable, and writable where the command writes, or name another"
+_REMEDIES: dict[int | None, str] = {
+    errno.EACCES: _NOT_ALLOWED,
+    errno.EPERM: _NOT_ALLOWED,
+    errno.EROFS: "copy it to where files can be written, and name the copy",
+    errno.ENOSPC: "make room there",
+    errno.EDQUOT: "make room there",
+    errno.ENAMETOOLONG: "take a shorter name",
+}
 LIGHTEST = ("init",)  # an application has one command at least
 # where a command's name is none that a Python module can have
 MODULES = {"import": "import_contracts", "try": "try_step"}
@@ -78,8 +87,10 @@ def main() -> None:
             first, *more = error.lines()
             print_lines([f"error: {first}", *more, *_notes(error)], sys.stderr)
             sys.exit(error.exit_code)
+        except OSError as error:
+            sys.exit(_full(error) or _refused(error) or _broken(error))
         except Exception as error:  # Python's own exit code 1 would read as a violated claim
-            sys.exit(_usage(error) or _full(error) or _broken(error))
+            sys.exit(_usage(error) or _broken(error))
         except SystemExit as leaving:  # of a command; or of a file that is no part of it
             sys.exit(_left(leaving))
 
@@ -102,9 +113,9 @@ def _usage(error: Exception) -> int:
     return ExitCode.USAGE
 
 
-def _full(error: Exception) -> int:
+def _full(error: OSError) -> int:
     """Print that a disk takes no more, and what is kept, if that is it; the exit code, else 0."""
-    if not isinstance(error, OSError) or error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EROFS}:
+    if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EROFS}:
         return 0
     where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
     line = f"error: {where}there is room for what is written; found {error.strerror}; make some, or name another folder"
@@ -124,6 +135,20 @@ def _left(leaving: SystemExit) -> int | str | None:
         return leaving.code
     print_line(f"error: {line}", file=sys.stderr)
     return ExitCode.ERROR
+
+
+def _refused(error: OSError) -> int:
+    """Print what the file system refuses, and of which path, if that is it; its exit code, else 0.
+
+    Where that path is an option's, its command says so as usage; this is of any other.
+    """
+    path = error.filename2 or error.filename
+    if not isinstance(path, str | bytes) or error.strerror is None:
+        return 0
+    rule, remedy = "the file system gives what a command asks of it", "see to that, and call it again"
+    refused = HarnessError(rule, where=os.fsdecode(path), got=error.strerror, remedy=_REMEDIES.get(error.errno, remedy))
+    print_lines([f"error: {refused}", *_notes(error)], sys.stderr)
+    return refused.exit_code
 
 
 def _broken(error: Exception) -> int:

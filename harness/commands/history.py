@@ -58,6 +58,8 @@ def _read(path: Path, reports: Path, out: Path) -> HistoryRun:
         [bundle], judgement = judged([path])
     except HarnessError as error:
         return HistoryRun(name, link, None, f"cannot be read: {error.sentence()}")
+    except OSError as error:
+        return HistoryRun(name, link, None, f"cannot be read: {error.strerror or type(error).__name__}")
     view = judgement.view
     left_out = bundle.seal.missing.removeprefix("the run ")
     left_out = left_out or ("differs from the digests recorded with it" if view.altered else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -50,7 +51,7 @@ def published(run: Path, out: Path, *, redact: bool = False, page: bool = True) 
     Raises UsageError when `out` exists or lies in a run, EvidenceError for a run that is not whole or not as it was
     recorded.
     """
-    if out.exists():
+    if os.path.lexists(out):
         raise UsageError("a run is published once", where=str(out), got="it exists", remedy="name another with --out")
     refuse_within_run(out, [run])
     given = rejudged(run)

@@ -57,10 +57,13 @@ def read_times(directory: Path) -> list[WorkerTimes]:
 
     Of a run in lanes those of each lane: the whole run beside them was no worker's.
     """
-    folders = lane_folders(directory)
+    try:
+        folders = lane_folders(directory)
+        earlier = sorted(directory.glob(f"{layout.ATTEMPT}*"), key=lambda path: (len(path.name), path.name))
+    except OSError:  # a folder that this user may not read: that it is one is for the evidence to say
+        return []
     if folders:
         return [times for folder in folders for times in read_times(folder)]
-    earlier = sorted(directory.glob(f"{layout.ATTEMPT}*"), key=lambda path: (len(path.name), path.name))
     return [times for folder in [*earlier, directory] if (times := _of_one(folder)) is not None]
 
 

@@ -6,6 +6,7 @@ run.json  contracts/  (waivers/)  evidence/<run id>/…  verdicts.json  (and the
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import weakref
 from collections import Counter
@@ -219,12 +220,14 @@ class Bundle:
         if run_id in {".", ".."} or Path(run_id).name != run_id:
             raise EvidenceError("a run's id names a directory", where=str(self.path), got=f"{run_id!r}")
         directory = self.root / layout.EVIDENCE / run_id
-        if not directory.is_dir():
-            return self._dead(run_id, "incomplete", "the run left no evidence")
         try:
+            if not directory.is_dir():
+                return self._dead(run_id, "incomplete", "the run left no evidence")
             run, evidence = read_run(directory)
         except EvidenceError as error:  # it costs this run's units their verdict, and no other's
             return self._dead(run_id, "garbage", error.got)
+        except OSError as error:  # so does what this user may not read
+            return self._dead(run_id, "garbage", f"cannot be read: {error.strerror or type(error).__name__}")
         if run.id != run_id:
             return self._dead(run_id, "garbage", f"this is the evidence of run {run.id!r}")
         self._made[run_id] = run
@@ -309,7 +312,7 @@ def recorded_bytes(path: Path) -> bytes | None:
 def unused(path: Path) -> Path:
     """The path, or where something has its name the first of `name-2`, `name-3`, … that nothing has."""
     names = (path.with_name(f"{path.name}-{number}") for number in count(2))
-    return path if not path.exists() else next(other for other in names if not other.exists())
+    return path if not os.path.lexists(path) else next(other for other in names if not os.path.lexists(other))
 
 
 def contract_digests(contracts: Iterable[LoadedContract]) -> dict[str, str]:

@@ -1,0 +1,191 @@
+"""What the file system refuses ends a command with a line that says of which path: never with a traceback, and where an
+option names the path, as usage does, before anything runs."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.commands import application
+from harness.errors import ExitCode
+from harness.rejudge import judged, rejudged
+
+LONG = "x" * 300
+STEP = "def make_step(seed):\n    return step, batch, model\n"
+
+
+def called(*arguments: str) -> tuple[int, str]:
+    """The exit code of a command in this process, and what it said on stderr."""
+    err = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["harness", *arguments])
+        with pytest.raises(SystemExit) as left:
+            application.main()
+    assert isinstance(left.value.code, int)
+    return left.value.code, err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, loaded: None) -> Path:
+    """`contracts` and a finished run directory of them; nothing changes them."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parents[1] / "support" / "scripted"))
+        import scripted_system
+
+        patch.setattr("harness.runners.supervisor.execute", scripted_system.play)
+        patch.setattr("harness.runners.interpreters.Interpreters.begin", lambda _: None)
+        patch.setattr("harness.system.described._ask", scripted_system.describe_here)
+        with contextlib.chdir(folder):
+            Path("contracts").mkdir()
+            Path("contracts/scripted-v1.yaml").write_text(scripted_system.contract_text("held"))
+            assert called("verify", "contracts", "--reports", "runs", "--name", "run")[0] == ExitCode.HELD
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: None) -> Path:
+    """The working directory, with `runs/run`, contracts, a step's file, and a file in the place of a folder."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "FILE").touch()
+    (tmp_path / "train.py").write_text(STEP)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"{command} --reports {place}"
+        for command in ("verify contracts", "verify contracts --on local", "drill contracts", "try train.py:make_step")
+        for place in ("FILE", "FILE/a", "/proc/x", LONG)
+    ]
+    + [f"verify contracts --name {'x' * length}" for length in (240, 300)]
+    + [f"verify contracts --on local --name {LONG}", f"drill contracts --name {LONG}"]
+    + [f"{command} runs/run --out {place}" for command in ("judge", "report") for place in ("FILE/a", "/proc/x", LONG)]
+    + [f"pack runs/run --out {place}" for place in ("FILE/a", "/proc/x/a", LONG)]
+    + [f"judge runs/run --badge {place}" for place in ("FILE/a", "/proc/x", LONG, "contracts")]
+    + [f"attest runs/run --unsigned --file {place}" for place in ("FILE/a", LONG)]
+    + [f"history runs --out {place}" for place in ("FILE/a", LONG)],
+    ids=lambda words: words.replace("/", "_").replace(LONG, "LONG"),
+)
+def test_a_path_that_takes_nothing_is_usage(words: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def executed(*_: object, **__: object) -> None:
+        raise AssertionError("something was run")
+
+    monkeypatch.setattr("harness.runners.supervisor.execute", executed)
+    monkeypatch.setattr("harness.fleet.gate.ShardJob", executed)
+    code, said = called(*words.split())
+    error = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert (code, len(error), "Traceback" in said) == (ExitCode.USAGE, 1, False), said
+    assert "what a command writes can be written at the path that is named; found " in error[0]
+
+
+def test_a_folder_that_takes_no_file_is_usage_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path, _: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("harness.session.write_text", refused)
+    code, said = called("judge", "runs/run", "--out", "pages")
+    assert (code, said.splitlines()[-1][:16], "found Permission denied" in said) == (
+        ExitCode.USAGE,
+        "error: pages: wh",
+        True,
+    )
+
+
+def test_init_leaves_nothing_where_one_of_its_files_cannot_be(folder: Path) -> None:
+    (folder / "contracts-long").write_text("a file")
+    before = sorted(path.relative_to(folder) for path in folder.rglob("*"))
+    code, said = called("init", "train.py:make_step")
+    assert (code, "contracts-long/train-long-v1.yaml: what a command writes" in said) == (ExitCode.USAGE, True), said
+    assert sorted(path.relative_to(folder) for path in folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EACCES, "make it readable"),
+        (errno.EROFS, "copy it to where files can be written"),
+        (errno.ENOSPC, "make room"),
+        (errno.EIO, "see to that"),
+    ],
+)
+def test_any_other_path_that_is_refused_is_one_line(
+    number: int, remedy: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        error = OSError(number, os.strerror(number), "runs/run/verdicts.json")
+        error.add_note("kept what there is")
+        raise error
+
+    monkeypatch.setattr("harness.commands.judge.write_verdicts", refused)
+    code, said = called("judge", "runs/run", "--write")
+    first, *others = said.splitlines()
+    assert (code, others) == (ExitCode.ERROR, ["kept what there is"])
+    assert first.startswith("error: runs/run/verdicts.json: ")
+    assert f"found {os.strerror(number)}; {remedy}" in first
+
+
+def test_what_is_of_no_path_keeps_its_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+
+    monkeypatch.setattr("harness.commands.judge.write_verdicts", broken)
+    code, said = called("judge", "runs/run", "--write")
+    assert (code, "| Traceback" in said, "ConnectionResetError" in said) == (ExitCode.ERROR, True, True)
+
+
+@pytest.fixture
+def unreadable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The run as whoever may not look into its `evidence/` has it: mode 000, which root would read."""
+    evidence = os.fspath(folder / "runs" / "run" / "evidence")
+
+    def asked(function: Callable[..., Any], *, itself: bool) -> Callable[..., Any]:
+        def call(path: Any = ".", *arguments: Any, **named: Any) -> Any:
+            place = os.path.abspath(os.fspath(path)) if isinstance(path, str | os.PathLike) else ""  # noqa: PTH100
+            if place.startswith(f"{evidence}/") or (itself and place == evidence):
+                raise PermissionError(errno.EACCES, "Permission denied", os.fspath(path))
+            return function(path, *arguments, **named)
+
+        return call
+
+    for name in ("stat", "lstat", "open"):
+        monkeypatch.setattr(os, name, asked(getattr(os, name), itself=False))
+    for name in ("scandir", "listdir"):
+        monkeypatch.setattr(os, name, asked(getattr(os, name), itself=True))
+    return Path("runs/run")
+
+
+@pytest.mark.parametrize("options", [[], ["--gate"], ["--json"], ["--check"]], ids="-".join)
+def test_evidence_that_cannot_be_read_is_garbage_and_the_run_is_not_as_it_was(
+    options: list[str], unreadable: Path
+) -> None:
+    code, said = called("judge", str(unreadable), *options)
+    assert (code, "Traceback" in said, "error:" in said) == (ExitCode.ERROR, False, False), said
+    [bundle], judgement = judged([unreadable])
+    assert "run: evidence: cannot be read: Permission denied" in judgement.view.altered
+    [run] = bundle.header.runs
+    death = bundle.evidence(run).death
+    assert death is not None
+    assert (death.cause, death.detail) == ("garbage", "cannot be read: Permission denied")
+
+
+def test_other_commands_read_what_there_is(unreadable: Path) -> None:
+    shutil.copytree(unreadable, "same", ignore=lambda *_: ["evidence"])
+    for words in (["compare", "same", str(unreadable)], ["report", str(unreadable), "--out", "pages"]):
+        code, said = called(*words)
+        assert (code, "Traceback" in said, "error:" in said) == (ExitCode.ERROR, False, False), said
+    code, said = called("history", "runs")
+    assert (code, "left out: runs/run" in said) == (ExitCode.USAGE, True), said
+    assert rejudged(unreadable).problems
