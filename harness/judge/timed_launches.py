@@ -6,6 +6,7 @@ of the device holds for the others, as long as they captured the same graphs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -98,6 +99,9 @@ def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet:
             settle(reasons.PROFILER_BLIND, _unseen(process))
     if sheet.mechanism != "cuda_graph":
         return
+    for process in profiled:
+        for arm in (part.candidate, part.baseline):
+            _require_device_time(process, arm)
     shown = [_graphs(process, part.candidate) for process in profiled]
     for process in counted:
         if _graphs(process, part.candidate) not in shown:
@@ -106,6 +110,18 @@ def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet:
                 f"{part.candidate} captured other graphs in {process.name}, which was not profiled, than in "
                 f"{profiled[0].name}, which was",
             )
+
+
+def _require_device_time(process: Process, arm: str) -> None:
+    """A graph that ran took time on the device: without it no clock contradicts the process's own (`sound_clock`)."""
+    seconds = process.timing.observed_device_seconds.get(arm, 0.0)
+    if not math.isfinite(seconds):
+        settle(reasons.TELEMETRY_MISSING, f"{process.name} saw the device work for {seconds} s in a step of {arm}")
+    if seconds <= 0:
+        settle(
+            reasons.DEVICE_WORK_UNOBSERVED,
+            f"{process.name} was profiled, and saw the device work for {seconds:g} s in a step of {arm}",
+        )
 
 
 def _looks(process: Process, arm: str) -> list[_Look]:

@@ -449,6 +449,10 @@ def timed_run(
 ) -> RunEvidence:
     """One process of a throughput comparison; step times in seconds, one a block, of two steps each."""
     losses = np.linspace(3.0, 2.0, steps * len(candidate))
+    timing = dict(timing or {})
+    if timing.get("observed_device_seconds") != {}:  # a moment of each arm's, unless the test says how long, or none
+        moment = {"graphed": 1e-12, "ungraphed": 1e-12}
+        timing["observed_device_seconds"] = moment | timing.get("observed_device_seconds", {})
     evidence = TimingEvidence(
         **{
             "process": process,
@@ -458,7 +462,7 @@ def timed_run(
             "observed_steps": 4,
             "observed_graph_launches": {"graphed": 4, "ungraphed": 0},
             "processors": 16,
-            **(timing or {}),
+            **timing,
         }
     )
     return RunEvidence(

@@ -264,7 +264,22 @@ THROUGHPUT_CASES = [
     Case("no clock of the GPU", "telemetry_missing", lambda: timed(**machine_without_clock())),
     Case("a clock seen at times", "held", lambda: timed(**machine(sm_clock_mhz=None))),
     Case("a block without processor time", "held", lambda: timed(**torn(processor_seconds=0.0))),
-    Case("no time on the device", "held", lambda: wrong_number("a device time", 0.0)),
+    Case("no time on the device", "device_work_unobserved", lambda: wrong_number("a device time", 0.0)),
+    Case(
+        "the device's time not recorded",
+        "device_work_unobserved",
+        lambda: timed(timing={"observed_device_seconds": {}}),
+    ),
+    Case(
+        "a device time of the candidate that is no number",
+        "telemetry_missing",
+        lambda: timed(timing={"observed_device_seconds": {"graphed": math.nan}}),
+    ),
+    Case(
+        "no time of the candidate on the device",
+        "device_work_unobserved",
+        lambda: timed(timing={"observed_device_seconds": {"graphed": 0.0}}),
+    ),
     *(
         Case(f"{what} of {number}", reason, partial(wrong_number, what, number))
         for what, reason, numbers in (
