@@ -10,7 +10,9 @@ from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, capture_of, end_of, executed
 from harness.judge.end_state import require_finite_end, require_recorded
+from harness.judge.guards import require_trained
 from harness.judge.launched import Bounds, blind, graphs_per_step, outside_share, plain_type, uncounted
+from harness.judge.series import require_finite
 from harness.judge.sheet import Sheet, settle, some
 from harness.judge.verdict import Judgement
 from harness.judge.watched_steps import JudgedSteps
@@ -45,7 +47,9 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
         settle(reasons.VACUOUS_NO_BUFFERS, "no static buffer was watched")
     _require_bounds(part, capture, counts, execution, sheet)
     named = {part.candidate: execution}
+    require_finite(named, sheet)
     require_finite_end(named, sheet)
+    require_trained(part.candidate, execution, part.skipped_steps_at_most)
     require_recorded(named)
     if capture.fake_pass_clean is None and capture.unseen_operators:
         settle(

@@ -13,6 +13,8 @@ from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, executed, require_captured
 from harness.judge.end_state import require_finite_end, require_recorded
+from harness.judge.guards import require_trained
+from harness.judge.series import require_finite
 from harness.judge.sheet import Sheet, settle, some
 from harness.judge.verdict import Judgement
 from harness.judge.watched_steps import JudgedSteps, unwatched
@@ -68,7 +70,10 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
     _require_eyesight(candidate, control)
     _require_agreement(candidate, executions[part.candidate.arm])
     _require_agreement(control, executions[part.control.arm])
+    require_finite(executions, sheet)
     require_finite_end(executions, sheet)
+    for name, execution in executions.items():
+        require_trained(name, execution)
     require_recorded(executions)
     return sheet.held(f"{candidate.sentence()}; control {control.sentence()}")
 

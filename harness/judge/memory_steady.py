@@ -14,6 +14,8 @@ from harness.evidence.arm_records import MemoryEvidence, MemorySample
 from harness.judge import reasons
 from harness.judge.context import Context, end_of, executed, require_captured
 from harness.judge.end_state import require_finite_end, require_recorded
+from harness.judge.guards import require_trained
+from harness.judge.series import require_finite
 from harness.judge.sheet import Sheet, number, settle
 from harness.judge.verdict import Judgement
 
@@ -28,6 +30,7 @@ def judge(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
     samples = _samples(part, execution.memory)
     _require_every_step(part, samples, end_of(execution).steps_called)
     named = {part.candidate: execution}
+    require_finite(named, sheet)
     require_finite_end(named, sheet)
     sheet.count("samples", len(samples) - part.after)
     worst = -math.inf
@@ -45,6 +48,7 @@ def judge(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
                 f"{kind} memory grew by {number(100 * growth)} % over {len(samples) - part.after} samples after the "
                 f"first {part.after} (per {part.per}), at most {number(100 * part.growth_at_most)} % may be",
             )
+    require_trained(part.candidate, execution)
     require_recorded(named)
     return sheet.held(
         f"{'reserved ' if part.of == 'reserved' else ''}memory grew by at most {number(100 * worst)} % over "

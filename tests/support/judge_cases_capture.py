@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from evidence_builders import (
     LAYERS,
+    LOSSES,
     STEPS,
     arm,
     cuda_graph,
@@ -35,6 +38,17 @@ CAPTURE: dict[str, Any] = {
     "clipped_tensors_per_layer": 6,
 }
 TRACED: dict[str, Any] = {"kind": "capture", "mechanism": "traced", "candidate": "graphed"}
+
+
+def untrained(judged: Callable[[dict[str, Any]], Verdict], who: str = "") -> list[Case]:
+    """Of an arm that did all that is demanded, and trained nothing by it."""
+    cases: list[tuple[str, str, dict[str, Any]]] = [
+        ("a loss that is no number", "non_finite", {"losses": [*LOSSES[:4], math.nan, *LOSSES[5:]]}),
+        ("a loss that stands still", "vacuous_constant_loss", {"losses": [2.0] * STEPS}),
+        ("parameters that end as they began", "vacuous_parameters_unchanged", {"end": "start"}),
+        ("a frozen tensor that changed", "frozen_changed", {"frozen_end": "other"}),
+    ]
+    return [Case(who + name, reason, partial(judged, changes)) for name, reason, changes in cases]
 
 
 # 12 kernels over two layers, of which a layer can hold four: two of the five, two of the four, none of the single ones
@@ -187,6 +201,8 @@ CAPTURE_CASES = [
         lambda: verdict_of(CAPTURE, paired(graphed([], capture=cuda_graph(replays=0)))),
     ),
     Case("no record", "evidence_missing", lambda: captured(execution={"capture": None})),
+    Case("skipped as often as allowed", "held", lambda: captured({"skipped_steps_at_most": 1}, {"skipped": 1})),
+    *untrained(lambda changes: captured(execution=changes)),
 ]
 
 SYNCS: dict[str, Any] = {
@@ -200,11 +216,11 @@ CONTROL = {"dispatch_mode": 12 * LAYERS, "profiler": 12 * LAYERS}
 def watched(
     candidate: HostSyncEvidence | None = None, control: HostSyncEvidence | None = None, **changes: Any
 ) -> Verdict:
-    """No sync in two replays, six a layer and step in the control; `claim` and `execution` change them."""
+    """No sync in two replays, six a layer and step in the control; `claim`, `execution`, `of_control` change them."""
     replay = syncs("graphed", {"profiler": 0, "sync_debug_mode": 0}, replayed=True)
+    waiting = {"syncs": control or syncs("synchronizing", CONTROL), **changes.get("of_control", {})}
     run = paired(
-        graphed(**{"syncs": candidate or replay, **changes.get("execution", {})}),
-        arm("synchronizing", syncs=control or syncs("synchronizing", CONTROL)),
+        graphed(**{"syncs": candidate or replay, **changes.get("execution", {})}), arm("synchronizing", **waiting)
     )
     return verdict_of(SYNCS | changes.get("claim", {}), run)
 
@@ -257,6 +273,9 @@ SYNC_CASES = [
         lambda: watched(replays({"profiler": 2, "sync_debug_mode": 0}), **AT_MOST_ONE),
     ),
     Case("one detector", "one_detector", lambda: watched(replays({"profiler": 0}))),
+    *untrained(lambda changes: watched(execution=changes)),
+    *untrained(lambda changes: watched(of_control=changes), "in the control: "),
+    Case("an update left out", "vacuous_skipped_step", lambda: watched(execution={"skipped": 1})),
     Case("detectors blind to a replay", "one_detector", lambda: watched(replays({"dispatch_mode": 0, "fake_pass": 0}))),
     Case(
         "one detector beside a pass on fake tensors that failed",
@@ -393,4 +412,6 @@ MEMORY_CASES = [
         lambda: sampled([5] * 5, claim={"mechanism": None}, capture=cuda_graph(mechanism=None)),
     ),
     Case("never captured", "candidate_not_captured", lambda: sampled([5] * 5, capture=cuda_graph(captured=False))),
+    *untrained(lambda changes: sampled([5] * STEPS, **changes)),
+    Case("an update left out", "vacuous_skipped_step", lambda: sampled([5] * STEPS, skipped=1)),
 ]
