@@ -174,4 +174,5 @@ def judgement_json(judgement: Judgement) -> str:
     beside["resumed"] = [each.model_dump(mode="json") for each in judgement.view.header.resumed]
     commits = judgement.view.header.commits
     beside["commits"] = commits.model_dump(mode="json") if commits is not None else None
-    return dump_json({**published, **beside}, indent=2)
+    beside_units = {"claims_without_fault": judgement.view.without_fault()}
+    return dump_json({**published, **beside, **beside_units}, indent=2)

@@ -48,7 +48,15 @@ def headline(view: ReportView) -> Headline:
     if view.apart and result.word.startswith(HELD):  # nothing was seen to hold them all at once
         sentence = f"{result.sentence} Each in the run that judged it: together the runs are no gate."
         result = Headline(result.code, HELD_SEPARATELY, sentence)
-    return replace(result, sentence=result.sentence + only, share=_share(view, result))
+    return replace(result, sentence=result.sentence + _unfalsified(view, result) + only, share=_share(view, result))
+
+
+def _unfalsified(view: ReportView, result: Headline) -> str:
+    """Under an open gate, how many claims nothing has shown to be able to fail; they held, and that says little."""
+    opened = view.gate and not view.is_drill and result.word.startswith(HELD)
+    number = len(view.without_fault()) if opened else 0
+    name = "claim names" if number == 1 else "claims name"
+    return f" {number} {name} no fault that would break {'it' if number == 1 else 'them'}." if number else ""
 
 
 def _share(view: ReportView, result: Headline) -> str:

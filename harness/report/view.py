@@ -97,6 +97,12 @@ class ReportView:
         claims = [one for contract in self.contracts for one in contract.claims if not wanted or one.id in wanted]
         return planted + not_run, sum(len(claim.falsified_by) for claim in claims) if self.of_controls else 0
 
+    def without_fault(self) -> list[str]:
+        """Judged claims that name no fault: nothing has shown that they can fail. Each once, in the plan's order."""
+        judged = dict.fromkeys((verdict.contract, verdict.claim) for verdict in self.verdicts)
+        found = [self.claim(*names) for names in judged]
+        return [claim.id for claim in found if claim is not None and not claim.falsified_by]
+
     def drill_sentence(self) -> str:
         """What a drill planted, and whose verdicts these are; empty where nothing was planted."""
         if self.of_controls:

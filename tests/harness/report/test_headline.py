@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,9 @@ from harness.drill import matrix
 from harness.errors import ExitCode
 from harness.judge.verdict import Figure, Status
 from harness.report.headline import headline, undecided
+from harness.report.html import render
+from harness.report.markdown import escape, render_markdown
+from harness.report.terminal import print_results
 from harness.report.view import ReportView
 
 PASS, FAIL, OPEN, NOT_RUN, ERROR = Status.PASS, Status.FAIL, Status.INCONCLUSIVE, Status.NOT_RUN, Status.ERROR
@@ -103,6 +107,35 @@ def test_a_part_of_many_claims_is_named_by_the_first_ones(count: int, named: str
 def test_a_gate_over_everything_names_no_part() -> None:
     sentence = headline(view_of(PASS, gate=True)).sentence
     assert sentence == "The gate is open: every planned unit was decided and held."
+
+
+def terminal(view: ReportView) -> str:
+    """What the terminal shows, on one line."""
+    out = io.StringIO()
+    print_results(view, out)
+    return " ".join(out.getvalue().split())
+
+
+@pytest.mark.parametrize(
+    ("falsified_by", "told"),
+    [
+        ([[], []], " 2 claims name no fault that would break them."),
+        ([["nan_tail"], []], " 1 claim names no fault that would break it."),
+        ([["nan_tail"], ["nan_tail"]], ""),
+    ],
+)
+def test_an_open_gate_says_how_many_claims_name_no_fault(falsified_by: list[list[str]], told: str) -> None:
+    claims = [
+        {**CONTRACT["claims"][0], "id": f"C-{index}", "falsified_by": names} for index, names in enumerate(falsified_by)
+    ]
+    verdicts = [verdict(claim["id"]) for claim in claims]
+    view = replace(view_with(*verdicts, contracts=[contract(claims=claims)]), gate=True)
+    sentence = f"The gate is open: every planned unit was decided and held.{told}"
+    assert headline(view).sentence == sentence
+    assert headline(replace(view, gate=False)).sentence == "Every planned unit held."
+    assert escape(sentence) in render_markdown(view)
+    assert sentence in render(view)
+    assert f"HELD: {sentence}" in terminal(view)
 
 
 @pytest.mark.parametrize("gate", [False, True])
