@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import pairwise
+from statistics import median_low
 
 from harness.contract.kinds.long_replay import LongReplay
 from harness.evidence.arm_records import LongReplayEvidence, ReplayBlock
@@ -163,7 +164,7 @@ def _require_distinct_batches(part: LongReplay, candidate: LongReplayEvidence, s
 
 
 def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) -> list[str]:
-    """Growth over the last block of the warm-up, of whichever kind of memory grew most."""
+    """Growth of whichever kind of memory grew most."""
     if part.memory_growth_at_most_mib is None:
         return []
     growths = []
@@ -173,13 +174,22 @@ def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) 
             settle(reasons.EVIDENCE_MISSING, f"{kind} memory of {part.candidate} was not recorded after every block")
         if not any(sizes):
             settle(reasons.VACUOUS_NO_MEMORY, f"{kind} memory of {part.candidate} is zero bytes after every block")
-        growths.append((max(sizes[part.after :]) - sizes[part.after - 1]) / MIB)
+        growths.append(_growth(sizes, part.after) / MIB)
         sheet.figure(f"{kind}_growth", growths[-1], "MiB")
     allowed = part.memory_growth_at_most_mib
     seen = f"memory grew by at most {number(max(*growths, 0.0))} MiB after the first {part.after} blocks"
     if max(growths) > allowed:
         settle(reasons.MEMORY_GROWS, f"{seen}, {number(allowed)} MiB are allowed")
     return [seen]
+
+
+def _growth(sizes: list[int], after: int) -> int:
+    """In bytes, over the last block of the warm-up; and, since that one may be a peak, of the second half of what
+    follows over the median of the first."""
+    later = sizes[after:]
+    growth = max(later) - sizes[after - 1]
+    half = len(later) // 2
+    return growth if half == 0 else max(growth, max(later[half:]) - median_low(later[:half]))
 
 
 def _flat_time(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) -> list[str]:

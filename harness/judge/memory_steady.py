@@ -1,13 +1,15 @@
 """`memory_steady`: memory does not grow after the first `after` samples, over replays or over re-captures.
 
-Two comparisons, the larger growth is judged: the later samples' peak over the warm-up's peak; and the last `after`
-samples' peak over that of the first `after` samples that follow the warm-up, where there are that many. The
-second finds a leak that a high warm-up peak would hide; `after` should cover one round of a schedule of shapes.
+Three comparisons, the largest growth is judged: the later samples' peak over the warm-up's peak; the last `after`
+samples' peak over that of the first `after` samples that follow the warm-up; and over the median of such peaks in the
+first half of what follows. The second finds a leak that a high warm-up peak would hide, the third one that a peak right
+after it would; `after` should cover one round of a schedule of shapes.
 """
 
 from __future__ import annotations
 
 import math
+from statistics import median_low
 
 from harness.contract.kinds.replay import MemorySteady
 from harness.evidence.arm_records import MemoryEvidence, MemorySample
@@ -65,8 +67,9 @@ def _samples(part: MemorySteady, memory: list[MemoryEvidence]) -> list[MemorySam
             reasons.VACUOUS_STEPS,
             f"{len(found.samples)} memory samples leave none after the first {part.after}",
         )
-    if not any(sample.allocated_bytes or sample.reserved_bytes for sample in found.samples):
-        settle(reasons.VACUOUS_NO_MEMORY, f"all {len(found.samples)} memory samples are zero bytes")
+    for kind in ("reserved",) if part.of == "reserved" else ("allocated", "reserved"):
+        if not any(getattr(sample, f"{kind}_bytes") for sample in found.samples):
+            settle(reasons.VACUOUS_NO_MEMORY, f"all {len(found.samples)} samples of {kind} memory are zero bytes")
     return found.samples
 
 
@@ -83,8 +86,10 @@ def _growth(sizes: list[int], after: int) -> float:
     """Relative growth; negative when memory shrank. Growth from nothing to something is infinite."""
     later = sizes[after:]
     growth = _relative(max(later), max(sizes[:after]))
-    if len(later) >= 2 * after:
-        growth = max(growth, _relative(max(later[-after:]), max(later[:after])))
+    if len(later) > after:  # each of these covers a round, even where they overlap
+        last = max(later[-after:])
+        early = [max(later[first : first + after]) for first in range(0, max(1, len(later) // 2 - after + 1), after)]
+        growth = max(growth, _relative(last, early[0]), _relative(last, median_low(early)))
     return growth
 
 

@@ -149,8 +149,22 @@ BOUNDS: dict[str, list[Case]] = {
         ),
     ],
     "memory_steady": [
-        Case("one kind of memory is zero", "held", lambda: sampled([5, 5, 5], [0, 0, 0])),
-        Case("too few samples for a second comparison", "held", lambda: sampled([100, 900, 110, 140, 160])),
+        Case("no reserved byte", "vacuous_no_memory", lambda: sampled([5, 5, 5], [0, 0, 0])),
+        Case("no allocated byte", "vacuous_no_memory", lambda: sampled([0, 0, 0], [5, 5, 5])),
+        Case(
+            "no allocated byte where reserved ones are judged",
+            "held",
+            lambda: sampled([0, 0, 0], [5, 5, 5], claim={"of": "reserved"}),
+        ),
+        Case("too few samples for a second comparison", "held", lambda: sampled([100, 900, 110, 140])),
+        Case("a leak within less than two rounds", "memory_grows", lambda: sampled([100, 900, 110, 140, 160])),
+        Case(
+            "a leak behind a peak after the warm-up",
+            "memory_grows",
+            lambda: sampled([100, 900, 900, 10, 10, 10, 10, 10, 12, 14, 16, 18, 20, 22]),
+        ),
+        Case("a round of shapes", "held", lambda: sampled([100, 900, *[10, 50] * 4, 10])),
+        Case("less memory for a while", "held", lambda: sampled([9, 9, 9, 9, 9, 9, 5, 5, 9, 9, 9, 9])),
         Case("a hump in between", "held", lambda: sampled([100, 900, 100, 100, 150, 150, 100, 100])),
         Case(
             "another kind of sample before",

@@ -74,6 +74,16 @@ def from_late(**changes: Any) -> dict[str, Any]:
     return {"blocks": [block(number, **(changes if number >= LATE else {})) for number in range(BLOCKS)]}
 
 
+def leaking(peak_until: int, bytes_a_block: int = MIB) -> dict[str, Any]:
+    """Memory grows block by block, after a peak up to a block that is above whatever follows."""
+    return {
+        "blocks": [
+            block(number, allocated_bytes=100 * MIB if number <= peak_until else 30 * MIB + number * bytes_a_block)
+            for number in range(BLOCKS)
+        ]
+    }
+
+
 def columns(**changes: Any) -> dict[str, Any]:
     """The rows of the blocks' last steps."""
     return {"batches": [f"batch{number}" for number in range(BLOCKS)], "steps_called": STEPS, **changes}
@@ -171,6 +181,9 @@ LONG_CASES = [
     Case("a last block that is shorter", "held", shorter),
     Case("grown by what is allowed", "held", lambda: replayed(ours=from_late(allocated_bytes=31 * MIB))),
     Case("memory that shrinks", "held", lambda: replayed(ours=from_late(reserved_bytes=10 * MIB))),
+    Case("a leak behind a peak that ends the warm-up", "memory_grows", lambda: replayed(ours=leaking(3))),
+    Case("a leak behind a peak that outlasts the warm-up", "memory_grows", lambda: replayed(ours=leaking(5))),
+    Case("a peak that ends the warm-up", "held", lambda: replayed(ours=leaking(3, 0))),
     Case(
         "a hump in the warm-up",
         "held",
