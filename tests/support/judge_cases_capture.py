@@ -40,7 +40,7 @@ CAPTURE: dict[str, Any] = {
 TRACED: dict[str, Any] = {"kind": "capture", "mechanism": "traced", "candidate": "graphed"}
 
 
-def untrained(judged: Callable[[dict[str, Any]], Verdict], who: str = "") -> list[Case]:
+def untrained(judged: Callable[[dict[str, Any]], Verdict]) -> list[Case]:
     """Of an arm that did all that is demanded, and trained nothing by it."""
     cases: list[tuple[str, str, dict[str, Any]]] = [
         ("a loss that is no number", "non_finite", {"losses": [*LOSSES[:4], math.nan, *LOSSES[5:]]}),
@@ -48,7 +48,7 @@ def untrained(judged: Callable[[dict[str, Any]], Verdict], who: str = "") -> lis
         ("parameters that end as they began", "vacuous_parameters_unchanged", {"end": "start"}),
         ("a frozen tensor that changed", "frozen_changed", {"frozen_end": "other"}),
     ]
-    return [Case(who + name, reason, partial(judged, changes)) for name, reason, changes in cases]
+    return [Case(name, reason, partial(judged, changes)) for name, reason, changes in cases]
 
 
 # 12 kernels over two layers, of which a layer can hold four: two of the five, two of the four, none of the single ones
@@ -274,7 +274,11 @@ SYNC_CASES = [
     ),
     Case("one detector", "one_detector", lambda: watched(replays({"profiler": 0}))),
     *untrained(lambda changes: watched(execution=changes)),
-    *untrained(lambda changes: watched(of_control=changes), "in the control: "),
+    Case(
+        "a control that does nothing but wait",
+        "held",
+        lambda: watched(of_control={"losses": [2.0] * STEPS, "end": "start"}),
+    ),
     Case("an update left out", "vacuous_skipped_step", lambda: watched(execution={"skipped": 1})),
     Case("detectors blind to a replay", "one_detector", lambda: watched(replays({"dispatch_mode": 0, "fake_pass": 0}))),
     Case(
