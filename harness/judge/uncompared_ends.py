@@ -81,12 +81,14 @@ def require_equal_updates(ours: str, candidate: ArmEvidence, theirs: str, baseli
 def _updates_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> Iterator[str]:
     one, other = end_of(candidate).state, end_of(baseline).state
     mine, their = (one.numbers if one else None) or {}, (other.numbers if other else None) or {}
-    for name in mine.keys() & their.keys():
-        if name.startswith(OPTIMIZER) and name.endswith(STEP) and mine[name] != their[name]:
-            yield f"{name} ends at {number(mine[name])}, not at {number(their[name])}"
     our_digests, their_digests = _digests(one), _digests(other)
-    for name in (our_digests.keys() & their_digests.keys()) - {*mine, *their}:  # Python's numbers, kept as text
-        if name.startswith(OPTIMIZER) and name.endswith(STEP) and our_digests[name] != their_digests[name]:
+    for name in (our_digests.keys() & their_digests.keys()) | (mine.keys() & their.keys()):
+        if not (name.startswith(OPTIMIZER) and name.endswith(STEP)):
+            continue
+        if name in mine and name in their:  # by value: one may be a float where the other is an integer
+            if mine[name] != their[name]:
+                yield f"{name} ends at {number(mine[name])}, not at {number(their[name])}"
+        elif our_digests[name] != their_digests[name]:  # Python's numbers are kept as text
             yield f"{name} ends at another number"
 
 

@@ -99,7 +99,10 @@ ACCUMULATION_CASES = [
         "zero but for rounding, in most tensors",
         "gradients_undecided",
         lambda: accumulated(
-            A, *(unlike(4e-7, baseline_max_abs=1e-7).model_copy(update={"name": name}) for name in "bc")
+            tensors=3,
+            gradients=all_steps(
+                A, *(unlike(4e-7, baseline_max_abs=1e-7).model_copy(update={"name": name}) for name in "bc")
+            ),
         ),
     ),
     Case("zero, and by more", "differs_from_one_batch", lambda: accumulated(A, unlike(6e-7, baseline_max_abs=1e-7))),

@@ -121,7 +121,8 @@ def counting(ours: float, theirs: float, digests: tuple[str, str] = ("o", "o")) 
     ):
         assert each.end is not None
         assert each.end.state is not None
-        counted = {**each.end.state.digests, "optimizer": {"p0.exp_avg": "m", "p0.step": digest, "p1.step": "c"}}
+        counts = {"p0.step": digest, "p1.step": f"{count}"}
+        counted = {**each.end.state.digests, "optimizer": {"p0.exp_avg": "m", **counts}}
         state = each.end.state.model_copy(
             update={
                 "digests": counted,

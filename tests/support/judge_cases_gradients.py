@@ -132,10 +132,13 @@ GRADIENT_CASES = [
         "one large gradient, and all others off",
         "gradients_undecided",
         lambda: matched(
-            reduction("a", max_abs=1e12, baseline_max_abs=1e12),
-            unlike(0.5),
-            unlike(0.5).model_copy(update={"name": "c"}),
             claim=RELATIVELY,
+            execution={"tensors": 3}
+            | all_steps(
+                reduction("a", max_abs=1e12, baseline_max_abs=1e12),
+                unlike(0.5),
+                unlike(0.5).model_copy(update={"name": "c"}),
+            ),
         ),
     ),
     Case(

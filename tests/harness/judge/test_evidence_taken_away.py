@@ -32,17 +32,21 @@ AN_ENTRY = {
     "step_accuracy": {"step_errors.tensors": "a tensor that is named twice"},
     "prewarm": {"used": "kernels of the run", "events": "compilations and loads"},
     "ptx_target": {"used": "kernels of the run"},
-    "trajectory_match": {"start.trainable_dtypes": "one of two data types of an arm's parameters"},
+    "trajectory_match": {
+        "start.trainable_dtypes": "one of two data types of an arm's parameters",
+        "end.moved_apart.missing": "what the baseline alone ended with",
+        "end.moved_apart.tensors": "what an optimizer keeps of a parameter",
+    },
     "throughput_ratio": {
         "telemetry.samples": "a sample, as long as no more than two seconds lie between the others",
         "telemetry.samples.throttle_reasons": "why the clock was slowed at one of them",
-        "timing.observed_device_seconds": "without it, the processor alone must have been busy",
     },
 }
 # What may be absent altogether.
 ALL_OF_IT = {
     "capture": {"capture.failure": "the system's own words, that it failed", "capture.moved_buffers": "as above"},
     "capture_fallback": {"capture.mechanism": "a capture that failed need not name one"},
+    "gradient_match": {"gradients": "the baseline's own, which older evidence has not"},
     "kernel_match": {
         "cases.overwritten": "an older harness's, which put no guards around outputs",
         "cases.zero_references": "an older harness's, which did not look for them",
@@ -52,11 +56,11 @@ ALL_OF_IT = {
         "compiled_for": "then they were compiled for the device that is there",
         "used": "the planned kernels remain",
     },
+    "trajectory_match": {"end.moved_apart.missing": "an older harness's, which did not look for them"},
     "throughput_ratio": {
         "telemetry.samples.sm_clock_mhz": "an idle moment has no clock under load",
         "telemetry.samples.throttle_reasons": "as above",
         "timing.blocks.processor_seconds": "of the candidate: the baseline must not idle",
-        "timing.observed_device_seconds": "as above",
         "timing.profiler_sees_planted": "where every process was profiled: an older harness's",
         "timing.processors": "bounds processor time from above; its absence is an older harness's",
         "telemetry.timed_seconds": "likewise, timed seconds",
