@@ -15,6 +15,7 @@ from harness.judge.sheet import Sheet, number, settle
 
 FEWEST_ROWS = 0.75  # of the different rows in a step that draws from all of a rank's rows would give
 DEVIATIONS = 3.0  # by which fewer rows must be different than draws would give: few steps tell little
+FEWEST_WHOLE = 0.5  # of the steps: an epoch's last batch may be a smaller one
 FEWEST_SHARES = 0.5  # of the different shares of the rank that has most
 
 
@@ -37,19 +38,9 @@ def require_own_rows(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
 
 def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
     """Settle FAIL where a rank read another number of rows than its share, the same ones over and over, or the same at
-    every step.
+    every step; INCONCLUSIVE where no rank showed its share.
     """
-    shares = {batch_size // len(steps), -(-batch_size // len(steps))}
-    for rank, noted in steps.items():
-        odd = next((step for step, rows in enumerate(noted.rows) if len(rows) not in shares), None)
-        if odd is not None:
-            sheet.figure("rank", rank)
-            sheet.figure("first_unequal_step", odd, "step")
-            settle(
-                reasons.RANK_ROW_COUNT,
-                f"at step {odd}, rank {rank} read {len(noted.rows[odd])} rows, and its share of a batch of "
-                f"{batch_size} is {max(shares)}: inputs have as many along their first dimension",
-            )
+    _require_counts(steps, batch_size, sheet)
     for rank, noted in steps.items():
         seen, drawn, noise = _different(noted.rows)
         if drawn - seen > max((1 - FEWEST_ROWS) * drawn, DEVIATIONS * noise):
@@ -68,6 +59,34 @@ def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet:
         settle(
             reasons.VACUOUS_BATCHES_REPEAT,
             f"rank {fewest} read {distinct[fewest]} different shares in {made} steps, and another rank {most}",
+        )
+
+
+def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
+    """A batch may be smaller at the end of the data, for all ranks alike; and packed into one row in every step, where
+    nobody can tell it from a part.
+    """
+    fewest, most = batch_size // len(steps), -(-batch_size // len(steps))
+    whole, made = 0, 0
+    for step, rows in enumerate(zip(*(noted.rows for noted in steps.values()), strict=True)):
+        counts = dict(zip(steps, map(len, rows), strict=True))
+        least, largest = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+        is_whole = counts[largest] >= fewest
+        whole, made = whole + is_whole, made + 1
+        odd = largest if counts[largest] > most else least
+        if counts[largest] > most or counts[least] < (fewest if is_whole else counts[largest] - 1):
+            sheet.figure("rank", odd)
+            sheet.figure("first_unequal_step", step, "step")
+            settle(
+                reasons.RANK_ROW_COUNT,
+                f"at step {step}, rank {odd} read {counts[odd]} rows, and its share of a batch of {batch_size} is "
+                f"{most}: inputs have as many along their first dimension",
+            )
+    if whole < FEWEST_WHOLE * made:
+        settle(
+            reasons.RANK_SHARE_UNSEEN,
+            f"in {made - whole} of {made} steps every rank showed fewer rows than its share of a batch of "
+            f"{batch_size}, which is {most}",
         )
 
 

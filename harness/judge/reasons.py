@@ -306,6 +306,9 @@ UNDECIDED_SLOWDOWN = _undecided(
 
 # --- measured, not decided ---------------------------------------------------------------------------------------
 CANDIDATE_NOT_CAPTURED = _undecided("candidate_not_captured", "An arm that must be captured for this claim was not.")
+RANK_SHARE_UNSEEN = _undecided(
+    "rank_share_unseen", "All ranks showed fewer rows than their share of the batch, in most steps."
+)
 GRADIENTS_UNDECIDED = _undecided(
     "gradients_undecided", "Most gradients of a step are so far below its largest that they could be rounding alone."
 )

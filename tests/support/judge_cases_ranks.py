@@ -205,6 +205,8 @@ AGREE_CASES = [
     Case("two ranks on one row", "rank_batches_equal", lambda: agreeing(last=TWIN)),
     Case("a rank on a part of its share", "rank_row_count", lambda: reading(1, rows=lambda rows, _: rows[:1])),
     Case("more rows in one step", "rank_row_count", lambda: reading(0, rows=lambda rows, at: rows * (1 + (at == 3)))),
+    Case("a smaller batch at the end", "held", lambda: reading(0, 1, rows=lambda rows, at: rows[: 1 + (at < 9)])),
+    Case("a batch packed into a row", "rank_share_unseen", lambda: reading(0, 1, rows=lambda rows, _: rows[:1])),
     Case("one row over and over", "vacuous_batches_repeat", lambda: reading(1, rows=lambda rows, _: rows[:1] * 2)),
     Case("rows of a small data set", "held", lambda: agreeing(from_few(0), from_few(1))),
     Case("the same rows at every step", "vacuous_batches_repeat", lambda: reading(0, 1, rows=_of_first_step)),

@@ -129,6 +129,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "The baseline is not repeatable: atomic additions, a generator that is not seeded, threads that race.",
         "make the baseline repeatable first, or widen the tolerance above its noise",
     ),
+    "rank_share_unseen": (
+        "Ranks pack their rows into fewer, or hold them along another dimension; or each reads a part of its share.",
+        "let `inputs` show what a rank reads with one row of the batch each along the first dimension",
+    ),
     "gradients_undecided": (
         "One tensor's gradient is a million times the others': it diverges, or its loss is scaled.",
         "look at the tensor with the largest gradient; compare a step in which the others are of its size",

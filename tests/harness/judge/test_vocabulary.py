@@ -46,7 +46,7 @@ STATUSES = {
         detectors_disagree device_memory_unseen device_work_unobserved driver_version_unknown
         end_state_unrecorded ends_uncompared ends_undecided gradients_undecided graphs_differ host_waited
         launches_unobserved limits_exceeded measurements_overlap missing_cases noise_above_tolerance one_detector
-        operators_unseen peak_unknown peer_missing profiler_blind replays_unwatched steps_unwatched
+        operators_unseen peak_unknown peer_missing profiler_blind rank_share_unseen replays_unwatched steps_unwatched
         telemetry_missing too_few_processes too_few_seeds
         undecided_difference undecided_ratio undecided_slowdown unknown_node_type updates_uncounted""",
     Status.NOT_RUN: """capability_missing evidence_of_another_contract fault_not_offered judge_missing mechanism_missing
