@@ -135,6 +135,31 @@ def command_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
         yield address
 
 
+@pytest.fixture(scope="session", autouse=True)
+def modules_imported_once() -> Iterator[None]:
+    """What an inner session (`pytester`) imported first, pytest forgets; imported again, a library has other classes
+    than those that its users hold on to: pages were escaped twice, whose text was no `Markup` to another `markupsafe`.
+    """
+    from _pytest.pytester import SysModulesSnapshot
+
+    restore = SysModulesSnapshot.restore
+
+    def restore_others(snapshot: SysModulesSnapshot) -> None:
+        kept = {name: module for name, module in sys.modules.items() if _lasts(name, module)}
+        restore(snapshot)
+        sys.modules.update(kept)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SysModulesSnapshot, "restore", restore_others)
+        yield
+
+
+def _lasts(name: str, module: Any) -> bool:
+    """Whether a module is the harness's or a library's, and none that an inner session has of its own."""
+    package, file = name.partition(".")[0], getattr(module, "__file__", None)
+    return package == "harness" or package in sys.stdlib_module_names or "site-packages" in str(file)
+
+
 @pytest.fixture(autouse=True)
 def path_as_before() -> Iterator[None]:
     """A command looks for modules in its working directory too, and its processes find what it finds: the folder of one

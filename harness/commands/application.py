@@ -115,10 +115,10 @@ def _usage(error: Exception) -> int:
 
 def _full(error: OSError) -> int:
     """Print that a disk takes no more, and what is kept, if that is it; the exit code, else 0."""
-    if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EROFS}:
+    if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
         return 0
     where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
-    line = f"error: {where}there is room for what is written; found {error.strerror}; make some, or name another folder"
+    line = f"error: {where}there is room for what is written; found {error.strerror}; make room, or name another folder"
     print_lines([line, *_notes(error)], sys.stderr)
     return ExitCode.ERROR
 

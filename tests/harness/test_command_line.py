@@ -264,7 +264,7 @@ def test_a_full_disk_is_an_error_in_a_line_with_what_is_kept(
     assert capsys.readouterr().err.splitlines() == [
         (
             "error: small/r/report.html: there is room for what is written; found No space left on device; "
-            "make some, or name another folder"
+            "make room, or name another folder"
         ),
         "kept what there is, marked INCOMPLETE: small/r",
     ]

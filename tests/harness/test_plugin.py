@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -377,3 +378,13 @@ def test_a_test_without_a_claim_says_how_to_name_one(pytester: pytest.Pytester, 
     write_test(pytester, "verify_contract()", marker="")
     result = run_test(pytester)
     assert 'write @pytest.mark.contract("CLAIM-ID") above the test' in result.stdout.str()
+
+
+def test_an_inner_session_forgets_its_own_modules_alone(pytester: pytest.Pytester, project: Write) -> None:
+    """Those of libraries, imported again, would have other classes than their users hold on to."""
+    project("held")
+    pytester.makepyfile(own="value = 1")
+    pytester.makepyfile("def test_it():\n    import own\n    import wave\n")
+    assert "wave" not in sys.modules
+    pytester.runpytest_inprocess("-k", "test_it").assert_outcomes(passed=1)
+    assert ("wave" in sys.modules, "own" in sys.modules) == (True, False)

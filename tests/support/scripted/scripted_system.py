@@ -191,10 +191,10 @@ def _capture(arm: str, replica: int, *, captured: bool) -> CaptureEvidence:
         fake_pass_clean=True,
         moved_buffers=[],
         static_buffers=3,
-        observed_steps=0,
+        observed_steps=2 if captured else 0,
         every_step=StepWatch(steps=STEPS - 1, fewest_operations=7, most_operations=7, busiest_step=1),
         observed_graph_launches=None,
-        observed_replayed_operations=None,
+        observed_replayed_operations=14 if captured else None,
     )
 
 
