@@ -63,8 +63,8 @@ def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet:
 
 
 def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
-    """A batch may be smaller at the end of the data, for all ranks alike; and packed into one row in every step, where
-    nobody can tell it from a part.
+    """A batch may be smaller at the end of the data, or larger than the workload says, for all ranks alike; and packed
+    into one row in every step, where nobody can tell it from a part.
     """
     fewest, most = batch_size // len(steps), -(-batch_size // len(steps))
     whole, made = 0, 0
@@ -73,8 +73,8 @@ def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Shee
         least, largest = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
         is_whole = counts[largest] >= fewest
         whole, made = whole + is_whole, made + 1
-        odd = largest if counts[largest] > most else least
-        if counts[largest] > most or counts[least] < (fewest if is_whole else counts[largest] - 1):
+        if counts[least] < counts[largest] - 1 or (is_whole and counts[least] < fewest):
+            odd = largest if counts[least] >= fewest else least
             sheet.figure("rank", odd)
             sheet.figure("first_unequal_step", step, "step")
             settle(

@@ -74,6 +74,7 @@ GLOSSARY: Mapping[str, str] = MappingProxyType(
         "margin": "By how much a measurement must clear the demand, for noise and for bias that it could have missed.",
         "missed bias": "The largest error common to all processes that this measurement could not have noticed, from "
         "timing each arm against itself.",
+        "sustained": "Over all timed blocks of the candidate, those in which it stalled included.",
         "self ratio": "An arm timed against itself, which would be exactly 1 without noise.",
         "log ratio deviation": "How much the ratio varies from process to process: the standard deviation of its "
         "logarithm, so that 0.01 is about 1 %.",

@@ -48,6 +48,7 @@ OWN_COPY: dict[str, Any] = {
 ITSELF: dict[str, Any] = {"facts": {"layers": 3, "captures_itself": True}}  # its step made the capture
 LATE: dict[str, Any] = {"end_state": {"tensors": {"late": "t"}}}
 EARLY: dict[str, Any] = {"start_state": {"tensors": {"late": "s"}}}
+ELSEWHERE_LATE: dict[str, Any] = {"end_state": {"tensors": {"elsewhere": "t"}}}
 OTHERWISE_LATE: dict[str, Any] = {"end_state": {"tensors": {"late": "other"}}}
 NO_BUFFER: dict[str, Any] = {"start_state": {"buffers": {}}}
 NO_GENERATOR: dict[str, Any] = {"end_state": {"generators": {}}}
@@ -142,6 +143,16 @@ TRAJECTORY_ENDS = [
         "what came late to the plain arm alone",
         "end_differs",
         lambda: trajectory(graphed(**ITSELF), **plain(**LATE)),
+    ),
+    Case(
+        "what came late to both, under another name in a capture of its own",
+        "held",
+        lambda: trajectory(graphed(**ELSEWHERE_LATE, **ITSELF), **plain(**LATE)),
+    ),
+    Case(
+        "what came late to both, under another name in a capture of the harness's",
+        "end_differs",
+        lambda: trajectory(graphed(**ELSEWHERE_LATE), **plain(**LATE)),
     ),
     Case(
         "what the plain arm lost of what both began with",

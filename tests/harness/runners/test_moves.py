@@ -51,7 +51,7 @@ def test_another_name_or_shape_is_not_compared_and_named() -> None:
     assert (found.tensors, found.uncompared) == ({}, [COUNT, MEAN, WEIGHT])
 
 
-def test_what_an_update_reads_and_batchnorms_counts_are_judged_elsewhere() -> None:
+def test_generators_and_batchnorms_counts_are_judged_elsewhere() -> None:
     batches = {"1.num_batches_tracked": torch.ones(1, dtype=torch.int64)}
     state = {
         "parameters": {"weight": torch.ones(1)},
@@ -60,7 +60,7 @@ def test_what_an_update_reads_and_batchnorms_counts_are_judged_elsewhere() -> No
         "generators": {"cpu": torch.ones(1)},
         "tensors": {"wave": torch.ones(1, dtype=torch.complex64)},
     }
-    assert sorted(movable(state)) == [COUNT, MEAN, WEIGHT, "tensors wave"]
+    assert sorted(movable(state)) == [COUNT, MEAN, "optimizer exp_avg", WEIGHT, "tensors wave"]
 
 
 def test_whole_numbers_and_flags_are_moved_as_others_are() -> None:
