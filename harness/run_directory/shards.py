@@ -129,12 +129,9 @@ def refuse_mixed(bundles: Sequence[Bundle]) -> None:
 
 def refuse_unfit(bundles: Sequence[Bundle]) -> None:
     """Raise EvidenceError for a drill, a run beyond its plan, and one that is named twice: no part of anything."""
-    named: dict[Path | tuple[str, str], Bundle] = {}
+    named: dict[Path, Bundle] = {}
     for bundle in bundles:
-        header, manifest = bundle.header, bundle.seal.manifest
-        first = named.setdefault(bundle.path.resolve(), bundle)
-        if first is bundle and manifest is not None:  # a copy, an archive, a published folder: the same run elsewhere
-            first = named.setdefault((manifest.seen, header.started_at), bundle)
+        header, first = bundle.header, named.setdefault(bundle.path.resolve(), bundle)
         if first is not bundle:
             got, remedy = f"{first.path} again", "leave out one of them"
             raise EvidenceError("each run is named once", where=str(bundle.path), got=got, remedy=remedy)

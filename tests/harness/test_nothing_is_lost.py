@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 import pytest
@@ -105,7 +104,6 @@ def test_a_claim_taken_from_the_copy_is_not_run(run: Path, folder: Path) -> None
 
 
 def test_shards_lose_no_unit_that_no_contract_has(run: Path, folder: Path) -> None:
-    sleep(1)  # another second: played runs are one in all else
     session.verify([folder], session.VerifyOptions(name="again"))
     _, outcome = judged([run, Path("harness-reports/again")], folder / "one.yaml", gate=True)
     assert reasons(outcome)["TWO-001", "held"] == "not_in_contract"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 import pytest
@@ -217,7 +216,6 @@ def test_evidence_that_is_not_there_is_an_error_and_no_other_contracts(text: str
 
 
 def test_shards_are_compared_like_one_directory(text: str) -> None:
-    sleep(1)  # another second: played runs are one in all else
     session.verify([Path("ours.yaml")], session.VerifyOptions(name="again"))
     bundles = [read_bundle(RUN), read_bundle(Path("harness-reports/again"))]
     Path("theirs.yaml").write_text(text.replace("batch_size: 2", "batch_size: 64"))

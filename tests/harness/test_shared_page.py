@@ -282,22 +282,6 @@ def test_what_is_no_part(shards: Shards, command: list[str], second: str, said: 
 
 
 @pytest.mark.parametrize("command", [["judge", "--gate"], ["report"]], ids=["judge", "report"])
-@pytest.mark.parametrize("form", ["a copy", "an archive", "published"])
-def test_a_run_in_another_form_is_no_other_part(shards: Shards, command: list[str], form: str) -> None:
-    shards("held", "repeated")
-    second = Path("again.tar.gz" if form == "an archive" else "again")
-    if form == "a copy":
-        shutil.copytree(A, second)
-    elif form == "an archive":
-        shutil.make_archive("again", "gztar", A.parent, A.name)
-    else:
-        assert called("pack", A, "--out", second).returncode == 0
-    done = called(*command, A, B, second, "--out", OUT)
-    assert (done.returncode, f"{second}: each run is named once; found {A} again" in done.stderr) == (12, True)
-    assert not OUT.exists()
-
-
-@pytest.mark.parametrize("command", [["judge", "--gate"], ["report"]], ids=["judge", "report"])
 @pytest.mark.parametrize(
     ("file", "warning"),
     [
