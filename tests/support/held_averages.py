@@ -180,18 +180,6 @@ def of_cycle() -> Kept:
     return (lambda: next(turns).add_(1)), lambda: average
 
 
-def of_weak_reference() -> Kept:
-    owner, average = Helped(), fresh()
-    owner.average = average  # type: ignore[attr-defined]
-    reference = weakref.ref(owner)
-    # whoever owns it is held elsewhere, where no step reaches
-    KEPT.append(owner)
-    return (lambda: reference().average.add_(1)), lambda: average  # type: ignore[union-attr]
-
-
-KEPT: list[object] = []
-
-
 def of_builtin_method() -> Kept:
     averages = [fresh()]
     first = averages.__getitem__
@@ -225,7 +213,6 @@ IN_PLACE: dict[str, Callable[[], Kept]] = {
     "generator": of_generator,
     "ContextVar": of_context,
     "cycle": of_cycle,
-    "weak reference": of_weak_reference,
     "builtin method": of_builtin_method,
     "mapping's values": lambda: of_mapping(fresh()),
     "partial": lambda: seen_through(functools.partial(lambda each: each, average := fresh()), average),

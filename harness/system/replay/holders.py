@@ -37,12 +37,13 @@ ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.d
 NAMESPACES = (
     *(SimpleNamespace, argparse.Namespace, optparse.Values, threading.local),
     *(collections.UserDict, collections.UserList, collections.ChainMap),
-    *(queue.Queue, weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet),
+    *(queue.Queue, weakref.WeakKeyDictionary),
 )
 _VIEWS: tuple[type, ...] = (
     *(MappingProxyType, BuiltinMethodType, queue.SimpleQueue),
     *(type({}.keys()), type({}.values()), type({}.items())),
 )
+_FAMILIAR = {"torch", "numpy", "builtins"} | set(sys.stdlib_module_names)
 _ITERATORS = ("builtins", "itertools")
 LOCALS = "<locals>"  # in the path to what a generator's variables hold
 LruCache = functools._lru_cache_wrapper
@@ -131,11 +132,9 @@ def functions_of(kind: type) -> Iterator[FunctionType | LruCache[Any]]:
 
 
 def seen_through(value: Any) -> list[Any] | None:
-    """What a view, an iterator, a context variable or a weak reference is over; None where it is none of these."""
+    """What a view, an iterator or a context variable is over; None where it is none of these."""
     if isinstance(value, ContextVar):
         return [value.get(None)]
-    if isinstance(value, weakref.ref):
-        return [value()]
     iterates = type(value).__module__ in _ITERATORS and hasattr(type(value), "__next__")
     if isinstance(value, _VIEWS) or (iterates and not isinstance(value, GeneratorType)):
         return gc.get_referents(value)
@@ -183,6 +182,16 @@ def is_users(kind: type) -> bool:
     """Whether a class is of no installed package, so that its methods and its data are the training's own."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     return kind.__module__ == "__main__" or (file is not None and is_users_file(file))
+
+
+def is_foreign(value: Any) -> bool:
+    """Whether it is a function, or an object of a class, of an installed package, and nothing that trains."""
+    if isinstance(value, torch.Tensor | torch.nn.Module | torch.optim.Optimizer):
+        return False
+    if isinstance(value, FunctionType):
+        return not is_users_file(value.__code__.co_filename)
+    kind = value if isinstance(value, type) else type(value)
+    return kind.__module__.partition(".")[0] not in _FAMILIAR and not is_users(kind)
 
 
 @functools.cache

@@ -75,6 +75,7 @@ class _Walk:
         self._seen: dict[int, object] = {}  # the objects are held, so that no id is used twice
         self._shared: set[int] = set()  # identities of what modules and classes hold, and of what that holds
         self._is_shared = False  # whether the one that is looked into now is such a one
+        self._methods: set[int] = set()  # identities of functions that are reached through their class alone
 
     def follow(self, entries: list[tuple[str, Any]]) -> None:
         """Depth first, in order; a list instead of recursion, since chains of objects may be long."""
@@ -208,9 +209,10 @@ class _Walk:
         if not _is_own(kind) or not holders.is_users(kind):
             return bases
         self._hold(Bindings(kind), path or kind.__name__)
-        data = [*holders.data_of(kind)]
+        data, methods = [*holders.data_of(kind)], [*holders.functions_of(kind)]
         self._share(data)
-        return [*data, *(("", each) for each in holders.functions_of(kind)), *bases]
+        self._methods.update(id(each) for each in methods)
+        return [*data, *(("", each) for each in methods), *bases]
 
     def _memo(self, path: str, function: LruCache[Any]) -> list[tuple[str, Any]]:
         memo = Memo(function)
@@ -224,10 +226,15 @@ class _Walk:
         )
         entries += [("", each) for each in (function.__defaults__ or ())]
         entries += list((function.__kwdefaults__ or {}).items())
-        self._is_shared |= "<locals>" not in function.__qualname__  # made once, as its module is
-        self._hold(vars(function), path or function.__name__)
-        entries += list(vars(function).items())
-        return entries + self._named(path, function.__code__, function.__globals__)
+        if holders.is_users_file(function.__code__.co_filename):
+            self._is_shared |= "<locals>" not in function.__qualname__  # made once, as its module is
+            self._hold(vars(function), path or function.__name__)
+            entries += list(vars(function).items())
+        named = self._named(path, function.__code__, function.__globals__)
+        # no step need call a method: what one of them has of a library's is left to it
+        return entries + [
+            each for each in named if id(function) not in self._methods or not holders.is_foreign(each[1])
+        ]
 
     def _named(self, path: str, code: CodeType, module: dict[str, Any]) -> list[tuple[str, Any]]:
         """Globals that the code names, and what it names of modules among them."""
