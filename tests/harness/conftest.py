@@ -49,3 +49,22 @@ def played(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.runners.interpreters.Interpreters.begin", lambda _: None)
     monkeypatch.setattr("harness.system.described._ask", scripted_system.describe_here)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+
+
+@pytest.fixture(scope="session")
+def run_that_held(tmp_path_factory: pytest.TempPathFactory, loaded: None) -> Path:
+    """A folder with `contracts` and `runs/run`, a finished run directory of them that held; nothing changes it."""
+    folder = tmp_path_factory.mktemp("held")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTED))
+        import scripted_system
+        from command_here import called
+
+        patch.setattr("harness.runners.supervisor.execute", scripted_system.play)
+        patch.setattr("harness.runners.interpreters.Interpreters.begin", lambda _: None)
+        patch.setattr("harness.system.described._ask", scripted_system.describe_here)
+        patch.chdir(folder)
+        Path("contracts").mkdir()
+        Path("contracts/scripted-v1.yaml").write_text(scripted_system.contract_text("held"))
+        assert called("verify", "contracts", "--reports", "runs", "--name", "run")[0] == 0
+    return folder

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import shutil
-import sys
 from collections.abc import Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+from command_here import called
 
-from harness.commands import application
 from harness.commands.attest import beside
 from harness.errors import ExitCode, UsageError
 from harness.output_paths import made_folder, refuse_within_run
@@ -27,39 +24,10 @@ proof_obligations:
 """
 
 
-def called(*arguments: str | Path) -> tuple[int, str]:
-    """The exit code of a command in this process, and what it said on stderr."""
-    err = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["harness", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            application.main()
-    assert isinstance(left.value.code, int)
-    return left.value.code, err.getvalue()
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, loaded: None) -> Path:
-    """A finished run directory that held, and a published one; nothing changes them."""
-    folder = tmp_path_factory.mktemp("made")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parents[1] / "support" / "scripted"))
-        import scripted_system
-
-        patch.setattr("harness.runners.supervisor.execute", scripted_system.play)
-        patch.setattr("harness.runners.interpreters.Interpreters.begin", lambda _: None)
-        patch.setattr("harness.system.described._ask", scripted_system.describe_here)
-        with contextlib.chdir(folder):
-            Path("contracts").mkdir()
-            Path("contracts/scripted-v1.yaml").write_text(scripted_system.contract_text("held"))
-            assert called("verify", "contracts", "--reports", "runs", "--name", "run")[0] == ExitCode.HELD
-    return folder
-
-
 @pytest.fixture
-def runs(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: None) -> Path:
+def runs(run_that_held: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: None) -> Path:
     """The working directory, with `runs/run`, `published`, a step's file and contracts that are no run's."""
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(run_that_held, tmp_path, dirs_exist_ok=True)
     shutil.copytree(PUBLISHED, tmp_path / "published")
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -3,20 +3,16 @@ option names the path, as usage does, before anything runs."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import io
 import os
 import shutil
-import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_here import called
 
-from harness.commands import application
 from harness.errors import ExitCode
 from harness.rejudge import judged, rejudged
 
@@ -24,39 +20,10 @@ LONG = "x" * 300
 STEP = "def make_step(seed):\n    return step, batch, model\n"
 
 
-def called(*arguments: str) -> tuple[int, str]:
-    """The exit code of a command in this process, and what it said on stderr."""
-    err = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["harness", *arguments])
-        with pytest.raises(SystemExit) as left:
-            application.main()
-    assert isinstance(left.value.code, int)
-    return left.value.code, err.getvalue()
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, loaded: None) -> Path:
-    """`contracts` and a finished run directory of them; nothing changes them."""
-    folder = tmp_path_factory.mktemp("made")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parents[1] / "support" / "scripted"))
-        import scripted_system
-
-        patch.setattr("harness.runners.supervisor.execute", scripted_system.play)
-        patch.setattr("harness.runners.interpreters.Interpreters.begin", lambda _: None)
-        patch.setattr("harness.system.described._ask", scripted_system.describe_here)
-        with contextlib.chdir(folder):
-            Path("contracts").mkdir()
-            Path("contracts/scripted-v1.yaml").write_text(scripted_system.contract_text("held"))
-            assert called("verify", "contracts", "--reports", "runs", "--name", "run")[0] == ExitCode.HELD
-    return folder
-
-
 @pytest.fixture
-def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: None) -> Path:
+def folder(run_that_held: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: None) -> Path:
     """The working directory, with `runs/run`, contracts, a step's file, and a file in the place of a folder."""
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(run_that_held, tmp_path, dirs_exist_ok=True)
     (tmp_path / "FILE").touch()
     (tmp_path / "train.py").write_text(STEP)
     monkeypatch.chdir(tmp_path)
