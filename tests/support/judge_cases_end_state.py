@@ -54,7 +54,7 @@ NO_BUFFER: dict[str, Any] = {"start_state": {"buffers": {}}}
 NO_GENERATOR: dict[str, Any] = {"end_state": {"generators": {}}}
 
 
-def plain(**changes: Any) -> dict[str, ArmEvidence]:
+def plain(**changes: Any) -> dict[str, Any]:
     """A baseline and its repetition, with changes."""
     return dict(zip(("baseline", "repetition"), twice("ungraphed", **changes), strict=True))
 
