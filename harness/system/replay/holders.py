@@ -49,7 +49,8 @@ LOCALS = "<locals>"  # in the path to what a generator's variables hold
 LruCache = functools._lru_cache_wrapper
 # The class of a chain's links, which nothing else names.
 _LINK = next(
-    each for each in gc.get_referents(functools.lru_cache(int)) if "list_elem" in getattr(each, "__name__", "")
+    (each for each in gc.get_referents(functools.lru_cache(int)) if "list_elem" in getattr(each, "__name__", "")),
+    None,
 )
 
 
@@ -96,7 +97,9 @@ class Memo:
         it is bounded, a chain of keys with their results.
         """
         held = gc.get_referents(self.owner)
-        function = max(index for index, each in enumerate(held) if each is self.owner.__wrapped__)
+        function = max((index for index, each in enumerate(held) if each is self.owner.__wrapped__), default=0)
+        if not function or not isinstance(held[function - 1], dict):  # `__wrapped__` was set anew
+            return []
         cache, chain = held[function - 1], held[: function - 1]
         if self.owner.cache_parameters()["maxsize"] is None:
             return list(cache.values())

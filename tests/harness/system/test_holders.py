@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -171,3 +172,16 @@ def test_a_library_keeps_what_it_binds_in_its_own_modules(monkeypatch: pytest.Mo
         step()
         guard.restore()
     assert read().tolist() == [1.0, 1.0]
+
+
+def test_a_cache_of_which_nobody_knows_the_function_is_no_error() -> None:
+    @functools.cache
+    def table() -> Tensor:
+        return torch.ones(2)
+
+    vars(table)["__wrapped__"] = _unrelated
+    table()
+    assert reach(table).memoized == {}
+
+
+def _unrelated() -> None: ...
