@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -101,6 +102,45 @@ def of_module() -> Kept:
 def _global() -> Tensor:
     assert GLOBAL is not None
     return GLOBAL
+
+
+@dataclass(slots=True)
+class Slotted:
+    average: Tensor | None = None
+
+
+class SlottedBelow(Slotted):
+    """With a dictionary beside what its base keeps in slots."""
+
+
+class Private:
+    """Whose slot Python calls by another name."""
+
+    __slots__ = ("__average",)
+
+    def __init__(self) -> None:
+        self.__average = fresh()
+
+    def step(self) -> None:
+        self.__average = self.__average + 1
+
+    def read(self) -> Tensor:
+        return self.__average
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    average: Tensor
+
+
+def of_private_slot() -> Kept:
+    holder = Private()
+    return holder.step, holder.read
+
+
+def of_frozen_slot() -> Kept:
+    holder = Frozen(fresh())
+    return (lambda: object.__setattr__(holder, "average", holder.average + 1)), lambda: holder.average
 
 
 class Helped:
@@ -195,6 +235,10 @@ REBOUND: dict[str, Callable[[], Kept]] = {
     "argparse": lambda: in_attribute(argparse.Namespace()),
     "optparse": lambda: in_attribute(optparse.Values()),
     "threading.local": lambda: in_attribute(threading.local()),
+    "slot": lambda: in_attribute(Slotted()),
+    "slot of a base": lambda: in_attribute(SlottedBelow()),
+    "private slot": of_private_slot,
+    "frozen slot": of_frozen_slot,
     "UserDict": lambda: in_entry(collections.UserDict({0: fresh()})),
     "UserList": lambda: in_entry(collections.UserList([fresh()])),
     "ChainMap": lambda: in_entry(collections.ChainMap({0: fresh()})),
@@ -227,6 +271,15 @@ def bounded(size: int) -> Tensor:
 @functools.cache
 def unbounded(size: int) -> dict[str, Tensor]:
     return {"table": torch.ones(size)}
+
+
+SLOTTED = Slotted()
+
+
+def table_in_a_slot() -> Tensor:
+    if SLOTTED.average is None:
+        SLOTTED.average = torch.ones(2)
+    return SLOTTED.average
 
 
 def global_table() -> Tensor:
@@ -270,6 +323,7 @@ TABLE: dict[str, Callable[[], Tensor]] = {
     "cache": lambda: unbounded(2)["table"],
     "global": global_table,
     "global dictionary": table_in_global_dictionary,
+    "slot": table_in_a_slot,
     "class": Tables.get,
     "cached method": Tables().cached,
     "function": function_table,
@@ -279,7 +333,7 @@ TABLE: dict[str, Callable[[], Tensor]] = {
 def forget_tables() -> None:
     """As a new process begins."""
     global GLOBAL
-    GLOBAL = Tables.table = None
+    GLOBAL = Tables.table = SLOTTED.average = None
     TABLES.clear()
     bounded.cache_clear()
     unbounded.cache_clear()

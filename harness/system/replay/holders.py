@@ -14,6 +14,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import (
@@ -23,6 +24,7 @@ from types import (
     FunctionType,
     GeneratorType,
     MappingProxyType,
+    MemberDescriptorType,
     SimpleNamespace,
 )
 from typing import Any
@@ -46,6 +48,7 @@ _VIEWS: tuple[type, ...] = (
 _FAMILIAR = {"torch", "numpy", "builtins"} | set(sys.stdlib_module_names)
 _ITERATORS = ("builtins", "itertools")
 LOCALS = "<locals>"  # in the path to what a generator's variables hold
+_SET, _DELETE = object.__setattr__, object.__delattr__
 LruCache = functools._lru_cache_wrapper
 # The class of a chain's links, which nothing else names.
 _LINK = next(
@@ -55,31 +58,42 @@ _LINK = next(
 
 
 class Bindings:
-    """Names of a module that code reads or binds, or the data of a class: no other entry of these is a training's."""
+    """Names of a module that code reads or binds, the data of a class, or an object's slots: what has no dictionary of
+    its own, or one of which no other entry is a training's.
+    """
 
-    def __init__(self, owner: dict[str, Any] | type, names: frozenset[str] = frozenset()) -> None:
-        """names: of a module's; a class has all of its data held."""
+    def __init__(self, owner: object, names: frozenset[str] = frozenset()) -> None:
+        """owner: a module's dictionary, a class, or an object with slots; names: of a module's alone."""
         self.owner, self._names = owner, names
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is of a whole process: what an object has is its own."""
+        return isinstance(self.owner, dict | type)
 
     def current(self) -> dict[str, Any]:
         """What is bound now, by name."""
-        if isinstance(self.owner, type):
-            return dict(data_of(self.owner))
-        return {name: self.owner[name] for name in sorted(self._names) if name in self.owner}
+        if isinstance(self.owner, dict):
+            return {name: self.owner[name] for name in sorted(self._names) if name in self.owner}
+        return dict(data_of(self.owner) if isinstance(self.owner, type) else slots_of(self.owner))
 
     def bind(self, name: str, value: Any) -> None:
         """Bind a name anew."""
-        if isinstance(self.owner, type):
+        if isinstance(self.owner, dict):
+            self.owner[name] = value
+        elif isinstance(self.owner, type):
             setattr(self.owner, name, value)
         else:
-            self.owner[name] = value
+            _SET(self.owner, name, value)  # past what a frozen dataclass says to it
 
     def unbind(self, name: str) -> None:
         """Take a name out."""
-        if isinstance(self.owner, type):
+        if isinstance(self.owner, dict):
+            del self.owner[name]
+        elif isinstance(self.owner, type):
             delattr(self.owner, name)
         else:
-            del self.owner[name]
+            _DELETE(self.owner, name)
 
 
 class Memo:
@@ -162,9 +176,22 @@ def key_name(key: Any, index: int) -> str:
     return str(key) if all(isinstance(part, ATOMS) for part in parts) else str(index)
 
 
-def slots_of(kind: type) -> list[str]:
-    slots = kind.__dict__.get("_slots_of__", ())
-    return [name for name in ([slots] if isinstance(slots, str) else slots) if not name.startswith("__")]
+def slots_of(value: object) -> Iterator[tuple[str, Any]]:
+    """Name and value of every filled slot of an object."""
+    for name, slot in slots_of_class(type(value)):
+        with suppress(AttributeError):  # an empty one
+            yield name, slot.__get__(value)
+
+
+def slots_of_class(kind: type) -> list[tuple[str, MemberDescriptorType]]:
+    """What a class and its bases declare in `__slots__`; private names as Python changes them."""
+    return [
+        (name, slot)
+        for each in kind.__mro__
+        if "__slots__" in vars(each)
+        for name, slot in vars(each).items()
+        if isinstance(slot, MemberDescriptorType)
+    ]
 
 
 def names_of(code: CodeType) -> frozenset[str]:

@@ -94,7 +94,7 @@ class _Walk:
     def _hold(self, container: Container, path: str) -> None:
         self.found.containers.append(container)
         self.found.paths[id(container)] = path
-        if self._is_shared or isinstance(container, Bindings | Memo):
+        if self._is_shared or isinstance(container, Memo) or (isinstance(container, Bindings) and container.is_shared):
             self.found.shared.append(container)
 
     def _share(self, entries: Iterable[tuple[str, Any]]) -> None:
@@ -195,8 +195,9 @@ class _Walk:
     def _attributes(self, path: str, value: Any) -> list[tuple[str, Any]]:
         if not (_is_own(type(value)) or isinstance(value, NAMESPACES)) or isinstance(value, ModuleType):
             return []
-        slots = [name for kind in type(value).__mro__ for name in holders.slots_of(kind)]
-        entries = [(name, getattr(value, name)) for name in slots if hasattr(value, name)]
+        entries = [*holders.slots_of(value)]
+        if holders.slots_of_class(type(value)):
+            self._hold(Bindings(value), path or type(value).__name__)
         own = getattr(value, "__dict__", None)
         if isinstance(own, dict):
             self._hold(own, path or type(value).__name__)
