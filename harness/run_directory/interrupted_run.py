@@ -7,6 +7,7 @@ was cut off by the interruption is executed again, whole, and the header names i
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from harness.run_directory.journal import (
     alone_in,
     digest_of_each,
     evidence_digest,
+    is_free,
     read_journal,
 )
 from harness.run_directory.manifest import digest_of
@@ -73,6 +75,8 @@ def _new(described: Described, final: Path, *, named: bool) -> Iterator[tuple[Bu
     writer = BundleWriter(final, described.header, described.contracts, described.waivers, named=named)
     # where nothing can be executed, there is no library for locks, and nothing to go on with
     with alone_in(writer.path) if described.work else nullcontext():
+        if named and described.work:
+            _refuse_one_under_way(writer)
         journal = Journal(writer.path, described.journal())
         try:
             journal.write()
@@ -80,6 +84,22 @@ def _new(described: Described, final: Path, *, named: bool) -> Iterator[tuple[Bu
             shutil.rmtree(writer.path, ignore_errors=True)  # there is nothing in it yet
             raise
         yield writer, journal
+
+
+def _refuse_one_under_way(writer: BundleWriter) -> None:
+    """Raise UsageError where another process makes a directory for the same name: it would be known at the end of both.
+
+    Asked once this one is seen to be made, so that of two at least one finds the other.
+    """
+    for other in sorted(_unfinished_of(writer.final)):
+        if other != writer.path and not is_free(other / layout.LOCK):
+            shutil.rmtree(writer.path, ignore_errors=True)  # there is nothing in it yet
+            raise UsageError(
+                "a run directory is written once",
+                where=str(writer.final),
+                got=f"another process that makes it, in {other}",
+                remedy="name another directory, or wait for that one",
+            )
 
 
 @contextmanager
@@ -126,10 +146,14 @@ def _unfinished(directory: Path) -> Bundle:
     return read_bundle(directory)
 
 
+def _unfinished_of(final: Path) -> Iterator[Path]:
+    return final.parent.glob(f"{glob.escape(final.name)}{UNFINISHED_NAME}*")
+
+
 def left_unfinished(final: Path) -> Path | None:
     """The interrupted run directory that was to be `final` and can be gone on with; None where there is none."""
     unfinished = [final] if (final / layout.INCOMPLETE).exists() else []
-    unfinished += final.parent.glob(f"{final.name}{UNFINISHED_NAME}*")
+    unfinished += _unfinished_of(final)
     journals = [path / layout.JOURNAL for path in unfinished if (path / layout.JOURNAL).exists()]
     return max(journals, key=lambda path: path.stat().st_mtime).parent if journals else None
 
