@@ -5,6 +5,7 @@ command line.
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,14 +57,28 @@ def temporary_folder(final: Path, behind: str = "") -> Path:
     """A new folder of this user's alone in the folder of `final`, which is made: where that is written until it has
     its name, which begins as that does where it ends with `behind` and something at random.
 
-    Raises UsageError where no such name can be given there, and where it would lie in a run.
+    Raises UsageError where no such name can be given there, where it would lie in a run, and where this user could not
+    read what is written.
     """
+    _require_readable(final)
     folder = made_folder(final.parent)
     prefix = f"{final.name}{behind}" if behind else f".{final.name}."
     try:
         return Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
     except OSError as error:
         raise takes_nothing(final, error) from error
+
+
+def _require_readable(final: Path) -> None:
+    umask = os.umask(0o077)  # there is no other way to read it
+    os.umask(umask)
+    if umask & stat.S_IRWXU:
+        raise UsageError(
+            "whoever writes a run can read it",
+            where=str(final),
+            got=f"a umask of {umask:03o}, which takes that from its owner",
+            remedy="call it again after `umask 022`",
+        )
 
 
 def takes_nothing(path: Path, error: OSError) -> UsageError:

@@ -34,7 +34,7 @@ from harness.run_directory.drill_record import ClaimDrilled
 from harness.run_directory.listing import listing
 from harness.run_directory.manifest import listed_file
 from harness.run_directory.names import shown, unfit
-from harness.run_directory.places import Place, place_of
+from harness.run_directory.places import Place, place_of, runs_in
 from harness.run_directory.seal import UNFINISHED, Seal, seal_of
 
 
@@ -251,11 +251,22 @@ def read_bundle(path: Path) -> Bundle:
             shutil.rmtree(place.temporary, ignore_errors=True)
         if not isinstance(error, Damaged):
             raise
-        raise EvidenceError("a run directory holds a readable run.json", where=str(path), got=str(error)) from error
+        raise _unreadable(path, place.root, error) from error
     bundle = Bundle(place, header, seal_of(place, before_manifests=header.before_manifests))
     if place.temporary is not None:
         weakref.finalize(bundle, shutil.rmtree, place.temporary, ignore_errors=True)
     return bundle
+
+
+def _unreadable(path: Path, root: Path, damage: Damaged) -> EvidenceError:
+    rule, where = f"a run directory holds a readable {layout.HEADER}", str(path)
+    if os.path.lexists(root / layout.HEADER):
+        return EvidenceError(rule, where=where, got=str(damage))
+    runs = [each.name for each in runs_in(root)]
+    named = f"name one of the runs in it: {', '.join(runs[:3])}{', …' if len(runs) > 3 else ''}"
+    return EvidenceError(
+        rule, where=where, got="none", remedy=named if runs else "name the folder that `harness verify` says it wrote"
+    )
 
 
 def altered(bundle: Bundle) -> list[str]:

@@ -353,12 +353,13 @@ def test_a_name_that_another_process_is_at_is_refused_before_anything_is_run(pla
     write_contract("held")
     under_way = Path("harness-reports/same[1].incomplete-at-random")
     under_way.mkdir(parents=True)
-    with alone_in(under_way), pytest.raises(UsageError, match=r"same\[1\]: .* found another process that makes it, in "):
-        session.verify(CONTRACTS, session.VerifyOptions(name="same[1]"))
+    options = session.VerifyOptions(name="same[1]")
+    with alone_in(under_way), pytest.raises(UsageError, match=r"same\[1\]: .* another process that makes it, in "):
+        session.verify(CONTRACTS, options)
     assert player.executed == []
     assert list(under_way.parent.iterdir()) == [under_way]
     # one that was killed holds no name
-    assert session.verify(CONTRACTS, session.VerifyOptions(name="same[1]")).run_directory == under_way.with_name("same[1]")
+    assert session.verify(CONTRACTS, options).run_directory == under_way.with_name("same[1]")
 
 
 def test_a_drill_goes_on_too(player: Player) -> None:

@@ -127,3 +127,15 @@ def test_what_makes_a_folder_a_run(kept: str, mark: str, tmp_path: Path) -> None
         made_folder(tmp_path)
     os.unlink(tmp_path / kept)  # noqa: PTH108
     made_folder(tmp_path / "a" / "b")
+
+
+@pytest.mark.parametrize(("umask", "is_taken"), [(0o077, True), (0o400, False), (0o777, False)])
+def test_a_run_whose_owner_could_not_read_it_is_not_begun(runs: Path, umask: int, is_taken: bool) -> None:
+    before = os.umask(umask)
+    try:
+        code, said = called("verify", "contracts", "--name", "new", "--reports", "others")
+    finally:
+        os.umask(before)
+    assert (runs / "others" / "new" / "run.json").exists() is is_taken
+    assert (code == ExitCode.USAGE) is not is_taken
+    assert (f"found a umask of {umask:03o}, which takes that from its owner" in said) is not is_taken

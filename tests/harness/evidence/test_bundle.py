@@ -102,6 +102,15 @@ def test_a_damaged_header_is_an_evidence_error(tmp_path: Path, text: str) -> Non
         read_bundle(bundle.path)
 
 
+def test_a_folder_that_is_no_run_says_what_to_name(tmp_path: Path) -> None:
+    with pytest.raises(EvidenceError, match="found none; name the folder that `harness verify` says it wrote"):
+        read_bundle(tmp_path)
+    for number in range(4):
+        finished(tmp_path / f"run-{number}", header())
+    with pytest.raises(EvidenceError, match="found none; name one of the runs in it: run-0, run-1, run-2, …"):
+        read_bundle(tmp_path)
+
+
 def test_what_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="must exist"):
         read_bundle(tmp_path / "nowhere")
