@@ -14,11 +14,12 @@ from harness.report.text import figure, line, words
 
 # Figures that name the step at which two series part, the most telling first.
 _STEPS = ("first_differing_step", "first_exceeding_step", "first_non_finite_step", "max_abs_difference_step")
+STATUS = "contract.status"  # the property that every test has which a verdict was made in
 
 
 def properties(verdict: Verdict) -> list[tuple[str, object]]:
     """What JUnit carries of a verdict: status, reason, figures, denominators."""
-    facts: list[tuple[str, object]] = [("contract.status", verdict.status.value), ("contract.reason", verdict.reason)]
+    facts: list[tuple[str, object]] = [(STATUS, verdict.status.value), ("contract.reason", verdict.reason)]
     facts += [(f"figure.{name}", figure(value)) for name, value in verdict.figures.items()]
     facts += [(f"denominator.{name}", number) for name, number in verdict.denominators.items()]
     return facts

@@ -18,7 +18,7 @@ from harness.evidence.plan_records import Unit
 from harness.github_actions import annotate, append_step_summary
 from harness.judge.verdict import Status, Verdict
 from harness.linted import refuse_lint_errors
-from harness.pytest_plugin.failure_text import failure_text, properties
+from harness.pytest_plugin.failure_text import STATUS, failure_text, properties
 from harness.pytest_plugin.shared_runs import PlannedContract, SharedRuns, plan_file
 
 UNDECIDED = (Status.INCONCLUSIVE, Status.NOT_RUN)
@@ -135,6 +135,8 @@ class ContractReporter:
         self._judgement: session.Judgement | None = None
         self._problem: str | None = None
         self._not_judged: list[Path] = []
+        self._verified = 0  # units that the fixture judged
+        self._shut_by_nothing = False
         self._invalid = False
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -147,14 +149,16 @@ class ContractReporter:
         if _PROPERTY in properties:
             unit = Unit.model_validate_json(str(properties[_PROPERTY]))
             self._units.setdefault(report.nodeid, (Path(str(properties["contract.file"])), unit))
-        elif report.failed:
-            self._other_failed = True
+            return
+        self._verified += report.when == "call" and STATUS in properties
+        self._other_failed |= report.failed
 
     def finish(self, pytest_session: pytest.Session) -> None:
         """Write the run directory; the table's exit code replaces pytest's own when contract items ran, or when a
         contract was refused.
 
-        A gate over all of `contract_paths` stays shut where a contract of it was not judged.
+        A gate over all of `contract_paths` stays shut where a contract of it was not judged, and any gate where nothing
+        was.
         """
         self._judge_what_ran(pytest_session)
         if self._invalid and pytest_session.exitstatus != pytest.ExitCode.INTERNAL_ERROR:
@@ -165,7 +169,8 @@ class ContractReporter:
         finished = not stopped and pytest_session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
         options = options_of(self._config)
         self._not_judged = self._contracts_not_judged()
-        shut = options.gate and bool(self._not_judged)
+        self._shut_by_nothing = options.gate and self._nothing_was_judged()
+        shut = options.gate and (bool(self._not_judged) or self._shut_by_nothing)
         if not self._units:
             if shut and pytest_session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
                 pytest_session.exitstatus = ExitCode.UNDECIDED
@@ -186,23 +191,47 @@ class ContractReporter:
 
     def _contracts_not_judged(self) -> list[Path]:
         """Files of `contract_paths` of which no unit was judged, unless the command line selects what is judged."""
-        config = self._config
-        selected = config.args_source is pytest.Config.ArgsSource.ARGS or any(
-            config.getoption(name) for name in ("keyword", "--contract-workload", "collectonly")
-        )
-        if selected or config.getoption("markexpr") not in ("", "contract"):
+        if self._is_selection():
             return []
         judged = {real(path) for path, _ in self._units.values()}
-        return [file for path, file in contract_files(config).items() if path not in judged]
+        return [file for path, file in contract_files(self._config).items() if path not in judged]
+
+    def _is_selection(self) -> bool:
+        config = self._config
+        return (
+            config.args_source is pytest.Config.ArgsSource.ARGS
+            or any(config.getoption(name) for name in ("keyword", "--contract-workload", "collectonly"))
+            or config.getoption("markexpr") not in ("", "contract")
+        )
+
+    def _nothing_was_judged(self) -> bool:
+        """Whoever asks for a gate asks for contracts; where a configuration asks, a run of single tests need have none."""
+        asked = "--contract-gate" in self._config.invocation_params.args or not self._is_selection()
+        return asked and not (self._units or self._verified or self._config.getoption("collectonly"))
+
+    def _missing(self) -> Iterator[str]:
+        """Which contracts were not judged, and why nothing was, for whoever asked for them."""
+        of_contracts = self._config.getoption("markexpr") == "contract"
+        if self._not_judged and (self._units or of_contracts or self._config.getoption("--contract-gate")):
+            names = ", ".join(str(file) for file in self._not_judged)
+            yield f"contracts: of `contract_paths`, but not judged: {names}"
+        nothing = self._shut_by_nothing or (of_contracts and not self._units and not self._verified)
+        if nothing and not contract_files(self._config):
+            named = self._config.getini("contract_paths")
+            found = f"no contract in {', '.join(map(str, named))}" if named else "it unset"
+            yield (
+                f"contracts: none was judged; `contract_paths` in {self._config.inipath or 'a configuration file'} names "
+                f'their files or folders, such as contract_paths = ["contracts"]; found {found}'
+            )
+        elif self._shut_by_nothing:
+            yield "contracts: none was judged, and `--contract-gate` stays shut: what pytest was told to run has none"
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self._problem is not None:
             problem = f"contracts: no run directory could be written: {self._problem}"
             terminalreporter.write_line(escaped(problem), red=True)
-        if self._not_judged and (self._units or self._config.getoption("--contract-gate")):
-            names = ", ".join(str(file) for file in self._not_judged)
-            left_out = f"contracts: of `contract_paths`, but not judged: {names}"
-            terminalreporter.write_line(escaped(left_out), yellow=True)
+        for line in self._missing():
+            terminalreporter.write_line(escaped(line), yellow=True)
         if self._judgement is None:
             return
         terminalreporter.section("contracts")

@@ -97,6 +97,56 @@ def test_a_gate_over_contracts_that_pytest_did_not_find_is_shut(pytester: pytest
     assert pytester.runpytest_inprocess().ret == 0
 
 
+OTHER = "def test_other():\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    ("ini", "words", "code", "said"),
+    [
+        ("", ["--contract-gate"], 10, "contracts: none was judged; `contract_paths` in *.ini names *found it unset"),
+        ("", ["--contract-gate", "tests"], 10, "contracts: none was judged; `contract_paths` in *"),
+        ("", ["--contract-gate", "-m", "contract"], 10, "contracts: none was judged; `contract_paths` in *"),
+        ("", ["-m", "contract"], 5, "contracts: none was judged; `contract_paths` in *"),
+        ("contract_paths = empty", ["--contract-gate"], 10, "contracts: none *found no contract in *empty"),
+        ("contract_paths = contracts", ["--contract-gate", "tests"], 10, "*`--contract-gate` stays shut: what pytest *"),
+        ("contract_paths = contracts", ["--contract-gate", "-k", "other"], 10, "*`--contract-gate` stays shut*"),
+        ("contract_paths = contracts\ntestpaths = tests", ["-m", "contract"], 5, "*but not judged: *scripted-v1.yaml"),
+        ("addopts = -p harness.pytest_plugin --contract-gate", [], 10, "contracts: none was judged*"),
+    ],
+)
+def test_a_gate_that_nothing_was_judged_for_is_shut(
+    pytester: pytest.Pytester, project: Write, ini: str, words: list[str], code: int, said: str
+) -> None:
+    project("held")
+    pytester.mkdir("empty")
+    pytester.mkdir("tests").joinpath("test_other.py").write_text(OTHER)
+    addopts = "" if "addopts" in ini else "addopts = -p harness.pytest_plugin\n"
+    pytester.makeini(f"[pytest]\n{ini}\n{addopts}")
+    result = pytester.runpytest_inprocess(*words)
+    result.stdout.fnmatch_lines([said])
+    assert result.ret == code
+
+
+@pytest.mark.parametrize(
+    "words", [["tests"], ["-k", "other"], ["--contract-gate", "--collect-only"], ["-m", "not contract"]]
+)
+def test_single_tests_need_no_contract_where_a_configuration_asks_for_the_gate(
+    pytester: pytest.Pytester, project: Write, words: list[str]
+) -> None:
+    project("held")
+    pytester.mkdir("tests").joinpath("test_other.py").write_text(OTHER)
+    pytester.makeini("[pytest]\naddopts = -p harness.pytest_plugin --contract-gate\n")
+    assert pytester.runpytest_inprocess(*words).ret == 0
+
+
+def test_what_the_fixture_judged_opens_a_gate(pytester: pytest.Pytester, project: Write) -> None:
+    project("held")
+    write_test(pytester, "verify_contract()")
+    result = run_test(pytester, "--contract-gate")
+    result.assert_outcomes(passed=1)
+    assert result.ret == 0
+
+
 def test_a_selection_is_a_part_and_said_so(pytester: pytest.Pytester, project: Write) -> None:
     from harness.rejudge import judged
 
