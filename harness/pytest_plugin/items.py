@@ -205,7 +205,7 @@ class ContractReporter:
         )
 
     def _nothing_was_judged(self) -> bool:
-        """Whoever asks for a gate asks for contracts; where a configuration asks, a run of single tests need have none."""
+        """Whoever asks for a gate asks for contracts; where a configuration does, single tests may have none."""
         asked = "--contract-gate" in self._config.invocation_params.args or not self._is_selection()
         return asked and not (self._units or self._verified or self._config.getoption("collectonly"))
 
@@ -219,8 +219,9 @@ class ContractReporter:
         if nothing and not contract_files(self._config):
             named = self._config.getini("contract_paths")
             found = f"no contract in {', '.join(map(str, named))}" if named else "it unset"
+            place = self._config.inipath or "a configuration file"
             yield (
-                f"contracts: none was judged; `contract_paths` in {self._config.inipath or 'a configuration file'} names "
+                f"contracts: none was judged; `contract_paths` in {place} names "
                 f'their files or folders, such as contract_paths = ["contracts"]; found {found}'
             )
         elif self._shut_by_nothing:

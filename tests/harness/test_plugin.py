@@ -108,7 +108,7 @@ OTHER = "def test_other():\n    pass\n"
         ("", ["--contract-gate", "-m", "contract"], 10, "contracts: none was judged; `contract_paths` in *"),
         ("", ["-m", "contract"], 5, "contracts: none was judged; `contract_paths` in *"),
         ("contract_paths = empty", ["--contract-gate"], 10, "contracts: none *found no contract in *empty"),
-        ("contract_paths = contracts", ["--contract-gate", "tests"], 10, "*`--contract-gate` stays shut: what pytest *"),
+        ("contract_paths = contracts", ["--contract-gate", "tests"], 10, "*stays shut: what pytest was told*"),
         ("contract_paths = contracts", ["--contract-gate", "-k", "other"], 10, "*`--contract-gate` stays shut*"),
         ("contract_paths = contracts\ntestpaths = tests", ["-m", "contract"], 5, "*but not judged: *scripted-v1.yaml"),
         ("addopts = -p harness.pytest_plugin --contract-gate", [], 10, "contracts: none was judged*"),
