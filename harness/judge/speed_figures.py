@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Literal
 
@@ -25,15 +26,19 @@ def readings(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
     """The cautious and the generous reading of all processes, whose numbers of rounds may differ."""
     # those of as many rounds are read at once: eight calls on few numbers each took a third of a verdict
     alike = [list(group) for _, group in groupby(times, lambda each: each.candidate.shape)]
-    fields = ("candidate", "baseline", "free_candidate", "free_baseline")
-    both = [
-        statistics.readings(*(np.stack([getattr(each, field) for each in group]) for field in fields))
-        for group in alike
-    ]
+    both = [_of_as_many_rounds(group) for group in alike]
     cautious, generous = (
         Reading(*(np.concatenate([getattr(one, field) for one in each], axis=-1) for field in READ))
         for each in zip(*both, strict=True)
     )
+    return cautious, generous
+
+
+def _of_as_many_rounds(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
+    fields = ("candidate", "baseline", "free_candidate", "free_baseline")
+    both = statistics.readings(*(np.stack([getattr(each, field) for each in times]) for field in fields))
+    stalled = np.log([each.stalled for each in times])
+    cautious, generous = (replace(one, whole=one.whole - stalled) for one in both)
     return cautious, generous
 
 

@@ -55,6 +55,28 @@ def test_disturbed_baselines_make_no_candidate_faster() -> None:
     assert (value(verdict, "disturbed_rounds"), value(verdict, "disturbed_processes")) == (48, 0)
 
 
+@pytest.mark.parametrize(
+    ("longer", "reason"), [(1.0, "held"), (SLOWED, "held"), (1.9 * SLOW / LEAST, "held"), (20.0, "candidate_stalls")]
+)
+def test_a_slow_pace_excuses_no_more_of_a_block_than_it_explains(longer: float, reason: str) -> None:
+    """Beside two of six rounds it is 1.8 times slower; there the candidate's first block takes so many times longer."""
+    runs = []
+    for number in range(12):
+        run = process(number, 1.5, [FREE, FREE, FREE, FREE, BUSY, BUSY], slowed="none")
+        assert run.timing is not None
+        blocks = list(run.timing.blocks)
+        late = next(i for i, block in enumerate(blocks) if block.pace == SLOW and block.arm == "graphed")
+        moved = (longer - 1) * blocks[late].seconds
+        blocks[late] = blocks[late].model_copy(update={"seconds": longer * blocks[late].seconds})
+        blocks[late + 1 :] = [
+            each.model_copy(update={"began": None if each.began is None else each.began + moved})
+            for each in blocks[late + 1 :]
+        ]
+        runs.append(replace(run, timing=run.timing.model_copy(update={"blocks": blocks})))
+    verdict = judged(runs, at_least=1.3)
+    assert verdict.reason == reason, verdict.message
+
+
 def test_without_paces_the_same_blocks_pass() -> None:
     """So the test above shows what the pace does, and older evidence is judged as it was."""
     runs = [process(number, 1.0, [FREE, *[BUSY] * 5]) for number in range(12)]
