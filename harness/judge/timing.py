@@ -99,7 +99,9 @@ def step_times(
     longer = [np.array([[slowed(block) for block in each[arm]] for each in kept]) for arm in arms]
     free = [times / factors for times, factors in zip(found, longer, strict=True)]
     left = [block for number, each in rounds.items() if number in left_out for block in each[part.candidate]]
-    return StepTimes(*found, *free, np.array([_step_seconds(block, part) / slowed(block) for block in left]))
+    excused = np.array([_step_seconds(block, part) / slowed(block) for block in left])
+    (candidate, baseline), (free_candidate, free_baseline) = found, free
+    return StepTimes(candidate, baseline, free_candidate, free_baseline, excused)
 
 
 def _require_enqueue(timing: TimingEvidence, block: Block) -> None:

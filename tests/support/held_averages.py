@@ -14,12 +14,14 @@ import optparse
 import queue
 import threading
 import weakref
+from array import array
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -260,6 +262,52 @@ IN_PLACE: dict[str, Callable[[], Kept]] = {
     "builtin method": of_builtin_method,
     "mapping's values": lambda: of_mapping(fresh()),
     "partial": lambda: seen_through(functools.partial(lambda each: each, average := fresh()), average),
+}
+
+
+Data = tuple[Callable[[], object], Callable[[], object]]  # a step that changes it, and what it holds
+
+
+def of_array(held: Any, key: Any = 0) -> Data:
+    holder = SimpleNamespace(held=held)
+
+    def step() -> None:
+        holder.held[key] += 1
+
+    return step, holder.held.tolist
+
+
+def of_objects() -> Data:
+    holder = SimpleNamespace(held=np.array([None, "a"], dtype=object))
+
+    def step() -> None:
+        holder.held[0] = "another"
+
+    return step, lambda: list(holder.held)
+
+
+def of_set() -> Data:
+    holder = SimpleNamespace(held={1})
+    return (lambda: holder.held.add(2)), lambda: set(holder.held)
+
+
+def of_bytes() -> Data:
+    held = bytearray(b"ab")
+    return (lambda: held.extend(b"c")), lambda: bytes(held)
+
+
+DATA: dict[str, Callable[[], Data]] = {
+    "numpy": lambda: of_array(np.zeros(3)),
+    "numpy, every other one backwards": lambda: of_array(np.zeros(6)[::-2]),
+    "numpy in two dimensions": lambda: of_array(np.zeros((2, 2), dtype=np.float16), (1, 0)),
+    "numpy of structures": lambda: of_array(np.zeros(2, dtype=[("reward", "f4"), ("done", "?")])["reward"]),
+    "numpy masked": lambda: of_array(np.ma.masked_array(np.zeros(2), [False, True])),
+    "numpy without dimensions": lambda: of_array(np.zeros(()), ()),
+    "numpy with NaN": lambda: of_array(np.array([0.0, np.nan])),
+    "numpy of objects": of_objects,
+    "set": of_set,
+    "bytes": of_bytes,
+    "numbers": lambda: of_array(array("d", [0.0, 1.0])),
 }
 
 

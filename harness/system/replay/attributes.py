@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from harness.system.replay.holders import Bindings, Memo
+from harness.system.replay.holders import Bindings, Memo, Values
 from harness.system.replay.reachable import Container, reach, tensors_of
 
 EMPTY = object()  # in a closure's cell
@@ -69,6 +69,8 @@ class Attributes:
                 continue
             if isinstance(container, Memo):
                 container.forget(before, lambda results: _is_made_of(results, kept))
+            elif isinstance(container, Values):
+                container.put_back(before)
             elif isinstance(container, Bindings):
                 _restore_bindings(container, before, kept)
             elif isinstance(container, dict):
@@ -106,7 +108,7 @@ def copied(container: Container) -> Any:
         return contents(container)
     if isinstance(container, Memo):
         return container.size()
-    if isinstance(container, Bindings):
+    if isinstance(container, Bindings | Values):
         return container.current()
     return dict(container) if isinstance(container, dict) else list(container)
 
@@ -124,6 +126,8 @@ def _holds_the_same(container: Container, before: Any) -> bool:
         return contents(container) is before
     if isinstance(container, Memo):
         return bool(container.size() == before)
+    if isinstance(container, Values):
+        return container.is_as(before)
     if isinstance(container, Bindings):
         container = container.current()
     if isinstance(container, dict):

@@ -13,6 +13,7 @@ import queue
 import sys
 import threading
 import weakref
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
@@ -29,6 +30,7 @@ from types import (
 )
 from typing import Any
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -47,6 +49,7 @@ _VIEWS: tuple[type, ...] = (
 )
 _FAMILIAR = {"torch", "numpy", "builtins"} | set(sys.stdlib_module_names)
 _ITERATORS = ("builtins", "itertools")
+LARGEST = 2**28  # bytes: a data set in one array is no training's state, and each trial execution would copy it
 LOCALS = "<locals>"  # in the path to what a generator's variables hold
 _SET, _DELETE = object.__setattr__, object.__delattr__
 LruCache = functools._lru_cache_wrapper
@@ -130,6 +133,42 @@ class Memo:
         fake = any(isinstance(each, FakeTensor) for result in results for each in _leaves(result))
         if fake or (before == 0 and not is_kept(results)):
             self.owner.cache_clear()
+
+
+class Values:
+    """Data that is changed in place and holds no tensor: numpy's arrays, sets, arrays of bytes and of numbers."""
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+
+    @staticmethod
+    def has(value: object) -> bool:
+        """Whether it is such data, that anybody can change. What nobody has room for a copy of is left alone."""
+        if isinstance(value, np.ndarray):
+            return bool(value.flags.writeable) and value.nbytes <= LARGEST
+        return isinstance(value, set | bytearray | array) and sys.getsizeof(value) <= LARGEST
+
+    def current(self) -> Any:
+        """A copy."""
+        return self.owner.copy() if isinstance(self.owner, np.ndarray | set) else self.owner[:]
+
+    def is_as(self, before: Any) -> bool:
+        """Whether it holds what the copy does, NaN for NaN."""
+        if not isinstance(self.owner, np.ndarray):
+            return bool(self.owner == before)
+        if self.owner.dtype.hasobject:
+            return all(each is other for each, other in zip(self.owner.flat, before.flat, strict=True))
+        return bool(self.owner.tobytes() == before.tobytes())
+
+    def put_back(self, before: Any) -> None:
+        """Make it hold what the copy does."""
+        if isinstance(self.owner, set):
+            self.owner.clear()
+            self.owner.update(before)
+        elif isinstance(self.owner, np.ndarray):
+            self.owner[...] = before
+        else:
+            self.owner[:] = before
 
 
 def data_of(kind: type) -> Iterator[tuple[str, Any]]:

@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 from types import CellType
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from harness.system.replay import generators
 from harness.system.replay.attributes import EMPTY, contents, copied
-from harness.system.replay.holders import Bindings, Memo
+from harness.system.replay.holders import Bindings, Memo, Values
 from harness.system.replay.kept_tensors import KeptTensors, owner_of
 from harness.system.replay.reachable import Container, Reachable, reach
 
@@ -30,7 +32,11 @@ class HostChanges:
     def __init__(self, roots: Sequence[object], *, of_device: bool) -> None:
         """of_device: whether replays are of a device's graph, which has nothing of what torch does on the CPU."""
         found = reach(*roots)
-        self._before = [(container, copied(container), found.paths[id(container)]) for container in found.containers]
+        self._before = [
+            (each, copied(each), found.paths[id(each)])
+            for each in found.containers
+            if of_device or not _is_of_a_tensor(each, found)
+        ]
         self._generators = generators.global_generators() | found.generators
         self._of_device = of_device
         self._in_place = {path: (each, each._version) for path, each in _on_host(found)} if of_device else {}
@@ -76,6 +82,16 @@ def _on_host(found: Reachable) -> Iterator[tuple[str, Tensor]]:
             yield from ((f"{held_at}.{key}", each) for key, each in state.items() if _is_of_host(each))
 
 
+def _is_of_a_tensor(container: Container, found: Reachable) -> bool:
+    """Whether it is an array in the memory of a tensor: what a replay computes there is done again."""
+    array = container.owner if isinstance(container, Values) else None
+    return isinstance(array, np.ndarray) and any(
+        np.may_share_memory(array, torch.empty(0, dtype=torch.uint8).set_(each.untyped_storage()).numpy())
+        for each in found.tensors.values()
+        if _is_of_host(each) and each.layout is torch.strided
+    )
+
+
 def _is_of_host(value: object) -> bool:
     return isinstance(value, Tensor) and value.device.type == "cpu" and not (value.is_inference() or value.is_pinned())
 
@@ -85,9 +101,8 @@ def _differences(container: Container, before: Any, path: str) -> Iterator[tuple
     entries: Iterator[tuple[Any, str, Any, Any]]
     if isinstance(container, CellType):
         entries = iter([(None, path, before, contents(container))])
-    elif isinstance(container, Memo):
-        if container.size() != before:
-            yield None, path, f"{before} results kept, then {container.size()}"
+    elif isinstance(container, Memo | Values):
+        yield from ((None, path, how) for how in _difference_of_all(container, before))
         return
     elif isinstance(container, Bindings):
         bound = container.current()
@@ -108,6 +123,15 @@ def _differences(container: Container, before: Any, path: str) -> Iterator[tuple
     for key, place, was, now in entries:
         if was is not now and not (isinstance(was, _PLAIN) and type(was) is type(now) and was == now):
             yield key, place, _manner(was, now)
+
+
+def _difference_of_all(container: Memo | Values, before: Any) -> Iterator[str]:
+    """The manner in which something differs that is told as one."""
+    if isinstance(container, Values):
+        if not container.is_as(before):
+            yield f"{type(container.owner).__name__}, changed in place"
+    elif container.size() != before:
+        yield f"{before} results kept, then {container.size()}"
 
 
 def _manner(was: Any, now: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from harness.system.replay.found_state import same
-from harness.system.replay.holders import Bindings, Memo
+from harness.system.replay.holders import Bindings, Memo, Values
 from harness.system.replay.reachable import Container, reach
 
 
@@ -53,7 +53,7 @@ class KeptTensors:
 
 def owner_of(container: Container) -> object:
     """What is changed through it: each walk has bindings of its own over the same names."""
-    return container.owner if isinstance(container, Bindings) else container
+    return container.owner if isinstance(container, Bindings | Values) else container
 
 
 def _held(containers: Iterable[Container]) -> Iterator[tuple[Container, Any, Tensor]]:
@@ -65,7 +65,7 @@ def _held(containers: Iterable[Container]) -> Iterator[tuple[Container, Any, Ten
                 entries = [(None, container.cell_contents)]
             except ValueError:  # an empty one
                 continue
-        elif isinstance(container, Memo):
+        elif isinstance(container, Memo | Values):
             continue
         elif isinstance(container, Bindings):
             entries = container.current().items()

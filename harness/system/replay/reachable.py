@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
@@ -25,7 +26,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from harness.system.replay import holders
 from harness.system.replay.generators import Accessors, accessors_of
-from harness.system.replay.holders import ATOMS, NAMESPACES, Bindings, LruCache, Memo
+from harness.system.replay.holders import ATOMS, NAMESPACES, Bindings, LruCache, Memo, Values
 
 _LIBRARIES = {"torch", "numpy", "triton", "harness", "builtins", "functorch", "cuda"} | set(sys.stdlib_module_names)
 # A Lightning module names its trainer, and a trainer everything: batches, loggers, what it has counted.
@@ -35,7 +36,7 @@ _OF_MODULES = frozenset(vars(nn.Module()))
 # What torch keeps of every optimizer: state and groups are found as such, its hooks are functions of others.
 _OF_OPTIMIZERS = re.compile(r"state|param_groups|defaults|_optimizer_.*")
 _RESULT = "()"  # in the path to what a function keeps of its results
-Container = dict[Any, Any] | list[Any] | deque[Any] | CellType | Bindings | Memo
+Container = dict[Any, Any] | list[Any] | deque[Any] | CellType | Bindings | Memo | Values
 
 
 @dataclass
@@ -182,6 +183,8 @@ class _Walk:
         if isinstance(value, CellType):
             self._hold(value, path)
             return [("", value.cell_contents)] if holders.is_filled(value) else []
+        if Values.has(value):
+            self._hold(Values(value), path)
         entries: list[tuple[str, Any]] = []
         if isinstance(value, dict):
             self._hold(value, path)
@@ -190,6 +193,8 @@ class _Walk:
             if isinstance(value, list | deque):
                 self._hold(value, path)
             entries = [(str(index), each) for index, each in enumerate(value)]
+        elif isinstance(value, np.ndarray) and value.dtype.hasobject:
+            entries = [(str(index), each) for index, each in enumerate(value.flat)]
         return entries + self._attributes(path, value)
 
     def _attributes(self, path: str, value: Any) -> list[tuple[str, Any]]:

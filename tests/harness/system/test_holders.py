@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import held_averages
+import numpy as np
 import pytest
 import torch
-from held_averages import IN_PLACE, REBOUND, TABLE
+from held_averages import DATA, IN_PLACE, REBOUND, TABLE
 from torch import Tensor, nn
 
 from harness.system.built import StepFunction
+from harness.system.replay import holders
 from harness.system.replay.found_state import found_state
+from harness.system.replay.holders import Values
 from harness.system.replay.host_changes import HostChanges
 from harness.system.replay.kept_tensors import KeptTensors
 from harness.system.replay.reachable import reach
@@ -70,6 +73,45 @@ def test_a_result_that_is_kept_there_is_kept_up_with_replays(name: str) -> None:
     kept.find({"average": read()})
     kept.bind({"average": (newer := torch.full((2,), 9.0))})
     assert read() is newer
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_a_trial_leaves_no_trace_in_data_without_tensors(name: str) -> None:
+    step, read = DATA[name]()
+    before = read()
+    with StateGuard(dict, [step]) as guard:
+        step()
+        assert str(read()) != str(before)
+        guard.restore()
+    assert str(read()) == str(before)
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_data_that_is_changed_in_place_is_told_where_it_is(name: str) -> None:
+    step, _ = DATA[name]()
+    quiet, changes = (HostChanges([step], of_device=False) for _ in range(2))
+    assert quiet.found(KeptTensors([step])) == []
+    step()
+    [told] = changes.found(KeptTensors([step]))
+    assert "held" in told
+    assert told.endswith("changed in place)")
+
+
+def test_an_array_in_the_memory_of_a_tensor_is_changed_by_replays_too() -> None:
+    average = torch.zeros(2)
+    array = average.numpy()
+    step = lambda: (average.add_(1), array)
+    changes = [HostChanges([step], of_device=each) for each in (False, True)]
+    step()  # type: ignore[no-untyped-call]
+    assert [len(each.found(KeptTensors([step]))) for each in changes] == [0, 2]
+
+
+def test_what_nobody_has_room_for_a_copy_of_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holders, "LARGEST", 1000)
+    arrays = [np.zeros(125), np.zeros(126), np.zeros(2)]
+    arrays[2].flags.writeable = False
+    found = reach(lambda: arrays)
+    assert [each.owner is arrays[0] for each in found.containers if isinstance(each, Values)] == [True]
 
 
 class Reads:
