@@ -23,6 +23,7 @@ from harness.pytest_plugin.shared_runs import PlannedContract, SharedRuns, plan_
 
 UNDECIDED = (Status.INCONCLUSIVE, Status.NOT_RUN)
 _PROPERTY = "contract.unit"
+_SELECTING = ("keyword", "--contract-workload", "--contract-tag", "collectonly")  # options that leave units out
 _FILES = pytest.StashKey[dict[Path, Path]]()
 
 
@@ -98,12 +99,13 @@ class ContractItem(pytest.Item):
         self.planned, self.unit = planned, unit
         self.verdict: Verdict | None = None
         self._failure = ""
+        # a mark may skip it before its set-up: it was asked for all the same
+        self.user_properties.append((_PROPERTY, unit.model_dump_json()))
+        self.user_properties.append(("contract.file", str(self.path)))
 
     def setup(self) -> None:
         self.verdict, evidence = shared_runs(self.config).judged(self.planned, self.unit)
         self._failure = failure_text(self.planned.loaded, self.planned.claim(self.unit.claim), self.verdict, evidence)
-        self.user_properties.append((_PROPERTY, self.unit.model_dump_json()))
-        self.user_properties.append(("contract.file", str(self.path)))
         self.user_properties.extend(properties(self.verdict))
         if self.verdict.status is Status.ERROR:
             pytest.fail(escaped_lines(self._failure), pytrace=False)
@@ -130,7 +132,9 @@ class ContractReporter:
 
     def __init__(self, config: pytest.Config, root: Path) -> None:
         self.root, self._config = root, config
-        self._units: dict[str, tuple[Path, Unit]] = {}
+        self._asked: dict[str, tuple[Path, Unit]] = {}  # units that pytest came to, by their node ids
+        self._units: dict[str, tuple[Path, Unit]] = {}  # and those of them that were judged
+        self._left_out = False
         self._other_failed = False
         self._judgement: session.Judgement | None = None
         self._problem: str | None = None
@@ -148,8 +152,10 @@ class ContractReporter:
         properties = dict(report.user_properties)
         if _PROPERTY in properties:
             unit = Unit.model_validate_json(str(properties[_PROPERTY]))
-            self._units.setdefault(report.nodeid, (Path(str(properties["contract.file"])), unit))
-            return
+            asked = self._asked.setdefault(report.nodeid, (Path(str(properties["contract.file"])), unit))
+            if STATUS in properties:
+                self._units.setdefault(report.nodeid, asked)
+                return
         self._verified += report.when == "call" and STATUS in properties
         self._other_failed |= report.failed
 
@@ -166,7 +172,9 @@ class ContractReporter:
 
     def _judge_what_ran(self, pytest_session: pytest.Session) -> None:
         stopped = pytest_session.shouldstop or pytest_session.shouldfail  # `-x` leaves units out, and ends with 1
-        finished = not stopped and pytest_session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
+        ended = pytest_session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
+        self._left_out = ended and self._any_left_out(pytest_session)
+        finished = ended and not (stopped or self._left_out)
         options = options_of(self._config)
         self._not_judged = self._contracts_not_judged()
         self._shut_by_nothing = options.gate and self._nothing_was_judged()
@@ -175,11 +183,11 @@ class ContractReporter:
             if shut and pytest_session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
                 pytest_session.exitstatus = ExitCode.UNDECIDED
             return
-        files = {path for path, _ in self._units.values()}
+        files = {path for path, _ in self._asked.values()}
         planned = [plan_file(path, session.VerifyOptions()) for path in sorted(files)]
-        units = [unit for _, unit in self._units.values()]
+        asked, units = ([unit for _, unit in some.values()] for some in (self._asked, self._units))
         try:
-            self._judgement = SharedRuns(self.root).write_directory(planned, units, options, finished=finished)
+            self._judgement = SharedRuns(self.root).write_directory(planned, asked, units, options, finished=finished)
         except (HarnessError, OSError) as error:
             self._problem = str(error)
             pytest_session.exitstatus = ExitCode.ERROR
@@ -188,6 +196,13 @@ class ContractReporter:
             other = ExitCode.VIOLATED if self._other_failed else ExitCode.HELD
             undecided = ExitCode.UNDECIDED if shut else ExitCode.HELD
             pytest_session.exitstatus = self._judgement.exit_code or other or undecided
+        elif pytest_session.exitstatus == pytest.ExitCode.OK:  # `pytest.exit` may have been given any code
+            pytest_session.exitstatus = self._judgement.exit_code
+
+    def _any_left_out(self, pytest_session: pytest.Session) -> bool:
+        """Whether the session ended before it came to some unit; under xdist its workers have the items."""
+        units = (item for item in pytest_session.items if isinstance(item, ContractItem))
+        return not self._config.getoption("collectonly") and any(item.nodeid not in self._asked for item in units)
 
     def _contracts_not_judged(self) -> list[Path]:
         """Files of `contract_paths` of which no unit was judged, unless the command line selects what is judged."""
@@ -200,13 +215,14 @@ class ContractReporter:
         config = self._config
         return (
             config.args_source is pytest.Config.ArgsSource.ARGS
-            or any(config.getoption(name) for name in ("keyword", "--contract-workload", "collectonly"))
+            or any(config.getoption(name) for name in _SELECTING)
             or config.getoption("markexpr") not in ("", "contract")
         )
 
     def _nothing_was_judged(self) -> bool:
         """Whoever asks for a gate asks for contracts; where a configuration does, single tests may have none."""
-        asked = "--contract-gate" in self._config.invocation_params.args or not self._is_selection()
+        named = "--contract-gate" in self._config.invocation_params.args
+        asked = named or bool(self._asked) or self._left_out or not self._is_selection()
         return asked and not (self._units or self._verified or self._config.getoption("collectonly"))
 
     def _missing(self) -> Iterator[str]:
@@ -225,7 +241,9 @@ class ContractReporter:
                 f'their files or folders, such as contract_paths = ["contracts"]; found {found}'
             )
         elif self._shut_by_nothing:
-            yield "contracts: none was judged, and `--contract-gate` stays shut: what pytest was told to run has none"
+            skipped = "the session ended before" if self._left_out else "what was selected was skipped"
+            why = skipped if self._asked or self._left_out else "what pytest was told to run has none"
+            yield f"contracts: none was judged, and `--contract-gate` stays shut: {why}"
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self._problem is not None:

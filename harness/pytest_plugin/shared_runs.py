@@ -87,6 +87,7 @@ class SharedRuns:
     def write_directory(
         self,
         planned: Sequence[PlannedContract],
+        asked: Sequence[Unit],
         judged: Sequence[Unit],
         options: session.VerifyOptions,
         *,
@@ -94,13 +95,14 @@ class SharedRuns:
     ) -> session.Judgement:
         """Make the run directory of the units that were judged, from the evidence below `root`.
 
+        asked: these, and others that were selected and not judged, as by a mark that skips them: the gate counts them.
         A session that did not finish leaves units out: its directory stays INCOMPLETE, and says so.
         """
         contracts = [item.loaded for item in planned]
         names = {name for unit in judged for name in unit.runs}
         runs = [run for item in planned for run in item.plan.runs if run.id in names]
         waivers = [waiver for item in planned for waiver in item.waivers]
-        narrowed = _narrowed(planned, judged, options)
+        narrowed = _narrowed(planned, asked, options)
         described = session.header_of(contracts, Plan(list(judged), runs), narrowed, self._started, waivers)
         final = options.reports / session.directory_name(self._started, options)
         require_place(final)
@@ -122,11 +124,11 @@ class SharedRuns:
 
 
 def _narrowed(
-    planned: Sequence[PlannedContract], judged: Sequence[Unit], options: session.VerifyOptions
+    planned: Sequence[PlannedContract], asked: Sequence[Unit], options: session.VerifyOptions
 ) -> session.VerifyOptions:
     """The options with the claims and workloads that were selected, where some of the contracts' were not."""
     everything = [claim for item in planned for claim in item.loaded.contract.claims]
-    claims, workloads = {unit.claim for unit in judged}, {unit.workload for unit in judged}
+    claims, workloads = {unit.claim for unit in asked}, {unit.workload for unit in asked}
     return replace(
         options,
         claims=tuple(sorted(claims)) if claims != {claim.id for claim in everything} else (),

@@ -157,6 +157,70 @@ def test_a_selection_is_a_part_and_said_so(pytester: pytest.Pytester, project: W
     assert (outcome.counts.planned, outcome.exit_code, outcome.view.narrowed()) == (1, 0, "workloads: also_held")
 
 
+SKIPS = """
+import pytest
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "[violated]" in item.name:
+            item.add_marker(pytest.mark.skip(reason="not today"))
+"""
+ENDS = """
+import pytest
+
+
+def pytest_runtest_setup(item):
+    if "[violated]" in item.name:
+        pytest.exit("enough", returncode=0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("behaviours", "gate", "code"),
+    [
+        (("held", "violated"), ["--contract-gate"], 10),
+        (("held", "violated"), [], 0),
+        (("violated",), ["--contract-gate"], 10),
+    ],
+)
+def test_a_unit_that_a_mark_skips_was_asked_for(
+    behaviours: tuple[str, ...], gate: list[str], code: int, pytester: pytest.Pytester, project: Write
+) -> None:
+    """A mark selects nothing: to call the rest a part would open the gate over what it hides."""
+    project(*behaviours)
+    with (pytester.path / "conftest.py").open("a") as file:
+        file.write(SKIPS)
+    result = pytester.runpytest_inprocess("contracts", *gate)
+    assert result.ret == code
+    if "held" in behaviours:
+        result.stdout.fnmatch_lines(["2 planned · 1 held · 0 violated · 0 undecided · 1 not run · 0 errors"])
+        result.stdout.fnmatch_lines(["PARTLY DECIDED: *1 of 2 planned units held (1 not run)."])
+    else:
+        result.stdout.fnmatch_lines(["*`--contract-gate` stays shut: what was selected was skipped"])
+
+
+@pytest.mark.parametrize(
+    ("behaviours", "gate", "code"),
+    [
+        (("held", "violated"), "", 12),
+        (("held", "violated"), "--contract-gate", 12),
+        (("violated",), "--contract-gate", 10),
+    ],
+)
+def test_a_session_that_somebody_ends_with_0_has_not_finished(
+    behaviours: tuple[str, ...], gate: str, code: int, pytester: pytest.Pytester, project: Write
+) -> None:
+    project(*behaviours)
+    pytester.makeini(f"[pytest]\ncontract_paths = contracts\naddopts = -p harness.pytest_plugin {gate}\n")
+    with (pytester.path / "conftest.py").open("a") as file:
+        file.write(ENDS)
+    result = pytester.runpytest_inprocess("contracts")
+    assert result.ret == code
+    if code == 10:
+        result.stdout.fnmatch_lines(["*`--contract-gate` stays shut: the session ended before"])
+
+
 def test_a_failure_reads_like_an_assertion(pytester: pytest.Pytester, project: Write) -> None:
     project("violated")
     result = pytester.runpytest_inprocess("contracts")
@@ -289,6 +353,17 @@ def test_a_tag_can_be_selected(pytester: pytest.Pytester, project: Write) -> Non
     pytester.runpytest_inprocess("contracts", "--contract-tag", "cpu").assert_outcomes(passed=1)
     [run] = (pytester.path / "harness-reports").iterdir()
     assert json.loads((run / "run.json").read_text())["narrowed"]["tags"] == ["cpu"]
+
+
+def test_a_tag_selects_a_part_of_a_gate(pytester: pytest.Pytester, project: Write) -> None:
+    """A contract without the tag is no more left out by mistake than with `-k` or `--contract-workload`."""
+    from scripted_system import contract_text
+
+    folder = project("held")
+    tagged(folder, "nightly")
+    (folder / "more-v1.yaml").write_text(contract_text("held", identity="more-v1", claim="MORE-001"))
+    assert pytester.runpytest_inprocess("--contract-gate", "--contract-tag", "nightly").ret == 0
+    assert pytester.runpytest_inprocess("--contract-gate").ret == 0
 
 
 def test_a_tag_that_no_claim_has_is_an_error(pytester: pytest.Pytester, project: Write) -> None:

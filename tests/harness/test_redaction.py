@@ -151,7 +151,7 @@ def test_pytest_follows_ci(contracts: Path, monkeypatch: pytest.MonkeyPatch, tmp
     for unit in planned.plan.units:
         shared.judged(planned, unit)
     options = session.VerifyOptions(command=("pytest", str(contracts.resolve())))
-    judgement = shared.write_directory([planned], planned.plan.units, options, finished=True)
+    judgement = shared.write_directory([planned], planned.plan.units, planned.plan.units, options, finished=True)
     assert judgement.run_directory is not None
     assert bool(names_in(judgement.run_directory)) is not bool(ci)
 
