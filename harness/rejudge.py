@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from harness import session
 from harness.contract.load import LoadedContract, load_contracts
+from harness.contract.schema import Contract
 from harness.errors import ContractError, ContractErrors, EvidenceError, UsageError
 from harness.evidence import layout
 from harness.report.together import side_by_side
@@ -75,15 +76,23 @@ def shown_together(runs: Sequence[Path]) -> tuple[list[Bundle], session.Judgemen
 def _judged(bundles: Sequence[Bundle], contracts: Path | None = None, *, gate: bool = False) -> session.Judgement:
     loaded = load_contracts([contracts]) if contracts is not None else copies(bundles)
     judgement = session.judge_bundles(bundles, loaded, gate=gate)
-    view = judgement.view if contracts is not None else _with_contradictions(judgement.view, bundles)
+    own = loaded if contracts is None else _readable_copies(bundles)
+    view = _with_contradictions(judgement.view, bundles, None if own is None else [one.contract for one in own])
     return replace(judgement, view=replace(view, drill=_drill_record(bundles[0])))
 
 
-def _with_contradictions(view: ReportView, bundles: Sequence[Bundle]) -> ReportView:
-    """The view, with what a header claims and its directory denies; in its part, too."""
+def _readable_copies(bundles: Sequence[Bundle]) -> list[LoadedContract] | None:
+    """The runs' own copies of their contracts, where they are judged by others; None where these cannot be read."""
+    with suppress(EvidenceError, ContractError, UsageError):  # what was changed of them is told as altered
+        return copies(bundles)
+    return None
+
+
+def _with_contradictions(view: ReportView, bundles: Sequence[Bundle], own: Sequence[Contract] | None) -> ReportView:
+    """The view, with what a header claims and its directory denies; in its part, too. own: copies of the contracts."""
     names = part_names(bundles) if view.parts else [bundle.path.name for bundle in bundles]
     against = {
-        name: tuple(f"{name}: {line}" for line in contradictions(bundle, view.contracts))
+        name: tuple(f"{name}: {line}" for line in contradictions(bundle, own))
         for name, bundle in zip(names, bundles, strict=True)
     }
     parts = [

@@ -17,14 +17,18 @@ from harness.run_directory.bundle import Bundle
 from harness.run_directory.names import shown
 
 
-def contradictions(bundle: Bundle, contracts: Sequence[Contract]) -> list[str]:
-    """One line for each thing that the header claims and the directory denies; `contracts` are its own copies."""
-    found = [*_narrowing(bundle, contracts), *_runs(bundle), *_machine(bundle), *_waivers(bundle)]
+def contradictions(bundle: Bundle, contracts: Sequence[Contract] | None) -> list[str]:
+    """One line for each thing that the header claims and the directory denies.
+
+    contracts: its own copies; None where they cannot be read, so that nothing says which names they have.
+    """
+    unknown = _unknown_names(bundle, contracts) if contracts is not None else ()
+    found = [*unknown, *_narrowing(bundle), *_runs(bundle), *_machine(bundle), *_waivers(bundle)]
     return [f"{layout.HEADER}: {line}" for line in dict.fromkeys(found)]
 
 
-def _narrowing(bundle: Bundle, contracts: Sequence[Contract]) -> Iterator[str]:
-    """Names that nothing was narrowed to, and units beyond the part that was asked for."""
+def _unknown_names(bundle: Bundle, contracts: Sequence[Contract]) -> Iterator[str]:
+    """Names that nothing was narrowed to."""
     narrowed = bundle.header.narrowed
     claims = [claim for contract in contracts for claim in contract.claims]
     workloads = {name for claim in claims for name in claim.judged_on}
@@ -38,6 +42,11 @@ def _narrowing(bundle: Bundle, contracts: Sequence[Contract]) -> Iterator[str]:
         for name in names:
             if name not in there:
                 yield f"it was narrowed to {kind} {shown(name)}, which no contract here has"
+
+
+def _narrowing(bundle: Bundle) -> Iterator[str]:
+    """Units beyond the part that was asked for."""
+    narrowed = bundle.header.narrowed
     for unit in bundle.header.units:
         if not narrowed.asks_for(unit):
             yield f"{shown(unit.claim)} on {shown(unit.workload)} is planned, and its `narrowed` leaves it out"

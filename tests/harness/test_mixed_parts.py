@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -165,6 +166,25 @@ def test_a_later_attempt_with_a_waiver_does_not_waive_the_first(harness: Call) -
     forge(PARTS[0] / "run.json", lambda header: header.update(started_at="2026-01-01T00:00:00+00:00"))
     code, said = harness("judge", "--gate", *PARTS)
     assert (code, " · 1 waived" in said) == (1, False)
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_header_is_held_against_its_directory_whatever_contracts_it_is_judged_by(
+    harness: Call, readable: bool
+) -> None:
+    """`--contracts` let a header pass that says of a waiver's last day, or of its part, what its own files deny."""
+    waive("violated", -3)
+    run_part(harness, PARTS[0])
+    by_others = ("judge", "--gate", "--contracts", "contracts", PARTS[0])
+    assert harness(*by_others)[0] == 1
+    forge(PARTS[0] / "run.json", lambda header: header["waivers"][0].update(expired=False))
+    if not readable:
+        copy = PARTS[0] / "contracts/scripted-v1.yaml"
+        copy.write_text(copy.read_text().replace("kind: trajectory_match", "kind: one_that_went_away"))
+        digest = hashlib.sha256(copy.read_bytes()).hexdigest()
+        forge(PARTS[0] / "run.json", lambda header: header["digests"]["contracts"].update({"scripted-v1": digest}))
+    code, said = harness(*by_others)
+    assert (code, "the waiver of SCRIPT-001 on violated stands in no file of waivers/" in said) == (12, True)
 
 
 COMMANDS: list[tuple[str | Path, ...]] = [
