@@ -49,9 +49,10 @@ def judge(
     ] = None,
 ) -> None:
     """Judge the evidence of run directories again, without a GPU."""
-    if badge and (check or write):
-        got = "--check" if check else "--write"
-        raise UsageError("--badge is of the verdicts that are printed", got=got, remedy=f"leave out --badge or {got}")
+    if check or write:
+        refuse_of_printed("--check" if check else "--write", {"--badge": badge, "--contracts": contracts})
+    if check and write:
+        raise UsageError("--check writes nothing", got="--write", remedy="leave out --check or --write")
     if out is not None:
         refuse_beside_out({"--check": check, "--write": write})
         refuse_used(out, run_directories)
@@ -89,6 +90,14 @@ def print_verdicts(
     if as_json:  # text says it at its top
         _print_warnings(judgement)
     return judgement.exit_code
+
+
+def refuse_of_printed(option: str, options: Mapping[str, object]) -> None:
+    """Raise UsageError when one of these, by name, was given beside `option`, which is of what was recorded."""
+    for name, value in options.items():
+        if value is not None:
+            rule = f"{name} is of the verdicts that are printed"
+            raise UsageError(rule, got=option, remedy=f"leave out {name} or {option}")
 
 
 def refuse_beside_out(options: Mapping[str, bool]) -> None:

@@ -75,3 +75,18 @@ def test_a_changed_file_is_not_green(called: Called, parts: list[str]) -> None:
 def test_with_what_prints_no_verdicts_it_is_refused(called: Called, parts: list[str], option: str) -> None:
     assert called("judge", option, "--badge", "badge.json", *parts) == 2
     assert not Path("badge.json").exists()
+
+
+@pytest.mark.parametrize("option", ["--check", "--write"])
+def test_other_contracts_are_refused_beside_what_judges_by_the_runs_own(
+    called: Called, parts: list[str], option: str
+) -> None:
+    """They were let pass and not read: a gate by the contracts of today was one by those of that day."""
+    path = Path("contracts/scripted-v1.yaml")
+    path.write_text(path.read_text().replace("steps: 5,", "steps: 6,"))
+    assert called("judge", "--gate", "--contracts", "contracts", *parts) == 10
+    assert called("judge", "--gate", option, "--contracts", "contracts", *parts) == 2
+
+
+def test_nothing_is_written_by_a_check_and_it_says_so(called: Called, parts: list[str]) -> None:
+    assert called("judge", "--check", "--write", *parts) == 2
