@@ -97,6 +97,7 @@ def verify(
     Whatever ends it early (also KeyboardInterrupt, and SystemExit on SIGTERM) leaves the evidence so far, marked
     INCOMPLETE, and carries a note that says where; with `options.resume` such a directory is gone on with.
     """
+    refuse_fault_of_gate(options)
     contracts = load_contracts(paths)
     options = of_tags(contracts, options)
     waivers = find_waivers(paths, options.waivers)
@@ -104,6 +105,12 @@ def verify(
         refuse(contracts, waivers)
     with baselines(contracts, options) as checkout:
         return _verified(contracts, waivers, options, checkout, watch, interpreters)
+
+
+def refuse_fault_of_gate(options: VerifyOptions) -> None:
+    """Raise UsageError for a gate with a planted fault, which would be open where the fault survives."""
+    if options.gate and options.fault is not None:
+        raise UsageError("a gate plants no fault", got=f"--fault {options.fault}", remedy="leave out --gate or --fault")
 
 
 def of_tags(contracts: Sequence[LoadedContract], options: VerifyOptions) -> VerifyOptions:

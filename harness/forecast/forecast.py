@@ -28,6 +28,7 @@ def forecast_verify(paths: Sequence[Path], options: session.VerifyOptions) -> Fo
 
     A baseline's commit is checked out, and removed again: its systems have to say what they are.
     """
+    session.refuse_fault_of_gate(options)
     contracts = load_contracts(paths)
     options = session.of_tags(contracts, options)
     refuse_lint_errors(contracts, find_waivers(paths, options.waivers), paths, options.wall_limit_s)

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from harness.commands import judge, report
 from harness.commands.application import application
+from harness.errors import UsageError
 from harness.run_directory.bundle import read_bundle
 
 
@@ -37,6 +38,15 @@ def test_a_fault_may_have_any_name(fault: str, contract: Path, capsys: pytest.Ca
     assert f"The fault <code>{fault}</code> was planted in this run on purpose." in (
         directory / "report.html"
     ).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("plan", [[], ["--plan"]])
+def test_a_gate_plants_no_fault(plan: list[str], contract: Path) -> None:
+    """It was open where the fault had survived, over a directory that `judge --gate` refuses."""
+    planted = CliRunner().invoke(application([]), ["verify", str(contract), "--gate", "--fault", "one_batch", *plan])
+    assert isinstance(planted.exception, UsageError)
+    assert str(planted.exception) == "a gate plants no fault; found --fault one_batch; leave out --gate or --fault"
+    assert not Path("harness-reports").exists()
 
 
 def test_a_drill_plants_a_fault_named_drill(contract: Path, capsys: pytest.CaptureFixture[str]) -> None:
