@@ -30,12 +30,13 @@ from harness.commands.printing import print_forecast, print_shard, recorded_in
 from harness.contract.load import load_contracts
 from harness.drill import drill as fire_drill
 from harness.drill import matrix
+from harness.errors import ExitCode
 from harness.fleet import gate as fleet
 from harness.fleet.engines import engine
 from harness.fleet.shards import drill_shards
 from harness.linted import refuse_lint_errors
 from harness.report.progress import Progress
-from harness.standard_streams import print_json, print_lines
+from harness.standard_streams import print_error, print_json, print_lines
 
 
 def drill(
@@ -87,4 +88,7 @@ def drill_on(on: str | None, gpus: str | None, paths: Sequence[Path], directory:
     contracts = load_contracts(paths)
     refuse_lint_errors(contracts)
     jobs_of, shards = engine(on, gpus), drill_shards(contracts)
+    if not shards:
+        print_error("no claim here names a fault: nothing is drilled")
+        return ExitCode.UNDECIDED
     return fleet.worst(fleet.run_shards(shards, jobs_of, directory, print_shard, redact_words(redact)).values())

@@ -130,5 +130,5 @@ def run_directories(shards: Sequence[Shard], directory: Path) -> list[Path]:
 
 def worst(codes: Iterable[int]) -> int:
     """The exit code of several drills; one that nobody knows counts as an error."""
-    seen = set(codes) - {ExitCode.HELD}
-    return next((code for code in WORST_FIRST if code in seen), ExitCode.ERROR if seen else ExitCode.HELD)
+    seen = {code if code in (*WORST_FIRST, ExitCode.HELD) else ExitCode.ERROR for code in codes}
+    return next((code for code in WORST_FIRST if code in seen), ExitCode.HELD)

@@ -6,7 +6,8 @@ No shard waits for another: what shares runs lies in one, and a claim is never d
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 
 from harness.contract.claims import AnyClaim, parts_of
@@ -48,17 +49,20 @@ def gate_shards(contracts: Sequence[LoadedContract]) -> list[Shard]:
                 rest.append(claim.id)
         if rest:
             others.append(_shard(loaded.contract.id, loaded, tuple(rest)))
-    return timed + sorted(others, key=lambda shard: -len(shard.claims))
+    return _named_apart(timed + sorted(others, key=lambda shard: -len(shard.claims)))
 
 
 def drill_shards(contracts: Sequence[LoadedContract]) -> list[Shard]:
-    """Every fault of every claim once, those of timings first, each in a shard of its own beside its control."""
+    """Every fault of every claim once, those of timings first, each in a shard of its own beside its control.
+
+    Claims that name no fault are in none.
+    """
     timed, others = [], []
     for loaded in contracts:
         untimed: list[AnyClaim] = []
         for claim in loaded.contract.claims:
             if not _is_timed(claim):
-                untimed.append(claim)
+                untimed += [claim] if claim.falsified_by else []
                 continue
             timed += [
                 _shard(f"{claim.id}-{fault}", loaded, (claim.id,), (fault,), drill=True) for fault in claim.falsified_by
@@ -67,7 +71,20 @@ def drill_shards(contracts: Sequence[LoadedContract]) -> list[Shard]:
         others += [
             _shard(f"{name}-{number}", loaded, claims, drill=True) for number, claims in enumerate(_in_groups(untimed))
         ]
-    return timed + others
+    return _named_apart(timed + others)
+
+
+def _named_apart(shards: Sequence[Shard]) -> list[Shard]:
+    """Each under a name of its own, in any case: two contracts may have a claim of one id, and what was made for the
+    first shard of a name would be taken for the second's."""
+    names: set[str] = set()
+    apart = []
+    for shard in shards:
+        others = (f"{shard.name}-{number}" for number in count(2))
+        name = next(name for name in chain([shard.name], others) if name.casefold() not in names)
+        names.add(name.casefold())
+        apart.append(replace(shard, name=name))
+    return apart
 
 
 def _shard(

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import warm_start
 
-from harness.contract.load import load_contracts
+from harness.commands.drill import drill_on
+from harness.contract.load import LoadedContract, load_contracts
 from harness.errors import EvidenceError, UsageError
 from harness.evidence.cuda_driver import Devices, Gpu
 from harness.fleet import engines, gate
@@ -83,13 +84,66 @@ def test_a_drill_plants_every_fault_of_every_claim_once() -> None:
     assert max(sum(numbers) for numbers in untimed if len(numbers) > 1) <= MOST_FAULTS
 
 
+TIMED = """\
+  - id: SPEED-001
+    title: It is faster
+    kind: throughput_ratio
+    candidate: fast
+    baseline: plain
+    at_least: 1.1
+    trajectory: SCRIPT-001
+    on: [held]
+    why: The script decides.
+    if_fails: The script says so.
+    falsified_by: [slow_candidate]
+"""
+
+
+@pytest.fixture
+def two_alike(tmp_path: Path, scripted: Path) -> list[LoadedContract]:
+    """Two contracts that have a timing claim of one id; the first is called as that claim is."""
+    from scripted_system import contract_text
+
+    for identity in ("speed-001", "two-v1"):
+        (tmp_path / f"{identity}.yaml").write_text(contract_text("held", identity=identity) + TIMED)
+    return load_contracts([tmp_path])
+
+
+@pytest.mark.parametrize("plan", [gate_shards, drill_shards])
+def test_every_shard_has_a_name_of_its_own(
+    plan: Callable[[Sequence[LoadedContract]], list[Shard]], two_alike: list[LoadedContract]
+) -> None:
+    """What the first of a name had made was judged in the place of the second, which never ran."""
+    planned = plan(two_alike)
+    assert len({shard.name.casefold() for shard in planned}) == len(planned) == 4
+    timed = [(shard.name, shard.contract.stem) for shard in planned if shard.claims == ("SPEED-001",)]
+    ending = "-slow_candidate" if plan is drill_shards else ""
+    assert timed == [(f"SPEED-001{ending}", "speed-001"), (f"SPEED-001{ending}-2", "two-v1")]
+
+
+@pytest.mark.parametrize("faults", ["", "    falsified_by: [nan_tail]\n"])
+def test_a_claim_without_a_fault_is_in_no_shard_of_a_drill(faults: str, tmp_path: Path, scripted: Path) -> None:
+    """As the first claim of a contract it ended the command with a traceback; alone it was a shard of nothing."""
+    from scripted_system import contract_text
+
+    text = contract_text("held")
+    claim = text.partition("claims:\n")[2]
+    more = claim.replace("SCRIPT-001", "SCRIPT-002").replace("    falsified_by: [nan_tail]\n", faults)
+    (tmp_path / "a.yaml").write_text(text.replace("    falsified_by: [nan_tail]\n", "") + more)
+    assert [shard.claims for shard in drill_shards(load_contracts([tmp_path]))] == ([("SCRIPT-002",)] if faults else [])
+    if not faults:
+        assert drill_on("local", None, [tmp_path], tmp_path / "out", redact=None) == 10
+        assert not (tmp_path / "out").exists()
+
+
 def test_a_shard_of_a_drill_names_its_fault() -> None:
     words = Shard("one", Path("a.yaml"), ("A-001",), ("stale_batch",), drill=True).words()
     assert words == ["drill", "a.yaml", "--claim", "A-001", "--fault", "stale_batch"]
 
 
 @pytest.mark.parametrize(
-    ("codes", "code"), [([0, 0], 0), ([0, 10], 10), ([10, 1, 0], 1), ([1, 12], 12), ([0, -9], 12), ([], 0)]
+    ("codes", "code"),
+    [([0, 0], 0), ([0, 10], 10), ([10, 1, 0], 1), ([1, 12], 12), ([0, -9], 12), ([], 0), ([1, 2], 12)],
 )
 def test_the_worst_shard_decides_a_drill(codes: list[int], code: int) -> None:
     assert gate.worst(codes) == code
