@@ -140,13 +140,18 @@ def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[
     for one in loaded:
         first = first_with_id.setdefault(one.contract.id.casefold(), one)
         if first is not one:
-            got, remedy = f"'{one.contract.id}' again", f"{first.where('id')} has it already: rename one"
-            if first.contract.id != one.contract.id:
-                got, remedy = f"'{one.contract.id}'", f"{first.where('id')} differs from it in case only: rename one"
-            errors.append(ContractError("contract ids are unique", where=one.where("id"), got=got, remedy=remedy))
+            errors.append(id_again(first, one))
     if errors:
         raise ContractErrors(errors)
     return loaded
+
+
+def id_again(first: LoadedContract, second: LoadedContract) -> ContractError:
+    """That two contracts have one id: what was run, kept and judged goes by it, whatever its case."""
+    got, remedy = f"'{second.contract.id}' again", f"{first.where('id')} has it already: rename one"
+    if first.contract.id != second.contract.id:
+        got, remedy = f"'{second.contract.id}'", f"{first.where('id')} differs from it in case only: rename one"
+    return ContractError("contract ids are unique", where=second.where("id"), got=got, remedy=remedy)
 
 
 def _add_new(errors: list[ContractError], found: ContractError) -> None:

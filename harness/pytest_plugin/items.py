@@ -10,7 +10,7 @@ import pytest
 
 from harness import session
 from harness.contract.folders import SUFFIXES, files_of_folder, real
-from harness.contract.load import load_contracts
+from harness.contract.load import LoadedContract, id_again, load_contracts
 from harness.contract.tags import selected
 from harness.errors import ExitCode, HarnessError
 from harness.escaping import escaped, escaped_command, escaped_lines
@@ -25,6 +25,7 @@ UNDECIDED = (Status.INCONCLUSIVE, Status.NOT_RUN)
 _PROPERTY = "contract.unit"
 _SELECTING = ("keyword", "--contract-workload", "--contract-tag", "collectonly")  # options that leave units out
 _FILES = pytest.StashKey[dict[Path, Path]]()
+_FIRST = pytest.StashKey[dict[str, LoadedContract]]()
 
 
 def options_of(config: pytest.Config) -> session.VerifyOptions:
@@ -72,6 +73,8 @@ class ContractFile(pytest.File):
         options = options_of(self.config)
         try:
             known = plan_file(self.path, session.VerifyOptions())
+            if not self._is_first(known.loaded):
+                return
             refuse_lint_errors([known.loaded], known.waivers)
             wanted = [name for name in options.workloads if name in known.loaded.contract.workloads]
             if options.workloads and not wanted:
@@ -89,6 +92,13 @@ class ContractFile(pytest.File):
             item = ContractItem.from_parent(self, name=f"{unit.claim}[{unit.workload}]", planned=planned, unit=unit)
             item.add_marker("contract")
             yield item
+
+    def _is_first(self, loaded: LoadedContract) -> bool:
+        """Whether no other path has led to this file before. Raises ContractError where another file has its id."""
+        first = self.config.stash.setdefault(_FIRST, {}).setdefault(loaded.contract.id.casefold(), loaded)
+        if real(first.path) != real(loaded.path):
+            raise id_again(first, loaded)
+        return first.path == loaded.path
 
 
 class ContractItem(pytest.Item):
@@ -193,9 +203,11 @@ class ContractReporter:
             pytest_session.exitstatus = ExitCode.ERROR
             return
         if finished:
-            other = ExitCode.VIOLATED if self._other_failed else ExitCode.HELD
-            undecided = ExitCode.UNDECIDED if shut else ExitCode.HELD
-            pytest_session.exitstatus = self._judgement.exit_code or other or undecided
+            others = ((ExitCode.VIOLATED, self._other_failed), (ExitCode.UNDECIDED, shut))
+            codes = {self._judgement.exit_code, *(code for code, found in others if found)}
+            worst = next(code for code in ExitCode if code in codes)
+            # what failed beside them, such as a collection that was gone on with, is no success
+            pytest_session.exitstatus = worst or pytest_session.exitstatus
         elif pytest_session.exitstatus == pytest.ExitCode.OK:  # `pytest.exit` may have been given any code
             pytest_session.exitstatus = self._judgement.exit_code
 

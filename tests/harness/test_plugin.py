@@ -379,6 +379,44 @@ def test_another_failing_test_counts_beside_units_that_held(pytester: pytest.Pyt
     assert pytester.runpytest_inprocess().ret == 1
 
 
+def test_a_failing_test_is_told_before_what_is_undecided(pytester: pytest.Pytester, project: Write) -> None:
+    """As in the table of exit codes: CI may let 10 pass as a warning."""
+    project("held", "not_run")
+    pytester.makepyfile("def test_fails():\n    assert False\n")
+    assert pytester.runpytest_inprocess("--contract-gate").ret == 1
+
+
+def test_a_collection_that_failed_counts_beside_units_that_held(pytester: pytest.Pytester, project: Write) -> None:
+    project("held")
+    pytester.makepyfile("import a_module_that_nobody_has\n")
+    assert pytester.runpytest_inprocess("--continue-on-collection-errors").ret == 1
+
+
+@pytest.mark.parametrize("claim", ["SCRIPT-001", "OTHER-001"])
+@pytest.mark.parametrize(
+    ("identity", "said"), [("scripted-v1", "'scripted-v1' again; *"), ("Scripted-v1", "'Scripted-v1'; *in case only*")]
+)
+def test_two_contracts_of_one_id_are_refused(
+    identity: str, said: str, claim: str, pytester: pytest.Pytester, project: Write
+) -> None:
+    """As by the commands: a violated unit of the second was no unit of the first, and the session ended with 0."""
+    from scripted_system import contract_text
+
+    folder = project("held")
+    (folder / "the-second.yaml").write_text(contract_text("violated", identity=identity, claim=claim))
+    result = pytester.runpytest_inprocess()
+    result.stdout.fnmatch_lines([f"*the-second.yaml:2:5: contract ids are unique; found {said}"])
+    assert result.ret == 11
+
+
+def test_a_link_to_a_contract_is_that_contract_once(pytester: pytest.Pytester, project: Write) -> None:
+    folder = project("held")
+    (folder / "the-link.yaml").symlink_to("scripted-v1.yaml")
+    result = pytester.runpytest_inprocess("--contract-gate")
+    result.assert_outcomes(passed=1)
+    assert result.ret == 0
+
+
 def test_without_contract_items_the_exit_code_is_pytests_own(pytester: pytest.Pytester, project: Write) -> None:
     pytester.makepyfile("def test_other():\n    pass\n")
     assert pytester.runpytest_inprocess("-m", "not contract").ret == 0
