@@ -26,7 +26,7 @@ HOST, USER, FOLDER = "<host>", "<user>", "<folder>/"
 COMMON = {"root", "localhost", "user", "runner"}  # names of nobody; `root` is a word of many messages
 SHORTEST = 3
 # the folders of an absolute path, which nothing goes before that would make it a part of something else
-_FOLDERS = re.compile(r"""(?<![\w.~<>/:-])~?/(?:[^\s/'"\\:;,<>()\[\]{}|=]+/)+""")
+_FOLDERS = re.compile(r"""(?:(?<=file://)|(?<![\w.~<>/-]))~?/(?:[^\s/'"\\:;,<>()\[\]{}|=]+/)+""")
 _TEXT_IN_JSON = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?')  # with what makes a key of it
 Model = TypeVar("Model", bound=BaseModel)
 
