@@ -225,12 +225,19 @@ def _timed_apart(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
 
 
 def timed_by(bundles: Sequence[Bundle]) -> dict[tuple[str, str, str], Bundle]:
-    """Which directory decides each timed unit (contract, claim, workload): the earliest; a repeat decides nothing."""
-    deciding: dict[tuple[str, str, str], Bundle] = {}
+    """Which directory decides each timed unit (contract, claim, workload): the earliest attempt; a repeat decides
+    nothing, and a machine that could not do it made none."""
+    tried: dict[tuple[str, str, str], list[Bundle]] = {}
     for bundle in sorted(bundles, key=lambda each: (each.header.started_at, each.path.name)):
         for unit in timings(bundle.header):
-            deciding.setdefault(unit, bundle)
-    return deciding
+            tried.setdefault(unit, []).append(bundle)
+    return {unit: next((one for one in found if _was_timed(one, unit)), found[0]) for unit, found in tried.items()}
+
+
+def _was_timed(bundle: Bundle, name: tuple[str, str, str]) -> bool:
+    attempt = next(_attempt(bundle, unit) for unit in bundle.header.units if name_of(unit) == name)
+    arms = {arm for run in attempt.made() if run is not None and run.probe == "throughput" for arm in run.arms}
+    return _was_made(attempt, arms)
 
 
 def _machine(header: Header) -> str:

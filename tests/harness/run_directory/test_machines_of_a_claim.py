@@ -6,11 +6,17 @@ from pathlib import Path
 
 import pytest
 from bundle_builders import RUN_ID, finished, header
+from run_builders import stand_in_run
 
+from harness.evidence.base import Obstacle
 from harness.evidence.environment_records import CpuFacts, GpuFacts
 from harness.evidence.plan_records import Unit
+from harness.evidence.run_records import Complete, Unavailable
+from harness.numbers import dump_json
 from harness.run_directory.bundle import Header, read_bundle
 from harness.run_directory.shards import differences
+from harness.run_directory.writer import BundleWriter
+from harness.runners.recorder import Recorder
 
 RULE = "one claim is timed on machines of one kind, since others differ in speed"
 
@@ -25,8 +31,8 @@ def timed(workload: str, gpu: str | None, *, claim: str = "C", probe: str = "thr
     return described.model_copy(update={"runs": {RUN_ID: probe}, "environment": environment})
 
 
-def rules(folder: Path, *headers: Header) -> list[str]:
-    for number, described in enumerate(headers):
+def rules(folder: Path, *headers: Header, first: int = 0) -> list[str]:
+    for number, described in enumerate(headers, start=first):
         finished(folder / str(number), described)
     return [error.rule for error in differences([read_bundle(path) for path in sorted(folder.iterdir())])]
 
@@ -45,6 +51,21 @@ def rules(folder: Path, *headers: Header) -> list[str]:
 )
 def test_a_claim_has_one_kind_of_machine(tmp_path: Path, other: Header, found: list[str]) -> None:
     assert rules(tmp_path, timed("w", "H200"), other) == found
+
+
+@pytest.mark.parametrize(("gpu", "found"), [("H200", []), ("A100", [RULE])])
+def test_a_machine_that_could_not_time_a_workload_decides_nothing(tmp_path: Path, gpu: str, found: list[str]) -> None:
+    """Its memory was too small, say: what decides is the later part, which another machine may have timed."""
+    could_not = BundleWriter(tmp_path / "0", timed("v", "H200"), [])
+    directory = could_not.evidence_directory(RUN_ID)
+    directory.mkdir(parents=True)
+    run = stand_in_run("one_arm").model_copy(update={"id": RUN_ID, "probe": "throughput"})
+    (directory / "run.json").write_text(dump_json(run.model_dump()))
+    with Recorder(directory) as recorder:
+        recorder.write(Unavailable(obstacle=Obstacle(reason="needs_memory", message="it has 80 GiB")))
+        recorder.write(Complete(seconds=1.0))
+    could_not.finish()
+    assert rules(tmp_path, timed("w", "H200"), timed("v", gpu, hour=2), first=1) == found
 
 
 def test_both_machines_and_directories_are_named(tmp_path: Path) -> None:
