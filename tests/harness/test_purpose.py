@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,16 @@ def test_a_gate_plants_no_fault(plan: list[str], contract: Path) -> None:
     assert isinstance(planted.exception, UsageError)
     assert str(planted.exception) == "a gate plants no fault; found --fault one_batch; leave out --gate or --fault"
     assert not Path("harness-reports").exists()
+
+
+@pytest.mark.parametrize(
+    "command", [["verify", "--fault", "one_batch"], ["drill"]], ids=["a fault that survived", "a drill"]
+)
+def test_what_had_a_fault_planted_is_no_open_gate_in_json(command: list[str], contract: Path) -> None:
+    """`judge --gate` refuses it, and `gate.open` said true."""
+    assert CliRunner().invoke(application([]), [*command, str(contract), "--name", "planted"]).exit_code == 0
+    judged = CliRunner().invoke(application([]), ["judge", "harness-reports/planted", "--json"])
+    assert json.loads(judged.stdout)["gate"] == {"open": False}
 
 
 def test_a_drill_plants_a_fault_named_drill(contract: Path, capsys: pytest.CaptureFixture[str]) -> None:
