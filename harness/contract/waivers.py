@@ -70,7 +70,10 @@ def find_waivers(paths: Sequence[Path], file: Path | None = None) -> list[Waiver
         files = files_of_folder(path).waivers if path.is_dir() else _beside(path)
         for waivers in files:
             found.setdefault(real(waivers), waivers)
-    return [waiver for each in found.values() for waiver in load_waivers(each)]
+    signed = [waiver for each in found.values() for waiver in load_waivers(each)]
+    if errors := list(_second(signed)):
+        raise ContractErrors(errors)
+    return signed
 
 
 def _beside(contract: Path) -> list[Path]:
@@ -84,15 +87,20 @@ def load_waivers(path: Path) -> list[Waiver]:
     document = strict_yaml.read(path, "a waiver file")
     errors: list[ContractError] = []
     waivers = [waiver for index in _entries(document, errors) if (waiver := _waiver(document, index, errors))]
+    errors += _second(waivers)
+    if errors:
+        raise ContractErrors(document.cut(errors, len(errors)))
+    return waivers
+
+
+def _second(waivers: Sequence[Waiver]) -> Iterator[ContractError]:
+    """An error for each waiver of a unit that has one already: which of two dates holds would be nobody's choice."""
     first: dict[tuple[str, ...], Waiver] = {}
     for waiver in waivers:
         known = first.setdefault((waiver.contract, waiver.claim, waiver.workload), waiver)
         if known is not waiver:
             remedy = f"{known.where} waives this unit already: keep one"
-            errors.append(ContractError("a unit has one waiver", where=waiver.where, got="a second", remedy=remedy))
-    if errors:
-        raise ContractErrors(document.cut(errors, len(errors)))
-    return waivers
+            yield ContractError("a unit has one waiver", where=waiver.where, got="a second", remedy=remedy)
 
 
 def _entries(document: Document, errors: list[ContractError]) -> range:

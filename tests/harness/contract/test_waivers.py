@@ -93,6 +93,19 @@ def test_files_beside_the_contracts_are_found_once(tmp_path: Path) -> None:
     assert len(find_waivers([tmp_path / "a.yaml", tmp_path / "b.yaml", tmp_path])) == 1
 
 
+def test_a_unit_has_one_waiver_among_all_files(tmp_path: Path) -> None:
+    """One that had expired in one file was renewed in silence by another."""
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    first = write(tmp_path, HEAD + entry(expires="2026-01-31"))
+    second = write(inner, HEAD + entry(claim="TRACED-STEP-001") + entry())
+    with pytest.raises(ContractErrors) as caught:
+        find_waivers([tmp_path])
+    [error] = caught.value.errors
+    assert (error.where, error.rule) == (f"{first}:3:5", "a unit has one waiver")
+    assert error.remedy == f"{second}:4:5 waives this unit already: keep one"
+
+
 def test_a_named_file_takes_the_place_of_those_beside_the_contracts(tmp_path: Path) -> None:
     write(tmp_path, HEAD + entry())
     other = tmp_path / "other.yaml"
