@@ -58,6 +58,11 @@ def contract_files(config: pytest.Config) -> dict[Path, Path]:
     return config.stash[_FILES]
 
 
+def _planned(config: pytest.Config, path: Path, workloads: Sequence[str] = ()) -> PlannedContract:
+    named = [Path(each) for each in config.getini("contract_paths")]
+    return plan_file(path, session.VerifyOptions(workloads=tuple(workloads)), named)
+
+
 def _refuse_unknown_tags(files: Sequence[Path], tags: Sequence[str]) -> None:
     if tags:
         try:
@@ -72,14 +77,14 @@ class ContractFile(pytest.File):
     def collect(self) -> Iterator[ContractItem]:
         options = options_of(self.config)
         try:
-            known = plan_file(self.path, session.VerifyOptions())
+            known = _planned(self.config, self.path)
             if not self._is_first(known.loaded):
                 return
             refuse_lint_errors([known.loaded], known.waivers)
             wanted = [name for name in options.workloads if name in known.loaded.contract.workloads]
             if options.workloads and not wanted:
                 return
-            planned = plan_file(self.path, session.VerifyOptions(workloads=tuple(wanted))) if wanted else known
+            planned = _planned(self.config, self.path, wanted) if wanted else known
         except HarnessError as error:
             raise self.CollectError(escaped_lines(error)) from error
         contract, tags = planned.loaded.contract, set(options.tags)
@@ -194,7 +199,7 @@ class ContractReporter:
                 pytest_session.exitstatus = ExitCode.UNDECIDED
             return
         files = {path for path, _ in self._asked.values()}
-        planned = [plan_file(path, session.VerifyOptions()) for path in sorted(files)]
+        planned = [_planned(self._config, path) for path in sorted(files)]
         asked, units = ([unit for _, unit in some.values()] for some in (self._asked, self._units))
         try:
             self._judgement = SharedRuns(self.root).write_directory(planned, asked, units, options, finished=finished)

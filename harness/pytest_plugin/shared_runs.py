@@ -35,10 +35,12 @@ class PlannedContract:
         return next(claim for claim in self.loaded.contract.claims if claim.id == name)
 
 
-def plan_file(path: Path, options: session.VerifyOptions) -> PlannedContract:
-    """Read and plan one contract file, with the waivers beside it. Raises ContractError with every error."""
+def plan_file(path: Path, options: session.VerifyOptions, named: Sequence[Path] = ()) -> PlannedContract:
+    """Read and plan one contract file, with the waivers beside it and in the folders among `named`, as the commands
+    find them. Raises ContractError with every error."""
     loaded = load_contract(path)
-    waivers = tuple(waiver for waiver in find_waivers([path]) if waiver.contract == loaded.contract.id)
+    folders = [folder for folder in named if folder.is_dir()]
+    waivers = tuple(waiver for waiver in find_waivers([*folders, path]) if waiver.contract == loaded.contract.id)
     return PlannedContract(loaded, session.plan_contracts([loaded], options), waivers)
 
 

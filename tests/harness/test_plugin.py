@@ -455,6 +455,18 @@ def test_a_waiver_holds_until_its_date(
 # --- the marker and the fixture ------------------------------------------------------------------------------
 
 
+def test_a_waiver_holds_for_contracts_in_folders_beside_it_as_for_the_commands(
+    pytester: pytest.Pytester, project: Write
+) -> None:
+    folder = project("held", "violated")
+    write_waiver(folder, days=1)
+    (folder / "inner").mkdir()
+    (folder / "scripted-v1.yaml").rename(folder / "inner" / "scripted-v1.yaml")
+    result = pytester.runpytest_inprocess("--contract-gate")
+    result.assert_outcomes(passed=1, xfailed=1)
+    assert result.ret == 0
+
+
 def write_test(pytester: pytest.Pytester, call: str, marker: str = '@pytest.mark.contract("SCRIPT-001")') -> None:
     pytester.makepyfile(test_mine=f"import pytest\n\n{marker}\ndef test_mine(verify_contract):\n    {call}\n")
 
