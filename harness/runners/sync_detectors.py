@@ -79,10 +79,22 @@ def needs_value(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], d
     if name == "repeat_interleave":
         return on_device and func._overloadname == "Tensor" and kwargs.get("output_size") is None
     if name.removesuffix("_") in ("index", "index_put", "_index_put_impl"):
-        masks = [index for index in args[1] if index is not None and index.dtype in (torch.bool, torch.uint8)]
-        filled = name != "index" and args[2].numel() == 1  # a mask with one value becomes masked_fill
-        return on_device and bool(masks) and not filled
+        return on_device and _indexing_waits(name, args, kwargs)
     return device == "cuda" and _is_blocking_copy(name, args, kwargs)
+
+
+def _indexing_waits(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """A mask is looked through for its places; an index on the host is copied to where the tensor is, and waited for.
+
+    Torch fills instead where one mask alone is given one value of the host's, and nothing is to be added up.
+    """
+    indices = [index for index in args[1] if index is not None]
+    masks = [index for index in indices if index.dtype in (torch.bool, torch.uint8)]
+    if name != "index" and len(masks) == len(indices) == 1 and masks[0].device == args[0].device:
+        value, adds_up = args[2], args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+        if value.numel() == 1 and value.device.type == "cpu" and not adds_up:
+            return False
+    return bool(masks) or any(index.device != args[0].device for index in indices)
 
 
 def _is_blocking_copy(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

@@ -13,6 +13,7 @@ import step_function_systems
 import torch
 from step_function_systems import Chooses, DividesByWhatItReads, OwnOperator, Regression, Waits
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from harness.contract.schema import Arm, Workload
 from harness.runners import host_sync
@@ -121,6 +122,42 @@ def test_on_cuda_only_its_tensors_and_blocking_copies_count() -> None:
     assert needs_value(to_copy, [host], {"device": torch.device("cuda")}, "cuda")
     assert not needs_value(to_copy, [host], {"device": torch.device("cuda"), "non_blocking": True}, "cuda")
     assert not needs_value(to_copy, [host], {"dtype": torch.float64}, "cuda")
+
+
+@pytest.mark.parametrize(
+    ("waits", "value", "how"),
+    [
+        pytest.param(False, lambda: torch.zeros(()), {}, id="a_value_of_the_hosts"),
+        pytest.param(True, lambda: torch.zeros((), device="cuda"), {}, id="a_value_on_the_device"),
+        pytest.param(True, lambda: torch.zeros(3, device="cuda"), {}, id="values"),
+        pytest.param(True, lambda: torch.zeros(()), {"accumulate": True}, id="added_up"),
+    ],
+)
+def test_a_masked_write_on_cuda_waits_but_where_torch_fills(
+    waits: bool, value: Callable[[], Tensor], how: dict[str, bool]
+) -> None:
+    with FakeTensorMode():
+        tensor, mask = torch.empty(6, device="cuda"), torch.empty(6, device="cuda", dtype=torch.bool)
+        given = (tensor, [mask], value())
+        assert needs_value(torch.ops.aten.index_put_.default, given, how, "cuda") is waits
+        assert needs_value(torch.ops.aten.index_put_.default, (*given, *how.values()), {}, "cuda") is waits
+        assert needs_value(torch.ops.aten.index_put.default, given, how, "cuda") is waits
+
+
+def test_a_masked_write_beside_another_index_waits() -> None:
+    with FakeTensorMode():
+        tensor, mask = torch.empty(6, 4, device="cuda"), torch.empty(6, device="cuda", dtype=torch.bool)
+        numbers = torch.zeros(1, device="cuda", dtype=torch.int64)
+        for indices, waits in (([mask, numbers], True), ([mask, None], False), ([numbers, None], False)):
+            given = (tensor, indices, torch.zeros(()))
+            assert needs_value(torch.ops.aten.index_put_.default, given, {}, "cuda") is waits
+
+
+@pytest.mark.parametrize(("device", "waits"), [("cpu", True), ("cuda", False)])
+def test_places_on_the_host_are_copied_to_where_the_tensor_is(device: str, waits: bool) -> None:
+    with FakeTensorMode():
+        tensor, places = torch.empty(6, device="cuda"), torch.zeros(2, device=device, dtype=torch.int64)
+        assert needs_value(torch.ops.aten.index.Tensor, (tensor, [places]), {}, "cuda") is waits
 
 
 def profiled(function: Callable[[], object]) -> Syncs:
