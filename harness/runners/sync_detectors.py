@@ -308,6 +308,7 @@ class SyncWarnings:
 # what torch's Python calls go through, wherever a user imported them from
 _WAITING_CALLS: tuple[tuple[Any, str], ...] = (
     (torch._C, "_cuda_synchronize"),
+    (torch._C, "_accelerator_synchronizeDevice"),
     (torch.cuda.Stream, "synchronize"),
     (torch.cuda.Event, "synchronize"),
 )

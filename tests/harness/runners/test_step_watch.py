@@ -88,6 +88,15 @@ def test_a_call_that_somebody_replaced_meanwhile_is_the_one_that_is_made(library
     assert library.synchronize is replaced
 
 
+def test_a_wait_for_whichever_accelerator_there_is_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[object] = []
+    monkeypatch.setattr(torch._C, "_accelerator_synchronizeDevice", waited.append)
+    monkeypatch.setattr(torch.accelerator, "_get_device_index", lambda *_, **__: 0, raising=False)
+    with WaitingCalls() as seen:
+        torch.accelerator.synchronize()
+    assert (seen.total(), len(waited)) == (1, 1)
+
+
 def test_warnings_of_syncs_are_counted_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     modes: list[object] = [0]
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
