@@ -97,7 +97,8 @@ def _outputs(comparison: KernelComparison, call: KernelCall, memory: GuardedMemo
     unknown = sorted(returned.keys() - outputs.keys())
     if unknown:
         raise ValueError(f"{comparison.operation} returned {', '.join(unknown)}, which it does not declare as outputs")
-    return outputs | returned
+    # a buffer of its own, which the next call writes over, would be compared with itself
+    return outputs | {name: tensor.clone() for name, tensor in returned.items()}
 
 
 def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensors:

@@ -57,6 +57,19 @@ def writing(*values: float) -> Call:
     return write
 
 
+def test_a_kernel_that_returns_a_buffer_of_its_own_is_held_against_its_own_repetition() -> None:
+    own, calls = torch.zeros(3), list[None]()
+
+    def drifts(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        calls.append(None)
+        own.copy_(2 * VALUES + len(calls) - 1)
+        return {"y": own}
+
+    case = compare(comparison(drifts))
+    assert not case.repeat_equal
+    assert case.error_vs_fp64 == 0.0  # the first call was right
+
+
 def test_a_right_kernel() -> None:
     case = compare(comparison(doubling))
     assert seen(case) == (0.0, 0.0, True, 0, True)
