@@ -83,8 +83,16 @@ def _of_planted(events: Sequence[Any]) -> list[Any]:
 
 
 def _begun_in_steps(events: Sequence[Any]) -> set[int]:
-    """Correlation numbers of the host's calls that began within a step."""
-    return {event.correlation_id() for event in _begun_in(STEP, events)}
+    """Correlation numbers of the host's calls that began within a step.
+
+    An operator in a step may have the number of a call that was made between the steps: it began nothing.
+    """
+    inside = _begun_in(STEP, events)
+    known = {id(event) for event in inside}
+    calls = (event for event in events if not _of_device(event) and _API_CALL.match(event.name()))
+    return {event.correlation_id() for event in inside} - {
+        event.correlation_id() for event in calls if id(event) not in known
+    }
 
 
 def _begun_in(name: str, events: Sequence[Any]) -> list[Any]:

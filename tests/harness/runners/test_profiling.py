@@ -96,6 +96,21 @@ def test_what_the_host_begins_after_a_step_is_outside_of_it_though_the_device_is
     assert device_work(events, 1, []).outside == []
 
 
+def test_an_operator_in_a_step_does_not_make_the_harness_own_copy_the_steps() -> None:
+    """Operators are numbered by themselves: one may have the number of a call that the harness makes afterwards."""
+    events = [
+        Event("harness.step", 10, 20, number=2, is_range=True),
+        Event("aten::mul", 11, 1, number=3),
+        Event("cudaLaunchKernel", 12, 1, number=1),
+        Event("mul", 14, 6, number=1, device="CUDA"),
+        Event("cudaLaunchKernel", 40, 5, number=2),
+        Event("copy", 45, 4, number=2, device="CUDA"),
+        Event("cudaMemcpyAsync", 50, 5, number=3),
+        Event("Memcpy DtoD", 55, 4, number=3, device="CUDA"),
+    ]
+    assert [each.name for each in device_work(events, 1, []).outside] == ["mul"]
+
+
 @pytest.mark.parametrize(
     "name",
     [
