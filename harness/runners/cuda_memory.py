@@ -51,6 +51,8 @@ class CudaMemory:
     def peaks(self) -> Levels:
         import torch
 
+        if not self.used():  # to ask for the current device is the first use
+            return Levels(0, 0)
         counted = torch.cuda.memory_stats_as_nested_dict(_device())
         found = (counted[f"{name}_bytes"]["all"]["peak"] if counted else 0 for name in ("allocated", "reserved"))
         return Levels(*found)

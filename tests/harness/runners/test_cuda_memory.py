@@ -10,6 +10,7 @@ import torch
 
 from harness.runners import cuda_memory, rank_seat
 from harness.runners.cuda_memory import CudaMemory
+from harness.runners.peak_watch import Levels, PeakWatch
 from harness.system.protocol import NotAvailable
 
 
@@ -62,6 +63,19 @@ def test_a_rank_asks_about_its_own_device(rank: int | None, monkeypatch: pytest.
     memory.reset_peaks()
     assert memory._uuid == f"GPU-{rank or 0}"
     assert asked == [rank or 0] * 4
+
+
+def test_a_look_before_the_system_uses_the_device_is_no_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that sets the allocator up as it opens would come too late: the sampler looks every two milliseconds."""
+
+    def current_device() -> int:
+        raise AssertionError("torch sets CUDA and its allocator up")
+
+    monkeypatch.setattr(torch.cuda, "current_device", current_device)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    watch = PeakWatch(object.__new__(CudaMemory))
+    watch.look()
+    assert object.__new__(CudaMemory).peaks() == Levels(0, 0)
 
 
 class Nvml:
