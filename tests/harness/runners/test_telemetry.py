@@ -163,6 +163,11 @@ def test_only_the_timed_phase_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(timed.samples) == 4
 
 
+def test_an_arm_that_is_called_timed_is_not_timed_while_it_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    phases = ["timed: open", "timed-step: warm-up", "timed: wait to be alone", "timed", "timed: end"]
+    assert len(sampled(monkeypatch, phases).samples) == len(sampled(monkeypatch, ["build", "timed", "end"]).samples)
+
+
 def test_the_timed_phase_is_sampled_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock stands still but for the waits, an eighth of a second each; four looks fall into the timed phase."""
     monkeypatch.setattr(telemetry, "INTERVAL_S", 0.5)
