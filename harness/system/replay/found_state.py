@@ -145,9 +145,18 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _named(entries: list[_Entry]) -> dict[str, Tensor]:
-    """By the short name where it is one thing's alone."""
-    times = Counter(entry.short for entry in entries)
-    return {entry.short if times[entry.short] == 1 else entry.long: as_tensor(entry.value) for entry in entries}
+    """By the short name where it is one thing's alone, also among the long ones of others; each under some name."""
+    names, clashing = [entry.short for entry in entries], True
+    while clashing:
+        times = Counter(names)
+        longer = [entry.long if times[name] > 1 else name for name, entry in zip(names, entries, strict=True)]
+        names, clashing = longer, longer != names
+    seen: Counter[str] = Counter()
+    found = {}
+    for name, entry in zip(names, entries, strict=True):
+        seen[name] += 1
+        found[name if seen[name] == 1 else f"{name} ({seen[name]})"] = as_tensor(entry.value)
+    return found
 
 
 def as_tensor(value: Any) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,17 @@ def test_two_things_without_a_name_are_both_found() -> None:
     state = found_state(nn.Linear(2, 1), nn.Linear(3, 1), torch.optim.SGD([torch.ones(1)], lr=0.5))
     assert len(state["parameters"]) == 4
     assert "group0.lr" in state["optimizer"]
+
+
+def test_a_long_name_that_is_anothers_short_one_hides_neither() -> None:
+    """`proj.weight` is the model's, and that of the trainer's own `proj`, whose short name its head has, too."""
+    model = nn.Module()
+    model.proj = nn.Linear(2, 2)
+    run = SimpleNamespace(model=model, proj=nn.Linear(2, 2), head=nn.Linear(2, 1))
+    found = found_state(run)["parameters"]
+    assert set(found) == {f"{of}.{name}" for of in ("model.proj", "proj", "head") for name in ("weight", "bias")}
+    assert found["model.proj.weight"] is model.proj.weight
+    assert found["proj.weight"] is run.proj.weight
 
 
 def test_compiled_names_are_the_names_of_the_module() -> None:
