@@ -5,6 +5,7 @@ What spoils the end does so in the captured arm alone, after its last step has r
 
 from __future__ import annotations
 
+import copy
 import random
 from dataclasses import dataclass, field
 from typing import Any
@@ -199,6 +200,18 @@ class Averages(Stateful):
                 average.lerp_(parameter, 0.1)
 
 
+class AveragesACopy(Stateful):
+    """The average is a copy of the model, whose parameters have the trained ones' names."""
+
+    def prepare(self, built: Built, arm: Arm) -> None:
+        built.more["average"] = copy.deepcopy(built.model)
+
+    def after_update(self, built: Built) -> None:
+        with torch.no_grad():
+            for average, parameter in zip(built.more["average"].parameters(), built.model.parameters(), strict=True):
+                average.lerp_(parameter, 0.1)
+
+
 class LazyAverage(Averages):
     """The average comes to be in the first step, and every step changes it: no capture can hold that."""
 
@@ -263,6 +276,7 @@ CORRECT = (
     Masked,
     KeepsItsLastLoss,
     Averages,
+    AveragesACopy,
 )
 
 # --- trainers whose captured arm ends elsewhere ----------------------------------------------------------------
@@ -330,6 +344,11 @@ class DriftsInABuffer(Stateful):
 class DriftsInItsAverage(Averages):
     def spoil(self, built: Built) -> None:
         built.more["average"][0].mul_(2)
+
+
+class DriftsInItsCopy(AveragesACopy):
+    def spoil(self, built: Built) -> None:
+        built.more["average"][0].weight.mul_(2)
 
 
 class LosesItsAverage(Averages):
@@ -471,6 +490,7 @@ APART: tuple[type[Stateful], ...] = (
     ForgetsAStep,
     DriftsInABuffer,
     DriftsInItsAverage,
+    DriftsInItsCopy,
     LosesItsAverage,
     SecondHead,
     SpendsRandomNumbers,

@@ -17,7 +17,7 @@ uncaptured one a number. How an optimizer executes its update (`capturable`, `fu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -79,7 +79,9 @@ def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCateg
     drawn = generators.states(found.generators)
     loose = {plain_name(path): tensor for path, tensor in found.tensors.items() if same(tensor) not in known}
     return {
-        **{category: _named(entries) for category, entries in registered.items()},
+        # a copy of the model has its parameters' names: an average, or a teacher
+        "parameters": _named(registered["parameters"], {*map(plain_name, parameters)}),
+        "buffers": _named(registered["buffers"]),
         "optimizer": _named(optimizer),
         "generators": {name: generators.as_tensor(state) for name, state in drawn.items()},
         "tensors": loose,
@@ -144,14 +146,17 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from _leaves(f"{path}.{key}" if path else key, each)
 
 
-def _named(entries: list[_Entry]) -> dict[str, Tensor]:
-    """By the short name where it is one thing's alone, also among the long ones of others; each under some name."""
+def _named(entries: list[_Entry], taken: Collection[str] = ()) -> dict[str, Tensor]:
+    """By the short name where it is one thing's alone, also among the long ones of others; each under some name.
+
+    taken: names that things beside these have.
+    """
     names, clashing = [entry.short for entry in entries], True
     while clashing:
-        times = Counter(names)
+        times = Counter([*names, *taken])
         longer = [entry.long if times[name] > 1 else name for name, entry in zip(names, entries, strict=True)]
         names, clashing = longer, longer != names
-    seen: Counter[str] = Counter()
+    seen = Counter(taken)
     found = {}
     for name, entry in zip(names, entries, strict=True):
         seen[name] += 1

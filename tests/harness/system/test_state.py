@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -193,6 +194,15 @@ def test_a_long_name_that_is_anothers_short_one_hides_neither() -> None:
     assert set(found) == {f"{of}.{name}" for of in ("model.proj", "proj", "head") for name in ("weight", "bias")}
     assert found["model.proj.weight"] is model.proj.weight
     assert found["proj.weight"] is run.proj.weight
+
+
+def test_a_copy_of_the_trained_model_is_found_beside_it() -> None:
+    """An average, say: its parameters have the names of those that the adapter names."""
+    model = nn.Linear(2, 2)
+    average = copy.deepcopy(model)
+    found = found_state(SimpleNamespace(model=model, average=average), parameters=dict(model.named_parameters()))
+    assert found["parameters"].keys() == {"average.weight", "average.bias"}
+    assert found["parameters"]["average.weight"] is average.weight
 
 
 def test_compiled_names_are_the_names_of_the_module() -> None:
