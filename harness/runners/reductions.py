@@ -75,8 +75,9 @@ def combine_each(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def _combined(digests_by_name: Mapping[str, Tensor]) -> Tensor:
-    """[N] int64 by name -> [N]: one digest of all names, in their order."""
-    stacked = torch.stack([digests_by_name[name] for name in sorted(digests_by_name)], dim=1)
+    """[N] int64 by name -> [N]: one digest of all names, in their order, on the device of the first."""
+    in_order = [digests_by_name[name] for name in sorted(digests_by_name)]
+    stacked = torch.stack([each.to(in_order[0].device) for each in in_order], dim=1)
     return _mixed(stacked + _positions(stacked.shape[1], 0, stacked.device)).sum(dim=1)
 
 

@@ -6,7 +6,7 @@ once a block, of all its steps together, and fetched in a few transfers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic  # bound before a system is imported, which could replace it
 from typing import Protocol
 
@@ -21,7 +21,8 @@ from harness.system.protocol import HasGradientNorms, HasInputs, HasMetrics, Tra
 
 BLOCK_STEPS = 50
 BLOCK_SECONDS = 5.0
-KEPT_BYTES = 2**24  # of inputs at most, but for those of one step
+KEPT_BYTES = 2**24  # of inputs of one shape at most, but for those of one step
+KEPT_SHAPES = 8  # of more than so many, twice as much at most is held from one block to the next
 NOT_REPORTED = -1
 
 Shapes = tuple[tuple[str, torch.Size, torch.dtype, torch.device], ...]
@@ -91,7 +92,7 @@ class SeriesBlock:
             self._steps,
             torch.stack(self._losses).tolist(),
             self._inputs.take() if self._shows_inputs is not None else [""] * len(self._steps),
-            torch.stack(self._active).flatten(1).sum(dim=1).tolist() if self._active else unreported,
+            torch.stack(self._active).reshape(len(self._steps), -1).sum(dim=1).tolist() if self._active else unreported,
             self._tokens,
             self._metrics.take() if self._metrics is not None else {},
         )
@@ -110,32 +111,38 @@ class SeriesBlock:
 class _KeptInputs:
     """Copies of the inputs of a block's steps, in memory that is asked for once for each shape.
 
-    So a step's memory does not grow over a block, and a claim about memory that grows sees the system's alone.
+    So a step's memory does not grow over a block, and a claim about memory that grows sees the system's alone. Where
+    shapes are too many for that, what they had is given back with the block.
     """
 
     def __init__(self) -> None:
-        self._rows: dict[Shapes, dict[str, Tensor]] = {}  # [rows, ...] by name, for every shape that there was
+        self._rows: dict[Shapes, dict[str, Tensor]] = {}  # [rows, ...] by name, for the shapes that there were
         self._filled: dict[Shapes, list[int]] = {}  # the places of its steps in the block
         self._steps = 0
-
-    @property
-    def shapes(self) -> Collection[Shapes]:
-        """Every one that some step's inputs had."""
-        return self._rows.keys()
+        self.held_bytes = 0
+        self.shapes: set[Shapes] = set()  # every one that some step's inputs had
 
     def keep(self, inputs: Mapping[str, Tensor]) -> bool:
-        """Copy what a step read; whether there is no room for another one of its shape."""
+        """Copy what a step read; whether there is no room for another one of its shape, or for other shapes."""
         tensors = {name: dense(tensor) for name, tensor in inputs.items()}
         shapes = _shapes_of(tensors)
+        self.shapes.add(shapes)
+        if not tensors:  # nothing is shown, and the step has no digest
+            self._steps += 1
+            return False
         rows = self._rows.get(shapes)
         if rows is None:
             rows = self._rows[shapes] = _room_for(tensors)
+            self.held_bytes += sum(map(_bytes_of, rows.values()))
         filled = self._filled.setdefault(shapes, [])
         for name, tensor in tensors.items():
             rows[name][len(filled)].copy_(tensor)
         filled.append(self._steps)
         self._steps += 1
-        return len(filled) == min(len(each) for each in rows.values())
+        return len(filled) == min(len(each) for each in rows.values()) or self._holds_too_much()
+
+    def _holds_too_much(self) -> bool:
+        return len(self._rows) > KEPT_SHAPES and self.held_bytes > 2 * KEPT_BYTES
 
     def take(self) -> list[str]:
         """The digests of all that was kept, in the order of the steps."""
@@ -145,6 +152,8 @@ class _KeptInputs:
             for place, digest in zip(places, combine_each(kept).tolist(), strict=True):
                 digests[place] = as_hex(digest)
         self._filled, self._steps = {}, 0
+        if self._holds_too_much():
+            self._rows, self.held_bytes = {}, 0
         return digests
 
 
@@ -181,7 +190,9 @@ def batch_digests(batches: Sequence[Mapping[str, Tensor]]) -> list[str]:
     for place, inputs in enumerate(batches):
         alike.setdefault(_shapes_of(inputs), []).append(place)
     digests = [""] * len(batches)
-    for places in alike.values():
+    for shapes, places in alike.items():
+        if not shapes:
+            continue
         stacked = {name: torch.stack([dense(batches[place][name]) for place in places]) for name in batches[places[0]]}
         for place, digest in zip(places, combine_each(stacked).tolist(), strict=True):
             digests[place] = as_hex(digest)
@@ -189,12 +200,16 @@ def batch_digests(batches: Sequence[Mapping[str, Tensor]]) -> list[str]:
 
 
 def _shapes_of(inputs: Mapping[str, Tensor]) -> Shapes:
-    return tuple((name, each.shape, each.dtype, each.device) for name, each in inputs.items())
+    return tuple((name, each.shape, each.dtype, each.device) for name, each in sorted(inputs.items()))
+
+
+def _bytes_of(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def _room_for(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """[rows, ...] for as many steps as a block has, as far as memory allows. What their digests take is taken once."""
-    each = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    each = sum(map(_bytes_of, tensors.values()))
     number = max(1, min(BLOCK_STEPS, KEPT_BYTES // max(each, 1)))
     rows = {
         name: torch.zeros((number, *tensor.shape), dtype=tensor.dtype, device=tensor.device)

@@ -118,6 +118,13 @@ def test_several_tensors_combine_by_name_not_by_order_of_insertion() -> None:
     assert int(combine_on_device({"x": x, "y": y})) != int(combine_on_device({"x": y, "y": x}))
 
 
+def test_tensors_on_two_devices_are_combined_on_that_of_the_first() -> None:
+    """Lengths that a packed sequence wants on the host, beside what the device reads."""
+    tensors = {"tokens": torch.zeros(2, 4, device="meta"), "with_lengths": torch.ones(2, dtype=torch.int64)}
+    assert combine_each(tensors).device.type == "meta"
+    assert combine_each(tensors).shape == (2,)
+
+
 def test_the_digest_of_all_covers_names_shapes_and_types() -> None:
     x = torch.zeros(4)
     variants = [{"a": x}, {"b": x}, {"a": x.view(2, 2)}, {"a": x.to(torch.int32)}, {"a": x, "b": x}, {}]

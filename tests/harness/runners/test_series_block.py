@@ -136,3 +136,63 @@ def test_memory_is_read_by_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_before_cuda_is_used_no_memory_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", dict)
     assert (paired.memory_sample(0).allocated_bytes, paired.memory_sample(0).reserved_bytes) == (0, 0)
+
+
+class Shows:
+    """A run that shows the inputs it is given, and nothing else."""
+
+    def __init__(self, *inputs: Mapping[str, Tensor]) -> None:
+        self._inputs, self._last = inputs, inputs[0]
+
+    def step(self, index: int) -> Tensor:
+        self._last = self._inputs[index % len(self._inputs)]
+        return torch.ones(())
+
+    def inputs(self) -> Mapping[str, Tensor]:
+        return self._last
+
+
+def block_of(directory: Path, training: Shows, steps: int) -> tuple[SeriesBlock, list[str]]:
+    """The block, and the digest of each step's inputs."""
+    with Recorder(directory) as recorder:
+        block = SeriesBlock(RUN, recorder, recorder.series("only", 0), training)  # type: ignore[arg-type]
+        for index in range(steps):
+            block.add(index, training.step(index))
+        block.write()
+    return block, [row.split(",")[2] for row in (directory / "only.0.csv").read_text().splitlines()[1:]]
+
+
+def test_a_step_that_shows_no_input_has_no_digest(tmp_path: Path) -> None:
+    some = {"tokens": torch.arange(4)}
+    block, digests = block_of(tmp_path, Shows(some, {}), 4)
+    assert digests == [*batch_digests([some]), ""] * 2
+    assert block.input_names == []
+    assert batch_digests([{}, some]) == ["", digests[0]]
+
+
+def test_one_norm_may_have_no_dimension(tmp_path: Path) -> None:
+    class OneGroup(Shows):
+        def gradient_norms(self) -> Mapping[str, Tensor]:
+            return {"before": torch.tensor(2.0), "max_norm": torch.tensor(1.0)}
+
+        def gradient_groups(self) -> Mapping[str, list[str]]:
+            return {"all": []}
+
+    block_of(tmp_path, OneGroup({"tokens": torch.arange(4)}), 3)
+    assert [row.split(",")[3] for row in (tmp_path / "only.0.csv").read_text().splitlines()[1:]] == ["1"] * 3
+
+
+def test_the_order_in_which_inputs_are_named_makes_no_other_shape(tmp_path: Path) -> None:
+    one, two = {"a": torch.arange(4), "b": torch.ones(2)}, {"b": torch.ones(2), "a": torch.arange(4)}
+    block, digests = block_of(tmp_path, Shows(one, two), 4)
+    assert (block.input_shapes, len(set(digests))) == (1, 1)
+
+
+def test_what_is_kept_of_shapes_that_come_once_does_not_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer whose batches have as many lengths as they please: each length has had its memory for ever."""
+    monkeypatch.setattr(series_block, "KEPT_BYTES", 8 * 1000)
+    given = [{"tokens": torch.arange(length)} for length in range(1, 101)]
+    block, digests = block_of(tmp_path, Shows(*given), 200)
+    assert digests == batch_digests(given) * 2
+    assert block.input_shapes == 100
+    assert block._inputs.held_bytes <= 3 * 8 * 1000  # one shape's room is what may lie above twice as much
