@@ -93,3 +93,8 @@ def test_magnitudes_add_up_absolute_values_in_an_update_that_subtracts() -> None
     made, gradients = magnitudes(before, {"p": torch.tensor([-5.0, 5.0])})
     values: list[Tensor] = [made.parameters["p"], made.exp_avg["p"], made.exp_avg_sq["p"], gradients["p"]]
     assert [each.tolist() for each in values] == [[-1.0, -2.0], [3.0, 3.0], [4.0, 4.0], [5.0, 5.0]]
+
+
+def test_a_parameter_without_elements_has_no_error() -> None:
+    empty = state([], [], [])
+    assert {each.error for each in updated_errors(empty, empty, empty)} == {0.0}
