@@ -12,12 +12,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from harness.evidence.arm_records import GroupNorm, TensorReduction
-from harness.system.shards import whole
+from harness.system.shards import is_distributed, whole
 
 _CHUNK = 1 << 24  # words hashed at a time: 128 MiB of positions
 _KEEP = 1 << 16  # positions of at most so many words are cached: batches are hashed at every step
@@ -28,6 +30,9 @@ _GAMMA, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -772359229
 
 def digest_on_device(tensor: Tensor) -> Tensor:
     """The digest of `tensor`'s bits as a 0-d int64 tensor on its device. No host sync."""
+    parts = _parts("", tensor)
+    if parts is not None:
+        return combine_on_device(parts) if len(parts) > 1 else digest_on_device(*parts.values())
     return _digest_of_each_row(dense(tensor).contiguous().unsqueeze(0)).squeeze(0)
 
 
@@ -48,9 +53,44 @@ def _digest_of_each_row(tensor: Tensor) -> Tensor:
     return total
 
 
+def made_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, each that is made of several replaced by those: an operator may answer by some of them alone."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        parts = _parts(f"{name}.", tensor)
+        if parts is not None and len(parts) == 1:  # a cover around one is that one, by whichever type an arm holds it
+            parts = made_of({name: next(iter(parts.values()))})
+        found |= {name: tensor} if parts is None else made_of(parts)
+    return found
+
+
+def _parts(prefix: str, tensor: Tensor) -> dict[str, Tensor] | None:
+    """Sequences and where each begins of a nested tensor; codes and scales, say, of a library's own type; None of a
+    tensor that is made of no others."""
+    if is_distributed(tensor):
+        return None
+    held: Any = tensor
+    if tensor.is_nested and tensor.layout is torch.strided:
+        return {f"{prefix}{place}": part for place, part in enumerate(tensor.unbind())}
+    if tensor.is_nested:
+        parts = {"values": held.values(), "offsets": held.offsets(), "lengths": held.lengths()}
+    elif is_traceable_wrapper_subclass(held):
+        parts = {name: getattr(tensor, name) for name in held.__tensor_flatten__()[0]}
+    else:
+        return None
+    return {f"{prefix}{name}": part for name, part in parts.items() if part is not None}
+
+
 def dense(tensor: Tensor) -> Tensor:
-    """The elements as they are, of a sparse or conjugated tensor too; of one that ranks share, gathered from them."""
+    """The elements as they are, of a sparse or conjugated tensor too; of one that ranks share, gathered from them.
+
+    A tensor on `meta` has none, and a quantized one those that its codes stand for.
+    """
     tensor = whole(tensor)
+    if tensor.is_meta:
+        return torch.empty(0, dtype=tensor.dtype)
+    if tensor.is_quantized:
+        return tensor.detach().dequantize()
     plain = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
     return plain.resolve_conj().resolve_neg()
 
@@ -63,7 +103,8 @@ def real(tensor: Tensor) -> Tensor:
 
 def combine_on_device(tensors: Mapping[str, Tensor]) -> Tensor:
     """One 0-d int64 digest of several tensors in the order of their names. No host sync."""
-    return _combined({name: digest_on_device(tensor).unsqueeze(0) for name, tensor in tensors.items()}).squeeze(0)
+    found = {name: digest_on_device(tensor).unsqueeze(0) for name, tensor in made_of(tensors).items()}
+    return _combined(found).squeeze(0)
 
 
 def combine_each(tensors: Mapping[str, Tensor]) -> Tensor:
@@ -120,27 +161,32 @@ def digest_of_rounded(tensors: Mapping[str, Tensor], dtype: str) -> str:
 
 def not_finite(tensors: Mapping[str, Tensor]) -> set[str]:
     """Names of the tensors that hold NaN or infinity, fetched in one transfer a device; integers never do."""
-    by_device: dict[torch.device, dict[str, Tensor]] = {}
+    by_device: dict[torch.device, list[tuple[str, Tensor]]] = {}
     for name, tensor in tensors.items():
-        if tensor.numel() and (tensor.is_floating_point() or tensor.is_complex()):
-            by_device.setdefault(tensor.device, {})[name] = _bad(real(tensor))
+        for each in made_of({name: tensor}).values():
+            if each.numel() and not each.is_meta and (each.is_floating_point() or each.is_complex()):
+                by_device.setdefault(each.device, []).append((name, _bad(real(each))))
     found: set[str] = set()
     for flags in by_device.values():
-        values = torch.stack(list(flags.values())).tolist()
-        found |= {name for name, bad in zip(flags, values, strict=True) if bad}
+        values = torch.stack([flag for _, flag in flags]).tolist()
+        found |= {name for (name, _), bad in zip(flags, values, strict=True) if bad}
     return found
 
 
 def _bad(tensor: Tensor) -> Tensor:
-    if tensor.dtype.itemsize == 1:  # torch has no comparison of 8-bit floats
-        tensor = tensor.float()
-    lowest, highest = torch.aminmax(tensor)  # either is NaN where any element is
+    lowest, highest = torch.aminmax(_comparable(tensor))  # either is NaN where any element is
     return ~(torch.isfinite(lowest) & torch.isfinite(highest))
+
+
+def _comparable(tensor: Tensor) -> Tensor:
+    """The same numbers where torch compares them: it has no comparison of 8-bit floats."""
+    return tensor.float() if tensor.dtype.itemsize == 1 and tensor.is_floating_point() else tensor
 
 
 def largest_difference(tensor: Tensor, other: Tensor) -> float:
     """Largest absolute difference of two tensors of one shape, in float64 on the first one's device; NaN if any is."""
-    ours, theirs = real(tensor), real(other).to(tensor.device)
+    ours, theirs = _comparable(real(tensor)), _comparable(real(other))
+    theirs = theirs.to(ours.device)
     if not ours.numel():
         return 0.0
     # equal infinities would subtract to NaN
@@ -205,7 +251,7 @@ def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
     if not tensors:
         return {}
     values = [
-        real(tensor).abs().max().double()
+        _comparable(real(tensor)).abs().max().double()
         if tensor.numel()
         else torch.zeros((), dtype=torch.float64, device=tensor.device)
         for tensor in tensors.values()

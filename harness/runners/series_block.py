@@ -15,7 +15,7 @@ from torch import Tensor
 
 from harness.evidence.plan_records import Run
 from harness.runners.recorder import Recorder
-from harness.runners.reductions import as_hex, combine_each, dense
+from harness.runners.reductions import as_hex, combine_each, dense, made_of
 from harness.system.adapter_checks import require_loss, require_metrics
 from harness.system.protocol import HasGradientNorms, HasInputs, HasMetrics, TrainingRun
 
@@ -124,7 +124,7 @@ class _KeptInputs:
 
     def keep(self, inputs: Mapping[str, Tensor]) -> bool:
         """Copy what a step read; whether there is no room for another one of its shape, or for other shapes."""
-        tensors = {name: dense(tensor) for name, tensor in inputs.items()}
+        tensors = {name: dense(tensor) for name, tensor in made_of(inputs).items()}
         shapes = _shapes_of(tensors)
         self.shapes.add(shapes)
         if not tensors:  # nothing is shown, and the step has no digest
@@ -187,13 +187,14 @@ class _KeptMetrics:
 def batch_digests(batches: Sequence[Mapping[str, Tensor]]) -> list[str]:
     """The digest of what each step read, in their order; those of one shape are made together."""
     alike: dict[Shapes, list[int]] = {}
-    for place, inputs in enumerate(batches):
+    plain = [made_of(inputs) for inputs in batches]
+    for place, inputs in enumerate(plain):
         alike.setdefault(_shapes_of(inputs), []).append(place)
-    digests = [""] * len(batches)
+    digests = [""] * len(plain)
     for shapes, places in alike.items():
         if not shapes:
             continue
-        stacked = {name: torch.stack([dense(batches[place][name]) for place in places]) for name in batches[places[0]]}
+        stacked = {name: torch.stack([dense(plain[place][name]) for place in places]) for name in plain[places[0]]}
         for place, digest in zip(places, combine_each(stacked).tolist(), strict=True):
             digests[place] = as_hex(digest)
     return digests

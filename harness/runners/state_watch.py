@@ -143,7 +143,7 @@ def _numbers(state: StateByCategory) -> dict[str, float]:
         for category, tensors in state.items()
         if category not in {"parameters", "generators"}
         for name, tensor in sorted(tensors.items())
-        if tensor.numel() == 1 and not tensor.is_complex()
+        if tensor.numel() == 1 and not (tensor.is_complex() or tensor.is_meta)
     }
     return {name: float(value) for name, value in found.items() if math.isfinite(value)}
 
@@ -190,7 +190,8 @@ class Ends:
     def keep(self, ended: Mapping[str, Tensor], arm: str) -> None:
         """Keep what the first execution of `arm` ended with."""
         if arm not in self._kept:
-            self._kept[arm] = {name: whole(tensor).detach().to("cpu", copy=True) for name, tensor in ended.items()}
+            here = {name: tensor for name, tensor in ended.items() if not tensor.is_meta}
+            self._kept[arm] = {name: whole(tensor).detach().to("cpu", copy=True) for name, tensor in here.items()}
 
 
 def _difference(arm: str, apart: Mapping[str, float], kept: Mapping[str, Tensor]) -> EndDifference:

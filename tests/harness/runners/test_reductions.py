@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.testing._internal.two_tensor import TwoTensor
 
 from harness.runners.reductions import (
     as_hex,
@@ -16,9 +18,12 @@ from harness.runners.reductions import (
     digest_of_all,
     digest_on_device,
     digests,
+    largest_difference,
+    not_finite,
     reduce_gradients,
     reduce_groups,
 )
+from harness.runners.series_block import batch_digests
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool]
 
@@ -186,3 +191,63 @@ def test_neither_part_of_complex_gradients_is_left_out(conjugated: bool) -> None
     assert (reduced.max_abs, reduced.baseline_max_abs, reduced.max_abs_difference) == (4.0, 6.0, 2.0)
     (norm,) = reduce_groups({"a": own}, {"all": ["a"]}, torch.tensor([9.0]))
     assert norm.after == math.sqrt(30)
+
+
+def test_a_tensor_made_of_several_shows_a_change_in_each() -> None:
+    """As torchao's weights are: codes and scales, of which an operator may answer by one alone."""
+    one, other = torch.arange(4.0), torch.ones(4)
+
+    def made(one: Tensor, other: Tensor) -> Tensor:
+        return TwoTensor(one, other)  # type: ignore[no-untyped-call]
+
+    assert digest(made(one, other)) == digest(made(one.clone(), other.clone()))
+    assert len({digest(made(one, other)), digest(made(one, other + 1)), digest(made(one + 1, other))}) == 3
+    assert not_finite({"made": made(one, torch.full((4,), math.nan)), "fine": made(one, other)}) == {"made"}
+
+
+def test_a_cover_around_one_tensor_has_its_digest() -> None:
+    """As float8 training puts around a weight: an arm without it starts from equal parameters."""
+    weight = torch.arange(4.0)
+    covered = AsyncCollectiveTensor(weight)
+    assert digest(covered) == digest(weight)
+    assert batch_digests([{"x": covered}]) == batch_digests([{"x": weight}])
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_sequences_of_unequal_lengths_are_told_apart_by_their_lengths(layout: torch.layout) -> None:
+    def nested(*lengths: int) -> Tensor:
+        return torch.nested.nested_tensor([torch.zeros(length, 2) for length in lengths], layout=layout)
+
+    batches = [{"x": nested(1, 3)}, {"x": nested(3, 1)}, {"x": nested(1, 3)}]
+    found = batch_digests(batches)
+    assert found[0] == found[2] != found[1]
+    assert found == [as_hex(int(combine_on_device(batch))) for batch in batches]
+    assert digests({"x": nested(1, 3)}) != digests({"x": nested(3, 1)})
+
+
+def test_a_weight_that_is_elsewhere_holds_no_elements_here() -> None:
+    """A library that offloads a frozen weight leaves a tensor on `meta` in its place."""
+    away = {"weight": torch.empty(3, 2, device="meta"), "one": torch.empty((), device="meta")}
+    assert digest_of_all(away) == digest_of_all(away)
+    assert digest_of_all(away) != digest_of_all({**away, "weight": torch.empty(2, 3, device="meta")})
+    assert not_finite(away) == set()
+    assert largest_difference(away["weight"], away["weight"]) == 0.0
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_a_quantized_tensor_is_what_its_codes_stand_for() -> None:
+    """A look at its bytes as another type ended the process (SIGSEGV)."""
+
+    def quantized(values: Tensor) -> Tensor:
+        return torch.quantize_per_tensor(values, 0.5, 0, torch.qint8)
+
+    assert digest(quantized(torch.arange(4.0))) == digest(quantized(torch.arange(4.0)))
+    assert digest(quantized(torch.arange(4.0))) != digest(quantized(torch.arange(4.0) + 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_gradients_in_8_bits_are_reduced(dtype: torch.dtype) -> None:
+    ours, theirs = torch.tensor([1.0, -4.0]).to(dtype), torch.tensor([1.0, -2.0]).to(dtype)
+    [found] = reduce_gradients({"a": ours}, {"a": theirs})
+    assert (found.max_abs, found.max_abs_difference, found.baseline_max_abs) == (4.0, 2.0, 2.0)
