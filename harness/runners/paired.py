@@ -151,8 +151,9 @@ class ArmExecution:
         self._phase("start")
         start = arm_start(self.training, self.arm, self.replica, self.watch, self.planned.rounded_to)
         self.recorder.write(start.model_copy(update={"facts": {**start.facts, **self.facts}}))
-        every_step = self._watch_of_every_step()
-        with CaptureAttempts() as attempts:
+        attempts = CaptureAttempts()
+        every_step = self._watch_of_every_step(attempts)
+        with attempts:
             watched = self._series(kept, every_step, keep=keep)
         self._phase("end")
         end = arm_end(self.training, self.arm, self.replica, self.steps_called, self.watch, self.ends)
@@ -166,7 +167,7 @@ class ArmExecution:
         self.recorder.write(end.model_copy(update=changes))
         self._observe(watched, every_step)
 
-    def _watch_of_every_step(self) -> SeriesWatch | None:
+    def _watch_of_every_step(self, attempts: CaptureAttempts) -> SeriesWatch | None:
         """For a captured arm; and for one whose host syncs are judged, where its steps can be watched as they are."""
         device, captured = device_of(self.training), self.planned.arm.capture != "none"
         if not captured and not (self.planned.watch_every_step and device == "cuda"):
@@ -177,6 +178,7 @@ class ArmExecution:
             captured=captured,
             unwatched=len(lengths) if isinstance(lengths, list) else 1,
             captures=lambda: capture_record(self.training, self.planned).captures,
+            attempts=lambda: attempts.count,
         )
 
     def _series(self, kept: KeptGradients, every_step: SeriesWatch | None, *, keep: bool) -> Watched:

@@ -36,13 +36,16 @@ class SeriesWatch:
 
     captures: how often the arm has captured so far. A step that captures may wait and does more than a replay, so it is
     left out; so are the first `unwatched` steps, because a step is recorded under modes of its own.
+    attempts: how often torch began a capture, which costs nothing to ask.
     """
 
     device: str
     captured: bool
     unwatched: int
     captures: Callable[[], int]
+    attempts: Callable[[], int] = lambda: 0
     _known_captures: int = 0
+    _known_attempts: int = 0
     _fewest: int | None = None  # operations of a step so far
     _steps: dict[int, _Seen] = field(default_factory=dict)
 
@@ -58,7 +61,7 @@ class SeriesWatch:
         """Watch what runs in the block as step `index`."""
         if index < self.unwatched:
             yield
-            self._known_captures = self.captures()
+            self._known_captures, self._known_attempts = self.captures(), self.attempts()
             return
         mode = self._mode
         if mode is not None:
@@ -75,10 +78,13 @@ class SeriesWatch:
     def _keep(self, index: int, seen: _Seen) -> None:
         operations = seen.operations or 0
         fewest = operations if self._fewest is None else self._fewest
-        # the first that is watched may capture the second shape; of later ones only those that do more than a replay
-        if self._fewest is None or any(seen.syncs.values()) or operations > fewest:
-            before, self._known_captures = self._known_captures, self.captures()
-            if self._known_captures > before:
+        before, self._known_attempts = self._known_attempts, self.attempts()
+        # The first that is watched may capture the second shape; of later ones those that do more than a replay. A step
+        # that is captured after plain ones does no more than they do.
+        busier = self._fewest is None or any(seen.syncs.values()) or operations > fewest
+        if busier or self._known_attempts > before:
+            earlier, self._known_captures = self._known_captures, self.captures()
+            if self._known_captures > earlier:
                 return
         self._fewest = min(operations, fewest)
         self._steps[index] = seen

@@ -58,6 +58,21 @@ def test_the_first_watched_step_is_left_out_where_it_captures_a_second_shape() -
     assert (operations.steps, operations.fewest_operations, operations.most_operations) == (2, 2, 2)
 
 
+def test_a_capture_that_does_no_more_than_the_steps_before_it_hides_no_later_sync() -> None:
+    """Three plain steps, of which the last is captured as well, and replays; one of them reads a value."""
+    captures, value = [0], torch.ones(3)
+    watch = SeriesWatch("cpu", captured=True, unwatched=1, captures=lambda: captures[0], attempts=lambda: captures[0])
+    for index in range(8):
+        with watch.step(index):
+            if index == 3:
+                captures[0] = 1
+            total = value.sum() + (value.prod() if index <= 3 else 0)
+            if index == 6:
+                total.item()
+    [reading] = watch.readings()
+    assert (reading.steps, reading.count, reading.first_step) == (6, 1, 6)
+
+
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Something that waits, in place of torch's calls."""
