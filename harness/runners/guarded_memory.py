@@ -21,7 +21,16 @@ _POISON: dict[torch.dtype, tuple[torch.dtype, int]] = {
 }
 # Elements before and behind a tensor. A kernel may demand 16-byte alignment, which this many elements keep.
 GUARD_ELEMENTS = 64
-_ALLOCATING: frozenset[Callable[..., Any]] = frozenset({torch.empty, torch.empty_like, Tensor.new_empty})
+_ALLOCATING: frozenset[Callable[..., Any]] = frozenset(
+    {
+        torch.empty,
+        torch.empty_like,
+        torch.empty_strided,
+        torch.empty_permuted,
+        Tensor.new_empty,
+        Tensor.new_empty_strided,
+    }
+)
 
 
 def bits(tensor: Tensor) -> Tensor:

@@ -70,6 +70,26 @@ def test_a_kernel_that_returns_a_buffer_of_its_own_is_held_against_its_own_repet
     assert case.error_vs_fp64 == 0.0  # the first call was right
 
 
+@pytest.mark.parametrize(
+    "allocate",
+    [
+        lambda: torch.empty_strided((3,), (1,)),
+        lambda: VALUES.new_empty_strided((3,), (1,)),
+        lambda: torch.empty_permuted((3,), (0,)),
+    ],
+    ids=["empty_strided", "new_empty_strided", "empty_permuted"],
+)
+def test_what_a_kernel_allocates_by_its_strides_is_poisoned_too(allocate: Callable[[], Tensor]) -> None:
+    """A wrapper that allocates its output so, and a kernel that leaves its last element out."""
+
+    def leaves_one_out(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        out = allocate()
+        out[:2] = 2 * VALUES[:2]
+        return {"y": out}
+
+    assert compare(comparison(leaves_one_out)).unwritten == 1
+
+
 def test_a_right_kernel() -> None:
     case = compare(comparison(doubling))
     assert seen(case) == (0.0, 0.0, True, 0, True)
