@@ -108,7 +108,7 @@ class TimedProcess:
         """What the arms have become."""
         ends = Ends()
         for arm in self.arms.values():
-            with arm.own_generators():
+            with arm.own_globals():
                 self.recorder.write(arm_end(arm.training, arm.name, 0, arm.next_index, arm.watch, ends))
 
     def watch(self) -> TimingEvidence:

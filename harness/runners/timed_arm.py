@@ -18,6 +18,7 @@ from harness.runners.profiling import Watched, graph_launches, in_step
 from harness.runners.recorder import Recorder
 from harness.runners.series_block import batch_digests
 from harness.runners.state_watch import StateWatch
+from harness.runners.torch_settings import restore_torch_settings, torch_settings
 from harness.system.adapter_checks import require_loss
 from harness.system.protocol import HasInputs, TrainingRun
 from harness.system.replay import generators
@@ -48,21 +49,25 @@ class TimedArm:
     watch: StateWatch
     next_index: int = 0
     _generators: dict[str, Any] = field(default_factory=lambda: generators.states(generators.global_generators()))
+    _settings: dict[str, Any] = field(default_factory=torch_settings)
     _losses: list[Tensor] = field(default_factory=list)
     _inputs: list[dict[str, Tensor]] = field(default_factory=list)
 
     @contextmanager
-    def own_generators(self) -> Iterator[None]:
-        """The process's generators as this arm left them: both arms draw what they would draw alone."""
+    def own_globals(self) -> Iterator[None]:
+        """The process's generators as this arm left them: both arms draw what they would draw alone. Torch's settings
+        likewise: one that the candidate made as it opened would slow the baseline.
+        """
         known = generators.global_generators()
         generators.restore(known, self._generators)
+        restore_torch_settings(self._settings)
         yield
-        self._generators = generators.states(known)
+        self._generators, self._settings = generators.states(known), torch_settings()
 
     def block(self, steps: int, *, profiled: bool = False) -> BlockTimes:
         """The times of `steps` steps. Losses and a copy of the batches stay on the device."""
         self._losses, self._inputs = [], []
-        with self.own_generators():
+        with self.own_globals():
             timed = self._timed_steps(steps, profiled=profiled)
         self.next_index += steps
         return timed

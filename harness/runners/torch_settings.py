@@ -1,0 +1,60 @@
+"""Settings that torch keeps for the whole process, and an arm may set as it opens: by which a step is another one, or
+slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+# What `get` gave, `set` takes back.
+_Accessors = tuple[Callable[[], Any], Callable[[Any], object]]
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _anomalies() -> tuple[bool, bool]:
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+
+def _of_cudnn(name: str) -> _Accessors:
+    return lambda: getattr(torch.backends.cudnn, name), lambda value: setattr(torch.backends.cudnn, name, value)
+
+
+def _of_attention(name: str) -> _Accessors:
+    own: Any = torch.backends.cuda
+    return getattr(own, f"{name}_sdp_enabled"), getattr(own, f"enable_{name}_sdp")
+
+
+_SETTINGS: dict[str, _Accessors] = {
+    "deterministic": (_deterministic, lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1])),
+    "anomalies": (_anomalies, lambda value: torch.autograd.set_detect_anomaly(*value)),
+    "gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "threads": (torch.get_num_threads, torch.set_num_threads),
+    "float32 products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    **{f"cudnn {name}": _of_cudnn(name) for name in ("enabled", "benchmark", "deterministic")},
+    **{f"attention {name}": _of_attention(name) for name in ("flash", "mem_efficient", "math", "cudnn")},
+}
+
+
+def torch_settings() -> dict[str, Any]:
+    """Their values now, by name; without those that torch does not tell: it refuses a mix of old and new names."""
+    found = {}
+    for name, (get, _) in _SETTINGS.items():
+        with suppress(RuntimeError):
+            found[name] = get()
+    return found
+
+
+def restore_torch_settings(known: dict[str, Any]) -> None:
+    """Set those that are otherwise now to the values that `torch_settings` gave."""
+    now = torch_settings()
+    for name, value in known.items():
+        if name in now and now[name] != value:
+            _SETTINGS[name][1](value)
