@@ -56,10 +56,10 @@ class StateWatch:
     def after_first_step(self) -> None:
         """Note which loose tensors came with it."""
         if isinstance(self._training, HasState):
-            loose = self._training.state().get(LOOSE, {})
+            loose = {plain_name(name): tensor for name, tensor in self._training.state().get(LOOSE, {}).items()}
             self._loose_later = {name: weakref.ref(tensor) for name, tensor in loose.items()}
             if self._moves:
-                self._digests_later = digests({plain_name(name): tensor for name, tensor in loose.items()})
+                self._digests_later = digests(loose)
 
     def at_end(self) -> State:
         """After the last step, when the device has done all that it was asked for."""

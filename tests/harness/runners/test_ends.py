@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.evidence.arm_records import EndDifference
-from harness.runners.state_watch import BUFFER, Ends
+from harness.runners.state_watch import BUFFER, Ends, StateWatch
 
 
 def difference(ended: dict[str, list[float]], kept: dict[str, list[float]]) -> EndDifference:
@@ -51,3 +51,26 @@ def test_rounding_is_none_and_what_is_not_finite_is_seen(
 def test_without_buffers_there_is_no_distance_of_any() -> None:
     found = difference({"weight": [1.0]}, {"weight": [1.0]})
     assert (found.buffers, found.buffers_relative, found.buffer) == (0, None, None)
+
+
+class ComesLate:
+    """Its average comes with the first step, and is named as `torch.compile` names what is in a module."""
+
+    def __init__(self) -> None:
+        self._state: dict[str, Tensor] = {}
+
+    def step(self, index: int) -> Tensor:
+        return self._state.setdefault("model._orig_mod.average", torch.zeros(2)).add_(index)
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        return {"tensors": self._state}
+
+
+def test_what_comes_with_the_first_step_of_a_compiled_module_is_watched() -> None:
+    training = ComesLate()
+    watch = StateWatch(training)  # type: ignore[arg-type]
+    watch.at_start()
+    training.step(0)
+    watch.after_first_step()
+    training.step(1)
+    assert list(watch.at_end().digests["tensors"]) == ["model.average"]
