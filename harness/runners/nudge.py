@@ -30,10 +30,14 @@ def nudge(training: TrainingRun) -> None:
     others = [each for each in held if _epsilon(each.dtype) is not None]
     with torch.no_grad():
         for name, tensors in _alike(parameters, others):
-            finest = min(tensors, key=lambda tensor: _epsilon(tensor.dtype) or 1.0)
-            finest.mul_(_factors(name, finest))
-            for tensor in tensors:
-                tensor.copy_(finest.view_as(tensor))
+            _multiply(name, tensors)
+
+
+def _multiply(name: str, tensors: list[Tensor]) -> None:
+    finest = min(tensors, key=lambda tensor: _epsilon(tensor.dtype) or 1.0)
+    finest.mul_(_factors(name, finest))
+    for tensor in tensors:
+        tensor.copy_(finest.reshape(tensor.shape))  # a view, where the memory's order has one
 
 
 def _alike(parameters: Mapping[str, Tensor], others: Iterable[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.contract.schema import Arm, Workload
-from harness.runners.nudge import nudge
+from harness.runners.nudge import _alike, _multiply, nudge
 from harness.system.step_function import StepFunctionSystem
 from harness.system.step_function_run import StepFunctionRun
 
@@ -114,3 +114,16 @@ def test_two_processes_nudge_alike_and_no_random_number_is_spent() -> None:
     assert torch.equal(torch.get_rng_state(), drawn)
     for name, tensor in one.parameters().items():
         assert torch.equal(tensor, other.parameters()[name])
+
+
+def test_a_flat_copy_of_a_parameter_in_another_memory_format_follows() -> None:
+    """A convolution's weight in `channels_last` has no view of one dimension."""
+    weight = torch.rand(4, 3, 2, 2).to(memory_format=torch.channels_last)
+    other, flat = torch.rand(5), weight.contiguous().view(-1).clone()
+    [(_, tensors), _] = _alike({"weight": weight, "other": other}, [flat])
+    assert len(tensors) == 2
+    before = weight.clone()
+    with torch.no_grad():
+        _multiply("weight", tensors)
+    assert not torch.equal(weight, before)
+    assert torch.equal(flat.view(weight.shape), weight)
