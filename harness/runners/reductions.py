@@ -118,8 +118,13 @@ def combine_each(tensors: Mapping[str, Tensor]) -> Tensor:
 def _combined(digests_by_name: Mapping[str, Tensor]) -> Tensor:
     """[N] int64 by name -> [N]: one digest of all names, in their order, on the device of the first."""
     in_order = [digests_by_name[name] for name in sorted(digests_by_name)]
-    stacked = torch.stack([each.to(in_order[0].device) for each in in_order], dim=1)
-    return _mixed(stacked + _positions(stacked.shape[1], 0, stacked.device)).sum(dim=1)
+    table = stacked(in_order, dim=1)
+    return _mixed(table + _positions(table.shape[1], 0, table.device)).sum(dim=1)
+
+
+def stacked(figures: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """As `torch.stack`, on the device of the first: a model may lie on several."""
+    return torch.stack([each.to(figures[0].device) for each in figures], dim=dim)
 
 
 def as_hex(value: int) -> str:
@@ -226,7 +231,7 @@ def reduce_groups(
 ) -> list[GroupNorm]:
     """Norms of each clipping group: `before` [G] as the system reports them, after as measured here in float64."""
     reported = before.detach().double().flatten().tolist()
-    measured = torch.stack([_norm([gradients[name] for name in names]) for names in groups.values()]).tolist()
+    measured = stacked([_norm([gradients[name] for name in names]) for names in groups.values()]).tolist()
     return [
         GroupNorm(group=group, before=norm, after=after)
         for group, norm, after in zip(groups, reported, measured, strict=True)
@@ -234,7 +239,7 @@ def reduce_groups(
 
 
 def _norm(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.stack([_wide(tensor).square().sum() for tensor in tensors]).sum().sqrt()
+    return stacked([_wide(tensor).square().sum() for tensor in tensors]).sum().sqrt()
 
 
 def _counterpart(name: str, tensor: Tensor, baseline: Mapping[str, Tensor] | None) -> Tensor | None:
@@ -256,7 +261,7 @@ def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
         else torch.zeros((), dtype=torch.float64, device=tensor.device)
         for tensor in tensors.values()
     ]
-    return dict(zip(tensors, torch.stack(values).tolist(), strict=True))
+    return dict(zip(tensors, stacked(values).tolist(), strict=True))
 
 
 def _positions(count: int, start: int, device: torch.device) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from harness.evidence.plan_records import Run
 from harness.runners.recorder import Recorder
-from harness.runners.reductions import as_hex, combine_each, dense, made_of
+from harness.runners.reductions import as_hex, combine_each, dense, made_of, stacked
 from harness.system.adapter_checks import require_loss, require_metrics
 from harness.system.protocol import HasGradientNorms, HasInputs, HasMetrics, TrainingRun
 
@@ -90,7 +90,7 @@ class SeriesBlock:
         unreported = [NOT_REPORTED] * len(self._steps)
         self._series.rows(
             self._steps,
-            torch.stack(self._losses).tolist(),
+            stacked(self._losses).tolist(),
             self._inputs.take() if self._shows_inputs is not None else [""] * len(self._steps),
             torch.stack(self._active).reshape(len(self._steps), -1).sum(dim=1).tolist() if self._active else unreported,
             self._tokens,
@@ -194,8 +194,8 @@ def batch_digests(batches: Sequence[Mapping[str, Tensor]]) -> list[str]:
     for shapes, places in alike.items():
         if not shapes:
             continue
-        stacked = {name: torch.stack([dense(plain[place][name]) for place in places]) for name in plain[places[0]]}
-        for place, digest in zip(places, combine_each(stacked).tolist(), strict=True):
+        together = {name: torch.stack([dense(plain[place][name]) for place in places]) for name in plain[places[0]]}
+        for place, digest in zip(places, combine_each(together).tolist(), strict=True):
             digests[place] = as_hex(digest)
     return digests
 

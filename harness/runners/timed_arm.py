@@ -16,6 +16,7 @@ from torch import Tensor
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.runners.profiling import Watched, graph_launches, in_step
 from harness.runners.recorder import Recorder
+from harness.runners.reductions import stacked
 from harness.runners.series_block import batch_digests
 from harness.runners.state_watch import StateWatch
 from harness.runners.torch_settings import restore_torch_settings, torch_settings
@@ -92,7 +93,7 @@ class TimedArm:
         """Write the last block's losses and digests; its steps are over."""
         first = self.next_index - len(self._losses)
         one_number = [require_loss(loss, self.training.step, "step(index)") for loss in self._losses]
-        losses = torch.stack([loss.detach().double().reshape(()) for loss in one_number]).tolist()
+        losses = stacked([loss.detach().double().reshape(()) for loss in one_number]).tolist()
         digests = batch_digests(self._inputs) if self._inputs else [""] * len(losses)
         tokens = [self._tokens(first + offset, offset) for offset in range(len(losses))]
         steps = list(range(first, self.next_index))

@@ -22,6 +22,7 @@ from harness.runners.reductions import (
     not_finite,
     reduce_gradients,
     reduce_groups,
+    stacked,
 )
 from harness.runners.series_block import batch_digests
 
@@ -128,6 +129,14 @@ def test_tensors_on_two_devices_are_combined_on_that_of_the_first() -> None:
     tensors = {"tokens": torch.zeros(2, 4, device="meta"), "with_lengths": torch.ones(2, dtype=torch.int64)}
     assert combine_each(tensors).device.type == "meta"
     assert combine_each(tensors).shape == (2,)
+
+
+def test_figures_on_several_devices_come_together_on_that_of_the_first() -> None:
+    """Layers of one model on two GPUs, each gradient on its own; a loss on the host after those on the device."""
+    found = stacked([torch.zeros((), device="meta"), torch.ones(())])
+    assert (found.device.type, found.shape) == ("meta", (2,))
+    assert stacked([torch.zeros(()), torch.ones(())]).tolist() == [0.0, 1.0]
+    assert stacked([torch.zeros(3), torch.ones(3)], dim=1).shape == (3, 2)
 
 
 def test_the_digest_of_all_covers_names_shapes_and_types() -> None:
