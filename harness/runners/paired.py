@@ -258,6 +258,7 @@ class ArmExecution:
         # gathered by every rank, also by those that compare none: the baseline may be known to the first one alone
         gradients = {plain_name(name): whole(tensor) for name, tensor in self.training.gradients().items()}
         trained = self.training.parameters() if isinstance(self.training, HasParameters) else {}
+        without = sorted({plain_name(name) for name in trained} - set(gradients))
         baseline = self.run.baseline_of.get(self.arm)
         other = None if baseline is None else kept.get((baseline, index), self._left(baseline, index, gradients))
         self.recorder.write(
@@ -267,8 +268,8 @@ class ArmExecution:
                 step=index,
                 baseline=baseline if other is not None else None,
                 tensors=reduce_gradients(gradients, other),
-                groups=self._groups(gradients),
-                without=sorted({plain_name(name) for name in trained} - set(gradients)),
+                groups=self._groups(gradients, without),
+                without=without,
             )
         )
         if keep:
@@ -282,14 +283,14 @@ class ArmExecution:
             return None
         return Exchange(self.recorder.exchange).take(baseline, str(index), next(iter(gradients.values())).device)
 
-    def _groups(self, gradients: Mapping[str, Tensor]) -> list[GroupNorm]:
+    def _groups(self, gradients: Mapping[str, Tensor], without: Sequence[str]) -> list[GroupNorm]:
         if not isinstance(self.training, HasGradientNorms):
             return []
         before = self.training.gradient_norms()["before"]
         groups = {
             group: [plain_name(name) for name in names] for group, names in self.training.gradient_groups().items()
         }
-        return reduce_groups(gradients, groups, before)
+        return reduce_groups(gradients, groups, before, without)
 
     def _sample_memory(self, index: int) -> None:
         if torch.cuda.is_available():

@@ -10,7 +10,7 @@ and other changes go unseen with a chance of about 2^-64. -0.0 and 0.0 differ, a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -227,11 +227,18 @@ def reduce_gradients(gradients: Mapping[str, Tensor], baseline: Mapping[str, Ten
 
 
 def reduce_groups(
-    gradients: Mapping[str, Tensor], groups: Mapping[str, Sequence[str]], before: Tensor
+    gradients: Mapping[str, Tensor],
+    groups: Mapping[str, Sequence[str]],
+    before: Tensor,
+    without: Collection[str] = (),
 ) -> list[GroupNorm]:
-    """Norms of each clipping group: `before` [G] as the system reports them, after as measured here in float64."""
+    """Norms of each clipping group: `before` [G] as the system reports them, after as measured here in float64.
+
+    without: names of parameters that have no gradient in this step.
+    """
     reported = before.detach().double().flatten().tolist()
-    measured = stacked([_norm([gradients[name] for name in names]) for names in groups.values()]).tolist()
+    there = [[gradients[name] for name in names if name not in without] for names in groups.values()]
+    measured = stacked([_norm(tensors) for tensors in there]).tolist()
     return [
         GroupNorm(group=group, before=norm, after=after)
         for group, norm, after in zip(groups, reported, measured, strict=True)
@@ -239,6 +246,8 @@ def reduce_groups(
 
 
 def _norm(tensors: Sequence[Tensor]) -> Tensor:
+    if not tensors:
+        return torch.zeros((), dtype=torch.float64)
     return stacked([_wide(tensor).square().sum() for tensor in tensors]).sum().sqrt()
 
 

@@ -260,3 +260,12 @@ def test_gradients_in_8_bits_are_reduced(dtype: torch.dtype) -> None:
     ours, theirs = torch.tensor([1.0, -4.0]).to(dtype), torch.tensor([1.0, -2.0]).to(dtype)
     [found] = reduce_gradients({"a": ours}, {"a": theirs})
     assert (found.max_abs, found.max_abs_difference, found.baseline_max_abs) == (4.0, 2.0, 2.0)
+
+
+def test_a_group_is_measured_over_the_gradients_that_there_are() -> None:
+    """A parameter that no step reaches has no gradient, which evidence says; it adds nothing to its group's norm."""
+    groups, before = {"some": ["a", "unused"], "none": ["unused"]}, torch.tensor([5.0, 0.0])
+    found = reduce_groups({"a": torch.tensor([3.0, 4.0])}, groups, before, without={"unused"})
+    assert [(one.before, one.after) for one in found] == [(5.0, 5.0), (0.0, 0.0)]
+    with pytest.raises(KeyError):
+        reduce_groups({"a": torch.tensor([3.0, 4.0])}, groups, before)
