@@ -115,7 +115,7 @@ def _seen(training: _Shows, loss: torch.Tensor) -> Evaluated:
     """What the last step left; copies, since a later step may write over it."""
     norms = training.gradient_norms()["before"].detach().clone()
     return Evaluated(
-        loss=loss.detach(),
+        loss=loss.detach().clone(),
         norms=dict(zip(training.gradient_groups(), norms, strict=True)),
         gradients={name: tensor.detach().clone() for name, tensor in training.gradients().items()},
     )

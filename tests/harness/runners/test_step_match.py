@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import single_step_systems
+import torch
 from single_step_systems import TrainedRun
 
 from harness.contract.schema import Arm, Workload
@@ -100,3 +101,26 @@ def test_an_arm_that_lacks_a_capability_is_not_available(role: str, arm: str, ca
     run = RUN.model_copy(update={"settings": {**RUN.settings, role: arm}})
     with pytest.raises(NotAvailable, match=rf"arm {arm} lacks the capability `{capability}`"):
         executed(tmp_path, run)
+
+
+def test_what_a_step_left_is_kept_where_the_next_call_writes_over_it() -> None:
+    """A captured step returns one tensor again and again; a reference's update may write to it before it is read."""
+
+    class Overwrites:
+        def __init__(self) -> None:
+            self.loss, self.norm, self.gradient = torch.ones(()), torch.ones(1), torch.ones(2)
+
+        def gradient_norms(self) -> dict[str, torch.Tensor]:
+            return {"before": self.norm}
+
+        def gradient_groups(self) -> dict[str, list[str]]:
+            return {"all": ["a"]}
+
+        def gradients(self) -> dict[str, torch.Tensor]:
+            return {"a": self.gradient}
+
+    training = Overwrites()
+    seen = step_match._seen(training, training.loss)  # type: ignore[arg-type]
+    for tensor in (training.loss, training.norm, training.gradient):
+        tensor.zero_()
+    assert (float(seen.loss), float(seen.norms["all"]), seen.gradients["a"].tolist()) == (1.0, 1.0, [1.0, 1.0])
