@@ -25,7 +25,8 @@ GIB = 2**30
 def judge(part: PeakMemory, context: Context, sheet: Sheet) -> Judgement:
     """Order: capture, equal training, the device, the bound, what may be hidden."""
     candidate, baseline = (executed(context.run_of("peak_memory", arm), arm) for arm in (part.candidate, part.baseline))
-    require_captured(context, part, part.candidate, candidate, sheet, watched=False)
+    for arm, execution in ((part.baseline, baseline), (part.candidate, candidate)):
+        require_captured(context, part, arm, execution, sheet, watched=False)
     steps = len(candidate.series.loss)
     sheet.figure("steps_run", steps, "steps")
     ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"

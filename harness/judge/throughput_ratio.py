@@ -31,7 +31,7 @@ from harness.judge.speed_figures import (
     undecided,
 )
 from harness.judge.statistics import Reading
-from harness.judge.timed_launches import Process, require_launches, require_profiled, require_uncaptured_baseline
+from harness.judge.timed_launches import Process, require_declared_baseline, require_launches, require_profiled
 from harness.judge.verdict import Judgement
 
 ANSWERS = {1: "proves it", 0: "decides nothing", -1: "refutes it"}
@@ -95,7 +95,7 @@ def _require_equal_training(
     named = {theirs: baseline, ours: candidate}
     nothing = f"process {timing.process} recorded no loss of a timed step"
     require_equal_training(trajectory, named, sheet, nothing=nothing)
-    require_uncaptured_baseline(part, context, process)
+    require_declared_baseline(part, context, process, baseline)
     for name, execution in ((part.candidate, candidate), (part.baseline, baseline)):
         timed = sum(block.steps for block in timing.blocks if block.arm == name)
         if len(execution.series.loss) < timed:

@@ -75,17 +75,27 @@ def require_launches(
         settle(found.reason, f"{process.name}: {found.message}")
 
 
-def require_uncaptured_baseline(part: ThroughputRatio, context: Context, process: Process) -> None:
-    """A baseline that is declared uncaptured launches no graph."""
-    if context.contract.arms[part.baseline].capture != "none":
-        return
+def require_declared_baseline(part: ThroughputRatio, context: Context, process: Process, baseline: ArmEvidence) -> None:
+    """A baseline that is declared uncaptured launches no graph, a captured one its graphs once a step: one that was to
+    be captured and ran uncaptured is slower than what was to be beaten. What it does beside its graphs is its own.
+    """
     named = f"{part.baseline} in {process.name}"
-    launches = [look.launches for look in _looks(process, part.baseline)]
-    if None in launches:
+    looks = _looks(process, part.baseline)
+    if any(look.launches is None for look in looks):
         settle(reasons.LAUNCHES_UNOBSERVED, f"whether {named} launched graphs was not observed")
-    if any(launches):
-        number = sum(each or 0 for each in launches)
-        settle(reasons.VACUOUS_BASELINE_CAPTURED, f"{named}, declared uncaptured, launched {number} graphs")
+    launches, steps = sum(look.launches or 0 for look in looks), sum(look.steps for look in looks)
+    if context.contract.arms[part.baseline].capture == "none":
+        if launches:
+            settle(reasons.VACUOUS_BASELINE_CAPTURED, f"{named}, declared uncaptured, launched {launches} graphs")
+        return
+    capture = baseline.capture
+    if capture is None:
+        settle(reasons.EVIDENCE_MISSING, f"there is no capture record of {named}")
+    if not capture.captured or any(look.launches != look.steps * graphs_per_step(capture) for look in looks):
+        settle(
+            reasons.CANDIDATE_NOT_CAPTURED,
+            f"{named}, declared captured, launched {launches} graphs in {steps} steps: it did not replay each of them",
+        )
 
 
 def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -> None:

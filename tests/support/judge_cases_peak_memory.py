@@ -95,6 +95,13 @@ def unrecorded() -> Verdict:
     return verdict_of(MEMORY, *runs, beside=[TRAJECTORY])
 
 
+def beside_captured(**changes: Any) -> Verdict:
+    """An arm without a capture, which is to hold no more than a captured one; `changes` are of the latter's capture."""
+    claim = {"mechanism": None, "candidate": "ungraphed", "baseline": "graphed"}
+    runs = [alone(mine(capture=unwatched(**changes)), peaks("graphed")), alone(arm("ungraphed"), peaks("ungraphed"))]
+    return verdict_of(MEMORY | RATIO | claim, *runs, beside=[TRAJECTORY])
+
+
 def without_state(execution: ArmEvidence) -> ArmEvidence:
     return replace(execution, start=execution.start.model_copy(update={"state": None}))
 
@@ -182,6 +189,12 @@ PEAK_CASES = [
         "never captured",
         "candidate_not_captured",
         lambda: measured(candidate=mine(capture=cuda_graph(captured=False, replays=0, failure="a sync"))),
+    ),
+    Case("beside a captured arm", "held", beside_captured),
+    Case(
+        "beside an arm that was to be captured",
+        "candidate_not_captured",
+        lambda: beside_captured(captured=False, replays=0, failure="a sync"),
     ),
     Case("traced", "mechanism_missing", lambda: measured(candidate=mine(capture=traced()))),
     Case("no such trajectory", "evidence_missing", lambda: measured(trajectory={"id": "ANOTHER"})),

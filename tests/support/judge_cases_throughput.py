@@ -166,6 +166,22 @@ def first_round(*positions: int, arm: str = "ungraphed") -> dict[str, Any]:
     return {"timing": {"blocks": [*moved, *made[4:]]}}
 
 
+def against_captured(capture: dict[str, Any] | None = None, *, recorded: bool = True, **timing: Any) -> Verdict:
+    """An arm without a capture that is faster than a captured one, of which the last process says otherwise."""
+    runs = [
+        timed_run(
+            index,
+            [0.012 * factor * block for block in STEADY],
+            [0.01 * block for block in STEADY],
+            ours=graphed(LOSSES, capture=cuda_graph(**((capture or {}) if index == 7 else {})) if recorded else None),
+            timing={"candidate": "ungraphed", "baseline": "graphed", **(timing if index == 7 else {})},
+        )
+        for index, factor in enumerate(PROCESSES)
+    ]
+    claim = {"mechanism": None, "candidate": "ungraphed", "baseline": "graphed"}
+    return verdict_of(FASTER | claim, *runs, beside=[TRAJECTORY])
+
+
 THROUGHPUT_CASES = [
     Case("faster", "held", timed),
     Case("slower", "too_slow", lambda: timed(processes(1.0))),
@@ -217,6 +233,25 @@ THROUGHPUT_CASES = [
         lambda: timed(timing={"observed_graph_launches": {"graphed": 4}}),
     ),
     Case("a captured baseline", "vacuous_baseline_captured", lambda: timed(**launches(4, 4))),
+    Case("faster than a captured arm", "held", against_captured),
+    Case(
+        "faster than an arm that was to be captured",
+        "candidate_not_captured",
+        lambda: against_captured(
+            {"captured": False, "nodes": []}, observed_graph_launches={"ungraphed": 0, "graphed": 0}
+        ),
+    ),
+    Case(
+        "faster than an arm that was captured for some steps",
+        "candidate_not_captured",
+        lambda: against_captured(observed_graph_launches={"ungraphed": 0, "graphed": 2}),
+    ),
+    Case(
+        "faster than an arm whose launches nobody saw",
+        "launches_unobserved",
+        lambda: against_captured(observed_graph_launches={}),
+    ),
+    Case("faster than an arm without a capture record", "evidence_missing", lambda: against_captured(recorded=False)),
     Case(
         "not captured",
         "candidate_not_captured",
