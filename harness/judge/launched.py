@@ -132,8 +132,9 @@ def _kernels(launched: Launched) -> dict[str, int]:
 
 
 def _drivers_own(name: str) -> str | None:
-    """`memcpy` or `memset` for a kernel by which the driver does such a node: `memcpy32_post`, seen on H200s."""
-    match = re.fullmatch(r"(memcpy|memset)\w*_post", name)
+    """`memcpy` or `memset` for a kernel by which the driver does such a node: `memcpy32_post` and `memset32`, seen on
+    H200s and H100s."""
+    match = re.fullmatch(r"(memcpy|memset)(?:\d+|\w*_post)", name)
     return match.group(1) if match else None
 
 

@@ -227,6 +227,20 @@ LAUNCHED: dict[str, list[Case]] = {
             "launched_otherwise",
             lambda: captured(device_work=other_launches(by_type={"kernel": 13, "memset": 1})),
         ),
+        Case(
+            "a fill by a kernel of the driver's",
+            "held",
+            lambda: captured(
+                device_work=other_launches(by_type={"kernel": 13}, kernels={"gemm": 8, "clip": 4, "memset32": 1})
+            ),
+        ),
+        Case(
+            "a fill too many by a kernel of the driver's",
+            "launched_otherwise",
+            lambda: captured(
+                device_work=other_launches(by_type={"kernel": 14}, kernels={"gemm": 8, "clip": 4, "memset32": 2})
+            ),
+        ),
         Case("a launch unseen", "launches_differ", lambda: captured(device_work=other_launches(launches=2))),
         Case("no launch in the last steps", "launches_differ", lambda: captured(device_work=work(launched=[]))),
         Case("no replay profiled", "launches_differ", lambda: captured(device_work=work(steps=0, launched=[]))),
