@@ -161,6 +161,16 @@ PEAK_CASES = [
         lambda: measured(ours={"opening": peak(0.0, reserved_bytes=0), "steps": peak(0.0, reserved_bytes=0)}),
     ),
     Case(
+        "no memory in the steps alone",
+        "vacuous_no_memory",
+        lambda: measured({"over": "steps"}, {"steps": peak(0.0, reserved_bytes=0)}),
+    ),
+    Case(
+        "no memory in the steps of the baseline",
+        "vacuous_no_memory",
+        lambda: measured(RATIO | {"over": "steps"}, None, {"steps": peak(0.0, reserved_bytes=0)}),
+    ),
+    Case(
         "no step",
         "vacuous_steps",
         lambda: measured(candidate=mine([], steps_called=0), baseline=arm("ungraphed", [])),
