@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.contract.claims import parts_of
+from harness.contract.kinds.throughput import compares_timed_steps
 from harness.contract.kinds.training import TrajectoryMatch
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
@@ -17,24 +18,38 @@ from harness.judge.trajectory_match import require_precisions
 
 
 def named_trajectory(claim_id: str, context: Context) -> TrajectoryMatch:
-    """The trajectory_match claim of the contract with this id; settles when there is none."""
+    """The trajectory_match claim of the contract with this id; settles when there is none.
+
+    Of several in one claim the first that can be about measured steps: a bound of another metric, or one that holds
+    before any update, would let other losses pass.
+    """
     named = [claim for claim in context.contract.claims if claim.id == claim_id]
     found = [each for claim in named for each in parts_of(claim) if isinstance(each, TrajectoryMatch)]
     if not found:
         settle(reasons.EVIDENCE_MISSING, f"the contract has no trajectory_match claim {claim_id}")
-    trajectory = context.resolved(found[0])
-    return trajectory if isinstance(trajectory, TrajectoryMatch) else found[0]
+    chosen = next((each for each in found if compares_timed_steps(each)), found[0])
+    trajectory = context.resolved(chosen)
+    return trajectory if isinstance(trajectory, TrajectoryMatch) else chosen
 
 
 def require_equal_training(
-    trajectory: TrajectoryMatch, named: Mapping[str, ArmEvidence], sheet: Sheet, *, nothing: str
+    trajectory: TrajectoryMatch,
+    named: Mapping[str, ArmEvidence],
+    sheet: Sheet,
+    *,
+    nothing: str,
+    same_system: bool,
 ) -> None:
-    """Settle unless the measured steps of both arms satisfy `trajectory`, and trained. `named`: the baseline, then the
-    candidate; `nothing`: the sentence where no step was recorded."""
+    """Settle unless the measured steps of both arms satisfy `trajectory`, and trained: as its own judge has it.
+
+    `named`: the baseline, then the candidate; `nothing`: the sentence where no step was recorded; `same_system`:
+    whether one system trains both.
+    """
     (theirs, baseline), (ours, candidate) = named.items()
     require_finite(named, sheet)
     require_precisions(trajectory, candidate, baseline)
-    require_comparable(named, sheet, frozen=trajectory.precisions is None)
+    more_in = ours if trajectory.equality == "within" else None
+    require_comparable(named, sheet, frozen=same_system and trajectory.precisions is None, more_in=more_in)
     bounds = Bounds(trajectory.max_abs_difference, trajectory.max_relative_difference)
     found = difference(losses(candidate), losses(baseline), trajectory.compare, bounds)
     if found.steps == 0:
@@ -45,4 +60,4 @@ def require_equal_training(
     note_watched(named, sheet)
     require_finite_end(named, sheet)
     if trajectory.equality == "bitwise":
-        require_equal_ends(named, sheet)
+        require_equal_ends(named, sheet, same_system=same_system)

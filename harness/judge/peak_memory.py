@@ -32,7 +32,8 @@ def judge(part: PeakMemory, context: Context, sheet: Sheet) -> Judgement:
     ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
     named = {theirs: baseline, ours: candidate}
     trajectory = named_trajectory(part.trajectory, context)
-    require_equal_training(trajectory, named, sheet, nothing=f"{ours} recorded no step")
+    same_system = context.same_system(part.candidate, part.baseline)
+    require_equal_training(trajectory, named, sheet, nothing=f"{ours} recorded no step", same_system=same_system)
     require_uncaptured(context, part.baseline, baseline)
     sheet.count("steps", steps)
     seen = {name: _seen(name, execution) for name, execution in named.items()}

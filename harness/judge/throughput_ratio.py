@@ -94,7 +94,8 @@ def _require_equal_training(
     ours, theirs = (f"{name} in process {timing.process}" for name in (part.candidate, part.baseline))
     named = {theirs: baseline, ours: candidate}
     nothing = f"process {timing.process} recorded no loss of a timed step"
-    require_equal_training(trajectory, named, sheet, nothing=nothing)
+    same_system = context.same_system(part.candidate, part.baseline)
+    require_equal_training(trajectory, named, sheet, nothing=nothing, same_system=same_system)
     require_declared_baseline(part, context, process, baseline)
     for name, execution in ((part.candidate, candidate), (part.baseline, baseline)):
         timed = sum(block.steps for block in timing.blocks if block.arm == name)

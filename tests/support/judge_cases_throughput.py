@@ -182,8 +182,58 @@ def against_captured(capture: dict[str, Any] | None = None, *, recorded: bool = 
     return verdict_of(FASTER | claim, *runs, beside=[TRAJECTORY])
 
 
+def trained_apart(*trajectories: dict[str, Any]) -> Verdict:
+    """Arms whose losses differ by more than any claim about them allows, where the named claim has several parts."""
+    common = {key: value for key, value in TRAJECTORY.items() if key != "id"}
+    parts = [common | {"equality": "within", "max_abs_difference": 0.1} | each for each in trajectories]
+    runs = [
+        timed_run(
+            index, [0.01 * b for b in STEADY], [0.012 * b for b in STEADY], ours=graphed([3.0, *(LOSSES[1:] + 0.5)])
+        )
+        for index in range(8)
+    ]
+    return verdict_of(FASTER, *runs, beside=[{"id": "TRAJECTORY", "kind": "composite", "parts": parts}])
+
+
+def with_own_copies(equality: str) -> Verdict:
+    """A candidate that starts with tensors which its baseline has not."""
+    copies = {state: {"buffers": {"mean": "b"}, "tensors": {"master": "m"}} for state in ("start_state", "end_state")}
+    runs = [
+        timed_run(index, [0.01 * b for b in STEADY], [0.012 * b for b in STEADY], ours=graphed(LOSSES, **copies))
+        for index in range(8)
+    ]
+    return verdict_of(FASTER, *runs, beside=[TRAJECTORY | {"equality": equality}])
+
+
+def of_another_system() -> Verdict:
+    """A baseline of another system, which keeps the frozen tensors and its state in formats of its own."""
+    runs = []
+    for run in processes(1.2):
+        timing, [ours], [theirs] = run.timing, run.arms["graphed"], run.arms["ungraphed"]
+        assert timing is not None
+        text = timing.model_dump_json().replace('"ungraphed"', '"other_system"')
+        other = arm("other_system", theirs.series.loss, frozen="another format", end_state={"optimizer": {"m": "m"}})
+        arms = {"graphed": [ours], "other_system": [other]}
+        runs.append(replace(run, arms=arms, timing=type(timing).model_validate_json(text)))
+    baseline = {"baseline": "other_system"}
+    return verdict_of(FASTER | baseline, *runs, beside=[TRAJECTORY | baseline])
+
+
 THROUGHPUT_CASES = [
     Case("faster", "held", timed),
+    Case("faster than another system", "held", of_another_system),
+    Case("faster with copies of its own, within a bound", "held", lambda: with_own_copies("within")),
+    Case("faster with copies of its own", "unequal_start", lambda: with_own_copies("bitwise")),
+    Case(
+        "other losses, and a bound of another metric first",
+        "exceeds_tolerance",
+        lambda: trained_apart({"metric": "accuracy", "max_abs_difference": 100.0}, {}),
+    ),
+    Case(
+        "other losses, and a bound of the first step first",
+        "exceeds_tolerance",
+        lambda: trained_apart({"compare": "first"}, {}),
+    ),
     Case("slower", "too_slow", lambda: timed(processes(1.0))),
     Case("faster than another commit", "held", lambda: timed([apart(run) for run in processes(1.2)])),
     Case("faster in another precision", "held", lambda: timed_in("bfloat16", "float32")),

@@ -128,7 +128,7 @@ class ThroughputRatio(Judged):
 
 def trajectory_problems(named: str, claims: Mapping[str, Sequence[Judged]]) -> Iterator[Problem]:
     """The field `trajectory` where it names no claim that compares the losses of measured steps."""
-    valid = [name for name, parts in claims.items() if any(_compares_timed_steps(one) for one in parts)]
+    valid = [name for name, parts in claims.items() if any(compares_timed_steps(one) for one in parts)]
     if named not in valid:
         claims_here = "a trajectory_match claim of this contract about losses, and not of the first step alone"
         rule = f"`trajectory` names {claims_here}"
@@ -140,5 +140,6 @@ def trajectory_problems(named: str, claims: Mapping[str, Sequence[Judged]]) -> I
             yield Problem(("trajectory",), rule, f"'{named}' compares rounded ones", remedy)
 
 
-def _compares_timed_steps(part: Judged) -> bool:
+def compares_timed_steps(part: Judged) -> bool:
+    """Whether it can say that measured steps trained alike."""
     return isinstance(part, TrajectoryMatch) and part.compare != "first" and part.metric == "loss"
