@@ -131,9 +131,7 @@ def require_equal_ends(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, s
             found = differing(ours.state, theirs.state)
             renamed = _renamed(found, execution, reference)
             apart = [
-                str(entry)
-                for entry in found
-                if not (_is_of_a_capture(entry, execution, reference) or entry.name in renamed)
+                str(entry) for entry in found if not (_is_of_a_capture(entry, execution, reference) or entry in renamed)
             ]
         if ours.trainable_digest != theirs.trainable_digest and not apart:
             apart = ["parameters"]
@@ -157,21 +155,21 @@ def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidenc
     )
 
 
-def _renamed(found: Sequence[Apart], execution: ArmEvidence, reference: ArmEvidence) -> set[str]:
-    """Names of loose tensors that came late to one execution and have the bits of a late one of the other's, where one
+def _renamed(found: Sequence[Apart], execution: ArmEvidence, reference: ArmEvidence) -> set[Apart]:
+    """Loose tensors that came late to one execution and have the bits of a late one of the other's, where one
     captured by itself: what a step holds is found by another way once a capture holds it, too.
     """
     if not any(each.start.facts.get(CAPTURES_ITSELF) is True for each in (execution, reference)):
         return set()
-    by_digest: list[dict[str, list[str]]] = [{}, {}]
+    by_digest: list[dict[str, list[Apart]]] = [{}, {}]
     for entry in found:
         holder = execution if entry.ours else reference
         if entry.category == "tensors" and entry.only_one_has_it and not _had_from_the_start(entry, holder):
             state = end_of(holder).state
             digest = "" if state is None else state.digests["tensors"][entry.name]
-            by_digest[entry.ours].setdefault(digest, []).append(entry.name)
+            by_digest[entry.ours].setdefault(digest, []).append(entry)
     alike = by_digest[0].keys() & by_digest[1].keys()
-    return {name for each in by_digest for digest in alike for name in each[digest]}
+    return {entry for each in by_digest for digest in alike for entry in each[digest]}
 
 
 def _had_from_the_start(entry: Apart, execution: ArmEvidence) -> bool:

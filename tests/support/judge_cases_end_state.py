@@ -59,6 +59,19 @@ def plain(**changes: Any) -> dict[str, Any]:
     return dict(zip(("baseline", "repetition"), twice("ungraphed", **changes), strict=True))
 
 
+def named_alike() -> Verdict:
+    """A capture holds under another name what the baseline holds as `late`; the buffers of that name end apart."""
+
+    def seen(buffer: str, loose: str) -> dict[str, Any]:
+        end = {"buffers": {"late": buffer}, "tensors": {loose: "t"}}
+        return {"start_state": {"buffers": {"late": "s"}}, "end_state": end}
+
+    frozen = seen("s", "late") | {"end_state": {"buffers": {"late": "s"}}}
+    return trajectory(
+        graphed(**seen("one", "elsewhere"), **ITSELF), **plain(**seen("other", "late")), control=untrained(**frozen)
+    )
+
+
 def old(execution: ArmEvidence) -> ArmEvidence:
     """As it was recorded before states were."""
     assert execution.end is not None
@@ -133,6 +146,7 @@ TRAJECTORY_ENDS = [
         "end_differs",
         lambda: trajectory(graphed(end_state={"tensors": {"a": "t"}})),
     ),
+    Case("a buffer by the name of one that was renamed", "end_differs", named_alike),
     Case("a buffer of its own capture's", "held", lambda: trajectory(graphed(**LATE, **ITSELF))),
     Case(
         "what came late to both, of a capture of its own",
