@@ -36,6 +36,7 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
     seen = {name: _seen(part, name, execution) for name, execution in named.items()}
     _require_finite_blocks(seen, sheet)
     require_finite(named, sheet)
+    _require_as_many(seen)
     _require_equal_batches(seen, sheet)
     require_comparable(named, sheet)
     _require_equal_losses(seen, named, sheet)
@@ -98,6 +99,12 @@ def _require_finite_blocks(seen: Mapping[str, LongReplayEvidence], sheet: Sheet)
         step, name = min(found)
         sheet.figure("first_non_finite_step", step, "step")
         settle(reasons.NON_FINITE, f"the loss of {name} is not finite at step {step}")
+
+
+def _require_as_many(seen: Mapping[str, LongReplayEvidence]) -> None:
+    theirs, ours = ((name, sum(block.steps for block in replay.blocks)) for name, replay in seen.items())
+    if ours[1] != theirs[1]:
+        settle(reasons.UNEQUAL_LENGTHS, f"{ours[0]} has {ours[1]} steps and {theirs[0]} {theirs[1]}")
 
 
 def _require_equal_batches(seen: Mapping[str, LongReplayEvidence], sheet: Sheet) -> None:

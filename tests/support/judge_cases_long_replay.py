@@ -127,6 +127,13 @@ def replayed(
     return verdict_of(LONG | dict(claim or {}), *runs, steps=steps)
 
 
+def cut_short() -> Verdict:
+    """A baseline that made no step of the last block."""
+    rows = {"batches": [f"batch{number}" for number in range(BLOCKS - 1)], "steps_called": STEPS - EVERY}
+    shorter = arm("ungraphed", ROWS[:-1], **rows)
+    return replayed(theirs={"blocks": [block(number) for number in range(BLOCKS - 1)]}, others=shorter)
+
+
 def in_both(changes: Mapping[str, Any], **claim: Any) -> Verdict:
     return replayed(claim, changes, changes)
 
@@ -176,6 +183,7 @@ WITHOUT_MEMORY = {"blocks": [block(number, allocated_bytes=None, reserved_bytes=
 EMPTY_MEMORY = {"blocks": [block(number, allocated_bytes=0, reserved_bytes=0) for number in range(BLOCKS)]}
 
 LONG_CASES = [
+    Case("a baseline of fewer steps", "unequal_lengths", cut_short),
     Case("400 steps", "held", replayed),
     Case("equality alone", "held", lambda: in_both(WITHOUT_MEMORY, **FLAT)),
     Case("a last block that is shorter", "held", shorter),
