@@ -39,7 +39,8 @@ def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
     _require_steps(part, by_seed, sheet)
     records = _records(part, run, by_seed)
     _require_finite(part, by_seed, records, sheet)
-    _require_precisions(part, next(iter(by_seed.values())))
+    for executions in by_seed.values():
+        _require_precisions(part, executions)
     _require_alike(part, by_seed, records, sheet)
     require_unequal_seeds(part.candidate, {seed: each[part.candidate] for seed, each in by_seed.items()})
     gradients, of_losses = gradient_errors(records), _loss_errors(part, by_seed)

@@ -225,6 +225,11 @@ ACCURACY_CASES = [
         "vacuous_precision",
         lambda: accurate(ungraphed={"facts": {"dtype": "float64"}}, other_system={"facts": {"dtype": "float64"}}),
     ),
+    Case(
+        "a reference with TF32 with the last seed alone",
+        "vacuous_precision",
+        lambda: accurate(same_system=of_seed(2, facts={"tf32": True})),
+    ),
     Case("a reference with TF32", "vacuous_precision", lambda: accurate(same_system={"facts": {"tf32": True}})),
     Case("another start", "unequal_start", lambda: accurate(other_system=of_seed(1, start="other"))),
     Case(
