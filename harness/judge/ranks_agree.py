@@ -15,7 +15,7 @@ from harness.judge.context import Context, capture_of, end_of, require_captured
 from harness.judge.end_state import differing, note_watched, require_finite_end, require_recorded
 from harness.judge.guards import require_trained
 from harness.judge.rank_rows import require_own_rows, require_whole_shares
-from harness.judge.ranks import named, odd_one, of_ranks, rank_steps
+from harness.judge.ranks import named, odd_one, of_ranks, rank_steps, require_equal_frozen
 from harness.judge.series import require_finite
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
@@ -27,7 +27,7 @@ SETTLING_STEPS = 2  # DistributedDataParallel regroups gradients behind its firs
 
 
 def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
-    """Order: capture, finiteness, lengths, replicas, shares, batches, collectives, that it trained, the ends."""
+    """Order: capture, finiteness, frozen parameters, lengths, replicas, shares, batches, collectives, that it trained, the ends."""
     run = context.only_run("paired")
     executions = of_ranks(run, part.candidate, context.contract.arms[part.candidate].ranks)
     for execution in executions.values():
@@ -36,6 +36,7 @@ def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
     sheet.count("ranks", len(executions))
     note_watched(by_name, sheet)
     require_finite(by_name, sheet)
+    require_equal_frozen(by_name)
     _require_lengths(executions)
     steps = rank_steps(executions)
     made = len(executions[0].series.loss)

@@ -224,6 +224,7 @@ AGREE_CASES = [
         "collectives_outside_graph",
         lambda: in_graph(collectives=(9, *[0] * 4, 1, *[0] * 4)),
     ),
+    Case("other frozen parameters in one rank", "unequal_start", lambda: agreeing(last={"frozen": "other"})),
     Case("a rank made fewer steps", "unequal_lengths", lambda: agreeing(last={**SHORT, "collectives": [1] * 9})),
     Case(
         "a step fewer than demanded",
@@ -308,6 +309,10 @@ MATCH_CASES = [
         lambda: matching(CLOSE, {"rows": [rows_of(1, step)[: 2 - (step == 2)] for step in range(STEPS)]}),
     ),
     Case("another start", "unequal_start", lambda: matching(CLOSE, {"start": "other"})),
+    Case("other frozen parameters in one rank", "unequal_start", lambda: matching(CLOSE, {"frozen": "other"})),
+    Case(
+        "other frozen parameters in all ranks", "unequal_start", lambda: matching(CLOSE, baseline=one(frozen="other"))
+    ),
     Case("a rank made fewer steps", "unequal_lengths", lambda: matching(CLOSE, {**SHORT, "collectives": [1] * 9})),
     Case("more steps demanded", "vacuous_steps", shorter),
     Case("NaN in one rank", "non_finite", lambda: matching(CLOSE, NAN)),
