@@ -27,7 +27,7 @@ SETTLING_STEPS = 2  # DistributedDataParallel regroups gradients behind its firs
 
 
 def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
-    """Order: capture, finiteness, frozen parameters, lengths, replicas, shares, batches, collectives, that it trained, the ends."""
+    """Order: capture, finiteness, frozen tensors, lengths, replicas, shares, batches, collectives, training, ends."""
     run = context.only_run("paired")
     executions = of_ranks(run, part.candidate, context.contract.arms[part.candidate].ranks)
     for execution in executions.values():
@@ -156,6 +156,12 @@ def _require_collectives(
                 reasons.COLLECTIVES_MISSING_IN_GRAPH,
                 f"the graphs of rank {rank} hold {in_graph[rank]} collectives, {least} are demanded",
             )
+    if most is not None and not all(replayed.values()):
+        settle(
+            reasons.VACUOUS_STEPS,
+            f"no step of {part.candidate} follows those in which it captures or groups gradients, so that nothing is "
+            "known of what the host begins in others",
+        )
     worst = max(replayed, key=lambda each: max(replayed[each], default=0))
     found = max(replayed[worst], default=0)
     sheet.figure("host_collectives_per_step", found, "collectives")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from evidence_builders import LOSSES, STEPS, apart, arm, cuda_graph, paired, verdict_of
+from evidence_builders import LOSSES, STEPS, apart, arm, cuda_graph, device_work, paired, verdict_of
 from judge_cases import Case
 from judge_cases_end_state import INFINITE, NO_GENERATOR, old
 from judge_cases_ends import TENTH, ending, moved
@@ -98,6 +98,14 @@ def in_graph(
     other = {**reduced, **({} if kernels is None else {"capture": graph(kernels)})}
     ranks = [rank_of(0, collectives=(9, *[0] * (STEPS - 1)), **reduced), rank_of(1, collectives=collectives, **other)]
     return verdict_of(AGREE | IN_GRAPH | claim, run_of(*ranks))
+
+
+def captured_in_every_step() -> Verdict:
+    """Ranks that begin their collectives on the host in each step, beside a capture."""
+    graphs = [graph({"ncclDevKernel_AllReduce_Sum_f32_RING_LL": 2, "adam": 3}).nodes[0] for _ in range(STEPS)]
+    capture = cuda_graph(captures=STEPS, nodes=graphs, device_work=device_work(graphs[:1]))
+    ranks = [rank_of(rank, name="ranked_graph", collectives=[9] * STEPS, capture=capture) for rank in (0, 1)]
+    return verdict_of(AGREE | IN_GRAPH, run_of(*ranks))
 
 
 def one(losses: Any = LOSSES, **changes: Any) -> ArmEvidence:
@@ -224,6 +232,7 @@ AGREE_CASES = [
         "collectives_outside_graph",
         lambda: in_graph(collectives=(9, *[0] * 4, 1, *[0] * 4)),
     ),
+    Case("a capture in every step", "vacuous_steps", captured_in_every_step),
     Case("other frozen parameters in one rank", "unequal_start", lambda: agreeing(last={"frozen": "other"})),
     Case("a rank made fewer steps", "unequal_lengths", lambda: agreeing(last={**SHORT, "collectives": [1] * 9})),
     Case(
