@@ -18,8 +18,8 @@ from harness.evidence.arm_records import MovedApart
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import end_of
-from harness.judge.end_state import require_recorded, start_differences
-from harness.judge.series import require_same_work
+from harness.judge.end_state import require_finite_end, require_recorded, start_differences
+from harness.judge.series import require_finite, require_same_work
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.uncompared_ends import require_all_compared, require_equal_updates
 from harness.numbers import counted
@@ -42,12 +42,14 @@ class Tensor(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The distance over the baseline's movement."""
-        return self.apart / self.moved if self.moved else (math.inf if self.apart else 0.0)
+        """The distance over the baseline's movement, which is no measure where it is infinite, as to a mask."""
+        return self.apart / self.moved if 0 < self.moved < math.inf else (math.inf if self.apart else 0.0)
 
     def rounding(self, ratio: float) -> float:
-        """The largest distance that says nothing; `ratio`: see `_rounding_ratio`."""
-        return max(AS_ROUNDING * ratio * self.control, OF_SIZE * self.size)
+        """The largest distance that says nothing; `ratio`: see `_rounding_ratio`. What is infinite excuses nothing."""
+        return max(
+            (each for each in (AS_ROUNDING * ratio * self.control, OF_SIZE * self.size) if each < math.inf), default=0.0
+        )
 
 
 def require_near_ends(
@@ -110,6 +112,10 @@ def _parameters(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [each for each in tensors if each.name.startswith("parameters ")]
 
 
+def _is_measured(tensor: Tensor) -> bool:
+    return 0 < tensor.moved < math.inf and 0 < tensor.control < math.inf and math.isfinite(tensor.apart)
+
+
 def _rounding_ratio(tensors: Sequence[Tensor], at_most: float) -> float:
     """How many times the control's distance the candidate's own rounding makes: the median over the parameters.
 
@@ -117,7 +123,7 @@ def _rounding_ratio(tensors: Sequence[Tensor], at_most: float) -> float:
     parameters much further than rounding is no rounding, so at most `MORE_ROUNDING`, and at most what takes the
     parameter that the control moves by the median share to `at_most`, as far as it may go anyway.
     """
-    seen = [each for each in _parameters(tensors) if each.moved > 0 and each.control > 0 and math.isfinite(each.apart)]
+    seen = [each for each in _parameters(tensors) if _is_measured(each)]
     if not seen:
         return 1.0
     typical = median(each.control / each.moved for each in seen)
@@ -126,9 +132,11 @@ def _rounding_ratio(tensors: Sequence[Tensor], at_most: float) -> float:
 
 
 def _require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Settle unless the control did the baseline's work from its start, but for the parameters."""
+    """Settle unless the control did the baseline's work from its start, but for the parameters, and came to an end."""
     name = f"control {control.start.arm}"
+    require_finite({name: control}, sheet)
     require_same_work({theirs: baseline, name: control}, sheet)
+    require_finite_end({name: control}, sheet)
     require_recorded({name: control})
     apart = [str(each) for each in start_differences(control, baseline) if each.category in SAME_IN_CONTROL]
     if control.start.frozen_digest != baseline.start.frozen_digest:

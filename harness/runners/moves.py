@@ -62,9 +62,14 @@ def moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, t
         ours = real(tensor).detach().double()
         before = start.get(name)
         alike = before is not None and before.shape == ours.shape
-        change = _less(ours, before.to(ours.device).double()) if before is not None and alike else ours
+        change = _from(before.to(ours.device).double(), ours) if before is not None and alike else ours
         found[name] = (change.to("cpu", torch.float32, copy=True), float(ours.norm()))
     return found
+
+
+def _from(before: Tensor, now: Tensor) -> Tensor:
+    """The movement; from 0 where it began infinite, as the least value so far does: no distance from there is one."""
+    return _less(now, torch.where(before.isfinite() | (before == now), before, torch.zeros_like(before)))
 
 
 def _less(ours: Tensor, theirs: Tensor) -> Tensor:

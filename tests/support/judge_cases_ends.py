@@ -7,7 +7,7 @@ import math
 from functools import partial
 from typing import Any
 
-from evidence_builders import TRAJECTORY, arm, graphed, paired, trajectory_run, twice, untrained, verdict_of
+from evidence_builders import LOSSES, TRAJECTORY, arm, graphed, paired, trajectory_run, twice, untrained, verdict_of
 from judge_cases import Case
 from judge_cases_training import WITHIN
 
@@ -60,6 +60,7 @@ def unrecorded(whose: str) -> Verdict:
     return verdict_of(TRAJECTORY | WITHIN | ENDS, paired(*twice("ungraphed"), mine, untrained(), other))
 
 
+INFINITE_AVERAGE = {"end_state": {"optimizer": {"average": "a!"}}}
 OTHER_BUFFER = {"start_state": {"buffers": {"mean": "other"}}}
 NOISY = moved(by=2e-6, p0=(0.02, MOVED, SIZE))  # p0 follows rounding 10,000 times as far as the others
 COARSE = moved(by=1.6e-5, p0=(1.5, MOVED, SIZE))  # the candidate rounds 8 times as much as the control was nudged
@@ -188,6 +189,24 @@ NEAR_ENDS = [
     Case("a buffer moved otherwise", "ends_apart", partial(near, moved(by=0.001, mean=TENTH))),
     Case("two tensors moved otherwise", "ends_apart", partial(near, moved(by=0.001, mean=TENTH, p1=(2, MOVED, SIZE)))),
     Case("moved as far as rounding moves it", "held", partial(near, moved(p0=TENTH), moved(p0=(0.02, MOVED, SIZE)))),
+    Case(
+        "a control that diverged",
+        "non_finite",
+        partial(near, moved(p0=TENTH), moved(p0=(2.0, MOVED, SIZE)), nudged={"losses": [*LOSSES[:5], *[math.nan] * 5]}),
+    ),
+    Case(
+        "a control that ended infinite",
+        "non_finite_end",
+        partial(near, moved(p0=TENTH), moved(p0=(math.inf, MOVED, SIZE)), nudged=INFINITE_AVERAGE),
+    ),
+    Case(
+        "an infinite distance of the control",
+        "ends_apart",
+        partial(near, moved(p0=TENTH), moved(p0=(math.inf, MOVED, SIZE))),
+    ),
+    Case("moved to another mask", "ends_apart", partial(near, moved(mean=(math.inf, math.inf, math.inf)))),
+    Case("moved to one mask", "held", partial(near, moved(mean=(0.0, math.inf, math.inf)))),
+    Case("moved otherwise beside a mask", "ends_apart", partial(near, moved(mean=(0.2, math.inf, math.inf)))),
     Case("moved further than rounding", "ends_apart", partial(near, moved(p0=TENTH), moved(p0=(0.019, MOVED, SIZE)))),
     Case("moved as far as this arm's rounding moves it", "held", partial(near, COARSE, NOISY)),
     Case(

@@ -45,6 +45,13 @@ def test_what_came_with_the_first_step_was_moved_there_from_zero() -> None:
     assert apart(tensors(), tensors(mean=[4.0]), plain).tensors == {MEAN: (1.0, 3.0, 4.0)}
 
 
+def test_what_began_infinite_was_moved_from_zero() -> None:
+    """The least value so far begins infinite, and no two ends of it would be apart; a mask stays where it is."""
+    start = {"mean": [math.inf, -math.inf]}
+    plain = tensors(**start), tensors(mean=[3.0, -math.inf])
+    assert apart(tensors(**start), tensors(mean=[4.0, -math.inf]), plain).tensors == {MEAN: (1.0, 3.0, math.inf)}
+
+
 def test_another_name_or_shape_is_not_compared_and_named() -> None:
     plain = tensors(weight=[0.0]), tensors(weight=[1.0])
     found = apart(tensors(weight=[0.0, 0.0]), tensors(weight=[1.0, 1.0], mean=[1.0]), plain)
