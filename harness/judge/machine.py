@@ -23,7 +23,9 @@ def require_quiet_machine(limits: Limits, timed: Sequence[tuple[RunEvidence, Tim
 
     The largest spread of the SM clock within a process.
     """
-    sampled = [_watched(run, timing, sheet) for run, timing in timed]
+    device = (seconds for _, timing in timed for seconds in timing.observed_device_seconds.values())
+    clocked = sheet.mechanism == "cuda_graph" or any(seconds > 0 for seconds in device)
+    sampled = [_watched(run, timing, clocked=clocked) for run, timing in timed]
     seen = {
         "foreign_gpu_processes": max(float(max(each.foreign_processes for each in samples)) for samples in sampled),
         "throttled_share": max(_throttled_share(samples) for samples in sampled),
@@ -43,8 +45,11 @@ def require_quiet_machine(limits: Limits, timed: Sequence[tuple[RunEvidence, Tim
     return seen["sm_clock_spread"]
 
 
-def _watched(run: RunEvidence, timing: TimingEvidence, sheet: Sheet) -> list[TelemetrySample]:
-    """What was sampled in a process; settles when that was not all along, or not all that is to be seen."""
+def _watched(run: RunEvidence, timing: TimingEvidence, *, clocked: bool) -> list[TelemetrySample]:
+    """What was sampled in a process; settles when that was not all along, or not all that is to be seen.
+
+    clocked: whether a GPU worked in what was timed, captured or not, so that its clock belongs to that.
+    """
     telemetry = run.telemetry
     if telemetry is None or not telemetry.samples:
         settle(reasons.TELEMETRY_MISSING, f"nothing was recorded of the machine during run {run.run_id}")
@@ -52,10 +57,10 @@ def _watched(run: RunEvidence, timing: TimingEvidence, sheet: Sheet) -> list[Tel
     # a negative count: the driver did not say which processes use the GPU
     if any(each.foreign_processes < 0 for each in samples):
         settle(reasons.TELEMETRY_MISSING, f"other processes on the GPU could not be seen during run {run.run_id}")
-    clocked = [each for each in samples if each.sm_clock_mhz]  # a GPU at work has no clock of 0 MHz: it was not read
-    if sheet.mechanism == "cuda_graph" and not clocked:
+    clocks = [each for each in samples if each.sm_clock_mhz]  # a GPU at work has no clock of 0 MHz: it was not read
+    if clocked and not clocks:
         settle(reasons.TELEMETRY_MISSING, f"the GPU's SM clock could not be seen during run {run.run_id}")
-    what, looks = ("the GPU's SM clock", clocked) if sheet.mechanism == "cuda_graph" else ("the machine", samples)
+    what, looks = ("the GPU's SM clock", clocks) if clocked else ("the machine", samples)
     unseen = _longest_unseen(timing.blocks, looks, telemetry.began)
     if not unseen <= LONGEST_UNSEEN_S:
         settle(

@@ -22,6 +22,7 @@ from evidence_builders import (
     traced,
     trajectory_run,
     verdict_of,
+    watched_all_along,
 )
 from judge_cases import Case
 from judge_cases_capture import CAPTURE
@@ -219,6 +220,21 @@ def of_another_system() -> Verdict:
     return verdict_of(FASTER | baseline, *runs, beside=[TRAJECTORY | baseline])
 
 
+def uncaptured(**seen: Any) -> Verdict:
+    """Two arms without a capture on a GPU, which was seen so all along."""
+    runs = []
+    for run in processes(1.2):
+        timing, [theirs] = run.timing, run.arms["ungraphed"]
+        assert timing is not None
+        text = timing.model_dump_json().replace('"graphed"', '"synchronizing"')
+        timing = type(timing).model_validate_json(text)
+        timing = timing.model_copy(update={"observed_graph_launches": {"synchronizing": 0, "ungraphed": 0}})
+        arms = {"synchronizing": [arm("synchronizing", theirs.series.loss)], "ungraphed": [theirs]}
+        runs.append(replace(run, arms=arms, timing=timing, telemetry=watched_all_along(timing.blocks, **seen)))
+    candidate = {"mechanism": None, "candidate": "synchronizing"}
+    return verdict_of(FASTER | candidate, *runs, beside=[TRAJECTORY | candidate])
+
+
 THROUGHPUT_CASES = [
     Case("faster", "held", timed),
     Case("faster than another system", "held", of_another_system),
@@ -346,6 +362,8 @@ THROUGHPUT_CASES = [
     Case("the baseline's processor unseen in the first process", "telemetry_missing", lambda: unwatched(0, 1)),
     Case("the baseline's processor unseen in the last process", "telemetry_missing", lambda: unwatched(7, 2)),
     Case("the candidate's processor unseen", "held", lambda: unwatched(0, 0)),
+    Case("no clock of the GPU for arms without a capture", "telemetry_missing", lambda: uncaptured(sm_clock_mhz=None)),
+    Case("arms without a capture", "held", uncaptured),
     Case("no clock of the GPU", "telemetry_missing", lambda: timed(**machine_without_clock())),
     Case("a clock seen at times", "held", lambda: timed(**machine(sm_clock_mhz=None))),
     Case("a block without processor time", "held", lambda: timed(**torn(processor_seconds=0.0))),
