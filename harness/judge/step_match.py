@@ -10,7 +10,7 @@ from harness.contract.kinds.steps import StepMatch
 from harness.evidence.arm_records import ComparedStep
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
-from harness.judge.context import Context, executed
+from harness.judge.context import Context, executed, require_captured
 from harness.judge.end_state import require_finite_end, require_recorded
 from harness.judge.guards import require_trained
 from harness.judge.series import require_comparable, require_finite
@@ -52,10 +52,11 @@ class Held:
 
 
 def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Order: finiteness, every tensor, the steps against their bounds, equal start and batches, guards, the end."""
+    """Order: capture, finiteness, every tensor, steps against bounds, equal start and batches, guards, the end."""
     run = context.only_run("step_match")
     arms = {role: executed(run, name) for role, name in part.arms().items()}
     candidate = arms["candidate"]
+    require_captured(context, part, part.candidate, candidate, sheet, watched=False)
     held = list(_held(part, candidate.compared_steps))
     _note(part, candidate, held, sheet)
 

@@ -16,8 +16,10 @@ import torch
 
 from harness.evidence.arm_records import ComparedStep
 from harness.evidence.plan_records import Run
+from harness.runners.capture import capture_evidence, capture_record
 from harness.runners.opening import opened
 from harness.runners.paired import arm_end, arm_start
+from harness.runners.profiling import Watched
 from harness.runners.recorder import Recorder
 from harness.runners.series_block import SeriesBlock
 from harness.runners.state_watch import Ends, StateWatch
@@ -96,6 +98,10 @@ def _recorded(run: Run, name: str, recorder: Recorder) -> Iterator[_Arm]:
         recorder.phase(f"{name}: end")
         block.write()
         recorder.write(arm_end(training, name, 0, run.workload.steps, watch, Ends()))
+        planned = run.arms[name]
+        if planned.arm.capture != "none":
+            recorder.phase(f"{name}: census")
+            recorder.write(capture_evidence(training, name, 0, capture_record(training, planned), Watched()))
 
 
 def _offering(arm: _Arm, own: str, protocol: type) -> TrainingRun:

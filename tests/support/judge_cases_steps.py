@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from evidence_builders import STEPS, arm, verdict_of
+from evidence_builders import STEPS, arm, cuda_graph, verdict_of
 from judge_cases import Case
 
 from harness.evidence.arm_records import ComparedStep, StepReading
@@ -77,7 +77,23 @@ def at_all_steps(*quantities: str, **changes: Any) -> Changes:
     return {(step, quantity): changes for step in range(STEPS) for quantity in quantities}
 
 
+def captured(**changes: Any) -> Verdict:
+    """A candidate that asks for a capture, of which the probe watches no replay."""
+    capture = cuda_graph(**{"device_work": None, "every_step": None, "observed_graph_launches": None, **changes})
+    ours = arm("graphed", capture=capture)
+    ours.compared_steps.extend(steps(arm="graphed"))
+    arms = {each.start.arm: [each] for each in (ours, arm("same_system"), arm("other_system"))}
+    return verdict_of(STEP_MATCH | {"candidate": "graphed"}, RunEvidence("run", "step_match", arms))
+
+
 STEP_CASES = [
+    Case("captured", "held", captured),
+    Case(
+        "asked for a capture",
+        "candidate_not_captured",
+        lambda: captured(captured=False, replays=0, failure="a sync at clip.py:7"),
+    ),
+    Case("captured for some steps", "candidate_not_captured", lambda: captured(uncaptured_steps=4, replays=6)),
     Case("agrees", "held", compared),
     Case("at its bound", "held", lambda: compared(one("gradients", error=1e-5))),
     Case("within the yardstick", "held", lambda: compared(one("gradients", error=3e-5, yardstick=1e-5))),

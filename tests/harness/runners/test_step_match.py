@@ -11,7 +11,7 @@ import torch
 from single_step_systems import TrainedRun
 
 from harness.contract.schema import Arm, Workload
-from harness.evidence.arm_records import ArmEnd, ArmStart, ComparedStep
+from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, ComparedStep
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import RECORD, AnyRecord
 from harness.runners import step_match
@@ -65,6 +65,13 @@ def test_a_right_trainer_is_off_by_a_few_roundings_however_far_it_came(tmp_path:
     noise = [each.yardstick for step in records if isinstance(step, ComparedStep) for each in step.readings]
     assert [value is None for value in noise] == [False, False, False, True, True, True] * STEPS
     assert 0 < max(value for value in noise if value is not None) <= 20 * ROUNDING
+
+
+def test_of_an_arm_that_is_to_be_captured_it_is_told_whether_it_was(tmp_path: Path) -> None:
+    asking = RUN.arms["trained"].model_copy(update={"arm": Arm(capture="step")})
+    records = executed(tmp_path, RUN.model_copy(update={"arms": {**RUN.arms, "trained": asking}}))
+    [capture] = [record for record in records if isinstance(record, CaptureEvidence)]
+    assert (capture.arm, capture.requested, capture.captured) == ("trained", True, False)
 
 
 @pytest.mark.parametrize(
