@@ -129,7 +129,10 @@ def replayed(
 
 def cut_short() -> Verdict:
     """A baseline that made no step of the last block."""
-    rows = {"batches": [f"batch{number}" for number in range(BLOCKS - 1)], "steps_called": STEPS - EVERY}
+    rows: dict[str, Any] = {
+        "batches": [f"batch{number}" for number in range(BLOCKS - 1)],
+        "steps_called": STEPS - EVERY,
+    }
     shorter = arm("ungraphed", ROWS[:-1], **rows)
     return replayed(theirs={"blocks": [block(number) for number in range(BLOCKS - 1)]}, others=shorter)
 
