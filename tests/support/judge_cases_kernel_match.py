@@ -82,6 +82,12 @@ def mixed(**of_float32: float) -> dict[str, Any]:
     return {"outputs": types, "terms": {"bfloat16": errors(), "float32": errors(**of_float32)}}
 
 
+def errs_in(dtype: str) -> dict[str, Any]:
+    """A bfloat16 case with outputs of two types, of which one errs."""
+    case = mixed()
+    return {**case, "terms": {each: errors(vs_fp64=0.5 if each == dtype else 1e-6) for each in case["terms"]}}
+
+
 def demanding(**demands: int) -> dict[str, Any]:
     return {"demands": demands}
 
@@ -153,6 +159,16 @@ MATCH_CASES = [
         lambda: in_terms(last={"terms": {"bfloat16": errors(vs_naive=2e-2)}}),
     ),
     Case("a float32 output of bfloat16 inputs", "held", lambda: in_terms(last=mixed(vs_fp64=9e-5))),
+    Case(
+        "an output without a bound of its own errs",
+        "exceeds_tolerance",
+        lambda: in_terms({"max_relative_error": {"bfloat16": 1e-2}}, errs_in("float32")),
+    ),
+    Case(
+        "one beside an output without a bound of its own errs",
+        "exceeds_tolerance",
+        lambda: in_terms({"max_relative_error": {"bfloat16": 1e-2}}, errs_in("bfloat16")),
+    ),
     Case("one errs by a bfloat16 rounding", "exceeds_tolerance", lambda: in_terms(last=mixed(vs_fp64=5e-3))),
     Case(
         "one of a type without a bound",
