@@ -320,19 +320,20 @@ def require_every_tensor(candidate: ArmEvidence, records: list[Gradients], basel
     One that no gradient reached in the baseline's step either, and that trains in others, was not used in it: an expert
     that no token was routed to.
     """
-    names = candidate.start.trainable_names
+    names, trainable = candidate.start.trainable_names, candidate.start.trainable_tensors
     theirs = {record.step: set(record.without) for record in baseline.gradients}
     trained = _changed(candidate) & _changed(baseline)
     for record in records:
         seen = {tensor.name for tensor in record.tensors}
+        # a gradient of another tensor, such as a frozen one, stands for none of these
+        had = seen & set(names) if names is not None and len(names) == trainable else seen
         missing = set(names or ()) - seen
         unused = missing & trained & set(record.without) & theirs.get(record.step, set())
-        if len(seen) + len(unused) < candidate.start.trainable_tensors:
+        if len(had) + len(unused) < trainable:
             without = f": none reached {some(sorted(missing - unused))}" if missing - unused else ""
             settle(
                 reasons.TENSORS_MISSING,
-                f"{len(seen)} of {candidate.start.trainable_tensors} trainable tensors had a gradient at step "
-                f"{record.step}{without}",
+                f"{len(had)} of {trainable} trainable tensors had a gradient at step {record.step}{without}",
             )
 
 

@@ -170,6 +170,11 @@ GRADIENT_CASES = [
     Case("a group of the candidate's alone", "evidence_missing", lambda: grouped("layer0", ours=["layer0", "layer1"])),
     Case("groups of another system", "held", lambda: grouped("all", baseline="other_system")),
     Case("a tensor without gradient", "tensors_missing", lambda: matched(A)),
+    Case(
+        "a gradient of a frozen tensor beside a trained one without",
+        "tensors_missing",
+        lambda: matched(A, reduction("frozen")),
+    ),
     Case("an expert without tokens in either", "held", lambda: routed([A])),
     Case("an expert without tokens in the candidate alone", "tensors_missing", lambda: routed([A, reduction("b")])),
     Case(
