@@ -89,10 +89,11 @@ def _require_micro_batches(part: Accumulation, candidate: ArmEvidence, sheet: Sh
         for block in candidate.micro_batches
         for offset, digests in enumerate(block.digests)
     }
-    if sorted(seen) != list(range(steps)):
+    recorded = sum(len(block.digests) for block in candidate.micro_batches)  # a step twice hides one of both
+    if sorted(seen) != list(range(steps)) or recorded != steps:
         settle(
             reasons.EVIDENCE_MISSING,
-            f"the micro-batches of {len(seen)} of {part.candidate}'s {steps} steps were recorded",
+            f"the micro-batches of {recorded} of {part.candidate}'s {steps} steps were recorded",
         )
     sheet.count("micro_batches", sum(map(len, seen.values())))
     other = next((step for step in range(steps) if len(seen[step]) != part.micro_batches), None)

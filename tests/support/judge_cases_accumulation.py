@@ -82,6 +82,11 @@ ACCUMULATION_CASES = [
         "held",
         lambda: accumulated(read=[micro_batches(DIGESTS[:4]), micro_batches(DIGESTS[4:], 4)]),
     ),
+    Case(
+        "the micro-batches of one step twice",
+        "evidence_missing",
+        lambda: accumulated(read=[micro_batches([["same", "same"]]), micro_batches()]),
+    ),
     Case("no norms", "held", lambda: accumulated(gradients=all_steps(groups=[]), other=one_batch(gradients=[]))),
     Case("three micro-batches", "micro_batch_count", lambda: accumulated(claim={"micro_batches": 3})),
     Case("none", "micro_batch_count", lambda: accumulated(read=[micro_batches([[]] * STEPS)])),

@@ -171,6 +171,11 @@ GRADIENT_CASES = [
     Case("groups of another system", "held", lambda: grouped("all", baseline="other_system")),
     Case("a tensor without gradient", "tensors_missing", lambda: matched(A)),
     Case(
+        "one step twice",
+        "evidence_inconsistent",
+        lambda: matched(execution={"gradients": [gradients(0, tensors=[A, unlike(5.0)]), gradients(0), gradients(5)]}),
+    ),
+    Case(
         "a gradient of a frozen tensor beside a trained one without",
         "tensors_missing",
         lambda: matched(A, reduction("frozen")),
