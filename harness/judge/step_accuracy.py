@@ -94,13 +94,18 @@ def _records(part: StepAccuracy, run: RunEvidence, by_seed: Mapping[int, Executi
     missing = [f"seed {seed} step {step}" for seed, step in wanted if (seed, step) not in by_place]
     if missing:
         settle(reasons.EVIDENCE_MISSING, f"gradients were not compared at {some(missing)}")
+    if len(by_place) < len(run.step_errors):
+        settle(reasons.EVIDENCE_INCONSISTENT, "gradients of one seed and step were compared twice")
     for seed, step in wanted:
         record = by_place[seed, step]
         for told in (record.parameters, record.batches, record.losses):
             if lacking := sorted(set(part.arms().values()) - set(told)):
                 settle(reasons.EVIDENCE_MISSING, f"{_place(record)} says nothing of arm {some(lacking)}")
         names = {tensor.name for tensor in record.tensors}
-        trained = by_seed[seed][part.candidate].start.trainable_tensors
+        start = by_seed[seed][part.candidate].start
+        trained, known = start.trainable_tensors, start.trainable_names
+        if known is not None and len(known) == trained:
+            names &= set(known)  # a gradient of another tensor stands for none of these
         if len(names) < trained or len(names) < len(record.tensors):
             settle(
                 reasons.TENSORS_MISSING,

@@ -228,6 +228,7 @@ def _start(training: TrainingRun, arm: str, replica: int, seed: int, watch: Stat
         trainable_tensors=tensors,
         facts={**training.facts(), "seed": seed},
         state=None if watch is None else watch.at_start(),
+        trainable_names=sorted(map(plain_name, training.parameters() if isinstance(training, HasParameters) else {})),
     )
 
 

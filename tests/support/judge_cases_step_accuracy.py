@@ -218,6 +218,16 @@ ACCURACY_CASES = [
         "non_finite",
         lambda: accurate(records=last(losses=dict.fromkeys(ARMS, math.nan))),
     ),
+    Case(
+        "one step twice",
+        "evidence_inconsistent",
+        lambda: accurate(records=[step(0, 1, **both(tensor("a", 50.0))), *every()]),
+    ),
+    Case(
+        "a frozen tensor in the place of a trained one",
+        "tensors_missing",
+        lambda: accurate(records=every(**both(theirs=tensor("frozen")))),
+    ),
     Case("a peer of more bits", "vacuous_precision", lambda: accurate(other_system={"facts": {"dtype": "float32"}})),
     Case("a reference of as few", "vacuous_precision", lambda: accurate(same_system={"facts": {"dtype": "bfloat16"}})),
     Case(

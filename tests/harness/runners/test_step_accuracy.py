@@ -131,6 +131,7 @@ def test_all_arms_start_and_read_alike(tmp_path: Path, monkeypatch: pytest.Monke
     starts = {arm: [each.start.trainable_digest for each in found] for arm, found in evidence.arms.items()}
     assert starts["ours"] == starts["theirs"] == starts["exact"]
     assert len(set(starts["ours"])) == 3
+    assert [each.start.trainable_names for each in evidence.arms["ours"]] == [["w"]] * 3
     for record in evidence.step_errors:
         assert len(set(record.parameters.values())) == len(set(record.batches.values())) == 1
 
