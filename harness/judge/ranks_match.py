@@ -64,6 +64,7 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
     if part.ends is not None:
         control = executed(run, part.ends.control)
         after_each_step += require_near_ends(part.ends, "rank 0", executions[0], theirs, baseline, control, sheet)
+    _require_equal_ends(executions, sheet)
     require_recorded(everything)
     return sheet.held(
         f"the mean loss of {len(executions)} ranks and the loss of {theirs} differ by at most "
@@ -122,6 +123,21 @@ def _require_end(part: RanksMatch, execution: ArmEvidence, sheet: Sheet) -> floa
             f"{number(part.max_end_difference)} are allowed",
         )
     return largest
+
+
+def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> None:
+    """Settle FAIL where a rank ended with other parameters than the first, whose distance from the baseline is told.
+
+    The last thing before PASS: what made them differ shows in the losses, unless it came with the last update.
+    """
+    first = end_of(executions[0]).trainable_digest
+    for rank, execution in executions.items():
+        if end_of(execution).trainable_digest != first:
+            sheet.figure("rank", rank)
+            settle(
+                reasons.RANKS_DIFFER,
+                f"the parameters of rank {rank} end as others than those of rank 0, whose distance was measured",
+            )
 
 
 def _require_in_turn(executions: Mapping[int, ArmEvidence], in_turn: ArmEvidence, sheet: Sheet) -> None:

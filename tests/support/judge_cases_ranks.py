@@ -326,6 +326,7 @@ MATCH_CASES = [
     Case("more steps demanded", "vacuous_steps", shorter),
     Case("NaN in one rank", "non_finite", lambda: matching(CLOSE, NAN)),
     Case("a rank that ends infinite", "non_finite_end", lambda: matching({**CLOSE, **INFINITE})),
+    Case("one rank ends as another model", "ranks_differ", lambda: matching(CLOSE, {"end": "elsewhere"})),
     Case("an untrained rank", "vacuous_parameters_unchanged", lambda: matching(CLOSE, {"end": "start"})),
     Case("ends that were not compared", "end_state_unrecorded", lambda: matching({"differences": []})),
     Case("rows that nobody shows", "capability_missing", lambda: matching(CLOSE, baseline=one(rows=[[]] * STEPS))),
