@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from harness.contract.kinds.ranks import RanksAgree
-from harness.evidence.arm_records import CaptureEvidence, RankSteps
+from harness.evidence.arm_records import CaptureEvidence, GraphNodes, RankSteps
 from harness.evidence.run_evidence import ArmEvidence
 from harness.judge import reasons
 from harness.judge.context import Context, capture_of, end_of, require_captured
 from harness.judge.end_state import differing, note_watched, require_finite_end, require_recorded
 from harness.judge.guards import require_trained
+from harness.judge.launched import graphs_per_step
 from harness.judge.rank_rows import require_own_rows, require_whole_shares
 from harness.judge.ranks import named, odd_one, of_ranks, rank_steps, require_equal_frozen
 from harness.judge.series import require_finite
@@ -154,7 +155,7 @@ def _require_collectives(
             sheet.figure("rank", rank)
             settle(
                 reasons.COLLECTIVES_MISSING_IN_GRAPH,
-                f"the graphs of rank {rank} hold {in_graph[rank]} collectives, {least} are demanded",
+                f"the graphs of a step of rank {rank} hold {in_graph[rank]} collectives, {least} are demanded",
             )
     if most is not None and not all(replayed.values()):
         settle(
@@ -175,13 +176,15 @@ def _require_collectives(
 
 
 def _in_graphs(capture: CaptureEvidence) -> int:
-    """NCCL kernels of all graphs."""
-    return sum(
-        number
-        for graph in capture.nodes
-        for name, number in graph.kernels.items()
-        if any(word in name.lower() for word in COLLECTIVE_KERNELS)
-    )
+    """NCCL kernels of the capture that holds fewest, in all its pieces: a step replays one capture, and no other's."""
+    pieces = graphs_per_step(capture)
+    captures = [capture.nodes[first : first + pieces] for first in range(0, len(capture.nodes), pieces)]
+    return min((sum(map(_collectives, graphs)) for graphs in captures), default=0)
+
+
+def _collectives(graph: GraphNodes) -> int:
+    of_nccl = (name for name in graph.kernels if any(word in name.lower() for word in COLLECTIVE_KERNELS))
+    return sum(graph.kernels[name] for name in of_nccl)
 
 
 def _settled(noted: RankSteps, capture: CaptureEvidence | None) -> Sequence[int]:

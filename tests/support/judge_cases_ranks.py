@@ -100,6 +100,16 @@ def in_graph(
     return verdict_of(AGREE | IN_GRAPH | claim, run_of(*ranks))
 
 
+def of_two_shapes(*collectives: int) -> Verdict:
+    """Ranks that captured a graph for each of two shapes, which hold so many collectives."""
+    graphs = [graph({"ncclDevKernel_AllReduce_Sum_f32_RING_LL": number, "adam": 3}).nodes[0] for number in collectives]
+    capture = cuda_graph(captures=2, nodes=graphs, device_work=device_work(graphs[:1]))
+    ranks = [
+        rank_of(rank, name="ranked_graph", collectives=(9, 9, *[0] * (STEPS - 2)), capture=capture) for rank in (0, 1)
+    ]
+    return verdict_of(AGREE | IN_GRAPH, run_of(*ranks))
+
+
 def captured_in_every_step() -> Verdict:
     """Ranks that begin their collectives on the host in each step, beside a capture."""
     graphs = [graph({"ncclDevKernel_AllReduce_Sum_f32_RING_LL": 2, "adam": 3}).nodes[0] for _ in range(STEPS)]
@@ -227,6 +237,8 @@ AGREE_CASES = [
     Case("one collective more", "collectives_outside_graph", lambda: agreeing(last={"collectives": [1] * 9 + [2]})),
     Case("a silent rank", "vacuous_no_collective", lambda: agreeing(last={"collectives": [0] * STEPS})),
     Case("a reduction left out of a graph", "collectives_missing_in_graph", lambda: in_graph({"adam": 3})),
+    Case("a graph for each of two shapes", "held", lambda: of_two_shapes(2, 2)),
+    Case("a reduction left out of one shape's graph", "collectives_missing_in_graph", lambda: of_two_shapes(3, 1)),
     Case(
         "a reduction outside a graph",
         "collectives_outside_graph",
