@@ -63,14 +63,15 @@ def test_what_nobody_watched_decides_nothing(seconds: list[float], unseen: float
 
 def test_a_machine_without_a_gpu_is_watched_without_its_clock() -> None:
     samples = [sample(seconds=12.0 + 2 * second, sm_clock_mhz=None) for second in range(3)]
-    run = timed_run(0, timing={"blocks": back_to_back()}, telemetry=Telemetry(samples=samples, began=SAMPLER_BEGAN))
+    timing = {"blocks": back_to_back(), "observed_device_seconds": {}}
+    run = timed_run(0, timing=timing, telemetry=Telemetry(samples=samples, began=SAMPLER_BEGAN))
     assert run.timing is not None
     assert require_quiet_machine(Limits(), [(run, run.timing)], Sheet()) == 0.0
 
 
 def test_nor_is_such_a_machine_left_alone() -> None:
     once = Telemetry(samples=[sample(seconds=12.0, sm_clock_mhz=None)], began=SAMPLER_BEGAN)
-    run = timed_run(0, timing={"blocks": back_to_back()}, telemetry=once)
+    run = timed_run(0, timing={"blocks": back_to_back(), "observed_device_seconds": {}}, telemetry=once)
     assert run.timing is not None
     timing = run.timing
     verdict = concluded(lambda sheet: sheet.held(str(require_quiet_machine(Limits(), [(run, timing)], sheet))), None)
