@@ -328,7 +328,7 @@ def require_every_tensor(candidate: ArmEvidence, records: list[Gradients], basel
     for record in records:
         seen = {tensor.name for tensor in record.tensors}
         # a gradient of another tensor, such as a frozen one, stands for none of these
-        had = seen & set(names) if names is not None and len(names) == trainable else seen
+        had = seen if names is None else seen & set(names)
         missing = set(names or ()) - seen
         unused = missing & trained & set(record.without) & theirs.get(record.step, set())
         if len(had) + len(unused) < trainable:

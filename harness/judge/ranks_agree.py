@@ -177,6 +177,11 @@ def _require_collectives(
 
 def _in_graphs(capture: CaptureEvidence) -> int:
     """NCCL kernels of the capture that holds fewest, in all its pieces: a step replays one capture, and no other's."""
+    if capture.captures and len(capture.nodes) % capture.captures:
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"the nodes of {len(capture.nodes)} graphs were counted, and {capture.captures} captures were made",
+        )
     pieces = graphs_per_step(capture)
     captures = [capture.nodes[first : first + pieces] for first in range(0, len(capture.nodes), pieces)]
     return min((sum(map(_collectives, graphs)) for graphs in captures), default=0)

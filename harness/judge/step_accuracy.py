@@ -104,7 +104,7 @@ def _records(part: StepAccuracy, run: RunEvidence, by_seed: Mapping[int, Executi
         names = {tensor.name for tensor in record.tensors}
         start = by_seed[seed][part.candidate].start
         trained, known = start.trainable_tensors, start.trainable_names
-        if known is not None and len(known) == trained:
+        if known is not None:
             names &= set(known)  # a gradient of another tensor stands for none of these
         if len(names) < trained or len(names) < len(record.tensors):
             settle(

@@ -82,11 +82,6 @@ ACCUMULATION_CASES = [
         "held",
         lambda: accumulated(read=[micro_batches(DIGESTS[:4]), micro_batches(DIGESTS[4:], 4)]),
     ),
-    Case(
-        "the micro-batches of one step twice",
-        "evidence_missing",
-        lambda: accumulated(read=[micro_batches([["same", "same"]]), micro_batches()]),
-    ),
     Case("no norms", "held", lambda: accumulated(gradients=all_steps(groups=[]), other=one_batch(gradients=[]))),
     Case("three micro-batches", "micro_batch_count", lambda: accumulated(claim={"micro_batches": 3})),
     Case("none", "micro_batch_count", lambda: accumulated(read=[micro_batches([[]] * STEPS)])),
@@ -105,6 +100,7 @@ ACCUMULATION_CASES = [
         "gradients_undecided",
         lambda: accumulated(
             tensors=3,
+            names=["a", "b", "c"],
             gradients=all_steps(
                 A, *(unlike(4e-7, baseline_max_abs=1e-7).model_copy(update={"name": name}) for name in "bc")
             ),

@@ -219,11 +219,6 @@ ACCURACY_CASES = [
         lambda: accurate(records=last(losses=dict.fromkeys(ARMS, math.nan))),
     ),
     Case(
-        "one step twice",
-        "evidence_inconsistent",
-        lambda: accurate(records=[step(0, 1, **both(tensor("a", 50.0))), *every()]),
-    ),
-    Case(
         "a frozen tensor in the place of a trained one",
         "tensors_missing",
         lambda: accurate(records=every(**both(theirs=tensor("frozen")))),

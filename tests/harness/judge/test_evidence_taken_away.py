@@ -46,7 +46,10 @@ AN_ENTRY = {
 ALL_OF_IT = {
     "capture": {"capture.failure": "the system's own words, that it failed", "capture.moved_buffers": "as above"},
     "capture_fallback": {"capture.mechanism": "a capture that failed need not name one"},
-    "gradient_match": {"gradients": "the baseline's own, which older evidence has not"},
+    "gradient_match": {
+        "gradients": "the baseline's own, which older evidence has not",
+        "start.trainable_names": "an older harness's: then trained tensors are counted",
+    },
     "kernel_match": {
         "cases.overwritten": "an older harness's, which put no guards around outputs",
         "cases.zero_references": "an older harness's, which did not look for them",
