@@ -264,6 +264,8 @@ class DetectorReading(Record):
     places: list[SyncPlace]
     sees_planted: bool
     first_step: Count | None = None  # of a series: the first step with a sync
+    most: Count | None = None  # of a series: in one step; None: not recorded
+    busiest_step: Count | None = None  # the first one with so many
 
 
 class HostSyncEvidence(Record):

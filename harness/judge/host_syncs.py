@@ -120,6 +120,7 @@ def _require_every_step(
         first = min((reading.first_step for reading in every_step if reading.first_step is not None), default=None)
         sheet.figure("first_sync_step", first)
         settle(reasons.SYNC_COUNT, f"{judged.sentence()}, first in step {first}{_places(judged)}")
+    _require_busiest_step(judged)
     if (found := unwatched(f"host syncs of {candidate.demand.arm}", watched, steps)) is not None:
         settle(found.reason, found.message)
     blind = [reading.detector for reading in every_step if not reading.sees_planted]
@@ -147,6 +148,23 @@ def _places(counted: Counted) -> str:
         for place in reading.places
     ]
     return f"; at {some(sorted(set(places)))}" if places else ""
+
+
+def _require_busiest_step(judged: Counted) -> None:
+    """The bound is that of every step, however few syncs the others have."""
+    for reading in judged.readings:
+        if reading.count <= judged.bound:
+            continue
+        if reading.most is None:
+            settle(
+                reasons.STEPS_UNWATCHED,
+                f"{judged.sentence()}, and how many of them one step has was not recorded",
+            )
+        if reading.most > judged.bound:
+            settle(
+                reasons.SYNC_COUNT,
+                f"{judged.sentence()}, and step {reading.busiest_step} has {reading.most}{_places(judged)}",
+            )
 
 
 def _require_control(control: Counted) -> None:

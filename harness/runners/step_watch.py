@@ -110,6 +110,7 @@ class SeriesWatch:
     def _reading(self, detector: Detector) -> DetectorReading:
         by_step = {index: seen.syncs[detector] for index, seen in self._steps.items()}
         total: Syncs = sum(by_step.values(), Counter())
+        busiest = max(by_step, key=lambda index: (by_step[index].total(), -index))
         return DetectorReading(
             detector=detector,
             steps=len(by_step),
@@ -117,6 +118,8 @@ class SeriesWatch:
             places=places_of(total),
             sees_planted=_sees_planted(detector, self.device),
             first_step=next((index for index, syncs in by_step.items() if syncs), None),
+            most=by_step[busiest].total(),
+            busiest_step=busiest,
         )
 
 

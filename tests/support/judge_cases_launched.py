@@ -63,9 +63,14 @@ def judged_steps(count: int = 0, number: int = STEPS - 1, **changes: Any) -> lis
     return [DetectorReading.model_validate({**reading, "steps": number, **changes})]
 
 
-def every_tenth(readings: list[DetectorReading]) -> Verdict:
+def every_tenth(readings: list[DetectorReading], **changes: Any) -> Verdict:
     """Two replays without a sync, watched beside the judged steps."""
-    return watched(replays({"profiler": 0, "sync_debug_mode": 0}, every_step=readings))
+    return watched(replays({"profiler": 0, "sync_debug_mode": 0}, every_step=readings), **changes)
+
+
+def at_most_one(count: int, **changes: Any) -> Verdict:
+    """One sync a step is allowed, and the judged steps have so many together."""
+    return every_tenth(judged_steps(count, **changes), claim={"candidate": {"arm": "graphed", "at_most": 1}})
 
 
 def uncaptured_syncs(steps: int = STEPS) -> Verdict:
@@ -318,6 +323,9 @@ LAUNCHED: dict[str, list[Case]] = {
     ],
     "host_syncs": [
         Case("a sync in every tenth step", "sync_count", lambda: every_tenth(judged_steps(1))),
+        Case("one a step", "held", lambda: at_most_one(STEPS - 1, most=1, busiest_step=1)),
+        Case("two in one of all", "sync_count", lambda: at_most_one(2, most=2, busiest_step=4)),
+        Case("none knows in which steps", "steps_unwatched", lambda: at_most_one(STEPS - 1)),
         Case("steps unwatched", "steps_unwatched", lambda: every_tenth([])),
         Case("a step unwatched", "steps_unwatched", lambda: every_tenth(judged_steps(number=STEPS - 2))),
         Case("blind all along", "vacuous_detector_blind", lambda: every_tenth(judged_steps(sees_planted=False))),

@@ -30,6 +30,17 @@ def test_each_step_is_counted_by_itself() -> None:
     assert (reading.detector, reading.steps, reading.count, reading.first_step) == ("dispatch_mode", 4, 1, 3)
 
 
+def test_the_busiest_step_is_known_by_its_syncs() -> None:
+    watch = SeriesWatch("cpu", captured=True, unwatched=1, captures=lambda: 1)
+    value = torch.ones(3)
+    for index, reads in enumerate([0, 1, 3, 0, 3]):
+        with watch.step(index):
+            for _ in range(reads):
+                value.sum().item()
+    (reading,) = watch.readings()
+    assert (reading.count, reading.first_step, reading.most, reading.busiest_step) == (7, 1, 3, 2)
+
+
 def test_a_step_that_captured_is_left_out() -> None:
     captures = [1]
     watch = SeriesWatch("cpu", captured=True, unwatched=1, captures=lambda: captures[0])
