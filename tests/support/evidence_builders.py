@@ -332,7 +332,10 @@ def syncs(name: str, counts: Mapping[str, int], *, steps: int = 2, **changes: An
         each.model_copy(update={"steps": STEPS - 1, "count": each.count * (STEPS - 1) // max(steps, 1)})
         for each in readings
     ]
-    every_step = [each.model_copy(update={"first_step": 1 if each.count else None}) for each in judged]
+    every_step = [
+        each.model_copy(update={"first_step": 1 if each.count else None, "most": -(-each.count // each.steps)})
+        for each in judged
+    ]
     return HostSyncEvidence(
         **{
             "arm": name,

@@ -72,7 +72,10 @@ ABSENT = {
         "kernels.graphed.planned": "the used ones remain",
         "kernels.graphed.used": "the planned ones remain",
     },
-    "host_syncs": {"arms.synchronizing.syncs.every_step": "of the control, whose two steps show that syncs are seen"},
+    "host_syncs": {
+        "arms.synchronizing.syncs.every_step": "of the control, whose two steps show that syncs are seen",
+        "syncs.every_step.most": "no step has more than all of them together, which is none here",
+    },
     "ranks_match": {"ranks.arms.ungraphed": "of the baseline, which has one rank: its evidence lies with rank 0"},
     "long_replay": {
         "arms.ungraphed.long_replay.blocks.allocated_bytes": "of the baseline, shown",
