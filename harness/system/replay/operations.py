@@ -7,7 +7,7 @@ reference trainer's tiny model took it 3.1 s of processor time, and takes 0.2 s 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from harness.system.replay.inside_operator import executed, tensors_in
 
 _LIFT, _COPY = torch.ops.aten.lift_fresh.default, torch.ops.aten.clone.default
+_VIEW = torch.ops.aten.as_strided.default
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,14 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.operations: list[_Operation] = []
         self.places = 0
         self._results: Any = WeakTensorKeyDictionary()
+        self._memory = _Memory()
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         given = list(tensors_in([*args, *kwargs.values()]))
+        self._find_shared(given)
         known = [self._results.get(tensor) for tensor in given]
         drawn = torch.Tag.nondeterministic_seeded in func.tags
         # of numbers in the code alone: without a tensor too, as `arange` is, but no random one
@@ -117,11 +121,31 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 continue
             if not any(tensor is each for each in given):
                 operation.results.append((index, self.places))
-                self._results[tensor] = _Result(self.places, constant)
-                self.places += 1
+                self._keep(tensor, constant=constant)
             elif not constant and tensor in self._results:  # changed in place, by more than numbers in the code
                 self._results[tensor] = _Result(self._results[tensor].place, constant=False)
         return returned
+
+    def _keep(self, tensor: Tensor, *, constant: bool) -> None:
+        self._results[tensor] = _Result(self.places, constant)
+        self._memory.computed(tensor, self.places)
+        self.places += 1
+
+    def _find_shared(self, given: Iterable[Tensor]) -> None:
+        """Of what no operation made, as `nn.Parameter(result)` does not: where it lies in a result's memory, it is a
+        view of it in each repetition, too. Raises RuntimeError where it shows the memory as another type.
+        """
+        for tensor in given:
+            place = None if tensor in self._results else self._memory.place_of(tensor)
+            if place is None:
+                continue
+            dtype, number = place
+            if dtype != tensor.dtype:
+                raise RuntimeError("a value of the step is seen as another type by no operation")
+            shape = [list(tensor.shape), list(tensor.stride()), tensor.storage_offset()]
+            view = [_Result(number, constant=False), *shape]
+            self.operations.append(_Operation(_VIEW, view, {}, [(0, self.places)], [], torch.is_grad_enabled()))
+            self._keep(tensor, constant=False)
 
     def known(self, value: Any) -> Any:
         """`value` with a `_Result` for each tensor in it that the recording computes."""
@@ -130,6 +154,27 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, tuple | list):
             return [self.known(each) for each in value]
         return value
+
+
+class _Memory:
+    """In whose memory a tensor lies: a result's, by its place, or one's that was there before."""
+
+    def __init__(self) -> None:
+        # references keep an address from being given out again
+        self._places: dict[int, tuple[StorageWeakRef, tuple[torch.dtype, int] | None]] = {}
+
+    def computed(self, tensor: Tensor, place: int) -> None:
+        """A result; a view of what was there before lies in memory of before."""
+        if torch._C._has_storage(tensor):
+            self._note(tensor, (tensor.dtype, place))
+
+    def place_of(self, tensor: Tensor) -> tuple[torch.dtype, int] | None:
+        """Type and place of the first result in the same memory; None for what was there before."""
+        return self._note(tensor, None) if torch._C._has_storage(tensor) else None
+
+    def _note(self, tensor: Tensor, place: tuple[torch.dtype, int] | None) -> tuple[torch.dtype, int] | None:
+        reference = StorageWeakRef(tensor.untyped_storage())
+        return self._places.setdefault(reference.cdata, (reference, place))[1]
 
 
 def _filled(value: Any, values: Sequence[Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -65,6 +66,35 @@ def test_a_backward_pass_and_an_optimizer_are_operations_like_any_other() -> Non
     with torch.no_grad():
         layer.weight.fill_(2.0)
         assert repeated(recorded, 2) == [4.0, 0.0]
+
+
+def _as_parameter(value: Tensor) -> Tensor:
+    return nn.Parameter(value)
+
+
+def _as_copied_module(value: Tensor) -> Tensor:
+    layer = nn.Linear(3, 1, bias=False)
+    layer.weight = nn.Parameter(value[None])
+    return copy.deepcopy(layer).weight[0]
+
+
+@pytest.mark.parametrize("wrapped", [_as_parameter, _as_copied_module, lambda value: _as_parameter(value[1:])])
+def test_what_a_parameter_is_made_of_within_the_step_is_made_anew(wrapped: Callable[[Tensor], Tensor]) -> None:
+    """Of a copied model, or of a perturbation that is searched for: no operation makes the parameter."""
+    weight = torch.ones(3)
+
+    def double() -> list[Tensor]:
+        inner = wrapped(weight * 2)
+        with torch.no_grad():
+            inner.add_(1.0)
+        loss = (inner * inner).sum()
+        loss.backward()
+        return [loss.detach()]
+
+    recorded = record(double)
+    size = repeated(recorded, 1)[0] / 9
+    weight.fill_(2.0)
+    assert repeated(recorded, 2) == [25 * size] * 2
 
 
 def test_a_value_of_the_step_is_not_given_to_the_host() -> None:
