@@ -228,6 +228,33 @@ def of_builtin_method() -> Kept:
     return (lambda: first(0).add_(1)), lambda: averages[0]
 
 
+def of_a_parameter() -> Kept:
+    layer = nn.Linear(2, 1)
+    step, read = in_attribute(layer.weight)
+    return (lambda: (layer, step())[1]), read
+
+
+def of_a_hook(average: Tensor) -> Kept:
+    layer = nn.Linear(2, 1)
+    layer.register_forward_hook(lambda *_: (average.add_(1), None)[1])
+    return (lambda: (layer(torch.ones(1, 2)), None)[1]), lambda: average
+
+
+def of_a_gradients_hook(average: Tensor, *, accumulated: bool) -> Kept:
+    layer = nn.Linear(2, 1)
+    if accumulated:
+        layer.weight.register_post_accumulate_grad_hook(lambda _: (average.add_(1), None)[1])
+    else:
+        layer.weight.register_hook(lambda _: (average.add_(1), None)[1])
+    return (lambda: layer(torch.ones(1, 2)).sum().backward()), lambda: average
+
+
+def of_an_optimizers_hook(average: Tensor) -> Kept:
+    optimizer = torch.optim.SGD([nn.Parameter(fresh())], lr=0.1)
+    optimizer.register_step_post_hook(lambda *_: (average.add_(1), None)[1])
+    return optimizer.step, lambda: average
+
+
 def of_mapping(average: Tensor) -> Kept:
     return seen_through(MappingProxyType({"average": average}).values(), average)
 
@@ -253,6 +280,7 @@ REBOUND: dict[str, Callable[[], Kept]] = {
     "module": of_module,
     "a method's module": of_a_method,
     "a forward pass's module": of_a_forward_pass,
+    "parameter": of_a_parameter,
 }
 IN_PLACE: dict[str, Callable[[], Kept]] = {
     "Queue": of_queue,
@@ -260,6 +288,10 @@ IN_PLACE: dict[str, Callable[[], Kept]] = {
     "ContextVar": of_context,
     "cycle": of_cycle,
     "builtin method": of_builtin_method,
+    "a layer's hook": lambda: of_a_hook(fresh()),
+    "a gradient's hook": lambda: of_a_gradients_hook(fresh(), accumulated=False),
+    "an accumulated gradient's hook": lambda: of_a_gradients_hook(fresh(), accumulated=True),
+    "an optimizer's hook": lambda: of_an_optimizers_hook(fresh()),
     "mapping's values": lambda: of_mapping(fresh()),
     "partial": lambda: seen_through(functools.partial(lambda each: each, average := fresh()), average),
 }

@@ -26,6 +26,7 @@ from types import (
     GeneratorType,
     MappingProxyType,
     MemberDescriptorType,
+    MethodType,
     SimpleNamespace,
 )
 from typing import Any
@@ -261,6 +262,17 @@ def is_foreign(value: Any) -> bool:
         return not is_users_file(value.__code__.co_filename)
     kind = value if isinstance(value, type) else type(value)
     return kind.__module__.partition(".")[0] not in _FAMILIAR and not is_users(kind)
+
+
+def is_users_callable(value: Any) -> bool:
+    """Whether what is called is of no installed package: a function, a method, an object of a class of the user's."""
+    if isinstance(value, functools.partial):
+        return is_users_callable(value.func)
+    if isinstance(value, MethodType):
+        return is_users_callable(value.__func__)
+    if isinstance(value, FunctionType):
+        return is_users_file(value.__code__.co_filename)
+    return is_users(type(value))
 
 
 @functools.cache

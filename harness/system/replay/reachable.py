@@ -1,9 +1,9 @@
 """What a step can reach: modules, optimizers, schedulers, scalers, generators, loose tensors, and what holds them.
 
 The way leads from functions over closures, defaults, their attributes and the globals that their code names, from
-objects of anybody's own classes over their attributes, and on to the data and methods of the classes themselves where
-these are of no installed package. Objects of torch, numpy and the standard library are not looked into, but for
-containers and what `holders` knows.
+modules, optimizers and tensors over hooks of the user's own, from tensors and objects of anybody's own classes over
+their attributes, and on to the data and methods of the classes themselves where these are of no installed package.
+Objects of torch, numpy and the standard library are not looked into, but for containers and what `holders` knows.
 """
 
 from __future__ import annotations
@@ -31,10 +31,14 @@ from harness.system.replay.holders import ATOMS, NAMESPACES, Bindings, LruCache,
 _LIBRARIES = {"torch", "numpy", "triton", "harness", "builtins", "functorch", "cuda"} | set(sys.stdlib_module_names)
 # A Lightning module names its trainer, and a trainer everything: batches, loggers, what it has counted.
 _TRAINERS = ("pytorch_lightning.trainer", "lightning.pytorch.trainer")
-# What nn.Module keeps for itself; its hooks are functions of others.
+# What nn.Module keeps for itself; of its hooks those are followed that are the user's own.
 _OF_MODULES = frozenset(vars(nn.Module()))
-# What torch keeps of every optimizer: state and groups are found as such, its hooks are functions of others.
+# What torch keeps of every optimizer: state and groups are found as such, hooks as those of modules are.
 _OF_OPTIMIZERS = re.compile(r"state|param_groups|defaults|_optimizer_.*")
+_HOOKS_OF_MODULES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+_HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_LAYERS = "torch.nn.modules."  # a step may set what torch's own layers keep: `p` of a dropout, `training`
 _RESULT = "()"  # in the path to what a function keeps of its results
 Container = dict[Any, Any] | list[Any] | deque[Any] | CellType | Bindings | Memo | Values
 
@@ -107,7 +111,7 @@ class _Walk:
             if not isinstance(value, FakeTensor) and not value.is_meta:
                 tensors = found.memoized if _RESULT in path else found.tensors
                 tensors[_free(path, tensors)] = value
-            return []
+            return self._tensor(path, value)
         if isinstance(value, nn.Module):
             return self._module(path, value)
         return self._of_training(path, value)
@@ -121,7 +125,8 @@ class _Walk:
             found.optimizers[_free(path, found.optimizers)] = value
             for number, group in enumerate(value.param_groups):
                 self._hold(group, _joined(path, f"group{number}"))
-            return [each for each in self._attributes(path, value) if not _OF_OPTIMIZERS.fullmatch(each[0])]
+            own = [each for each in self._attributes(path, value) if not _OF_OPTIMIZERS.fullmatch(each[0])]
+            return [*own, *_hooks(value, _HOOKS_OF_OPTIMIZERS)]
         if isinstance(value, LRScheduler):
             found.schedulers[_free(path, found.schedulers)] = value
             self._hold(vars(value), path or type(value).__name__)
@@ -149,11 +154,23 @@ class _Walk:
             held = _joined(path, name) or type(each).__name__
             for own in (each._parameters, each._buffers, each._modules):
                 self._hold(own, held)
+            tensors = [*each._parameters.items(), *each._buffers.items()]
+            inside += [(_joined(name, key), tensor) for key, tensor in tensors]
+            inside += [(name, hook) for _, hook in _hooks(each, _HOOKS_OF_MODULES)]
             if any(map(_is_own, type(each).__mro__)):  # FSDP2 makes a class of torch's of the user's
                 self._hold(vars(each), held)
                 inside += [(_joined(name, key), own) for key, own in vars(each).items() if key not in _OF_MODULES]
                 inside.append((name, type(each)))
+            elif type(each).__module__.startswith(_LAYERS):  # to be put back; a tensor there is made in each pass
+                self._hold(vars(each), held)
         return inside
+
+    def _tensor(self, path: str, tensor: Tensor) -> list[tuple[str, Any]]:
+        """What scripts hang on a parameter, `p.velocity`, and what it calls when its gradient comes."""
+        if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):  # torch's other kinds keep their own
+            return []
+        self._hold(vars(tensor), path)
+        return [*vars(tensor).items(), *_hooks(tensor, _HOOKS_OF_TENSORS)]
 
     def _of_python(self, path: str, value: Any) -> list[tuple[str, Any]]:
         inside = self._of_code(path, value)
@@ -258,6 +275,12 @@ class _Walk:
                 entries += [(key, each) for key, each in vars(value).items() if key in names]
         self._share(entries)
         return entries
+
+
+def _hooks(owner: object, kinds: Iterable[str]) -> list[tuple[str, Any]]:
+    """Functions of the user's own that it calls by itself."""
+    held = [hook for kind in kinds for hook in (getattr(owner, kind, None) or {}).values()]
+    return [("", hook) for hook in held if holders.is_users_callable(hook)]
 
 
 def _wrapped(optimizer: Optimizer) -> Optimizer | None:

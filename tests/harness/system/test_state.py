@@ -179,6 +179,19 @@ def test_a_table_that_later_executions_leave_alone_is_kept() -> None:
     assert (held.steps, held.average.tolist()) == (0, [0, 0])
 
 
+def test_what_a_step_sets_of_torchs_own_layers_is_put_back_after_a_trial() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1))
+
+    def step() -> None:
+        model[1].p = 0.5
+        model.eval()
+
+    with StateGuard(dict, [step]) as guard:
+        step()
+        guard.restore()
+    assert (model[1].p, model.training, model[0].training) == (0.1, True, True)
+
+
 def test_two_things_without_a_name_are_both_found() -> None:
     state = found_state(nn.Linear(2, 1), nn.Linear(3, 1), torch.optim.SGD([torch.ones(1)], lr=0.5))
     assert len(state["parameters"]) == 4
