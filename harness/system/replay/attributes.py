@@ -24,13 +24,16 @@ EMPTY = object()  # in a closure's cell
 class Attributes:
     """Shallow copies of containers, and a way back to them."""
 
-    def __init__(self, containers: Iterable[Container], known: Iterable[int] = ()) -> None:
-        """`known`: identities of tensors that are there already."""
+    def __init__(self, containers: Iterable[Container]) -> None:
         self._before: dict[int, tuple[Container, Any]] = {}
         self._created: dict[int, tuple[Tensor, Tensor]] = {}
         self._lengths: dict[int, int] = {}  # of lists, after the first execution
-        self._known = set(known)
+        self._known: set[int] = set()
         self.add(containers)
+
+    def know(self, tensors: Iterable[int]) -> None:
+        """Identities of tensors that are there already."""
+        self._known |= {*tensors}
 
     def add(self, containers: Iterable[Container]) -> None:
         """Remember more containers as they are now."""

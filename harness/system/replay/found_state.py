@@ -123,6 +123,7 @@ def _optimizer_state(optimizer: Optimizer, names: Mapping[int, str]) -> Iterator
                 yield from _leaves(name, optimizer.state[parameter])
         settings = {key: value for key, value in group.items() if key not in _NO_SETTINGS}
         yield from ((name, _setting(value)) for name, value in _leaves(f"group{number}", settings))
+    yield from _leaves("", {key: value for key, value in optimizer.state.items() if not isinstance(key, Tensor)})
 
 
 def _setting(value: Any) -> Any:

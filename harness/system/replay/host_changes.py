@@ -79,7 +79,8 @@ def _on_host(found: Reachable) -> Iterator[tuple[str, Tensor]]:
     for path, optimizer in found.optimizers.items():
         for number, state in enumerate(optimizer.state.values()):
             held_at = ".".join(filter(None, (path, "state", str(number))))
-            yield from ((f"{held_at}.{key}", each) for key, each in state.items() if _is_of_host(each))
+            entries = state if isinstance(state, dict) else {"": state}
+            yield from ((f"{held_at}.{key}".rstrip("."), each) for key, each in entries.items() if _is_of_host(each))
 
 
 def _is_of_a_tensor(container: Container, found: Reachable) -> bool:

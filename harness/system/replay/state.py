@@ -15,26 +15,17 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
-from harness.errors import HarnessError
-from harness.system.replay import generators
+from harness.system.replay import generators, optimizer_state
 from harness.system.replay.attributes import Attributes
 from harness.system.replay.first_values import FirstValues
 from harness.system.replay.found_state import same
+from harness.system.replay.optimizer_state import Slot, slots_of
+from harness.system.replay.optimizer_state import StateError as StateError  # noqa: PLC0414 - what a guard raises
+from harness.system.replay.optimizer_state import UnknownStartError as UnknownStartError  # noqa: PLC0414 - likewise
 from harness.system.replay.reachable import Reachable, reach, tensors_of
 from harness.system.shards import local
 
 State = Callable[[], Mapping[str, Tensor]]
-
-# Optimizers whose lazily created tensors start at zero, so that "not created yet" and "zero" train alike.
-_STARTS_AT_ZERO = ("Adam", "AdamW", "Adamax", "Adadelta", "RMSprop", "RAdam", "SGD")
-
-
-class StateError(HarnessError):
-    """A trial execution created optimizer state whose first value the harness does not know."""
-
-
-class UnknownStartError(StateError):
-    """The same, of an execution in which nobody saw what that state was made of."""
 
 
 class StateGuard:
@@ -48,15 +39,16 @@ class StateGuard:
         self._state, self._roots = state, roots
         self._values: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # each, one that shares its memory, and a copy
         self._grads: dict[int, tuple[Tensor, Tensor | None, Tensor | None]] = {}
-        self._optimizers: dict[int, tuple[Optimizer, dict[Tensor, dict[str, tuple[Any, Any]]]]] = {}
+        self._optimizers: dict[int, tuple[Optimizer, dict[Slot, tuple[Any, Any]]]] = {}
 
     def __enter__(self) -> Self:
         found = reach(*self._roots)
+        self._attributes = Attributes(found.containers)
         for tensor in [*self._state().values(), *_tensors(found)]:
             self._remember(tensor, known_gradient=True)
         for optimizer in found.optimizers.values():
             self._remember_optimizer(optimizer, known_gradient=True)
-        self._attributes = Attributes(found.containers, known=self._values)
+        self._attributes.know(self._values)
         self._own_generators = found.generators
         self._generators = generators.states(generators.global_generators() | self._own_generators)
         self._hook = register_optimizer_step_pre_hook(self._before_optimizer_step)
@@ -73,10 +65,7 @@ class StateGuard:
     def created_state(self) -> bool:
         """Whether an optimizer made its state during the guarded execution, or an attribute changed."""
         return self._attributes.changed() or any(
-            key not in known.get(parameter, {})
-            for optimizer, known in self._optimizers.values()
-            for parameter, entry in optimizer.state.items()
-            for key in entry
+            slot not in known for optimizer, known in self._optimizers.values() for slot in slots_of(optimizer)
         )
 
     def restore(self, *, keep_created: bool = False, first_values: FirstValues | None = None) -> None:
@@ -98,7 +87,7 @@ class StateGuard:
                 if gradient is not None and gradient_value is not None:
                     local(gradient).copy_(gradient_value)
             for optimizer, known in self._optimizers.values():
-                _restore_optimizer(optimizer, known, keep_created=keep_created, first_values=first_values)
+                optimizer_state.restore(optimizer, known, keep_created=keep_created, first_values=first_values)
             generators.restore(generators.global_generators() | self._own_generators, self._generators)
 
     def _created(self, first_values: FirstValues | None) -> set[int]:
@@ -141,12 +130,14 @@ class StateGuard:
         self._remember_state(optimizer)
 
     def _remember_state(self, optimizer: Optimizer) -> None:
+        slots = slots_of(optimizer)
+        within = reach([value for value in slots.values() if not isinstance(value, Tensor)])
+        self._attributes.add(within.containers)
+        for tensor in _tensors(within):
+            self._remember(tensor, known_gradient=True)
         with _disable_current_modes(), torch.no_grad():
             known = {
-                parameter: {
-                    key: (value, _saved(value) if isinstance(value, Tensor) else value) for key, value in entry.items()
-                }
-                for parameter, entry in optimizer.state.items()
+                slot: (value, _saved(value) if isinstance(value, Tensor) else None) for slot, value in slots.items()
             }
         self._optimizers[id(optimizer)] = (optimizer, known)
 
@@ -179,41 +170,3 @@ def _saved(tensor: Tensor) -> Tensor:
     """A copy on the host: it lives through warm-up and capture, when the device's memory is at its peak. Of a tensor
     that ranks share, this rank's part."""
     return local(tensor).detach().to("cpu", copy=True)
-
-
-def _restore_optimizer(
-    optimizer: Optimizer,
-    known: dict[Tensor, dict[str, tuple[Any, Any]]],
-    *,
-    keep_created: bool,
-    first_values: FirstValues | None,
-) -> None:
-    for parameter in list(optimizer.state):
-        entry = optimizer.state[parameter]
-        for key in list(entry):
-            if key in known.get(parameter, {}):
-                original, value = known[parameter][key]
-                if isinstance(original, Tensor):
-                    local(original).copy_(value)
-                entry[key] = original
-            elif keep_created:
-                _rewind(optimizer, entry, key, first_values)
-            else:
-                del entry[key]
-        if not entry:
-            del optimizer.state[parameter]
-
-
-def _rewind(optimizer: Optimizer, entry: dict[str, Any], key: str, first_values: FirstValues | None) -> None:
-    dampened = any(group.get("dampening", 0) for group in optimizer.param_groups)
-    value = entry[key]
-    if type(optimizer).__name__ in _STARTS_AT_ZERO and not dampened and isinstance(value, Tensor | None):
-        if value is not None:
-            local(value).zero_()
-    elif first_values is None or not isinstance(value, Tensor) or not first_values.put_back(value):
-        raise (UnknownStartError if first_values is None else StateError)(
-            "a captured optimizer must have its state before the first step",
-            where=type(optimizer).__name__,
-            got=f"state {key!r} created lazily, with an unknown first value",
-            remedy="create the optimizer's state when building the trainer",
-        )

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from harness.system.replay.addresses import MOVED, StaticAddresses
+from harness.system.replay.first_values import FirstValues
 from harness.system.replay.found_state import found_state
 from harness.system.replay.generators import global_generators
 from harness.system.replay.state import StateError, StateGuard
@@ -111,6 +112,91 @@ def test_lazy_state_of_unknown_first_value_is_refused(
     with StateGuard(dict) as guard, pytest.raises(StateError, match=kind.__name__):
         step(*trained)
         guard.restore(keep_created=True)
+
+
+class Nested(torch.optim.Optimizer):
+    """Keeps its statistics in a list for each parameter, as Shampoo does, and a count under a name, as MADGRAD does."""
+
+    def __init__(self, parameters: list[Tensor], lr: float = 0.1, *, early: bool = True) -> None:
+        super().__init__(parameters, {"lr": lr})
+        if early:
+            self.begin()
+
+    def begin(self) -> None:
+        self.state["count"] = torch.zeros(())  # type: ignore[index, assignment]
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["statistics"] = [torch.zeros(3), {"mean": torch.zeros(3)}]
+
+    def kept(self) -> list[Tensor]:
+        [first, second] = next(entry["statistics"] for key, entry in self.state.items() if isinstance(key, Tensor))
+        return [self.state["count"], first, second["mean"]]  # type: ignore[list-item, index]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        if not self.state:
+            self.begin()
+        for tensor in self.kept():
+            tensor.add_(1)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_what_an_optimizer_keeps_in_lists_and_under_names_is_put_back(early: bool) -> None:
+    parameter, optimizer = parameter_and(Nested, early=early)
+    before = optimizer.kept() if early else []
+    with StateGuard(dict, [optimizer]) as guard:
+        step(parameter, optimizer)
+        assert guard.created_state
+        guard.restore()
+    assert bool(optimizer.state) == early
+    assert all(found is known for found, known in zip(optimizer.kept() if early else [], before, strict=True))
+    assert [tensor.sum() for tensor in before] == [0.0] * len(before)
+
+
+def test_what_an_optimizer_makes_in_lists_and_under_names_begins_anew() -> None:
+    parameter, optimizer = parameter_and(Nested, early=False)
+    with StateGuard(dict, [optimizer]) as guard:
+        with FirstValues() as first:
+            step(parameter, optimizer)
+        guard.executed_once()
+        step(parameter, optimizer)
+        guard.restore(keep_created=True, first_values=first)
+    assert [float(tensor.sum()) for tensor in optimizer.kept()] == [0.0] * 3
+
+
+def test_state_under_a_name_is_found() -> None:
+    _, optimizer = parameter_and(Nested)
+    found = found_state(optimizer)["optimizer"]
+    assert {name: float(found[name].sum()) for name in found if "lr" not in name and "held" not in name} == {
+        "count": 0.0,
+        "0.statistics.0": 0.0,
+        "0.statistics.1.mean": 0.0,
+    }
+
+
+class RMSprop(torch.optim.Optimizer):
+    """As TensorFlow has it: its averages begin at one."""
+
+    def __init__(self, parameters: list[Tensor], lr: float = 0.1) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            entry = self.state[parameter]
+            if not entry:
+                entry["average"] = torch.ones_like(parameter)
+            entry["average"].lerp_(parameter.grad.square(), 0.1)
+
+
+def test_an_optimizer_that_has_the_name_of_one_of_torchs_begins_as_it_does() -> None:
+    parameter, optimizer = parameter_and(RMSprop)
+    with StateGuard(dict, [optimizer]) as guard:
+        with FirstValues() as first:
+            step(parameter, optimizer)
+        guard.executed_once()
+        step(parameter, optimizer)
+        guard.restore(keep_created=True, first_values=first)
+    assert optimizer.state[parameter]["average"].tolist() == [1.0] * 3
 
 
 def test_a_buffer_that_moved_once_stays_noted() -> None:
