@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from harness.system.replay import generators
 from harness.system.replay.attributes import EMPTY, contents, copied
-from harness.system.replay.holders import Bindings, Memo, Values
+from harness.system.replay.holders import Bindings, Memo, Values, key_name
 from harness.system.replay.kept_tensors import KeptTensors, owner_of
 from harness.system.replay.reachable import Container, Reachable, reach
 
@@ -75,7 +75,8 @@ def _on_host(found: Reachable) -> Iterator[tuple[str, Tensor]]:
     for container in found.containers:
         if isinstance(container, dict):
             held_at = found.paths[id(container)]
-            yield from ((f"{held_at}.{key}", each) for key, each in container.items() if _is_of_host(each))
+            named = ((key_name(key, index), each) for index, (key, each) in enumerate(container.items()))
+            yield from ((f"{held_at}.{name}", each) for name, each in named if _is_of_host(each))
     for path, optimizer in found.optimizers.items():
         for number, state in enumerate(optimizer.state.values()):
             held_at = ".".join(filter(None, (path, "state", str(number))))
@@ -114,7 +115,10 @@ def _differences(container: Container, before: Any, path: str) -> Iterator[tuple
         )
     elif isinstance(container, dict):
         keys = dict.fromkeys([*before, *container])
-        entries = ((key, f"{path}.{key}", before.get(key, _GONE), container.get(key, _GONE)) for key in keys)
+        entries = (
+            (key, f"{path}.{key_name(key, index)}", before.get(key, _GONE), container.get(key, _GONE))
+            for index, key in enumerate(keys)
+        )
     elif len(container) != len(before):
         yield None, path, f"{len(before)} entries, then {len(container)}"
         return

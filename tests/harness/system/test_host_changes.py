@@ -89,6 +89,53 @@ def test_a_number_that_a_closure_counts_has_its_variables_name() -> None:
     assert traced.host_changes == ["steps (0, then 1)"]
 
 
+class ByParameter:
+    """Momentum by hand, in dictionaries that are keyed by the parameters."""
+
+    def __init__(self) -> None:
+        self.parameters = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))]
+        self.gradients: dict[Tensor, Tensor] = {}
+        self.velocities = {parameter: torch.zeros(2) for parameter in self.parameters}
+
+    def step(self) -> Tensor:
+        loss = torch.stack([parameter.square().sum() for parameter in self.parameters]).sum()
+        self.gradients = dict(zip(self.parameters, torch.autograd.grad(loss, self.parameters), strict=True))
+        for parameter, gradient in self.gradients.items():
+            self.velocities[parameter] = self.velocities.pop(parameter) + gradient
+        return loss.detach()
+
+    def outputs(self) -> dict[str, Tensor]:
+        return {f"{number}": each for number, each in enumerate(self.gradients.values())}
+
+
+def test_what_lies_under_a_parameter_is_named_by_its_place() -> None:
+    trainer = ByParameter()
+    traced = TracedStep(trainer.step, dict, trainer.outputs, roots=[trainer])
+    traced.record()
+    assert traced.host_changes == [
+        "ByParameter.gradients (another dict)",
+        "velocities.0 (another Tensor)",
+        "velocities.1 (another Tensor)",
+    ]
+    assert [*map(id, trainer.velocities)] == [*map(id, trainer.parameters)]
+
+
+def test_results_under_a_parameter_are_kept_up_with_replays() -> None:
+    trainer = ByParameter()
+
+    def step() -> Tensor:
+        loss = torch.stack([parameter.square().sum() for parameter in trainer.parameters]).sum()
+        for parameter, gradient in zip(trainer.parameters, torch.autograd.grad(loss, trainer.parameters), strict=True):
+            trainer.gradients[parameter] = gradient
+        return loss.detach()
+
+    traced = TracedStep(step, dict, trainer.outputs, roots=[step])
+    traced.record()
+    assert traced.host_changes == []
+    traced.replay()
+    assert [each.tolist() for each in trainer.gradients.values()] == [[2.0, 2.0], [2.0, 2.0]]
+
+
 def test_what_replays_keep_up_is_no_change() -> None:
     trainer = Trainer()
 
