@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from harness.system.replay.inside_operator import tensors_in
+from harness.system.replay.writing import writing_to
 from harness.system.shards import local
 
 _SMALL = 64  # elements; so large a tensor of other values than one number is remembered as it is
@@ -47,7 +48,8 @@ class FirstValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor not in self._values:
             return False
         value = self._values[tensor]
-        _ = local(tensor).copy_(value) if isinstance(value, Tensor) else local(tensor).fill_(value)
+        with writing_to(tensor):
+            _ = local(tensor).copy_(value) if isinstance(value, Tensor) else local(tensor).fill_(value)
         return True
 
     def __torch_dispatch__(

@@ -8,7 +8,7 @@ reference trainer's tiny model took it 3.1 s of processor time, and takes 0.2 s 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,7 @@ class _Operation:
     results: list[tuple[int, int]]  # index in what is returned, and its place
     last_used: list[int]  # places that no later operation needs
     with_gradients: bool  # torch's mode: what a forward pass keeps for its backward, a kernel may decide by it
+    of_inference: bool = False  # it writes in inference mode, maybe to what that made, as torch then lets it alone do
 
 
 class Operations:
@@ -65,10 +66,11 @@ class Operations:
         with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():  # as they were recorded
             for operation in self._operations:
                 torch._C._set_grad_enabled(operation.with_gradients)
-                returned = operation.function(
-                    *[_filled(each, values) for each in operation.arguments],
-                    **{name: _filled(each, values) for name, each in operation.keywords.items()},
-                )
+                with torch.inference_mode() if operation.of_inference else nullcontext():
+                    returned = operation.function(
+                        *[_filled(each, values) for each in operation.arguments],
+                        **{name: _filled(each, values) for name, each in operation.keywords.items()},
+                    )
                 for index, place in operation.results:
                     values[place] = returned if isinstance(returned, Tensor) else returned[index]
                 for place in operation.last_used:
@@ -111,7 +113,8 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise RuntimeError(f"{func} gives the host a value of the step")
         called = _COPY if func is _LIFT else func  # what the code made of numbers is made anew by each repetition
         arguments, keywords = [*map(self.known, args)], {k: self.known(v) for k, v in kwargs.items()}
-        operation = _Operation(called, arguments, keywords, [], [], torch.is_grad_enabled())
+        writes = torch.is_inference_mode_enabled() and called._schema.is_mutable
+        operation = _Operation(called, arguments, keywords, [], [], torch.is_grad_enabled(), of_inference=writes)
         returned, needed = executed(called, args, kwargs)
         if needed and not constant:
             raise RuntimeError(f"{func} gives the host a value of the step, by {needed[0]} within")

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from harness.errors import HarnessError
 from harness.system.replay.first_values import FirstValues
+from harness.system.replay.writing import copy_into, writing_to
 from harness.system.shards import local
 
 # torch's own whose lazily created tensors start at zero, so that "not created yet" and "zero" train alike.
@@ -62,7 +63,7 @@ def restore(
     for slot, (original, value) in known.items():
         holder, name = _holder(optimizer, slot)
         if isinstance(original, Tensor):
-            local(original).copy_(value)
+            copy_into(original, value)
         holder[name] = original
     of_nothing = [owner for owner, entry in optimizer.state.items() if isinstance(entry, dict) and not entry]
     for owner in of_nothing:
@@ -82,7 +83,8 @@ def _rewind(optimizer: Optimizer, name: str, value: Any, first_values: FirstValu
     dampened = any(group.get("dampening", 0) for group in optimizer.param_groups)
     if type(optimizer) in _STARTS_AT_ZERO and not dampened and all(isinstance(part, Tensor) for part in parts):
         for part in parts:
-            local(part).zero_()
+            with writing_to(part):
+                local(part).zero_()
         return
     numbers = [part for part in parts if not isinstance(part, Tensor)]
     if numbers or first_values is None or not all(first_values.put_back(part) for part in parts):

@@ -23,6 +23,7 @@ from harness.system.replay.optimizer_state import Slot, slots_of
 from harness.system.replay.optimizer_state import StateError as StateError  # noqa: PLC0414 - what a guard raises
 from harness.system.replay.optimizer_state import UnknownStartError as UnknownStartError  # noqa: PLC0414 - likewise
 from harness.system.replay.reachable import Reachable, reach, tensors_of
+from harness.system.replay.writing import copy_into
 from harness.system.shards import local
 
 State = Callable[[], Mapping[str, Tensor]]
@@ -85,7 +86,7 @@ class StateGuard:
             for tensor, gradient, gradient_value in self._grads.values():
                 tensor.grad = gradient
                 if gradient is not None and gradient_value is not None:
-                    local(gradient).copy_(gradient_value)
+                    copy_into(gradient, gradient_value)
             for optimizer, known in self._optimizers.values():
                 optimizer_state.restore(optimizer, known, keep_created=keep_created, first_values=first_values)
             generators.restore(generators.global_generators() | self._own_generators, self._generators)
@@ -160,10 +161,10 @@ def _put_back_memory(tensor: Tensor, memory: Tensor) -> None:
 
 def _put_back(tensor: Tensor, value: Tensor) -> None:
     """Copy a saved value back. Nobody can write to an expanded tensor, whose elements share their memory."""
-    tensor = local(tensor)
-    strided = tensor.layout is torch.strided
-    if not strided or all(stride or size <= 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
-        tensor.copy_(value)
+    held = local(tensor)
+    strided = held.layout is torch.strided
+    if not strided or all(stride or size <= 1 for size, stride in zip(held.shape, held.stride(), strict=True)):
+        copy_into(tensor, value)
 
 
 def _saved(tensor: Tensor) -> Tensor:

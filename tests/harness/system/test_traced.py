@@ -91,6 +91,30 @@ def test_recording_keeps_gradients_and_optimizer_state_of_earlier_steps() -> Non
         assert float(entry["step"]) == 3
 
 
+def test_what_inference_made_may_be_read_and_changed_by_a_step() -> None:
+    """A table of a frozen encoder's outputs, an average that is kept under `torch.inference_mode`."""
+    plain, other = Tiny(), Tiny()
+
+    def with_average(tiny: Tiny) -> tuple[Callable[[], Tensor], Tensor]:
+        with torch.inference_mode():
+            average = torch.zeros(8)
+
+        def step() -> Tensor:
+            loss = tiny.body() + average.sum()
+            with torch.inference_mode():
+                average.lerp_(tiny.model[0].bias, 0.1)
+            return loss.detach()
+
+        return step, average
+
+    (step, average), (body, averaged) = with_average(plain), with_average(other)
+    traced = TracedStep(body, lambda: {**other.state(), "average": averaged})
+    assert train(other, traced.replay, 5) == train(plain, step, 5)
+    assert traced.fake_pass_clean
+    assert torch.equal(average, averaged)
+    assert type(other.optimizer.state[other.model[0].weight]["exp_avg"]) is Tensor
+
+
 def test_a_learning_rate_that_is_a_host_number_is_frozen_by_the_recording() -> None:
     weight, host = torch.zeros(1), {"rate": 1.0}
 
