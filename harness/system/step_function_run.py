@@ -39,7 +39,8 @@ class _Shape:
     """One shape of batch: its static buffers, and the capture over them once there is one."""
 
     def __init__(self, batch: Mapping[str, Tensor], device: Any) -> None:
-        self.static = {name: tensor.to(device).clone() for name, tensor in batch.items()}
+        self.static = {name: tensor.detach().to(device).clone() for name, tensor in batch.items()}
+        self.require_gradients = {name for name, tensor in batch.items() if tensor.requires_grad}
         self.captured: CapturedStep | TracedStep | None = None
         self.gradients: Mapping[str, Tensor] = {}
 
@@ -77,7 +78,7 @@ class StepFunctionRun:
         batch = self._batch(index)
         self._current = self._select(batch)
         for name, buffer in self._current.static.items():
-            source = batch[name]
+            source = batch[name].detach() if batch[name].requires_grad else batch[name]
             on_host = self._device.type == "cuda" and source.device.type == "cpu"
             buffer.copy_(source.pin_memory() if on_host else source, non_blocking=True)
         ours = self._requested and not self._captures_itself
@@ -152,8 +153,12 @@ class StepFunctionRun:
         """Makes the batch of the current shape for a step, as `batch(index)` makes it. Of copies: what the step does
         to its batch in place must not reach the static buffers.
         """
-        static, structure = self._current.static, self._structure
-        return lambda: structure.filled({name: tensor.clone() for name, tensor in static.items()})
+        static, structure, asked = self._current.static, self._structure, self._current.require_gradients
+        if not asked:
+            return lambda: structure.filled({name: tensor.clone() for name, tensor in static.items()})
+        return lambda: structure.filled(
+            {name: tensor.clone().requires_grad_(name in asked) for name, tensor in static.items()}
+        )
 
     def facts(self) -> Mapping[str, Scalar]:
         known: dict[str, Scalar] = {
@@ -257,7 +262,7 @@ class StepFunctionRun:
         self._shared.restore()  # the next arm of this process begins as this one did: with no table that it made
 
     def _select(self, batch: Mapping[str, Tensor]) -> _Shape:
-        key = tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in sorted(batch.items()))
+        key = tuple((name, tuple(each.shape), each.dtype, each.requires_grad) for name, each in sorted(batch.items()))
         if key not in self._shapes:
             self._shapes[key] = _Shape(batch, self._device)
         return self._shapes[key]

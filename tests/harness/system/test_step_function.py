@@ -140,6 +140,29 @@ def test_classes_whose_number_is_read_from_them_are_not_captured() -> None:
     assert not run.final[2].captured  # type: ignore[attr-defined]
 
 
+class Attacked(Example):
+    """Each batch wants gradients; the step moves it against them first."""
+
+    def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
+        step, batch, parameters = super().build(workload, arm)
+
+        def attacked(given: dict[str, Tensor]) -> Tensor:
+            step(given)
+            assert given["x"].grad is not None
+            loss: Tensor = step({"x": given["x"].detach() + given["x"].grad.sign()})
+            return loss
+
+        return attacked, lambda index: {"x": batch(index)["x"].requires_grad_()}, parameters
+
+
+def test_a_batch_that_requires_gradients_gets_them_in_each_step() -> None:
+    plain, run = losses_of(Attacked(), "none")
+    captured, _ = losses_of(Attacked(), "step")
+    assert plain == captured
+    assert isinstance(run, HasInputs)
+    assert not run.inputs()["x"].requires_grad
+
+
 def test_a_step_that_waits_goes_on_uncaptured_and_says_why() -> None:
     captured, run = losses_of(Waits(), "step")
     plain, _ = losses_of(Waits(), "none")
