@@ -18,37 +18,41 @@ class BatchesEndedError(HarnessError):
 class LoaderBatches:
     """The batches of a data loader in its own order, epoch after epoch, kept as far as they were asked for.
 
-    Reading them leaves the process's generators as they were, as the loop reads its own; and it is no work of the
-    step: what watches operations does not see it.
+    Reading them leaves the process's generators as they were, as the loop reads its own, and goes on where it left them
+    itself: of a data set that draws (noise, crops) each batch is another one. It is no work of the step: what watches
+    operations does not see it.
     """
 
     def __init__(self, loader: Iterable[Any]) -> None:
         self._batches = _endless(loader)
         self._kept: list[Any] = []
         held = (getattr(loader, "generator", None), getattr(getattr(loader, "sampler", None), "generator", None))
-        self._generators = {id(each): each for each in held if each is not None}
-        self._states = {key: each.get_state() for key, each in self._generators.items()}
+        self._of_loader = {str(id(each)): each for each in held if each is not None}
+        self._states: dict[str, Any] = {key: each.get_state() for key, each in self._of_loader.items()}
 
     def __call__(self, index: int) -> Any:
-        import torch
         from torch.utils._python_dispatch import _disable_current_modes
 
         if len(self._kept) <= index:
-            with torch.random.fork_rng(devices=[]), _disable_current_modes(), self._own_generators():
+            with _disable_current_modes(), self._own_generators():
                 while len(self._kept) <= index:
                     self._kept.append(next(self._batches))
         return self._kept[index]
 
     @contextmanager
     def _own_generators(self) -> Iterator[None]:
-        """The loader's generators as they were left here: the loop draws from the same ones."""
-        theirs = {key: each.get_state() for key, each in self._generators.items()}
-        for key, each in self._generators.items():
-            each.set_state(self._states[key])
-        yield
-        for key, each in self._generators.items():
-            self._states[key] = each.get_state()
-            each.set_state(theirs[key])
+        """The loader's generators and the process's as they were left here: the loop draws from the same ones."""
+        from harness.system.replay.generators import accessors_of, host_generators, restore, states
+
+        of_loader = {key: accessors_of(each) for key, each in self._of_loader.items()}
+        drawn = host_generators() | {key: each for key, each in of_loader.items() if each is not None}
+        theirs = states(drawn)
+        restore(drawn, self._states)
+        try:
+            yield
+        finally:
+            self._states = states(drawn)
+            restore(drawn, theirs)
 
 
 def _endless(loader: Iterable[Any]) -> Iterator[Any]:

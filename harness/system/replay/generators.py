@@ -17,13 +17,20 @@ Accessors = tuple[Callable[[], Any], Callable[[Any], None]]
 
 def global_generators() -> dict[str, Accessors]:
     """By name, how to read and to set each generator that belongs to the process."""
-    found: dict[str, Accessors] = {"torch.cpu": (torch.get_rng_state, torch.set_rng_state)}
+    devices: dict[str, Accessors] = {}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        for index in range(torch.cuda.device_count()):
-            found[f"torch.cuda:{index}"] = _of_device(index)
-    found["numpy"] = (np.random.get_state, np.random.set_state)
-    found["python"] = (random.getstate, random.setstate)
-    return found
+        devices = {f"torch.cuda:{index}": _of_device(index) for index in range(torch.cuda.device_count())}
+    host = host_generators()
+    return {"torch.cpu": host.pop("torch.cpu"), **devices, **host}
+
+
+def host_generators() -> dict[str, Accessors]:
+    """Those of the process that no device has: they may be read while one captures."""
+    return {
+        "torch.cpu": (torch.get_rng_state, torch.set_rng_state),
+        "numpy": (np.random.get_state, np.random.set_state),
+        "python": (random.getstate, random.setstate),
+    }
 
 
 def _of_device(index: int) -> Accessors:

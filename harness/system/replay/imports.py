@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy.random  # noqa: F401 - numpy imports it when it is asked for first, which may be within an import
 
-from harness.system.replay.generators import global_generators, restore
+from harness.system.replay.generators import host_generators, restore
 
 
 class UndrawnImports:
@@ -68,7 +68,7 @@ class UndrawnImports:
 
 def _generators_kept() -> Callable[[], None]:
     """How to put back the generators of the host, which may be read while a device captures."""
-    host = {name: each for name, each in global_generators().items() if not name.startswith("torch.cuda")}
+    host = host_generators()
     known = {name: get() for name, (get, _) in host.items()}  # a copy of it would be fake in a pass over fake tensors
     return lambda: restore(host, known)
 

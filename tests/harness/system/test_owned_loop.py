@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,6 +16,7 @@ from training_loops import CountingLoop, numbers
 
 from harness.system.loader_batches import LoaderBatches
 from harness.system.owned_loop import LoopEndedError, OwnedLoop, OwnedLoopRun
+from harness.system.replay.generators import seed_all
 
 
 def run_of(trainer: CountingLoop, capture: str = "none") -> OwnedLoopRun:
@@ -109,3 +113,28 @@ def test_reading_batches_draws_nothing_from_the_process(loader: DataLoader[dict[
     torch.manual_seed(0)
     LoaderBatches(DataLoader(loader.dataset, batch_size=4, shuffle=True))(5)
     assert torch.rand(1).item() == expected
+
+
+class Noise(TensorDataset):
+    """Draws each example anew from the process's generators, as augmentations do."""
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:  # type: ignore[override]
+        drawn = torch.rand(1), random.random(), float(np.random.rand())  # noqa: NPY002 - the global one is the point
+        return {name: torch.as_tensor(each) for name, each in zip(("torch", "python", "numpy"), drawn, strict=True)}
+
+
+def test_each_batch_of_a_data_set_that_draws_is_another_one_and_whoever_reads_gets_the_same() -> None:
+    def loader() -> DataLoader[Any]:
+        return DataLoader(Noise(torch.arange(12)), batch_size=4)
+
+    seed_all(0)
+    expected = torch.rand(1).item(), random.random(), float(np.random.rand())  # noqa: NPY002 - likewise
+    seed_all(0)
+    first, second = LoaderBatches(loader()), LoaderBatches(loader())
+    read = [first(index) for index in range(4)]
+    last = second(3)
+    drawn = torch.rand(1).item(), random.random(), float(np.random.rand())  # noqa: NPY002 - likewise
+    assert drawn == expected
+    for name in ("torch", "python", "numpy"):
+        assert len({float(each) for batch in read for each in batch[name]}) == 16
+        assert torch.equal(read[3][name], last[name])
