@@ -255,6 +255,16 @@ def of_an_optimizers_hook(average: Tensor) -> Kept:
     return optimizer.step, lambda: average
 
 
+def of_numpy() -> Kept:
+    array = np.zeros(2, dtype=np.float32)
+    average = torch.from_numpy(array)
+
+    def step() -> None:
+        array[:] += 1
+
+    return step, lambda: average
+
+
 def of_mapping(average: Tensor) -> Kept:
     return seen_through(MappingProxyType({"average": average}).values(), average)
 
@@ -288,6 +298,7 @@ IN_PLACE: dict[str, Callable[[], Kept]] = {
     "ContextVar": of_context,
     "cycle": of_cycle,
     "builtin method": of_builtin_method,
+    "numpy's array": of_numpy,
     "a layer's hook": lambda: of_a_hook(fresh()),
     "a gradient's hook": lambda: of_a_gradients_hook(fresh(), accumulated=False),
     "an accumulated gradient's hook": lambda: of_a_gradients_hook(fresh(), accumulated=True),

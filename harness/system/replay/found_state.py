@@ -6,7 +6,7 @@
 | `buffers` | registered buffers: running statistics, counters of batches |
 | `optimizer` | moments and steps, learning rates and other settings, schedulers, the scale of a `GradScaler` |
 | `generators` | torch's, numpy's and Python's, global ones and those that the step holds |
-| `tensors` | tensors that hang on attributes, in lists and in closures, such as averaged weights |
+| `tensors` | tensors that hang on attributes, in lists and in closures, such as averaged weights; numpy's arrays |
 
 Names do not depend on what the variables of an adapter are called, unless two things would share a name, nor on
 `torch.compile` and `DistributedDataParallel`, which put `_orig_mod.` and `module.` before them. Settings of optimizers

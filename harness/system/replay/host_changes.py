@@ -1,5 +1,5 @@
 """What one execution of a step changes on the host: numbers, tensors that are bound anew, generators of the host; where
-a device's graph is replayed, tensors in the host's memory, too.
+a device's graph is replayed, tensors in the host's memory, too; numpy's arrays in any case.
 
 A replay executes no Python, so it does none of that again: training that needs it goes wrong without an error.
 """
@@ -40,6 +40,7 @@ class HostChanges:
         self._generators = generators.global_generators() | found.generators
         self._of_device = of_device
         self._in_place = {path: (each, each._version) for path, each in _on_host(found)} if of_device else {}
+        self._arrays = {path: (each, each.copy()) for path, each in found.arrays.items()}
         self._drawn_before = self._drawn()
 
     def found(self, kept: KeptTensors) -> list[str]:
@@ -54,6 +55,11 @@ class HostChanges:
             f"{path} (a tensor on the host, changed in place)"
             for path, (tensor, version) in self._in_place.items()
             if tensor._version != version
+        ]
+        changes += [
+            f"{path} (an array of numpy's, changed in place)"
+            for path, (array, before) in self._arrays.items()
+            if array.tobytes() != before.tobytes()
         ]
         now = self._drawn()
         drawn = [f"{name} (numbers drawn on the host)" for name in now if now[name] != self._drawn_before.get(name)]

@@ -13,6 +13,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
@@ -53,6 +54,7 @@ class Reachable:
     scalers: dict[str, torch.amp.GradScaler] = field(default_factory=dict)
     generators: dict[str, Accessors] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    arrays: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)  # numpy's; among the tensors, too
     memoized: dict[str, Tensor] = field(default_factory=dict)  # what functions keep of results: no training's state
     containers: list[Container] = field(default_factory=list)
     shared: list[Container] = field(default_factory=list)  # of them those of modules and classes: of a whole process
@@ -112,6 +114,9 @@ class _Walk:
                 tensors = found.memoized if _RESULT in path else found.tensors
                 tensors[_free(path, tensors)] = value
             return self._tensor(path, value)
+        if isinstance(value, np.ndarray):
+            self._array(path, value)
+            return []
         if isinstance(value, nn.Module):
             return self._module(path, value)
         return self._of_training(path, value)
@@ -164,6 +169,15 @@ class _Walk:
             elif type(each).__module__.startswith(_LAYERS):  # to be put back; a tensor there is made in each pass
                 self._hold(vars(each), held)
         return inside
+
+    def _array(self, path: str, array: np.ndarray[Any, Any]) -> None:
+        """As a tensor over the same memory, where torch knows its numbers and somebody can change them."""
+        if not array.flags.writeable or array.dtype.kind not in "biufc":
+            return
+        tensors = self.found.memoized if _RESULT in path else self.found.tensors
+        with suppress(TypeError, ValueError):
+            tensors[_free(path, tensors)] = torch.from_numpy(array)
+            self.found.arrays[_free(path, self.found.arrays)] = array
 
     def _tensor(self, path: str, tensor: Tensor) -> list[tuple[str, Any]]:
         """What scripts hang on a parameter, `p.velocity`, and what it calls when its gradient comes."""

@@ -24,6 +24,7 @@ class Trainer:
         self.count, self.rate, self.largest = 0, 0.5, None
         self.log: list[Tensor] = []
         self.moments = [torch.zeros(2)]
+        self.priorities = np.zeros(2)
         self.generator = random.Random(0)
         self.draws = np.random.default_rng(0)
 
@@ -53,12 +54,17 @@ def changes_in_place(trainer: Trainer) -> None:
     trainer.moments[0].add_(torch.rand(2))
 
 
+def changes_an_array(trainer: Trainer) -> None:
+    trainer.priorities[0] += 1
+
+
 CHANGES: list[tuple[Callable[[Trainer], None], list[str]]] = [
     (counts, ["Trainer.count (0, then 1)"]),
     (binds_anew, ["Trainer.largest (None, then a Tensor)", "moments.0 (another Tensor)"]),
     (logs, ["log (0 entries, then 1)"]),
     (draws, ["generator (numbers drawn on the host)", "draws (numbers drawn on the host)"]),
     (changes_in_place, []),
+    (changes_an_array, ["priorities (an array of numpy's, changed in place)"]),
 ]
 
 
@@ -74,6 +80,7 @@ def test_each_change_on_the_host_is_named_and_undone(change: Callable[[Trainer],
     traced.record()
     assert traced.host_changes == named
     assert (trainer.count, trainer.largest, trainer.log) == (0, None, [])
+    assert trainer.priorities.tolist() == [0, 0]
 
 
 def test_a_number_that_a_closure_counts_has_its_variables_name() -> None:
