@@ -242,10 +242,9 @@ def of_a_hook(average: Tensor) -> Kept:
 
 def of_a_gradients_hook(average: Tensor, *, accumulated: bool) -> Kept:
     layer = nn.Linear(2, 1)
-    if accumulated:
-        layer.weight.register_post_accumulate_grad_hook(lambda _: (average.add_(1), None)[1])
-    else:
-        layer.weight.register_hook(lambda _: (average.add_(1), None)[1])
+    weight: Any = layer.weight
+    register = weight.register_post_accumulate_grad_hook if accumulated else weight.register_hook
+    register(lambda _: (average.add_(1), None)[1])
     return (lambda: layer(torch.ones(1, 2)).sum().backward()), lambda: average
 
 

@@ -1,5 +1,5 @@
-"""What one execution of a step changes on the host: numbers, tensors that are bound anew, generators of the host; where
-a device's graph is replayed, tensors in the host's memory, too; numpy's arrays in any case.
+"""What one execution of a step changes on the host: numbers, numpy's arrays, tensors that are bound anew or given other
+memory, generators of the host; where a device's graph is replayed, tensors in the host's memory, too.
 
 A replay executes no Python, so it does none of that again: training that needs it goes wrong without an error.
 """
@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from harness.system.replay import generators
 from harness.system.replay.attributes import EMPTY, contents, copied
+from harness.system.replay.found_state import same
 from harness.system.replay.holders import Bindings, Memo, Values, key_name
 from harness.system.replay.kept_tensors import KeptTensors, owner_of
 from harness.system.replay.reachable import Container, Reachable, reach
@@ -40,6 +41,7 @@ class HostChanges:
         self._generators = generators.global_generators() | found.generators
         self._of_device = of_device
         self._in_place = {path: (each, each._version) for path, each in _on_host(found)} if of_device else {}
+        self._memory = [(path, each, same(each)) for path, each in _held(found)]
         self._arrays = {path: (each, each.copy()) for path, each in found.arrays.items()}
         self._drawn_before = self._drawn()
 
@@ -55,6 +57,11 @@ class HostChanges:
             f"{path} (a tensor on the host, changed in place)"
             for path, (tensor, version) in self._in_place.items()
             if tensor._version != version
+        ]
+        changes += [
+            f"{path} (other memory, by an assignment to `.data`)"
+            for path, tensor, before in self._memory
+            if same(tensor) != before
         ]
         changes += [
             f"{path} (an array of numpy's, changed in place)"
@@ -73,6 +80,14 @@ class HostChanges:
                 for name, state in generators.states(self._generators).items()
                 if not isinstance(state, Tensor) or (self._of_device and not name.startswith("torch.cuda"))
             }
+
+
+def _held(found: Reachable) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of the training's that is there, with its path."""
+    yield from found.tensors.items()
+    for path, module in found.modules.items():
+        for named in (module.named_parameters(), module.named_buffers()):
+            yield from ((".".join(filter(None, (path, name))), each) for name, each in named)
 
 
 def _on_host(found: Reachable) -> Iterator[tuple[str, Tensor]]:

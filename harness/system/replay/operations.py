@@ -176,7 +176,7 @@ class _Memory:
         return self._note(tensor, None) if torch._C._has_storage(tensor) else None
 
     def _note(self, tensor: Tensor, place: tuple[torch.dtype, int] | None) -> tuple[torch.dtype, int] | None:
-        reference = StorageWeakRef(tensor.untyped_storage())
+        reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
         return self._places.setdefault(reference.cdata, (reference, place))[1]
 
 

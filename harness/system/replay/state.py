@@ -39,7 +39,7 @@ class StateGuard:
     def __init__(self, state: State, roots: Sequence[object] = ()) -> None:
         self._state, self._roots = state, roots
         self._values: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # each, one that shares its memory, and a copy
-        self._grads: dict[int, tuple[Tensor, Tensor | None, Tensor | None]] = {}
+        self._grads: dict[int, tuple[Tensor, bool, Tensor | None, Tensor | None]] = {}  # with `requires_grad`
         self._optimizers: dict[int, tuple[Optimizer, dict[Slot, tuple[Any, Any]]]] = {}
 
     def __enter__(self) -> Self:
@@ -83,8 +83,8 @@ class StateGuard:
             for tensor, memory, value in self._values.values():
                 _put_back_memory(tensor, memory)
                 _put_back(tensor, value)
-            for tensor, gradient, gradient_value in self._grads.values():
-                tensor.grad = gradient
+            for tensor, requires_gradient, gradient, gradient_value in self._grads.values():
+                tensor.requires_grad_(requires_gradient).grad = gradient
                 if gradient is not None and gradient_value is not None:
                     copy_into(gradient, gradient_value)
             for optimizer, known in self._optimizers.values():
@@ -112,10 +112,11 @@ class StateGuard:
             return
         with _disable_current_modes(), torch.no_grad():
             self._values[id(tensor)] = (tensor, tensor.detach(), _saved(tensor))
-            if tensor.is_leaf and tensor.requires_grad:
+            # a frozen one, too: a step may freeze and thaw, as one against a critic does
+            if tensor.is_leaf and (tensor.is_floating_point() or tensor.is_complex()) and not tensor.is_inference():
                 gradient = tensor.grad if known_gradient else None
                 value = None if gradient is None else _saved(gradient)
-                self._grads[id(tensor)] = (tensor, gradient, value)
+                self._grads[id(tensor)] = (tensor, tensor.requires_grad, gradient, value)
 
     def _before_optimizer_step(self, optimizer: Optimizer, _args: object, _kwargs: object) -> None:
         if id(optimizer) in self._optimizers:

@@ -8,6 +8,7 @@ what would break a capture, and nothing about speed, memory or loading.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import NamedTuple, TypeVar
@@ -35,6 +36,9 @@ from harness.system.replay.reachable import reach
 from harness.system.replay.state import State, StateError, StateGuard, UnknownStartError
 from harness.system.shards import is_distributed
 
+# What torch says of a tensor with values that was given the memory of one without.
+_ON_META = re.compile(r"type '?meta\b|two devices, .*\bmeta\b")
+_ASSIGNED_MEMORY = "change tensors in place, with `copy_`: no replay repeats what is assigned to their `.data`"
 Body = Callable[[], Tensor]
 Result = TypeVar("Result")
 
@@ -140,7 +144,9 @@ class TracedStep:
                 "the step must run on tensors without values",
                 where=f"{place.file}:{place.line}",
                 got=f"{type(error).__name__}: {_first_line(error)}{called_at(error)}",
-                remedy="keep values on the device, and read them after the step",
+                remedy=_ASSIGNED_MEMORY
+                if _ON_META.search(text_of(error))
+                else "keep values on the device, and read them after the step",
             ) from error
         self.unseen_operators = done.unseen
         return done.created_state

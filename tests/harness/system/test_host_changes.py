@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from harness.system.replay.host_changes import HostChanges
 from harness.system.replay.kept_tensors import KeptTensors
 from harness.system.replay.state import StateGuard
-from harness.system.replay.traced import TracedStep
+from harness.system.replay.traced import NotTraceableError, TracedStep
 
 
 class Trainer:
@@ -83,6 +83,26 @@ def test_each_change_on_the_host_is_named_and_undone(change: Callable[[Trainer],
     assert trainer.priorities.tolist() == [0, 0]
 
 
+def test_memory_that_is_assigned_to_a_tensor_is_named() -> None:
+    layer = nn.Linear(2, 1)
+
+    def by_hand() -> Tensor:
+        loss: Tensor = layer(torch.ones(1, 2)).sum()
+        for parameter, gradient in zip(
+            layer.parameters(), torch.autograd.grad(loss, [*layer.parameters()]), strict=True
+        ):
+            parameter.data = parameter.data - gradient
+        return loss.detach()
+
+    traced = TracedStep(by_hand, dict, roots=[by_hand])
+    traced.record()
+    assert traced.host_changes == [
+        f"layer.{name} (other memory, by an assignment to `.data`)" for name in ("weight", "bias")
+    ]
+    with pytest.raises(NotTraceableError, match=r"in place, with `copy_`: .* assigned to their `\.data`"):
+        TracedStep(lambda: by_hand() + by_hand(), dict, roots=[by_hand]).record()
+
+
 def test_a_number_that_a_closure_counts_has_its_variables_name() -> None:
     weight, steps = torch.ones(2), 0
 
@@ -100,7 +120,7 @@ class ByParameter:
     """Momentum by hand, in dictionaries that are keyed by the parameters."""
 
     def __init__(self) -> None:
-        self.parameters = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))]
+        self.parameters: list[Tensor] = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))]
         self.gradients: dict[Tensor, Tensor] = {}
         self.velocities = {parameter: torch.zeros(2) for parameter in self.parameters}
 

@@ -88,7 +88,7 @@ def test_what_a_parameter_is_made_of_within_the_step_is_made_anew(wrapped: Calla
         with torch.no_grad():
             inner.add_(1.0)
         loss = (inner * inner).sum()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         return [loss.detach()]
 
     recorded = record(double)

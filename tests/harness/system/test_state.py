@@ -123,16 +123,16 @@ class Nested(torch.optim.Optimizer):
             self.begin()
 
     def begin(self) -> None:
-        self.state["count"] = torch.zeros(())  # type: ignore[index, assignment]
+        self.state["count"] = torch.zeros(())  # type: ignore[index]
         for parameter in self.param_groups[0]["params"]:
             self.state[parameter]["statistics"] = [torch.zeros(3), {"mean": torch.zeros(3)}]
 
     def kept(self) -> list[Tensor]:
         [first, second] = next(entry["statistics"] for key, entry in self.state.items() if isinstance(key, Tensor))
-        return [self.state["count"], first, second["mean"]]  # type: ignore[list-item, index]
+        return [self.state["count"], first, second["mean"]]  # type: ignore[index]
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         if not self.state:
             self.begin()
         for tensor in self.kept():
@@ -141,7 +141,8 @@ class Nested(torch.optim.Optimizer):
 
 @pytest.mark.parametrize("early", [True, False])
 def test_what_an_optimizer_keeps_in_lists_and_under_names_is_put_back(early: bool) -> None:
-    parameter, optimizer = parameter_and(Nested, early=early)
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = Nested([parameter], early=early)
     before = optimizer.kept() if early else []
     with StateGuard(dict, [optimizer]) as guard:
         step(parameter, optimizer)
@@ -153,7 +154,8 @@ def test_what_an_optimizer_keeps_in_lists_and_under_names_is_put_back(early: boo
 
 
 def test_what_an_optimizer_makes_in_lists_and_under_names_begins_anew() -> None:
-    parameter, optimizer = parameter_and(Nested, early=False)
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = Nested([parameter], early=False)
     with StateGuard(dict, [optimizer]) as guard:
         with FirstValues() as first:
             step(parameter, optimizer)
@@ -180,7 +182,7 @@ class RMSprop(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for parameter in self.param_groups[0]["params"]:
             entry = self.state[parameter]
             if not entry:
@@ -266,16 +268,33 @@ def test_a_table_that_later_executions_leave_alone_is_kept() -> None:
 
 
 def test_what_a_step_sets_of_torchs_own_layers_is_put_back_after_a_trial() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1))
+    dropout = nn.Dropout(0.1)
+    model = nn.Sequential(nn.Linear(2, 2), dropout)
 
     def step() -> None:
-        model[1].p = 0.5
+        dropout.p = 0.5
         model.eval()
 
     with StateGuard(dict, [step]) as guard:
         step()
         guard.restore()
-    assert (model[1].p, model.training, model[0].training) == (0.1, True, True)
+    assert (dropout.p, dropout.training, model.training, model[0].training) == (0.1, True, True, True)
+
+
+def test_what_a_step_freezes_is_thawed_after_a_trial_and_has_no_gradient() -> None:
+    model = nn.Linear(2, 1)
+
+    def step() -> None:
+        model.requires_grad_(True)
+        model(torch.ones(1, 2)).sum().backward()
+        model.requires_grad_(False)
+
+    for frozen in (False, True):  # as the first step finds it, and as it leaves it
+        model.requires_grad_(not frozen)
+        with StateGuard(dict, [step]) as guard:
+            step()
+            guard.restore()
+        assert (model.weight.requires_grad, model.weight.grad) == (not frozen, None)
 
 
 def test_two_things_without_a_name_are_both_found() -> None:

@@ -102,7 +102,7 @@ def test_what_inference_made_may_be_read_and_changed_by_a_step() -> None:
         def step() -> Tensor:
             loss = tiny.body() + average.sum()
             with torch.inference_mode():
-                average.lerp_(tiny.model[0].bias, 0.1)
+                average.lerp_(next(tiny.model.parameters())[:, 0], 0.1)
             return loss.detach()
 
         return step, average
@@ -112,7 +112,7 @@ def test_what_inference_made_may_be_read_and_changed_by_a_step() -> None:
     assert train(other, traced.replay, 5) == train(plain, step, 5)
     assert traced.fake_pass_clean
     assert torch.equal(average, averaged)
-    assert type(other.optimizer.state[other.model[0].weight]["exp_avg"]) is Tensor
+    assert type(other.optimizer.state[next(other.model.parameters())]["exp_avg"]) is Tensor
 
 
 def test_a_learning_rate_that_is_a_host_number_is_frozen_by_the_recording() -> None:
