@@ -30,6 +30,16 @@ BY_LINE = {
     r"^\s*(if|elif|while|assert)\b|\bif\b.*\belse\b|\b(any|all)\(": (
         "a Python `if` on a tensor waits for it: choose on the device, with `torch.where`"
     ),
+    r"\b(Categorical|OneHotCategorical|Multinomial|Bernoulli|Normal|LogNormal|MultivariateNormal|Beta|Dirichlet|Gamma|Laplace|"
+    r"Uniform|Independent|kl_divergence)\(|\.(log_prob|entropy|rsample)\(": (
+        "torch's distributions check what they are given on the host: make them with `validate_args=False`; and "
+        "`Categorical.sample` draws by `multinomial`, which waits: `(logits - torch.empty_like(logits).exponential_()"
+        ".log()).argmax(-1)` draws alike"
+    ),
+    r"\bmultinomial\(": (
+        "`multinomial` looks at its chances on the host: `(logits - torch.empty_like(logits).exponential_().log())"
+        ".argmax(-1)` draws alike from their logarithms"
+    ),
     r"nonzero|masked_select|unique|\[[^\]]*(==|!=|[<>])|\[~?\w*mask\w*\]": (
         "the shape depends on values here: multiply by the mask, or choose with `torch.where`"
     ),

@@ -141,12 +141,14 @@ def _stand_in(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> 
     name = func._schema.name.removeprefix("aten::")
     if name == "_local_scalar_dense":
         return 1.0 if args[0].is_floating_point() else args[0].dtype == torch.bool or 1
-    if name == "equal":
-        return True
-    if name == "nonzero":
-        return _everything(args[0])
-    if name == "masked_select":
-        return args[0].new_empty(args[1].numel())
+    known: dict[str, Callable[[], Any]] = {
+        "equal": lambda: True,
+        "nonzero": lambda: _everything(args[0]),
+        "masked_select": lambda: args[0].new_empty(args[1].numel()),
+        "multinomial": lambda: _drawn(*args, **kwargs),
+    }
+    if name in known:
+        return known[name]()
     if name == "index":
         indices: list[Tensor | None] = []
         for index in args[1]:
@@ -158,6 +160,10 @@ def _stand_in(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> 
 
 def _everything(mask: Tensor) -> Tensor:
     return torch.zeros(mask.numel(), mask.dim(), dtype=torch.int64, device=mask.device)
+
+
+def _drawn(chances: Tensor, num_samples: int, *_args: Any, **_kwargs: Any) -> Tensor:
+    return chances.new_zeros((*chances.shape[:-1], num_samples), dtype=torch.int64)
 
 
 def by_dispatch_mode(execute: Execute, device: str) -> Syncs:

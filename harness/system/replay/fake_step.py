@@ -42,6 +42,8 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] = {},
     ) -> object:
+        if _reads_what_it_draws_from(func, *args, **kwargs):
+            raise DataDependentOutputException(func)
         try:
             return super().dispatch(func, types, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
@@ -67,3 +69,13 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             frame = own_frame_of_stack()
             self.refusal = self.refusal or (f"{frame}: " if frame else "") + named(error)
         return found
+
+
+def _reads_what_it_draws_from(func: Any, *args: Any, **kwargs: Any) -> bool:
+    """`multinomial` asks on the host whether its chances are such, on any device, where it draws once or puts nothing
+    back; no tag of torch's says so.
+    """
+    if func is not torch.ops.aten.multinomial.default:
+        return False
+    given = dict(zip(("self", "num_samples", "replacement"), args, strict=False)) | kwargs
+    return given["num_samples"] == 1 or not given.get("replacement", False)

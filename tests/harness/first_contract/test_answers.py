@@ -76,6 +76,8 @@ WAITING = {
     "rate = high if loss < best else low": "a Python `if` on a tensor",
     "kept = values[values > 0]": "the shape depends on values",
     "logits = logits[mask]": "the shape depends on values",
+    "policy = Categorical(logits=scores)": "torch's distributions check what they are given",
+    "chosen = torch.multinomial(chances, 1)": "`multinomial` looks at its chances",
 }
 
 

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import run_fallback_kernel
 from harness.runners.sync_detectors import FakePassError, by_fake_pass
 from harness.system.replay import fake_step
 from harness.system.replay.fake_step import FakeStepMode
-from harness.system.replay.traced import NotTraceableError, TracedStep
+from harness.system.replay.traced import HostSyncError, NotTraceableError, TracedStep
 
 
 @torch.library.custom_op("strangers::doubled", mutates_args=())
@@ -67,3 +67,20 @@ def test_nothing_is_executed_on_zeros_of_a_device(monkeypatch: pytest.MonkeyPatc
     with FakeStepMode():
         doubled(torch.empty(2))
     assert executed.call_count == 1
+
+
+@pytest.mark.parametrize(("drawn", "replaced", "waits"), [(1, False, True), (1, True, True), (2, True, False)])
+def test_a_draw_that_looks_at_its_chances_is_a_wait(drawn: int, replaced: bool, waits: bool) -> None:
+    """No tag of torch's says so, and on a GPU a capture fails of it."""
+    chances = torch.ones(2, 3)
+
+    def body() -> Tensor:
+        return torch.multinomial(chances.mul_(1), drawn, replacement=replaced).float().sum()
+
+    step = TracedStep(body, lambda: {"chances": chances})
+    if waits:
+        with pytest.raises(HostSyncError, match="multinomial"):
+            step.record()
+        assert by_fake_pass(lambda: (body(), body()), "cpu").total() == 2
+    else:
+        step.record()
