@@ -175,9 +175,7 @@ class TracedStep:
         outputs = self._read_outputs()
         self._output_names = list(outputs)
         kept.find(outputs)
-        set_anew = [
-            f"torch's generator (its state is set at {place}, as torch.utils.checkpoint does)" for place in states_set
-        ]
+        set_anew = [f"torch's generator ({how})" for how in states_set]
         self.host_changes = [*changes.found(kept), *set_anew]
         self._kept = kept
         return [loss.detach(), *(tensor.detach() for tensor in outputs.values())]

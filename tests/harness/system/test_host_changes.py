@@ -269,3 +269,18 @@ def test_a_generator_whose_state_a_recorded_step_sets_is_named() -> None:
         told,
     )
     assert (torch.random.set_rng_state, torch.set_rng_state) == (before, before)
+
+
+def test_a_generator_that_a_recorded_step_seeds_is_named() -> None:
+    weight = torch.ones(8)
+
+    def body() -> Tensor:
+        torch.manual_seed(0)
+        return weight.mul_(torch.rand(8)).sum()
+
+    before = torch.manual_seed, torch.random.manual_seed
+    step = TracedStep(body, lambda: {"weight": weight})
+    step.record()
+    [told] = step.host_changes
+    assert re.fullmatch(r"torch's generator \(it is seeded at \S*test_host_changes\.py:\d+\)", told)
+    assert (torch.manual_seed, torch.random.manual_seed) == before
