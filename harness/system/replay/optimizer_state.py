@@ -94,7 +94,7 @@ def _rewind(optimizer: Optimizer, name: str, value: Any, first_values: FirstValu
             got=f"state {name!r} created lazily, {_described(numbers)}",
             remedy="keep it in a tensor: a captured step reads no Python number anew"
             if numbers
-            else "create the optimizer's state when building the trainer",
+            else "create the optimizer's state when building the trainer, and change it in place",
         )
 
 

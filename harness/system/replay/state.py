@@ -84,7 +84,8 @@ class StateGuard:
                 _put_back_memory(tensor, memory)
                 _put_back(tensor, value)
             for tensor, requires_gradient, gradient, gradient_value in self._grads.values():
-                tensor.requires_grad_(requires_gradient).grad = gradient
+                _make_leaf(tensor, requires_gradient)
+                tensor.grad = gradient
                 if gradient is not None and gradient_value is not None:
                     copy_into(gradient, gradient_value)
             for optimizer, known in self._optimizers.values():
@@ -149,6 +150,14 @@ def _tensors(found: Reachable) -> list[Tensor]:
     registered = [tensor for module in found.modules.values() for tensor in tensors_of(module)]
     scales = [each for scaler in found.scalers.values() for each in vars(scaler).values() if isinstance(each, Tensor)]
     return [*registered, *found.tensors.values(), *found.memoized.values(), *scales]
+
+
+def _make_leaf(tensor: Tensor, requires_gradient: bool) -> None:
+    """Where a step froze a tensor, thawed it, or wrote to it what it had not detached."""
+    if not tensor.is_leaf and not tensor._is_view():
+        tensor.detach_()
+    if tensor.is_leaf and tensor.requires_grad != requires_gradient:
+        tensor.requires_grad_(requires_gradient)
 
 
 def _put_back_memory(tensor: Tensor, memory: Tensor) -> None:

@@ -297,6 +297,20 @@ def test_what_a_step_freezes_is_thawed_after_a_trial_and_has_no_gradient() -> No
         assert (model.weight.requires_grad, model.weight.grad) == (not frozen, None)
 
 
+def test_what_a_step_wrote_without_detaching_it_is_a_leaf_again_after_a_trial() -> None:
+    weight, mean, batch = nn.Parameter(torch.ones(2)), torch.zeros(2), torch.zeros(4)
+    part = batch[:2]
+
+    def step() -> None:
+        mean.lerp_(weight * 2, 0.5)
+        part.add_(weight)
+
+    with StateGuard(dict, [step]) as guard:
+        step()
+        guard.restore()
+    assert (mean.is_leaf, mean.requires_grad, mean.tolist(), part.tolist()) == (True, False, [0.0] * 2, [0.0] * 2)
+
+
 def test_two_things_without_a_name_are_both_found() -> None:
     state = found_state(nn.Linear(2, 1), nn.Linear(3, 1), torch.optim.SGD([torch.ones(1)], lr=0.5))
     assert len(state["parameters"]) == 4
