@@ -77,7 +77,8 @@ def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCateg
         if getattr(each, name) is not None
     ]
     drawn = generators.states(found.generators)
-    loose = {plain_name(path): tensor for path, tensor in found.tensors.items() if same(tensor) not in known}
+    hanging = found.arrays | found.tensors
+    loose = {plain_name(path): tensor for path, tensor in hanging.items() if same(tensor) not in known}
     return {
         # a copy of the model has its parameters' names: an average, or a teacher
         "parameters": _named(registered["parameters"], {*map(plain_name, parameters)}),

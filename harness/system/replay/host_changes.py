@@ -42,7 +42,6 @@ class HostChanges:
         self._of_device = of_device
         self._in_place = {path: (each, each._version) for path, each in _on_host(found)} if of_device else {}
         self._memory = [(path, each, same(each)) for path, each in _held(found)]
-        self._arrays = {path: (each, each.copy()) for path, each in found.arrays.items()}
         self._drawn_before = self._drawn()
 
     def found(self, kept: KeptTensors) -> list[str]:
@@ -62,11 +61,6 @@ class HostChanges:
             f"{path} (other memory, by an assignment to `.data`)"
             for path, tensor, before in self._memory
             if same(tensor) != before
-        ]
-        changes += [
-            f"{path} (an array of numpy's, changed in place)"
-            for path, (array, before) in self._arrays.items()
-            if array.tobytes() != before.tobytes()
         ]
         now = self._drawn()
         drawn = [f"{name} (numbers drawn on the host)" for name in now if now[name] != self._drawn_before.get(name)]

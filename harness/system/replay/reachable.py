@@ -54,7 +54,7 @@ class Reachable:
     scalers: dict[str, torch.amp.GradScaler] = field(default_factory=dict)
     generators: dict[str, Accessors] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    arrays: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)  # numpy's; among the tensors, too
+    arrays: dict[str, Tensor] = field(default_factory=dict)  # numpy's, as tensors over the same memory
     memoized: dict[str, Tensor] = field(default_factory=dict)  # what functions keep of results: no training's state
     containers: list[Container] = field(default_factory=list)
     shared: list[Container] = field(default_factory=list)  # of them those of modules and classes: of a whole process
@@ -114,9 +114,6 @@ class _Walk:
                 tensors = found.memoized if _RESULT in path else found.tensors
                 tensors[_free(path, tensors)] = value
             return self._tensor(path, value)
-        if isinstance(value, np.ndarray):
-            self._array(path, value)
-            return []
         if isinstance(value, nn.Module):
             return self._module(path, value)
         return self._of_training(path, value)
@@ -170,15 +167,6 @@ class _Walk:
                 self._hold(vars(each), held)
         return inside
 
-    def _array(self, path: str, array: np.ndarray[Any, Any]) -> None:
-        """As a tensor over the same memory, where torch knows its numbers and somebody can change them."""
-        if not array.flags.writeable or array.dtype.kind not in "biufc":
-            return
-        tensors = self.found.memoized if _RESULT in path else self.found.tensors
-        with suppress(TypeError, ValueError):
-            tensors[_free(path, tensors)] = torch.from_numpy(array)
-            self.found.arrays[_free(path, self.found.arrays)] = array
-
     def _tensor(self, path: str, tensor: Tensor) -> list[tuple[str, Any]]:
         """What scripts hang on a parameter, `p.velocity`, and what it calls when its gradient comes."""
         if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):  # torch's other kinds keep their own
@@ -216,6 +204,9 @@ class _Walk:
             return [("", value.cell_contents)] if holders.is_filled(value) else []
         if Values.has(value):
             self._hold(Values(value), path)
+            if isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and _RESULT not in path:
+                with suppress(TypeError, ValueError):  # torch has no such numbers, or goes through none backwards
+                    self.found.arrays[_free(path, self.found.arrays)] = torch.from_numpy(value)
         entries: list[tuple[str, Any]] = []
         if isinstance(value, dict):
             self._hold(value, path)

@@ -97,6 +97,24 @@ def test_data_that_is_changed_in_place_is_told_where_it_is(name: str) -> None:
     assert told.endswith("changed in place)")
 
 
+def test_arrays_of_numbers_are_state_and_what_a_function_keeps_of_results_is_none() -> None:
+    array = np.zeros(2)
+
+    @functools.cache
+    def table() -> Any:
+        return np.ones(2)
+
+    table()
+    words = np.array(["a"])
+
+    def step() -> object:
+        return array, table, words
+
+    [(name, found)] = found_state(step)["tensors"].items()
+    array += 1
+    assert (name, found.tolist()) == ("array", [1.0, 1.0])
+
+
 def test_an_array_in_the_memory_of_a_tensor_is_changed_by_replays_too() -> None:
     average = torch.zeros(2)
     array = average.numpy()

@@ -64,7 +64,7 @@ CHANGES: list[tuple[Callable[[Trainer], None], list[str]]] = [
     (logs, ["log (0 entries, then 1)"]),
     (draws, ["generator (numbers drawn on the host)", "draws (numbers drawn on the host)"]),
     (changes_in_place, []),
-    (changes_an_array, ["priorities (an array of numpy's, changed in place)"]),
+    (changes_an_array, ["priorities (ndarray, changed in place)"]),
 ]
 
 
