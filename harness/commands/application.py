@@ -25,13 +25,13 @@ COMMANDS = (
     *("verify", "check", "judge", "report", "explain", "drill", "doctor", "compare", "history", "pack", "attest"),
     *("import", "migrate", "schema", "init", "try"),
 )
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_ALLOWED = "make it readable, and writable where the command writes, or name another"
 _REMEDIES: dict[int | None, str] = {
     errno.EACCES: _NOT_ALLOWED,
     errno.EPERM: _NOT_ALLOWED,
     errno.EROFS: "copy it to where files can be written, and name the copy",
-    errno.ENOSPC: "make room there",
-    errno.EDQUOT: "make room there",
+    **dict.fromkeys(_FULL, "make room, or name another folder"),
     errno.ENAMETOOLONG: "take a shorter name",
 }
 LIGHTEST = ("init",)  # an application has one command at least
@@ -88,7 +88,7 @@ def main() -> None:
             print_lines([f"error: {first}", *more, *_notes(error)], sys.stderr)
             sys.exit(error.exit_code)
         except OSError as error:
-            sys.exit(_full(error) or _refused(error) or _broken(error))
+            sys.exit(_refused(error) or _broken(error))
         except Exception as error:  # Python's own exit code 1 would read as a violated claim
             sys.exit(_usage(error) or _broken(error))
         except SystemExit as leaving:  # of a command; or of a file that is no part of it
@@ -113,16 +113,6 @@ def _usage(error: Exception) -> int:
     return ExitCode.USAGE
 
 
-def _full(error: OSError) -> int:
-    """Print that a disk takes no more, and what is kept, if that is it; the exit code, else 0."""
-    if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-        return 0
-    where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
-    line = f"error: {where}there is room for what is written; found {error.strerror}; make room, or name another folder"
-    print_lines([line, *_notes(error)], sys.stderr)
-    return ExitCode.ERROR
-
-
 def _notes(error: Exception) -> list[str]:
     """What else is known of it: where the evidence so far is kept."""
     return list(getattr(error, "__notes__", []))
@@ -138,15 +128,19 @@ def _left(leaving: SystemExit) -> int | str | None:
 
 
 def _refused(error: OSError) -> int:
-    """Print what the file system refuses, and of which path, if that is it; its exit code, else 0.
+    """Print what the file system refuses, of which path, and what is kept, if that is it; its exit code, else 0.
 
-    Where that path is an option's, its command says so as usage; this is of any other.
+    Where that path is an option's, its command says so as usage; this is of any other. A disk that takes no more has
+    none to name where a file was open.
     """
     path = error.filename2 or error.filename
-    if not isinstance(path, str | bytes) or error.strerror is None:
+    where = os.fsdecode(path) if isinstance(path, str | bytes) else ""
+    full = error.errno in _FULL
+    if error.strerror is None or not (where or full):
         return 0
-    rule, remedy = "the file system gives what a command asks of it", "see to that, and call it again"
-    refused = HarnessError(rule, where=os.fsdecode(path), got=error.strerror, remedy=_REMEDIES.get(error.errno, remedy))
+    rule = "there is room for what is written" if full else "the file system gives what a command asks of it"
+    remedy = _REMEDIES.get(error.errno, "see to that, and call it again")
+    refused = HarnessError(rule, where=where, got=error.strerror, remedy=remedy)
     print_lines([f"error: {refused}", *_notes(error)], sys.stderr)
     return refused.exit_code
 
