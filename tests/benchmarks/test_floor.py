@@ -80,6 +80,7 @@ def test_the_slowest_says_how_many_steps_all_have(monkeypatch: pytest.MonkeyPatc
     assert 5 * ROUNDS <= counts.pop() < MOST_STEPS_A_ROUND * ROUNDS
 
 
+@pytest.mark.slow
 def test_the_step_and_both_floors_stand_side_by_side() -> None:
     model = replace(SMALL, vocab_size=256, intermediate_size=128)  # in FP8 rows are of whole blocks
     found = step_and_floors(TrainConfig(model=model, batch_size=2, seq_len=8, device="cpu"))

@@ -72,6 +72,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     return Job("ungraphed", "tiny", 2, 8, "cpu", str(directory), str(tokenized))
 
 
+@pytest.mark.slow
 def test_ours_shows_the_loss_of_the_reference(worker: WorkerProcess, job: Job) -> None:
     reference = worker.ask({"do": "reference", "jobs": [job.as_dict()]}, LIMIT_S)["losses"][0]
     ready = worker.ask({"do": "open", "job": job.as_dict()}, LIMIT_S)
@@ -114,11 +115,13 @@ def test_a_round_of_a_slow_arm_has_fewer_steps(
     assert arm.measure()["block_steps"] == steps
 
 
+@pytest.mark.slow
 def test_the_fp8_arm_multiplies_in_fp8(worker: WorkerProcess, job: Job) -> None:
     ready = worker.ask({"do": "open", "job": replace(job, arm="graphed_fp8").as_dict()}, LIMIT_S)
     assert ready["facts"]["products"] == "float8_e4m3fn"
 
 
+@pytest.mark.slow
 def test_an_arm_that_fell_back_from_fp8_fails(monkeypatch: pytest.MonkeyPatch, job: Job) -> None:
     counted = {"dtype": "bfloat16", "fp8_products": 31, "frozen_products": 34}
     monkeypatch.setattr("reference_impl.fp8_record.precision_facts", lambda _trainer: counted)

@@ -69,6 +69,7 @@ def report(name: str, tmp_path: Path, published_page: PageOf) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_it_shows_well_everywhere_asks_for_nothing_and_axe_finds_no_serious_violation(
     browser: Browser, axe: str, report: Path, name: str

@@ -142,6 +142,7 @@ def test_a_loader_of_lists_trains_as_one_of_dictionaries(
         assert set(run.inputs()) == {"0", "1"}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_captured_trainer_trains_as_the_library_does(
     untouched: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -32,6 +32,7 @@ def test_a_path_that_takes_no_file_is_usage_and_says_why(tmp_path: Path) -> None
     assert (tmp_path / "file").read_text() == "kept"
 
 
+@pytest.mark.slow
 def test_history_and_badge_are_written_so(tmp_path: Path) -> None:
     from harness.commands.judge import print_verdicts
 

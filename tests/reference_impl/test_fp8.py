@@ -110,6 +110,7 @@ def test_every_product_of_a_step_is_counted() -> None:
     assert torch.equal(trainer.trainable.flat, other.trainable.flat)
 
 
+@pytest.mark.slow
 def test_products_of_micro_batches_and_chunks_are_counted() -> None:
     trainer = Trainer(replace(TINY, micro_batches=2, loss_chunk=64))
     assert precision_facts(trainer)["fp8_products"] == 2 * (8 * 4 + 2 * 2)
@@ -137,6 +138,7 @@ def test_fp8_on_cuda_is_bfloat16_outside_of_products() -> None:
         Fp8Model(shape, TINY, source, torch.device("cuda"), torch.float32)
 
 
+@pytest.mark.slow
 def test_a_recorded_step_trains_as_the_plain_one() -> None:
     ends: list[Tensor] = []
     for scope in ("none", "step", "backward"):

@@ -54,6 +54,7 @@ def judged(contract: Contract, fault: str | None, directory: Path) -> Verdict:
     return judge_unit(contract, claim, "tiny", [read_run(directory)[1]])
 
 
+@pytest.mark.slow
 def test_the_unfaulted_step_errs_no_more_than_transformers_own(contract: Contract, tmp_path: Path) -> None:
     verdict = judged(contract, None, tmp_path / "run")
     assert verdict.reason == "held", verdict.message

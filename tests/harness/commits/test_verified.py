@@ -158,6 +158,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UserRepositor
     return made
 
 
+@pytest.mark.slow
 def test_a_commit_that_trains_otherwise_fails_at_the_first_step(repository: UserRepository) -> None:
     repository.write("update.py", OTHER_UPDATE)
     repository.commit("Another rate from step 3 on")

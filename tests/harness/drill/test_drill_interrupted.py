@@ -37,6 +37,7 @@ def drilled(folder: Path, patch: pytest.MonkeyPatch, *, stop_at: str) -> fire_dr
     )
 
 
+@pytest.mark.slow
 def test_the_rows_whose_runs_ended_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,6 +65,7 @@ def test_the_rows_whose_runs_ended_are_kept(
 UNPLANTED = "The run did not finish, 1 of 4 planned faults was never planted, so nothing here is proven."
 
 
+@pytest.mark.slow
 def test_wherever_it_is_read_the_faults_that_never_ran_were_not_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

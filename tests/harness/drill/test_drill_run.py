@@ -121,6 +121,7 @@ def test_a_drill_directory_without_its_record_is_damaged(outcome: fire_drill.Dri
         judge.check_recorded([directory], as_json=False)
 
 
+@pytest.mark.slow
 def test_a_claim_that_cannot_fail_lets_faults_survive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_here(monkeypatch, tmp_path)
     path = write_contract(tmp_path, "lost_first_update, dropped_step", equality="within", tolerance="100.0")

@@ -109,6 +109,7 @@ def answers(lines: list[str]) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_sound_step_is_kept_with_its_contract_and_its_run(project: Path) -> None:
     """All of it by the command itself, as a user gives it."""
     written(project)

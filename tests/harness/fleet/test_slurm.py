@@ -83,6 +83,7 @@ def has_ended(shard: str) -> bool:
     return any(json.loads(path.read_text())["ended"] for path in journals)
 
 
+@pytest.mark.slow
 def test_a_preempted_job_and_a_lost_node_change_no_verdict(folder: Path, cluster: slurm_cluster.Cluster) -> None:
     options = ["--on", ON, "--gate", "--json", "--reports", str(GATE.parent), "--name", GATE.name]
     variables = {**os.environ, **cluster.variables}
@@ -128,6 +129,7 @@ def test_what_slurm_refuses_is_its_users_to_mend(folder: Path, cluster: slurm_cl
     assert not Path("r/all").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_gate_takes_its_jobs_back(folder: Path, cluster: slurm_cluster.Cluster) -> None:
     options = ["--on", ON, "--reports", str(GATE.parent), "--name", GATE.name]
     variables = {**os.environ, **cluster.variables}

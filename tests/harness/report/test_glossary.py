@@ -58,6 +58,7 @@ def unknown_words(name: str) -> set[str]:
     return set(left.split()) - PLAIN
 
 
+@pytest.mark.slow
 def test_every_figure_has_no_word_without_an_explanation() -> None:
     names = emitted()
     assert {"missed_bias", "log_ratio_deviation", "noise_floor", "state_tensors"} <= names

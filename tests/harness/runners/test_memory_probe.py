@@ -105,6 +105,7 @@ def test_the_end_of_one_that_gives_nothing(process: list[str], monkeypatch: pyte
         measured()
 
 
+@pytest.mark.slow
 def test_a_system_that_cannot_be_imported_is_named() -> None:
     arms = {"nf4": PlannedArm(arm=Arm(), system="no_such_module_at_all:System")}
     with (

@@ -65,6 +65,7 @@ def test_both_halves_of_each_seed_have_a_process_of_their_own(tmp_path: Path) ->
     assert not (directory / "checkpoint").exists()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_leaves_something_out_may_end_no_worse(tmp_path: Path) -> None:
     """What a bitwise claim of the kind `resume` never lets pass."""
     verdict = over_seeds("WithoutAverage", tmp_path)
@@ -79,6 +80,7 @@ def test_one_that_forgets_the_parameters_ends_worse(tmp_path: Path) -> None:
 
 
 # the others of these differ in nothing that a probe over seeds does: judge_cases_resumed_seeds.py has their evidence
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", slow_but(["idle_load"], ["idle_load", "restarted_data"]))
 def test_a_fault_of_a_checkpoint_has_its_reason(tmp_path: Path, fault: str) -> None:
     verdict = over_seeds("Right", tmp_path, fault=fault)
