@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.judge.verdict import Verdict
+from harness.judge.verdict import WORST_FIRST, Verdict
 from harness.numbers import counted
 from harness.report.blocks import Table, table
 from harness.report.cards import SIGNS, word
@@ -27,6 +27,7 @@ LEGEND = {
 }
 FILLED = 0.5  # least share of a table's cells that are planned
 LISTED = 300  # rows of a table of faults
+REASONS = 5  # why faults were not run, that are named
 _UPSTREAM = {True: "would pass it", False: "catches it", None: "–"}
 
 
@@ -123,7 +124,9 @@ def _words(contract: OfContract) -> set[str]:
 
 def _contracts(view: ReportView, record: DrillRecord) -> list[OfContract]:
     cells = _cells(record)
-    verdicts = {(item.contract, item.claim): (at, item) for at, item in enumerate(view.verdicts, start=1)}
+    placed = list(enumerate(view.verdicts, start=1))
+    best_first = sorted(placed, key=lambda each: WORST_FIRST.index(each[1].status), reverse=True)
+    verdicts = {(item.contract, item.claim): (at, item) for at, item in best_first}  # of several controls the worst
     made = []
     for name in dict.fromkeys(contract for contract, _ in cells):
         claims = [claim for contract, claim in cells if contract == name]
@@ -232,8 +235,11 @@ def _lead(record: DrillRecord) -> str:
 
 
 def _left_out(record: DrillRecord) -> list[str]:
-    why = Counter((item.reason, item.message) for item in record.not_run).most_common(5)
-    return [f"Not run, {number}: {line(reason, 60)}: {clean(text, 300)}." for (reason, text), number in why]
+    why = Counter((item.reason, item.message) for item in record.not_run).most_common()
+    named, others = why[:REASONS], why[REASONS:]
+    told = [f"Not run, {number}: {line(reason, 60)}: {clean(text, 300)}." for (reason, text), number in named]
+    left = f"Not run, {sum(number for _, number in others)}: for {counted(len(others), 'other reason')}."
+    return [*told, *([left] if others else [])]
 
 
 def _upstream(view: ReportView, contract: str, rows: Sequence[Row]) -> Table | None:

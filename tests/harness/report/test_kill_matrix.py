@@ -180,3 +180,20 @@ def pairs(record: DrillRecord) -> list[tuple[str, str, str, str]]:
 
 def test_the_contract_names_its_trainer() -> None:
     assert contract().system in Page(render(drill_of(row(FIRST, "a")))).words()
+
+
+@pytest.mark.parametrize("statuses", [(Status.FAIL, Status.PASS), (Status.PASS, Status.FAIL)])
+def test_of_a_claim_with_several_controls_the_worst_stands_above_its_faults(statuses: tuple[Status, Status]) -> None:
+    """Faults that need CUDA have a control of their own: one that held does not stand for one that did not."""
+    view = replace(whole_drill_view(*statuses, killed=[True]), drill=drill_of(row(FIRST, "caught")).drill)
+    [[column]] = [group.columns for group in matrix(view).contracts[0].groups]
+    assert (column.control, column.anchor) == (("violated", "✗"), f"unit-{1 + statuses.index(Status.FAIL)}")
+
+
+def test_reasons_that_are_not_named_are_counted() -> None:
+    view = drill_of(row(FIRST, "caught"), not_run=tuple((FIRST, f"left{at}") for at in range(9)))
+    assert view.drill is not None
+    left = [one.model_copy(update={"message": f"reason {min(at, 6)}"}) for at, one in enumerate(view.drill.not_run)]
+    told = matrix(replace(view, drill=view.drill.model_copy(update={"not_run": left}))).left_out
+    assert told[0].startswith("Not run, 3: needs_cuda: reason 6")
+    assert told[-1] == "Not run, 2: for 2 other reasons."
