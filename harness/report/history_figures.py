@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _RUN = ["run", "started_at", "commit", "machine"]
-_UNIT = ["trainer", "contract", "claim", "workload", "mechanism"]
+_NAMED = ["trainer", "contract", "claim", "workload"]
+_UNIT = [*_NAMED, "mechanism"]
 COLUMNS = [*_RUN, *_UNIT, "status", "figure", "unit", "value", "low", "high", "demand", "bound", "judged"]
 PLOTS, BYTES = 60, 260_000  # of a page, which has at most 400 KB
 ROWS = 300
@@ -64,16 +65,19 @@ def _judged(one: Measured) -> list[object]:
 
 
 def changes(frame: DataFrame) -> Part:
-    """A row for each unit whose verdict is not that of the run before it on a like machine."""
+    """A row for each unit whose verdict is not that of the run before it on a like machine.
+
+    Whatever either says of its mechanism: of an arm that broke nothing is known of that.
+    """
     rows: list[list[str]] = []
-    units = frame.drop_duplicates(["run", *_UNIT])
-    for key, group in units.groupby([*_UNIT, "machine"], sort=False):
-        trainer, _, claim, workload, mechanism, where = map(str, key)
-        known = group[[*_RUN, "status"]].to_numpy().tolist()
+    units = frame.drop_duplicates(["run", *_NAMED])
+    for key, group in units.groupby([*_NAMED, "machine"], sort=False):
+        trainer, _, claim, workload, where = map(str, key)
+        known = group[[*_RUN, "mechanism", "status"]].to_numpy().tolist()
         for before, after in pairwise(known):
             if before[-1] != after[-1] and UNKNOWN not in where:
                 turned = f"{before[-1]} -> {after[-1]}"
-                rows.append([after[0], after[2], trainer, _unit(claim, workload, mechanism), turned, where])
+                rows.append([after[0], after[2], trainer, _unit(claim, workload, after[-2]), turned, where])
     if not rows:
         return Part("Changes", ["No unit changed its verdict between two runs of like machines."])
     order = {run: place for place, run in enumerate(dict.fromkeys(frame["run"]))}
@@ -90,7 +94,7 @@ def figures(frame: DataFrame) -> list[Section]:
         judged = [one for _, one in group[group["judged"]].groupby(keys, sort=False)]
         repeated = [one for one in judged if len(set(one["run"])) > 1]
         repeated.sort(key=lambda one: len(set(one["value"])) == 1)  # what moved comes first
-        parts = [Part("The latest of each", tables=[_latest(judged)])] if judged else []
+        parts = [Part("The latest of each", tables=[_latest(judged, group)])] if judged else []
         drawn: list[Part] = []
         for one in repeated:
             part = _part(one)
@@ -112,10 +116,13 @@ def _unit(claim: str, workload: str, mechanism: str) -> str:
     return " · ".join([claim, workload, *([words(mechanism)] if mechanism else [])])
 
 
-def _latest(judged: Sequence[DataFrame]) -> Table:
+def _latest(judged: Sequence[DataFrame], group: DataFrame) -> Table:
+    """Each judged figure as it was last measured; of which run that is where a later one of the unit has none."""
     rows = []
+    last_run = {key: one["run"].iloc[-1] for key, one in group.groupby(_NAMED, sort=False)}
     for one in judged:
         last = one.iloc[-1]
+        gone = last_run[tuple(last[_NAMED])] != last["run"]
         unit = "" if last["unit"] == "step" else f" {last['unit']}"
         low, high = one["value"].min(), one["value"].max()
         rows.append(
@@ -125,7 +132,7 @@ def _latest(judged: Sequence[DataFrame]) -> Table:
                 f"{number(float(last['value']))}{unit}",
                 "–" if math.isnan(last["low"]) else f"{number(float(last['low']))} to {number(float(last['high']))}",
                 last["demand"] or "–",
-                last["status"],
+                f"{last['status']} in {line(last['run'], 60)}, later runs have none" if gone else last["status"],
                 len(set(one["run"])),
                 "the same in all" if low == high else f"{number(float(low))} to {number(float(high))}",
             ]
@@ -152,14 +159,16 @@ def _part(one: DataFrame) -> Part:
 
 
 def _others(group: DataFrame) -> Part | None:
-    """The figures that decide nothing and changed between runs."""
+    """The figures that decide nothing and changed between runs on like machines."""
     rows = []
     plain = group[~group["judged"] & (group["figure"] != "")]
-    for named, one in plain.groupby(["claim", "workload", "mechanism", "figure", "unit"], sort=False):
-        if len(set(one["value"])) > 1:
-            claim, workload, mechanism, figure, unit = map(str, named)
-            values = [float(value) for value in one["value"]]
-            rows.append([_unit(claim, workload, mechanism), words(figure), values[0], values[-1], unit, len(values)])
-    columns = ["claim", "figure", "first", "latest", "unit", "runs"]
+    keys = ["contract", "claim", "workload", "mechanism", "figure", "unit", "machine"]
+    for named, one in plain.groupby(keys, sort=False):
+        values = [float(value) for value in one["value"]]
+        if len(set(map(str, values))) > 1:  # as text a NaN equals itself
+            _, claim, workload, mechanism, figure, unit, where = map(str, named)
+            unit_named = _unit(claim, workload, mechanism)
+            rows.append([unit_named, words(figure), values[0], values[-1], unit, len(values), where])
+    columns = ["claim", "figure", "first", "latest", "unit", "runs", "machine"]
     listed = table(f"{counted(len(rows), 'other')} that changed", columns, rows, folded=True)
     return Part("Figures that decide nothing", [], [], [listed]) if rows else None

@@ -317,3 +317,43 @@ def test_a_unit_that_was_run_again_begins_another_gate() -> None:
     first = parts("gate-1", "gate-2")
     again = parts("gate-3", "gate-4")
     assert grouped([*first, *again]) == [["gate-1", "gate-2"], ["gate-3", "gate-4"]]
+
+
+# --- what a change must not hide behind -----------------------------------------------------------------------------
+
+
+def of_mechanism(day: int, status: Status, mechanism: str | None, ratio: float | None = None) -> HistoryRun:
+    run = run_of(day, ratio, status=status)
+    assert run.view is not None
+    [item] = run.view.verdicts
+    return replace(run, view=replace(run.view, verdicts=[item.model_copy(update={"mechanism": mechanism})]))
+
+
+def test_a_unit_that_lost_its_mechanism_with_its_verdict_has_changed() -> None:
+    """A worker that died says nothing of the mechanism that the arm would have had."""
+    page = words(of_mechanism(1, Status.PASS, "cuda_graph"), of_mechanism(2, Status.ERROR, None))
+    assert "PASS -> ERROR" in page
+
+
+def test_the_latest_of_a_figure_says_of_which_run_it_is_where_a_later_one_has_none() -> None:
+    page = words(run_of(1, 1.3), run_of(2, None, status=Status.ERROR))
+    assert "day 1, later runs have none" in page
+    assert "later runs have none" not in words(run_of(1, 1.3), run_of(2, 1.4))
+
+
+def test_other_figures_are_of_one_contract_and_one_machine() -> None:
+    def others(*runs: HistoryRun) -> str:
+        return words(*runs).partition("Figures that decide nothing")[2]
+
+    elsewhere = run_of(2, 1.4, gpu="NVIDIA L4")
+    assert "host load" not in others(run_of(1, 1.3), elsewhere)
+    assert "host load" in others(run_of(1, 1.3), elsewhere, run_of(3, 1.5))
+    second = run_of(2, 1.4)
+    assert second.view is not None
+    [item], [known] = second.view.verdicts, second.view.contracts
+    renamed = replace(
+        second.view,
+        verdicts=[item.model_copy(update={"contract": "another-v1"})],
+        contracts=[known.model_copy(update={"id": "another-v1"})],
+    )
+    assert "host load" not in others(run_of(1, 1.3), replace(second, view=renamed))
