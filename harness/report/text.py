@@ -67,6 +67,11 @@ def number(value: object) -> str:
     return "–" if value is None else line(value, 300)
 
 
+def larger(value: float) -> tuple[bool, float]:
+    """What numbers are ordered by where the largest is the worst: one that is no number is larger than any."""
+    return value != value, value  # noqa: PLR0124 - the definition of NaN
+
+
 def several(count: int, noun: str, ending: str = "s") -> str:
     """`1 step`, `1,200 steps`: `numbers.counted` with thousands grouped."""
     return f"{count:,} {noun if count == 1 else f'{noun}{ending}'}"

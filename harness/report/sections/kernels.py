@@ -113,14 +113,10 @@ def _machine(seen: KernelsEvidence) -> str:
 
 
 def _kernels(records: list[tuple[str, KernelsEvidence]]) -> Table:
-    """Each kernel once, with the arms that have it; one without a target, which the reader looks for, first."""
+    """Each kernel with the arms that have it; one without a target, which the reader looks for, first."""
     arms: dict[tuple[str, ...], list[str]] = {}
     for arm, seen in records:
-        used, planned = {kernel.key for kernel in seen.used}, {kernel.key for kernel in seen.planned}
-        for kernel in {kernel.key: kernel for kernel in [*seen.planned, *seen.used]}.values():
-            where = " and ".join(name for name, keys in (("plan", planned), ("run", used)) if kernel.key in keys)
-            targets, versions = " ".join(kernel.targets) or "none", " ".join(kernel.versions) or "none"
-            row = (kernel.key, targets, versions, where, kernel.load_route or "–")
+        for row in _of_an_arm(seen):
             arms.setdefault(row, []).append(arm)
     ordered = sorted(arms.items(), key=lambda item: (item[0][1] != "none", item[0]))
     rows = [[*row, ", ".join(dict.fromkeys(having))] for row, having in ordered]
@@ -134,10 +130,24 @@ def _kernels(records: list[tuple[str, KernelsEvidence]]) -> Table:
     return table(caption, [columns[place] for place in kept], cells, folded=len(rows) > 8, shown=40)
 
 
+def _of_an_arm(seen: KernelsEvidence) -> Iterator[tuple[str, ...]]:
+    """A row for each kernel; one that the plan has with another target than the run stands there with both."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    routes: dict[tuple[str, ...], str] = {}
+    for where, kernels in (("plan", seen.planned), ("run", seen.used)):
+        for kernel in kernels:
+            row = kernel.key, " ".join(kernel.targets) or "none", " ".join(kernel.versions) or "none"
+            found.setdefault(row, []).append(where)
+            routes[row] = kernel.load_route or "–"
+    for row, places in found.items():
+        yield *row, " and ".join(dict.fromkeys(places)), routes[row]
+
+
 def _match(run_id: str, title: str, seen: KernelMatchEvidence) -> Part:
     groups: dict[tuple[str, str], list[tuple[float, float, float, bool]]] = {}
     for case in seen.cases:
-        sound = case.finite and case.unwritten == 0 and case.repeat_equal and not case.overwritten
+        written = case.unwritten == 0 and not case.overwritten
+        sound = case.finite and not case.mistyped and written and case.repeat_equal
         errors = (float(case.error_vs_naive), float(case.error_vs_fp64), float(case.naive_error_vs_fp64), sound)
         groups.setdefault((case.operation, case.dtype), []).append(errors)
     rows = [

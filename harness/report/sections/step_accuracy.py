@@ -10,6 +10,7 @@ from harness.contract.kinds.accuracy import StepAccuracy
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
 from harness.judge.error_ratios import Errors, gradient_errors, loss_errors, median_ratio
 from harness.report.blocks import Part, Section, table
+from harness.report.text import larger
 from harness.report.view import ReportView
 
 SHOWN = 12  # rows of a table; the run directory holds all
@@ -42,7 +43,7 @@ def _part(title: str, run: RunEvidence, claim: StepAccuracy) -> Part:
     rows = [_kind_row(kind, errors) for kind, errors in {**kinds, "all": gradients}.items() if errors]
     heads = ["tensors", "number", *(f"median {name}" for name in columns), "largest ratio"]
     part.tables.append(table("Gradients by kind of tensor", heads, rows))
-    worst = sorted(gradients, key=lambda each: -each.ratio)
+    worst = sorted(gradients, key=lambda each: larger(each.ratio), reverse=True)
     heads = ["tensor", *columns]
     part.tables.append(
         table("Gradients, largest ratio first", heads, [_row(each) for each in worst], folded=True, shown=SHOWN)
@@ -62,7 +63,7 @@ def _made_by(run: RunEvidence, claim: StepAccuracy) -> Iterator[str]:
 
 def _kind_row(kind: str, errors: Sequence[Errors]) -> list[object]:
     ours, theirs = (float(np.median([getattr(each, arm) for each in errors])) for arm in ("candidate", "peer"))
-    return [kind, len(errors), ours, theirs, median_ratio(errors), max(each.ratio for each in errors)]
+    return [kind, len(errors), ours, theirs, median_ratio(errors), max((each.ratio for each in errors), key=larger)]
 
 
 def _row(errors: Errors) -> list[object]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 from harness.contract.kinds.steps import StepMatch
 from harness.evidence.arm_records import ComparedStep, StepReading
 from harness.evidence.run_evidence import RunEvidence
 from harness.numbers import counted
 from harness.report.blocks import Part, Section, table
+from harness.report.text import larger
 from harness.report.view import ReportView
 
 Row = tuple[int, StepReading]
@@ -57,12 +56,7 @@ _MADE_BY = ("dtype", "transformers", "peft", "torch", "dequantized_by")
 
 
 def _row(quantity: str, rows: list[Row]) -> list[object]:
-    step, worst = max(rows, key=lambda row: _order(row[1].error))
+    step, worst = max(rows, key=lambda row: larger(row[1].error))
     noise = [reading.yardstick for _, reading in rows if reading.yardstick is not None]
-    largest = max(noise, key=_order) if noise else None
+    largest = max(noise, key=larger) if noise else None
     return [quantity, worst.tensors, float(worst.error), step, worst.tensor, largest]
-
-
-def _order(value: float) -> tuple[bool, float]:
-    """What is not a number is larger than any."""
-    return math.isnan(value), value

@@ -233,3 +233,18 @@ def test_an_arm_that_accumulates_shows_what_it_read_and_how_often_it_updated() -
         "updates by the optimizer's own counter: 2."
     )
     assert part.tables[0].rows == [["layers.0.w", "0", "0.25", "no", "2"]]
+
+
+def test_a_kernel_whose_plan_has_another_target_than_its_run_stands_there_with_both() -> None:
+    """One without a target in the plan was hidden behind the one that was used."""
+    both = compiled(kernel("add")).model_copy(update={"used": [kernel("add", "sm_90a")]})
+    [part] = the(kernels.sections(of(replace(run_with(), kernels={"plain": both}))), "ptx")
+    assert part.tables[1].rows == [["add", "none", "8.7", "plan"], ["add", "sm_90a", "8.7", "run"]]
+
+
+def test_a_case_of_another_type_is_unsound() -> None:
+    case = norm_case(4e-7, peer=None).model_copy(update={"mistyped": ["y is float32, not bfloat16"]})
+    match = KernelMatchEvidence(arm="plain", cases=[case], compiled=[], constants={})
+    run = run_evidence.RunEvidence("tiny-match", "kernel_match", {}, kernel_match={"plain": match})
+    [part] = the(kernels.sections(of(run)), "accuracy")
+    assert part.tables[0].rows[0][-1] == "1"

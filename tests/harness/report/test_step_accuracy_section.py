@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -106,3 +108,18 @@ def test_it_stands_on_the_page_of_a_run() -> None:
     assert "Step accuracy" in page
     assert CONTRACT["id"] in page
     assert "layers.0.input_norm" in page
+
+
+def test_an_error_that_is_no_number_is_larger_than_any() -> None:
+    shown = view()
+    [run] = shown.evidence.values()
+    [errors] = run.step_errors
+    first, second, third = errors.tensors
+    broken = second.model_copy(update={"candidate_error": math.nan})
+    changed = errors.model_copy(update={"tensors": [third, first, broken]})
+    section = step_accuracy.section(replace(shown, evidence={run.run_id: replace(run, step_errors=[changed])}))
+    assert section is not None
+    [found] = section.parts
+    assert found.tables[1].rows[0][0] == "layers.1.lora_a_q"
+    largest = {row[0]: row[-1] for row in found.tables[0].rows}
+    assert largest == {"input_norm": "2", "lora_a_q": "NaN", "all": "NaN"}
