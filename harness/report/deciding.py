@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from harness.contract.base import Judged
 from harness.judge.verdict import Status, Verdict
 from harness.kinds import Deciding, kind_of
-from harness.report.text import number, words
+from harness.report.text import larger, number, words
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class _Found:
     value: float
     unit: str
     bound: float | None
+
+    @property
+    def own_bound(self) -> float | None:
+        """The bound, where it is one of this figure's own scale."""
+        return None if self.rule.of_demand else self.bound
 
     @property
     def unmet(self) -> bool:
@@ -75,7 +81,7 @@ def _found(verdict: Verdict, part: Judged, prefix: str) -> Iterator[_Found]:
         pattern = rule.figure.format_map(_Fields(part))
         ranked = [one for one in _matching(verdict, pattern, rule, demanded, prefix) if one is not None]
         if ranked:
-            yield max(ranked, key=lambda one: one.value / one.bound if one.bound else one.value)
+            yield max(ranked, key=lambda one: larger(one.value / one.bound if one.bound else one.value))
 
 
 def _applies(rule: Deciding, part: Judged) -> bool:
@@ -128,21 +134,42 @@ def _text(found: _Found, verdict: Verdict, prefix: str) -> str:
         total = verdict.denominators.get(prefix + rule.of)
         of = f" of {number(total)}" if total is not None else ""
         return f"{number(int(found.value))}{of} {rule.noun}, none may"
-    value = _number(found.value, rule.noun or found.unit, percent=rule.percent)
+    value = _number(found.value, rule.noun or found.unit, percent=rule.percent, beside=found.own_bound)
     if found.bound is None:
         return value
-    demand = _number(found.bound, "x" if found.unit == "x" else "", percent=rule.percent)
+    demand = _number(found.bound, "x" if found.unit == "x" else "", percent=rule.percent, beside=found.bound)
     return f"{value}, {rule.rule} {demand}{f' {rule.of_demand}' if rule.of_demand else ''}"
 
 
-def _number(value: float, unit: str, *, percent: bool) -> str:
-    """Three digits, or two places of a ratio: `1.53x`, `0.07 %`, `12 steps`."""
+def _number(value: float, unit: str, *, percent: bool, beside: float | None = None) -> str:
+    """Three digits, or two places of a ratio: `1.53x`, `0.07 %`, `12 steps`.
+
+    Beside a bound as many more as it takes to stand where the number stands: nothing is rounded up to its demand, and
+    a demand is as it was demanded.
+    """
     if unit == "x":
-        return f"{value:.2f}x" if value < 100 else f"{value:.0f}x"
+        return f"{_short(value, lambda more: f'{value:.{more + (2 if value < 100 else 0)}f}', beside)}x"
     if percent:
-        return f"{100 * value:.3g} %"
-    plain = number(int(value)) if float(value).is_integer() else f"{value:.3g}".replace("e-0", "e-")
+        return f"{_short(value, lambda more: f'{100 * value:.{3 + more}g}', beside, 100)} %"
+    if float(value).is_integer():
+        return f"{number(int(value))} {_singular(unit, value)}".rstrip()
+    plain = _short(value, lambda more: f"{value:.{3 + more}g}", beside).replace("e-0", "e-")
     return f"{plain} {_singular(unit, value)}".rstrip()
+
+
+def _short(value: float, written: Callable[[int], str], beside: float | None, scale: int = 1) -> str:
+    """The number with the fewest digits, by how many `written` has more than usual, that is not moved over a bound."""
+    if not math.isfinite(value):
+        return number(value)
+    texts = map(written, range(15))
+    return next(
+        (text for text in texts if beside is None or _side(float(text) / scale, beside) == _side(value, beside)),
+        written(15),
+    )
+
+
+def _side(value: float, bound: float) -> int:
+    return (value > bound) - (value < bound)
 
 
 def _singular(noun: str, count: float) -> str:
@@ -157,7 +184,7 @@ def _confidence(found: _Found, verdict: Verdict, part: Judged, prefix: str) -> s
     if interval is not None and ends is not None:
         stated = interval.confidence
         level = stated if isinstance(stated, float) else part.value_at(stated)
-        low, high = (_number(value, found.unit, percent=found.rule.percent) for value in ends)
+        low, high = (_number(value, found.unit, percent=found.rule.percent, beside=found.own_bound) for value in ends)
         over = f" over {_counted(verdict, prefix, interval.over)}"
         sure = f"{100 * level:.6g} % " if isinstance(level, float) else ""
         return f"{low} to {high}: {sure}{interval.called}{over}"
@@ -201,11 +228,14 @@ def measured(verdict: Verdict, part: Judged, prefix: str = "") -> list[Measured]
 def _measured(found: _Found, verdict: Verdict, part: Judged, prefix: str) -> Measured:
     rule = found.rule
     low, high = _ends(found, verdict, prefix) or (None, None)
-    demand = "" if found.bound is None else f"{rule.rule} {_number(found.bound, found.unit, percent=rule.percent)}"
+    demand = (
+        ""
+        if found.bound is None
+        else f"{rule.rule} {_number(found.bound, found.unit, percent=rule.percent, beside=found.bound)}"
+    )
     demand = "none may" if rule.rule == "none" else f"{demand} {rule.of_demand}".strip()
     name = prefix + rule.figure.format_map(_Fields(part)).replace("*", "largest")
-    bound = None if rule.of_demand else found.bound
-    return Measured(name, found.value, rule.noun or found.unit, low, high, demand, bound)
+    return Measured(name, found.value, rule.noun or found.unit, low, high, demand, found.own_bound)
 
 
 def _ends(found: _Found, verdict: Verdict, prefix: str) -> tuple[float, float] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from fnmatch import fnmatchcase
 from typing import Any
@@ -212,3 +213,60 @@ def test_as_numbers_the_worst_of_several_has_one_name_and_a_part_its_own() -> No
 
 def test_as_numbers_nothing_where_nothing_was_measured() -> None:
     assert measured(verdict({}, {}), part("throughput_ratio", at_least=1.1)) == []
+
+
+# --- what rounding and the largest must not hide ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("judged", "found", "text", "sure"),
+    [
+        (
+            part("throughput_ratio", at_least=1.1, confidence=0.99),
+            verdict(
+                {
+                    "generous_mean_ratio": (1.0993, "x"),
+                    "lower_bound": (1.0897, "x"),
+                    "upper_bound": (1.09996, "x"),
+                },
+                {"processes": 8},
+                Status.FAIL,
+                "too_slow",
+            ),
+            "1.099x, at least 1.10x",
+            "1.09x to 1.09996x: 99 % one-sided bounds over 8 processes",
+        ),
+        (
+            part("throughput_ratio", at_least=1.125, confidence=0.99),
+            verdict({"mean_ratio": (1.1274, "x")}, {"processes": 8}),
+            "1.13x, at least 1.125x",
+            None,
+        ),
+        (
+            part("trajectory_match", equality="within", max_abs_difference=0.1),
+            verdict({"max_abs_difference": (0.10004, "loss")}, {"steps": 9}, Status.FAIL, "exceeds_tolerance"),
+            "0.10004 loss, at most 0.1",
+            None,
+        ),
+        (
+            part("memory_steady", growth_at_most=0.01),
+            verdict({"allocated_growth": (0.0100001, "")}, {"samples": 9}, Status.FAIL, "memory_grew"),
+            "1.00001 %, at most 1 %",
+            None,
+        ),
+    ],
+    ids=["ratio", "demand", "difference", "percent"],
+)
+def test_rounding_takes_no_figure_over_its_demand(judged: Judged, found: Verdict, text: str, sure: str | None) -> None:
+    told = decided(found, judged)
+    assert told is not None
+    assert told.text == text
+    assert sure in (None, told.confidence)
+
+
+def test_a_figure_that_is_no_number_is_the_worst_of_several() -> None:
+    judged = part("kernel_match", max_relative_error={"float32": 1e-4, "float16": 1e-2})
+    figures = {"max_error_vs_fp64.float16": (2e-3, ""), "max_error_vs_fp64.float32": (math.nan, "")}
+    told = decided(verdict(figures, {"cases": 12}, Status.FAIL, "exceeds_tolerance"), judged)
+    assert told is not None
+    assert (told.name, told.text) == ("max error vs fp64: float32", "NaN, at most 0.0001")
