@@ -8,7 +8,7 @@ from harness.errors import ExitCode
 from harness.judge.verdict import Status, Verdict
 from harness.numbers import counted
 from harness.report import cards
-from harness.report.headline import HELD_SEPARATELY, PARTLY_DECIDED, headline
+from harness.report.headline import HELD_SEPARATELY, PARTLY_DECIDED, headline, of_the_whole
 from harness.report.text import line
 from harness.report.view import ReportView
 
@@ -23,6 +23,7 @@ def github_annotations(view: ReportView) -> list[str]:
     result = headline(view)
     wanted = {Status.ERROR, Status.FAIL} | ({Status.INCONCLUSIVE, Status.NOT_RUN} if view.gate else set())
     worst = cards.worst_first(verdict for verdict in view.verdicts if verdict.status in wanted)
+    worst.sort(key=lambda unit: view.waiver(unit) is not None)  # what is signed for takes no line from what is not
     room = AT_MOST - 1 if _untold(view, worst) else AT_MOST
     shown = worst if len(worst) <= room else worst[: room - 1]
     level = "error" if result.code else "warning"
@@ -43,6 +44,8 @@ def github_annotations(view: ReportView) -> list[str]:
 def _untold(view: ReportView, units: Sequence[Verdict]) -> bool:
     """Whether the headline says something that the lines of these units do not."""
     result = headline(view)
+    if of_the_whole(view, result):
+        return True
     if result.code is ExitCode.ERROR:
         return all(unit.status is not Status.ERROR for unit in units)
     if result.code is not ExitCode.HELD:

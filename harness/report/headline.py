@@ -64,11 +64,22 @@ def _share(view: ReportView, result: Headline) -> str:
     if _not_whole(view):
         return ""
     statuses = [verdict.status for verdict in view.verdicts if view.waiver(verdict) is None]
-    if view.drill is not None and view.of_controls and set(statuses) <= {Status.PASS}:
+    survived = _lived(view, result) and Status.FAIL not in statuses  # it is the faults that the word is true of
+    if view.drill is not None and view.of_controls and (survived or set(statuses) <= {Status.PASS}):
         return _share_of_faults(view.drill, result.word)
     wanted = {ERROR: {Status.ERROR}, VIOLATED: {Status.FAIL}, NOT_DECIDED: {Status.INCONCLUSIVE, Status.NOT_RUN}}
     number = sum(status in wanted.get(result.word, {Status.PASS}) for status in statuses)
     return f"{number} of {len(view.verdicts)}" if view.verdicts else ""
+
+
+def of_the_whole(view: ReportView, result: Headline) -> bool:
+    """Whether the headline says what no unit can: that evidence proves nothing, or that a planted fault survived."""
+    return bool(_not_whole(view)) or _lived(view, result)
+
+
+def _lived(view: ReportView, result: Headline) -> bool:
+    """Whether a whole drill is violated by a fault that survived."""
+    return view.drill is not None and view.of_controls and result.word == VIOLATED and bool(view.drill.survivors)
 
 
 def _share_of_faults(record: DrillRecord, word: str) -> str:

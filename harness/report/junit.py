@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 from harness.errors import ExitCode
 from harness.judge.verdict import Status, Verdict
 from harness.report.advice import advice
-from harness.report.headline import HELD, Headline, headline
+from harness.report.headline import HELD, Headline, headline, of_the_whole
 from harness.report.text import clean, figure, line, sentence
 from harness.report.view import ReportView
 from harness.run_directory.shards import name_of
@@ -35,7 +35,7 @@ def render_junit(view: ReportView) -> str:
         for verdict in verdicts:
             _case(suite, view, verdict)
         _count(suite)
-    _show(root, result, gate=view.gate)
+    _show(root, view, result)
     _count(root)
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
@@ -48,14 +48,14 @@ def _suite(root: ET.Element, name: str, result: Headline) -> ET.Element:
     return suite
 
 
-def _show(root: ET.Element, result: Headline, *, gate: bool) -> None:
+def _show(root: ET.Element, view: ReportView, result: Headline) -> None:
     """A case for the run as a whole, unless it held or a unit's case ended like it: nobody takes it for a success."""
     if result.word == HELD:
         return
     tag = {ExitCode.ERROR: "error", ExitCode.VIOLATED: "failure"}.get(result.code, "skipped")
-    if result.code is ExitCode.UNDECIDED and gate:
+    if result.code is ExitCode.UNDECIDED and view.gate:
         tag = "failure"
-    if root.find(f".//{tag}") is not None:
+    if root.find(f".//{tag}") is not None and not of_the_whole(view, result):
         return
     suite = _suite(root, "the run as a whole", result)
     case = ET.SubElement(suite, "testcase", classname="run", name=result.word, time="0")

@@ -72,3 +72,29 @@ def test_text_cannot_start_a_command_or_end_a_property() -> None:
     item = verdict("a,b::c", "w\n::error::x", Status.FAIL, message="100%\r\n::set-output name=x::y")
     (line,) = github_annotations(view_with(item))
     assert line == "::error title=a%2Cb%3A%3Ac on w %3A%3Aerror%3A%3Ax%3A violated::100%25 ::set-output name=x::y"
+
+
+def test_waived_units_take_no_line_from_those_that_shut_the_gate() -> None:
+    signed = header(waivers=[waiver(f"w{place}") for place in range(12)])
+    lines = github_annotations(view_of(*[Status.FAIL] * 12, Status.INCONCLUSIVE, gate=True, header=signed))
+    assert lines[0] == "::error title=F-GRAPH-BWD-001 on w12%3A undecided::message 12"
+    assert (len(lines), lines[1][:9]) == (10, "::warning")
+
+
+@pytest.mark.parametrize(
+    ("view", "first"),
+    [
+        (
+            view_of(Status.ERROR, altered=("a.csv: changed",)),
+            "::error title=ERROR::Evidence differs from the digests recorded with it, so nothing here is proven.",
+        ),
+        (
+            whole_drill_view(Status.FAIL, killed=[True, False]),
+            "::error title=VIOLATED::1 of 2 planted faults survived: those claims prove nothing.",
+        ),
+    ],
+    ids=["altered", "survivor"],
+)
+def test_a_unit_that_ended_like_the_run_does_not_stand_for_what_it_does_not_say(view: ReportView, first: str) -> None:
+    lines = github_annotations(view)
+    assert (lines[0], len(lines)) == (first, 2)

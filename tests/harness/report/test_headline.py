@@ -291,3 +291,16 @@ def test_a_claim_that_says_why_a_capture_failed_is_named_where_the_run_has_one(
 def test_a_header_without_units_has_no_evidence_for_a_verdict() -> None:
     view = view_with(verdict("F-GRAPH-BWD-001"), contracts=[contract()])
     assert view.runs_of(CONTRACT["id"], "F-GRAPH-BWD-001", "tiny") == []
+
+
+@pytest.mark.parametrize(
+    ("controls", "share"),
+    [
+        ((Status.PASS, Status.INCONCLUSIVE), "1 of 2"),
+        ((Status.PASS, Status.NOT_RUN), "1 of 2"),
+        ((Status.PASS, Status.FAIL, Status.FAIL), "2 of 3"),
+    ],
+)
+def test_what_survived_is_counted_where_no_control_is_violated(controls: tuple[Status, ...], share: str) -> None:
+    found = headline(whole_drill_view(*controls, killed=[True, False]))
+    assert (found.word, found.share) == ("VIOLATED", share)

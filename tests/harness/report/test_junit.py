@@ -17,6 +17,7 @@ from report_views import (
 )
 
 from harness.judge.verdict import Figure, Status
+from harness.report.headline import headline
 from harness.report.junit import render_junit
 from harness.report.view import ReportView
 
@@ -132,3 +133,17 @@ def test_the_headline_is_a_property_of_every_suite_and_the_message_of_its_case()
 def test_cases_are_named_by_claim_and_workload() -> None:
     names = [case.get("name") for case in parsed(full_view()).iter("testcase")]
     assert names[:2] == ["F-GRAPH-BWD-001[qwen2-1.5b]", "F-GRAPH-BWD-001[tiny]"]
+
+
+@pytest.mark.parametrize(
+    ("view", "tag"),
+    [
+        (view_of(Status.ERROR, altered=("a.csv: changed",)), "error"),
+        (whole_drill_view(Status.FAIL, killed=[True, False]), "failure"),
+    ],
+    ids=["altered", "survivor"],
+)
+def test_a_unit_that_ended_like_the_run_does_not_stand_for_what_it_does_not_say(view: ReportView, tag: str) -> None:
+    messages = [found.get("message") for found in parsed(view).iter(tag)]
+    assert str(headline(view)) in messages
+    assert len(messages) == 2
