@@ -1,7 +1,8 @@
-"""What changed from one run directory to another: environment, verdicts, figures beyond noise, seconds."""
+"""What changed from one run directory to another: environment, verdicts, a drill's faults, figures, seconds."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from harness.report.view import ReportView
 from harness.run_directory.bundle import Header
 
 Unit = tuple[str, str, str]
+NOT_PLANNED = "not planned"
 # Figures whose noise the run itself measured: the interval of a mean ratio, the noise floor of a trajectory.
 _INTERVALS = {"mean_ratio": ("lower_bound", "upper_bound")}
 _FLOORS = {"max_abs_difference": "noise_floor"}
@@ -36,14 +38,17 @@ def compare(before: ReportView, after: ReportView) -> list[str]:
         lines += [f"FIRE DRILL, {name}: {line(view.drill_sentence(), 400)}"] if view.is_drill else []
         lines += [f"WARNING, {name}: {line(warning, 2000)}" for warning in view.warnings()]
     lines += ["", "Environment", *(_environment(before, after) or ["  the same"])]
-    lines += ["", "Verdicts", *(_verdicts(before, after) or ["  the same"])]
+    names = _Names.of(before, after)
+    lines += ["", "Verdicts", *(_verdicts(before, after, names) or ["  the same"])]
+    if before.of_controls and after.of_controls:
+        lines += ["", "Faults", *(_faults(before, after, names) or ["  the same"])]
     changes = list(figure_changes(before, after))
     for title, kind in (
         ("Figures beyond noise", True),
         ("Figures changed, noise unknown", None),
         ("Figures changed within noise", False),
     ):
-        shown = [_change(change) for change in changes if change.beyond_noise is kind]
+        shown = [_change(change, names) for change in changes if change.beyond_noise is kind]
         lines += ["", title, *shown] if shown else []
     lines += [] if changes else ["", "Figures", "  the same"]
     spent = [f"  {text}" for text in changed_costs(before.costs, after.costs)]
@@ -59,8 +64,13 @@ def figure_changes(before: ReportView, after: ReportView) -> Iterator[Change]:
         first, second = old[unit].figures, new.figures
         for name in dict.fromkeys([*second, *first]):
             left, right = first.get(name), second.get(name)
-            if left != right and not _bound(name):
+            if not _same(left, right) and not _bound(name):
                 yield Change(unit, name, left, right, _beyond(name, first, second))
+
+
+def _same(left: Figure | None, right: Figure | None) -> bool:
+    values = [one.value for one in (left, right) if one is not None and isinstance(one.value, float)]
+    return left == right or [math.isnan(value) for value in values] == [True, True]
 
 
 def _bound(name: str) -> bool:
@@ -76,20 +86,22 @@ def _beyond(name: str, first: Mapping[str, Figure], second: Mapping[str, Figure]
     left, right = _number(first, name), _number(second, name)
     if left is None or right is None:
         return None
-    if isinstance(left, bool | int) and isinstance(right, bool | int):
-        return True  # counts have no noise
+    counts = isinstance(left, bool | int) and isinstance(right, bool | int)
+    if counts or not (math.isfinite(left) and math.isfinite(right)):
+        return True  # a count has no noise, nor has what was a number and is none, or is one now
     if tail in _INTERVALS:
         low, high = _INTERVALS[tail]
         ends = [_number(one, prefix + end) for one in (first, second) for end in (low, high)]
-        if any(end is None for end in ends):
-            return None
-        old_low, old_high, new_low, new_high = (float(end) for end in ends if end is not None)
-        return old_high < new_low or new_high < old_low
-    if tail in _FLOORS:
-        floors = [_number(one, prefix + _FLOORS[tail]) for one in (first, second)]
-        known = [float(floor) for floor in floors if floor is not None]
-        return abs(float(left) - float(right)) > max(known) if known else None
-    return None
+        known = [float(end) for end in ends if end is not None and not math.isnan(end)]
+        return _apart(*known) if len(known) == len(ends) else None
+    floors = [_number(one, prefix + _FLOORS[tail]) for one in (first, second)] if tail in _FLOORS else []
+    known = [float(floor) for floor in floors if floor is not None]
+    measured = bool(known) and all(map(math.isfinite, known))
+    return abs(float(left) - float(right)) > max(known) if measured else None
+
+
+def _apart(old_low: float, old_high: float, new_low: float, new_high: float) -> bool:
+    return old_high < new_low or new_high < old_low
 
 
 def _number(figures: Mapping[str, Figure], name: str) -> bool | float | None:
@@ -112,27 +124,79 @@ def _environment(before: ReportView, after: ReportView) -> list[str]:
 
 
 def _facts(header: Header) -> dict[str, str]:
-    """What was collected of the machine, and the digests; those of evidence differ always and say nothing."""
+    """What was collected of the machine, the commits that were compared, the part that was asked for, and the digests;
+    those of evidence differ always and say nothing.
+    """
     digests = header.digests.model_copy(update={"evidence": {}})
-    return {path: number(value) for path, value in (flatten(header.environment) | flatten(digests)).items()}
+    records = (header.environment, *([header.commits] if header.commits is not None else []), header.narrowed, digests)
+    facts = [fact for record in records for fact in flatten(record).items()]
+    return {path: value if isinstance(value, str) else number(value) for path, value in facts}
 
 
-def _verdicts(before: ReportView, after: ReportView) -> list[str]:
+def _verdicts(before: ReportView, after: ReportView, name: _Names) -> list[str]:
     old, new = _by_unit(before), _by_unit(after)
     lines = []
     for unit in dict.fromkeys([*new, *old]):
-        first, second = (
-            f"{item.status} {item.reason}" if item else "not planned" for item in (old.get(unit), new.get(unit))
-        )
+        first, second = _ended(before, old.get(unit)), _ended(after, new.get(unit))
         if first != second:
-            lines.append(f"  {_unit(unit)}: {line(first, 100)} -> {line(second, 100)}")
+            lines.append(f"  {name.unit(unit)}: {line(first, 100)} -> {line(second, 100)}")
     return lines
 
 
-def _change(change: Change) -> str:
+def _ended(view: ReportView, verdict: Verdict | None) -> str:
+    if verdict is None:
+        return NOT_PLANNED
+    return f"{verdict.status} {verdict.reason}{', waived' if view.waiver(verdict) else ''}"
+
+
+def _faults(before: ReportView, after: ReportView, name: _Names) -> list[str]:
+    """The planted faults of two whole drills that did not end alike."""
+    old, new = _by_fault(before, name), _by_fault(after, name)
+    ends = [(fault, old.get(fault, NOT_PLANNED), new.get(fault, NOT_PLANNED)) for fault in dict.fromkeys([*new, *old])]
+    return [f"  {fault}: {line(first, 100)} -> {line(second, 100)}" for fault, first, second in ends if first != second]
+
+
+def _by_fault(view: ReportView, name: _Names) -> dict[str, str]:
+    """How each fault of a drill ended, by claim, workload and fault."""
+    if view.drill is None:
+        return {}
+    ended = {
+        f"{name.unit((row.contract, row.claim, row.workload))}, {line(row.fault, 80)}": (
+            "killed" if row.killed else "SURVIVED"
+        )
+        for row in view.drill.rows
+    }
+    left = {
+        f"{name.claim(item.contract, item.claim)}, {line(item.fault, 80)}": f"not run {item.reason}"
+        for item in view.drill.not_run
+    }
+    return ended | left
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What units are called here: with their contract where several have a claim of that name."""
+
+    shared: frozenset[str]  # claims
+
+    @classmethod
+    def of(cls, *views: ReportView) -> _Names:
+        having: dict[str, set[str]] = {}
+        for verdict in (verdict for view in views for verdict in view.verdicts):
+            having.setdefault(verdict.claim, set()).add(verdict.contract)
+        return cls(frozenset(claim for claim, contracts in having.items() if len(contracts) > 1))
+
+    def claim(self, contract: str, claim: str) -> str:
+        return f"{line(claim, 80)}{self._of(contract, claim)}"
+
+    def unit(self, unit: Unit) -> str:
+        contract, claim, workload = unit
+        return f"{line(claim, 80)} on {line(workload, 60)}{self._of(contract, claim)}"
+
+    def _of(self, contract: str, claim: str) -> str:
+        return f" ({line(contract, 80)})" if claim in self.shared else ""
+
+
+def _change(change: Change, name: _Names) -> str:
     first, second = (figure(item) if item else "unknown" for item in (change.before, change.after))
-    return f"  {_unit(change.unit)}, {words(change.name)}: {first} -> {second}"
-
-
-def _unit(unit: Unit) -> str:
-    return f"{line(unit[1], 80)} on {line(unit[2], 60)}"
+    return f"  {name.unit(change.unit)}, {words(change.name)}: {first} -> {second}"

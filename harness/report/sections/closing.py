@@ -101,7 +101,7 @@ def _leaves(value: object, path: str) -> Iterator[tuple[str, Scalar]]:
             yield from _leaves(item, f"{path}.{key}" if path else str(key))
         return
     if isinstance(value, list):
-        value = ", ".join(map(str, value[:20]))
+        value = ", ".join(map(str, value))
     if isinstance(value, bool | int | float | str) and value != "":
         yield path, value
 

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from report_views import drill_view, full_view, verdict, view_with
+from report_views import drill_view, full_view, verdict, view_with, waiver, whole_drill_view
 
 from harness.judge.verdict import Figure, Status
 from harness.report.compare import compare, figure_changes
@@ -87,3 +88,74 @@ def test_a_run_that_proves_nothing_is_told() -> None:
 def test_a_drill_among_the_two_is_told() -> None:
     told = "FIRE DRILL, after: The fault stale_batch was planted in this run on purpose."
     assert told in compare(full_view(), drill_view())
+
+
+# --- what must not pass for the same ---------------------------------------------------------------------------------
+
+
+def text_of(before: ReportView, after: ReportView) -> str:
+    return "\n".join(compare(before, after))
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"max_abs_difference": math.nan, "noise_floor": 0.5},
+        {"max_abs_difference": math.inf, "noise_floor": math.inf},
+    ],
+)
+def test_what_became_no_number_is_no_noise(figures: dict[str, Any]) -> None:
+    before = measured({"max_abs_difference": 0.01, "noise_floor": 0.5})
+    (change,) = figure_changes(before, measured(figures))
+    assert change.beyond_noise is True
+    assert not list(figure_changes(measured(figures), measured(dict(figures))))
+
+
+def test_a_ratio_that_became_no_number_is_no_noise() -> None:
+    names = ("mean_ratio", "lower_bound", "upper_bound")
+    before, after = (measured(dict.fromkeys(names, value)) for value in (1.3, math.nan))
+    (change,) = figure_changes(before, after)
+    assert change.beyond_noise is True
+
+
+def test_a_fault_that_survives_now_is_named() -> None:
+    before, after = (whole_drill_view(killed=killed) for killed in ([True, True], [True, False]))
+    assert "\nFaults\n  F-GRAPH-BWD-001 on tiny, fault1: killed -> SURVIVED\n" in text_of(before, after)
+    assert "\nFaults\n  the same\n" in text_of(before, before)
+    assert "Faults" not in text_of(full_view(), full_view())
+
+
+def test_a_fault_that_was_not_run_is_no_killed_one() -> None:
+    before, after = whole_drill_view(killed=[True]), whole_drill_view(killed=[], not_run=1)
+    told = text_of(before, after)
+    assert "  F-GRAPH-BWD-001 on tiny, fault0: killed -> not planned\n" in told
+    assert "  F-GRAPH-BWD-001, left0: not planned -> not run needs_cuda\n" in told
+
+
+def test_a_violation_that_is_signed_for_is_no_longer_the_same() -> None:
+    violated = verdict("F-GRAPH-BWD-001", "tiny", Status.FAIL, reason="differs")
+    told = text_of(view_with(violated), view_with(violated, waivers=[waiver("tiny")]))
+    assert "  F-GRAPH-BWD-001 on tiny: FAIL differs -> FAIL differs, waived\n" in told
+
+
+def test_the_commits_that_a_run_compared_and_its_part_are_of_the_environment() -> None:
+    facts = {"candidate": {"commit": "a" * 40, "subject": "now"}, "baseline": {"commit": "b" * 40, "subject": "then"}}
+    other = {**facts, "baseline": {"commit": "c" * 40, "subject": "then"}}
+    assert f"  baseline.commit: {'b' * 40} -> {'c' * 40}\n" in text_of(
+        view_with(commits=facts), view_with(commits=other)
+    )
+    assert "  claims: unknown -> A\n" in text_of(view_with(), view_with(narrowed={"claims": ["A"]}))
+
+
+def test_a_long_list_that_differs_at_its_end_is_not_the_same() -> None:
+    before, after = (view_with(narrowed={"claims": [f"C-{at}" for at in range(n)]}) for n in (30, 31))
+    told = text_of(before, after).partition("Environment\n")[2].partition("\n\n")[0]
+    assert told.startswith("  claims: ")
+
+
+def test_units_of_two_contracts_are_told_apart() -> None:
+    def of(status: Status) -> ReportView:
+        both = [verdict("A"), verdict("A", status=status, reason="r").model_copy(update={"contract": "other"})]
+        return view_with(*both)
+
+    assert "  A on tiny (other): PASS r -> FAIL r\n" in text_of(of(Status.PASS), of(Status.FAIL))
