@@ -29,7 +29,7 @@ class Estimates:
     _seen: list[RecordedDirectory] = field(default_factory=list)
 
     def of(self, runs: Sequence[Run]) -> tuple[dict[str, Estimate], Estimate | None]:
-        """By the runs' ids; and of all of them together, where a directory has them all."""
+        """By the runs' ids; and of all of them together, where the directory that has them all has no others."""
         equal: dict[str, Estimate] = {}
         together = None
         for directory in recorded(self.folder):
@@ -38,7 +38,8 @@ class Estimates:
             for name, found in here.items():
                 equal.setdefault(name, Estimate(seconds=_rounded(found.seconds), source=f"run {_place(found)}"))
             if len(here) == len(runs) and directory.wall_seconds is not None:
-                together = Estimate(seconds=_rounded(directory.wall_seconds), source=directory.name)
+                if len(directory.runs) == len(runs):
+                    together = Estimate(seconds=_rounded(directory.wall_seconds), source=directory.name)
                 break
         others = {run.id: self._by_arms(run) for run in runs if run.id not in equal}
         return equal | {name: found for name, found in others.items() if found is not None}, together

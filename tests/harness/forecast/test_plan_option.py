@@ -136,6 +136,15 @@ def test_equal_runs_took_what_they_took_last_alone_and_together(
     assert found["together"] == {"seconds": 10.5, "source": "2026-11-21-newer"}
 
 
+def test_runs_beside_which_others_were_executed_did_not_take_as_long_as_all_of_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_contract("held", "violated")
+    executed("earlier", 8.0)
+    found = as_json(monkeypatch, capsys, "verify", "contracts", "--workload", "held", "--plan")
+    assert (len(found["runs"]), found["seconds"], found["together"]) == (1, 8.0, None)
+
+
 def test_of_more_steps_each_arm_takes_what_a_step_took(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
