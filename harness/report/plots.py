@@ -101,34 +101,49 @@ def difference(
 
 
 @drawn_once
-def gradients(points: Sequence[tuple[int, str, float]], tolerance: float | None) -> Plot:
-    """Largest gradient differences: points of (layer, kind of tensor, difference), worst of the judged steps."""
+def gradients(points: Sequence[tuple[int, str, float]], bounds: Sequence[float]) -> Plot:
+    """Largest gradient differences: points of (layer, kind of tensor, difference), worst of the judged steps.
+
+    Of more kinds than there are looks those that differ least share the last one.
+    """
+    points = _of_few_kinds(points)
     kinds = list(dict.fromkeys(kind for _, kind, _ in points))
     positive = [value for _, _, value in points if 0 < value < math.inf]
-    lowest = min([*positive, *([tolerance] if tolerance else [])], default=1.0)
-    bottom = math.floor(math.log10(lowest)) - 1.0
+    bottom = math.floor(math.log10(min([*positive, *bounds], default=1.0))) - 1.0
 
     def paint(axes: list[Axes]) -> None:
         axis, top = axes[0], bottom
-        for place, kind in enumerate(kinds[: len(SERIES)]):
+        for place, kind in enumerate(kinds):
             mine = [(layer, value) for layer, name, value in points if name == kind and math.isfinite(value)]
             heights = [math.log10(value) if value > 0 else bottom for _, value in mine]
             top = max([top, *heights])
             # Kinds side by side: at 0 they would hide each other.
-            shift = (place - min(len(kinds), len(SERIES)) / 2) * 0.1
+            shift = (place - len(kinds) / 2) * 0.1
             layers = [layer + shift for layer, _ in mine]
             axis.plot(layers, heights, color=SERIES[place], marker=MARKS[place], ms=3.5, ls="", label=label(kind, 30))
-        if tolerance:
-            axis.axhline(math.log10(tolerance), color=LIMIT, lw=1.3, ls="--", label=f"bound {tolerance:g}")
-            top = max(top, math.log10(tolerance))
+        for bound in bounds:
+            axis.axhline(math.log10(bound), color=LIMIT, lw=1.3, ls="--", label=f"bound {bound:g}")
+            top = max(top, math.log10(bound))
         _decades(axis, bottom, top)
         axis.set(xlabel="layer", ylabel="largest difference")
         legend(axis)
 
-    worst = max((value for _, _, value in points if math.isfinite(value)), default=math.nan)
-    return draw(
-        paint, alt=f"Largest gradient difference by layer and tensor; the worst is {number(worst)}.", heights=(2.3,)
-    )
+    worst = max((value for _, _, value in points), default=math.nan)
+    said = number(worst) if math.isfinite(worst) else "not finite"
+    return draw(paint, alt=f"Largest gradient difference by layer and tensor; the worst is {said}.", heights=(2.3,))
+
+
+def _of_few_kinds(points: Sequence[tuple[int, str, float]]) -> list[tuple[int, str, float]]:
+    """The points, those of as many kinds as it takes under one name."""
+    worst: dict[str, float] = {}
+    for _, kind, value in points:
+        worst[kind] = max(worst.get(kind, 0.0), value)
+    if len(worst) <= len(SERIES):
+        return list(points)
+    least = sorted(worst, key=lambda kind: -worst[kind])[len(SERIES) - 1 :]
+    together = f"{len(least)} other kinds"
+    named = [point for point in points if point[1] not in least]
+    return [*named, *((layer, together, value) for layer, kind, value in points if kind in least)]
 
 
 @drawn_once

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass, field
 
 from harness.contract.kinds.accumulation import Accumulation
 from harness.contract.kinds.training import GradientMatch
@@ -18,22 +19,39 @@ SHOWN = 12  # rows of a table; the run directory holds all
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.(\d{1,4})\.(.+)$")
 
 
+@dataclass
+class Seen:
+    """The claims about the gradients of one arm of a run, and their units."""
+
+    title: str
+    claims: list[GradientMatch | Accumulation] = field(default_factory=list)
+    units: set[Unit] = field(default_factory=set)
+
+    @property
+    def bounds(self) -> list[float]:
+        """Of absolute differences: each that a claim has, the strictest first."""
+        given = [claim.max_abs_difference for claim in self.claims if isinstance(claim, GradientMatch)]
+        return sorted({bound for bound in given if bound is not None})
+
+    @property
+    def norm_at_most(self) -> float | None:
+        """The strictest threshold of clipped norms."""
+        clipped = [claim.clipped_norm for claim in self.claims if isinstance(claim, GradientMatch)]
+        return min((one.at_most for one in clipped if one is not None), default=None)
+
+
 def section(view: ReportView) -> Section | None:
     """A part for each arm of a run whose gradients a claim judged."""
-    claims: dict[tuple[str, str], tuple[str, GradientMatch | Accumulation]] = {}
-    units: dict[tuple[str, str], set[Unit]] = {}
+    seen: dict[tuple[str, str], Seen] = {}
     for verdict, parts, runs in view.judged():
         for part in parts:
             if isinstance(part, GradientMatch | Accumulation):
                 title = f"{verdict.contract} · {verdict.workload} · {part.candidate}"
-                claims.update({(run.run_id, part.candidate): (title, part) for run in runs})
                 for run in runs:
-                    unit = (verdict.contract, verdict.claim, verdict.workload)
-                    units.setdefault((run.run_id, part.candidate), set()).add(unit)
-    shown = [
-        _part(title, view.evidence[run], arm, claim, frozenset(units[run, arm]))
-        for (run, arm), (title, claim) in claims.items()
-    ]
+                    of_arm = seen.setdefault((run.run_id, part.candidate), Seen(title))
+                    of_arm.claims.append(part)
+                    of_arm.units.add((verdict.contract, verdict.claim, verdict.workload))
+    shown = [_part(view.evidence[run], arm, of_arm) for (run, arm), of_arm in seen.items()]
     kept = [part for part in shown if part is not None]
     lead = (
         "Gradients of every trainable tensor after clipping, reduced on the device and compared with the baseline arm "
@@ -42,9 +60,7 @@ def section(view: ReportView) -> Section | None:
     return Section("gradients", "Gradients", lead, kept) if kept else None
 
 
-def _part(
-    title: str, run: RunEvidence, arm: str, claim: GradientMatch | Accumulation, units: frozenset[Unit]
-) -> Part | None:
+def _part(run: RunEvidence, arm: str, seen: Seen) -> Part | None:
     records = [record for item in run.arms.get(arm, [])[:1] for record in item.gradients]
     if not records:
         return None
@@ -60,8 +76,8 @@ def _part(
         for tensor in record.tensors
         if tensor.max_abs_difference is not None
     ]
-    part = Part(title, runs=[run.run_id])
-    if isinstance(claim, Accumulation):
+    part = Part(seen.title, runs=[run.run_id])
+    if any(isinstance(claim, Accumulation) for claim in seen.claims):
         part.text.append(_micro_batches(run.arms[arm][0]))
     if compared:
         equal = sum(1 for row in compared if row[3])
@@ -70,15 +86,20 @@ def _part(
         part.text.append(
             f"{equal} of {counted(len(compared), 'compared tensor')} {are} equal in every bit, at steps {steps}."
         )
+        wild = sum(not math.isfinite(row[2]) for row in compared)
+        if wild:
+            part.text.append(
+                f"{wild} of {counted(len(compared), 'compared tensor')} {'differs' if wild == 1 else 'differ'} by what "
+                "is not finite, which no plot shows."
+            )
         points = _points([(name, value) for name, _, value, _, _ in compared])
         if equal < len(compared):  # of what is equal in bits a plot shows nothing
-            bound = claim.max_abs_difference if isinstance(claim, GradientMatch) else None
-            part.judged.append(JudgedPlot(plots.gradients(points, bound), units))
+            part.judged.append(JudgedPlot(plots.gradients(points, seen.bounds), frozenset(seen.units)))
         # A difference that is not a number is the worst there is.
         worst = sorted(compared, key=lambda row: -row[2] if math.isfinite(row[2]) else -math.inf)
         columns = ["tensor", "step", "largest difference", "equal bits", "largest gradient"]
         part.tables.append(table("Tensors, largest difference first", columns, worst, folded=True, shown=SHOWN))
-    norms = _norms(records, claim)
+    norms = _norms(records, seen.norm_at_most)
     part.tables.extend([norms] if norms else [])
     return part
 
@@ -105,7 +126,7 @@ def _micro_batches(execution: ArmEvidence) -> str:
     )
 
 
-def _norms(records: list[Gradients], claim: GradientMatch | Accumulation) -> Table | None:
+def _norms(records: list[Gradients], limit: float | None) -> Table | None:
     norms = [
         (group.group, record.step, float(group.before), float(group.after))
         for record in records
@@ -113,8 +134,6 @@ def _norms(records: list[Gradients], claim: GradientMatch | Accumulation) -> Tab
     ]
     if not norms:
         return None
-    clipped = claim.clipped_norm if isinstance(claim, GradientMatch) else None
-    limit = clipped.at_most if clipped else None
     ordered = sorted(norms, key=lambda row: -row[3] if math.isfinite(row[3]) else -math.inf)
     demanded = f"; at most {limit:g}" if limit else ""
     caption = f"Norms of the clipping groups, largest after clipping first{demanded}"

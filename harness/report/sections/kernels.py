@@ -132,15 +132,16 @@ def _kernels(records: list[tuple[str, KernelsEvidence]]) -> Table:
 
 def _of_an_arm(seen: KernelsEvidence) -> Iterator[tuple[str, ...]]:
     """A row for each kernel; one that the plan has with another target than the run stands there with both."""
-    found: dict[tuple[str, ...], list[str]] = {}
-    routes: dict[tuple[str, ...], str] = {}
+    found: dict[tuple[str, str, str], list[str]] = {}
+    routes: dict[tuple[str, str, str], str] = {}
     for where, kernels in (("plan", seen.planned), ("run", seen.used)):
         for kernel in kernels:
-            row = kernel.key, " ".join(kernel.targets) or "none", " ".join(kernel.versions) or "none"
+            targets, versions = " ".join(kernel.targets) or "none", " ".join(kernel.versions) or "none"
+            row = (kernel.key, targets, versions)
             found.setdefault(row, []).append(where)
             routes[row] = kernel.load_route or "–"
-    for row, places in found.items():
-        yield *row, " and ".join(dict.fromkeys(places)), routes[row]
+    for named, places in found.items():
+        yield *named, " and ".join(dict.fromkeys(places)), routes[named]
 
 
 def _match(run_id: str, title: str, seen: KernelMatchEvidence) -> Part:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
-from report_views import CONTRACT, arm, contract, full_view, loss_curve, small_view
+from report_views import CONTRACT, arm, contract, full_view, header, loss_curve, small_view, verdict
 
 from harness.evidence import run_evidence
 from harness.evidence.arm_records import (
@@ -13,6 +14,7 @@ from harness.evidence.arm_records import (
     CaptureEvidence,
     Gradients,
     GraphNodes,
+    GroupNorm,
     MemoryEvidence,
     MemorySample,
     MicroBatches,
@@ -248,3 +250,66 @@ def test_a_case_of_another_type_is_unsound() -> None:
     run = run_evidence.RunEvidence("tiny-match", "kernel_match", {}, kernel_match={"plain": match})
     [part] = the(kernels.sections(of(run)), "accuracy")
     assert part.tables[0].rows[0][-1] == "1"
+
+
+# --- gradients: every bound, every kind, and what is not finite ------------------------------------------------------
+
+
+def reduced(name: str, difference: float) -> TensorReduction:
+    return TensorReduction(
+        name=name,
+        digest="a",
+        elements=4,
+        max_abs=2.0,
+        max_abs_difference=difference,
+        baseline_digest="b",
+        baseline_max_abs=2.0,
+    )
+
+
+def bounded(claim: str, bound: float, at_most: float) -> dict[str, Any]:
+    given = {"id": claim, "max_abs_difference": bound, "clipped_norm": {"at_most": at_most, "relative_rounding": 0.0}}
+    return {**CONTRACT["claims"][1], "steps": [0], "judged_on": ["tiny"], **given}
+
+
+def gradients_of(tensors: dict[str, float], *claims: dict[str, Any]) -> Part:
+    group = GroupNorm(group="all", before=2.0, after=1.0)
+    made = [reduced(name, difference) for name, difference in tensors.items()]
+    seen = Gradients(arm="graphed", replica=0, step=0, baseline="ungraphed", tensors=made, groups=[group])
+    units = [
+        {"contract": CONTRACT["id"], "claim": one["id"], "workload": "tiny", "runs": ["tiny-paired"]} for one in claims
+    ]
+    found = gradients.section(
+        of(
+            run_with(gradients=[seen]),
+            header=header(units=units),
+            contracts=[contract(claims=list(claims))],
+            verdicts=[verdict(one["id"]) for one in claims],
+        )
+    )
+    assert found is not None
+    [part] = found.parts
+    return part
+
+
+def test_two_claims_about_one_arm_have_both_bounds_on_their_plot() -> None:
+    """The bound of the last one stood in the cards of both."""
+    part = gradients_of({"layers.0.w": 0.25}, bounded("STRICT", 1e-5, 1.0), bounded("LOOSE", 0.5, 2.0))
+    [drawn] = part.judged
+    assert {claim for _, claim, _ in drawn.units} == {"STRICT", "LOOSE"}
+    assert "bound 1e-05" in drawn.plot.body
+    assert "bound 0.5" in drawn.plot.body
+    assert part.tables[1].caption.endswith("at most 1")
+
+
+def test_every_kind_of_tensor_is_drawn() -> None:
+    kinds = {f"layers.0.kind{place}": 1e-6 for place in range(8)} | {"layers.0.worst": 1.0}
+    body = gradients_of(kinds, bounded("STRICT", 1e-5, 1.0)).judged[0].plot.body
+    assert "worst" in body
+    assert "4 other kinds" in body
+
+
+def test_a_gradient_that_is_not_finite_is_the_worst() -> None:
+    part = gradients_of({"layers.0.w": 0.25, "layers.1.w": math.nan}, bounded("STRICT", 1e-5, 1.0))
+    assert part.judged[0].plot.alt.endswith("the worst is not finite.")
+    assert "1 of 2 compared tensors differs by what is not finite, which no plot shows." in part.text
