@@ -9,7 +9,7 @@ Doubles = NDArray[np.float64]
 
 
 def decimate(values: Doubles, points: int = 400) -> tuple[Doubles, Doubles]:
-    """Indices and values [<= points], finite ones only: the smallest and the largest of each bucket, in order.
+    """Indices and values [<= points, or 4], finite ones only: the smallest and the largest of each bucket, in order.
 
     values: [T] by step. A series of at most `points` finite values comes back whole.
     """
@@ -17,7 +17,7 @@ def decimate(values: Doubles, points: int = 400) -> tuple[Doubles, Doubles]:
     finite = values[index]
     if len(finite) <= points:
         return index.astype(np.float64), finite
-    buckets = (points - 2) // 2  # two values each, beside the first and the last of all
+    buckets = max(1, (points - 2) // 2)  # two values each, beside the first and the last of all
     size = -(-len(finite) // buckets)
     starts = np.arange(0, len(finite), size)
     kept = {0, len(finite) - 1}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,3 +61,12 @@ def test_signed_zeros_differ_in_bits() -> None:
 
 def test_equal_bits_never_differ_even_where_they_are_nan() -> None:
     assert first_differing(np.array([np.nan, 1.0]), np.array([np.nan, 1.0])) is None
+
+
+@pytest.mark.parametrize("points", [1, 2, 3, 4, 5])
+def test_of_few_points_the_extremes_are_kept(points: int) -> None:
+    values = np.sin(np.arange(50.0))
+    at, shown = decimate(values, points)
+    assert {float(values.min()), float(values.max())} <= set(shown.tolist())
+    assert list(at) == sorted(at)
+    assert len(at) <= 4

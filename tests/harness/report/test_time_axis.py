@@ -137,3 +137,12 @@ def test_a_machine_without_clocks_has_no_empty_lanes() -> None:
     quiet = Telemetry(samples=[sample(sm_clock_mhz=None, power_w=None, temperature_c=None)])
     words, _ = drawn([replace(slow_run(0), telemetry=quiet)])
     assert not [word for word in words if "clock" in word or "throttled" in word]
+
+
+def test_readings_of_many_processes_are_drawn_with_few_points_each() -> None:
+    """As many processes as a contract may ask for: 160 points of all of them leave two of each."""
+    runs = [clocked(slow_run(process), first=100.0, pause=0.5, sampler=99.0) for process in range(64)]
+    samples = [sample(seconds=1.0 + second / 4) for second in range(20)]
+    runs = [replace(run, telemetry=Telemetry(samples=samples, began=99.0)) for run in runs]
+    drawn = timing(side_by_side(runs), demanded=1.1, interval=None, shares_clock=True)
+    assert "SM clock, MHz" in drawn.alt
