@@ -142,7 +142,7 @@ def _sums(amounts: Iterable[tuple[Key, float]]) -> dict[Key, float]:
 
 
 def _in_order(seconds: Mapping[Kind, float]) -> dict[Kind, float]:
-    return {kind: _rounded(seconds[kind]) for kind in Kind if seconds.get(kind)}
+    return {kind: took for kind in Kind if (took := _rounded(seconds.get(kind, 0.0)))}
 
 
 def _rounded(seconds: float) -> float:

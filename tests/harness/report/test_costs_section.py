@@ -136,3 +136,8 @@ def test_two_run_directories_side_by_side() -> None:
 
 def test_without_times_of_both_nothing_is_compared() -> None:
     assert "Seconds" not in compare(small_view(), small_view(costs=TWO))
+
+
+def test_a_run_that_took_no_time_worth_a_word_has_no_section() -> None:
+    """A worker that died in its first moment, in evidence of before processes were timed."""
+    assert section(small_view(costs=cost_of(old(("start", 0.0), ("a.0: open", 0.0001), end=None)))) is None
