@@ -86,7 +86,7 @@ def _row(
         confidence=told.confidence if told else "",
         faults=faults_killed(view, verdict),
         to_decide=_to_decide(view, verdict, told=told is not None),
-        spark=_spark(verdict, [part for part, _ in named], runs),
+        spark=_spark(verdict, named, runs),
     )
 
 
@@ -132,10 +132,11 @@ def faults_killed(view: ReportView, verdict: Verdict) -> str:
     return f"{found.killed} of {found.planted} killed" + (f", {found.not_run} not run" if found.not_run else "")
 
 
-def _spark(verdict: Verdict, parts: Sequence[Judged], runs: Sequence[RunEvidence]) -> Markup | None:
+def _spark(verdict: Verdict, named: Sequence[tuple[Judged, str]], runs: Sequence[RunEvidence]) -> Markup | None:
     """What there is to see at a glance: the ratio of each process, or the losses of both arms."""
-    for part in parts:
-        ratios = [_number(figure) for name, figure in verdict.figures.items() if "ratio.process_" in name]
+    for part, prefix in named:
+        of_process = f"{prefix}ratio.process_"
+        ratios = [_number(figure) for name, figure in verdict.figures.items() if name.startswith(of_process)]
         demanded = part.value_at("at_least")
         if ratios and isinstance(demanded, float):
             return sparkline.of_ratios(ratios, demanded)

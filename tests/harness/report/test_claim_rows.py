@@ -131,3 +131,18 @@ def test_a_small_image_leaves_out_what_is_not_finite() -> None:
     assert "inf" not in drawn
     assert sparkline.of_series(None, np.full(5, np.nan)) is None
     assert sparkline.of_series(np.full(5, np.nan), values) == sparkline.of_series(None, values)
+
+
+def test_of_a_claim_of_parts_the_dots_are_those_of_one_part() -> None:
+    timing = {"kind": "throughput_ratio", "candidate": "graphed", "baseline": "ungraphed"}
+    timing |= {"trajectory": "F-GRAPH-BWD-001"}
+    parts = [{**timing, "at_least": 1.1, "measure": "step"}, {**timing, "at_least": 1.2, "measure": "enqueue"}]
+    claim = {**views.CONTRACT["claims"][3], "kind": "composite", "parts": parts}
+    plain = {key: value for key, value in claim.items() if key not in {*timing, "at_least"} or key == "kind"}
+    composed = Contract.model_validate(views.CONTRACT | {"claims": [views.CONTRACT["claims"][0], plain]})
+    names = ["throughput_ratio.1", "throughput_ratio.2"]
+    figures = {f"{name}.status": Figure(value="PASS") for name in names}
+    figures |= {f"{name}.{key}": each for name in names for key, each in RATIO.items()}
+    unit = verdict("F-GRAPH-BWD-003", figures=figures)
+    [found] = claim_rows(view_with(unit, contracts=[composed]))
+    assert str(found.spark).count("h0") == len(RATIOS)
