@@ -33,7 +33,10 @@ def first_difference(
                 "and at what is done to gradients after it"
             )
     elif getattr(part, "metric", "loss") == "loss":
-        yield f"{_seen(step, ours, theirs)}: {_look_at(step)}"
+        differing = figures.get("first_differing_step")
+        before = differing.value if differing is not None else None
+        earlier = before if isinstance(before, int) and before < step else None
+        yield f"{_seen(step, ours, theirs, earlier)}: {_look_at(step, near=earlier is not None)}"
 
 
 def after_a_load(reason: str, part: AnyPart) -> Iterator[str]:
@@ -45,18 +48,26 @@ def after_a_load(reason: str, part: AnyPart) -> Iterator[str]:
         )
 
 
-def _seen(step: int, ours: float, theirs: float) -> str:
+def _seen(step: int, ours: float, theirs: float, earlier: int | None) -> str:
+    """earlier: a step at which the losses differed already, within what is allowed."""
     ratio = ours / theirs if theirs and math.isfinite(ours) else math.nan
     times = f", {number(ratio)} times" if abs(ratio) >= 1.5 or abs(ratio) <= 1 / 1.5 else ""
-    return f"the first loss apart is that of step {step}, {number(ours)} beside {number(theirs)}{times}"
+    if earlier is None:
+        return f"the first loss apart is that of step {step}, {number(ours)} beside {number(theirs)}{times}"
+    first = (
+        f"the first loss beyond what is allowed is that of step {step}, {number(ours)} beside {number(theirs)}{times}"
+    )
+    return f"{first}; the losses differ from step {earlier} on"
 
 
-def _look_at(step: int) -> str:
+def _look_at(step: int, *, near: bool) -> str:
+    """near: until then the losses were as near as is allowed, and not equal."""
+    agreed = "came near enough" if near else "agreed"
     if step == 0:
         return "nothing was updated before it, so look at the forward pass, and at what the loss is divided by"
     if step == 1:
-        return "the first forward pass agreed, so look at the gradients of step 0, and at the first update"
+        return f"the first forward pass {agreed}, so look at the gradients of step 0, and at the first update"
     return (
-        f"{counted(step, 'step')} agreed, so look at what is not yet other in the first update: a schedule, a count, "
+        f"{counted(step, 'step')} {agreed}, so look at what is not yet other in the first update: a schedule, a count, "
         "an average, gradients that are wrong by little"
     )

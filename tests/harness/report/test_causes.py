@@ -294,3 +294,16 @@ def test_every_face_shows_the_same_advice(show: Callable[[ReportView], str], cod
     for each in told(view):
         assert each.text in shown
         assert each.label.lower() in shown.lower()
+
+
+def test_within_a_tolerance_the_first_loss_beyond_it_is_not_called_the_first_apart() -> None:
+    losses = LOSSES + 1e-6
+    losses[5:] *= 2.0
+    contract = contract_of({**TRAJECTORY, "equality": "within"})
+    run = paired(graphed(losses), *twice("ungraphed"), untrained())
+    seen = judge_unit(contract, contract.claims[0], "w", [run])
+    [told, *_] = labelled(advice_of(seen, contract.claims[0], [run], ASKED), "where it begins")
+    assert seen.reason == "exceeds_tolerance"
+    assert told.startswith("the first loss beyond what is allowed is that of step 5, ")
+    assert "the losses differ from step 0 on" in told
+    assert "agreed" not in told
