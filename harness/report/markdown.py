@@ -16,6 +16,7 @@ from harness.report.view import ReportView
 
 # GitHub refuses a step summary above 1 MiB as a whole.
 LIMIT_BYTES = 1_000_000
+GROUPS = 20  # reasons of undecided units that are listed
 TOLD = (Status.FAIL, Status.ERROR, Status.INCONCLUSIVE)
 _SIGNIFICANT = re.compile(r"([\\`*_{}\[\]<>()#+!|~$&@:])")
 
@@ -50,11 +51,14 @@ def _head(view: ReportView) -> str:
     result = headline(view)
     drill = f"> **Fire drill.** {escape(view.drill_sentence())}\n\n" if view.is_drill else ""
     warnings = "".join(f"> **Warning.** {escape(warning, 2000)}\n\n" for warning in view.warnings())
+    open_groups = undecided(view)
     groups = [
         f"- {len(group.units)} not decided: {escape(group.message)}"
         + (f" (to decide: {escape(group.remedy)})" if group.remedy else "")
-        for group in undecided(view)[:20]
+        for group in open_groups[:GROUPS]
     ]
+    left = sum(len(group.units) for group in open_groups[GROUPS:])
+    groups += [f"- {left} not decided for other reasons"] if left else []
     listed = "\n".join(groups) + "\n\n" if groups else ""
     parts = _parts(view)
     header = "| verdict | claim | workload | what was seen |\n| --- | --- | --- | --- |\n" if view.verdicts else ""

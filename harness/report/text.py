@@ -103,7 +103,7 @@ def sentence(text: str) -> str:
 
 def rows(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
     """Figures as rows of a table: what it is, and the number with its unit."""
-    return [(words(name), figure(value)) for name, value in list(figures.items())[:60]]
+    return [(words(name), figure(value)) for name, value in figures.items()]
 
 
 def size(count: float) -> str:

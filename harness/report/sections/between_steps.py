@@ -85,6 +85,8 @@ def _restored(halves: Halves) -> Table:
 
 
 def _equal(steps: int, differing: int | None) -> str:
+    if not steps:
+        return "No step was compared."
     if differing is None:
         return f"Equal in every bit at {'all ' if steps != 1 else ''}{several(steps, 'step')}."
     return f"The first of {several(steps, 'step')} that differs is step {differing}."

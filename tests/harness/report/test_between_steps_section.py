@@ -66,3 +66,10 @@ def test_evaluations_show_their_numbers_and_what_they_changed() -> None:
 
 def test_a_run_without_evaluations_shows_nothing() -> None:
     assert shown(EVALUATION, "evaluation", [arm("ungraphed", loss_curve(10))]) == []
+
+
+def test_where_no_step_was_made_nothing_is_equal() -> None:
+    ours = arm("ungraphed", [], 1)
+    ours.evaluations.append(evaluation(5))
+    [section] = shown(EVALUATION, "evaluation", [arm("ungraphed", []), ours])
+    assert section.parts[0].text[1] == "No step was compared."

@@ -76,3 +76,9 @@ def test_a_run_that_fits_is_not_cut() -> None:
 def test_claims_without_an_executable_check_are_counted() -> None:
     text = render_markdown(view_of(Status.PASS, contracts=[listing_two()]))
     assert text.splitlines()[2] == "2 listed claims have no executable check."
+
+
+def test_reasons_beyond_those_that_are_listed_are_counted() -> None:
+    text = render_markdown(view_of(*[Status.NOT_RUN] * 23))
+    assert text.count(" not decided: ") == 20
+    assert "- 3 not decided for other reasons\n" in text
