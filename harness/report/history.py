@@ -93,6 +93,7 @@ def _gate(parts: Sequence[HistoryRun]) -> Row:
 def _drill(run: HistoryRun) -> Row:
     record = run.view.drill if run.view is not None else None
     if record is None:
-        return _row([run], ["–", "–", "–"])
-    survived = len(record.survivors)
-    return _row([run], [f"{len(record.rows) - survived} of {record.planned}", survived, len(record.not_run)])
+        return _row([run], ["–"] * 4)
+    survived, controls = len(record.survivors), len(record.controls)
+    killed, held = len(record.rows) - survived, controls - len(record.failed_controls)
+    return _row([run], [f"{killed} of {record.planned}", survived, len(record.not_run), f"{held} of {controls}"])

@@ -131,6 +131,17 @@ def test_a_drill_shows_how_many_faults_it_killed() -> None:
     ]
 
 
+def test_a_drill_shows_how_many_controls_held() -> None:
+    """What a fault did to a claim that does not hold without it proves nothing."""
+    view = whole_drill_view(killed=[True, True])
+    assert view.drill is not None
+    broken = view.drill.controls[0].model_copy(update={"status": "FAIL"})
+    record = view.drill.model_copy(update={"controls": [*view.drill.controls, broken]})
+    page = render_history([HistoryRun("a drill", None, replace(view, drill=record))]).partition('id="drills"')[2]
+    assert "controls held" in page
+    assert re.findall(r"<td>([^<]+)</td>", page)[2:6] == ["2 of 2", "0", "0", "1 of 2"]
+
+
 def test_each_run_shows_its_counts_the_latest_first() -> None:
     page = render_history([run_of(1, None), run_of(2, None, status=Status.ERROR)])
     rows = re.findall(r'<th scope="row">.*?</th>(.*?)</tr>', page)
