@@ -73,7 +73,9 @@ def _row(
 ) -> ClaimRow:
     claim = view.claim(verdict.contract, verdict.claim)
     named = list(_named_parts(view, verdict, parts))
-    told = next((found for part, prefix in named if (found := decided(_of_part(verdict, prefix), part, prefix))), None)
+    # a part that ended otherwise does not say why the claim ended as it did
+    like_it = [(part, prefix) for part, prefix in named if _of_part(verdict, prefix).status is verdict.status]
+    told = next((found for part, prefix in like_it if (found := decided(verdict, part, prefix))), None)
     said = word(view, verdict)
     return ClaimRow(
         word=said,

@@ -146,3 +146,27 @@ def test_of_a_claim_of_parts_the_dots_are_those_of_one_part() -> None:
     unit = verdict("F-GRAPH-BWD-003", figures=figures)
     [found] = claim_rows(view_with(unit, contracts=[composed]))
     assert str(found.spark).count("h0") == len(RATIOS)
+
+
+def test_a_part_that_held_does_not_say_why_another_is_violated() -> None:
+    """Where no figure says why a part is violated, the message does."""
+    series = {key: views.CONTRACT["claims"][0][key] for key in ("candidate", "baseline", "max_abs_difference")}
+    parts = [{"kind": "capture", "candidate": "graphed"}]
+    parts.append({"kind": "trajectory_match", **series, "equality": "bitwise", "guards": {"steps": 100}})
+    texts = {"id": "F-GRAPH-BWD-001", "title": "t", "judged_on": ["tiny"], "why": "w1", "if_fails": "f1"}
+    composed = Contract.model_validate(views.CONTRACT | {"claims": [{**texts, "kind": "composite", "parts": parts}]})
+    figures = {
+        "capture.status": Figure(value="FAIL"),
+        "trajectory_match.status": Figure(value="PASS"),
+        "trajectory_match.steps_differing": Figure(value=0, unit="steps"),
+    }
+    broken = verdict(
+        "F-GRAPH-BWD-001",
+        status=Status.FAIL,
+        reason="not_captured",
+        message="graphed was never captured",
+        figures=figures,
+        denominators={"trajectory_match.steps": 100},
+    )
+    [found] = claim_rows(view_with(broken, contracts=[composed]))
+    assert (found.figure, found.confidence) == ("Graphed was never captured", "")
