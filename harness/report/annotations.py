@@ -27,11 +27,12 @@ def github_annotations(view: ReportView) -> list[str]:
     room = AT_MOST - 1 if _untold(view, worst) else AT_MOST
     shown = worst if len(worst) <= room else worst[: room - 1]
     level = "error" if result.code else "warning"
-    lines = [_command(level, result.word, result.sentence)] if room < AT_MOST else []
+    planted = f"FIRE DRILL, {view.header.fault} planted: " if view.header.fault else ""
+    lines = [_command(level, planted + result.word, result.sentence)] if room < AT_MOST else []
     lines += [
         _command(
             "warning" if view.waiver(verdict) else "error",
-            f"{verdict.claim} on {verdict.workload}: {cards.word(view, verdict)}",
+            f"{planted}{verdict.claim} on {verdict.workload}: {cards.word(view, verdict)}",
             verdict.message,
         )
         for verdict in shown

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from report_views import header, verdict, view_of, view_with, waiver, whole_drill_view
+from report_views import header, planted, verdict, view_of, view_with, waiver, whole_drill_view
 
 from harness.judge.verdict import Status
 from harness.report.annotations import github_annotations
@@ -98,3 +98,8 @@ def test_waived_units_take_no_line_from_those_that_shut_the_gate() -> None:
 def test_a_unit_that_ended_like_the_run_does_not_stand_for_what_it_does_not_say(view: ReportView, first: str) -> None:
     lines = github_annotations(view)
     assert (lines[0], len(lines)) == (first, 2)
+
+
+def test_a_unit_in_which_a_fault_was_planted_says_so() -> None:
+    (line,) = github_annotations(planted(view_of(Status.FAIL)))
+    assert line == "::error title=FIRE DRILL%2C stale_batch planted%3A F-GRAPH-BWD-001 on w0%3A violated::message 0"
