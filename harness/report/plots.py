@@ -27,7 +27,7 @@ from harness.report.svg import (
     plain,
     reads_as,
 )
-from harness.report.text import label, number
+from harness.report.text import label, number, several
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,6 +78,7 @@ def difference(
     positive = values[np.isfinite(values) & (values > 0)]
     lowest = min([*limits, float(positive.min())] if len(positive) else limits, default=1.0)
     bottom = math.floor(math.log10(lowest)) - 1.0
+    wild = np.flatnonzero(~np.isfinite(values))
 
     def paint(axes: list[Axes]) -> None:
         axis = axes[0]
@@ -93,6 +94,8 @@ def difference(
             axis.axhline(height, color=FLOOR, lw=4.0, label=f"noise floor {number(floor)}")
         if first is not None:
             axis.axvline(first, color=INK, lw=1.0, ls=":", label=f"first differing step {first}")
+        if len(wild):
+            axis.axvline(float(wild[0]), color=LIMIT, lw=1.0, ls=":", label=f"not finite from step {wild[0]}")
         _decades(axis, bottom, max([*heights, *map(math.log10, tolerances)], default=bottom))
         axis.set(xlabel="step", ylabel="absolute difference")
         legend(axis)
@@ -203,8 +206,9 @@ def _difference_words(
     values: Doubles, tolerances: Sequence[float], floor: float | None, first: int | None, name: str
 ) -> str:
     finite = values[np.isfinite(values)]
-    largest = number(float(finite.max())) if len(finite) else "not finite"
+    largest, wild = number(float(finite.max())) if len(finite) else "not finite", len(values) - len(finite)
     text = f"Absolute difference by step, {label(name, 80)}: largest {largest}"
+    text += f", not finite at {several(wild, 'step')}" if wild and len(finite) else ""
     text += "".join(f", tolerance {tolerance:g}" for tolerance in tolerances)
     text += f", noise floor {number(floor)}" if floor is not None else ""
     return text + (f"; first differing step {first}." if first is not None else "; no step differs.")

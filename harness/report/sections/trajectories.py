@@ -16,7 +16,7 @@ from harness.report import plots
 from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
 from harness.report.decimate import Doubles, absolute_difference, first_differing, relative_difference
 from harness.report.plots_roles import Role
-from harness.report.text import line, several
+from harness.report.text import line, number, several
 from harness.report.view import ReportView
 
 ANCHOR = "trajectories"
@@ -175,13 +175,11 @@ def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
     first = first_differing(item.candidate, item.baseline)
     name, tolerances = item.name, sorted(item.tolerances)
     if first is None:
-        part.text.append(
-            f"{line(name)}: equal in every bit at {'all ' if len(values) != 1 else ''}{several(len(values), 'step')}."
-        )
+        part.text.append(f"{line(name)}: equal in every bit at {_steps(item)}.")
     for bound in sorted(item.relative):
-        apart = relative_difference(item.candidate, item.baseline).max()
-        allowed = f"{bound:g} times are allowed"
-        part.text.append(f"{line(name)}: apart by at most {apart:.3g} times the baseline's value; {allowed}.")
+        apart = number(float(relative_difference(item.candidate, item.baseline).max()))
+        allowed = f"{number(bound)} times are allowed"
+        part.text.append(f"{line(name)}: apart by at most {apart} times the baseline's value; {allowed}.")
     if first is not None:
         drawn = plots.difference(values, tolerances=tolerances, floor=item.floor, first=first, name=name)
         part.judged.append(JudgedPlot(drawn, frozenset(item.units)))
@@ -190,6 +188,15 @@ def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
     at = int(np.argmax(np.where(np.isfinite(values), values, -1.0))) if largest else None
     strictest = tolerances[0] if tolerances else None
     yield [name, len(values), first, largest, at, len(values) - len(finite), item.floor, strictest]
+
+
+def _steps(item: Comparison) -> str:
+    """The steps that were compared; where one series is shorter, that they are not all."""
+    ours, theirs = len(item.candidate), len(item.baseline)
+    both = several(min(ours, theirs), "step")
+    if ours != theirs:
+        return f"the {both} that both have, of {ours:,} and {theirs:,}"
+    return f"all {both}" if ours != 1 else both
 
 
 def _courses(curves: list[plots.Curve]) -> Table:

@@ -313,3 +313,32 @@ def test_a_gradient_that_is_not_finite_is_the_worst() -> None:
     part = gradients_of({"layers.0.w": 0.25, "layers.1.w": math.nan}, bounded("STRICT", 1e-5, 1.0))
     assert part.judged[0].plot.alt.endswith("the worst is not finite.")
     assert "1 of 2 compared tensors differs by what is not finite, which no plot shows." in part.text
+
+
+# --- trajectories: what is not finite, and what one arm alone has ---------------------------------------------------
+
+
+def compared(ours: list[float], theirs: list[float], **claim: Any) -> Part:
+    arms = {"graphed": [arm("graphed", ours)], "ungraphed": [arm("ungraphed", theirs)]}
+    run = run_evidence.RunEvidence("tiny-paired", "paired", arms)
+    found = trajectories.section(of(run, contracts=[contract(claims=[{**CONTRACT["claims"][0], **claim}])]))
+    assert found is not None
+    [part] = found.parts
+    return part
+
+
+def test_a_difference_that_is_not_finite_is_on_the_plot_and_in_its_words() -> None:
+    drawn = compared([2.0, 1.5, math.nan, 1.0], [2.0, 1.0, 1.0, 1.0]).judged[-1].plot
+    assert "largest 0.5, not finite at 1 step" in drawn.alt
+    assert "not finite from step 2" in drawn.body
+
+
+def test_equal_trajectories_of_unequal_length_are_not_equal_at_all_steps() -> None:
+    part = compared([2.0, 1.5], [2.0, 1.5, 1.0])
+    assert "graphed against ungraphed: equal in every bit at the 2 steps that both have, of 2 and 3." in part.text
+
+
+def test_a_relative_difference_is_not_rounded_to_its_bound() -> None:
+    part = compared([2.0, 1.10004], [2.0, 1.0], equality="within", max_relative_difference=0.1, max_abs_difference=None)
+    told = "graphed against ungraphed: apart by at most 0.10004 times the baseline's value; 0.1 times are allowed."
+    assert told in part.text
