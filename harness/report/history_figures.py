@@ -124,7 +124,6 @@ def _latest(judged: Sequence[DataFrame], group: DataFrame) -> Table:
         last = one.iloc[-1]
         gone = last_run[tuple(last[_NAMED])] != last["run"]
         unit = "" if last["unit"] == "step" else f" {last['unit']}"
-        low, high = one["value"].min(), one["value"].max()
         rows.append(
             [
                 _unit(last["claim"], last["workload"], last["mechanism"]),
@@ -134,11 +133,21 @@ def _latest(judged: Sequence[DataFrame], group: DataFrame) -> Table:
                 last["demand"] or "–",
                 f"{last['status']} in {line(last['run'], 60)}, later runs have none" if gone else last["status"],
                 len(set(one["run"])),
-                "the same in all" if low == high else f"{number(float(low))} to {number(float(high))}",
+                _range([float(value) for value in one["value"]]),
             ]
         )
     columns = ["claim", "figure", "latest", "interval", "demand", "verdict", "runs", "over all runs"]
     return table("Judged figures, the latest run's", columns, rows, shown=ROWS)
+
+
+def _range(values: Sequence[float]) -> str:
+    """Of one figure over its runs; how often it was no number is said, for no range has that in it."""
+    known = [value for value in values if not math.isnan(value)]
+    missing = f"NaN in {counted(len(values) - len(known), 'run')}" if len(known) < len(values) else ""
+    if not missing and min(known) == max(known):
+        return "the same in all"
+    ends = f"{number(min(known))} to {number(max(known))}" if known else ""
+    return ", ".join(part for part in (ends, missing) if part)
 
 
 def _part(one: DataFrame) -> Part:

@@ -368,3 +368,9 @@ def test_other_figures_are_of_one_contract_and_one_machine() -> None:
         contracts=[known.model_copy(update={"id": "another-v1"})],
     )
     assert "host load" not in others(run_of(1, 1.3), replace(second, view=renamed))
+
+
+def test_a_figure_that_was_no_number_in_a_run_is_not_the_same_in_all() -> None:
+    first, second = run_of(1, 1.3), run_of(2, math.nan, status=Status.FAIL)
+    assert "the same in all" not in words(first, second)
+    assert "1.3 to 1.3, NaN in 1 run" in words(first, second)
