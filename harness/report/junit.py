@@ -8,6 +8,7 @@ from harness.errors import ExitCode
 from harness.judge.verdict import Status, Verdict
 from harness.report.advice import advice
 from harness.report.headline import HELD, Headline, headline, of_the_whole
+from harness.report.sections.kill_matrix import survived
 from harness.report.text import clean, figure, line, sentence
 from harness.report.view import ReportView
 from harness.run_directory.shards import name_of
@@ -59,7 +60,9 @@ def _show(root: ET.Element, view: ReportView, result: Headline) -> None:
         return
     suite = _suite(root, "the run as a whole", result)
     case = ET.SubElement(suite, "testcase", classname="run", name=result.word, time="0")
-    ET.SubElement(case, tag, message=line(result, MESSAGE))
+    ended = ET.SubElement(case, tag, message=line(result, MESSAGE))
+    if lived := survived(view):
+        ended.text = clean("\n".join(lived), BODY)
     _count(suite)
 
 

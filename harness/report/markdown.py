@@ -11,12 +11,13 @@ from harness.report.advice import Advice, advice, telling_figures
 from harness.report.headline import headline, undecided
 from harness.report.run_parts import notes, rows
 from harness.report.sections import closing
+from harness.report.sections.kill_matrix import survived
 from harness.report.text import figure, line, sentence, words
 from harness.report.view import ReportView
 
 # GitHub refuses a step summary above 1 MiB as a whole.
 LIMIT_BYTES = 1_000_000
-GROUPS = 20  # reasons of undecided units that are listed
+GROUPS = 20  # reasons of undecided units, and faults that survived, that are listed
 TOLD = (Status.FAIL, Status.ERROR, Status.INCONCLUSIVE)
 _SIGNIFICANT = re.compile(r"([\\`*_{}\[\]<>()#+!|~$&@:])")
 
@@ -59,6 +60,10 @@ def _head(view: ReportView) -> str:
     ]
     left = sum(len(group.units) for group in open_groups[GROUPS:])
     groups += [f"- {left} not decided for other reasons"] if left else []
+    lived = survived(view)
+    listed_of_drill = [f"- survived: {escape(each, 500)}" for each in lived[:GROUPS]]
+    listed_of_drill += [f"- {len(lived) - GROUPS} more survived"] if lived[GROUPS:] else []
+    groups = [*listed_of_drill, *groups]
     listed = "\n".join(groups) + "\n\n" if groups else ""
     parts = _parts(view)
     header = "| verdict | claim | workload | what was seen |\n| --- | --- | --- | --- |\n" if view.verdicts else ""

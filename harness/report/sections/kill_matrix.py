@@ -272,6 +272,15 @@ def _survivors(record: DrillRecord) -> Table | None:
     return table("What survived", columns, rows, shown=LISTED) if rows else None
 
 
+def survived(view: ReportView) -> list[str]:
+    """The faults of a whole drill that survived, a line each, for what has no matrix."""
+    rows = view.drill.survivors if view.drill is not None and view.of_controls else []
+    return [
+        f"{row.fault} in {row.claim} on {row.workload}: expected {_triple(row.expected)}, seen {_triple(row.seen)}"
+        for row in rows
+    ]
+
+
 def _others(record: DrillRecord) -> Table | None:
     """Of a killed fault what was seen is what was expected."""
     killed = [row for row in record.rows if row.killed]

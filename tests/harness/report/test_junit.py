@@ -147,3 +147,8 @@ def test_a_unit_that_ended_like_the_run_does_not_stand_for_what_it_does_not_say(
     messages = [found.get("message") for found in parsed(view).iter(tag)]
     assert str(headline(view)) in messages
     assert len(messages) == 2
+
+
+def test_a_fault_that_survived_is_named_in_the_case_of_the_run() -> None:
+    [failure] = parsed(whole_drill_view(killed=[True, False])).iter("failure")
+    assert (failure.text or "").startswith("fault1 in F-GRAPH-BWD-001 on tiny: expected ")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from report_views import drill_view, full_view, header, listing_two, verdict, view_of, view_with
+from report_views import drill_view, full_view, header, listing_two, verdict, view_of, view_with, whole_drill_view
 
 from harness.judge.verdict import Status
 from harness.report.markdown import escape, render_markdown
@@ -82,3 +82,14 @@ def test_reasons_beyond_those_that_are_listed_are_counted() -> None:
     text = render_markdown(view_of(*[Status.NOT_RUN] * 23))
     assert text.count(" not decided: ") == 20
     assert "- 3 not decided for other reasons\n" in text
+
+
+def test_a_fault_that_survived_is_named_with_what_was_seen() -> None:
+    text = render_markdown(whole_drill_view(killed=[True, False]))
+    [line] = [line for line in text.splitlines() if "survived:" in line]
+    assert line.startswith("- survived: fault1 in F-GRAPH-BWD-001 on tiny\\: expected FAIL differs ")
+    assert ", seen " in line
+    many = render_markdown(whole_drill_view(killed=[False] * 23))
+    assert many.count("\n- survived: ") == 20
+    assert "\n- 3 more survived\n" in many
+    assert "- survived" not in render_markdown(whole_drill_view(killed=[True]))
