@@ -144,7 +144,7 @@ def _of_few_kinds(points: Sequence[tuple[int, str, float]]) -> list[tuple[int, s
     if len(worst) <= len(SERIES):
         return list(points)
     least = sorted(worst, key=lambda kind: -worst[kind])[len(SERIES) - 1 :]
-    together = f"{len(least)} other kinds"
+    together = several(len(least), "other kind")
     named = [point for point in points if point[1] not in least]
     return [*named, *((layer, together, value) for layer, kind, value in points if kind in least)]
 

@@ -178,7 +178,7 @@ def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
         part.text.append(f"{line(name)}: equal in every bit at {_steps(item)}.")
     for bound in sorted(item.relative):
         apart = number(float(relative_difference(item.candidate, item.baseline).max()))
-        allowed = f"{number(bound)} times are allowed"
+        allowed = f"{bound:g} times are allowed"
         part.text.append(f"{line(name)}: apart by at most {apart} times the baseline's value; {allowed}.")
     if first is not None:
         drawn = plots.difference(values, tolerances=tolerances, floor=item.floor, first=first, name=name)
