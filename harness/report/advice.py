@@ -234,6 +234,6 @@ def _words(asked: Sequence[str]) -> tuple[list[str], list[str]]:
         option, equals, value = word.partition("=")
         if option not in _FLAGS and not equals:
             value = next(words, "")
-        if option in _KEPT:
+        if option in _KEPT or (option == "--fault" and asked[1] == "verify"):  # units of a drill are its controls
             kept += [option, value]
     return paths, kept

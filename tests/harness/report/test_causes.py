@@ -257,6 +257,14 @@ def test_the_command_has_the_names_of_the_unit_quoted_for_a_shell(code: str, ask
     assert command_for(item, shlex.split(asked)) == command
 
 
+@pytest.mark.parametrize(("command", "again"), [("verify", " --fault stale_batch"), ("drill", "")])
+def test_a_unit_in_which_a_fault_was_planted_is_repeated_with_it(command: str, again: str) -> None:
+    """Without it, the unit would be another; those of a drill are its controls."""
+    item = verdict("C", status=Status.ERROR, reason="worker_exception")
+    found = command_for(item, ["harness", command, "contracts", "--fault", "stale_batch"])
+    assert found == f"harness verify contracts{again} --claim C --workload tiny"
+
+
 def test_the_figures_of_the_part_that_failed_come_first() -> None:
     claim = contract_of(
         {"id": "BOTH", "kind": "composite", "parts": [PART_OF_TWO, {"kind": "capture", "candidate": "graphed"}]}
