@@ -165,7 +165,9 @@ class ClaimDrilled(Record):
 
 
 def drilled_claims(records: Sequence[DrillRecord], contracts: Mapping[str, str]) -> list[ClaimDrilled]:
-    """For the claims of these contracts, SHA-256 digests by id; the newest of the records, oldest first, counts."""
+    """For the claims of these contracts, SHA-256 digests by id; the newest of the records, oldest first, counts that
+    planted any of a claim's faults.
+    """
     found: dict[tuple[str, str], ClaimDrilled] = {}
     for record in records:
         of_this_text = {name for name, digest in record.contracts.items() if contracts.get(name) == digest}
@@ -173,6 +175,8 @@ def drilled_claims(records: Sequence[DrillRecord], contracts: Mapping[str, str])
         units = [*planted, *((left.contract, left.claim) for left in record.not_run)]
         for contract, claim in dict.fromkeys(unit for unit in units if unit[0] in of_this_text):
             unit = (contract, claim)
+            if unit in found and found[unit].planted and unit not in planted:
+                continue  # a machine that can plant none of them says nothing of what another one planted
             found[unit] = ClaimDrilled(
                 contract=contract,
                 claim=claim,

@@ -44,3 +44,14 @@ def test_a_run_notes_the_drills_that_lie_beside_it(tmp_path: Path) -> None:
     begun = header(digests={"contracts": TEXT, "source": "0f" * 32})
     assert counts(with_earlier_runs(begun, tmp_path).drilled) == [(1, 2, 0)]
     assert with_earlier_runs(begun, tmp_path / "elsewhere").drilled == []
+
+
+def test_a_later_drill_that_planted_nothing_hides_no_survivor() -> None:
+    """On a machine without a GPU most faults are not run."""
+    gpu, cpu = drilled(killed=[True, False]), drilled(killed=[], not_run=2)
+    left = [one.model_copy(update={"fault": f"fault{at}"}) for at, one in enumerate(cpu.not_run)]
+    assert counts(drilled_claims([gpu, cpu.model_copy(update={"not_run": left})], TEXT)) == [(1, 2, 0)]
+
+
+def test_where_no_drill_planted_any_the_newest_says_so() -> None:
+    assert counts(drilled_claims([drilled(killed=[], not_run=3), drilled(killed=[], not_run=2)], TEXT)) == [(0, 0, 2)]
