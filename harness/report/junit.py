@@ -6,6 +6,7 @@ from xml.etree import ElementTree as ET
 
 from harness.errors import ExitCode
 from harness.judge.verdict import Status, Verdict
+from harness.numbers import counted
 from harness.report.advice import advice
 from harness.report.headline import HELD, Headline, headline, of_the_whole
 from harness.report.sections.kill_matrix import survived
@@ -16,6 +17,7 @@ from harness.run_directory.shards import name_of
 # Attributes stay short: some readers keep them in memory for every build, or cut them at 255.
 MESSAGE = 240
 BODY = 2000
+FIGURES = 60  # of a case
 
 
 def render_junit(view: ReportView) -> str:
@@ -76,9 +78,12 @@ def _case(suite: ET.Element, view: ReportView, verdict: Verdict) -> None:
     for key, value in facts.items():
         if value:
             ET.SubElement(properties, "property", name=key, value=line(value, MESSAGE))
-    for key, number in list(verdict.figures.items())[:60]:
+    for key, number in list(verdict.figures.items())[:FIGURES]:
         ET.SubElement(properties, "property", name=line(key, 80), value=line(figure(number), MESSAGE))
-    for key, count in list(verdict.denominators.items())[:60]:
+    if (left := len(verdict.figures) - FIGURES) > 0:
+        told = f"{counted(left, 'figure')} more, in verdicts.json"
+        ET.SubElement(properties, "property", name="left out", value=told)
+    for key, count in list(verdict.denominators.items())[:FIGURES]:
         ET.SubElement(properties, "property", name=f"denominator.{line(key, 60)}", value=str(count))
     _result(case, view, verdict)
 

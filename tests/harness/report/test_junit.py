@@ -152,3 +152,12 @@ def test_a_unit_that_ended_like_the_run_does_not_stand_for_what_it_does_not_say(
 def test_a_fault_that_survived_is_named_in_the_case_of_the_run() -> None:
     [failure] = parsed(whole_drill_view(killed=[True, False])).iter("failure")
     assert (failure.text or "").startswith("fault1 in F-GRAPH-BWD-001 on tiny: expected ")
+
+
+def test_figures_beyond_those_that_are_properties_are_counted() -> None:
+    many = {f"ratio.process_{place}": Figure(value=1.0, unit="x") for place in range(64)}
+    [case] = parsed(view_with(verdict("F", figures={**many, "mean_ratio": Figure(value=1.0)}))).iter("testcase")
+    properties = {one.get("name"): one.get("value") for one in case.iter("property")}
+    assert properties["left out"] == "5 figures more, in verdicts.json"
+    [case] = parsed(view_with(verdict("F"))).iter("testcase")
+    assert "left out" not in {one.get("name") for one in case.iter("property")}
