@@ -72,12 +72,16 @@ def table(
     *,
     folded: bool = False,
     shown: int = ROWS_SHOWN,
+    cell: int = CELL,
 ) -> Table:
-    """A table of any values: numbers are formatted and right-aligned, texts bounded, rows capped and counted."""
+    """A table of any values: numbers are formatted and right-aligned, texts bounded, rows capped and counted.
+
+    cell: characters of a text; more where a cell holds a sentence or a list that must be read whole.
+    """
     numeric = frozenset(
         column
         for column in range(len(columns))
         if rows and all(isinstance(row[column], int | float | None) for row in rows)
     )
-    cells = [[line(cell, CELL) if isinstance(cell, str) else number(cell) for cell in row] for row in rows[:shown]]
+    cells = [[line(value, cell) if isinstance(value, str) else number(value) for value in row] for row in rows[:shown]]
     return Table(line(caption, 300), list(columns), cells, numeric, folded, max(0, len(rows) - shown))

@@ -27,6 +27,7 @@ LEGEND = {
 }
 FILLED = 0.5  # least share of a table's cells that are planned
 LISTED = 300  # rows of a table of faults
+WHOLE = 1200  # characters of a cell that must be read whole, as a card's message has
 REASONS = 5  # why faults were not run, that are named
 _UPSTREAM = {True: "would pass it", False: "catches it", None: "–"}
 
@@ -253,7 +254,7 @@ def _upstream(view: ReportView, contract: str, rows: Sequence[Row]) -> Table | N
         passes = [f"{len(passed)} of {len(own)}", ", ".join(passed) or "none"]
         listed.append([claim, demanded or "the claim's tolerance, without its equality in bits", *passes])
     columns = ["claim", "upstream demands", "would pass", "faults that it would pass"]
-    return table("Upstream's number alone", columns, listed, folded=True) if listed else None
+    return table("Upstream's number alone", columns, listed, folded=True, cell=WHOLE) if listed else None
 
 
 def _survivors(record: DrillRecord) -> Table | None:
@@ -269,7 +270,7 @@ def _survivors(record: DrillRecord) -> Table | None:
         for row in record.survivors
     ]
     columns = ["survivor", "claim", "expected", "seen", "the judge's message", "upstream's number alone"]
-    return table("What survived", columns, rows, shown=LISTED) if rows else None
+    return table("What survived", columns, rows, shown=LISTED, cell=WHOLE) if rows else None
 
 
 def survived(view: ReportView) -> list[str]:

@@ -151,7 +151,7 @@ def test_of_a_claim_of_parts_the_dots_are_those_of_one_part() -> None:
 def test_a_part_that_held_does_not_say_why_another_is_violated() -> None:
     """Where no figure says why a part is violated, the message does."""
     series = {key: views.CONTRACT["claims"][0][key] for key in ("candidate", "baseline", "max_abs_difference")}
-    parts = [{"kind": "capture", "candidate": "graphed"}]
+    parts: list[dict[str, Any]] = [{"kind": "capture", "candidate": "graphed"}]
     parts.append({"kind": "trajectory_match", **series, "equality": "bitwise", "guards": {"steps": 100}})
     texts = {"id": "F-GRAPH-BWD-001", "title": "t", "judged_on": ["tiny"], "why": "w1", "if_fails": "f1"}
     composed = Contract.model_validate(views.CONTRACT | {"claims": [{**texts, "kind": "composite", "parts": parts}]})

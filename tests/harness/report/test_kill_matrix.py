@@ -197,3 +197,18 @@ def test_reasons_that_are_not_named_are_counted() -> None:
     told = matrix(replace(view, drill=view.drill.model_copy(update={"not_run": left}))).left_out
     assert told[0].startswith("Not run, 3: needs_cuda: reason 6")
     assert told[-1] == "Not run, 2: for 2 other reasons."
+
+
+def test_every_fault_that_upstream_would_pass_is_named() -> None:
+    faults = [f"a_fault_with_a_long_name_{place}" for place in range(20)]
+    [contract] = matrix(drill_of(*(row(FIRST, fault, upstream=True) for fault in faults))).contracts
+    assert contract.upstream is not None
+    assert contract.upstream.rows[0][-1] == ", ".join(faults)
+
+
+def test_the_judges_message_on_a_survivor_is_whole() -> None:
+    message = "the losses of step 7 lie apart " * 20
+    survivor = row(FIRST, "alive", killed=False).model_copy(update={"message": message})
+    found = matrix(drill_of(survivor)).survivors
+    assert found is not None
+    assert message.strip() in found.rows[0]
