@@ -10,10 +10,12 @@ from pydantic import BaseModel
 from harness.evidence.base import Scalar
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import ArmFailed
-from harness.report.blocks import Part, Section, Table, table
+from harness.report.blocks import CELL, Part, Section, Table, table
 from harness.report.text import clean, line, listing, number
 from harness.report.view import ReportView
 from harness.run_directory.bundle import Header
+
+NAMES = 6000  # characters of the claims, workloads or tags of a narrowed run, which stand nowhere else on the page
 
 
 def unchecked(view: ReportView) -> Section | None:
@@ -66,7 +68,9 @@ def _fingerprint(header: Header, *, folded: bool = False) -> list[Table]:
     for title, record in records.items():
         facts = [[path, value if isinstance(value, str) else number(value)] for path, value in flatten(record).items()]
         if facts:
-            tables.append(table(title, ["", "value"], facts, shown=80, folded=folded or record is header.digests))
+            long = NAMES if record is header.narrowed else CELL
+            hidden = folded or record is header.digests
+            tables.append(table(title, ["", "value"], facts, shown=80, folded=hidden, cell=long))
     return tables
 
 

@@ -342,3 +342,12 @@ def test_a_relative_difference_is_not_rounded_to_its_bound() -> None:
     part = compared([2.0, 1.10004], [2.0, 1.0], equality="within", max_relative_difference=0.1, max_abs_difference=None)
     told = "graphed against ungraphed: apart by at most 0.10004 times the baseline's value; 0.1 times are allowed."
     assert told in part.text
+
+
+def test_every_claim_of_a_narrowed_run_is_named_in_its_records() -> None:
+    """The headline names the first few: the records have all."""
+    claims = [f"A-CLAIM-{place}" for place in range(60)]
+    section = closing.environment(small_view(header=header(narrowed={"claims": claims})))
+    assert section is not None
+    [narrowed] = [table for part in section.parts for table in part.tables if table.caption == "Narrowed"]
+    assert narrowed.rows == [["claims", ", ".join(claims)]]
