@@ -18,7 +18,19 @@ from harness.judge.context import Context
 from harness.judge.sheet import Sheet, number, settle, some
 from harness.judge.verdict import Judgement
 
-UNIT_ROUNDOFF = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+# Of every floating-point type of torch's, since an output may be of another one than those that a claim has bounds for.
+# Other types hold whole numbers, and round nothing.
+UNIT_ROUNDOFF = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e4m3fnuz": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+    "float8_e5m2fnuz": 2.0**-3,
+    "float8_e8m0fnu": 2.0**-1,
+}
 
 
 def judge(part: KernelMatch, context: Context, sheet: Sheet) -> Judgement:
@@ -169,15 +181,17 @@ def _require_as_good_as_peer(part: KernelMatch, cases: list[KernelCase], sheet: 
 
 
 def _over_peer(operation: str, dtype: str, several: list[PeerErrors]) -> float:
-    """Largest error of the kernel over the largest of its peer, which counts as a unit roundoff at least.
+    """Largest error of the kernel over the largest of its peer, which counts as a unit roundoff at least: infinite over
+    none, where a type rounds nothing.
 
     A case in which the peer gives something that is not finite shows nothing, and is left out.
     """
     sound = [errors for errors in several if math.isfinite(errors.vs_fp64)]
     if not sound:
         settle(reasons.PEER_MISSING, f"the peer of {operation} {dtype} is finite in no case")
-    theirs = max(UNIT_ROUNDOFF[dtype], *(errors.vs_fp64 for errors in sound))
-    return max(errors.own_vs_fp64 for errors in sound) / theirs
+    ours = max(errors.own_vs_fp64 for errors in sound)
+    theirs = max(UNIT_ROUNDOFF.get(dtype, 0.0), *(errors.vs_fp64 for errors in sound))
+    return ours / theirs if theirs else (math.inf if ours else 0.0)
 
 
 def _require_demands(demands: KernelDemands, evidence: KernelMatchEvidence, sheet: Sheet) -> None:

@@ -88,6 +88,11 @@ def errs_in(dtype: str) -> dict[str, Any]:
     return {**case, "terms": {each: errors(vs_fp64=0.5 if each == dtype else 1e-6) for each in case["terms"]}}
 
 
+def of_type(dtype: str, own: float, theirs: float) -> dict[str, Any]:
+    """A bfloat16 case whose output, and the peer's, is of another type."""
+    return {"outputs": {"product": dtype}, "terms": {dtype: errors()}, "peer": peer(dtype, own, theirs)}
+
+
 def demanding(**demands: int) -> dict[str, Any]:
     return {"demands": demands}
 
@@ -217,6 +222,15 @@ MATCH_CASES = [
         lambda: in_terms(cases=beside_peers({"own": 5e-6, "theirs": 1e-6}, {"theirs": math.inf})),
     ),
     Case("a peer that is never finite", "peer_missing", lambda: in_terms(cases=beside_peers({"theirs": math.inf}))),
+    Case("a peer of float64", "held", lambda: in_terms(last=of_type("float64", 2e-16, 1e-16))),
+    Case("worse than a peer of float64", "exceeds_peer", lambda: in_terms(last=of_type("float64", 2e-12, 1e-16))),
+    Case(
+        "a peer of 8 bits that errs less than a rounding",
+        "held",
+        lambda: in_terms(last=of_type("float8_e4m3fn", 0.05, 0.0)),
+    ),
+    Case("a peer of whole numbers", "held", lambda: in_terms(last=of_type("int32", 0.0, 0.0))),
+    Case("worse than a peer of whole numbers", "exceeds_peer", lambda: in_terms(last=of_type("int32", 1e-6, 0.0))),
     Case(
         "a peer of narrower inputs that errs more",
         "exceeds_peer",
