@@ -90,7 +90,7 @@ class Judged(Strict):
     broken_by: ClassVar[Mapping[str, Demand]] = {}
     """Every field that can turn PASS into FAIL, by its path, with what the judge says then."""
     asks_nothing: ClassVar[Mapping[str, float]] = {}
-    """Of fields of `broken_by`, by their path, the value that every run meets."""
+    """By the path of a demand, or of a limit to what a measurement may show, the value that every run meets."""
     no_demand: ClassVar[Mapping[str, str]] = {}
     """Every other field, by its path, with why it can turn no PASS into FAIL. A path covers what lies below it."""
 

@@ -48,6 +48,7 @@ class RanksAgree(OverRanks):
         "graph_collectives_at_least": Demand(("collectives_missing_in_graph",)),
         "share_at_most": Demand(("share_exceeded",)),
     }
+    asks_nothing: ClassVar = {"share_at_most": 1.0}
     no_demand: ClassVar = {"candidate": "names an arm"}
 
     def step_counts(self) -> dict[str, int | None]:

@@ -50,6 +50,7 @@ class Capture(Judged):
         "outside_share_at_most": Demand(("work_outside_graphs",)),
         "outside_operations_at_most": Demand(("work_outside_graphs",)),
     }
+    asks_nothing: ClassVar = {"outside_share_at_most": 1.0}
     no_demand: ClassVar = {"candidate": "names an arm", "per_shape": "the unit of the number of captures"}
 
     def asks_the_device(self) -> bool:
@@ -60,7 +61,7 @@ class Capture(Judged):
     def can_bite(self, path: str) -> bool:
         if path in ("outside_share_at_most", "outside_operations_at_most"):
             # a traced replay is bounded by its own operations; of several captures their number tells first
-            return self.mechanism == "cuda_graph" and self.captures == 1
+            return self.mechanism == "cuda_graph" and self.captures == 1 and super().can_bite(path)
         # a graph without a node is an empty capture, whatever is demanded
         return super().can_bite(path) and not (path == "nodes_at_least" and self.nodes_at_least == 1)
 

@@ -81,6 +81,7 @@ class ThroughputRatio(Judged):
         "at_least": Demand(("too_slow",)),
         "trajectory": Demand(("differs", "exceeds_tolerance")),
     }
+    asks_nothing: ClassVar = {"limits.throttled_share": 1.0, "limits.baseline_idle_share": 1.0}
     no_demand: ClassVar = {
         "candidate": "names an arm",
         "baseline": "names an arm",

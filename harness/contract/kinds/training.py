@@ -303,6 +303,7 @@ class GradientMatch(Judged):
         "clipped_norm.relative_rounding": Demand(("clipped_norm_exceeded",)),
         "clip_active_steps": Demand(("vacuous_clip_inactive",)),
     }
+    asks_nothing: ClassVar = {"clip_active_steps": 0}
     no_demand: ClassVar = {
         "candidate": "names an arm",
         "baseline": "names an arm",
@@ -310,8 +311,6 @@ class GradientMatch(Judged):
     }
 
     def can_bite(self, path: str) -> bool:
-        if path == "clip_active_steps" and self.clip_active_steps == 0:
-            return False
         return bites_by_equality(path, self.equality) and super().can_bite(path)
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.contract.claims import parts_of
 from harness.contract.load import load_contract
 from harness.errors import SystemResolutionError
 from harness.kinds import BUILT_IN
@@ -161,6 +162,48 @@ def test_a_long_replay_of_one_batch(toy: Toy) -> None:
     claim = "  - id: TOY-002\n    title: t\n    kind: long_replay\n    candidate: fast\n    baseline: plain\n"
     [finding] = _findings(toy(claim=f"{claim}    steps: 10\n    distinct_batches: 1\n"))
     assert finding == Finding("warning", "toy.yaml:30:23", f"`distinct_batches: 1` {EVERY_RUN}")
+
+
+GRADIENTS = "  - {id: TOY-002, title: t, kind: gradient_match, candidate: fast, steps: [0], "
+CLIPPED = "clipped_norm: {at_most: 1, relative_rounding: 0}, clip_active_steps: 0, "
+SPEED = "kind: throughput_ratio, candidate: fast, baseline: plain, at_least: 1.1, trajectory: TOY-001, "
+REST = "judged_on: [small], why: w, if_fails: i, falsified_by: [missing_run]}\n"
+
+
+@pytest.mark.parametrize(
+    ("claim", "said"),
+    [
+        (GRADIENTS + CLIPPED, "clip_active_steps: 0"),
+        (
+            "  - {id: TOY-002, title: t, kind: capture, candidate: fast, outside_share_at_most: 1.0, ",
+            "outside_share_at_most: 1.0",
+        ),
+        (
+            "  - {id: TOY-002, title: t, kind: capture, mechanism: cuda_graph, candidate: fast, "
+            "outside_share_at_most: 1.0, ",
+            "outside_share_at_most: 1.0",
+        ),
+        (
+            "  - {id: TOY-002, title: t, kind: ranks_agree, candidate: two, steps: 10, share_at_most: 1.0, ",
+            "share_at_most: 1.0",
+        ),
+        (
+            f"  - {{id: TOY-002, title: t, {SPEED}limits: {{baseline_idle_share: 1.0}}, ",
+            "limits.baseline_idle_share: 1.0",
+        ),
+        (f"  - {{id: TOY-002, title: t, {SPEED}limits: {{throttled_share: 1.0}}, ", "limits.throttled_share: 1.0"),
+    ],
+)
+def test_a_number_that_every_run_meets(toy: Toy, claim: str, said: str) -> None:
+    path = toy("waiting: {capture: none, wait: true}", "waiting: {capture: none, wait: true}\n  two: {ranks: 2}")
+    path.write_text(path.read_text() + claim + REST)
+    found = [each for each in lint(load_contract(path), _describe) if EVERY_RUN in each.message]
+    assert [each.message for each in found] == [f"`{said}` {EVERY_RUN}"]
+    [number] = [part.value_at(said.partition(":")[0]) for part in parts_of(load_contract(path).contract.claims[1])]
+    assert all(
+        f"breaks `{said.partition(':')[0]}` ({number})" not in each.message
+        for each in lint(load_contract(path), _describe)
+    )
 
 
 def test_a_named_choice_fits(toy: Toy) -> None:
