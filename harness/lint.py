@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING, Literal
 
 from harness.contract.claims import AnyPart, CompositeClaim, parts_of
@@ -148,8 +149,8 @@ def _claims(
             if not has_judge(part.kind):
                 message = f"judge_missing: nothing judges '{part.kind}' yet, so '{claim.id}' will be NOT_RUN"
                 yield Finding("warning", loaded.where(*here, "kind"), message)
-            if message := _twin_arms(loaded, part):
-                yield Finding("warning", loaded.where(*here, "candidate"), message)
+            for field, message in _twin_arms(loaded, part):
+                yield Finding("warning", loaded.where(*here, *field.split(".")), message)
             for path in part.idle():
                 asked = f"`{path}: {part.value_at(path)}` asks for nothing"
                 message = f"{asked}, since every run meets it: leave it out, or demand more"
@@ -244,15 +245,17 @@ def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[F
     return findings
 
 
-def _twin_arms(loaded: LoadedContract, part: AnyPart) -> str:
-    """Two names for one arm compare an arm with itself."""
-    candidate, baseline = (part.arms().get(field) for field in ("candidate", "baseline"))
-    if candidate is None or baseline is None:
-        return ""
-    arms = loaded.contract.arms
-    if arms[candidate] != arms[baseline]:
-        return ""
-    return (
-        f"arms '{candidate}' and '{baseline}' have the same settings: `harness verify --baseline REF` "
-        "compares two commits by them; without it the claim is not run"
-    )
+def _twin_arms(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str]]:
+    """Two names for one arm compare an arm with itself: the field that names it, and what to say. The control of `ends`
+    is the baseline once more, as it has to be.
+    """
+    named = [(field, arm) for field, arm in part.arms().items() if field != "ends.control"]
+    for (first, one), (second, other) in combinations(named, 2):
+        if not loaded.contract.same_settings(one, other):
+            continue
+        same = f"arms '{one}' and '{other}' have the same settings"
+        if (first, second) == ("candidate", "baseline"):
+            by_commits = "`harness verify --baseline REF` compares two commits by them; without it the claim is not run"
+            yield first, f"{same}: {by_commits}"
+        else:
+            yield second, f"{same}: `{second}` is `{first}` by another name, and shows nothing"

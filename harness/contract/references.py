@@ -93,7 +93,7 @@ def _control_of_ends(contract: Contract, part: AnyPart, path: Path) -> Iterator[
     arms = {name: contract.arms[arm] for name, arm in named.items() if arm in contract.arms}
     if "ends.control" not in named or len(arms) < len(named):
         return
-    if arms["ends.control"] != arms["baseline"]:
+    if not contract.same_settings(named["ends.control"], named["baseline"]):
         rule = "the control of `ends` has the baseline's settings"
         got = f"'{named['ends.control']}' has others than '{named['baseline']}'"
         yield Problem((*path, "ends", "control"), rule, got, "the harness starts it a rounding away by itself")

@@ -137,6 +137,13 @@ class Contract(Strict):
         """Who answers for the claim."""
         return claim.owner or self.owner
 
+    def same_settings(self, first: str, second: str) -> bool:
+        """Whether two arms are one by two names: an arm that names the contract's system itself trains no other one."""
+        one, other = self.arms[first], self.arms[second]
+        return one == other.model_copy(update={"system": one.system}) and (one.system or self.system) == (
+            other.system or self.system
+        )
+
     def systems(self) -> list[str]:
         """The system under test, then those that arms name as their own; each once."""
         return list(dict.fromkeys([self.system, *(arm.system for arm in self.arms.values() if arm.system)]))

@@ -101,7 +101,7 @@ def _with_itself(contract: Contract, part: AnyPart) -> Obstacle | None:
     """Two arms of equal settings differ by their commits alone."""
     arms = part.arms()
     candidate, baseline = arms.get(part.candidate_path), arms["baseline"]
-    if candidate is None or contract.arms[candidate] != contract.arms[baseline]:
+    if candidate is None or not contract.same_settings(candidate, baseline):
         return None
     message = (
         f"arms {candidate} and {baseline} have the same settings: name a commit for {baseline} with --baseline REF"

@@ -179,8 +179,10 @@ REST = "judged_on: [small], why: w, if_fails: i, falsified_by: [missing_run]}\n"
             "outside_share_at_most: 1.0",
         ),
         (
-            "  - {id: TOY-002, title: t, kind: capture, mechanism: cuda_graph, candidate: fast, "
-            "outside_share_at_most: 1.0, ",
+            (
+                "  - {id: TOY-002, title: t, kind: capture, mechanism: cuda_graph, candidate: fast, "
+                "outside_share_at_most: 1.0, "
+            ),
             "outside_share_at_most: 1.0",
         ),
         (
@@ -204,6 +206,52 @@ def test_a_number_that_every_run_meets(toy: Toy, claim: str, said: str) -> None:
         f"breaks `{said.partition(':')[0]}` ({number})" not in each.message
         for each in lint(load_contract(path), _describe)
     )
+
+
+ACCURACY = "gradient_seeds: [0], gradient_steps: [0], median_gradient_ratio_at_most: 1.2, gradient_ratio_at_most: 2, "
+LOSSES = "loss_seeds: [0], loss_steps: 10, loss_ratio_at_most: 1.2, "
+ERRORS = "steps: 10, max_evaluation_error: 0.1, times_yardstick: 2, max_update_error: 0.1, "
+EFFECT = "guards: {steps: 10, training_effect: {control: again, last: 5, at_least: 0.1}}"
+
+
+@pytest.mark.parametrize(
+    ("claim", "pair"),
+    [
+        ("kind: step_accuracy, candidate: plain, peer: again, reference: fast, " + ACCURACY + LOSSES, "plain"),
+        ("kind: step_accuracy, candidate: fast, peer: plain, reference: again, " + ACCURACY + LOSSES, "plain"),
+        ("kind: step_match, candidate: plain, reference: again, yardstick: fast, " + ERRORS, "plain"),
+        (
+            (
+                "kind: evaluation, candidate: plain, plain: again, every: 5, evaluations: 2, steps: 10, "
+                "max_relative_difference: 0.1, "
+            ),
+            "plain",
+        ),
+        ("kind: host_syncs, candidate: {arm: plain, at_most: 2}, control: {arm: again, exactly: 2}, ", "plain"),
+        (
+            (
+                "kind: trajectory_match, candidate: fast, baseline: plain, equality: bitwise, max_abs_difference: 0.1, "
+                f"{EFFECT}, "
+            ),
+            "plain",
+        ),
+    ],
+)
+def test_an_arm_that_is_another_one_by_another_name(toy: Toy, claim: str, pair: str) -> None:
+    arms = "waiting: {capture: none, wait: true}"
+    path = toy(arms, f"{arms}\n  again: {{capture: none, system: 'toy.system:Toy'}}")
+    path.write_text(f"{path.read_text()}  - {{id: TOY-002, title: t, {claim}{REST}")
+    found = [each for each in lint(load_contract(path), _describe) if "same settings" in each.message]
+    assert [each.level for each in found] == ["warning"]
+    assert found[0].message.startswith(f"arms '{pair}' and 'again' have the same settings: ")
+    line, column = map(int, found[0].where.split(":")[1:])
+    assert path.read_text().splitlines()[line - 1][column - 1 :].startswith("again")
+
+
+def test_an_arm_compared_with_itself_by_its_systems_name(toy: Toy) -> None:
+    path = toy("plain: {capture: none}", "plain: {capture: step, system: 'toy.system:Toy'}")
+    [finding] = [each for each in _findings(path) if "same settings" in each.message]
+    assert finding.message.startswith("arms 'fast' and 'plain' have the same settings: `harness verify --baseline REF`")
 
 
 def test_a_named_choice_fits(toy: Toy) -> None:
