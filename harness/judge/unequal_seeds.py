@@ -35,10 +35,10 @@ def require_unequal_seeds(arm: str, by_seed: Mapping[int, ArmEvidence]) -> None:
 
 
 def _start(execution: ArmEvidence) -> tuple[object, ...]:
-    """What there is before the first step, but for generators."""
+    """What there is before the first step, but for generators: a seed may make a table of noise, too."""
     state = execution.start.state
-    buffers = {} if state is None else state.digests.get("buffers", {})
-    return execution.start.trainable_digest, execution.start.frozen_digest, buffers
+    found = {} if state is None else {name: each for name, each in state.digests.items() if name != "generators"}
+    return execution.start.trainable_digest, execution.start.frozen_digest, found
 
 
 def _one_draw(one: ArmEvidence, other: ArmEvidence) -> bool:

@@ -117,7 +117,7 @@ def changed(seed: int, step: int, value: float) -> dict[int, dict[str, Any]]:
     return {seed: {"losses": losses}}
 
 
-def without_seed(generators: Mapping[int, tuple[str | None, str]] | None = None, **differing: str) -> Verdict:
+def without_seed(generators: Mapping[int, tuple[str | None, str]] | None = None, **differing: Any) -> Verdict:
     """Seeds 1 and 2 read the same batches from one start; their losses differ all the same.
 
     `generators` are what one held at the start and at the end, by seed; `differing` changes a start with seed 2.
@@ -180,6 +180,11 @@ SEED_CASES = [
     Case("other draws, first seen at the end", "held", lambda: without_seed({1: (None, "h1"), 2: (None, "h2")})),
     Case("the same batches from another start", "held", lambda: without_seed(start="elsewhere")),
     Case("the same batches beside other frozen tensors", "held", lambda: without_seed(frozen="other")),
+    Case(
+        "the same batches beside other noise in a table",
+        "held",
+        lambda: without_seed(start_state={"tensors": {"noise": "n"}}, end_state={"tensors": {"noise": "n"}}),
+    ),
     Case(
         "another start with one seed",
         "unequal_start",
