@@ -50,13 +50,21 @@ class Context:
     def outside_bounds(self, arm: str) -> Bounds:
         """What a step of the arm may do outside its graphs: what the strictest claim of kind `capture` about it
         allows; what every arm may where the contract has none."""
-        parts = [each for claim in self.contract.claims for each in parts_of(claim) if isinstance(each, Capture)]
-        judged = [self.resolved(each) for each in parts if each.candidate == arm]
-        found = [each for each in judged if isinstance(each, Capture)]
+        found = self._captures_of(arm)
         if not found:
             return DEFAULT
         shares = [each.outside_share_at_most for each in found]
         return Bounds(min(shares), min(each.outside_operations_at_most for each in found))
+
+    def skipped_steps_at_most(self, arm: str) -> int:
+        """How many updates the arm may leave out: what the strictest claim of kind `capture` about it allows, as a loss
+        scale needs that is found by trying; none where the contract has no such claim."""
+        return min((each.skipped_steps_at_most for each in self._captures_of(arm)), default=0)
+
+    def _captures_of(self, arm: str) -> list[Capture]:
+        parts = [each for claim in self.contract.claims for each in parts_of(claim) if isinstance(each, Capture)]
+        judged = [self.resolved(each) for each in parts if each.candidate == arm]
+        return [each for each in judged if isinstance(each, Capture)]
 
     def judged_steps(self, execution: ArmEvidence) -> JudgedSteps:
         """The steps of an execution, and how many of them watchers leave out."""

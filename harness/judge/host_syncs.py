@@ -72,7 +72,8 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
     _require_agreement(control, executions[part.control.arm])
     require_finite({part.candidate.arm: replayed}, sheet)
     require_finite_end(executions, sheet)
-    require_trained(part.candidate.arm, replayed)  # a control may wait for the device and do nothing else
+    # a control may wait for the device and do nothing else
+    require_trained(part.candidate.arm, replayed, context.skipped_steps_at_most(part.candidate.arm))
     require_recorded(executions)
     return sheet.held(f"{candidate.sentence()}; control {control.sentence()}")
 

@@ -50,7 +50,7 @@ def judge(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
                 f"{kind} memory grew by {number(100 * growth)} % over {len(samples) - part.after} samples after the "
                 f"first {part.after} (per {part.per}), at most {number(100 * part.growth_at_most)} % may be",
             )
-    require_trained(part.candidate, execution)
+    require_trained(part.candidate, execution, context.skipped_steps_at_most(part.candidate))
     require_recorded(named)
     return sheet.held(
         f"{'reserved ' if part.of == 'reserved' else ''}memory grew by at most {number(100 * worst)} % over "

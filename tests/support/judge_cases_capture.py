@@ -213,6 +213,10 @@ SYNCS: dict[str, Any] = {
 CONTROL = {"dispatch_mode": 12 * LAYERS, "profiler": 12 * LAYERS}
 
 
+# a capture claim that lets the arm leave out one update
+MAY_SKIP = [{"id": "CAPTURED", "kind": "capture", "candidate": "graphed", "skipped_steps_at_most": 1}]
+
+
 def watched(
     candidate: HostSyncEvidence | None = None, control: HostSyncEvidence | None = None, **changes: Any
 ) -> Verdict:
@@ -222,7 +226,7 @@ def watched(
     run = paired(
         graphed(**{"syncs": candidate or replay, **changes.get("execution", {})}), arm("synchronizing", **waiting)
     )
-    return verdict_of(SYNCS | changes.get("claim", {}), run)
+    return verdict_of(SYNCS | changes.get("claim", {}), run, beside=changes.get("beside", ()))
 
 
 def replays(counts: dict[str, int], **changes: Any) -> HostSyncEvidence:
@@ -280,6 +284,12 @@ SYNC_CASES = [
         lambda: watched(of_control={"losses": [2.0] * STEPS, "end": "start"}),
     ),
     Case("an update left out", "vacuous_skipped_step", lambda: watched(execution={"skipped": 1})),
+    Case("as many updates left out as may be", "held", lambda: watched(execution={"skipped": 1}, beside=MAY_SKIP)),
+    Case(
+        "more updates left out than may be",
+        "vacuous_skipped_step",
+        lambda: watched(execution={"skipped": 2}, beside=MAY_SKIP),
+    ),
     Case("detectors blind to a replay", "one_detector", lambda: watched(replays({"dispatch_mode": 0, "fake_pass": 0}))),
     Case(
         "one detector beside a pass on fake tensors that failed",
@@ -367,16 +377,17 @@ def sampled(
     probe: str = "paired",
     steps: Sequence[int] | None = None,
     of: int | None = None,
+    beside: Sequence[dict[str, Any]] = (),
     **execution: Any,
 ) -> Verdict:
     """The verdict on memory samples in bytes, one a step; `steps`: those of the samples that are there, `of`: how many
-    steps the workload has."""
+    steps the workload has; `beside`: further claims of the contract."""
     record = memory(allocated, *rest)
     if steps is not None:
         record = record.model_copy(update={"samples": [record.samples[step] for step in steps]})
     losses = np.linspace(3.0, 2.0, len(allocated))
     run = paired(graphed(**{"losses": losses, "memory": [record], **execution}), probe=probe)
-    return verdict_of(MEMORY | (claim or {}), run, steps=of or max(len(allocated), 1))
+    return verdict_of(MEMORY | (claim or {}), run, beside=beside, steps=of or max(len(allocated), 1))
 
 
 MEMORY_CASES = [
@@ -418,4 +429,5 @@ MEMORY_CASES = [
     Case("never captured", "candidate_not_captured", lambda: sampled([5] * 5, capture=cuda_graph(captured=False))),
     *untrained(lambda changes: sampled([5] * STEPS, **changes)),
     Case("an update left out", "vacuous_skipped_step", lambda: sampled([5] * STEPS, skipped=1)),
+    Case("as many updates left out as may be", "held", lambda: sampled([5] * STEPS, skipped=1, beside=MAY_SKIP)),
 ]
