@@ -359,7 +359,7 @@ def arm_end(training: TrainingRun, arm: str, replica: int, steps: int, watch: St
     trainable, frozen = digests_of(training)
     ended = {**named_parameters(training), **watch.end_buffers}
     differences = ends.differences(ended)
-    ends.keep(ended, arm)
+    ends.keep(ended, arm, replica)
     apart = None
     if watch.moved is not None:
         apart = ends.moves.apart(watch.moved, watch.watched)

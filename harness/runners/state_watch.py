@@ -164,6 +164,7 @@ class Ends:
 
     _kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     moves: moves.Moves = field(default_factory=moves.Moves)
+    _replicas: dict[str, int] = field(default_factory=dict)  # which execution was kept; 0 of another process's
 
     def differences(self, ended: Mapping[str, Tensor]) -> list[EndDifference]:
         """How far what a training ended with lies from each one kept; one tensor at a time is on the device twice.
@@ -176,7 +177,7 @@ class Ends:
             for arm, kept in self._kept.items():
                 if name in kept and kept[name].shape == ours.shape:
                     apart[arm][name] = largest_difference(ours, kept[name])
-        return [_difference(arm, apart[arm], kept) for arm, kept in self._kept.items()]
+        return [_difference(arm, self._replicas.get(arm, 0), apart[arm], kept) for arm, kept in self._kept.items()]
 
     def kept(self, arm: str) -> Mapping[str, Tensor]:
         """What the first execution of `arm` ended with; nothing of one that is not known."""
@@ -185,16 +186,18 @@ class Ends:
     def forget(self, arm: str) -> None:
         """Of an arm that failed nothing is compared."""
         self._kept.pop(arm, None)
+        self._replicas.pop(arm, None)
         self.moves.forget(arm)
 
-    def keep(self, ended: Mapping[str, Tensor], arm: str) -> None:
-        """Keep what the first execution of `arm` ended with."""
+    def keep(self, ended: Mapping[str, Tensor], arm: str, replica: int = 0) -> None:
+        """Keep what the first execution of `arm` in this process ended with."""
         if arm not in self._kept:
+            self._replicas[arm] = replica
             here = {name: tensor for name, tensor in ended.items() if not tensor.is_meta}
             self._kept[arm] = {name: whole(tensor).detach().to("cpu", copy=True) for name, tensor in here.items()}
 
 
-def _difference(arm: str, apart: Mapping[str, float], kept: Mapping[str, Tensor]) -> EndDifference:
+def _difference(arm: str, replica: int, apart: Mapping[str, float], kept: Mapping[str, Tensor]) -> EndDifference:
     compared = {name: size for name, size in apart.items() if not name.startswith(BUFFER)}
     largest = {
         name: largest_difference(kept[name], torch.zeros_like(kept[name])) for name in apart.keys() - compared.keys()
@@ -204,7 +207,7 @@ def _difference(arm: str, apart: Mapping[str, float], kept: Mapping[str, Tensor]
     worst, moved = _worst(compared), _worst(buffers)
     return EndDifference(
         arm=arm,
-        replica=0,
+        replica=replica,
         tensors=len(compared),
         largest=None if worst is None else compared[worst],
         tensor=worst,

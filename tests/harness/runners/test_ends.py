@@ -53,6 +53,17 @@ def test_without_buffers_there_is_no_distance_of_any() -> None:
     assert (found.buffers, found.buffers_relative, found.buffer) == (0, None, None)
 
 
+def test_the_execution_that_was_kept_is_the_one_that_is_named() -> None:
+    """Of a resumed arm the second half is the first one that ends in this process."""
+    ends = Ends()
+    ends.keep(tensors({"weight": [1.0]}), "plain", 1)
+    ends.keep(tensors({"weight": [9.0]}), "plain", 2)
+    [found] = ends.differences(tensors({"weight": [1.5]}))
+    assert (found.arm, found.replica, found.largest) == ("plain", 1, 0.5)
+    ends.forget("plain")
+    assert ends.differences(tensors({"weight": [1.5]})) == []
+
+
 class ComesLate:
     """Its average comes with the first step, and is named as `torch.compile` names what is in a module."""
 
